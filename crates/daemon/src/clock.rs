@@ -1,8 +1,8 @@
-//! The one clock of the daemon. Everything below it is handed the time.
+//! The only clock of the daemon. Lower layers receive the time as an argument.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since the machine started, never going back.
+/// Returns the nanoseconds since the machine started; monotonic.
 #[inline]
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);

@@ -1,7 +1,8 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
-//! [`run`] is the whole program. `config` and `limits` say what is wanted, `reactor` moves commands,
-//! `control` starts, changes and stops the reactors; `logs` keeps hosts from filling the log. [`drives`] is what else the program does.
+//! [`run`] is the whole program. `config` and `limits` hold the desired state, `reactor` moves
+//! commands, and `control` starts, changes and stops the reactors. `logs` keeps hosts from filling
+//! the log. [`drives`] implements the other subcommand.
 
 mod api;
 mod clock;
@@ -16,7 +17,7 @@ mod tenants;
 
 pub use control::run;
 
-/// For the benchmarks of this workspace; not an interface.
+/// Access for the benchmarks of this workspace; not a public interface.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench_support {

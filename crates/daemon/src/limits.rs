@@ -1,5 +1,6 @@
-//! Every bound of the daemon: what the config sets, and what follows from it, derived and checked
-//! here and nowhere else.
+//! All limits of the daemon: those that the config sets, and those derived from them.
+//!
+//! No other module derives or checks limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,80 +12,81 @@ use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
 use crate::config::{Device, DeviceKind, Fabric, Listener, show_size};
 use crate::reactor::OWN_BUFFER;
 
-/// Most connections (`limits.connections`).
+/// Maximum of `limits.connections`.
 pub const CONNECTIONS_MAX: u32 = 65_535;
-/// Most I/O queues of a controller (`limits.io-queues`).
+/// Maximum of `limits.io-queues`: I/O queues per controller.
 pub const IO_QUEUES_MAX: u16 = 1024;
-/// Fewest entries of a queue (`limits.queue-depth`): what hosts use for the admin queue.
+/// Minimum of `limits.queue-depth` in entries: the depth that hosts use for the admin queue.
 pub const QUEUE_DEPTH_MIN: u16 = nvmeof_nvmf::limits::ADMIN_QUEUE_MIN;
-/// Most entries of a queue (`limits.queue-depth`).
+/// Maximum of `limits.queue-depth` in entries.
 pub const QUEUE_DEPTH_MAX: u16 = 4096;
-/// Least of `limits.max-transfer` in bytes: MDTS 1, since 0 would mean no limit.
+/// Minimum of `limits.max-transfer` in bytes: MDTS 1, because MDTS 0 means no limit.
 pub const MAX_TRANSFER_MIN: u32 = 2 * PAGE;
-/// Most of `limits.max-transfer` in bytes: a buffer lies in one chunk of the pool.
+/// Maximum of `limits.max-transfer` in bytes: a buffer lies in one chunk of the pool.
 pub const MAX_TRANSFER_MAX: u32 = 2 << 20;
-/// Most of `limits.in-capsule` in bytes.
+/// Maximum of `limits.in-capsule` in bytes.
 pub const IN_CAPSULE_MAX: u32 = 64 << 10;
-/// Least of `limits.buffer-memory` in bytes.
+/// Minimum of `limits.buffer-memory` in bytes.
 pub const BUFFER_MEMORY_MIN: u64 = 8 << 20;
-/// Most of `limits.buffer-memory` in bytes.
+/// Maximum of `limits.buffer-memory` in bytes.
 pub const BUFFER_MEMORY_MAX: u64 = 1 << 40;
 
-/// Most of a namespace's `weight`.
+/// Maximum `weight` of a namespace.
 pub const WEIGHT_MAX: u16 = 1000;
-/// Most of a host's `weight`: times a namespace's it is a flow's.
+/// Maximum `weight` of a host. The weight of a flow is its host's times its namespace's.
 pub const HOST_WEIGHT_MAX: u16 = 64;
-/// Most I/Os a second of a tenant's limit.
+/// Maximum `iops` limit of a tenant.
 pub const IOPS_MAX: u64 = 1_000_000_000;
-/// Most of a tenant's burst, in nanoseconds: a minute.
+/// Maximum burst of a tenant in nanoseconds: one minute.
 pub const TENANT_BURST_MAX: u64 = 60_000_000_000;
-/// Most of `pacing.rate` in bytes a second: 10 Tb/s, beyond any machine's memory.
+/// Maximum of `pacing.rate` in bytes per second: 10 Tb/s, beyond the memory of any machine.
 pub const RATE_MAX: u64 = 1_250_000_000_000;
-/// Most nanoseconds from one command to the next (`pacing.period`): a host that waits for longer
-/// gives up.
+/// Maximum of `pacing.period`, the nanoseconds from one command to the next. A host that waits
+/// longer gives up.
 pub const PERIOD_MAX: u64 = 1_000_000_000;
-/// Most commands of `pacing.burst` behind a period, and of the prototype's `buffers`.
+/// Maximum commands of `pacing.burst` behind a period, and of `buffers` of io_pacing.
 pub const BURST_MAX: u32 = 1 << 20;
 
 const _: () = assert!(WEIGHT_MAX as u32 * HOST_WEIGHT_MAX as u32 <= u16::MAX as u32);
 
-/// Most connections that may wait for their Connect, besides those of `limits.connections`, and fewest: all hosts come at
-/// once after the target was away.
+/// Bounds of the connections that wait for their Connect, outside `limits.connections`.
+///
+/// All hosts connect simultaneously after an outage of the target.
 const UNCONNECTED: RangeInclusive<u32> = 16..=256;
 /// Unit of MDTS in bytes.
 const PAGE: u32 = nvmeof_nvmf::limits::PAGE;
-/// In-capsule data of a command on an admin queue in bytes, whatever the config (TCP 3.6.2.2).
+/// Bytes of in-capsule data of a command on an admin queue, whatever the config (TCP 3.6.2.2).
 const ADMIN_IN_CAPSULE: u32 = 8192;
-/// Buffers of that size every connection has besides, for fabrics commands.
+/// Additional buffers of [`ADMIN_IN_CAPSULE`] bytes per connection, for fabrics commands.
 const EARLY_BUFFERS: u64 = 2;
-/// Buffers of `max-transfer` bytes each reactor keeps aside for admin commands.
+/// Buffers of `max-transfer` bytes that each reactor reserves for admin commands.
 const ADMIN_BUFFERS: usize = 4;
-/// Room for commands that a reactor makes at start, at most; it grows.
+/// Maximum number of requests that a reactor allocates at start; it grows on demand.
 const REQUESTS_AT_START: usize = 4096;
-/// Descriptors of the process itself: standard streams, logging, signals, the control plane and 64 callers
-/// of its API.
+/// Descriptors of the process itself: standard streams, logging, signals, the control plane and 64
+/// clients of its API.
 const PROCESS_FILES: u64 = 128;
-/// Descriptors of a reactor: its thread's poller, mailbox and timers.
+/// Descriptors of a reactor: the poller, mailbox and timers of its thread.
 const REACTOR_FILES: u64 = 4;
-/// Bytes of a queue pair's slot for a command, and of one for a response.
+/// Bytes of a slot of a queue pair, for a command or for a response.
 const RDMA_SLOT: u64 = 64;
-/// Descriptors of an RDMA listener besides its own: the libraries', and its device's with its events.
+/// Additional descriptors of an RDMA listener: the libraries', its device's and the device events'.
 const RDMA_FILES: u64 = 8;
-/// Entries of a completion queue for each of an I/O queue's: one that arrives, and two that leave.
+/// CQ entries per entry of an I/O queue: one receive and two sends.
 const RDMA_COMPLETIONS: u32 = 3;
 /// Descriptors of one reactor's queue to a file: ring, file, event.
 const FILE_QUEUE_FILES: usize = 3;
 /// Descriptors of one reactor's queue to memory: its event.
 const RAM_QUEUE_FILES: usize = 1;
-/// Descriptors of one reactor's queue to a drive: its interrupt, and the event of what has no interrupt.
+/// Descriptors of one reactor's queue to a drive: its interrupt, and an event for work without one.
 const DRIVE_QUEUE_FILES: usize = 2;
-/// Descriptors that a queue to faults has besides its base's: its event, and a poller of both.
+/// Additional descriptors of a fault queue: its event, and a poller of it and the base queue.
 const FAULT_QUEUE_FILES: usize = 2;
-/// Descriptors that a queue to a stripe has besides its members': a poller of them.
+/// Additional descriptors of a stripe queue: a poller of its members.
 const STRIPE_QUEUE_FILES: usize = 1;
-/// Descriptors of a drive: group, function, registers, removal, the admin queue's interrupt, its warden's.
+/// Descriptors of a drive: group, function, registers, removal, admin interrupt and supervisor.
 const DRIVE_FILES: u64 = 8;
-/// Bytes of memory of an entry of a drive's queue: SQE, CQE, and at most a page for its list of pages.
+/// Bytes of memory per entry of a drive's queue: SQE, CQE, and at most one page for its PRP list.
 const DRIVE_ENTRY: u64 = 64 + 16 + 4096;
 
 const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one chunk");
@@ -95,23 +97,23 @@ const _: () = assert!(MIN_CLASS <= PAGE as usize, "a page fits the smallest buff
 /// `[limits]` as configured, each key within its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Connections of all hosts together, a queue each.
+    /// Connections of all hosts together, one queue each.
     pub connections: u32,
-    /// I/O queues of one controller.
+    /// I/O queues per controller.
     pub io_queues: u16,
-    /// Entries of one queue.
+    /// Entries per queue.
     pub queue_depth: u16,
-    /// Most bytes of one command.
+    /// Maximum bytes per command.
     pub max_transfer: u32,
-    /// Bytes of data a write may bring in its capsule; more is asked for.
+    /// Maximum bytes of data that a write carries in its capsule; the target requests the rest.
     pub in_capsule: u32,
-    /// Cap of the memory for data buffers, in bytes.
+    /// Maximum bytes of memory for data buffers.
     pub buffer_memory: u64,
-    /// Shortest keep-alive timeout a host gets.
+    /// Minimum keep-alive timeout of a host.
     pub keep_alive_min: Duration,
-    /// How long a new connection may take to introduce itself.
+    /// Maximum time from a new connection to its Connect.
     pub connect_timeout: Duration,
-    /// How long a host may be silent in the middle of something.
+    /// Maximum time that a host may stall within a PDU or a data transfer.
     pub pdu_timeout: Duration,
 }
 
@@ -131,37 +133,40 @@ impl Default for Settings {
     }
 }
 
-/// What else of a config the limits depend on.
+/// Properties of a config that the limits depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// Reactors.
+    /// Number of reactors.
     pub reactors: usize,
-    /// Listeners.
+    /// Number of listeners.
     pub listeners: usize,
-    /// Those of them that are for RDMA.
+    /// Number of RDMA listeners.
     pub rdma_listeners: usize,
-    /// Devices that are files.
+    /// Number of file devices.
     pub file_devices: usize,
-    /// Drives of our own driver.
+    /// Number of drives of the VFIO driver.
     pub drives: usize,
-    /// Descriptors of a reactor's queues: each device has its own, and one to each device it stands on.
+    /// Descriptors of one reactor's queues: one queue per device, and one to each of its bases.
     pub queue_files: usize,
-    /// Entries of a reactor's queues to drives.
+    /// Entries of one reactor's queues to drives.
     pub drive_entries: usize,
 }
 
 /// Queue pairs of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveQueues {
-    /// Without them the devices cannot be opened: one for each reactor, for each device on the drive, and
-    /// for each that stands on one.
+    /// Queue pairs without which the devices cannot open.
+    ///
+    /// Each reactor has one for each device on the drive, and for each device that is layered on
+    /// one.
     pub needed: usize,
-    /// To be asked for: a reload opens a device anew before the old one is closed.
+    /// Queue pairs to request: a reload opens a device again before it closes the old one.
     pub wanted: usize,
 }
 
 impl DriveQueues {
-    /// What `devices`, each behind those it stands on, take of the drive at this address.
+    /// Counts the queue pairs that `devices` use on the drive at this address. Bases come first in
+    /// `devices`.
     #[must_use]
     pub fn of(pci: &str, devices: &[Device], reactors: usize) -> Self {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -178,7 +183,7 @@ impl DriveQueues {
     }
 }
 
-/// What a reactor's queue to a device takes, with those to what it stands on.
+/// Cost of one reactor's queue to a device, including the queues to its bases.
 #[derive(Debug, Clone, Copy, Default)]
 struct QueueCost {
     files: usize,
@@ -186,7 +191,7 @@ struct QueueCost {
 }
 
 impl Needs {
-    /// Counts what a config has.
+    /// Counts the resources of a config.
     #[must_use]
     pub fn of(reactors: usize, listeners: &[Listener], devices: &[Device]) -> Self {
         let rdma_listeners = listeners.iter().filter(|one| one.fabric == Fabric::Rdma).count();
@@ -196,7 +201,7 @@ impl Needs {
         let mut drives: Vec<&str> = Vec::new();
         for device in devices {
             let bases = device.kind.bases().iter().filter_map(|base| costs.get(base.as_str()));
-            // Each stands behind its bases, so theirs are known.
+            // Bases come first, so their costs are known.
             let below = bases.fold(QueueCost::default(), |sum, cost| sum.plus(cost));
             let own = match &device.kind {
                 DeviceKind::File(_) => {
@@ -231,7 +236,7 @@ impl QueueCost {
     }
 }
 
-/// Descriptors that a queue has itself, where that says all it costs.
+/// Counts the descriptors of a queue whose only own cost is descriptors.
 fn queue_files(kind: &DeviceKind) -> usize {
     match kind {
         DeviceKind::Ram { .. } => RAM_QUEUE_FILES,
@@ -241,43 +246,44 @@ fn queue_files(kind: &DeviceKind) -> usize {
     }
 }
 
-/// Settings that do not go together.
+/// Conflict between settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitProblem {
     /// The key of `[limits]` to change.
     pub key: &'static str,
-    /// What is wrong.
+    /// Description of the conflict.
     pub what: String,
-    /// What is allowed.
+    /// Allowed values.
     pub allowed: String,
 }
 
-/// Every bound, as configured and as derived.
+/// All limits, configured and derived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// As configured.
+    /// Settings as configured.
     pub settings: Settings,
-    /// What they were derived for.
+    /// Needs that the limits were derived for.
     pub needs: Needs,
-    /// Most data of a command as hosts are told: 2 to this power pages of 4 KiB.
+    /// MDTS that hosts receive: the maximum transfer is 2 to this power pages of 4 KiB.
     pub mdts: u8,
-    /// Bytes of buffers that are promised to queues and admin commands, at most, on top of
-    /// `buffer_memory`: no data command can take them.
+    /// Maximum bytes of buffers reserved for queues and admin commands, on top of `buffer_memory`.
+    ///
+    /// Data commands cannot take them.
     pub reserve: u64,
-    /// Room for commands a reactor makes at start.
+    /// Number of requests that a reactor allocates at start.
     pub requests_per_reactor: usize,
-    /// Buffers of `max_transfer` bytes each reactor keeps aside for admin commands.
+    /// Buffers of `max_transfer` bytes that each reactor reserves for admin commands.
     pub admin_buffers: usize,
-    /// Connections that may wait for their Connect, besides those that have had it.
+    /// Maximum connections that wait for their Connect, in addition to the connected ones.
     pub unconnected: u32,
-    /// File descriptors it takes with every connection there may be.
+    /// File descriptors needed with the maximum number of connections.
     pub open_files: u64,
-    /// Bytes that queues to drives take at most, locked in memory.
+    /// Maximum bytes of locked memory for queues to drives.
     pub drive_memory: u64,
 }
 
 impl Limits {
-    /// Derives what follows from the settings, and tells what does not go together.
+    /// Derives the limits from the settings and returns the conflicts.
     #[must_use]
     pub fn derive(
         settings: Settings,
@@ -307,20 +313,24 @@ impl Limits {
         (limits, problems)
     }
 
-    /// The bound on the bytes in flight where none is configured: half of the buffer memory, since
-    /// a buffer may be up to twice as large as its I/O. (Chunks that are partly used take more of it; see `reactor/starved.rs`.)
+    /// Returns the default bound on the bytes in flight: half of the buffer memory.
+    ///
+    /// A buffer can be up to twice as large as its I/O. Partly used chunks take more; see
+    /// `reactor/starved.rs`.
     #[must_use]
     pub fn default_budget(&self) -> u64 {
         (self.settings.buffer_memory / 2).max(self.largest_cost().into())
     }
 
-    /// Most bytes of buffers one command holds: Compare has the host's data and the medium's.
+    /// Returns the maximum bytes of buffers that one command holds.
+    ///
+    /// Compare holds the host's data and the device's.
     #[must_use]
     pub fn largest_cost(&self) -> u32 {
         self.settings.max_transfer.saturating_mul(2)
     }
 
-    /// What is paced, and the bounds of `[pacing]`.
+    /// Returns the paced machine and the bounds of `[pacing]`.
     #[must_use]
     pub fn pacing(&self) -> PacingBounds {
         let cores = self.needs.reactors.max(1);
@@ -339,7 +349,7 @@ impl Limits {
         }
     }
 
-    /// The bounds of tenants' limits.
+    /// Returns the bounds of tenant limits.
     #[must_use]
     pub fn tenants(&self) -> TenantBounds {
         TenantBounds {
@@ -350,13 +360,13 @@ impl Limits {
         }
     }
 
-    /// Bytes the buffers may grow to, with everything in use at once.
+    /// Returns the bytes that the buffers can grow to if all of them are in use.
     #[must_use]
     pub fn memory_cap(&self) -> u64 {
         self.settings.buffer_memory.saturating_add(self.reserve)
     }
 
-    /// The buffer pool.
+    /// Returns the config of the buffer pool.
     #[must_use]
     pub fn pool(&self) -> PoolConfig {
         PoolConfig {
@@ -367,7 +377,7 @@ impl Limits {
         }
     }
 
-    /// What controllers tell hosts and hold them to.
+    /// Returns the limits that controllers report to hosts and enforce.
     #[must_use]
     pub fn nvmf(&self) -> nvmeof_nvmf::limits::Limits {
         let settings = &self.settings;
@@ -384,8 +394,10 @@ impl Limits {
         }
     }
 
-    /// Receives that the I/O queues of a completion queue share, at most, where they do: as many as all
-    /// connections could have of their own, and what there is room for beside what the same queues send.
+    /// Returns the maximum receives that the I/O queues of a completion queue share.
+    ///
+    /// The SRQ has no more receives than the receive queues of all connections would have. It
+    /// leaves room in the completion queue for the sends of the same queues.
     #[must_use]
     pub fn shared_receives(&self, completions: u32) -> u32 {
         let depth = u32::from(self.settings.queue_depth);
@@ -393,10 +405,12 @@ impl Limits {
         room.max(depth).min(depth.saturating_mul(self.settings.connections))
     }
 
-    /// Bytes of buffers that an RDMA I/O queue is promised. One with receives of its own has as many buffers
-    /// posted as its host has commands out, and every command may hold one more. Where receives are shared, a
-    /// command that holds a buffer is one that cannot come any more, so that there is one for each command; what
-    /// queues that have gone have left posted is not more than the others would have taken.
+    /// Returns the bytes of buffers reserved for an RDMA I/O queue.
+    ///
+    /// A queue with its own receive queue has one posted buffer per command of its host, and each
+    /// command may hold one more. With an SRQ, a command that holds a buffer cannot arrive again,
+    /// so one buffer per command is enough. Closed queues leave no more buffers posted than the
+    /// other queues would have taken.
     #[must_use]
     pub fn rdma_queue(&self, shares: bool) -> u64 {
         let Settings { queue_depth, in_capsule, .. } = self.settings;
@@ -409,7 +423,7 @@ impl Limits {
         buffers * slot + rdma_slots(depth)
     }
 
-    /// Commands one flow (a queue's use of a device) can have waiting.
+    /// Returns the maximum commands waiting in one flow (a queue's commands for one device).
     #[must_use]
     pub fn flow_depth(&self) -> usize {
         self.settings.queue_depth.into()
@@ -454,7 +468,7 @@ impl Limits {
                 allowed: "allowed: multiples of 100ms".into(),
             });
         }
-        // A chunk for each reactor that holds one I/O, and as much again to share.
+        // One chunk per reactor, which holds one I/O, and the same amount to share.
         let least = (2 * self.needs.reactors.max(1) * CHUNK) as u64;
         if settings.buffer_memory < least {
             problems.push(LimitProblem {
@@ -492,45 +506,48 @@ impl Limits {
     }
 }
 
-/// What `[pacing]` may be set to. Nothing in it can make a command wait for ever: whatever is
-/// granted at once holds the largest command, on every reactor where each is granted its own.
+/// Bounds of the keys of `[pacing]`.
+///
+/// No value within them makes a command wait forever. Each grant holds the largest command, on
+/// every reactor if each reactor gets its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacingBounds {
-    /// The reactors and the most bytes of buffers that one command holds.
+    /// Number of reactors, and the maximum bytes of buffers that one command holds.
     pub machine: nvmeof_pacing::Machine,
-    /// Bytes in flight, where a bound is wanted and none is set.
+    /// Bytes in flight if a bound is required and none is set.
     pub default_budget: u64,
-    /// Bytes in flight on all reactors together: a command at least, the pool at most.
+    /// Bytes in flight on all reactors: at least one command, at most the pool.
     pub budget: RangeInclusive<u64>,
-    /// Bytes a second: the largest command in a second at least.
+    /// Bytes per second: at least the largest command in a second.
     pub rate: RangeInclusive<u64>,
     /// Nanoseconds from one command to the next.
     pub period: RangeInclusive<u64>,
-    /// Bytes that may start at once: the largest command on every reactor at least.
+    /// Bytes of a burst: at least the largest command on every reactor.
     pub burst_bytes: RangeInclusive<u64>,
-    /// Commands that may start at once: one a reactor at least.
+    /// Commands of a burst: at least one per reactor.
     pub burst_commands: RangeInclusive<u64>,
-    /// Bytes the prototype grants a reactor in one tick: the largest command at least, since what
-    /// is left over does not add up.
+    /// Bytes that io_pacing grants a reactor per tick.
+    ///
+    /// The minimum is the largest command, because unused credit does not accumulate.
     pub credit: RangeInclusive<u64>,
-    /// Most buffers of the prototype's pool.
+    /// Maximum number of buffers in the io_pacing pool.
     pub buffers_max: u32,
 }
 
-/// What limits of hosts and namespaces may be set to. Nothing in it can make a command wait for ever.
+/// Bounds of the limits of hosts and namespaces. No value within them makes a command wait forever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantBounds {
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: RangeInclusive<u64>,
-    /// Bytes a second: the largest command in a second at least.
+    /// Bytes per second: at least the largest command in a second.
     pub bandwidth: RangeInclusive<u64>,
-    /// What may start at once, as the nanoseconds in which it comes.
+    /// Burst, as the nanoseconds in which it accumulates.
     pub burst: RangeInclusive<u64>,
-    /// Bytes in flight of a host: a command at least, the pool at most.
+    /// Bytes in flight of a host: at least one command, at most the pool.
     pub in_flight: RangeInclusive<u64>,
 }
 
-/// What the limits cost: one text for the log and for `--check`.
+/// Formats the costs of the limits; the log and `--check` share this text.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settings = &self.settings;
@@ -568,22 +585,22 @@ impl fmt::Display for Limits {
     }
 }
 
-/// A duration as reactors and fabrics count time.
+/// Converts a duration to nanoseconds, the unit of time of reactors and fabrics.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Raises this process's soft limit on file descriptors to what the limits take.
+/// Raises the soft limit of this process on file descriptors to the hard limit, if required.
 ///
 /// # Errors
-/// What the system says; [`Limits::derive`] has checked the hard limit.
+/// The error of the system call. [`Limits::derive`] has checked the hard limit.
 pub fn raise_open_files(limits: &Limits) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     if now.current.is_none_or(|current| current >= limits.open_files) {
         return Ok(());
     }
-    // As far as it goes: control-plane tools and libraries may want some, too.
+    // Raise it to the maximum: control-plane tools and libraries may need some, too.
     setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })?;
     Ok(())
 }
@@ -593,8 +610,9 @@ fn mdts(max_transfer: u32) -> u8 {
     u8::try_from(power).unwrap_or(u8::MAX)
 }
 
-/// Bytes of the buffer a queue entry has promised for in-capsule data. A connection becomes an
-/// admin or an I/O queue: the larger of the two.
+/// Returns the bytes of the buffer reserved per queue entry for in-capsule data.
+///
+/// A connection becomes an admin queue or an I/O queue, so the larger size counts.
 fn in_capsule_slot(settings: &Settings) -> u64 {
     let slot = settings.in_capsule.max(ADMIN_IN_CAPSULE).next_power_of_two();
     u64::from(slot).max(MIN_CLASS as u64)
@@ -607,25 +625,25 @@ fn reserve(settings: &Settings, needs: &Needs) -> u64 {
     let early = EARLY_BUFFERS * u64::from(ADMIN_IN_CAPSULE);
     let mut queue = depth * in_capsule_slot(settings) + early;
     if needs.rdma_listeners > 0 {
-        // A queue pair has as many buffers posted as its host has commands out, and every command may hold
-        // one more; and there are pages of command and of response slots.
-        // (Queues that share their receives take half of that; the device may have none to share.)
+        // A queue pair has one posted buffer per command of its host, and each command may hold one
+        // more. The slots for commands and responses take pages in addition. Queues on an SRQ take
+        // half of that, but the device may not support SRQs.
         queue = queue.max(2 * depth * in_capsule_slot(settings) + rdma_slots(depth));
     }
     queue += OWN_BUFFER as u64;
-    // Each reactor rounds each of its sizes up to chunks: in-capsule (admin, I/O), admin data, and pages.
+    // Each reactor rounds each size up to chunks: in-capsule (admin, I/O), admin data, and pages.
     let sizes = 4;
     let admin = (reactors * ADMIN_BUFFERS) as u64 * u64::from(settings.max_transfer);
     let waiting = u64::from(unconnected(settings)) * (early + OWN_BUFFER as u64);
     connections * queue + waiting + admin + (reactors * sizes * CHUNK) as u64
 }
 
-/// Connections that may wait for their Connect.
+/// Returns the maximum connections that wait for their Connect.
 fn unconnected(settings: &Settings) -> u32 {
     settings.connections.clamp(*UNCONNECTED.start(), *UNCONNECTED.end())
 }
 
-/// Pages of a queue pair's slots for commands, and for responses.
+/// Returns the bytes of a queue pair's pages of slots for commands and responses.
 fn rdma_slots(depth: u64) -> u64 {
     2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into())
 }
@@ -670,8 +688,8 @@ mod tests {
         assert_eq!(limits.mdts, 8);
         assert_eq!(limits.nvmf().mdts(), limits.mdts);
         assert_eq!(limits.nvmf().max_transfer(), limits.settings.max_transfer);
-        // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 256 before Connect x (2 x 8 KiB + 4 KiB),
-        // 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
+        // 256 connections x ((128 entries + 2) x 8 KiB + 4 KiB), 256 before Connect x (2 x 8 KiB +
+        // 4 KiB), 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
         assert_eq!(limits.reserve, (256 + 4 + 1 + 4 + 1 + 2 * (4 + 8)) << 20);
         assert_eq!(limits.memory_cap(), (256 + 290) << 20);
         assert_eq!(limits.open_files, 128 + 256 + 256 + 1 + 1 + 2 * (4 + 3 + 1));
@@ -682,7 +700,7 @@ mod tests {
         }
     }
 
-    /// Queue pairs take more than sockets: receives are posted anew while commands hold their buffers.
+    /// Queue pairs need more memory than sockets: they repost receives while commands hold buffers.
     #[test]
     fn rdma_costs_what_is_said() {
         let needs = Needs { rdma_listeners: 1, ..NEEDS };
@@ -706,7 +724,7 @@ mod tests {
             text.contains("takes 1040KiB of the reserve with shared-receives, 2064KiB"),
             "{text}"
         );
-        // Shares fill a third of a completion queue, hold one queue, and are no more than all queues.
+        // The SRQ takes 1/3 of a completion queue, at least one queue, at most all queues.
         assert_eq!(limits.shared_receives(16_384), 5461);
         assert_eq!(limits.shared_receives(256), 128);
         assert_eq!(limits.shared_receives(4 << 20), 256 * 128);
@@ -731,7 +749,7 @@ mod tests {
         }
     }
 
-    /// Every queue of every connection gets its in-capsule reserve, however they are spread.
+    /// Every queue of every connection gets its in-capsule reserve, however they are distributed.
     #[test]
     fn the_reserve_holds_what_is_promised() {
         let settings = Settings { connections: 40, in_capsule: 16384, ..Settings::default() };

@@ -1,8 +1,10 @@
-//! The log, and what keeps hosts from filling it: of each kind of thing that they can bring about, so many lines
-//! a second at most. The first line after that says in `suppressed` how many were left out; if no more come, a
-//! line of its own does ([`tell_left_out`]).
+//! The log, and the rate limits that keep hosts from filling it.
 //!
-//! A thread of its own writes the log, and nobody waits for it (`queue`).
+//! Each [`Kind`] of event that hosts can cause has a maximum number of lines per second. The next
+//! line of the kind carries the number of dropped lines in `suppressed`. If no line follows,
+//! [`tell_left_out`] writes the number in a separate line.
+//!
+//! A dedicated thread writes the log, so that no other thread waits for it (see `queue`).
 
 mod queue;
 mod stderr;
@@ -22,23 +24,23 @@ use crate::config::{LogFormat, LogLevel};
 use queue::{LogQueue, log_queue};
 use stderr::Stderr;
 
-/// Lines a second of one kind.
+/// Maximum lines per second of one kind.
 const LINES: u64 = 5;
-/// Nanoseconds.
+/// One second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// What hosts can bring about as often as they like.
+/// Kinds of events that hosts can cause at any rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A connection that was not taken in.
+    /// A connection was rejected.
     ConnectionRefused,
-    /// A connection that broke the protocol, or its time limits.
+    /// A connection violated the protocol or its time limits.
     ConnectionEnded,
-    /// A controller comes or goes.
+    /// A controller was created or removed.
     Controller,
-    /// A Connect command that was refused.
+    /// A Connect command was rejected.
     ConnectRefused,
-    /// Any other command that was refused.
+    /// Any other command was rejected.
     CommandRefused,
     /// A device failed a command.
     DeviceError,
@@ -68,12 +70,15 @@ impl Kind {
 
 static LIMITS: [Limit; Kind::ALL.len()] = [const { Limit::new() }; Kind::ALL.len()];
 
-/// Whether a line of this kind may be written now, and how many were left out since the last.
+/// Counts a line of this kind.
+///
+/// Returns `None` if the line must be dropped, otherwise the number of lines dropped before it.
 pub(crate) fn pass(kind: Kind) -> Option<Suppressed> {
     LIMITS[kind as usize].pass(clock::now())
 }
 
-/// Writes how many lines were left out, of the kinds of which none came since, and how many were dropped.
+/// Logs the lines that are not reported yet: those that the queue dropped, and those of each kind
+/// without a later line.
 pub(crate) fn tell_left_out() {
     if let Some(queue) = QUEUE.get() {
         queue.nudge();
@@ -85,7 +90,7 @@ pub(crate) fn tell_left_out() {
     }
 }
 
-/// A line at a level of `tracing`, of a kind that hosts can bring about: `limited!(kind, warn, fields, text)`.
+/// Logs a rate-limited line of a kind that hosts can cause: `limited!(kind, warn, fields, text)`.
 macro_rules! limited {
     ($kind:expr, $level:ident, $($line:tt)+) => {
         if tracing::enabled!($crate::logs::level::$level)
@@ -97,7 +102,7 @@ macro_rules! limited {
 }
 pub(crate) use limited;
 
-/// Levels under the names of their macros.
+/// Levels under the names of the `tracing` macros.
 #[expect(non_upper_case_globals, reason = "they are called as the macros are")]
 pub(crate) mod level {
     use tracing::Level;
@@ -107,18 +112,19 @@ pub(crate) mod level {
     pub(crate) const warn: Level = Level::WARN;
 }
 
-/// Lines that were left out; none is no field.
+/// Number of dropped lines; `None` logs no field.
 type Suppressed = Option<u64>;
 
-/// One kind's lines of the second that runs. What threads do at the same time may let through a line too many, never
-/// lose one from the count.
+/// Rate limit of one kind, for the current second.
+///
+/// Concurrent threads may let one line too many through, but they never lose a line from the count.
 #[derive(Debug)]
 struct Limit {
-    /// When the second began; 0 before the first.
+    /// Start of the second; 0 before the first.
     since: AtomicU64,
-    /// Lines that wanted to be written in it.
+    /// Lines offered in this second.
     lines: AtomicU64,
-    /// Lines left out that nobody has been told of.
+    /// Dropped lines that are not reported yet.
     left_out: AtomicU64,
 }
 
@@ -145,7 +151,7 @@ impl Limit {
         Some((left_out > 0).then_some(left_out))
     }
 
-    /// Takes what was left out, when its second is over.
+    /// Takes the number of dropped lines once their second has ended.
     fn left_out(&self, now: u64) -> Option<u64> {
         let over = now.saturating_sub(self.since.load(Ordering::Relaxed)) >= SECOND;
         if !over || self.left_out.load(Ordering::Relaxed) == 0 {
@@ -155,13 +161,13 @@ impl Limit {
     }
 }
 
-/// The way of all lines to standard error.
+/// Queue that all lines to standard error pass through.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
-/// How long a panic waits until the log is written.
+/// Maximum time a panic waits until the log is written.
 const PANIC_FLUSH: Duration = Duration::from_secs(1);
 
-/// Logs to standard error, by a thread that is started here; `RUST_LOG` overrules the config.
+/// Starts the thread that logs to standard error; `RUST_LOG` overrides the config.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -190,7 +196,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes text as it is to the log, before [`start`] to standard error. Whole lines.
+/// Writes whole lines to the log unchanged; before [`start`], to standard error.
 pub(crate) fn write(text: &str) {
     match QUEUE.get() {
         Some(queue) => queue.push_lines(text),
@@ -198,20 +204,22 @@ pub(crate) fn write(text: &str) {
     }
 }
 
-/// Waits until the log is written, for `limit` at most: its reader may have stopped.
+/// Waits until the log is written, at most for `limit`, because the reader may have stopped.
 pub(crate) fn flush(limit: Duration) {
     if let Some(queue) = QUEUE.get() {
-        // There is no place to tell that it is not.
+        // A failed flush cannot be reported anywhere.
         queue.flush(limit);
     }
 }
 
-/// Lines that were dropped since the start, because standard error did not take them.
+/// Lines dropped since the start because standard error did not accept them.
 pub(crate) fn dropped() -> u64 {
     QUEUE.get().map_or(0, LogQueue::dropped)
 }
 
-/// What the standard library's hook says, in its place among the lines of the log, and bounded in time.
+/// Logs a panic, as the standard library's hook would print it.
+///
+/// The text keeps its place among the lines of the log, and the wait for it is bounded.
 fn tell_panic(info: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let mut text = format!("thread '{}' {info}\n", thread.name().unwrap_or("?"));

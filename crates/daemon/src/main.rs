@@ -25,24 +25,24 @@ struct Args {
     /// Config file (TOML); configs/target.toml documents every key
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Write statistics to this file as JSON lines, a sample an interval and the sums at the end;
-    /// docs/stats.md tells what they mean. A file that is there is lost
+    /// Write statistics to this file as JSON lines, one sample per interval and the sums at the
+    /// end; docs/stats.md documents them. An existing file is overwritten
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Time from one sample to the next: a number and ms, s, min, h; 10ms to 1h
+    /// Time between samples: a number and ms, s, min, h; 10ms to 1h
     #[arg(long, value_name = "TIME", default_value = "100ms", requires = "stats")]
     stats_interval: String,
-    /// Check the config, say what it would cost, and stop
+    /// Check the config, print its costs, and exit
     #[arg(long)]
     check: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-/// What to do instead of serving.
+/// Subcommands of the daemon.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show this machine's NVMe drives, take them from the kernel, give them back, erase them
+    /// Show this machine's NVMe drives, bind them, return them to the kernel, erase them
     #[command(subcommand)]
     Drives(drives::Command),
 }
@@ -63,7 +63,7 @@ fn run(args: Args) -> ExitCode {
     if let Some(Command::Drives(command)) = &args.command {
         return drives::run(command);
     }
-    // Without a subcommand the parser has seen to it that there is one.
+    // Without a subcommand the parser requires `--config`.
     let Some(config) = args.config else { return ExitCode::from(2) };
     let stats = args.stats.as_deref().map(|file| (file, args.stats_interval.as_str()));
     nvmeof_tgt::run(&config, args.check, stats)

@@ -1,4 +1,4 @@
-//! Regular files: opening and reading them waits for nobody, as it would for a FIFO's other end.
+//! Opens and reads regular files only, so that no call blocks on a FIFO without a peer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a file to be read.
+/// Opens a regular file for reading.
 ///
 /// # Errors
-/// The system's, and `InvalidInput` for what is no regular file.
+/// The error of the system, and `InvalidInput` for any other kind of file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(no_waiting).open(path)?;
@@ -20,10 +20,10 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// As [`open`], and `InvalidData` for what is no UTF-8.
+/// As [`open`], and `InvalidData` for text that is not UTF-8.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

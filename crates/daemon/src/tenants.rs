@@ -1,9 +1,11 @@
-//! What hosts and namespaces may have: the limits and weights of the config, as reactors find them.
+//! Tenants: the limits and weights that the config gives hosts and namespaces, as reactors use
+//! them.
 //!
-//! A host of the config is always known here; any other that connects becomes known when its first I/O
-//! command comes, if hosts have limits by default, and is forgotten some time after its last queue went and
-//! nothing of it is in flight any more.
-//! The I/O path never comes here: a connection asks once.
+//! Hosts of the config are always registered. Another host is registered at its first I/O command,
+//! if the config has default limits. It is removed some time after its last queue is closed and its
+//! last command in flight has completed.
+//!
+//! The I/O path does not call this module: a connection queries its share once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,16 +16,16 @@ use nvmeof_wire::Nqn;
 
 use crate::config::{Config, Share};
 
-/// What a host has against others, and what it may have.
+/// Weight and limits of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostShare {
-    /// At least 1, or 0 for 1.
+    /// Weight relative to other hosts; 0 counts as 1.
     pub(crate) weight: u16,
-    /// Its limits, if it has any.
+    /// Limits, if the host has any.
     pub(crate) tenant: Option<Arc<Tenant>>,
 }
 
-/// The same of a device, which is the one namespace's before it.
+/// Weight and limits of a device: those of the one namespace that it backs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeviceShare {
     /// As [`HostShare::weight`].
@@ -32,7 +34,7 @@ pub(crate) struct DeviceShare {
     pub(crate) tenant: Option<Arc<Tenant>>,
 }
 
-/// The shares of all, for the reactors: what is not in here has none of its own.
+/// Shares of all devices and hosts, for the reactors. Any that is not listed has none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares {
     devices: Arc<HashMap<u32, DeviceShare>>,
@@ -40,7 +42,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Of these devices, and of hosts as they are known now.
+    /// Creates the shares of these devices; hosts are shared with `hosts`.
     pub(crate) fn new(
         devices: impl Iterator<Item = (DeviceId, DeviceShare)>,
         hosts: &Arc<Hosts>,
@@ -49,18 +51,18 @@ impl Shares {
         Self { devices: Arc::new(devices), hosts: Arc::clone(hosts) }
     }
 
-    /// Of a device.
+    /// Returns the share of a device.
     pub(crate) fn device(&self, id: DeviceId) -> DeviceShare {
         self.devices.get(&id.0).cloned().unwrap_or_default()
     }
 
-    /// Of a host.
+    /// Returns the share of a host.
     pub(crate) fn host(&self, nqn: &Nqn) -> HostShare {
         self.hosts.share(nqn)
     }
 }
 
-/// What every host may have.
+/// Shares of all hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     state: Mutex<State>,
@@ -71,12 +73,12 @@ struct State {
     machine: Option<Machine>,
     others: Share,
     named: BTreeMap<Nqn, HostShare>,
-    /// Those of the others that were asked for.
+    /// Hosts without a config entry that were queried.
     known: BTreeMap<Nqn, Arc<Tenant>>,
 }
 
 impl Hosts {
-    /// What this host has, from now until a change.
+    /// Returns the share of this host, which is valid until the next change.
     fn share(&self, nqn: &Nqn) -> HostShare {
         let mut state = self.state();
         if let Some(share) = state.named.get(nqn) {
@@ -90,7 +92,8 @@ impl Hosts {
         if let Some(tenant) = state.known.get(nqn) {
             return HostShare { weight, tenant: Some(Arc::clone(tenant)) };
         }
-        // Names come from outside: those that nobody uses any more are not kept. What a host left in flight is still its own.
+        // Host names come from outside, so unused entries are removed. A host with commands in
+        // flight stays.
         state.known.retain(|_, tenant| Arc::strong_count(tenant) > 1 || tenant.counts().taken > 0);
         // The defaults were checked when they were set.
         let tenant = Tenant::new(limits, machine).ok();
@@ -100,7 +103,7 @@ impl Hosts {
         HostShare { weight, tenant }
     }
 
-    /// The limits of a host that has any and is known.
+    /// Returns the limits of a host, if it is registered and has any.
     pub(crate) fn tenant(&self, nqn: &Nqn) -> Option<Arc<Tenant>> {
         let state = self.state();
         let named = state.named.get(nqn).map(|share| share.tenant.clone());
@@ -136,7 +139,7 @@ impl Hosts {
     }
 }
 
-/// The tenant there was with these limits; none if there are none.
+/// Returns the tenant with these limits, based on the earlier one; none without limits.
 fn changed(
     before: Option<&Arc<Tenant>>,
     limits: &nvmeof_pacing::TenantLimits,
@@ -150,23 +153,24 @@ fn changed(
     }
 }
 
-/// Hosts and namespaces with what they may have, as the control plane keeps them.
+/// Limits of hosts and namespaces, as the control plane stores them.
 #[derive(Debug)]
 pub(crate) struct Tenants {
     machine: Machine,
     hosts: Arc<Hosts>,
-    /// By subsystem and number.
+    /// Tenants by subsystem NQN and NSID.
     namespaces: BTreeMap<(Nqn, u32), Arc<Tenant>>,
 }
 
 impl Tenants {
-    /// For reactors of this machine.
+    /// Creates tenants for the reactors of this machine.
     pub(crate) fn new(machine: Machine) -> Self {
         Self { machine, hosts: Arc::default(), namespaces: BTreeMap::new() }
     }
 
-    /// Whether the limits of `config` can be: they were checked against its own `[limits]`, which may be
-    /// others than those that run.
+    /// Checks that the limits of `config` are valid for the running reactors.
+    ///
+    /// Validation used the config's own `[limits]`, which can differ from the running ones.
     pub(crate) fn check(&self, config: &Config) -> anyhow::Result<()> {
         use anyhow::Context as _;
         let one = |limits| Tenant::new(limits, self.machine).map(drop);
@@ -183,8 +187,9 @@ impl Tenants {
         Ok(())
     }
 
-    /// What hosts and namespaces may have from now on; `device` says what a device's queues are named.
-    /// Limits that cannot be stay as they were, with an error in the log: [`Self::check`] comes first.
+    /// Applies the limits of `config`; `device` maps a device name to the ID of its queues.
+    ///
+    /// Invalid limits stay unchanged and log an error, so call [`Self::check`] first.
     pub(crate) fn change(
         &mut self,
         config: &Config,
@@ -216,18 +221,18 @@ impl Tenants {
         Shares::new(devices.into_iter(), &self.hosts)
     }
 
-    /// The limits of a host that has any and is known.
+    /// Returns the limits of a host, if it is registered and has any.
     pub(crate) fn host(&self, nqn: &Nqn) -> Option<Arc<Tenant>> {
         self.hosts.tenant(nqn)
     }
 
-    /// The namespaces that have limits.
+    /// Returns the namespaces that have limits.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = (&Nqn, u32, &Arc<Tenant>)> {
         self.namespaces.iter().map(|((nqn, nsid), tenant)| (nqn, *nsid, tenant))
     }
 }
 
-/// How many connections and queues each host may have.
+/// Returns the maximum connections and queues of each host.
 pub(crate) fn host_rules(config: &Config) -> HostRules {
     let of = |share: &Share| HostLimits {
         connections: share.max_connections,

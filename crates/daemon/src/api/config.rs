@@ -1,4 +1,4 @@
-//! `/v1/config`, `/v1/save` and `/v1/reload`: the state as a whole, and the file.
+//! `/v1/config`, `/v1/save` and `/v1/reload`: the whole state, and the config file.
 
 use axum::extract::State;
 use nvmeof_api::document::Document;
@@ -14,7 +14,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get, put)).routes(routes!(save)).routes(routes!(reload))
 }
 
-/// What runs, as a config.
+/// The running state, as a config.
 #[utoipa::path(
     get,
     path = "/v1/config",
@@ -25,7 +25,7 @@ async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Document>,
     handle.call(async |running| Tagged::new(running, running.document().clone())).await
 }
 
-/// Makes what runs what this config says: all of it, or nothing.
+/// Applies this config to the running state: all of it, or nothing.
 #[utoipa::path(
     put,
     path = "/v1/config",
@@ -47,10 +47,10 @@ async fn put(
         .await
 }
 
-/// Writes what runs to the config file.
+/// Writes the running state to the config file.
 ///
-/// What the file said before is kept beside it, with a `~` behind its name. `force` overwrites a file that
-/// somebody has changed since it was last read.
+/// The previous file is kept under its name plus `~`. `force` overwrites a file that was changed
+/// since the daemon last read it.
 #[utoipa::path(
     post,
     path = "/v1/save",
@@ -65,7 +65,7 @@ async fn save(
     handle.save(wish, force).await
 }
 
-/// Makes what runs what the config file says, as SIGHUP does.
+/// Applies the config file to the running state, as SIGHUP does.
 #[utoipa::path(
     post,
     path = "/v1/reload",

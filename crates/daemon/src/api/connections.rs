@@ -1,4 +1,4 @@
-//! `/v1/connections`: the hosts' queues.
+//! `/v1/connections`: the queues of hosts.
 
 use axum::extract::State;
 use nvmeof_api::view::ConnectionView;
@@ -90,8 +90,10 @@ async fn get(
     found.ok_or_else(|| Refusal(no_connection(id)))
 }
 
-/// Drops a connection: its commands end unanswered. An admin queue takes its controller's I/O queues
-/// along. The host may connect again at once; to keep it out take it off the subsystem's hosts.
+/// Drops a connection; its commands end without a response.
+///
+/// Dropping an admin queue also drops the I/O queues of its controller. The host can reconnect
+/// immediately; to prevent that, remove it from the hosts of the subsystem.
 #[utoipa::path(
     delete,
     path = "/v1/connections/{id}",
@@ -119,8 +121,8 @@ async fn drop_one(
         })
         .await?;
     let busy = |error: StillBusy| Refusal(ApiError::new(ErrorKind::Failed, error.to_string()));
-    // Not before its commands have ended: until then they may change a device. Who drops it again
-    // finds nothing, and waits all the same.
+    // Wait for its commands to end, because they may change a device. A second drop finds no
+    // connection, but waits as well.
     let Some((dropped, removal)) = dropped else {
         open.commands_ended().await.map_err(busy)?;
         return Err(Refusal(no_connection(id)));

@@ -1,4 +1,4 @@
-//! `/v1/devices`: what is served.
+//! `/v1/devices`: the block devices.
 
 use axum::extract::State;
 use nvmeof_api::document::Device;
@@ -84,7 +84,7 @@ async fn get(
         .await
 }
 
-/// Changes a device: its size, for a file or memory, without losing what is in it.
+/// Changes a device: the size of a file or of memory, without loss of data.
 #[utoipa::path(
     patch,
     path = "/v1/devices/{name}",
@@ -102,7 +102,7 @@ async fn patch(
     handle.change(wish, move |_, document| document.patch_device(&name, &patch)).await
 }
 
-/// Removes a device that nothing uses.
+/// Removes an unused device.
 #[utoipa::path(
     delete,
     path = "/v1/devices/{name}",

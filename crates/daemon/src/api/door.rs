@@ -1,6 +1,8 @@
-//! The API's sockets: made before anything else so that two daemons never serve one, guarded by file
-//! mode or token, and bounded so that nobody can hold the daemon up: connections, the time a head, a
-//! body and an answer may take.
+//! Sockets of the API.
+//!
+//! The daemon opens them before anything else, so that two daemons never serve the same socket.
+//! File mode or token guards them. Bounds keep clients from delaying the daemon: the number of
+//! connections, and the time for a head, a body and an answer.
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
@@ -28,45 +30,44 @@ use super::{Handle, service};
 use crate::config::Api;
 use crate::logs::{Kind, limited};
 
-/// Connections of callers at once; one more is told to come back.
+/// Maximum concurrent client connections; further clients receive a 503 and retry.
 const CONNECTIONS: usize = 64;
-/// How long callers are waited for.
+/// Timeouts of client connections.
 const PATIENCE: Patience =
     Patience { head: Duration::from_secs(10), stall: Duration::from_secs(75) };
-/// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
+/// Pause after accept failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Pause between tries to listen at an address that is not there.
+/// Pause between attempts to listen at an address that does not exist yet.
 const LATE_PAUSE: Duration = Duration::from_secs(2);
-/// What a caller hears that there is no room for.
+/// Response to a client beyond the maximum.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     connection: close\r\nretry-after: 1\r\n\r\n{\"error\":\"unavailable\",\
     \"what\":\"too many connections\",\"where\":\"\",\"hint\":\"try again\"}";
 
-/// How long a caller is waited for.
+/// Timeouts of a client connection.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// For the head of a request, from when the connection is free for it.
+    /// Timeout for the head of a request, from when the connection is free for it.
     head: Duration,
-    /// While it brings nothing of a body, or takes nothing of an answer.
+    /// Timeout while the client sends nothing of a body, or accepts nothing of an answer.
     stall: Duration,
 }
 
-/// Sockets that are made, and not served yet.
+/// Open sockets that are not served yet.
 #[derive(Debug)]
 pub(crate) struct Door {
     file: SocketFile,
     unix: UnixListener,
     tcp: Vec<TcpListener>,
-    /// Addresses that are not there yet.
+    /// Addresses that do not exist yet.
     late: Vec<SocketAddr>,
     token: Option<Token>,
 }
 
-/// What can be seen of the config's `[api]` without serving it. Who `serves` has to be able to read
-/// the token.
+/// Checks the config's `[api]` without serving it. With `serves`, the token has to be readable.
 ///
 /// # Errors
-/// The token cannot be read, there is none in its file, or others than its owner have a right to
+/// The token cannot be read, its file contains none, or users other than its owner have access to
 /// it.
 pub(crate) fn check(config: &Api, serves: bool) -> anyhow::Result<()> {
     let Some(file) = config.token_file.as_deref() else { return Ok(()) };
@@ -76,22 +77,23 @@ pub(crate) fn check(config: &Api, serves: bool) -> anyhow::Result<()> {
     }
 }
 
-/// The API, served until this is dropped.
+/// The running API; dropping this stops it.
 #[derive(Debug)]
 pub(crate) struct Served {
     tasks: Vec<JoinHandle<()>>,
     _file: SocketFile,
 }
 
-/// A socket's name, removed when this is dropped.
+/// The path of a socket, removed on drop.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
 impl Door {
-    /// Makes the sockets of the config.
+    /// Opens the sockets of the config.
     ///
     /// # Errors
-    /// Another daemon serves there, the file or the address cannot be had, or the token cannot be read.
+    /// Another daemon serves the socket, a file or an address is not available, or the token cannot
+    /// be read.
     pub(crate) fn open(config: &Api) -> anyhow::Result<Self> {
         let token = config.token_file.as_deref();
         let token = token.map(|file| Token::read(file, config.insecure)).transpose()?;
@@ -100,7 +102,7 @@ impl Door {
         for &address in &config.listen {
             match tcp_socket(address) {
                 Ok(listener) => tcp.push(listener),
-                // Hosts are served, and the socket is there, whatever the network of the operators does.
+                // Hosts and the UNIX socket are served even while the operators' network is down.
                 Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
                     tracing::warn!(%address, %error, "api.listen: cannot listen yet, and is tried again");
                     late.push(address);
@@ -116,7 +118,7 @@ impl Door {
         Ok(Self { file, unix, tcp, late, token })
     }
 
-    /// Serves on them.
+    /// Starts to serve the sockets.
     pub(crate) fn serve(self, handle: Handle) -> Served {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
@@ -148,13 +150,15 @@ impl Drop for Served {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // Another process may have removed it already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A socket of this name and mode. It is made under another name and renamed, so that nobody finds it
-/// without its mode, and while the folder is locked, so that no two daemons take one that is left over.
+/// Opens a UNIX socket with this path and mode.
+///
+/// It is created under another name and renamed, so that no client finds it without its mode. The
+/// folder is locked, so that two daemons never take over the same stale socket.
 fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
     let shown = path.display();
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -182,7 +186,7 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
     let made = with_suffix(path);
     let cannot =
         || format!("api.socket {shown}: cannot be made; may this user write to its folder?");
-    // Left by a daemon that died right here.
+    // Left by a daemon that died at this point.
     let _ = std::fs::remove_file(&made);
     let listener = UnixListener::bind(&made).with_context(cannot)?;
     let file = SocketFile(made);
@@ -192,7 +196,7 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
     Ok((SocketFile(path.to_owned()), listener))
 }
 
-/// The name a socket is made under: `api.sock.new`.
+/// Returns the temporary name of a socket, like `api.sock.new`.
 fn with_suffix(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -223,7 +227,7 @@ async fn accept_tcp(listener: TcpListener, router: Router, room: Arc<Semaphore>)
     }
 }
 
-/// Accepts as soon as there is such an address.
+/// Retries to listen until the address exists, and then accepts.
 async fn accept_late(address: SocketAddr, router: Router, room: Arc<Semaphore>) {
     let listener = loop {
         tokio::time::sleep(LATE_PAUSE).await;
@@ -241,7 +245,7 @@ async fn pause(error: &std::io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// Serves a caller, if there is room for one.
+/// Serves a client, or rejects it at the maximum.
 fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
     router: &Router,
@@ -255,14 +259,15 @@ fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
         Err(_) => {
             tokio::spawn(async move {
                 let mut stream = Box::pin(stream);
-                // It fits the socket's buffer; a caller that does not take even that hears nothing.
+                // The response fits the socket's buffer. A client that does not read it gets no
+                // response.
                 let _ = tokio::time::timeout(ACCEPT_PAUSE, stream.write_all(FULL)).await;
             });
         }
     }
 }
 
-/// One connection, as long as it asks.
+/// Serves one connection until the client closes it.
 async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit, patience: Patience)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -308,7 +313,7 @@ mod tests {
         task.abort();
     }
 
-    /// An address that nobody has is no reason not to serve the socket; one that is taken is.
+    /// A missing address does not prevent the socket from being served; an address in use does.
     #[tokio::test]
     async fn an_address_that_is_not_there_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
@@ -320,7 +325,7 @@ mod tests {
         };
         let error = with(taken.local_addr().unwrap()).unwrap_err();
         assert!(error.to_string().contains("stop what does"), "{error}");
-        // Of the block for documentation.
+        // An address of the documentation block.
         let door = with("192.0.2.1:4480".parse().unwrap()).unwrap();
         assert_eq!((door.tcp.len(), door.late.len()), (0, 1));
     }
@@ -340,12 +345,12 @@ mod tests {
         let whole = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab";
         let half = whole.strip_suffix('b').unwrap();
         for said in ["", "POST / HT", "POST / HTTP/1.1\r\n", half, whole] {
-            // More than this is never taken of an answer.
+            // Maximum of an answer that the client accepts.
             let (mut caller, stream) = tokio::io::duplex(1024);
             caller.write_all(said.as_bytes()).await.unwrap();
             admit(stream, &router, &room, short);
             assert_eq!(room.available_permits(), 1, "{said}");
-            // Both places are free only when it has lost its own, without having let go of it.
+            // Both permits are free only after the stalled client has lost its own.
             let guard = Duration::from_secs(60);
             let all = tokio::time::timeout(guard, room.acquire_many(2)).await;
             assert!(all.is_ok(), "{said}: it keeps its place");

@@ -1,4 +1,4 @@
-//! What a request brings: its parts as types, refused in the one form of all errors.
+//! Extractors: the parts of a request as types. All of them return errors as [`ApiError`].
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -14,11 +14,11 @@ use utoipa::IntoParams;
 use super::refusal::{BODY_MAX, Refusal};
 use crate::control::{Running, Wish};
 
-/// A body of JSON.
+/// A JSON body.
 #[derive(Debug)]
 pub(super) struct Body<T>(pub(super) T);
 
-/// Parts of the path.
+/// Parameters of the path.
 #[derive(Debug)]
 pub(super) struct Segments<T>(pub(super) T);
 
@@ -26,54 +26,54 @@ pub(super) struct Segments<T>(pub(super) T);
 #[derive(Debug)]
 pub(super) struct Plain;
 
-/// A change: on what condition, and whether at all.
+/// Conditions of a change: `if-match` and `dry-run`.
 #[derive(Debug)]
 pub(super) struct Ask(pub(super) Wish);
 
-/// A change that may be made although hosts use what it takes away.
+/// Conditions of a change that `force` permits although hosts use the removed item.
 #[derive(Debug)]
 pub(super) struct Insist {
     pub(super) wish: Wish,
     pub(super) force: bool,
 }
 
-/// The query of a change.
+/// Query of a change.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DryRun {
-    /// Only say what would change.
+    /// Only returns the changes, without making them.
     #[serde(default)]
     #[param(required = false)]
     dry_run: bool,
 }
 
-/// The query of a change that takes something away.
+/// Query of a change that removes something.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Forced {
-    /// Only say what would change.
+    /// Only returns the changes, without making them.
     #[serde(default)]
     #[param(required = false)]
     dry_run: bool,
-    /// Even if hosts are connected through it: they lose it.
+    /// Proceeds even if hosts are connected through it, and disconnects them.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
 }
 
-/// The header of a change.
+/// Header of a change.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only describes the header, which is read from the request itself")]
 pub(super) struct IfMatch {
-    /// Only if the state is still this one, by the `etag` of an earlier answer.
+    /// Fails unless the state has this revision, the `etag` of an earlier response.
     #[param(rename = "if-match")]
     if_match: Option<String>,
 }
 
-/// An answer with the state's number.
+/// A response with the revision of the state.
 #[derive(Debug)]
 pub(super) struct Tagged<T> {
     revision: String,
@@ -81,12 +81,12 @@ pub(super) struct Tagged<T> {
 }
 
 impl<T> Tagged<T> {
-    /// Of what runs now.
+    /// Tags a body with the current revision.
     pub(super) fn new(running: &Running, body: T) -> Self {
         Self::of(running.revision(), body)
     }
 
-    /// Of the state with this number.
+    /// Tags a body with a given revision.
     pub(super) fn of(revision: String, body: T) -> Self {
         Self { revision, body }
     }
@@ -131,11 +131,11 @@ fn is_json(headers: &HeaderMap) -> bool {
         || kind.eq_ignore_ascii_case("application/merge-patch+json")
 }
 
-/// A value of JSON; what is wrong is told with its place.
+/// Parses a JSON value; an error includes the path of the wrong value.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut text = serde_json::Deserializer::from_slice(bytes);
     let malformed = |what: String, place: String| {
-        // As serde_path_to_error calls the whole, and what it cannot name.
+        // The names that serde_path_to_error uses for the whole value and for unnamed parts.
         let place = if matches!(place.as_str(), "." | "?") { "body".into() } else { place };
         ApiError::new(ErrorKind::Malformed, what).at(place).hint("GET /openapi.json says what is")
     };
@@ -197,7 +197,7 @@ fn bad_query(what: String) -> Refusal {
     Refusal(ApiError::new(ErrorKind::Malformed, what).at("query"))
 }
 
-/// The states that the caller has seen one of; a weak tag is as good as another.
+/// Returns the revisions in `if-match`; weak tags count as strong ones.
 fn seen(headers: &HeaderMap) -> Option<Vec<String>> {
     let mut all = headers.get_all(IF_MATCH).iter().peekable();
     all.peek()?;

@@ -1,5 +1,8 @@
-//! How a handler reaches what runs: it asks control's loop, which makes one change after the other and lets others look
-//! meanwhile. So no two changes overlap, and nothing but that loop touches the reactors.
+//! Handle of the API to the running daemon.
+//!
+//! A handler sends a request to the loop of `control`. The loop makes one change after another and
+//! answers queries between the steps of a change. Two changes therefore never overlap, and only
+//! that loop accesses the reactors.
 
 use std::time::Duration;
 
@@ -11,27 +14,27 @@ use super::extract::Tagged;
 use super::refusal::Refusal;
 use crate::control::{Ask, Job, LONGEST_REMOVAL, Order, Reply, Running, Wish};
 
-/// What is asked and not taken yet, at most; callers beyond wait to ask.
+/// Maximum requests that are not taken yet; further callers wait to send.
 const BACKLOG: usize = 64;
-/// How long a caller waits: a drive that does not get ready may take longer.
+/// Timeout of a call; a drive that does not initialize can take longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 const _: () =
     assert!(LONGEST_REMOVAL.as_secs() < PATIENCE.as_secs(), "a removal says what it waits for");
 
-/// Asks.
+/// Sending end.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     asks: mpsc::Sender<Ask>,
 }
 
-/// Both ends.
+/// Creates both ends.
 pub(crate) fn handle() -> (Handle, mpsc::Receiver<Ask>) {
     let (asks, receiver) = mpsc::channel(BACKLOG);
     (Handle { asks }, receiver)
 }
 
 impl Handle {
-    /// Has a job done at once, whatever is being changed, and gives what came of it.
+    /// Runs a job immediately, even during a change, and returns its result.
     pub(super) async fn call<R, F>(&self, job: F) -> Result<R, Refusal>
     where
         R: Send + 'static,
@@ -40,14 +43,14 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |running| {
             Box::pin(async move {
-                // A caller that has gone needs no answer.
+                // A caller that has disconnected needs no answer.
                 let _ = reply.send(job(running).await);
             })
         });
         self.ask(Ask::Look(job), answer).await
     }
 
-    /// Looks at what runs.
+    /// Queries the running state.
     pub(super) async fn look<R, F>(&self, look: F) -> Result<Tagged<R>, Refusal>
     where
         R: Send + 'static,
@@ -62,7 +65,7 @@ impl Handle {
         seen.map_err(Refusal)
     }
 
-    /// Changes what runs by an edit of its document: the whole edit, or nothing.
+    /// Changes the running state by an edit of its document: the whole edit, or nothing.
     pub(super) async fn change<F>(&self, wish: Wish, edit: F) -> Result<Tagged<Change>, Refusal>
     where
         F: FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static,
@@ -70,12 +73,12 @@ impl Handle {
         self.order(|reply| Order::Edit { wish, edit: Box::new(edit), reply }).await
     }
 
-    /// Makes what runs what the file says.
+    /// Applies the config file to the running state.
     pub(super) async fn reload(&self, wish: Wish) -> Result<Tagged<Change>, Refusal> {
         self.order(|reply| Order::Reload { wish, reply }).await
     }
 
-    /// Writes what runs to the file, when no change is under way.
+    /// Writes the running state to the config file after any change in progress.
     pub(super) async fn save(&self, wish: Wish, force: bool) -> Result<Tagged<Saved>, Refusal> {
         let (reply, answer) = oneshot::channel();
         let ask = Ask::Change(Order::Save { wish, force, reply });

@@ -1,4 +1,4 @@
-//! `/v1/subsystems/{nqn}/hosts`: who may connect to a subsystem.
+//! `/v1/subsystems/{nqn}/hosts`: hosts that may connect to a subsystem.
 
 use axum::extract::State;
 use nvmeof_api::document::edit::no_subsystem;
@@ -16,7 +16,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(put, remove))
 }
 
-/// The hosts that are listed; none where every host may connect.
+/// The listed hosts; none if every host may connect.
 #[utoipa::path(
     get,
     path = "/v1/subsystems/{nqn}/hosts",
@@ -46,7 +46,7 @@ async fn list(
         .await
 }
 
-/// Lets a host connect.
+/// Allows a host to connect.
 #[utoipa::path(
     put,
     path = "/v1/subsystems/{nqn}/hosts/{host}",
@@ -67,7 +67,7 @@ async fn put(
     handle.change(wish, move |_, document| document.allow_host(&nqn, &host).map(drop)).await
 }
 
-/// Lets a host connect no more; with `force` even if it is connected: then it is cut off.
+/// Removes a host from the list; with `force`, it disconnects the host if it is connected.
 #[utoipa::path(
     delete,
     path = "/v1/subsystems/{nqn}/hosts/{host}",

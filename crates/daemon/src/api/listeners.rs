@@ -1,4 +1,4 @@
-//! `/v1/listeners`: where hosts connect.
+//! `/v1/listeners`: addresses that hosts connect to.
 
 use std::time::Instant;
 
@@ -20,11 +20,11 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, remove))
 }
 
-/// Every listener of the config, with its port's number.
+/// Returns every listener of the config, with its port ID.
 fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
     let mut there: Vec<_> = running.server().listeners().collect();
     let controllers = running.server().controllers();
-    // Both have the same listeners in the same order.
+    // Both lists have the same listeners in the same order.
     let configured = running.document().listener.iter().zip(&running.server().config().listeners);
     let now = Instant::now();
     let view = |(config, wanted): (&Listener, &crate::config::Listener)| {
@@ -49,7 +49,7 @@ fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
     configured.map(view).collect()
 }
 
-/// What the API calls the listeners, by the number of their port.
+/// Returns the API's names of the listeners, with their port IDs.
 pub(super) fn names(running: &Running) -> Vec<(PortId, String)> {
     all(running).into_iter().filter_map(|(port, view)| Some((port?, view.id))).collect()
 }
@@ -82,7 +82,7 @@ async fn list(
     handle.look(|running| Ok(all(running).into_iter().map(|(_, view)| view).collect())).await
 }
 
-/// Adds a listener; one that cannot work here is refused.
+/// Adds a listener; one that fails to bind is rejected.
 #[utoipa::path(
     post,
     path = "/v1/listeners",
@@ -120,7 +120,7 @@ async fn get(
         .await
 }
 
-/// Removes a listener; with `force` even if hosts are connected through it: they are cut off.
+/// Removes a listener; with `force`, it disconnects hosts that use it.
 #[utoipa::path(
     delete,
     path = "/v1/listeners/{id}",

@@ -1,4 +1,4 @@
-//! `/metrics`: what Prometheus scrapes.
+//! `/metrics`: metrics for Prometheus.
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -16,7 +16,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))
 }
 
-/// What was counted, as OpenMetrics text.
+/// Counters as OpenMetrics text.
 #[utoipa::path(
     get,
     path = "/metrics",

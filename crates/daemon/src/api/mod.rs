@@ -1,24 +1,25 @@
-//! The HTTP API: JSON over a UNIX socket, and over TCP where the config says so.
+//! The HTTP API: JSON over a UNIX socket, and over TCP if configured.
 //!
 //! ```text
-//!   caller --HTTP--> door (sockets, bounds) --> router --> a resource's handler
-//!                                                              |  Handle: looks, or asks for a change
-//!                                                              v
-//!                       answer <------------------- control's loop: Running, one change after the other
+//! client --HTTP--> door (sockets, bounds) --> router --> a resource's handler
+//!                                                            |  Handle: query, or change request
+//!                                                            v
+//!                     answer <------------------- control's loop: Running, one change at a time
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `door` | sockets: made, guarded, bounded |
-//! | `handle` | how a handler reaches what runs |
-//! | `token` | who may call over TCP |
-//! | `extract` | what a request brings |
-//! | `refusal` | errors as answers, bounds |
-//! | `openapi` | the document that describes it all |
-//! | the others | one file a resource |
+//! | `door` | sockets: opened, guarded, bounded |
+//! | `handle` | access of a handler to the running state |
+//! | `token` | access over TCP |
+//! | `extract` | parts of a request |
+//! | `refusal` | error responses, bounds |
+//! | `openapi` | the OpenAPI document |
+//! | other files | one file per resource |
 //!
-//! To add a resource: its types in `crates/api`, a file here with handlers and `pub(super) fn router()`,
-//! a line in [`router`]; the OpenAPI document follows from the handlers.
+//! To add a resource, add its types to `crates/api`, a file here with handlers and
+//! `pub(super) fn router()`, and a line to [`router`]. The OpenAPI document follows from the
+//! handlers.
 
 mod config;
 mod connections;
@@ -49,7 +50,7 @@ use axum::Router;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
-/// Every call there is, and the document that describes them.
+/// Returns all calls and the document that describes them.
 fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(status::router())
@@ -67,7 +68,7 @@ fn router() -> OpenApiRouter<Handle> {
         .merge(page::router())
 }
 
-/// The calls as a service, and their description.
+/// Returns the calls as a service, and their description.
 pub(crate) fn service(handle: Handle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
     let document = openapi::told(&document);

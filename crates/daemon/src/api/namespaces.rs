@@ -1,4 +1,5 @@
-//! `/v1/subsystems/{nqn}/namespaces`: devices as hosts see them. Hosts are told of every change.
+//! `/v1/subsystems/{nqn}/namespaces`: devices as hosts see them. Hosts are notified of every
+//! change.
 
 use axum::extract::State;
 use nvmeof_api::document::Namespace;
@@ -135,7 +136,7 @@ async fn patch(
     handle.change(wish, move |_, document| document.patch_namespace(&nqn, nsid, &patch)).await
 }
 
-/// Removes a namespace: hosts see it go. Its device stays.
+/// Removes a namespace from the hosts' view; its device stays.
 #[utoipa::path(
     delete,
     path = "/v1/subsystems/{nqn}/namespaces/{nsid}",

@@ -1,5 +1,4 @@
-//! The document that describes the API. Paths and types come from the handlers; here is what stands
-//! around them.
+//! The OpenAPI document. Paths and types come from the handlers; this module adds the rest.
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -7,10 +6,10 @@ use axum::routing::get;
 use serde_json::Value;
 use utoipa::openapi::{Info, OpenApi, OpenApiBuilder};
 
-/// Where the document is.
+/// Path of the document.
 pub(super) const PATH: &str = "/openapi.json";
 
-/// The document without paths.
+/// Returns the document without paths.
 pub(super) fn head() -> OpenApi {
     let mut info = Info::new("nvmeof-tgt", env!("CARGO_PKG_VERSION"));
     info.description = Some(
@@ -23,9 +22,11 @@ pub(super) fn head() -> OpenApi {
     OpenApiBuilder::new().info(info).build()
 }
 
-/// The whole document as it is told: integers with the largest value of their type, which its format alone does not say.
+/// Returns the served document, in which integers have the maximum of their type.
+///
+/// The format alone does not specify it.
 pub(super) fn told(document: &OpenApi) -> Value {
-    // Nothing in it can fail to be JSON.
+    // Every value in it is valid JSON.
     let mut told = serde_json::to_value(document).unwrap_or_default();
     bound(&mut told);
     told
@@ -34,7 +35,7 @@ pub(super) fn told(document: &OpenApi) -> Value {
 fn bound(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            // utoipa writes the names with a hyphen that the registry of formats has not.
+            // utoipa writes these names with a hyphen, unlike the format registry.
             let known = match fields.get("format").and_then(Value::as_str) {
                 Some("u-int8" | "uint8") => Some(("uint8", u64::from(u8::MAX))),
                 Some("u-int16" | "uint16") => Some(("uint16", u64::from(u16::MAX))),

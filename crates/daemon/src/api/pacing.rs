@@ -1,4 +1,4 @@
-//! `/v1/pacing`: when commands may start.
+//! `/v1/pacing`: the pacing policy.
 
 use axum::extract::State;
 use nvmeof_api::document::PacingSection;
@@ -15,7 +15,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get, put))
 }
 
-/// The policy in force, and where it stands.
+/// The pacing policy in force, and its state.
 #[utoipa::path(
     get,
     path = "/v1/pacing",
@@ -40,8 +40,9 @@ async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<PacingView
         .await
 }
 
-/// Puts another policy in force, for whatever starts from then on. Keys that are left out are at their
-/// defaults.
+/// Changes the pacing policy for commands that start later.
+///
+/// Keys that are omitted take their defaults.
 #[utoipa::path(
     put,
     path = "/v1/pacing",

@@ -10,11 +10,11 @@ use utoipa_axum::routes;
 use super::Handle;
 use super::extract::Plain;
 
-/// Where it is.
+/// Path of the page.
 pub(super) const PATH: &str = "/";
-/// It needs nothing else, from here or from anywhere.
+/// The page, which loads no other resource.
 const PAGE: &str = include_str!("page.html");
-/// What the page may do: run what is in it and ask where it came from.
+/// Content security policy: the page runs inline scripts and connects only to its origin.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
      img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

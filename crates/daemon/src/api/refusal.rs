@@ -1,4 +1,4 @@
-//! Errors as answers: one form for all, those of the HTTP layer among them.
+//! Error responses in one form for all errors, including those of the HTTP layer.
 
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use nvmeof_api::{ApiError, ErrorKind};
 
-/// Most bytes of a body: a config of some ten thousand namespaces.
+/// Maximum bytes of a body: a config of about 10 000 namespaces.
 pub(super) const BODY_MAX: usize = 4 << 20;
 
-/// An error as an answer.
+/// An error as a response.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) ApiError);
 
@@ -28,7 +28,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Bounds what calls may bring, and answers those that no handler takes.
+/// Limits the size of requests, and answers those without a handler.
 pub(super) fn guard<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(async |request: Request| {
@@ -44,8 +44,10 @@ pub(super) fn guard<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Rout
         .layer(axum::middleware::from_fn(same_origin))
 }
 
-/// Lets only callers in who name the daemon by its address: a browser's page can give its own name our address, and is
-/// then of no other origin. For where no token is asked for.
+/// Accepts only clients that name the daemon by its address; used without a token.
+///
+/// With DNS rebinding, a web page gives its own name our address, and its requests then have the
+/// same origin.
 pub(super) fn by_address(router: Router) -> Router {
     router.layer(axum::middleware::from_fn(async |request: Request, next: Next| {
         let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or(""));
@@ -58,7 +60,7 @@ pub(super) fn by_address(router: Router) -> Router {
     }))
 }
 
-/// `127.0.0.1:4480`, `[::1]:4480`, `localhost`.
+/// Returns true for names like `127.0.0.1:4480`, `[::1]:4480` and `localhost`.
 fn is_address(host: &str) -> bool {
     let port = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let name = port.map_or(host, |(name, _)| name);
@@ -68,7 +70,7 @@ fn is_address(host: &str) -> bool {
         || bare.is_some_and(|bare| bare.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// A browser's page of another origin may not use whom it can reach from there.
+/// Rejects pages of another origin, which must not use daemons that the browser can reach.
 async fn same_origin(request: Request, next: Next) -> Response {
     if is_foreign(request.headers()) {
         let error = ApiError::new(ErrorKind::Forbidden, "a page of another origin asks");
@@ -77,7 +79,7 @@ async fn same_origin(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a browser says that the page that asks is not one of ours.
+/// Returns true if a browser reports that the requesting page is of another origin.
 fn is_foreign(headers: &HeaderMap) -> bool {
     let header = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or(""));
     let Some(origin) = header(ORIGIN) else { return false };

@@ -1,4 +1,4 @@
-//! `/v1/stats`: what was counted.
+//! `/v1/stats`: counters.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))
 }
 
-/// What was counted since the start, a line a reactor and one for all.
+/// Counters since the start, one set per reactor and one for all.
 #[utoipa::path(
     get,
     path = "/v1/stats",

@@ -1,4 +1,4 @@
-//! `/v1/status`: what runs, in short.
+//! `/v1/status`: a summary of the running state.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))
 }
 
-/// What runs, in short.
+/// A summary of the running state.
 #[utoipa::path(
     get,
     path = "/v1/status",

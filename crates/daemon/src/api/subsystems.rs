@@ -1,4 +1,4 @@
-//! `/v1/subsystems`: what hosts see.
+//! `/v1/subsystems`: the NVM subsystems.
 
 use axum::extract::State;
 use nvmeof_api::document::Subsystem;
@@ -28,14 +28,14 @@ fn view(running: &Running, subsystem: &Subsystem) -> SubsystemView {
     }
 }
 
-/// The controllers that hosts have at a subsystem.
+/// Returns the controllers of hosts in a subsystem.
 pub(super) fn controllers(running: &Running, nqn: &str) -> Vec<ControllerView> {
     let all = running.server().controllers().into_iter();
     let at = all.filter(|one| one.subnqn.as_str() == nqn);
     at.map(|one| ControllerView { cntlid: one.cntlid, host: one.hostnqn.to_string() }).collect()
 }
 
-/// Refuses to take something away that hosts are connected through.
+/// Refuses to remove something that hosts are connected through.
 pub(super) fn unless_connected(
     what: &str,
     mut hosts: Vec<String>,
@@ -108,8 +108,8 @@ async fn get(
 
 /// Changes a subsystem.
 ///
-/// Another serial or model number, or other controller IDs, make it another subsystem of the same name:
-/// its hosts have to connect again.
+/// A different serial number, model number or range of controller IDs makes it a new subsystem of
+/// the same name: its hosts have to reconnect.
 #[utoipa::path(
     patch,
     path = "/v1/subsystems/{nqn}",

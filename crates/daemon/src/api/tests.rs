@@ -1,4 +1,4 @@
-//! The document and the router are held together; bad requests are answered, each in its way.
+//! Tests that the document matches the router, and that bad requests get the right errors.
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
@@ -11,7 +11,8 @@ use super::*;
 const METHODS: [Method; 6] =
     [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH, Method::OPTIONS];
 
-/// The calls with nobody behind them: whoever gets that far hears that the daemon is stopping.
+/// Returns the calls without a daemon: a call that reaches the handle gets "the daemon is
+/// stopping".
 fn calls() -> (Router, Value) {
     let (handle, jobs) = handle();
     drop(jobs);
@@ -37,7 +38,7 @@ async fn call(
     (status, serde_json::from_slice(&bytes).map_err(|_| text))
 }
 
-/// A path with something in place of its parameters.
+/// Replaces the parameters of a path.
 fn filled(path: &str) -> String {
     path.replace("{nsid}", "1").replace("{id}", "1").replace(['{', '}'], "")
 }
@@ -82,7 +83,7 @@ fn every_call_says_what_it_takes_and_answers() {
         let at = format!("{method} {path}");
         let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{at}: no name"));
         assert!(names.insert(name.to_owned()), "{at}: {name} is another's name, too");
-        // A trace is told line by line.
+        // A trace is a stream of lines.
         let is_json = |schema: &Value| {
             let of = |kind: &str| schema["content"][kind]["schema"].is_object();
             of("application/json") || of("application/x-ndjson")
@@ -98,7 +99,7 @@ fn every_call_says_what_it_takes_and_answers() {
         if has_body && !without.contains(&path.as_str()) {
             assert!(is_json(&operation["requestBody"]), "{at}: no type of its body");
         }
-        // Each parameter of the path is told of.
+        // Each parameter of the path is described.
         let told = operation["parameters"].as_array().map_or(&[][..], Vec::as_slice);
         for part in path.split('/').filter_map(|part| part.strip_prefix('{')) {
             let part = part.trim_end_matches('}');
@@ -140,7 +141,7 @@ async fn without_a_token_nobody_asks_by_a_name() {
         ("127.0.0.1.evil.example", ErrorKind::Forbidden),
         ("", ErrorKind::Forbidden),
     ] {
-        // As a page does that was given our address by a name of its own.
+        // As from a page with a DNS name that was rebound to our address.
         let origin = format!("http://{host}");
         let headers = [("host", host), ("origin", origin.as_str())];
         let (_, error) = call(&router, Method::GET, "/v1/status", &headers, "").await;

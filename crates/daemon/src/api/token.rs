@@ -1,4 +1,4 @@
-//! The token that callers over TCP have to show.
+//! The token that clients send over TCP.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -18,7 +18,7 @@ use nvmeof_api::{ApiError, ErrorKind};
 use super::refusal::Refusal;
 use crate::regular;
 
-/// Permission bits of the group and of everybody.
+/// Permission bits of the group and of all users.
 const OTHERS: u32 = 0o077;
 
 /// A secret word.
@@ -26,10 +26,13 @@ const OTHERS: u32 = 0o077;
 pub(super) struct Token(Arc<[u8]>);
 
 impl Token {
-    /// The token in a file: its only line. Others than the file's owner may have a right to it only if `open` says so.
+    /// Reads the token in a file, which is its only line.
+    ///
+    /// Users other than the file's owner can have access to it only with `open`.
     ///
     /// # Errors
-    /// The file cannot be read, others can read it, or there is no token in it that does.
+    /// The file cannot be read, other users have access to it without `open`, or it contains no
+    /// valid token.
     pub(super) fn read(file: &Path, open: bool) -> anyhow::Result<Self> {
         let shown = file.display();
         let cannot = || {
@@ -39,7 +42,7 @@ impl Token {
             )
         };
         let mut opened = regular::open(file).with_context(cannot)?;
-        // Of the file that is read, not of one that takes its place meanwhile.
+        // Check the open file, because another file can replace it.
         check_mode(file, &opened.metadata().with_context(cannot)?, open)?;
         let mut text = String::new();
         opened.read_to_string(&mut text).with_context(cannot)?;
@@ -53,8 +56,10 @@ impl Token {
         Ok(Self(token.as_bytes().into()))
     }
 
-    /// Judges a file as [`Token::read`] does. Of one that this user may not read, only the mode is
-    /// judged: whoever checks a config need not be the daemon's user.
+    /// Checks a file like [`Token::read`].
+    ///
+    /// The user that checks a config may differ from the daemon's. If this user may not read the
+    /// file, only its mode is checked.
     ///
     /// # Errors
     /// As [`Token::read`].
@@ -67,12 +72,12 @@ impl Token {
         }
     }
 
-    /// Lets only those callers in who show the token.
+    /// Requires the token from every client.
     pub(super) fn ask(self, router: Router) -> Router {
         router.layer(from_fn_with_state(self, guard))
     }
 
-    /// Whether the header shows it.
+    /// Returns true if the header contains the token.
     fn is_shown(&self, header: Option<&HeaderValue>) -> bool {
         let shown = header.and_then(|value| value.as_bytes().split_at_checked(7));
         shown.is_some_and(|(scheme, token)| {
@@ -80,7 +85,7 @@ impl Token {
         })
     }
 
-    /// Compares all of it, whatever differs, so that time tells nothing.
+    /// Compares all bytes in constant time.
     fn is(&self, other: &[u8]) -> bool {
         let differ = self.0.iter().zip(other).fold(0, |differ, (one, two)| differ | (one ^ two));
         self.0.len() == other.len() && differ == 0
@@ -98,7 +103,7 @@ fn check_mode(file: &Path, meta: &Metadata, open: bool) -> anyhow::Result<()> {
 }
 
 async fn guard(State(token): State<Token>, request: Request, next: Next) -> Response {
-    // The page has nothing to hide; what it shows it asks for with a token that it asks its reader for.
+    // The page contains no secrets. It requests its data with a token that its user enters.
     let is_page = request.uri().path() == super::page::PATH;
     if is_page || token.is_shown(request.headers().get(AUTHORIZATION)) {
         return next.run(request).await;

@@ -1,4 +1,4 @@
-//! `/v1/trace`: commands that are followed from capsule to completion.
+//! `/v1/trace`: traces commands from capsule to completion.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,21 +18,23 @@ use super::extract::{Body as Received, Plain};
 use super::refusal::Refusal;
 use crate::control::Following;
 
-/// Between two looks at what was followed.
+/// Interval between reads of the traced commands.
 const LOOK: Duration = Duration::from_millis(200);
-/// Looks after which an empty line is written, so that a caller who has gone is seen.
+/// Reads after which an empty line is written, to detect a disconnected client.
 const LOOKS_TO_LINE: u32 = 5;
-/// How long a caller may take nothing.
+/// Maximum time that a client may accept nothing.
 const STALL: Duration = Duration::from_secs(10);
-/// Pieces of the answer that may wait for the caller.
+/// Maximum pieces of the answer that wait for the client.
 const PIECES: usize = 4;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(post))
 }
 
-/// Follow commands for a while. The answer comes as they end: JSON, an object a line, the last of the kind `end`;
-/// empty lines in between mean nothing.
+/// Traces commands for a while.
+///
+/// The answer is a stream of JSON objects, one per line, written as commands end. The last object
+/// is of the kind `end`. Empty lines have no meaning.
 #[utoipa::path(
     post,
     path = "/v1/trace",
@@ -54,7 +56,7 @@ async fn post(
         return Err(ApiError::new(ErrorKind::Invalid, what).at("seconds").hint(hint).into());
     }
     let time = Duration::from_secs(wanted.seconds.into());
-    // In a task of its own: a caller who goes at any moment must not leave the reactors following.
+    // A separate task: a client that disconnects at any moment must not leave the trace running.
     let follow = tokio::spawn(async move {
         let following = handle.call(async move |running| running.follow(&wanted)).await??;
         let (sender, body) = Channel::<Bytes, Infallible>::new(PIECES);
@@ -67,7 +69,8 @@ async fn post(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
 
-/// Writes what is followed until the time is over or nobody takes it any more, and ends the following.
+/// Writes traced commands until the time has passed or the client stops reading; then ends the
+/// trace.
 async fn tell(
     handle: Handle,
     following: Following,
@@ -105,13 +108,13 @@ async fn tell(
     }
 }
 
-/// Hands a piece over; false if the caller has gone or takes nothing.
+/// Sends a piece; returns false if the client has disconnected or accepts nothing.
 async fn send(sender: &mut Sender<Bytes, Infallible>, text: Vec<u8>) -> bool {
     matches!(tokio::time::timeout(STALL, sender.send_data(text.into())).await, Ok(Ok(())))
 }
 
 fn push_line(text: &mut Vec<u8>, line: &TraceLine) {
-    // Writing to memory, and nothing in it can fail to be JSON.
+    // Writing to memory cannot fail, and every value is valid JSON.
     if serde_json::to_writer(&mut *text, line).is_ok() {
         text.push(b'\n');
     }

@@ -1,12 +1,12 @@
 //! CPU lists: "0-3,8", or "auto".
 
-/// Reactors of "auto" at most.
+/// Maximum number of reactors of "auto".
 pub(super) const AUTO_MAX: usize = 8;
 
-/// How a CPU list may be written.
+/// Syntax of a CPU list.
 pub(super) const FORM: &str = "allowed: \"auto\", or CPU numbers and ranges as in \"0-3,8\"";
 
-/// The CPUs that `text` names, in order, each once; `cpus` are those the process may run on.
+/// Parses a CPU list into CPUs in order, each once; `cpus` are those that the process may run on.
 pub(super) fn parse(text: &str, cpus: &[usize]) -> Result<Vec<usize>, String> {
     if text == "auto" {
         return Ok(cpus.iter().copied().take(AUTO_MAX).collect());
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &str, cpus: &[usize]) -> Result<Vec<usize>, String> {
     Ok(chosen)
 }
 
-/// A CPU list as it may be written.
+/// Formats a CPU list.
 pub(super) fn show(cpus: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {

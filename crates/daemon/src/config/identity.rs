@@ -1,23 +1,27 @@
-//! Identifiers of namespaces and subsystems that nobody configured: derived, so that they are the same after a restart
-//! and hosts find their disks again. A namespace's follow its bytes: the medium, or the place where they are.
+//! Default identifiers of namespaces and subsystems.
+//!
+//! They are derived, so that they stay the same after a restart and hosts find their disks again.
+//! The identifiers of a namespace follow its data: the medium, or the place of the data.
 
 use sha2::{Digest, Sha256};
 
-/// Namespace of our version 5 UUIDs (RFC 9562, 5.5): any fixed one of our own.
+/// Namespace of the daemon's version 5 UUIDs (RFC 9562, 5.5): an arbitrary fixed one.
 const UUID_SPACE: uuid::Uuid = uuid::Uuid::from_u128(0x6d21_7f5e_9c3b_4a52_8f07_2e5d_41c6_b9a3);
 
-/// The locally-administered bit of an OUI's first byte (IEEE 802): these are not assigned to anybody.
+/// Locally-administered bit in the first byte of an OUI (IEEE 802): the OUI has no assignee.
 const LOCAL: u8 = 0x02;
-/// The group bit of it.
+/// Group bit in the first byte of an OUI.
 const GROUP: u8 = 0x01;
 
-/// The UUID of a medium that has an identity of its own: the same under every name, in whatever subsystem.
+/// Returns the UUID of a medium with its own identity: the same under every name and subsystem.
 pub(crate) fn of_medium(medium: &str) -> [u8; 16] {
     uuid(&format!("medium\n{medium}"))
 }
 
-/// The UUID of what has no identity of its own: by the place of its bytes, and the subsystem, as other targets have
-/// such a place, too.
+/// Returns the UUID of data without its own identity.
+///
+/// It depends on the place of the data and on the subsystem, because other targets have the same
+/// place.
 pub(crate) fn of_place(nqn: &str, place: &str) -> [u8; 16] {
     uuid(&format!("place\n{nqn}\n{place}"))
 }
@@ -26,7 +30,7 @@ fn uuid(name: &str) -> [u8; 16] {
     *uuid::Uuid::new_v5(&UUID_SPACE, name.as_bytes()).as_bytes()
 }
 
-/// The NGUID that goes with a UUID.
+/// Derives the NGUID from a UUID.
 pub(crate) fn nguid(uuid: &[u8; 16]) -> [u8; 16] {
     let mut nguid = [0; 16];
     nguid.copy_from_slice(&hash(uuid)[..16]);
@@ -35,7 +39,7 @@ pub(crate) fn nguid(uuid: &[u8; 16]) -> [u8; 16] {
     nguid
 }
 
-/// The EUI64 that goes with a UUID.
+/// Derives the EUI-64 from a UUID.
 pub(crate) fn eui64(uuid: &[u8; 16]) -> [u8; 8] {
     let mut eui64 = [0; 8];
     eui64.copy_from_slice(&hash(uuid)[16..24]);
@@ -47,18 +51,18 @@ fn hash(uuid: &[u8; 16]) -> [u8; 32] {
     Sha256::new_with_prefix(b"namespace\n").chain_update(uuid).finalize().into()
 }
 
-/// A UUID as it is written.
+/// Formats a UUID.
 pub(crate) fn show(uuid: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*uuid).to_string()
 }
 
-/// The serial number of subsystem `nqn`: 20 hexadecimal digits.
+/// Returns the serial number of subsystem `nqn`: 20 hexadecimal digits.
 pub(super) fn serial(nqn: &str) -> String {
     let hash = Sha256::new_with_prefix(b"serial\n").chain_update(nqn).finalize();
     hash[..10].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads `N` bytes of hexadecimal digits, with dashes or colons between them if one likes.
+/// Parses `N` bytes of hexadecimal digits, with optional dashes or colons between them.
 pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits: Vec<u8> = text
         .chars()
@@ -79,7 +83,7 @@ pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// Hosts remember these: they must not change from one version to the next.
+    /// Hosts store these, so they must not change between versions.
     #[test]
     fn identifiers_stay_what_they_are() {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();

@@ -1,5 +1,7 @@
-//! A config together with the document it was made from: files are read into both, and a document that
-//! was changed is checked by the text that would be written of it.
+//! A config together with its document.
+//!
+//! Both are read from the same file. A changed document is validated through the text that would be
+//! written for it.
 
 use std::io;
 use std::path::Path;
@@ -11,32 +13,33 @@ use super::problem::{ConfigError, Problem};
 use super::{Config, Machine};
 use crate::regular;
 
-/// What a document is called in messages about it.
+/// Name of a document in messages.
 const NAME: &str = "config";
 
-/// A config, and the document it was made from.
+/// A config and its document.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
-    /// Checked.
+    /// Validated form.
     pub(crate) config: Config,
-    /// As it is written.
+    /// Document form.
     pub(crate) document: Document,
-    /// The text it was read from.
+    /// Text of both.
     pub(crate) text: String,
 }
 
 impl Loaded {
-    /// Reads and checks a file, for this machine.
+    /// Reads and validates a file for this machine.
     ///
     /// # Errors
     /// As [`Config::load`].
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
-        // A pipe will do: whoever starts the daemon writes it.
+        // A pipe is acceptable: the process that starts the daemon writes it.
         Self::of_text(file, Vec::new(), std::fs::read_to_string(file))
     }
 
-    /// The same, where these file devices are open here. What is no regular file is not read
-    /// again: nobody may be there who writes it.
+    /// Reads and validates a file again while these file devices are open.
+    ///
+    /// Anything but a regular file is rejected, because a pipe may have no writer.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -56,16 +59,16 @@ impl Loaded {
             whole(&name, what, "name a readable TOML file")
         })?;
         let config = Config::parse(&name, &text, &machine)?;
-        // What the parser takes a document takes: a test holds their keys together.
+        // The document accepts what the parser accepts: a test compares their keys.
         let document = Document::from_toml(&text)
             .map_err(|error| whole(&name, error.to_string(), "report this: it is a defect"))?;
         Ok(Self { config, document: Document { format: Some(FORMAT), ..document }, text })
     }
 
-    /// Checks a document as if it were read from a file.
+    /// Validates a document as if it were read from a file.
     ///
     /// # Errors
-    /// Everything that is wrong, at lines of the text that would be written.
+    /// All problems, at lines of the text that would be written.
     pub(crate) fn of(document: Document, open: Vec<FileConfig>) -> Result<Self, Refused> {
         let machine =
             machine(NAME, open).map_err(|error| Refused { error, text: String::new() })?;
@@ -82,12 +85,12 @@ impl Loaded {
     }
 }
 
-/// A document that cannot be used.
+/// An invalid document.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// What is wrong with it.
+    /// Problems of the document.
     pub(crate) error: ConfigError,
-    /// The text that the lines are of.
+    /// Text that the line numbers refer to.
     pub(crate) text: String,
 }
 
@@ -103,7 +106,7 @@ fn whole(file: &str, what: String, allowed: &str) -> ConfigError {
     ConfigError { problems: vec![Problem { file, position: None, key, what, allowed }] }
 }
 
-/// Where a problem is, for one who does not see the text: `device[ram0].size` instead of a line.
+/// Returns the place of a problem without line numbers, like `device[ram0].size`.
 pub(crate) fn place(text: &str, problem: &Problem) -> String {
     let item = problem.position.and_then(|(line, _)| Item::at(text, line));
     let in_limit = problem.key.find(".limit.").map(|at| &problem.key[at + 1..]);
@@ -115,7 +118,7 @@ pub(crate) fn place(text: &str, problem: &Problem) -> String {
     }
 }
 
-/// What is wrong, with items named instead of their lines.
+/// Replaces a line number in a message by the name of the item at that line.
 pub(crate) fn without_lines(text: &str, what: &str) -> String {
     let Some((before, rest)) = what.split_once(" of line ") else { return what.to_owned() };
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -126,7 +129,7 @@ pub(crate) fn without_lines(text: &str, what: &str) -> String {
     }
 }
 
-/// A member of a list: its table, what names it, and the member it is part of.
+/// A member of a list: its table, its name, and its parent.
 struct Item<'t> {
     table: &'t str,
     name: String,
@@ -134,10 +137,10 @@ struct Item<'t> {
 }
 
 impl<'t> Item<'t> {
-    /// The member that a line belongs to, if it belongs to one.
+    /// Finds the member that a line belongs to.
     fn at(text: &'t str, line: usize) -> Option<Self> {
         let lines: Vec<&str> = text.lines().collect();
-        // A limit is part of the member it stands in.
+        // A limit belongs to the member that contains it.
         let is_header = |line: &&str| line.starts_with('[') && !line.ends_with(".limit]");
         let at = (0..line.min(lines.len())).rev().find(|at| is_header(&lines[*at]))?;
         let header = lines[at].strip_prefix("[[")?.trim_end_matches(']');

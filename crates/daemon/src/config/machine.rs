@@ -1,4 +1,4 @@
-//! What of the machine a config depends on.
+//! Properties of the machine that a config depends on.
 
 use std::path::Path;
 
@@ -6,29 +6,32 @@ use nvmeof_core::block::FileConfig;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
-/// What of the machine a config depends on: handed in, so that a test can stand on any machine.
+/// Properties of the machine that a config depends on; passed in, so that tests can choose them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs the process may run on, in order.
     pub cpus: Vec<usize>,
-    /// File descriptors the process may have at most, once it has raised its limit.
+    /// Maximum file descriptors of the process, after it has raised its limit.
     pub open_files: u64,
-    /// Bytes of memory the process may have: the machine's, or what its control group allows; `u64::MAX` if the system
-    /// does not say.
+    /// Bytes of memory available to the process: the machine's, or the limit of its control group.
+    ///
+    /// `u64::MAX` if the system does not report it.
     pub memory: u64,
-    /// File devices that are open here. One whose entry is the same but for its size is not looked
-    /// at: whatever its path leads to by now, the device is there.
+    /// Open file devices of this process.
+    ///
+    /// A config entry that differs at most in size is not checked: the device exists, whatever its
+    /// path now refers to.
     pub open: Vec<FileConfig>,
 }
 
-/// The kernel's own bound on CPU numbers (`CPU_SETSIZE` of the affinity calls).
+/// Kernel limit on CPU numbers (`CPU_SETSIZE` of the affinity calls).
 const CPUS_MAX: usize = rustix::thread::CpuSet::MAX_CPU;
 
 impl Machine {
-    /// This machine.
+    /// Reads the properties of this machine.
     ///
     /// # Errors
-    /// If the system does not say on which CPUs the process may run.
+    /// The system does not report the CPUs that the process may run on.
     pub fn this() -> std::io::Result<Self> {
         let affinity = sched_getaffinity(None)?;
         let cpus = (0..CPUS_MAX).filter(|cpu| affinity.is_set(*cpu)).collect();
@@ -49,20 +52,20 @@ fn physical_memory() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What the control group of this process allows (`MemoryMax=` of a unit); no bound where there is none.
+/// Returns the memory limit of this process's control group (`MemoryMax=` of a unit), if any.
 fn allowed_memory() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     group.map_or(u64::MAX, |group| allowed_in(Path::new("/sys/fs/cgroup"), group))
 }
 
-/// The least that a group of the unified hierarchy at `root` or one it is in allows.
+/// Returns the lowest limit of a group in the unified hierarchy at `root` and of its ancestors.
 fn allowed_in(root: &Path, group: &str) -> u64 {
     let folder = root.join(group);
     let all = folder.ancestors().take_while(|folder| folder.starts_with(root));
     let limits = all.filter_map(|folder| {
         let text = std::fs::read_to_string(folder.join("memory.max")).ok()?;
-        // "max" is no number, and no bound.
+        // "max" does not parse as a number, and means no limit.
         text.trim().parse().ok()
     });
     limits.min().unwrap_or(u64::MAX)

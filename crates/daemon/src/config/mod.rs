@@ -1,14 +1,16 @@
-//! The config: `target.toml`, read, checked and turned into values the daemon can use as they are.
+//! The config: reads `target.toml`, validates it and converts it to values that the daemon uses
+//! directly.
 //!
 //! ```text
-//! text --parse--> RawConfig (each value with its place) --validate--> Config
-//!                     |                                     |
-//!                     '----------> Problem(s) <-------------'   file:line:column: key: what; allowed
+//! text --parse--> RawConfig (each value with its position) --validate--> Config
+//!                     |                                        |
+//!                     '-----------> Problem(s) <---------------'
+//!                                   file:line:column: key: what; allowed
 //! ```
 //!
-//! Unknown keys are refused. Whatever is wrong is told with its line, all of it at once, and a
-//! config with any problem is not used at all: not at start, and not on reload.
-//! `configs/target.toml` documents every key; tests hold it to the code.
+//! Unknown keys are rejected. All problems are reported together, each with its line. A config with
+//! any problem is not used, neither at start nor on reload. `configs/target.toml` documents every
+//! key; tests compare it with the code.
 
 mod cpus;
 pub(crate) mod identity;
@@ -44,83 +46,83 @@ pub use units::show_size;
 use loaded::Loaded;
 use problem::Report;
 
-/// A config that has been checked.
+/// A valid config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// CPUs to run a reactor on, in order; at least one.
+    /// CPUs that run a reactor, in order; at least one.
     pub reactors: Vec<usize>,
     /// Reactors never sleep.
     pub busy_poll: bool,
-    /// How long commands in flight may take to end when the daemon stops.
+    /// Maximum time for commands in flight to complete when the daemon stops.
     pub drain_timeout: Duration,
-    /// What is logged.
+    /// Log level.
     pub log: LogLevel,
-    /// In which form.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// Where it can be controlled; nowhere if not given.
+    /// Control API; not served if `None`.
     pub api: Option<Api>,
-    /// Every bound, as configured and as derived.
+    /// All limits, configured and derived.
     pub limits: Limits,
-    /// How commands are admitted.
+    /// Pacing policy.
     pub pacing: PolicyConfig,
-    /// What a host may have that is not among `hosts`.
+    /// Share of each host that is not among `hosts`.
     pub host_defaults: Share,
-    /// Hosts with something of their own; no two are the same.
+    /// Hosts with their own share; no two are the same.
     pub hosts: Vec<Host>,
-    /// Where hosts connect; at least one.
+    /// Addresses that hosts connect to; at least one.
     pub listeners: Vec<Listener>,
-    /// What to say of each listener, in order, if its port turns out to be taken.
+    /// Problem to report for each listener, in order, if its port is already in use.
     pub port_taken: Vec<Problem>,
-    /// What is served, each device behind those it is made of.
+    /// Block devices, each after its bases.
     pub devices: Vec<Device>,
-    /// What root complexes carry, where somebody has said so; only warnings depend on it.
+    /// Configured capacities of root complexes; only warnings depend on them.
     pub root_complexes: Capacities,
-    /// What hosts see.
+    /// Subsystems that hosts see.
     pub subsystems: Vec<Subsystem>,
-    /// Other discovery services that hosts are told of.
+    /// Other discovery services that hosts are referred to.
     pub referrals: Vec<Referral>,
-    /// What is allowed but probably not meant; to be logged.
+    /// Valid settings that are probably unintended; to be logged.
     pub warnings: Vec<Problem>,
 }
 
-/// What is logged: this and what is more severe.
+/// Log level: lines of this severity and above are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
     /// Nothing.
     Off,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What may be wrong.
+    /// Possible problems.
     Warn,
-    /// What happened.
+    /// Events.
     Info,
-    /// What led to it.
+    /// Causes of events.
     Debug,
     /// Every step.
     Trace,
 }
 
-/// Where the daemon can be controlled.
+/// Control API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Api {
-    /// Path of its UNIX socket.
+    /// Path of the UNIX socket.
     pub socket: PathBuf,
-    /// Who may use it: the socket's permission bits.
+    /// Permission bits of the socket.
     pub mode: u32,
-    /// TCP addresses besides.
+    /// Additional TCP addresses.
     pub listen: Vec<SocketAddr>,
-    /// File with the token that is asked for over TCP; none is if not given.
+    /// File with the token for TCP; without one no token is required.
     pub token_file: Option<PathBuf>,
-    /// It may be open to whoever reaches it, and the token to whoever is on this machine.
+    /// Allows access from the network without a token, and a token file that other users can read.
     pub insecure: bool,
 }
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     Text,
-    /// An object of JSON.
+    /// One JSON object.
     Json,
 }
 
@@ -133,7 +135,7 @@ pub enum Fabric {
     Rdma,
 }
 
-/// Where hosts connect.
+/// An address that hosts connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// Its fabric.
@@ -142,12 +144,13 @@ pub struct Listener {
     pub address: IpAddr,
     /// Port; 0 lets the system choose.
     pub port: u16,
-    /// What only RDMA has; the defaults for another fabric.
+    /// Settings for RDMA; the defaults for another fabric.
     pub rdma: Rdma,
 }
 
 impl Listener {
-    /// Whether both are at the same address, whatever their other keys; two that are at any port are not.
+    /// Returns true if both have the same address, whatever their other keys. Two with port 0 do
+    /// not.
     #[must_use]
     pub fn is_at(&self, other: &Self) -> bool {
         let at = |one: &Self| (one.fabric, one.address, one.port);
@@ -155,20 +158,20 @@ impl Listener {
     }
 }
 
-/// How an RDMA listener's connections are set up.
+/// Connection settings of an RDMA listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rdma {
-    /// The RDMA device the address has to be at; any if none is named.
+    /// RDMA device that the address must belong to; any if `None`.
     pub device: Option<String>,
-    /// The index in the device's GID table that the address has to be at; any if none is named.
+    /// Index in the device's GID table that the address must have; any if `None`.
     pub gid_index: Option<u8>,
-    /// Traffic class of what is sent; the system's if none is given.
+    /// Traffic class of sent packets; the system's if `None`.
     pub traffic_class: Option<u8>,
-    /// Times to try again when a host does not answer; what the host says if none is given.
+    /// Retries if a host does not respond; the host's choice if `None`.
     pub retry_count: Option<u8>,
-    /// Times to try again when a host had no receive posted; 7 is for ever.
+    /// Retries if a host had no receive posted; 7 means forever.
     pub rnr_retry_count: u8,
-    /// Whether the connections of a reactor share their receives, where the device can.
+    /// Connections of a reactor share an SRQ if the device supports it.
     pub shared_receives: bool,
     /// Entries of a reactor's completion queue.
     pub completion_queue_depth: u32,
@@ -188,86 +191,87 @@ impl Default for Rdma {
     }
 }
 
-/// A block device to open. Two devices are the same if everything about them is.
+/// A block device to open. Two devices are equal if all fields are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// Its name in the config; no two are the same.
     pub name: String,
-    /// Bytes of a logical block: 512 or 4096; what stands on another device has that one's. `None` if
-    /// only the open device knows: a drive, or what stands on one.
+    /// Bytes of a logical block: 512 or 4096. A device layered on another has the base's.
+    ///
+    /// `None` if only the open device has the value: a drive, or a device layered on one.
     pub block_size: Option<u32>,
-    /// What it is made of.
+    /// Type of the device, with its parameters.
     pub kind: DeviceKind,
 }
 
-/// What a device is made of.
+/// Type of a device, with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// Nothing: reads zeroes, forgets writes.
+    /// No storage: reads return zeroes, writes are discarded.
     Null {
         /// Bytes.
         size: u64,
     },
-    /// Memory, taken as it is written.
+    /// Memory, allocated when it is written.
     Ram {
         /// Bytes.
         size: u64,
     },
     /// A file or a block device.
     File(FileConfig),
-    /// Another device, slower.
+    /// Another device with added latency.
     Delay {
-        /// Name of the other device; it stands before this one.
+        /// Name of the base; it comes before this device.
         base: String,
-        /// What is added to its own latency.
+        /// Latency added to that of the base.
         latency: Latency,
         /// Seed of its jitter.
         seed: u64,
     },
     /// A range of another device.
     Split {
-        /// Name of the other device; it stands before this one.
+        /// Name of the base; it comes before this device.
         base: String,
         /// First byte.
         offset: u64,
-        /// Bytes; all that follow if not given.
+        /// Bytes; up to the end if `None`.
         size: Option<u64>,
     },
-    /// Several devices as one, in chunks dealt out in turn.
+    /// Several devices as one, striped in chunks.
     Stripe {
-        /// Their names, each once and in order; they stand before this one.
+        /// Names of the members, each once and in order; they come before this device.
         members: Vec<String>,
         /// Bytes of a chunk.
         chunk: u64,
     },
-    /// Another device, with faults.
+    /// Another device with injected faults.
     Fault {
-        /// Name of the other device; it stands before this one.
+        /// Name of the base; it comes before this device.
         base: String,
-        /// What goes wrong by itself.
+        /// Faults that are injected automatically.
         plan: FaultPlan,
-        /// Whether it is not there.
+        /// True if the device is missing.
         gone: bool,
     },
-    /// A namespace of a drive that this process drives itself.
+    /// A namespace of a drive of the VFIO driver.
     Nvme(Drive),
 }
 
 /// A namespace of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drive {
-    /// The drive's PCI address: `0000:01:00.0`.
+    /// PCI address of the drive, like `0000:01:00.0`.
     pub pci: String,
-    /// Its number on the drive.
+    /// Namespace ID on the drive.
     pub nsid: u32,
     /// Entries of a queue; the same for all namespaces of a drive.
     pub queue_depth: u16,
-    /// How long a command may take; the same for all namespaces of a drive.
+    /// Timeout of a command; the same for all namespaces of a drive.
     pub io_timeout: Duration,
 }
 
 impl DeviceKind {
-    /// Names of the devices that it stands on, directly.
+    /// Returns the names of the devices that this one is directly layered on.
     #[must_use]
     pub fn bases(&self) -> &[String] {
         match self {
@@ -280,7 +284,7 @@ impl DeviceKind {
     }
 }
 
-/// What hosts see: an NVM subsystem.
+/// An NVM subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsystem {
     /// Its name; no two are the same.
@@ -291,58 +295,58 @@ pub struct Subsystem {
     pub serial: String,
     /// Model number: 1 to 40 printable ASCII characters.
     pub model: String,
-    /// Lowest controller ID given out.
+    /// Lowest controller ID that is assigned.
     pub cntlid_min: u16,
-    /// Highest controller ID given out.
+    /// Highest controller ID that is assigned.
     pub cntlid_max: u16,
-    /// Its namespaces, each over a device of its own.
+    /// Namespaces, each backed by a different device.
     pub namespaces: Vec<Namespace>,
 }
 
 /// A namespace of a subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its number in the subsystem.
+    /// Namespace ID.
     pub nsid: u32,
-    /// Name of the device behind it; there is one of this name.
+    /// Name of the backing device, which exists.
     pub device: String,
-    /// Its share against other namespaces' while all have commands waiting.
+    /// Weight relative to other namespaces while all have commands waiting.
     pub weight: u16,
-    /// The rates it may have; bytes in flight are none of them.
+    /// Rate limits; the limit on bytes in flight is unset.
     pub limits: TenantLimits,
-    /// What hosts know it by; follows from what the device is made of if not given.
+    /// UUID; derived from the device if `None`.
     pub uuid: Option<[u8; 16]>,
-    /// The medium that `uuid` was saved for; on another it does not count.
+    /// Medium that `uuid` was saved for; on another medium `uuid` is ignored.
     pub medium: Option<String>,
-    /// Follows from the UUID if not given.
+    /// NGUID; derived from the UUID if `None`.
     pub nguid: Option<[u8; 16]>,
-    /// As [`Namespace::nguid`].
+    /// EUI-64; derived from the UUID if `None`.
     pub eui64: Option<[u8; 8]>,
 }
 
-/// What one host may have, in all subsystems together.
+/// Share of one host across all subsystems.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Its rates, and its bytes in flight.
+    /// Limits on rates and on bytes in flight.
     pub limits: TenantLimits,
-    /// Its share against other hosts'; it is multiplied with those of namespaces.
+    /// Weight relative to other hosts; multiplied by the weights of namespaces.
     pub weight: u16,
-    /// Queues of every kind; `None`: any number.
+    /// Maximum queues of all kinds; no limit if `None`.
     pub max_connections: Option<u32>,
-    /// I/O queues; `None`: any number.
+    /// Maximum I/O queues; no limit if `None`.
     pub max_queues: Option<u32>,
 }
 
-/// A host with something of its own.
+/// A host with its own share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its name.
+    /// NQN of the host.
     pub nqn: Nqn,
-    /// What it may have.
+    /// Share of the host.
     pub share: Share,
 }
 
-/// Another discovery service that hosts are told of.
+/// Another discovery service that hosts are referred to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referral {
     /// Its fabric.
@@ -351,20 +355,20 @@ pub struct Referral {
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// Name of its discovery subsystem.
+    /// NQN of its discovery subsystem.
     pub nqn: Nqn,
 }
 
 impl Config {
-    /// Reads and checks the file, for this machine.
+    /// Reads and validates the file for this machine.
     ///
     /// # Errors
-    /// Everything that is wrong, with file, line and key.
+    /// All problems, with file, line and key.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Ok(Loaded::read(file)?.config)
     }
 
-    /// Checks a text, for a machine; `file` is only what errors call it.
+    /// Validates a text for a machine; `file` only appears in errors.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -375,12 +379,12 @@ impl Config {
         let warnings = report.finish()?;
         match config {
             Some(config) => Ok(Config { warnings, ..config }),
-            // Whoever yields no config has reported why.
+            // Every path without a config has reported the reason.
             None => Err(ConfigError { problems: Vec::new() }),
         }
     }
 
-    /// The device of this name.
+    /// Returns the device with this name.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.name == name)
@@ -388,7 +392,7 @@ impl Config {
 }
 
 impl LogLevel {
-    /// As the config writes it; also a directive that `tracing` takes.
+    /// Returns the name in the config, which is also a directive of `tracing`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -402,12 +406,12 @@ impl LogLevel {
     }
 }
 
-/// A duration as the config writes it.
+/// Parses a duration of the config.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text).map_err(|what| format!("{what}; {}", units::DURATION_FORM))
 }
 
-/// The policy's name as the config writes it.
+/// Returns the name of the policy in the config.
 #[must_use]
 pub fn policy_name(policy: &PolicyConfig) -> &'static str {
     match policy {
@@ -420,7 +424,7 @@ pub fn policy_name(policy: &PolicyConfig) -> &'static str {
 }
 
 impl Fabric {
-    /// As the config and the URLs of the ready line write it.
+    /// Returns the name in the config and in the URLs of the ready line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! From text to [`RawConfig`], with the parser's errors told in our form.
+//! Parses text into [`RawConfig`] and converts the parser's errors to problems.
 
 use nvmeof_api::document::FORMAT;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use super::problem::{Report, Span};
 use super::raw::RawConfig;
 use super::suggest::closest;
 
-/// Parses the text, or reports why it does not parse.
+/// Parses the text, or reports its syntax errors.
 pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
     if is_newer(report) {
         return None;
@@ -23,7 +23,7 @@ pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
     }
 }
 
-/// Whether the text is of a form that only a newer version knows; then nothing else counts.
+/// Reports a format of a newer version; then no other problem is reported.
 fn is_newer(report: &mut Report<'_>) -> bool {
     #[derive(Deserialize)]
     struct Form {
@@ -67,16 +67,16 @@ fn explain(report: &mut Report<'_>, error: &toml::de::Error) {
     }
 }
 
-/// What serde says of an unknown field: its name and those it knows.
+/// Extracts the unknown field and the known ones from an error message of serde.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.strip_prefix("unknown field `")?;
     let (unknown, rest) = rest.split_once('`')?;
-    // Every second piece between backticks is a name.
+    // Every second part between backticks is a name.
     let allowed = rest.split('`').skip(1).step_by(2).collect();
     Some((unknown, allowed))
 }
 
-/// The dotted key whose value, or whose own name, stands at `span`.
+/// Returns the dotted key whose value or name is at `span`.
 fn key_at(text: &str, span: &Span) -> String {
     let (table, _) = DeTable::parse_recoverable(text);
     let mut path = String::new();
@@ -84,7 +84,7 @@ fn key_at(text: &str, span: &Span) -> String {
     path
 }
 
-/// What stands before the `=` of the line, where the text does not parse; without its table.
+/// Returns the key before the `=` of the line, without its table, if the text does not parse.
 fn key_of_line(text: &str, span: &Span) -> String {
     let start = text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1);
     let line = text[start..].lines().next().unwrap_or("");
@@ -124,7 +124,7 @@ fn descend(value: &Spanned<DeValue<'_>>, span: &Span, path: &mut String) {
     }
 }
 
-/// A table's own span is its header's: look at what is in it, too.
+/// Checks the contents as well: the span of a table covers only its header.
 fn nested_holds(value: &Spanned<DeValue<'_>>, span: &Span) -> bool {
     match value.get_ref() {
         DeValue::Table(table) => table.iter().any(|(key, value)| {

@@ -1,28 +1,27 @@
-//! What is wrong with a config: file, line, column, key, what was wrong and what is allowed.
+//! Problems of a config: file, line, column, key, the problem and the allowed values.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A config that cannot be used, with everything that is wrong with it. The daemon ends with
-/// status 2.
+/// An unusable config with all of its problems. The daemon exits with status 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// At least one problem, in the order of the file.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong, or doubtful, at one place of the file.
+/// An error or a warning at one place of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file as it was named.
+    /// Name of the file as given.
     pub file: String,
-    /// Line and column from 1, in characters; `None` if it concerns the file as a whole.
+    /// Line and column from 1, in characters; `None` if the problem concerns the whole file.
     pub position: Option<(usize, usize)>,
-    /// The key, dotted, as `device.size`; empty if there is none.
+    /// Dotted key like `device.size`; empty if there is none.
     pub key: String,
-    /// What was wrong.
+    /// Description of the problem.
     pub what: String,
-    /// What is allowed, or what to do; empty if `what` says it.
+    /// Allowed values, or the remedy; empty if `what` includes it.
     pub allowed: String,
 }
 
@@ -55,10 +54,10 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Where a value stands in the text, in bytes.
+/// Byte range of a value in the text.
 pub(super) type Span = Range<usize>;
 
-/// The text of a config and what was found wrong with it so far.
+/// Text of a config and its problems so far.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     file: &'a str,
@@ -76,7 +75,7 @@ impl<'a> Report<'a> {
         self.text
     }
 
-    /// The value at `span` cannot be used.
+    /// Reports that the value at `span` is invalid.
     pub(super) fn error(
         &mut self,
         span: &Span,
@@ -88,13 +87,13 @@ impl<'a> Report<'a> {
         self.problems.push((Some(span.start), problem));
     }
 
-    /// The config as a whole cannot be used.
+    /// Reports that the config as a whole is invalid.
     pub(super) fn error_in_file(&mut self, key: &str, what: impl Into<String>, allowed: &str) {
         let problem = self.problem(None, key, &what.into(), allowed);
         self.problems.push((None, problem));
     }
 
-    /// The value at `span` can be used, but is probably not what was meant.
+    /// Reports that the value at `span` is valid but probably unintended.
     pub(super) fn warning(
         &mut self,
         span: &Span,
@@ -106,17 +105,17 @@ impl<'a> Report<'a> {
         self.warnings.push(problem);
     }
 
-    /// What to say if the value at `span` turns out not to work later on.
+    /// Returns a problem to report later if the value at `span` fails to work.
     pub(super) fn foresee(&self, span: &Span, key: &str, what: &str, allowed: &str) -> Problem {
         self.problem(Some(span.start), key, what, allowed)
     }
 
-    /// The line a value stands on.
+    /// Returns the line of a value.
     pub(super) fn line(&self, span: &Span) -> usize {
         position(self.text, span.start).0
     }
 
-    /// Everything found: the warnings, or all problems in the order of the file.
+    /// Returns the warnings, or all problems in the order of the file.
     pub(super) fn finish(mut self) -> Result<Vec<Problem>, ConfigError> {
         if self.problems.is_empty() {
             return Ok(self.warnings);
@@ -134,7 +133,9 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A text that may quote the config, whose values can be anything: a problem is one line, and moves no cursor.
+/// Escapes control characters of a text that may quote the config.
+///
+/// A problem then takes one line and cannot move the terminal's cursor.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for one in text.chars() {
@@ -147,7 +148,7 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Line and column of a byte, from 1.
+/// Returns line and column of a byte, from 1.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

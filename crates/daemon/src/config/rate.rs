@@ -1,17 +1,17 @@
-//! Rates ("180Gb/s") and periods ("5700ns"), read and written.
+//! Parses and formats rates ("180Gb/s") and periods ("5700ns").
 
-/// How a rate may be written; ends every message about a bad one.
+/// Syntax of a rate; ends every message about an invalid one.
 pub(super) const RATE_FORM: &str = "allowed: a number and a unit of kb/s, Mb/s, Gb/s, Tb/s (bits, powers of 1000) or kB/s, MB/s, \
      GB/s, TB/s (bytes, powers of 1000), as in \"184.8Gb/s\"";
 
-/// How a period may be written; ends every message about a bad one.
+/// Syntax of a period; ends every message about an invalid one.
 pub(super) const PERIOD_FORM: &str =
     "allowed: a number and a unit of ns, us, ms, s, as in \"5700ns\" or \"5.7us\"";
 
-/// Digits behind the point, at most.
+/// Maximum digits after the decimal point.
 const DIGITS_MAX: usize = 9;
 
-/// Reads a rate, in bytes a second.
+/// Parses a rate in bytes per second.
 pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let Some(unit) = unit.strip_suffix("/s") else {
@@ -32,7 +32,7 @@ pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     number.scaled(scale, bits).ok_or_else(|| format!("\"{text}\" is more than 64 bits hold"))
 }
 
-/// Reads a period, in nanoseconds.
+/// Parses a period in nanoseconds.
 pub(super) fn parse_period(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let scale = match unit {
@@ -46,7 +46,7 @@ pub(super) fn parse_period(text: &str) -> Result<u64, String> {
     number.scaled(scale, 1).ok_or_else(|| format!("\"{text}\" is too long"))
 }
 
-/// A rate in bytes a second as people write it.
+/// Formats a rate in bytes per second.
 pub(super) fn show_rate(bytes: u64) -> String {
     let bits = u128::from(bytes) * 8;
     let units = [(1_000_000_000_000, "Tb/s"), (1_000_000_000, "Gb/s"), (1_000_000, "Mb/s")];
@@ -62,7 +62,7 @@ pub(super) fn show_rate(bytes: u64) -> String {
     }
 }
 
-/// A period in nanoseconds as people write it.
+/// Formats a period in nanoseconds.
 pub(super) fn show_period(nanos: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     match units.iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(*unit)) {
@@ -71,7 +71,7 @@ pub(super) fn show_period(nanos: u64) -> String {
     }
 }
 
-/// A number that may have a point in it: `digits` over ten to the power of `behind`.
+/// A decimal number: `digits` divided by ten to the power of `behind`.
 #[derive(Debug, Clone, Copy)]
 struct Decimal {
     digits: u64,
@@ -79,7 +79,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// So many times `scale`, over `divisor`; what is less than one is cut off.
+    /// Returns the number times `scale` divided by `divisor`, rounded down.
     fn scaled(self, scale: u64, divisor: u64) -> Option<u64> {
         let product = u128::from(self.digits) * u128::from(scale);
         u64::try_from(product / 10_u128.pow(self.behind) / u128::from(divisor)).ok()

@@ -1,5 +1,6 @@
-//! A config as it is written: every key that exists, with the place of each value. What the
-//! values must be is checked later, where an error can name the line.
+//! A config as written: every key, with the position of each value.
+//!
+//! Validation of the values follows later, so that an error can name the line.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-/// A value and where it stands; `None` if the key is left out.
+/// A value and its position; `None` if the key is absent.
 pub(super) type Key<T> = Option<Spanned<T>>;
 
 #[derive(Debug, Deserialize)]
@@ -104,7 +105,7 @@ pub(super) struct RawHost {
     pub(super) max_in_flight: Key<RawSize>,
 }
 
-/// The rates of a host or a namespace.
+/// Rate limits of a host or a namespace.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawLimit {

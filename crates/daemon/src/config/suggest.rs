@@ -1,6 +1,6 @@
-//! Which known name is meant by an unknown one.
+//! Suggests a known name for an unknown one.
 
-/// The known name closest to `wrong`, if one is close enough to be meant.
+/// Returns the known name closest to `wrong`, if one is close enough.
 pub(super) fn closest<'a>(
     wrong: &str,
     known: impl IntoIterator<Item = &'a str>,
@@ -15,7 +15,7 @@ pub(super) fn closest<'a>(
         .map(|(_, name)| name)
 }
 
-/// Edits between two words; a word that goes on where the other ends is but one away.
+/// Returns the edit distance of two words, or 1 if one is a prefix of the other.
 fn unlikeness(wrong: &str, known: &str) -> usize {
     let (short, long) = if wrong.len() < known.len() { (wrong, known) } else { (known, wrong) };
     if short.len() >= 3 && long.len() > short.len() && long.starts_with(short) {
@@ -24,7 +24,7 @@ fn unlikeness(wrong: &str, known: &str) -> usize {
     distance(wrong, known)
 }
 
-/// Edits (insert, delete, replace, swap neighbours) between two words.
+/// Returns the edit distance of two words (insert, delete, replace, swap neighbors).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

@@ -1,19 +1,19 @@
-//! Sizes ("1GiB", "4k") and durations ("30s"), read and written.
+//! Parses and formats sizes ("1GiB", "4k") and durations ("30s").
 
 use std::time::Duration;
 
-/// How a size may be written; ends every message about a bad one.
+/// Syntax of a size; ends every message about an invalid one.
 pub(super) const SIZE_FORM: &str = "allowed: a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB, T, TiB \
      (powers of 1024), as in \"512MiB\"";
 
-/// How a duration may be written; ends every message about a bad one.
+/// Syntax of a duration; ends every message about an invalid one.
 pub(super) const DURATION_FORM: &str =
     "allowed: a number and a unit of ms, s, min, h, as in \"30s\"";
 
-/// How a latency may be written; ends every message about a bad one.
+/// Syntax of a latency; ends every message about an invalid one.
 pub(super) const LATENCY_FORM: &str = "allowed: a number and a unit of us, ms, s, as in \"250us\"";
 
-/// Reads a size in bytes. Units are powers of 1024, in any case; `B` is bytes.
+/// Parses a size in bytes. Units are powers of 1024, in any case; `B` means bytes.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -33,7 +33,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("\"{text}\" is more than 64 bits hold"))
 }
 
-/// Reads a duration.
+/// Parses a duration.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let milliseconds = match unit {
@@ -48,7 +48,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(milliseconds))
 }
 
-/// Reads a latency: a duration that may be microseconds; nothing takes no unit.
+/// Parses a latency: a duration down to microseconds; 0 needs no unit.
 pub(super) fn parse_latency(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let scale = match unit {
@@ -63,7 +63,7 @@ pub(super) fn parse_latency(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(micros))
 }
 
-/// A size as people write it: the largest unit that divides it.
+/// Formats a size in the largest unit that divides it.
 #[must_use]
 pub fn show_size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -74,7 +74,7 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
-/// A duration as people write it.
+/// Formats a duration in the largest unit that divides it.
 pub(super) fn show_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "min"), (1000, "s")];

@@ -1,4 +1,4 @@
-//! From a config to the target's wanted state.
+//! Converts a config to the target's desired state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::devices::Open;
 use super::identity::{DeviceFacts, Identities, Identity, identities};
 use crate::config::{Config, Fabric, Namespace, Subsystem};
 
-/// The wanted state, with the listeners at the addresses they really have.
+/// Returns the desired state, with the actual addresses of the listeners.
 pub(super) fn target_spec<'a>(
     config: &Config,
     ports: impl Iterator<Item = (PortId, Fabric, SocketAddr)>,
@@ -38,7 +38,7 @@ pub(super) fn target_spec<'a>(
     Ok(TargetSpec { subsystems, ports, referrals })
 }
 
-/// A listener at the address it really has.
+/// Returns the description of a listener at its actual address.
 pub(super) fn port_spec(id: PortId, fabric: Fabric, address: SocketAddr) -> PortSpec {
     PortSpec {
         id,

@@ -1,12 +1,14 @@
-//! Changes of what runs: one at a time, in the order they came. What may take long of one, looking at files and opening
-//! drives, is done by threads; meanwhile what runs is served, and looked at, as it is.
+//! Queue of changes to the running config: one at a time, in order of arrival.
+//!
+//! Slow steps, such as reading files and opening drives, run in threads. Until a change is applied,
+//! the daemon serves hosts and answers read requests with the running state.
 //!
 //! ```text
-//!   API ----.           its turn            can be used           drives and files are open
-//!   SIGHUP --> waiting ---------> Checking ------------> Opening -------------------------> applied, answered
-//!   drive --'     |                  ^                      |
-//!                 |                  '--SIGHUP once more ---'  while drives open, not files
-//!                 '--its caller has gone: left out
+//!   API ----.           its turn         config is valid    drives, files open
+//!   SIGHUP --> waiting ---------> Checking ----------> Opening ---------------> applied, answered
+//!   drive --'     |                  ^                    |
+//!                 |                  '---another SIGHUP---'  while drives open, not files
+//!                 '--its caller has disconnected: dropped
 //! ```
 
 #[cfg(test)]
@@ -27,55 +29,59 @@ use super::warn_of;
 use super::wrong::Wrong;
 use crate::config::loaded::Loaded;
 
-/// Callers that wait for their turn at most.
+/// Maximum number of changes that wait for their turn.
 const WAITING_MAX: usize = 64;
 
 /// Edits a document.
 pub(crate) type Edit =
     Box<dyn FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static>;
-/// Where a caller of the API hears what became of its change.
+/// Channel on which an API caller receives the result of its change.
 pub(crate) type Reply = oneshot::Sender<Result<Change, ApiError>>;
-/// What came of looking whether something can be what runs.
+/// Result of the check whether a config can run.
 pub(super) type Checked = Result<Loaded, Wrong>;
 
-/// What the API asks for.
+/// A request of the API.
 pub(crate) enum Ask {
-    /// To look at what runs, whatever is being changed.
+    /// Reads the running state, even while a change is in progress.
     Look(Job),
-    /// To change it, when it is its turn.
+    /// Changes the running state when its turn comes.
     Change(Order),
 }
 
-/// A change that is to be made. A caller that has gone needs no answer, here and everywhere.
+/// A requested change.
+///
+/// A caller that has disconnected needs no answer; this holds for all changes.
 pub(crate) enum Order {
     /// An edit of the document.
     Edit { wish: Wish, edit: Edit, reply: Reply },
-    /// What the file says.
+    /// A reload of the config file.
     Reload { wish: Wish, reply: Reply },
-    /// None, but to write what runs to the file, which must not come between the parts of a change.
+    /// Writes the running config to the file.
+    ///
+    /// It changes nothing, but it must not run between the steps of a change.
     Save { wish: Wish, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
-    /// What the file says, by a signal.
+    /// A reload of the config file, requested by SIGHUP.
     HangUp,
-    /// Devices are to be opened anew, as their drives' namespaces changed.
+    /// Reopens these devices, because the namespaces of their drives changed.
     Follow(Vec<String>),
 }
 
-/// The changes there are.
+/// The change in progress and the changes that wait.
 #[derive(Default)]
 pub(super) struct Changes {
     now: Option<UnderWay>,
     waiting: VecDeque<Order>,
-    /// What was being opened for what the file said before.
+    /// Devices that were being opened for an earlier state of the file.
     given_up: Option<Begun>,
 }
 
-/// A change whose turn it is.
+/// The change in progress.
 struct UnderWay {
     who: Who,
     stage: Stage,
 }
 
-/// Who wants it.
+/// Origin of a change.
 enum Who {
     Caller { dry_run: bool, is_file: bool, reply: Reply },
     Signal,
@@ -83,13 +89,13 @@ enum Who {
 }
 
 enum Stage {
-    /// It is looked whether it can be.
+    /// A thread checks whether the config can run.
     Checking(JoinHandle<Checked>),
-    /// What it needs is opened. Nothing is wanted but what runs if nothing is given.
+    /// The required devices are being opened. Without a [`Wanted`] the running config stays.
     Opening(Option<Box<Wanted>>, Begun),
 }
 
-/// What a thread is done with.
+/// Result of a stage that a thread has finished.
 #[derive(Debug)]
 pub(super) enum Done {
     Checked(Box<Checked>),
@@ -97,7 +103,7 @@ pub(super) enum Done {
 }
 
 impl Changes {
-    /// Does what the API asks for, or has it done.
+    /// Answers a read request, or queues a change.
     pub(super) async fn answer(&mut self, ask: Ask, running: &mut Running) {
         match ask {
             Ask::Look(job) => job(running).await,
@@ -105,7 +111,7 @@ impl Changes {
         }
     }
 
-    /// Has a change made when it is its turn.
+    /// Queues a change.
     fn order(&mut self, order: Order, running: &mut Running) {
         self.waiting.retain(|order| !order.is_left());
         if self.waiting.len() >= WAITING_MAX {
@@ -116,7 +122,7 @@ impl Changes {
         self.begin_next(running);
     }
 
-    /// Has the file read again: in the place of what it said before, if that can still be, or when it is its turn.
+    /// Reloads the file: replaces an earlier reload that can still be abandoned, or queues.
     pub(super) fn hang_up(&mut self, running: &mut Running) {
         let before = self.now.as_ref().filter(|now| matches!(now.who, Who::Signal));
         if before.is_some_and(|now| now.stage.give_up()) {
@@ -131,13 +137,13 @@ impl Changes {
             if self.now.is_some() {
                 tracing::info!("the config is read when the change before is made");
             }
-            // One that still waits will read what is there by then.
+            // A reload that still waits will read the current file.
             self.waiting.push_back(Order::HangUp);
         }
         self.begin_next(running);
     }
 
-    /// Has the devices of these names opened anew.
+    /// Reopens the devices with these names.
     pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut Running) {
         if !devices.is_empty() {
             self.waiting.push_back(Order::Follow(devices));
@@ -145,12 +151,14 @@ impl Changes {
         }
     }
 
-    /// Whether drives that changed are still to be followed.
+    /// Returns true if a change that reopens changed drives is still waiting.
     pub(super) fn is_following(&self) -> bool {
         self.waiting.iter().any(|order| matches!(order, Order::Follow(_)))
     }
 
-    /// What is done of the change under way, as soon as it is; for [`go_on`](Self::go_on). Never if there is none.
+    /// Returns the finished stage of the change in progress, for [`go_on`](Self::go_on).
+    ///
+    /// Never returns if no change is in progress.
     pub(super) async fn done(&mut self) -> Done {
         match self.now.as_mut().map(|now| &mut now.stage) {
             None => pending().await,
@@ -163,7 +171,7 @@ impl Changes {
         }
     }
 
-    /// Goes on with the change under way; after it with the next one.
+    /// Continues the change in progress, then begins the next one.
     pub(super) async fn go_on(&mut self, done: Done, running: &mut Running) {
         if let Some(UnderWay { who, stage }) = self.now.take() {
             match (done, stage) {
@@ -177,12 +185,12 @@ impl Changes {
         self.begin_next(running);
     }
 
-    /// Gives up what waits, and waits for so long for what is being opened, to close it in good order.
+    /// Abandons waiting changes and closes devices that are opening, within `limit`.
     pub(super) async fn end(self, limit: Duration) {
         let Self { now, waiting, given_up } = self;
         drop((waiting, given_up));
         let Some(UnderWay { stage: Stage::Opening(_, mut begun), who }) = now else { return };
-        // It hears that the daemon is stopping.
+        // The caller learns that the daemon is stopping.
         drop(who);
         let closed = async move {
             begun.give_up();
@@ -193,7 +201,7 @@ impl Changes {
         }
     }
 
-    /// Begins what waits, until something of it takes long.
+    /// Begins waiting changes until one of them takes long.
     fn begin_next(&mut self, running: &mut Running) {
         while self.now.is_none()
             && let Some(order) = self.waiting.pop_front()
@@ -231,13 +239,13 @@ impl Changes {
         }
     }
 
-    /// It is known whether it can be.
+    /// Handles the result of a check.
     fn checked(&mut self, who: Who, checked: Checked, running: &mut Running) {
         let loaded = match (checked, &who) {
             (Ok(loaded), _) => loaded,
             (Err(wrong), Who::Caller { .. }) => return who.refuse(wrong.told()),
             (Err(wrong), Who::Signal | Who::Drive) => {
-                // Nobody wants it any more.
+                // No change needs these devices any more.
                 self.given_up = None;
                 return running.refuse_file(&wrong);
             }
@@ -260,7 +268,7 @@ impl Changes {
 }
 
 impl Who {
-    /// Says that it is not done.
+    /// Rejects the change.
     fn refuse(self, error: ApiError) {
         if let Self::Caller { reply, .. } = self {
             let _ = reply.send(Err(error));
@@ -268,8 +276,10 @@ impl Who {
     }
 }
 
-/// Says that an edit is not made. That something is not there is not said while commands of what
-/// was removed before have not ended: a caller that removes it again takes that for its end.
+/// Rejects an edit.
+///
+/// A "not found" error waits until the commands of earlier removals have ended. A caller that
+/// repeats a removal takes this error as proof that the removal has completed.
 fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
     if error.error != ErrorKind::NotFound {
         return drop(reply.send(Err(error)));
@@ -284,7 +294,7 @@ fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
     });
 }
 
-/// What it needs is open.
+/// Applies a change whose devices are open.
 async fn apply(
     who: Who,
     wanted: Option<Box<Wanted>>,
@@ -293,7 +303,7 @@ async fn apply(
 ) {
     match (who, wanted) {
         (Who::Caller { is_file, reply, .. }, Some(wanted)) => {
-            // A change that was begun is finished, whoever still waits.
+            // A change that has begun is finished even if its caller has disconnected.
             let made = running.make(*wanted, groundwork, is_file).await;
             let settled = running.server().settled();
             tokio::spawn(async move {
@@ -303,7 +313,8 @@ async fn apply(
                         Err(error) => Err(ApiError::new(ErrorKind::Failed, error.to_string())),
                     },
                     Err(error) => {
-                        // When it is said that nothing has changed, nothing has: files have their sizes again.
+                        // The answer says that nothing has changed; files must have their old sizes
+                        // by then.
                         settled.await;
                         Err(error)
                     }
@@ -317,7 +328,7 @@ async fn apply(
 }
 
 impl Stage {
-    /// Gives it up, if it is not too late for that.
+    /// Abandons the stage if it is not too late; returns true on success.
     fn give_up(&self) -> bool {
         match self {
             Self::Checking(_) => true,
@@ -327,7 +338,7 @@ impl Stage {
 }
 
 impl Order {
-    /// Whether its caller has gone.
+    /// Returns true if the caller has disconnected.
     fn is_left(&self) -> bool {
         match self {
             Self::Edit { reply, .. } | Self::Reload { reply, .. } => reply.is_closed(),
@@ -336,7 +347,7 @@ impl Order {
         }
     }
 
-    /// Says that it is not done.
+    /// Rejects the change.
     fn refuse(self, error: ApiError) {
         match self {
             Self::Edit { reply, .. } | Self::Reload { reply, .. } => drop(reply.send(Err(error))),

@@ -1,18 +1,20 @@
-//! Block devices: opened once, with a queue on every reactor.
+//! Block devices: each is opened once, with a queue on every reactor.
 //!
 //! ```text
-//!  wanted --prepare--> opened --commit--> open --is gone--> ghost --prepare: there again--> opened
-//!                                          |                  '--still gone: stays, with a warning
-//!                                          '--no longer wanted--> close, when its last command is done
+//!  desired --prepare--> opened --commit--> open --missing--> placeholder --found, prepare-> opened
+//!                                          |                     '--still missing: stays, warns
+//!                                          '--no longer desired--> closed after its last command
 //! ```
 //!
-//! A device that is gone stays until the config is read again; its namespaces report errors meanwhile. Then
-//! it is closed first, since what is behind it (a drive's function, say) can be had only once, and opened
-//! anew. Where that fails, a *ghost* keeps its place.
+//! A missing device stays until the config is read again; until then its namespaces report errors.
+//! A reload closes it first, because its resource (for example a drive's function) can be opened
+//! only once, and then reopens it. If that fails, a placeholder (`Ghost`) keeps its place.
 //!
-//! What drives and files do may take minutes: it is [begun](Devices::begin) ahead, and done by a thread (`groundwork`). A
-//! drive whose
-//! namespace has changed, its size say, is opened anew with what stands on it, like one whose config has changed.
+//! Opening a drive or a file may take minutes. A thread therefore [begins](Devices::begin) it in
+//! advance (`groundwork`).
+//!
+//! The namespace of a drive may change, for example its size. The drive is then reopened with the
+//! devices layered on it, as after a change of its config.
 
 mod drives;
 mod groundwork;
@@ -44,62 +46,64 @@ use groundwork::{Order, What, drop_aside};
 use leaving::Leaving;
 use make::{Live, ghost, make};
 
-/// How long the commands of a device that is gone may take to end before it is tried to open it anew.
+/// Time for the commands of a missing device to end before a reload tries to reopen it.
 const GONE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The devices that are open, by their names in the config.
+/// The open devices, by their names in the config.
 #[derive(Debug)]
 pub(super) struct Devices {
     open: BTreeMap<String, Open>,
     next_id: u32,
     drives: Arc<Mutex<Drives>>,
-    /// What is being closed and may be opened again.
+    /// Devices that are closing and may be opened again.
     leaving: Leaving,
 }
 
 /// An open device.
 #[derive(Debug, Clone)]
 pub(super) struct Open {
-    /// What reactors and namespaces call it.
+    /// ID for reactors and namespaces.
     pub(super) id: DeviceId,
-    /// What it was opened from.
+    /// Config that it was opened from.
     pub(super) config: Device,
     /// The device.
     pub(super) device: Arc<dyn BlockDevice>,
-    /// What can be changed of it.
+    /// Handle for changes while the device is open.
     live: Live,
-    /// What tells its file from another at its path; empty if nothing does.
+    /// Distinguishes its file from another one at the same path; empty if nothing does.
     pub(super) origin: String,
-    /// The namespace of the drive is another one now.
+    /// The namespace of the drive has changed since the device was opened.
     is_outdated: bool,
 }
 
 impl Open {
-    /// How long a command can be with it at most, once nobody waits for it any more.
+    /// Returns how long the device may keep a command that no caller waits for any more.
     pub(super) fn quiesce_bound(&self) -> Duration {
         self.device.quiesce_bound().unwrap_or(UNKNOWN_BOUND)
     }
 }
 
 impl Devices {
-    /// None yet; drives are to reach the buffers of `pool`, and are taken from the system by `take`.
+    /// Creates an empty set; drives use buffers of `pool`, and `take` opens their PCI functions.
     pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
         let drives = Arc::new(Mutex::new(Drives::new(pool, take)));
         Self { open: BTreeMap::new(), next_id: 0, drives, leaving: Leaving::new() }
     }
 
-    /// The open device of this name.
+    /// Returns the open device with this name.
     pub(super) fn get(&self, name: &str) -> Option<&Open> {
         self.open.get(name)
     }
 
-    /// How long a command can be with any of them at most.
+    /// Returns how long any of the devices may keep a command.
     pub(super) fn quiesce_bound(&self) -> Duration {
         self.open.values().map(Open::quiesce_bound).max().unwrap_or_default()
     }
 
-    /// Lets go of what is gone, and begins to open drives and files as they are wanted: the groundwork for
-    /// [`prepare`](Self::prepare). Until then nothing else changes what is open. `instead_of` was given up for it.
+    /// Releases missing devices and begins to open drives and files.
+    ///
+    /// [`prepare`](Self::prepare) uses the result. Until then, the open devices do not change
+    /// otherwise. `instead_of` was abandoned in favor of this task.
     pub(super) fn begin(
         &mut self,
         wanted: &[Device],
@@ -140,8 +144,9 @@ impl Devices {
         )
     }
 
-    /// Claims to files that another device may take over: theirs are not wanted any more, or wanted
-    /// otherwise.
+    /// Returns claims to files that another device may take over.
+    ///
+    /// They belong to devices that are no longer desired, or desired with a different config.
     fn claims_of_leavers(&self, wanted: &[Device]) -> Vec<Claim> {
         let stays = |open: &Open| {
             let wanted = wanted.iter().find(|config| config.name == open.config.name);
@@ -155,12 +160,14 @@ impl Devices {
         leavers.filter_map(claim).collect()
     }
 
-    /// Waits until nothing is being closed that was not to be.
+    /// Waits until all discarded devices are closed.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         self.leaving.clone().over()
     }
 
-    /// Closes what was opened ahead and is not used, aside; whoever [begins](Self::begin) next waits for that.
+    /// Closes unused pre-opened devices in the background.
+    ///
+    /// The next [`begin`](Self::begin) waits for that.
     pub(super) fn leave(&self, groundwork: Groundwork) {
         if !groundwork.is_empty() {
             let leaver = self.leaving.begin();
@@ -171,7 +178,7 @@ impl Devices {
         }
     }
 
-    /// Devices of drives whose namespaces may have changed; [`changed`] asks the drives.
+    /// Returns devices of drives whose namespaces may have changed; [`changed`] asks the drives.
     pub(super) fn suspects(&self) -> Vec<Suspect> {
         let suspect = |open: &Open| match &open.live {
             Live::Drive(device) if device.may_have_changed() && !open.is_outdated => {
@@ -182,7 +189,7 @@ impl Devices {
         self.open.values().filter_map(suspect).collect()
     }
 
-    /// Has these devices opened anew by the next reload.
+    /// Makes the next reload reopen these devices.
     pub(super) fn outdate(&mut self, names: &[String]) {
         for name in names {
             if let Some(open) = self.open.get_mut(name) {
@@ -191,10 +198,13 @@ impl Devices {
         }
     }
 
-    /// Opens those of `wanted` that are not open as they are wanted, those that are gone, and those that
-    /// stand on one it opens; bases come before, drives and files from `groundwork`. On failure closes again what it
-    /// opened; a device that was gone before and is still is no failure. What is open and no longer wanted,
-    /// or wanted otherwise, is for [`Self::commit`].
+    /// Opens the devices of `wanted` that have to be opened, in the order of `wanted`, bases first.
+    ///
+    /// These are new devices, devices that cannot change while open, missing devices, and devices
+    /// layered on one that it opens. Drives and files come from `groundwork`. On failure it closes
+    /// what it opened; a device that was missing before and still is, is no failure.
+    /// [`Self::commit`] handles open devices that are no longer desired, or desired with a
+    /// different config.
     pub(super) async fn prepare(
         &mut self,
         wanted: &[Device],
@@ -222,8 +232,9 @@ impl Devices {
         Ok(opened)
     }
 
-    /// Closes again what was [prepared](Self::prepare) and is not to be, aside; whoever [begins](Self::begin) next waits
-    /// for that. What was resized has its old size.
+    /// Closes [prepared](Self::prepare) devices of a rejected change in the background.
+    ///
+    /// The next [`begin`](Self::begin) waits for that. Resized devices get their old size again.
     pub(super) fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
         for open in &opened {
             if let Some(old) = self.open.get(&open.config.name) {
@@ -236,7 +247,7 @@ impl Devices {
         let leaver = self.leaving.begin();
         let reactors = reactors.to_vec();
         tokio::spawn(async move {
-            // What stands on others first.
+            // Devices layered on others come first.
             for open in opened.into_iter().rev() {
                 open.live.unmake();
                 close(open, &reactors).await;
@@ -245,8 +256,10 @@ impl Devices {
         });
     }
 
-    /// Makes `opened` part of what is open, changes what can be changed while it is open, and gives
-    /// back what no config names any more, to be closed with [`close`] once nothing uses it.
+    /// Adds `opened` to the open devices and applies changes that need no reopening.
+    ///
+    /// Returns the devices that the config no longer has; [`close`] closes them when nothing uses
+    /// them.
     pub(super) fn commit(&mut self, wanted: &[Device], opened: Vec<Open>) -> Vec<Open> {
         let mut gone: Vec<Open> = opened
             .into_iter()
@@ -268,7 +281,7 @@ impl Devices {
         gone
     }
 
-    /// Puts what was written on the medium, on the way out.
+    /// Flushes written data to the medium when the daemon stops.
     pub(super) fn flush_all(&self) {
         for open in self.open.values() {
             let Live::File(device) = &open.live else { continue };
@@ -278,7 +291,9 @@ impl Devices {
         }
     }
 
-    /// Leaves ghosts in the places of what is gone and what stands on it; what this returns closes that.
+    /// Replaces missing devices, and devices layered on them, by placeholders.
+    ///
+    /// The returned future closes them.
     fn let_go_of_gone(&mut self, reactors: &[Sender]) -> impl Future<Output = ()> + Send + use<> {
         let mut closing = Vec::new();
         for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
@@ -347,7 +362,7 @@ impl Devices {
         Ok(open)
     }
 
-    /// The device of a config, on those it stands on.
+    /// Creates the device of a config, on its base devices.
     fn make(
         &mut self,
         config: &Device,
@@ -366,7 +381,7 @@ impl Devices {
             Some(old) if old.can_resize(config) => old.live.resized(config)?,
             _ => None,
         };
-        // A file that only gets another size is the same.
+        // A file that only gets another size is the same file.
         let was = self.open.get(&config.name).filter(|open| open.can_resize(config));
         let before = was.map(|open| open.origin.clone());
         let origin = groundwork.origin(&config.name).or(before).unwrap_or_default();
@@ -379,7 +394,7 @@ impl Devices {
     }
 }
 
-/// Closes a device when its last operation is done.
+/// Closes a device when its last operation has completed.
 pub(super) async fn close(open: Open, reactors: &[Sender]) {
     for answer in remove(&open, reactors) {
         // A reactor that has ended uses no device.
@@ -397,7 +412,9 @@ pub(super) struct Suspect {
     device: Arc<NvmeDevice>,
 }
 
-/// Asks drives which of these namespaces have changed; names of their devices. May take long.
+/// Asks drives which of these namespaces have changed, and returns the names of their devices.
+///
+/// This may take long.
 pub(super) fn changed(suspects: Vec<Suspect>) -> Vec<String> {
     let has_changed = |suspect: &Suspect| match suspect.device.is_current() {
         Ok(is_current) => !is_current,
@@ -415,7 +432,7 @@ pub(super) fn changed(suspects: Vec<Suspect>) -> Vec<String> {
     changed
 }
 
-/// Has every reactor close its queue to the device; each answers when that is done.
+/// Makes every reactor close its queue to the device; each replies when its queue is closed.
 fn remove(open: &Open, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
     let one = |reactor: &Sender| {
         let (reply, answer) = oneshot::channel();
@@ -426,12 +443,12 @@ fn remove(open: &Open, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
 }
 
 impl Open {
-    /// Whether it stands for a device that is gone.
+    /// Returns true if it is the placeholder of a missing device.
     fn is_ghost(&self) -> bool {
         matches!(self.live, Live::Ghost)
     }
 
-    /// Whether it is what is wanted but for its size, so that what is in it can stay.
+    /// Returns true if it differs from `wanted` only in its size, so that its contents can stay.
     fn can_resize(&self, wanted: &Device) -> bool {
         let (open, same_name) = (&self.config, self.config.name == wanted.name);
         let same_blocks = open.block_size == wanted.block_size;
@@ -445,8 +462,10 @@ impl Open {
         }
     }
 
-    /// Whether it can be made what is wanted without opening it anew: it is the same, but for what is
-    /// added to its latency, for its faults, or for how a drive is used that others may have open, too.
+    /// Returns true if it can become `wanted` without reopening.
+    ///
+    /// It has to be the same except for added latency, faults, or settings of a drive. Other
+    /// devices may share that drive.
     fn can_become(&self, wanted: &Device) -> bool {
         let (open, same_name) = (&self.config, self.config.name == wanted.name);
         match (&open.kind, &wanted.kind) {

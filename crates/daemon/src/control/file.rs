@@ -1,4 +1,4 @@
-//! The config file: what it said when it was last read or written, and how it is written.
+//! The config file: its last known contents, and how it is written.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as Io, Seek as _, SeekFrom, Write as _};
@@ -11,48 +11,49 @@ use nvmeof_api::{ApiError, ErrorKind};
 
 use crate::regular;
 
-/// What stands above a file that was written here.
+/// Header of a file that the daemon wrote.
 const HEADER: &str = "# Written by nvmeof-tgt from what it ran: comments are not kept. What was here before \
                       is in the\n# file of the same name with a `~`. configs/target.toml documents every key.\n";
-/// Mode of a file that was not there.
+/// Mode of a new file.
 const NEW_MODE: u32 = 0o640;
 
 /// The config file.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     path: PathBuf,
-    /// Its text when it was last read or written.
+    /// Text that was last read or written.
     text: String,
-    /// What that text says.
+    /// The document in that text.
     document: Document,
 }
 
 impl ConfigFile {
-    /// A file that was just read.
+    /// Creates it for a file that was just read.
     pub(super) fn new(path: &Path, text: String, document: Document) -> Self {
         Self { path: path.to_owned(), text, document }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// It was just read again.
+    /// Records that the file was just read again.
     pub(super) fn is_now(&mut self, text: String, document: Document) {
         (self.text, self.document) = (text, document);
     }
 
-    /// Whether it says this.
+    /// Returns true if the file contains this document.
     pub(super) fn says(&self, document: &Document) -> bool {
         self.document == *document
     }
 
-    /// Writes a document in its place, all of it or nothing. Where it said something else, that is kept
-    /// in a file beside it, which is returned.
+    /// Replaces the file by a document, completely or not at all.
+    ///
+    /// Different previous contents are kept in a file next to it, whose path is returned.
     ///
     /// # Errors
-    /// Somebody else has changed it, and `force` is not given; it cannot be written.
+    /// The file was edited since it was last read, and `force` is false; or it cannot be written.
     pub(super) fn save(
         &mut self,
         document: &Document,
@@ -88,7 +89,7 @@ impl ConfigFile {
     }
 }
 
-/// What to do about a file that cannot be written.
+/// Returns the remedy for a file that cannot be written.
 fn hint(error: &anyhow::Error) -> &'static str {
     let source = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     match source.map(std::io::Error::kind) {
@@ -101,12 +102,13 @@ fn hint(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// Puts a text in a file's place: on the medium under another name first. The file's mode and owner
-/// stay. A file that nothing can be renamed to, as it is a mount of its own, is written in place.
-/// What it said before gets its name only when the text can be written: a save that fails leaves
-/// what an earlier one has kept.
+/// Replaces the text of a file; the new text reaches the medium under another name first.
+///
+/// The file's mode and owner stay. A file that is a mount point cannot be the target of a rename,
+/// and is written in place. The previous text gets its final name only when the new text can be
+/// written. A failed save therefore leaves the copy that an earlier save kept.
 fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option<PathBuf>> {
-    // A link stays one.
+    // A symbolic link stays a link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let target = Target { meta: std::fs::metadata(&path).ok(), path };
     let before = before.unwrap_or_default();
@@ -115,7 +117,8 @@ fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option
         let name = target.beside("~");
         match target.stage(&name, before) {
             Ok(new) => kept = Some(Kept { new, name }),
-            // Its folder is of a system that nothing can be written to, and yet it may be a writable mount.
+            // The folder is on a read-only file system, but the file itself may be a writable
+            // mount.
             Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.writable().is_ok() => {
                 tracing::warn!(file = %name.display(), "what the file said before cannot be kept here");
             }
@@ -138,7 +141,7 @@ fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option
     }
 }
 
-/// What a file said before, on the medium and without its name yet.
+/// Previous text of a file: on the medium, but without its final name.
 #[derive(Debug)]
 struct Kept {
     new: PathBuf,
@@ -146,33 +149,33 @@ struct Kept {
 }
 
 impl Kept {
-    /// Gives it its name, and says where it is.
+    /// Renames it to its final name, and returns its path.
     fn name(self) -> PathBuf {
         match std::fs::rename(&self.new, &self.name) {
             Ok(()) => self.name,
-            // There it is as good.
+            // The copy is just as good under its temporary name.
             Err(_) => self.new,
         }
     }
 
-    /// Nothing was written, so that nothing has to be kept.
+    /// Removes the copy, because nothing was written.
     fn forget(self) {
-        // What cannot be removed is removed by the next save.
+        // If the removal fails, the next save removes the copy.
         let _ = std::fs::remove_file(&self.new);
     }
 }
 
-/// A file that is to be written, and what is known of it.
+/// A file to write, with its metadata.
 struct Target {
     path: PathBuf,
     meta: Option<std::fs::Metadata>,
 }
 
-/// Why a file could not be replaced.
+/// Reason why a file could not be replaced.
 #[derive(Debug)]
 struct Failed {
     source: std::io::Error,
-    /// It failed at the rename: the new file could be made.
+    /// The rename failed; creating the new file succeeded.
     at_rename: bool,
 }
 
@@ -191,12 +194,12 @@ impl Failed {
 }
 
 impl Target {
-    /// The name with something behind it.
+    /// Returns the file's path with a suffix.
     fn beside(&self, suffix: &str) -> PathBuf {
         with_suffix(&self.path, suffix)
     }
 
-    /// Puts a text in the place of `name`, all of it or nothing, and leaves nothing else behind.
+    /// Replaces `name` by a text, completely or not at all, and leaves no other file behind.
     fn replace(&self, name: &Path, text: &str) -> Result<(), Failed> {
         let new = self.stage(name, text)?;
         std::fs::rename(&new, name).map_err(|source| {
@@ -205,21 +208,22 @@ impl Target {
         })
     }
 
-    /// Puts a text on the medium, in a file that can be renamed to `name`.
+    /// Writes a text to the medium, in a file that can be renamed to `name`.
     fn stage(&self, name: &Path, text: &str) -> Result<PathBuf, Failed> {
         let new = with_suffix(name, ".new");
         match self.put(&new, text) {
             Ok(()) => Ok(new),
             Err(source) => {
-                // What cannot be removed was not made here.
+                // If the removal fails, this process did not create the file.
                 let _ = std::fs::remove_file(&new);
                 Err(Failed { source, at_rename: false })
             }
         }
     }
 
-    /// Writes a file that could not be replaced, if that is because it is a mount of its own; gives
-    /// the name of what was kept.
+    /// Writes in place a file that could not be replaced, if it is a mount point.
+    ///
+    /// Returns the path of the kept copy.
     fn write_in_place(
         &self,
         failed: Failed,
@@ -242,26 +246,27 @@ impl Target {
 
     fn put(&self, name: &Path, text: &str) -> std::io::Result<()> {
         let mode = self.meta.as_ref().map_or(NEW_MODE, |meta| meta.permissions().mode() & 0o7777);
-        // Left by a write that was cut off.
+        // Left behind by an interrupted write.
         let _ = std::fs::remove_file(name);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(name)?;
         file.set_permissions(std::fs::Permissions::from_mode(mode))?;
         if let Some(meta) = &self.meta {
-            // Only root may give files away; then nothing is lost but the owner.
+            // Only root may change the owner. If that fails, only the owner is lost.
             let _ = std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()));
         }
         file.write_all(text.as_bytes())?;
         file.sync_all()
     }
 
-    /// An error if the file is not there, or cannot be written itself.
+    /// Returns an error if the file is missing or is not writable.
     fn writable(&self) -> std::io::Result<()> {
         OpenOptions::new().write(true).open(&self.path).map(drop)
     }
 
-    /// Writes over what the file says; if that fails half way, what it said is put back as far as that goes.
+    /// Overwrites the file's contents; after a failure it tries to restore the previous text.
     fn overwrite(&self, text: &str, before: &str) -> std::io::Result<()> {
-        // Never cut short before the new text is there: a reader finds one of both, or one with a rest of the other.
+        // The file is truncated only after the new text is written. A reader therefore finds the
+        // old text, the new text, or the new text followed by a rest of the old one.
         let mut file = OpenOptions::new().write(true).open(&self.path)?;
         let put = |file: &mut File, text: &str| {
             file.seek(SeekFrom::Start(0))?;
@@ -270,12 +275,12 @@ impl Target {
             file.sync_all()
         };
         put(&mut file, text).inspect_err(|_| {
-            // The first failure is told; what was there is in the file beside it, too.
+            // The first failure is reported. The previous text is in the kept copy, too.
             let _ = put(&mut file, before);
         })
     }
 
-    /// A new name is on the medium when its folder is.
+    /// Syncs the folder: a new name is on the medium only when its folder is.
     fn sync_folder(&self) -> anyhow::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))
@@ -354,7 +359,7 @@ mod tests {
     #[test]
     fn a_save_that_fails_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
-        // A folder with something in it: nothing can be renamed to it.
+        // A rename to a folder that is not empty fails.
         let name = folder.path().join("target.toml");
         std::fs::create_dir_all(name.join("x")).unwrap();
         let target = Target { path: name.clone(), meta: None };
@@ -366,7 +371,7 @@ mod tests {
     #[test]
     fn a_save_that_fails_keeps_what_an_earlier_one_kept_and_says_why() {
         let folder = tempfile::tempdir().unwrap();
-        // Neither replaced nor opened to be written, not even by root.
+        // The path can be neither replaced nor opened for writing, even by root.
         let path = folder.path().join("target.toml");
         std::fs::create_dir_all(path.join("x")).unwrap();
         let kept = folder.path().join("target.toml~");
@@ -375,7 +380,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&kept).unwrap(), "earlier");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no litter");
 
-        // A mount of its own that cannot be written: why that is, and not that it is busy.
+        // A mount point that is not writable: the error names that reason, not that it is busy.
         let target = Target { meta: std::fs::metadata(&path).ok(), path };
         let busy = Failed { source: Io::ResourceBusy.into(), at_rename: true };
         let error = target.write_in_place(busy, "text", "before", &mut None).unwrap_err();
@@ -402,7 +407,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("target.toml");
         std::fs::write(&path, "").unwrap();
-        // Nobody can make a file where a folder is, not even root.
+        // Even root cannot create a file where a folder is.
         std::fs::create_dir_all(folder.path().join("target.toml.new/x")).unwrap();
         let mut file = ConfigFile::new(&path, String::new(), Document::default());
         assert!(file.save(&document("warn"), false).is_err());

@@ -1,11 +1,13 @@
-//! Identities of namespaces, by which hosts know them. A namespace's UUID follows its bytes, not the names that the
-//! config has for them:
+//! Identities of namespaces, by which hosts recognize them.
+//!
+//! The UUID of a namespace follows its bytes, not their names in the config:
 //!
 //! ```text
-//!   uuid in the config, and its `medium` is the one there is (or none is said) --> that one
-//!     (a `medium` of a file that does not say when the file was made is any at its path)
-//!   else: the medium has an identity (drive, disk, and what stands on those) ----> of the medium alone
-//!         it has none: a file's path and birth, a name in memory ----------------> of the place, and the subsystem
+//!   uuid in the config, and its `medium` is the actual one (or not given) ------> that uuid
+//!     (a `medium` of a file without its creation time matches any file at the path)
+//!   otherwise: the medium has an identity (drive, disk, layers on them) --------> from the medium
+//!              it has none: a file's path and creation time, a name in memory --> from the place
+//!                                                                                 and subsystem
 //! ```
 
 #[cfg(test)]
@@ -20,20 +22,19 @@ use super::devices::Open;
 use crate::config::identity::{eui64, nguid, of_medium, of_place, show};
 use crate::config::{Config, DeviceKind, Namespace};
 
-/// The identifiers of a namespace, and what they follow.
+/// The identifiers of a namespace and their source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uuid: [u8; 16],
     pub(crate) nguid: [u8; 16],
     pub(crate) eui64: [u8; 8],
-    /// What tells its bytes from others: of the medium, or of the place where they are and the file
-    /// that is there.
+    /// Identity of its bytes: the medium, or the place and the file that is there.
     pub(crate) medium: String,
-    /// The UUID follows from that, and is not in the config.
+    /// The UUID is derived from `medium`, and is not in the config.
     is_derived: bool,
-    /// What the config's UUID was saved for, where that is another medium.
+    /// Medium that the config's UUID was saved for, if that is another one.
     saved_for: Option<String>,
-    /// The config's UUID is for its place, whatever file is there.
+    /// The config's UUID applies to its place, for any file there.
     is_for_place: bool,
     /// Another namespace seems to be on the same medium.
     is_shared: bool,
@@ -43,18 +44,18 @@ pub(crate) struct Identity {
 pub(crate) type Identities = BTreeMap<(Nqn, u32), Identity>;
 
 impl Identity {
-    /// Whether the config does not have all of it.
+    /// Returns true if the config lacks part of it.
     fn is_to_be_saved(&self) -> bool {
         self.is_derived || self.is_for_place
     }
 
-    /// Keys of identifiers that do not follow from the UUID.
+    /// Returns the keys of identifiers that do not follow from the UUID.
     fn own(&self) -> Vec<&'static str> {
         let nguid = (self.nguid != nguid(&self.uuid)).then_some("nguid");
         nguid.into_iter().chain((self.eui64 != eui64(&self.uuid)).then_some("eui64")).collect()
     }
 
-    /// Keys of identifiers that it shares with what was there before.
+    /// Returns the keys of identifiers that are the same as before.
     fn kept_from(&self, before: &Self) -> Vec<&'static str> {
         let is_same = |key: &&'static str| match *key {
             "nguid" => self.nguid == before.nguid,
@@ -65,13 +66,13 @@ impl Identity {
     }
 }
 
-/// Facts about an open device that its identity follows.
+/// Properties of an open device that determine its identity.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceFacts<'a> {
     kind: &'a DeviceKind,
     /// The medium's own identity.
     medium: Option<&'a str>,
-    /// What tells its file from another at its path.
+    /// Distinguishes its file from another one at the same path.
     origin: &'a str,
 }
 
@@ -85,15 +86,15 @@ impl<'a> DeviceFacts<'a> {
 /// The source of a namespace's bytes: a medium, or a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ByteSource {
-    /// As the config names it.
+    /// Text that the config uses.
     text: String,
-    /// With what tells it from another that was put there before or after.
+    /// The text, plus what distinguishes the source from an earlier or later one at the same place.
     full: String,
-    /// It is the medium's own, wherever that is.
+    /// The identity belongs to the medium, wherever the medium is.
     is_own: bool,
 }
 
-/// The identities of the namespaces of `config` over devices that are open.
+/// Returns the identities of the namespaces of `config` on the open devices.
 pub(super) fn identities<'a>(
     config: &Config,
     device: &impl Fn(&str) -> Option<DeviceFacts<'a>>,
@@ -111,9 +112,11 @@ pub(super) fn identities<'a>(
     sources.iter().map(one).collect()
 }
 
-/// Who uses which source: two namespaces that hosts take for one disk must not be.
+/// Users of each source.
+///
+/// Two namespaces must not have the same UUID, because hosts would take them for one disk.
 struct Users<'s> {
-    /// Namespaces on each medium.
+    /// Number of namespaces on each medium.
     of_media: BTreeMap<&'s str, u32>,
     /// The first namespace at each place, by subsystem.
     at_places: BTreeMap<(&'s Nqn, &'s str), u32>,
@@ -136,8 +139,10 @@ impl<'s> Users<'s> {
         Self { of_media, at_places, configured: configured.collect() }
     }
 
-    /// Whether another namespace has the source's UUID. At a place the first one keeps it, as it
-    /// had it alone.
+    /// Returns true if another namespace has the UUID of this source.
+    ///
+    /// At a place, the namespace with the lowest number keeps the UUID that it had when it was
+    /// alone.
     fn share(&self, nqn: &Nqn, namespace: &Namespace, source: &ByteSource) -> bool {
         let full = source.full.as_str();
         if source.is_own {
@@ -149,12 +154,12 @@ impl<'s> Users<'s> {
 }
 
 impl ByteSource {
-    /// The UUID that the config has for a namespace on it, if that counts.
+    /// Returns the UUID in the config for a namespace on this source, if that UUID applies.
     fn configured(&self, namespace: &Namespace) -> Option<[u8; 16]> {
         namespace.uuid.filter(|_| self.is_saved(namespace) || namespace.medium.is_none())
     }
 
-    /// Whether the config's UUID was saved for it, or for what was at its place then.
+    /// Returns true if the config's UUID was saved for this source, or for any file at its place.
     fn is_saved(&self, namespace: &Namespace) -> bool {
         namespace.medium.as_ref().is_some_and(|medium| [&self.full, &self.text].contains(&medium))
     }
@@ -168,7 +173,8 @@ fn identity(nqn: &Nqn, namespace: &Namespace, source: &ByteSource, is_shared: bo
     let uuid = configured.unwrap_or_else(|| match (source.is_own, is_shared) {
         (true, false) => of_medium(&source.full),
         (false, false) => of_place(nqn.as_str(), &source.full),
-        // Hosts refuse two disks of one UUID; some drives are sold with the same identifiers.
+        // Hosts reject two disks with one UUID, and some drives are sold with identical
+        // identifiers.
         (_, true) => of_place(nqn.as_str(), &format!("{}\n{}", source.full, namespace.nsid)),
     });
     Identity {
@@ -183,7 +189,7 @@ fn identity(nqn: &Nqn, namespace: &Namespace, source: &ByteSource, is_shared: bo
     }
 }
 
-/// Finds the source of a device's bytes; none if it is not open.
+/// Finds the source of a device's bytes; `None` if the device is not open.
 fn byte_source<'a>(
     name: &str,
     device: &impl Fn(&str) -> Option<DeviceFacts<'a>>,
@@ -196,7 +202,7 @@ fn byte_source<'a>(
         ..base
     };
     Some(match facts.kind {
-        // The same bytes as its base's, and yet both may be served.
+        // The bytes are those of the base device, but both devices can be served.
         DeviceKind::Delay { base, .. } | DeviceKind::Fault { base, .. } => {
             around(&format!("{name}:"), byte_source(base, device)?, "")
         }
@@ -210,7 +216,7 @@ fn byte_source<'a>(
             ByteSource { full: format!("{text}{}", facts.origin), ..of(text) }
         }
         DeviceKind::Nvme(drive) => of(format!("nvme:{}/{}", drive.pci, drive.nsid)),
-        // Not the size: a range that grew with its base is the same disk.
+        // The size is not part of it: a range that grew with its base is the same disk.
         DeviceKind::Split { base, offset, .. } => {
             around("split", byte_source(base, device)?, &format!("+{offset}"))
         }
@@ -226,13 +232,15 @@ fn byte_source<'a>(
     })
 }
 
-/// Warnings about identities that changed, or did not although the bytes did: one line each.
+/// Returns warnings, one line each, about identities.
+///
+/// They report identities that changed, or that stayed although the bytes changed.
 pub(super) fn identity_warnings(before: &Identities, now: &Identities) -> Vec<String> {
     let changed = now.iter().filter(|(key, now)| before.get(*key) != Some(*now));
     changed.flat_map(|(key, now)| doubts(key, before.get(key), now)).collect()
 }
 
-/// What may not be meant of a namespace's identity.
+/// Returns warnings about the identity of one namespace.
 fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -> Vec<String> {
     let (medium, uuid) = (&now.medium, show(&now.uuid));
     let mut said = Vec::new();
@@ -276,8 +284,9 @@ fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -
     said
 }
 
-/// The document with each UUID that is in force and not in it (or not with its file), and the
-/// medium that it is of.
+/// Adds the UUIDs in force to the document, with their media.
+///
+/// A UUID is written if the document lacks it, or does not name its file.
 pub(super) fn with_uuids(document: &Document, identities: &Identities) -> Document {
     let mut document = document.clone();
     for subsystem in &mut document.subsystem {
@@ -293,7 +302,7 @@ pub(super) fn with_uuids(document: &Document, identities: &Identities) -> Docume
     document
 }
 
-/// The same in the config that was made of the document.
+/// Makes the same changes to the config that belongs to the document.
 pub(super) fn set_uuids(config: &mut Config, identities: &Identities) {
     for subsystem in &mut config.subsystems {
         for namespace in &mut subsystem.namespaces {

@@ -1,22 +1,24 @@
-//! The control plane: starts the daemon, listens to signals and hosts knocking, applies changed
-//! configs, and stops in good order. It runs on tokio, away from the reactors' cores' work.
+//! The control plane, which runs on tokio, outside the reactors' threads.
 //!
-//! | file | what |
+//! It starts the daemon, handles signals and new connections, applies changed configs, and stops
+//! cleanly.
+//!
+//! | module | contents |
 //! |---|---|
-//! | `running` | what runs and the file it came from; what signals and the API ask for |
+//! | `running` | the running state and its config file; requests of signals and the API |
 //! | `server` | the running daemon: pool, target, reactors, devices, listeners |
-//! | `apply` | from a config to what runs, at start and on SIGHUP |
-//! | `identity` | identities of namespaces, by which hosts know them |
+//! | `apply` | conversion of a config to the target's desired state, at start and on reload |
+//! | `identity` | identities of namespaces, by which hosts recognize them |
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
-//! | `quiesce` | what has to end before anybody is told that something is gone |
-//! | `watch` | what runs, for those who only look: metrics, and commands that are followed |
-//! | `stats` | what the reactors counted: to a file, and to the log on SIGUSR1 |
-//! | `changes` | which change is made when: one at a time, while threads open what it needs |
-//! | `wrong` | configs that cannot be used, as the log and the API tell of them |
-//! | `workers` | the threads for calls that block, all started beforehand |
-//! | `notify` | what systemd is told: ready, reloading, stopping, signs of life |
-//! | `accept`, `place` | listeners, and which reactor serves a connection |
+//! | `quiesce` | commands that have to end before a removal is reported |
+//! | `watch` | read-only access to the running state: metrics, and tracing of commands |
+//! | `stats` | statistics of the reactors: to a file, and to the log on SIGUSR1 |
+//! | `changes` | queue of changes: one at a time, while threads open the devices it needs |
+//! | `wrong` | rejected configs, for the log and the API |
+//! | `workers` | the threads for calls that block, all started in advance |
+//! | `notify` | notifications to systemd: ready, reloading, stopping, keep-alive |
+//! | `accept`, `place` | listeners, and the reactor that serves a connection |
 
 mod accept;
 mod apply;
@@ -61,20 +63,21 @@ pub(crate) use server::RetryState;
 pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;
 pub(crate) use watch::Following;
 
-/// Exit status for a config or command line that is wrong.
+/// Exit status for an invalid config or command line.
 const EXIT_USAGE: u8 = 2;
-/// How often the spread of I/O queues over the reactors is looked at.
+/// Interval between checks of the distribution of I/O queues over the reactors.
 const REBALANCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether log lines were left out.
+/// Interval between reports of suppressed log lines.
 const TELL_LEFT_OUT: Duration = Duration::from_secs(2);
-/// How often it is looked whether drives told of changed namespaces.
+/// Interval between checks for drives that reported changed namespaces.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long the end waits until the log is written: its reader may have stopped.
+/// Longest wait for the log to be written at the end: its reader may have stopped.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Runs the daemon until it is told to stop; or, with `check`, only checks the config. `stats` is a
-/// file for statistics, and the time from one sample to the next.
+/// Runs the daemon until a signal stops it; with `check`, only checks the config.
+///
+/// `stats` is a file for statistics, and the interval between samples.
 #[must_use]
 pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
     let stats = match stats.map(|(file, interval)| Wanted::new(file, interval)).transpose() {
@@ -116,7 +119,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
     code
 }
 
-/// Answers `--check`.
+/// Prints the result of `--check`.
 fn tell_costs(path: &Path, config: &Config) -> ExitCode {
     for warning in &config.warnings {
         complain!("warning: {warning}");
@@ -137,7 +140,7 @@ fn serve_until_told(
     warn_of(&loaded.config);
     let served = workers::runtime().and_then(|runtime| {
         let served = runtime.block_on(serve(path, loaded, recording));
-        // A thread that still waits for a drive is left behind.
+        // A thread that still waits for a drive is abandoned.
         runtime.shutdown_background();
         served
     });
@@ -146,7 +149,7 @@ fn serve_until_told(
     ExitCode::FAILURE
 }
 
-/// Logs what is allowed but probably not meant.
+/// Logs warnings about settings that are allowed but probably unintended.
 fn warn_of(config: &Config) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -156,21 +159,21 @@ fn warn_of(config: &Config) {
     }
 }
 
-/// Signals the daemon acts on.
+/// Signals that the daemon handles.
 struct Signals {
     end: End,
     hangup: Signal,
     count: Signal,
 }
 
-/// Those that end it.
+/// Signals that stop the daemon.
 struct End {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl End {
-    /// Waits for one.
+    /// Waits for one of the signals.
     async fn told(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -198,13 +201,13 @@ async fn serve(
     loaded: Loaded,
     recording: Option<(Duration, Recorder)>,
 ) -> anyhow::Result<()> {
-    // Before anything is announced, so that a signal right after `ready` is not lost.
+    // The daemon announces nothing before this line, so a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
     notify::start().context("cannot start the thread that talks to the service manager")?;
     let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
     let mut running = tokio::select! {
         running = Running::start(path, loaded, devices::from_vfio) => running?,
-        // As long as nobody is served, there is nothing to end in good order.
+        // While no host is served, there is nothing to stop cleanly.
         () = signals.end.told() => return Ok(()),
     };
     let (handle, mut jobs) = api::handle();
@@ -233,7 +236,7 @@ async fn serve(
             () = signals.end.told() => break,
             _ = signals.hangup.recv() => changes.hang_up(&mut running),
             done = changes.done() => tokio::select! {
-                // What is done has to be taken before anything else.
+                // A finished stage has to be taken before any other event.
                 biased;
                 () = changes.go_on(done, &mut running) => {}
                 () = signals.end.told() => break,
@@ -257,13 +260,13 @@ async fn serve(
     }
     let drain = running.server().config().drain_timeout;
     notify::stopping(drain);
-    // Whoever asks hears that the daemon is stopping.
+    // Callers receive the error that the daemon is stopping.
     drop(jobs);
     tokio::join!(changes.end(drain.max(server::SHUTDOWN)), running.stop());
     Ok(())
 }
 
-/// What a thread answers, as soon as it does; never if there is none.
+/// Returns the result of a thread when it completes; never returns if there is no thread.
 async fn answer<T: Default>(thread: &mut Option<JoinHandle<T>>) -> T {
     let Some(asked) = thread else { return std::future::pending().await };
     let answer = asked.await.unwrap_or_default();
@@ -271,8 +274,10 @@ async fn answer<T: Default>(thread: &mut Option<JoinHandle<T>>) -> T {
     answer
 }
 
-/// Writes the one line on standard output that tells scripts the daemon serves. It is written aside: a reader that has
-/// stopped is waited for by a thread, and one that has gone costs the line.
+/// Writes the line on standard output that tells scripts that the daemon serves.
+///
+/// A thread writes it, because a reader that has stopped blocks the write. If the reader has gone,
+/// the line is lost.
 fn announce(mut line: String) {
     line.push('\n');
     tokio::task::spawn_blocking(move || {

@@ -1,14 +1,16 @@
-//! What the service manager is told: systemd's notification protocol (sd_notify(3)), over the socket
-//! in `NOTIFY_SOCKET`. Without one nothing is said, and nothing is different.
+//! Notifications to the service manager over the socket in `NOTIFY_SOCKET`.
+//!
+//! The protocol is systemd's sd_notify(3). Without a socket the daemon sends no notifications and
+//! behaves the same otherwise.
 //!
 //! ```text
 //!   started --READY, STATUS--> serving --RELOADING--> (reload) --READY, STATUS--> serving
 //!                                 |  ^                                               |
-//!                     WATCHDOG, as long as every reactor turns                  STOPPING
+//!                 WATCHDOG, while every reactor turns                            STOPPING
 //! ```
 //!
-//! A service manager that does not read its socket for a while makes a send wait. Threads of their own send,
-//! so that the control plane goes on.
+//! A send blocks while the service manager does not read its socket. Dedicated threads send, so
+//! that the control plane is not blocked.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -19,17 +21,17 @@ use tokio::sync::oneshot;
 
 use crate::reactor::mailbox::{Message, Sender};
 
-/// How often a sign of life is sent in the time after which the manager would have given up.
+/// Keep-alive messages per watchdog timeout of the service manager.
 const SIGNS: u32 = 3;
-/// Messages that wait for the service manager at most; further ones are left out.
+/// Maximum number of messages that wait for the service manager; further ones are dropped.
 const WAITING_MAX: usize = 64;
-/// Longest status line; one that is longer says no more.
+/// Maximum length of a status line in characters; longer ones are truncated.
 const STATUS_MAX: usize = 300;
 
-/// To the thread that sends.
+/// Channel to the sending thread.
 static MESSAGES: OnceLock<SyncSender<String>> = OnceLock::new();
 
-/// Starts the thread that sends, if there is a service manager to tell.
+/// Starts the sending thread, if there is a service manager.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -43,32 +45,34 @@ pub(super) fn start() -> std::io::Result<()> {
             send(&[NotifyState::Custom(&message)]);
         }
     })?;
-    // A second start changes nothing: the first thread sends.
+    // A second start has no effect: the first thread sends.
     let _ = MESSAGES.set(sender);
     Ok(())
 }
 
-/// Hosts can connect; `status` is for people.
+/// Reports that hosts can connect; `status` is for people.
 pub(super) fn ready(status: &str) {
     post(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// The config is being read again. [`ready`] ends it, whatever came of it.
+/// Reports that the config is being read again. [`ready`] ends this state, whatever the result.
 pub(super) fn reloading() {
     let mut states = vec![NotifyState::Reloading];
-    // Wanted since systemd 253, to tell this reload from an earlier one.
+    // Required since systemd 253, to distinguish this reload from an earlier one.
     states.extend(NotifyState::monotonic_usec_now());
     post(&states);
 }
 
-/// The daemon ends; what is in flight may still take this long.
+/// Reports that the daemon is stopping and that commands in flight get `drain` to complete.
 pub(super) fn stopping(drain: Duration) {
     let status = format!("stopping: commands in flight have {} s to end", drain.as_secs());
     post(&[NotifyState::Stopping, NotifyState::Status(&status)]);
 }
 
-/// Sends signs of life from now on, if the manager wants some: as long as every reactor answers. It has
-/// a thread of its own, because the control plane may wait for a drive or a name for longer than that.
+/// Sends keep-alive messages while every reactor responds, if the service manager requests them.
+///
+/// A dedicated thread sends them, because the control plane may wait longer than the watchdog
+/// timeout for a drive or a name lookup.
 pub(super) fn watch(reactors: Vec<Sender>) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let every = patience / SIGNS;
@@ -87,25 +91,25 @@ pub(super) fn watch(reactors: Vec<Sender>) {
     }
 }
 
-/// Waits until every reactor has read its mailbox, for ever if one does not; false if one has ended.
+/// Waits until every reactor has read its mailbox, forever if one does not; false if one has ended.
 fn all_turn(reactors: &[Sender]) -> bool {
     let ask = |reactor: &Sender| {
         let (reply, answer) = oneshot::channel();
         reactor.send(Message::Counts(reply));
         answer
     };
-    // All at once: they answer at the same time.
+    // All requests are sent first, so that the reactors answer concurrently.
     let answers: Vec<_> = reactors.iter().map(ask).collect();
     answers.into_iter().all(|answer| answer.blocking_recv().is_ok())
 }
 
-/// A status is one line of the protocol: nothing in it may begin another.
+/// Converts a status to one line of the protocol, so that no part of it begins another line.
 fn one_line(status: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     status.chars().map(plain).take(STATUS_MAX).collect()
 }
 
-/// Has the thread send it.
+/// Passes a message to the sending thread.
 fn post(states: &[NotifyState<'_>]) {
     let Some(messages) = MESSAGES.get() else { return };
     let message = states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -139,7 +143,7 @@ mod tests {
         }
     }
 
-    /// One that hangs holds the sign of life back, however lively the others are; one that ended does not.
+    /// A hung reactor stops the keep-alive messages even if the others run; one that ended, too.
     #[test]
     fn a_reactor_that_does_not_turn_holds_the_sign_back() {
         let (first, lively) = mailbox().unwrap();
@@ -153,7 +157,7 @@ mod tests {
         });
         for _ in 0..3 {
             answer_one(&lively);
-            // It has answered, and yet nothing is told: the other has not.
+            // This reactor has answered, but the other one has not: no message yet.
             assert!(told.try_recv().is_err());
             answer_one(&hung);
             told.recv().unwrap();

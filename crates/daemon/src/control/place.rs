@@ -1,17 +1,19 @@
-//! Which reactor serves a connection.
+//! Choice of the reactor that serves a connection.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use crate::reactor::Load;
 
-/// The reactor a new connection goes to: the one with the fewest connections among those on the
-/// NUMA node its packets arrive at, unless that node is clearly busier than the rest.
+/// Chooses the reactor for a new connection.
 ///
-/// Where `number` says that it is an I/O queue, only such are counted: it may never move again, and admin
-/// queues are no load. Among equals queue 1 goes to the second reactor, and so on. Hosts use queue `i + 1` on
-/// their CPU `i`: one on this machine then has the first CPU while the target works on the second.
-/// docs/design/rdma-speed.md has both ways measured.
+/// It is the reactor with the fewest connections on the NUMA node where the packets arrive, unless
+/// that node is clearly busier than the rest.
+///
+/// If `number` identifies an I/O queue, only I/O queues count: the queue may never move again, and
+/// admin queues are no load. Among equals, queue 1 goes to the second reactor, and so on. Hosts use
+/// queue `i + 1` on their CPU `i`. A host on this machine therefore uses the first CPU while the
+/// target works on the second. docs/design/rdma-speed.md contains measurements of both orders.
 pub(crate) fn place(
     loads: &[Load],
     nodes: &[Option<usize>],
@@ -37,7 +39,7 @@ pub(crate) fn place(
     }
 }
 
-/// A move that evens out the I/O queues, `(from, to)`, if one is worth it.
+/// Returns a move `(from, to)` that evens out the I/O queues, if one is worthwhile.
 pub(crate) fn rebalance(loads: &[Load]) -> Option<(usize, usize)> {
     let queues = |index: &usize| loads[*index].io_queues.load(Ordering::Relaxed);
     let most = (0..loads.len()).max_by_key(queues)?;
@@ -45,7 +47,7 @@ pub(crate) fn rebalance(loads: &[Load]) -> Option<(usize, usize)> {
     (queues(&most) >= queues(&least) + 2).then_some((most, least))
 }
 
-/// The NUMA node of a CPU, if the machine says.
+/// Returns the NUMA node of a CPU, if the system reports one.
 pub(crate) fn node_of(cpu: usize) -> Option<usize> {
     node_in(Path::new("/sys/devices/system/cpu"), cpu)
 }

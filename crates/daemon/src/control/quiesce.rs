@@ -1,11 +1,12 @@
-//! Waits until the commands of what was removed have ended, so that nobody is told that it is gone
-//! before.
+//! Waits for the commands of removed items.
+//!
+//! No caller is notified of a removal before these commands have ended.
 //!
 //! ```text
-//!   change --> Quiescing --track--> Removal --ended--> the caller is answered
+//!   change --> Quiescing --track--> Removal --ended--> the caller gets its answer
 //!                                      |
-//!                                      '--> OpenRemovals: until its commands have ended, whoever
-//!                                           asked stops waiting or not
+//!                                      '--> OpenRemovals: until its commands have ended, even
+//!                                           if the caller stops waiting
 //! ```
 
 use std::collections::BTreeSet;
@@ -19,28 +20,30 @@ use tokio::time::{Instant, sleep};
 
 use crate::reactor::mailbox::{Message, Sender};
 
-/// How long the caller of a removal waits at most beyond what the devices may take.
+/// Wait of a removal's caller beyond the devices' quiesce bound, at most.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long the caller of a removal waits at most: less than a caller of the API waits for any
-/// answer, so that it gets this one.
+/// Longest wait of a removal's caller.
+///
+/// It is shorter than the wait of an API caller for any answer, so that the caller receives this
+/// answer.
 pub(crate) const LONGEST_REMOVAL: Duration = Duration::from_secs(55);
 
-/// Between two looks whether controllers are quiet.
+/// Interval between checks whether controllers are quiet.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What has to end before a removal is complete.
+/// Work that has to end before a removal is complete.
 #[derive(Debug, Default)]
 pub(crate) struct Quiescing {
     controllers: Vec<Quiesce>,
-    /// Answers of reactors: the commands of removed namespaces have ended.
+    /// Replies of reactors: the commands of removed namespaces have ended.
     namespaces: Vec<oneshot::Receiver<()>>,
-    /// Devices that close.
+    /// Devices that are closing.
     devices: Vec<JoinHandle<()>>,
     bound: Duration,
 }
 
-/// A removal that was made, and whose commands end.
+/// A removal that was applied and whose commands are ending.
 #[derive(Debug, Clone)]
 pub(crate) struct Removal {
     controllers: Arc<[Quiesce]>,
@@ -48,14 +51,14 @@ pub(crate) struct Removal {
     bound: Duration,
 }
 
-/// What a removal waits for.
+/// Stage of a removal: the next thing that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// Commands of namespaces.
     Namespaces,
     /// Commands of controllers.
     Controllers,
-    /// Devices that close, which no command uses any more.
+    /// Devices that are closing; no command uses them any more.
     Devices,
     /// Nothing.
     Ended,
@@ -65,7 +68,7 @@ enum Stage {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OpenRemovals(Arc<Mutex<Vec<Removal>>>);
 
-/// What had not ended in time.
+/// Error: the commands of a removal have not ended in time.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "commands of what was removed have not ended after {} s{}: the change is made, but a write of before may still \
@@ -79,23 +82,23 @@ pub(crate) struct StillBusy {
 }
 
 impl Quiescing {
-    /// Of a change of the target; devices may take `bound` for a command.
+    /// Creates it for a change of the target; a device needs at most `bound` for a command.
     pub(super) fn of(changes: &Changes, reactors: &[Sender], bound: Duration) -> Self {
         let namespaces = settled(&changes.retired, reactors);
         Self { controllers: changes.quiescing.clone(), namespaces, devices: Vec::new(), bound }
     }
 
-    /// Of one connection that was ended.
+    /// Creates it for one connection that was ended.
     pub(super) fn of_connection(quiesce: Option<Quiesce>, bound: Duration) -> Self {
         Self { controllers: quiesce.into_iter().collect(), bound, ..Self::default() }
     }
 
-    /// A device that closes when its last command has ended.
+    /// Adds a device that closes when its last command has ended.
     pub(super) fn add_device(&mut self, closes: JoinHandle<()>) {
         self.devices.push(closes);
     }
 
-    /// Keeps the removal among the open ones until its commands have ended.
+    /// Keeps the removal in the list of open removals until its commands have ended.
     pub(super) fn track(self, open: &OpenRemovals) -> Removal {
         let Self { controllers, namespaces, devices, bound } = self;
         let controllers: Arc<[Quiesce]> = controllers.into();
@@ -123,10 +126,10 @@ impl Quiescing {
 }
 
 impl Removal {
-    /// Waits until all of it has ended.
+    /// Waits until the whole removal has ended.
     ///
     /// # Errors
-    /// It takes longer than the devices should.
+    /// The removal takes longer than its devices should.
     pub(crate) async fn ended(self) -> Result<(), StillBusy> {
         self.reaches(Stage::Ended).await
     }
@@ -135,7 +138,7 @@ impl Removal {
         let (begin, limit) = (Instant::now(), (self.bound + GRACE).min(LONGEST_REMOVAL));
         let ended = self.stage.wait_for(|stage| *stage >= wanted);
         if tokio::time::timeout(limit, ended).await.is_ok() {
-            // An error is the end of the daemon, whose reactors have no commands.
+            // An error means that the daemon is ending; its reactors have no commands.
             return Ok(());
         }
         let busy = self.controllers.iter().filter(|controller| !controller.is_quiet());
@@ -145,16 +148,16 @@ impl Removal {
 }
 
 impl OpenRemovals {
-    /// How many wait for commands of namespaces.
+    /// Returns the number of removals that wait for commands of namespaces.
     pub(crate) fn of_namespaces(&self) -> usize {
         let list = self.list();
         list.iter().filter(|one| *one.stage.borrow() == Stage::Namespaces).count()
     }
 
-    /// Waits until the commands of all that are open now have ended.
+    /// Waits until the commands of all removals that are open now have ended.
     ///
     /// # Errors
-    /// One of them takes longer than its devices should.
+    /// A removal takes longer than its devices should.
     pub(crate) async fn commands_ended(&self) -> Result<(), StillBusy> {
         let open: Vec<Removal> = self.list().clone();
         for removal in open {
@@ -163,7 +166,7 @@ impl OpenRemovals {
         Ok(())
     }
 
-    /// The list, without those that have ended by now.
+    /// Locks the list and drops the removals that have ended.
     fn list(&self) -> MutexGuard<'_, Vec<Removal>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|one| *one.stage.borrow() != Stage::Ended);
@@ -171,7 +174,7 @@ impl OpenRemovals {
     }
 }
 
-/// Every reactor's answer that the commands for these namespaces have ended.
+/// Requests from every reactor a reply when the commands for these namespaces have ended.
 fn settled(retired: &[RetiredNamespace], reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
     if retired.is_empty() {
         return Vec::new();

@@ -1,15 +1,16 @@
-//! What runs, and the document that says so: the one place that changes either, for signals and the API
-//! alike.
+//! The running state and the document that describes it.
+//!
+//! This module is the only place that changes either, for signals and the API.
 //!
 //! ```text
-//!   file --read--.                               .--> refused: nothing has changed
+//!   file --read--.                               .--> rejected: nothing has changed
 //!                 v                             |
 //!   document --edit--> wanted --check as a file-+--> dry run: the differences
 //!      ^                                        |
-//!      '------------- takes its place <-- Server::reload, all or nothing
+//!      '--------------- replaced by <-- Server::reload, all or nothing
 //! ```
 //!
-//! When each of these is done is for [`changes`](super::changes) to say.
+//! [`changes`](super::changes) decides the order of these steps.
 
 use std::future::Future;
 use std::path::Path;
@@ -34,7 +35,7 @@ use super::wrong::{Wrong, warning};
 use crate::config::DeviceKind;
 use crate::config::loaded::Loaded;
 
-/// What runs, and the document that says so.
+/// The running daemon and the document that describes it.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Server,
@@ -43,24 +44,24 @@ pub(crate) struct Running {
     since: Instant,
     /// Number of changes since the start.
     changes: u64,
-    /// Tells this process's numbers from those of one before it.
+    /// Distinguishes this process's revisions from those of an earlier process.
     boot: u32,
 }
 
-/// Under what condition a change is to be made, and whether at all.
+/// Conditions for a change, and whether it is only a dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// The states that the caller has seen one of; any if not given.
+    /// Revisions that the caller accepts as the current one; any if `None`.
     pub(crate) seen: Option<Vec<String>>,
-    /// Only to look what would change.
+    /// Only reports the differences.
     pub(crate) dry_run: bool,
 }
 
-/// Something to be done with what runs.
+/// A function that runs on the running state.
 pub(crate) type Job =
     Box<dyn for<'a> FnOnce(&'a mut Running) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
 
-/// What is to be what runs, and what that would change.
+/// A checked config that is to run, and its differences from the running one.
 #[derive(Debug)]
 pub(super) struct Wanted {
     loaded: Loaded,
@@ -69,7 +70,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// As the API tells of it, with the state's number.
+    /// Converts it to the API's response, with the revision.
     pub(super) fn told(self, dry_run: bool, revision: String) -> Change {
         let Self { loaded, changes, pending_restart } = self;
         let warnings = loaded.config.warnings.iter();
@@ -79,7 +80,7 @@ impl Wanted {
 }
 
 impl Running {
-    /// Starts everything, with drives that `take` takes from the system. Hosts can connect when this returns.
+    /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -100,7 +101,7 @@ impl Running {
         })
     }
 
-    /// The line that tells scripts where hosts can connect.
+    /// Returns the line that tells scripts the addresses hosts can connect to.
     pub(super) fn ready_line(&self) -> String {
         self.server.ready_line()
     }
@@ -110,52 +111,52 @@ impl Running {
         &self.server
     }
 
-    /// The running daemon, for what changes nothing of the document.
+    /// The running daemon, for operations that leave the document unchanged.
     pub(super) fn server_mut(&mut self) -> &mut Server {
         &mut self.server
     }
 
-    /// What is wanted, and runs but for what is read at start only.
+    /// The desired state, which runs except for keys that are read only at start.
     pub(crate) fn document(&self) -> &Document {
         &self.document
     }
 
-    /// The state's number.
+    /// Returns the current revision.
     pub(crate) fn revision(&self) -> String {
         format!("{:08x}-{}", self.boot, self.changes)
     }
 
-    /// Ends it.
+    /// Stops the daemon.
     pub(super) async fn stop(self) {
         let timeout = self.server.config().drain_timeout;
         self.server.stop(timeout).await;
     }
 
-    /// Tries listeners again that wait, and has those wait that have ended.
+    /// Retries listeners that wait, and makes listeners that have ended wait.
     pub(super) async fn retry_listeners(&mut self) {
         if self.server.retry_listeners().await {
             notify::ready(&self.ready_line());
         }
     }
 
-    /// Gives what is counted to a recorder from now on.
+    /// Sends statistics to a recorder from now on.
     pub(super) async fn record_to(&mut self, recorder: Option<Recorder>) {
         self.server.record_to(recorder).await;
     }
 
-    /// Begins to read the file again, as SIGHUP asks.
+    /// Begins to read the file again after SIGHUP.
     pub(super) fn read_again(&self) -> JoinHandle<Checked> {
         notify::reloading();
         self.read()
     }
 
-    /// The file that was read for SIGHUP is wrong: nothing changes.
+    /// Reports that the file read after SIGHUP is invalid; nothing changes.
     pub(super) fn refuse_file(&self, wrong: &Wrong) {
         tracing::error!("the config is not reloaded, nothing changes:\n{wrong}");
         self.tell_refused();
     }
 
-    /// Makes what runs what was read from the file; it is logged why not.
+    /// Applies a config that was read from the file; logs the reason of a failure.
     pub(super) async fn take_file(&mut self, wanted: Wanted, groundwork: Groundwork) {
         let text = wanted.loaded.text.clone();
         let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayWait).await;
@@ -171,7 +172,7 @@ impl Running {
         }
     }
 
-    /// Says that the config is reloaded when the commands of what was removed have ended.
+    /// Reports a finished reload when the commands of removed items have ended.
     fn tell_when_ended(&self, Reloaded { summary, removal }: Reloaded) {
         let ready = self.ready_line();
         tokio::spawn(async move {
@@ -189,7 +190,7 @@ impl Running {
         notify::ready(&format!("{}; the config was not reloaded, see the log", self.ready_line()));
     }
 
-    /// Opens devices anew that are not what they were, with what stands on them; it is logged why not.
+    /// Reopens devices that have changed, with the devices layered on them; logs a failure.
     pub(super) async fn renew(&mut self, groundwork: Groundwork) {
         let config = self.server.config().clone();
         let before = self.server.identities();
@@ -207,19 +208,19 @@ impl Running {
         }
     }
 
-    /// Begins to read the file again, as the API asks.
+    /// Begins to read the file again for the API.
     ///
     /// # Errors
-    /// The state is not the one that was seen.
+    /// The current revision is not one that the caller accepts.
     pub(super) fn check_file(&self, wish: &Wish) -> Result<JoinHandle<Checked>, ApiError> {
         self.expect(wish)?;
         Ok(self.read())
     }
 
-    /// Begins to look whether what an edit of the document makes can be what runs.
+    /// Begins to check whether the result of an edit can run.
     ///
     /// # Errors
-    /// The state is not the one that was seen, or the edit refuses.
+    /// The current revision is not one that the caller accepts, or the edit is rejected.
     pub(super) fn check_edit(
         &self,
         wish: &Wish,
@@ -232,13 +233,13 @@ impl Running {
         Ok(spawn_blocking(move || Loaded::of(document, open).map_err(Wrong::Document)))
     }
 
-    /// In a thread: what it names may be on servers that do not answer.
+    /// Reads in a thread: the config may name files on servers that do not answer.
     fn read(&self) -> JoinHandle<Checked> {
         let (path, open) = (self.file.path().to_owned(), self.open_files());
         spawn_blocking(move || Loaded::read_again(&path, open).map_err(Wrong::File))
     }
 
-    /// What was checked, beside what runs.
+    /// Compares a checked config with the running one.
     pub(super) fn wanted(&self, loaded: Loaded) -> Wanted {
         Wanted {
             changes: self.document.differences(&loaded.document),
@@ -247,7 +248,9 @@ impl Running {
         }
     }
 
-    /// Begins what takes long of making this what runs, or what runs once more. `instead_of` was given up for it.
+    /// Begins the slow steps of applying `wanted`, or the running config again if it is `None`.
+    ///
+    /// `instead_of` was abandoned in favor of this change.
     pub(super) fn begin(&mut self, wanted: Option<&Wanted>, instead_of: Option<Begun>) -> Begun {
         match wanted {
             Some(wanted) => self.server.begin(&wanted.loaded.config, instead_of),
@@ -258,10 +261,12 @@ impl Running {
         }
     }
 
-    /// Makes what runs what the API wants: all of it, or nothing. The caller is told when what was removed has ended.
+    /// Applies a change of the API, all of it or nothing.
+    ///
+    /// The caller is answered when the commands of removed items have ended.
     ///
     /// # Errors
-    /// It cannot be on this machine; nothing has changed then.
+    /// The config cannot run on this machine; nothing has changed then.
     pub(super) async fn make(
         &mut self,
         wanted: Wanted,
@@ -289,18 +294,19 @@ impl Running {
         Ok((change, removal))
     }
 
-    /// Writes what runs to the file, with the UUIDs that are in force. With `force` even if somebody else has changed
-    /// the file.
+    /// Writes the running config to the file, with the UUIDs in force.
+    ///
+    /// `force` overwrites a file that was edited since it was last read.
     ///
     /// # Errors
-    /// The file has been changed or cannot be written; it is as it was then.
+    /// The file has been edited or cannot be written; it is unchanged then.
     pub(crate) fn save(&mut self, wish: &Wish, force: bool) -> Result<Saved, ApiError> {
         self.expect(wish)?;
         if wish.dry_run {
             let file = self.file.path().display().to_string();
             return Ok(Saved { file, previous: None, revision: self.revision() });
         }
-        // What hosts know disks by is kept, whatever these are called from then on.
+        // Hosts identify disks by UUID; saving it keeps that identity if the names change later.
         let document = with_uuids(&self.document, &self.server.identities());
         let previous = self.file.save(&document, force)?;
         self.server.pin_identities();
@@ -313,7 +319,7 @@ impl Running {
         })
     }
 
-    /// What runs, in short.
+    /// Returns a summary of the running state.
     pub(crate) async fn status(&self) -> Status {
         let counts = self.server.counts().await;
         let config = self.server.config();
@@ -340,7 +346,7 @@ impl Running {
         }
     }
 
-    /// What was counted.
+    /// Returns the statistics.
     pub(crate) async fn stats(&self) -> Stats {
         let sample = self.server.sample(false).await;
         let seconds = self.since.elapsed().as_secs_f64();
@@ -357,7 +363,7 @@ impl Running {
         }
     }
 
-    /// The state is one that the caller has seen, if it says so.
+    /// Checks that the current revision is one that the caller accepts, if the caller names any.
     fn expect(&self, wish: &Wish) -> Result<(), ApiError> {
         let now = self.revision();
         match &wish.seen {
@@ -370,7 +376,7 @@ impl Running {
         }
     }
 
-    /// Says what changed, and what may not be meant of what hosts know disks by.
+    /// Applies a config; returns the changes and warnings about namespace identities.
     async fn adopt(
         &mut self,
         loaded: Loaded,
@@ -395,7 +401,7 @@ impl Running {
         }
     }
 
-    /// File devices that are open.
+    /// Returns the file devices that are open.
     fn open_files(&self) -> Vec<FileConfig> {
         let files = self.server.config().devices.iter().filter_map(|device| match &device.kind {
             DeviceKind::File(file) => Some(file.clone()),

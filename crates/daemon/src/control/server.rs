@@ -1,4 +1,4 @@
-//! The running daemon: everything that lives from start to stop, and how it changes.
+//! The running daemon: everything that lives from start to stop, and its reloads.
 
 mod listeners;
 
@@ -37,17 +37,17 @@ pub(super) use listeners::NewListener;
 pub(crate) use listeners::RetryState;
 use listeners::Serving;
 
-/// How long drives may take to shut down at least, when the daemon stops.
+/// Minimum time that drives get to shut down when the daemon stops.
 pub(super) const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// How long what was written to files may take to get to the medium at least, when the daemon stops.
+/// Minimum time to flush written data to the medium of files when the daemon stops.
 const FLUSH: Duration = Duration::from_secs(60);
 
 /// The running daemon.
 #[derive(Debug)]
 pub(crate) struct Server {
     config: Config,
-    /// Read at start only, whatever the config says by now.
+    /// Keys that are read only at start, regardless of later configs.
     fixed: Fixed,
     limits: Limits,
     pacing: Pacing,
@@ -59,20 +59,20 @@ pub(crate) struct Server {
     devices: Devices,
     removals: OpenRemovals,
     listeners: BTreeMap<PortId, Serving>,
-    /// Rung when a listener is of no more use.
+    /// Notified when a listener has ended.
     listener_ended: Arc<Notify>,
     rdma: Arc<Rdma>,
     next_port: u16,
-    /// What to call devices and listeners in statistics.
+    /// Names of devices and listeners in statistics.
     labels: Labels,
     recorder: Option<Recorder>,
-    /// Who has commands followed.
+    /// The trace session, if a caller traces commands.
     pub(super) tracing: Tracing,
-    /// What SIGUSR1 last showed.
+    /// The sample that the last SIGUSR1 logged.
     shown: Option<Sample>,
 }
 
-/// What is read at start only, as it was then.
+/// Values, at start, of keys that are read only then.
 #[derive(Debug)]
 struct Fixed {
     reactors: Vec<usize>,
@@ -82,12 +82,12 @@ struct Fixed {
     api: Option<Api>,
 }
 
-/// What became of a reload.
+/// Result of a reload.
 #[derive(Debug)]
 pub(super) struct Reloaded {
-    /// What changed.
+    /// Summary of the changes.
     pub(super) summary: String,
-    /// What has to end before anybody is told so.
+    /// Commands that have to end before the reload is reported.
     pub(super) removal: Removal,
 }
 
@@ -99,7 +99,7 @@ struct Pacing {
 }
 
 impl Server {
-    /// Starts everything, with drives that `take` takes from the system. Hosts can connect when this returns.
+    /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
     pub(super) async fn start(config: Config, take: Take) -> anyhow::Result<Self> {
         let limits = &config.limits;
         tracing::info!("{limits}");
@@ -159,19 +159,21 @@ impl Server {
         Ok(server)
     }
 
-    /// Begins what takes long of a reload, for [`reload`](Self::reload). Everything goes on meanwhile.
-    /// `instead_of` was given up for it.
+    /// Begins the slow steps of a reload, for [`reload`](Self::reload).
+    ///
+    /// The daemon keeps serving while they run. `instead_of` was abandoned in favor of this reload.
     pub(super) fn begin(&mut self, config: &Config, instead_of: Option<Begun>) -> Begun {
         self.devices.begin(&config.devices, &self.reactors.senders, instead_of)
     }
 
-    /// Waits until what was opened for a change that is not made is closed again.
+    /// Waits until devices that were opened for a rejected change are closed.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         self.devices.settled()
     }
 
-    /// Changes what runs to what `config` wants, or nothing at all. Says what changed; commands of what was removed may
-    /// still be with devices then.
+    /// Applies `config`, all of it or nothing, and returns a summary of the changes.
+    ///
+    /// Commands of removed items may still be at devices when this returns.
     pub(super) async fn reload(
         &mut self,
         config: Config,
@@ -192,7 +194,7 @@ impl Server {
         self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config, listeners).await?;
-        // From here on whatever fails is undone.
+        // From here on every failure is rolled back.
         let senders = &self.reactors.senders;
         let opened = match self.devices.prepare(&config.devices, groundwork, senders).await {
             Ok(opened) => opened,
@@ -228,7 +230,8 @@ impl Server {
         let gone = self.devices.commit(&config.devices, opened);
         let count_closed = gone.len();
         let senders = self.reactors.senders.clone();
-        // A device closes when its last command is done, which may take longer than the reload.
+        // A device closes when its last command has completed, which may take longer than the
+        // reload.
         quiescing.add_device(tokio::spawn(async move {
             for open in gone {
                 close(open, &senders).await;
@@ -253,19 +256,20 @@ impl Server {
         Ok(Reloaded { summary, removal: quiescing.track(&self.removals) })
     }
 
-    /// Begins to ask drives whose namespaces may have changed which of them have, if there are any; the answer is the
-    /// names of devices.
+    /// Asks drives whose namespaces may have changed which of them did.
+    ///
+    /// The thread returns the names of the devices. Without such drives the result is `None`.
     pub(super) fn look_at_drives(&self) -> Option<JoinHandle<Vec<String>>> {
         let suspects: Vec<Suspect> = self.devices.suspects();
         (!suspects.is_empty()).then(|| spawn_blocking(move || changed(suspects)))
     }
 
-    /// Has these devices opened anew by the next reload.
+    /// Makes the next reload reopen these devices.
     pub(super) fn outdate(&mut self, devices: &[String]) {
         self.devices.outdate(devices);
     }
 
-    /// The line that tells scripts where hosts can connect.
+    /// Returns the line that tells scripts the addresses hosts can connect to.
     pub(super) fn ready_line(&self) -> String {
         let mut line = String::from("ready");
         for url in self.urls() {
@@ -275,51 +279,51 @@ impl Server {
         line
     }
 
-    /// Where hosts can connect.
+    /// Returns the URLs that hosts can connect to.
     pub(super) fn urls(&self) -> Vec<String> {
         let all = self.listeners.values().filter(|one| one.listens());
         all.map(|one| url(one.wanted.fabric.name(), one.address())).collect()
     }
 
-    /// Identities of the namespaces that run.
+    /// Returns the identities of the running namespaces.
     pub(crate) fn identities(&self) -> Identities {
         identities(&self.config, &|name| self.devices.get(name).map(DeviceFacts::of))
     }
 
-    /// Keeps what hosts know the namespaces by in the config, as the document has it by now.
+    /// Copies the identities of the namespaces into the config, as they now are in the document.
     pub(super) fn pin_identities(&mut self) {
         let identities = self.identities();
         set_uuids(&mut self.config, &identities);
     }
 
-    /// Devices that are not there.
+    /// Returns the names of missing devices.
     pub(super) fn missing_devices(&self) -> Vec<String> {
         let missing = |name: &&String| self.devices.get(name).is_some_and(|it| it.device.is_gone());
         let names = self.config.devices.iter().map(|device| &device.name);
         names.filter(missing).cloned().collect()
     }
 
-    /// What is wanted, and runs but for what is read at start only.
+    /// The desired state, which runs except for keys that are read only at start.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Name of the policy in force.
+    /// Returns the name of the policy in force.
     pub(crate) fn policy(&self) -> &'static str {
         policy_name(&self.pacing.policy)
     }
 
-    /// How many reactors there are.
+    /// Returns the number of reactors.
     pub(super) fn reactors(&self) -> usize {
         self.reactors.senders.len()
     }
 
-    /// Every controller, those for discovery among them.
+    /// Returns every controller, including discovery controllers.
     pub(crate) fn controllers(&self) -> Vec<ControllerInfo> {
         self.target.controllers()
     }
 
-    /// Controllers, and changes of namespaces, that are made while commands of before have not ended.
+    /// Returns the number of removals, of controllers or namespaces, whose commands have not ended.
     pub(crate) fn departing(&self) -> usize {
         self.target.departing() + self.removals.of_namespaces()
     }
@@ -329,7 +333,9 @@ impl Server {
         &self.removals
     }
 
-    /// The listeners: number, what the config says, the address with the real port, and why one does not listen.
+    /// Iterates over the listeners: port ID, config, address with the actual port, and retry state.
+    ///
+    /// The retry state is `None` if the listener listens.
     pub(crate) fn listeners(
         &self,
     ) -> impl Iterator<Item = (PortId, &Listener, SocketAddr, Option<&RetryState>)> {
@@ -337,19 +343,19 @@ impl Server {
         all.map(|(port, one)| (*port, &one.wanted, one.address(), one.state.waiting()))
     }
 
-    /// What an open device is, and whether it is gone.
+    /// Returns the properties of an open device, and whether the device is missing.
     pub(crate) fn device(&self, name: &str) -> Option<(DeviceInfo, bool)> {
         let open = self.devices.get(name)?;
         Some((open.device.info().clone(), open.device.is_gone()))
     }
 
-    /// Where the policy in force stands, and what went through it on all reactors.
+    /// Returns the state of the policy in force and the counters of all reactors' pacers.
     pub(crate) async fn pacing(&self) -> (Snapshot, nvmeof_pacing::Counts) {
         let sample = self.sample(false).await;
         (sample.pacing, sample.paced())
     }
 
-    /// Every connection, with the number of its reactor.
+    /// Returns every connection with the number of its reactor.
     pub(crate) async fn roll(&self) -> Vec<(usize, Listed)> {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
@@ -359,15 +365,18 @@ impl Server {
         }
         let mut all = Vec::new();
         for (reactor, answer) in answers.into_iter().enumerate() {
-            // A reactor that has ended has none.
+            // A reactor that has ended has no connections.
             all.extend(answer.await.unwrap_or_default().into_iter().map(|one| (reactor, one)));
         }
         all
     }
 
-    /// Ends the connection of this name, if there is one: it is over when what this gives has ended.
+    /// Disconnects the connection with this ID, if it exists.
+    ///
+    /// Its commands have ended when the returned removal has.
     pub(crate) async fn dismiss(&self, id: u64) -> Option<Removal> {
-        // One that moves to another reactor meanwhile is in neither's hands: then it is asked for again.
+        // A connection that is moving to another reactor belongs to neither. The second pass finds
+        // it.
         for _ in 0..2 {
             for sender in &self.reactors.senders {
                 let (reply, answer) = oneshot::channel();
@@ -388,24 +397,24 @@ impl Server {
         &self.labels
     }
 
-    /// Every reactor's mailbox.
+    /// Returns the mailboxes of all reactors.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.reactors.senders.clone()
     }
 
-    /// Whether there is more than one reactor to spread queues over.
+    /// Returns true if there are several reactors to spread queues over.
     pub(super) fn spans_reactors(&self) -> bool {
         self.reactors.senders.len() > 1
     }
 
-    /// Moves one I/O queue from the busiest reactor to the idlest, if that evens them out.
+    /// Moves one I/O queue from the busiest reactor to the least busy one, if that evens them out.
     pub(super) fn rebalance(&self) {
         if let Some((from, to)) = rebalance(&self.reactors.loads) {
             self.reactors.senders[from].send(Message::MoveOne { to });
         }
     }
 
-    /// Logs what the daemon holds, on one line, and a table of what it counted.
+    /// Logs the daemon's resources on one line, and a table of its statistics.
     pub(super) async fn log_counts(&mut self) {
         let counts = self.counts().await;
         let target = self.target.counts();
@@ -428,13 +437,13 @@ impl Server {
         self.shown = Some(sample);
     }
 
-    /// Gives what is counted to a recorder from now on.
+    /// Sends statistics to a recorder from now on.
     pub(super) async fn record_to(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
         self.record().await;
     }
 
-    /// Whether anybody records.
+    /// Returns true if a recorder is active.
     pub(super) fn records(&self) -> bool {
         self.recorder.is_some()
     }
@@ -451,12 +460,12 @@ impl Server {
         self.recorder = self.recorder.take().filter(Recorder::is_live);
     }
 
-    /// Tells every reactor the same.
+    /// Sends the same message to every reactor.
     pub(super) fn tell(&self, message: impl Fn() -> Message) {
         self.reactors.senders.iter().for_each(|sender| sender.send(message()));
     }
 
-    /// What is counted, for Prometheus.
+    /// Collects the metrics for Prometheus.
     pub(super) async fn scrape(&self) -> Scrape {
         let mapped = self.pool.stats().mapped;
         Scrape {
@@ -480,7 +489,7 @@ impl Server {
         }
     }
 
-    /// What every reactor says, asked all at once.
+    /// Collects a sample; all reactors are asked concurrently.
     pub(super) async fn sample(&self, recorder: bool) -> Sample {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
@@ -490,7 +499,7 @@ impl Server {
         }
         let mut reactors = Vec::new();
         for answer in answers {
-            // A reactor that has ended has nothing more to say.
+            // A reactor that has ended has nothing to report.
             reactors.push(answer.await.unwrap_or_default());
         }
         let pacing = self.pacing.shared.snapshot();
@@ -498,7 +507,7 @@ impl Server {
         Sample { policy: policy_name(&self.pacing.policy), pacing, reactors, tenants }
     }
 
-    /// What the devices and listeners of `config` are called.
+    /// Returns the names of the devices and listeners of `config`.
     fn labels_of(&self, config: &Config) -> Labels {
         let mut labels = Labels::default();
         for (port, serving) in &self.listeners {
@@ -516,7 +525,7 @@ impl Server {
         labels
     }
 
-    /// What all reactors hold.
+    /// Returns the resources that all reactors hold.
     pub(super) async fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for sender in &self.reactors.senders {
@@ -529,7 +538,7 @@ impl Server {
         sum
     }
 
-    /// Stops accepting, lets commands in flight end for at most `timeout`, closes everything.
+    /// Stops accepting, drains commands in flight for at most `timeout`, and closes everything.
     pub(super) async fn stop(mut self, timeout: Duration) {
         self.listeners.clear();
         let mut drained = Vec::new();
@@ -583,7 +592,7 @@ impl Server {
         tracing::info!("stopped");
     }
 
-    /// The policy of `config`, if it is another than the one in force and can take its place.
+    /// Returns the policy of `config` if it differs from the policy in force and can replace it.
     fn other_pacing(&self, config: &Config) -> anyhow::Result<Option<Pacing>> {
         if self.pacing.policy == config.pacing || !self.may_change_pacing(config) {
             return Ok(None);
@@ -591,19 +600,22 @@ impl Server {
         Pacing::new(&config.pacing, &self.limits).map(Some)
     }
 
-    /// What a policy may be set to depends on the limits: with others than those that run it was
-    /// checked against the wrong ones.
+    /// Returns true if the limits of `config` are those that run.
+    ///
+    /// The valid values of a policy depend on the limits. With other limits the policy was checked
+    /// against the wrong ones.
     fn may_change_pacing(&self, config: &Config) -> bool {
         config.limits.pacing() == self.limits.pacing()
     }
 
-    /// Puts another policy in force on every reactor, while they serve. Says what happened; after a
-    /// failure the caller goes [back](Self::back_to).
+    /// Switches every reactor to another policy while it serves, and returns a description.
+    ///
+    /// After a failure the caller calls [`back_to`](Self::back_to).
     async fn set_pacing(&mut self, pacing: Pacing) -> anyhow::Result<String> {
         let (from, to) = (policy_name(&self.pacing.policy), policy_name(&pacing.policy));
         let sent = self.send_pacing(&pacing.shared).await;
         self.pacing = pacing;
-        // With limits that were derived together no command can be too large.
+        // The limits were derived together, so no command can be too large.
         sent.with_context(|| format!("policy \"{to}\" cannot be put in force"))?;
         Ok(if from == to {
             format!(", policy \"{to}\" has other parameters")
@@ -612,7 +624,7 @@ impl Server {
         })
     }
 
-    /// Puts the policy that was in force in force again, if another is by now.
+    /// Restores the previous policy, if another one is in force.
     async fn back_to(&mut self, before: &PolicyConfig) {
         if self.pacing.policy == *before {
             return;
@@ -647,7 +659,7 @@ impl Server {
         outcome
     }
 
-    /// Tells every reactor the weights and limits of hosts and devices.
+    /// Sends every reactor the weights and limits of hosts and devices.
     fn send_shares(&mut self, config: &Config) {
         self.target.limit_hosts(host_rules(config));
         let device = |name: &str| self.devices.get(name).map(|open| open.id);
@@ -657,7 +669,7 @@ impl Server {
         }
     }
 
-    /// Keys that are read at start only and differ in `config` from what runs.
+    /// Returns the keys read only at start whose values in `config` differ from the running ones.
     pub(super) fn fixed_differences(&self, config: &Config) -> Vec<String> {
         let now = &self.fixed;
         let mut differ = Vec::new();
@@ -685,7 +697,7 @@ impl Pacing {
     }
 }
 
-/// Waits for the reactors' threads. Each ends when its devices have answered for what they were asked.
+/// Waits for the reactors' threads. A thread ends when its devices have completed all operations.
 fn join(threads: Vec<Handle>) {
     for handle in threads {
         if handle.thread.join().is_err() {
@@ -694,7 +706,7 @@ fn join(threads: Vec<Handle>) {
     }
 }
 
-/// Whether a thread ends in time.
+/// Returns true if a thread ends in time.
 async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
     tokio::time::timeout(limit, thread).await.is_ok()
 }
@@ -741,8 +753,10 @@ fn start_reactors(
     Ok((threads, reactors))
 }
 
-/// Every reactor's part of a policy. All are made before the first is used: whoever came late would
-/// find less of what there is to share out.
+/// Returns every reactor's part of a policy.
+///
+/// All parts are created before the first one is used: a part created later would find less left to
+/// share.
 fn parts(shared: &Shared, senders: &[Sender]) -> impl Iterator<Item = Parts> + use<> {
     let parts: Vec<_> = senders
         .iter()

@@ -1,13 +1,13 @@
-//! Statistics: one sample of all reactors, with the names that people know things by.
+//! Statistics: samples of all reactors, with the names of hosts, devices and listeners.
 //!
-//! | file | what |
+//! | module | contents |
 //! |---|---|
 //! | `json` | a sample as JSON lines |
-//! | `live` | a sample for whoever draws it |
-//! | `metrics` | a sample as Prometheus reads it |
+//! | `live` | a sample for displays |
+//! | `metrics` | a sample for Prometheus |
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
-//! | `tenants` | what hosts and namespaces have of what they may have |
+//! | `tenants` | usage and limits of hosts and namespaces |
 
 mod json;
 mod live;
@@ -33,27 +33,27 @@ pub(super) use table::table;
 use tenants::limited;
 pub(super) use tenants::{TenantFigures, tenants};
 
-/// What all reactors said, at about the same time.
+/// Reports of all reactors, taken at about the same time.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample {
     /// Name of the policy in force.
     pub(super) policy: &'static str,
-    /// Where it stands.
+    /// State of the policy.
     pub(super) pacing: Snapshot,
-    /// One a reactor, in order.
+    /// One report per reactor, in order.
     pub(super) reactors: Vec<Report>,
-    /// Hosts that are connected, and namespaces that have limits.
+    /// Connected hosts, and namespaces that have limits.
     pub(super) tenants: Vec<TenantFigures>,
 }
 
 impl Sample {
-    /// What went through the pacers.
+    /// Returns the sum of the pacers' counters.
     pub(super) fn paced(&self) -> nvmeof_pacing::Counts {
         total(&self.reactors).pacer
     }
 }
 
-/// What devices and listeners are called.
+/// Names of devices and listeners.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Labels {
     devices: BTreeMap<u32, DeviceLabel>,
@@ -68,7 +68,7 @@ struct DeviceLabel {
 }
 
 impl Labels {
-    /// A device, and the namespace before it if there is one: its subsystem and its number.
+    /// Adds a device with the subsystem and number of the namespace that it backs, if there is one.
     pub(super) fn add_device(&mut self, id: DeviceId, name: &str, before: Option<(&str, u32)>) {
         let label = DeviceLabel {
             name: name.to_owned(),
@@ -78,12 +78,12 @@ impl Labels {
         self.devices.insert(id.0, label);
     }
 
-    /// A listener.
+    /// Adds a listener.
     pub(super) fn add_port(&mut self, id: PortId, url: String) {
         self.ports.insert(id, url);
     }
 
-    /// What a device is called.
+    /// Returns the name of a device.
     pub(super) fn device_name(&self, id: DeviceId) -> String {
         self.device(id).name
     }
@@ -98,7 +98,7 @@ impl Labels {
     }
 }
 
-/// Whose I/O a flow is: flows of the same name on different connections are one.
+/// Name of a flow. Flows with the same name on different connections are reported as one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct FlowName {
     subsystem: String,
@@ -123,7 +123,7 @@ impl FlowName {
     }
 }
 
-/// What was done for whom, by all reactors together.
+/// Adds up the counters of all reactors, by subsystem, host and device.
 fn done(reports: &[Report]) -> BTreeMap<Whose, Tally> {
     let mut sum = BTreeMap::new();
     for report in reports {
@@ -134,7 +134,7 @@ fn done(reports: &[Report]) -> BTreeMap<Whose, Tally> {
     sum
 }
 
-/// The figures of two flows together.
+/// Adds the figures of one flow to a sum.
 fn add_figures(sum: &mut FlowStats, more: &FlowStats) {
     sum.waiting += more.waiting;
     sum.in_flight += more.in_flight;
@@ -145,14 +145,16 @@ fn add_figures(sum: &mut FlowStats, more: &FlowStats) {
     sum.held += more.held;
 }
 
-/// Adds the figures of a flow to those of its name; to those of none if there are too many names.
+/// Adds the figures of a flow to those with its name.
+///
+/// If there are too many names, they go to the empty name.
 fn add_named(flows: &mut BTreeMap<FlowName, FlowStats>, name: FlowName, figures: &FlowStats) {
     let full = flows.len() >= NAMES_MAX && !flows.contains_key(&name);
     let name = if full { FlowName::default() } else { name };
     add_figures(flows.entry(name).or_default(), figures);
 }
 
-/// The reports of all reactors together; flows stay apart, and so do listeners and devices.
+/// Adds up the reports of all reactors; flows, listeners and devices stay separate.
 fn total(reports: &[Report]) -> Report {
     let mut sum = Report::default();
     for report in reports {
@@ -224,12 +226,12 @@ fn add_device(devices: &mut Vec<Device>, from: &Device) {
     }
 }
 
-/// `sum` over `count` to the nearest below; nothing where there was none.
+/// Returns `sum` divided by `count`, rounded down; `None` if `count` is 0.
 fn mean(sum: u64, count: u64) -> Option<u64> {
     sum.checked_div(count)
 }
 
-/// What happened on a reactor (or on all) since an earlier report.
+/// Changes on one reactor (or on all) since an earlier report.
 #[derive(Debug, Clone, Copy)]
 struct Interval<'a> {
     now: &'a Report,
@@ -237,7 +239,7 @@ struct Interval<'a> {
 }
 
 impl Interval<'_> {
-    /// Nanoseconds; 0 for the first report, which has nothing before it.
+    /// Returns its length in nanoseconds; 0 for the first report, which has no predecessor.
     fn nanos(&self) -> u64 {
         self.before.map_or(0, |before| self.now.at.saturating_sub(before.at))
     }
@@ -252,17 +254,17 @@ impl Interval<'_> {
         self.now.pacer.started.saturating_sub(before)
     }
 
-    /// Mean nanoseconds from one turn to the next.
+    /// Returns the mean nanoseconds from one turn to the next.
     fn poll_period(&self) -> Option<u64> {
         mean(self.nanos(), self.turns()).filter(|nanos| *nanos > 0)
     }
 
-    /// Mean nanoseconds from one start of an I/O to the next.
+    /// Returns the mean nanoseconds from one start of a command to the next.
     fn io_period(&self) -> Option<u64> {
         mean(self.nanos(), self.started()).filter(|nanos| *nanos > 0)
     }
 
-    /// I/O commands that ended at this listener, and the nanoseconds they took.
+    /// Returns the I/O commands that ended at this listener, and their total nanoseconds.
     fn latency(&self, port: &Port) -> (u64, u64) {
         let before = self.before.into_iter().flat_map(|before| &before.counters.ports);
         let before = before.into_iter().find(|before| before.id == port.id);
@@ -270,7 +272,7 @@ impl Interval<'_> {
         (port.ios.saturating_sub(ios), port.latency.saturating_sub(latency))
     }
 
-    /// Times of commands that ended at this listener.
+    /// Returns the times of commands that ended at this listener.
     fn latencies_at(&self, port: &Port) -> Latencies {
         let before = self.before.into_iter().flat_map(|before| &before.counters.ports);
         let before = before.into_iter().find(|before| before.id == port.id);
@@ -280,7 +282,7 @@ impl Interval<'_> {
         )
     }
 
-    /// Times of commands for this device.
+    /// Returns the times of commands for this device.
     fn latencies_of(&self, device: &Device) -> Latencies {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);
@@ -290,13 +292,13 @@ impl Interval<'_> {
         )
     }
 
-    /// How long the data of reads waited in memory until it had left.
+    /// Returns the wire delay: the time that the data of reads waited in memory until it was sent.
     fn wire_delay(&self) -> Histogram {
         let now = &self.now.counters.wire;
         self.before.map_or_else(|| (**now).clone(), |before| now.since(&before.counters.wire))
     }
 
-    /// Reads this device ended, and the nanoseconds they took.
+    /// Returns the reads that this device completed, and their total nanoseconds.
     fn reads(&self, device: &Device) -> (u64, u64) {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);

@@ -1,4 +1,4 @@
-//! What runs, for those who only look: metrics, and commands that are followed.
+//! Read-only access to the running state: metrics, and tracing of commands.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,20 +14,22 @@ use crate::clock;
 use crate::reactor::mailbox::Message;
 use crate::reactor::trace::{Filter, Life, TraceOrder};
 
-/// How much later than it should a following may end; then nobody is left who would end it: its caller was told that
-/// the daemon is busy, and the daemon began it all the same.
+/// Time after its planned end at which a trace session is ended anyway.
+///
+/// By then no caller is left to end it. The caller received the error that the daemon is busy, but
+/// the daemon began the session later.
 const LATE: Duration = Duration::from_secs(150);
 
-/// Who has commands followed: one at a time, as reactors know one filter.
+/// The trace session. Only one exists at a time, because reactors support one filter.
 #[derive(Debug, Default)]
 pub(super) struct Tracing {
-    /// And when it has to be over.
+    /// The current session and its deadline.
     now: Option<(Following, Instant)>,
     last: u64,
 }
 
 impl Tracing {
-    /// Begins one of so many seconds, unless there is one.
+    /// Begins a session of `seconds`, unless one exists.
     fn begin(&mut self, seconds: u32, now: Instant) -> Option<Following> {
         if self.now.is_some() {
             return None;
@@ -42,7 +44,7 @@ impl Tracing {
         self.now.is_some_and(|(now, _)| now == following)
     }
 
-    /// Ends this one; whether it was.
+    /// Ends this session; returns true if it was the current one.
     fn end(&mut self, following: Following) -> bool {
         let was = self.is(following);
         if was {
@@ -51,7 +53,7 @@ impl Tracing {
         was
     }
 
-    /// Ends one that should be over; whether there was one.
+    /// Ends an overdue session; returns true if there was one.
     fn end_overdue(&mut self, now: Instant) -> bool {
         let overdue = self.now.is_some_and(|(_, until)| now >= until);
         if overdue {
@@ -61,11 +63,11 @@ impl Tracing {
     }
 }
 
-/// Names one time of following commands; whoever holds an old one ends nobody else's.
+/// ID of a trace session. An old ID cannot end a later session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Following(u64);
 
-/// Commands that were followed, and how many more there was no room for.
+/// Traced commands, and the number of commands that did not fit.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     pub(crate) commands: Vec<TracedCommand>,
@@ -73,15 +75,15 @@ pub(crate) struct Followed {
 }
 
 impl Running {
-    /// What is counted, for Prometheus.
+    /// Collects the metrics for Prometheus.
     pub(crate) async fn scrape(&mut self) -> Scrape {
         self.server_mut().scrape().await
     }
 
-    /// Has commands followed until [`Self::unfollow`].
+    /// Traces commands until [`Self::unfollow`].
     ///
     /// # Errors
-    /// Somebody else has, or a name is none.
+    /// Another caller is tracing, or a name is invalid.
     pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<Following, ApiError> {
         let filter = filter(wanted)?;
         let server = self.server_mut();
@@ -94,7 +96,7 @@ impl Running {
         Ok(following)
     }
 
-    /// The commands that have ended since the last time.
+    /// Returns the commands that have ended since the last call.
     pub(crate) async fn followed(&mut self, following: Following) -> Followed {
         let server = self.server_mut();
         let mut all = Followed::default();
@@ -111,7 +113,7 @@ impl Running {
         let boot = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
         let boot = boot.saturating_sub(clock::now() / 1000);
         for (reactor, answer) in answers.into_iter().enumerate() {
-            // A reactor that has ended has nothing more to say.
+            // A reactor that has ended has nothing to report.
             let lives = answer.await.unwrap_or_default();
             all.left_out += lives.left_out;
             let told = lives.lives.into_iter();
@@ -121,7 +123,7 @@ impl Running {
         all
     }
 
-    /// Ends it; what was followed and not read is forgotten.
+    /// Ends the session; traced commands that were not read are discarded.
     pub(crate) fn unfollow(&mut self, following: Following) {
         let server = self.server_mut();
         if server.tracing.end(following) {
@@ -129,7 +131,7 @@ impl Running {
         }
     }
 
-    /// Ends one that nobody ends.
+    /// Ends a session that its caller did not end.
     pub(super) fn end_overdue_following(&mut self) {
         let server = self.server_mut();
         if server.tracing.end_overdue(Instant::now()) {
@@ -139,7 +141,7 @@ impl Running {
     }
 }
 
-/// As reactors take it.
+/// Converts a request to the filter of the reactors.
 fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
     let name = |field: &str, name: &Option<String>| {
         let parsed = name.as_deref().map(Nqn::relaxed).transpose();
@@ -154,7 +156,9 @@ fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
     })
 }
 
-/// As callers take it; `boot` is when the reactors' clock began, in microseconds since 1970.
+/// Converts a traced command to the API's type.
+///
+/// `boot` is the start of the reactors' clock, in microseconds since 1970.
 fn told_of(life: &Life, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
     let begin = life.arrived;
     let state = |step: &crate::reactor::trace::Step| TracedState {

@@ -1,7 +1,8 @@
 //! The threads of the control plane: one for its loop, and *workers* for calls that block.
 //!
-//! All workers start before anything is served. A change or a stop therefore needs no new thread: a limit of threads
-//! (TasksMax=, the pids limit of a container, RLIMIT_NPROC) that is reached later stops neither.
+//! All workers start before the daemon serves anything, so a change or a stop needs no new thread.
+//! If the process reaches a thread limit later (TasksMax=, the pids limit of a container,
+//! RLIMIT_NPROC), changes and stops still work.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,22 +11,26 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
-/// Workers that are started beforehand. One change is made at a time; the others wait for what hangs.
+/// Workers that start in advance.
+///
+/// The daemon makes one change at a time; the remaining workers wait for calls that hang.
 const WORKERS: usize = 8;
-/// Workers at most. More than [`WORKERS`] are started only while all wait; where that fails, a call waits for one of
-/// them.
+/// Maximum number of workers.
+///
+/// Workers beyond [`WORKERS`] start only while all others wait. If a start fails, the call waits
+/// for a free worker.
 const WORKERS_MAX: usize = 64;
-/// How long workers wait for work: for ever, but in a form that can be added to a time.
+/// Time that idle workers stay: practically forever, but small enough to be added to a time.
 const KEEP_ALIVE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// How long all workers may take to start.
+/// Longest time until all workers have started.
 const START: Duration = Duration::from_secs(10);
-/// What to do about a limit.
+/// Remedy for a thread limit that is too low.
 const RAISE: &str = "raise the limit of threads (TasksMax= of the unit, the pids limit of the container, ulimit -u)";
 
-/// The runtime of the control plane, with its workers.
+/// Creates the runtime of the control plane, with its workers.
 ///
 /// # Errors
-/// A thread cannot be started, and what to do.
+/// A thread cannot be started; the error names the remedy.
 pub(super) fn runtime() -> anyhow::Result<Runtime> {
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -38,7 +43,7 @@ pub(super) fn runtime() -> anyhow::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Has so many workers there at the same time.
+/// Makes [`WORKERS`] workers exist at the same time.
 fn start_workers(runtime: &Runtime) -> anyhow::Result<()> {
     // The runtime panics if it has no worker at all.
     let one = std::thread::Builder::new().spawn(|| ());
@@ -48,11 +53,11 @@ fn start_workers(runtime: &Runtime) -> anyhow::Result<()> {
     for _ in 0..WORKERS {
         let (arrive, all_there) = (arrive.clone(), Arc::clone(&all_there));
         runtime.spawn_blocking(move || {
-            // There is room for all.
+            // The channel has room for all.
             let _ = arrive.try_send(());
             let (released, changed) = &*all_there;
             let released = released.lock().unwrap_or_else(PoisonError::into_inner);
-            // As long as it waits here, the next one needs a thread of its own.
+            // While this worker waits here, the next task needs another thread.
             drop(changed.wait_while(released, |released| !*released));
         });
     }
@@ -74,7 +79,9 @@ fn start_workers(runtime: &Runtime) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Threads of this process with the name of workers, which those of other tests do not have.
+    /// Returns the number of worker threads.
+    ///
+    /// They have a name that threads of other tests do not have.
     fn workers() -> usize {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = threads.flat_map(|one| std::fs::read_to_string(one.path().join("comm")));

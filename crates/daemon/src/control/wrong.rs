@@ -1,4 +1,4 @@
-//! Configs that cannot be used, as the log and the API tell of them.
+//! Rejected configs, for the log and the API.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use nvmeof_api::{ApiError, ErrorKind};
 use crate::config::loaded::{Refused, place, without_lines};
 use crate::config::{ConfigError, Problem};
 
-/// Why something cannot be what runs.
+/// Reason why a config cannot run.
 #[derive(Debug)]
 pub(super) enum Wrong {
-    /// The document is refused.
+    /// The document is invalid.
     Document(Refused),
-    /// The file is.
+    /// The file is invalid.
     File(ConfigError),
-    /// It could not be looked at.
+    /// The check itself failed.
     NotLooked(String),
 }
 
 impl Wrong {
-    /// As the API says it.
+    /// Converts it to an API error.
     pub(super) fn told(&self) -> ApiError {
         match self {
             Self::Document(refused) => invalid(refused),
@@ -39,7 +39,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// A document's problems, without lines that nobody sees.
+/// Converts the problems of a document, without line numbers, because callers do not see its lines.
 fn invalid(refused: &Refused) -> ApiError {
     let one = |problem: &Problem| {
         let what = without_lines(&refused.text, &problem.what);
@@ -50,7 +50,7 @@ fn invalid(refused: &Refused) -> ApiError {
     all(refused.error.problems.iter().map(one))
 }
 
-/// A file's problems.
+/// Converts the problems of a file.
 fn in_file(error: &ConfigError) -> ApiError {
     let one = |problem: &Problem| {
         let mut place = problem.file.clone();
@@ -65,17 +65,17 @@ fn in_file(error: &ConfigError) -> ApiError {
     all(error.problems.iter().map(one))
 }
 
-/// The first of them, with the others in its wake.
+/// Returns the first problem, with the others attached to it.
 fn all(mut problems: impl Iterator<Item = ApiError>) -> ApiError {
     let first = problems.next();
-    // Whoever refuses says why.
+    // A rejection always names a problem.
     let mut first =
         first.unwrap_or_else(|| ApiError::new(ErrorKind::Invalid, "the config cannot be used"));
     first.more = problems.collect();
     first
 }
 
-/// What is allowed but probably not meant.
+/// Formats a warning about a setting that is allowed but probably unintended.
 pub(super) fn warning(text: &str, problem: &Problem) -> String {
     let place = place(text, problem);
     let what = without_lines(text, &problem.what);

@@ -1,4 +1,4 @@
-//! Handing drives over, and back.
+//! Binds drives to `vfio-pci` and returns them to the kernel.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nvmeof_core::pci::{Address, BindError, NVME_DRIVER, PciFunction, Plan, VFIO_
 use super::census::Census;
 use super::{Failure, Host, Output};
 
-/// Which drives.
+/// Arguments of `drives bind` and `drives unbind`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nvmeof-tgt drives bind 0000:61:00.0 0000:62:00.0\n  \
     nvmeof-tgt drives unbind S4YPNE0R800123\n\n\
@@ -18,29 +18,29 @@ pub struct Args {
     /// PCI addresses or serial numbers
     #[arg(required = true, value_name = "ADDR|SERIAL")]
     pub(super) drives: Vec<String>,
-    /// Show what would be written, and write nothing
+    /// Print the sysfs writes without making them
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Wait so long for programs that have a drive open, as udev has new ones for a moment
+    /// Maximum wait for programs that have a drive open, as udev briefly opens new ones
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub(super) wait: u16,
 }
 
-/// How often it is looked again whether programs are done with a drive.
+/// Interval between checks whether programs have closed a drive.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Why drives were not handed over.
+/// Refusal to bind or unbind drives.
 struct Refused {
     why: Failure,
-    /// Every reason may be over in a moment.
+    /// True if every reason may be transient.
     may_pass: bool,
 }
 
-/// What is in the way of drives, a line each.
+/// Reasons that block drives, one line each.
 #[derive(Default)]
 struct Reasons {
     lines: Vec<String>,
-    /// One of them does not go away by itself.
+    /// True if one of them is permanent.
     stays: bool,
 }
 
@@ -80,7 +80,8 @@ fn hand(
     }
 }
 
-/// What hands all that are named over; an error where one of them cannot be. `done` are those that an earlier try did.
+/// Plans the steps for all named drives; fails if one is refused. `done` lists drives of earlier
+/// attempts.
 fn plan_all(
     host: &Host,
     args: &Args,
@@ -117,7 +118,7 @@ fn plan_all(
     Ok(plans)
 }
 
-/// Follows plans, but those that are `done`, which each enters when it is, so that it is said once.
+/// Runs the plans that are not in `done`, and adds each to it, so that each is reported once.
 fn run_all(
     host: &Host,
     args: &Args,
@@ -157,7 +158,7 @@ impl Reasons {
         self.lines.push(error.to_string());
     }
 
-    /// An error that ends with what was done all the same.
+    /// Returns an error that ends with the work done despite it, unless there are no reasons.
     fn unless_none(self, end: &str) -> Result<(), Refused> {
         if self.lines.is_empty() {
             return Ok(());
@@ -167,13 +168,13 @@ impl Reasons {
 }
 
 impl<E: Into<Failure>> From<E> for Refused {
-    /// What has nothing to do with who uses a drive.
+    /// Converts an error that is unrelated to the users of a drive.
     fn from(why: E) -> Self {
         Self { why: why.into(), may_pass: false }
     }
 }
 
-/// Whether somebody other than us may have the drive until then.
+/// Returns true if another process can open the drive before the plan runs.
 fn takes(plan: &Plan) -> bool {
     plan.function.driver.as_deref() != Some(VFIO_DRIVER)
 }
@@ -185,8 +186,9 @@ fn unseen(address: Address) -> String {
     )
 }
 
-/// The functions that are named, each once. Drives that are bound for us are asked only where a serial number may be
-/// theirs.
+/// Finds the named functions, each once.
+///
+/// Drives on `vfio-pci` are queried only if a serial number may be theirs.
 fn find(host: &Host, names: &[String]) -> Result<(Census, Vec<PciFunction>), Failure> {
     let mut census = Census::read(host, false)?;
     let known = |census: &Census| names.iter().all(|name| census.find(host, name).is_ok());

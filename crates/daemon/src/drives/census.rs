@@ -9,24 +9,24 @@ use super::Host;
 /// A drive.
 #[derive(Debug)]
 pub(super) struct Drive {
-    /// What the system knows of it.
+    /// Properties that the system reports.
     pub(super) function: PciFunction,
-    /// Who uses it.
+    /// Users of the drive.
     pub(super) users: Vec<User>,
-    /// What it says of itself.
+    /// Properties that the drive reports.
     pub(super) says: Says,
 }
 
-/// What a drive says of itself.
+/// Properties that a drive reports about itself.
 #[derive(Debug)]
 pub(super) enum Says {
-    /// It has said so, to the kernel or to us.
+    /// Reported by the drive, through the kernel or to the VFIO driver.
     This(About),
-    /// Why it could not be asked.
+    /// Not available, for this reason.
     Nothing(String),
 }
 
-/// Which drive it is.
+/// Identity and namespaces of a drive.
 #[derive(Debug, Default)]
 pub(super) struct About {
     pub(super) model: Option<String>,
@@ -38,9 +38,9 @@ pub(super) struct About {
 /// A namespace.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Its identifier; the kernel does not tell.
+    /// Namespace ID; the kernel does not report it.
     pub(super) nsid: Option<u32>,
-    /// The kernel's block device.
+    /// Block device of the kernel.
     pub(super) device: Option<String>,
     pub(super) bytes: u64,
     pub(super) block_size: Option<u32>,
@@ -54,7 +54,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Reads what the system knows. With `ask`, drives that are bound for us and free are opened and asked.
+    /// Reads the system. With `ask`, it also opens and queries unused drives on `vfio-pci`.
     pub(super) fn read(host: &Host, ask: bool) -> anyhow::Result<Self> {
         let usage = Usage::read(&host.system)?;
         let drives = host.system.nvme_functions()?.into_iter().map(|function| {
@@ -65,7 +65,7 @@ impl Census {
         Ok(Self { drives: drives.collect(), usage })
     }
 
-    /// The one drive that a word of the command line names: an address, or a serial number.
+    /// Finds the one drive that a command-line argument names by address or serial number.
     pub(super) fn find(&self, host: &Host, name: &str) -> Result<PciFunction, String> {
         if let Ok(address) = name.parse::<Address>() {
             return host.system.function(address).ok_or_else(|| {
@@ -86,7 +86,8 @@ impl Census {
         }
     }
 
-    /// That no drive has this serial number, and which could not be asked.
+    /// Formats the error that no drive has this serial number, and lists drives that were not
+    /// queried.
     pub(super) fn nobody(&self, serial: &str) -> String {
         let mut text = format!("no drive says that its serial number is {serial}");
         for drive in &self.drives {
@@ -110,7 +111,7 @@ impl Drive {
         self.about()?.serial.as_deref()
     }
 
-    /// Bytes of all its namespaces.
+    /// Returns the bytes of all namespaces.
     pub(super) fn bytes(&self) -> Option<u64> {
         let about = self.about()?;
         Some(about.namespaces.iter().map(|space| space.bytes).sum())
@@ -147,13 +148,13 @@ fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> Says 
     }
 }
 
-/// Asks a drive that is free. That resets it.
+/// Queries an unused drive, which resets it.
 fn about(host: &Host, function: &PciFunction) -> Result<About, String> {
     let function = (host.open)(&function.address.to_string())?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| error.to_string())?;
     let nsids = controller.namespaces().map_err(|error| error.to_string())?;
-    // One that cannot be served has no size that counts.
+    // A namespace that cannot be served has no usable size.
     let spaces = nsids.iter().filter_map(|nsid| controller.namespace(*nsid).ok());
     let namespaces = spaces.map(|space| Space {
         nsid: Some(space.nsid),

@@ -1,7 +1,7 @@
-//! Format NVM and Sanitize: what cannot be undone.
+//! Format NVM and Sanitize, which cannot be undone.
 //!
-//! The drive is named by its serial number alone, as it says it itself when it is opened, so that no address that has
-//! come to mean another drive is ever what is erased.
+//! The serial number is the only way to name the drive, and the opened drive must report it. A PCI
+//! address that now belongs to another drive can therefore never select what is erased.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use nvmeof_wire::sanitize::SanitizeAction;
 use super::census::{Census, Says};
 use super::{Failure, Host, Output, size};
 
-/// How to format.
+/// Arguments of `drives format`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  nvmeof-tgt drives format --block-size 4096 --destroy-data S4YPNE0R800123\n  \
@@ -39,17 +39,17 @@ pub struct FormatArgs {
     /// Erase the data beyond recovery
     #[arg(long)]
     pub(super) secure_erase: Option<Erase>,
-    /// The namespace; has to be given where a drive has several
+    /// The namespace; required if the drive has several
     #[arg(long, value_name = "N")]
     pub(super) nsid: Option<u32>,
-    /// Do it: all data is lost
+    /// Proceed: all data is lost
     #[arg(long)]
     pub(super) destroy_data: bool,
     /// The drive's serial number
     pub(super) serial: String,
 }
 
-/// How to sanitize.
+/// Arguments of `drives sanitize`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     nvmeof-tgt drives sanitize --action crypto-erase --destroy-data S4YPNE0R800123\n\n\
@@ -57,31 +57,31 @@ pub struct FormatArgs {
     A sanitize that has begun goes on through resets and power cycles; the drive does nothing else until it is done.\n\
     Exit status: 0 done, 1 refused or failed, 2 the command line is wrong.")]
 pub struct SanitizeArgs {
-    /// How
+    /// Sanitize action
     #[arg(long)]
     pub(super) action: Action,
-    /// Do it: all data of all namespaces is lost
+    /// Proceed: all data of all namespaces is lost
     #[arg(long)]
     pub(super) destroy_data: bool,
     /// The drive's serial number
     pub(super) serial: String,
 }
 
-/// What else a format does.
+/// Secure erase settings of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Erase {
     /// Erases all user data
     UserData,
-    /// Throws the key away that the data is encrypted with
+    /// Discards the encryption key of the data
     Crypto,
 }
 
-/// Ways to sanitize.
+/// Sanitize actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Action {
     /// Erases all blocks by the medium's own means
     BlockErase,
-    /// Throws the key away that the data is encrypted with
+    /// Discards the encryption key of the data
     CryptoErase,
     /// Writes zeroes over all blocks, once
     Overwrite,
@@ -147,7 +147,7 @@ pub(super) fn sanitize(
     Ok(())
 }
 
-/// The one drive of this serial number, if it is bound for us and nobody uses it.
+/// Opens the one drive with this serial number, if it is on `vfio-pci` and unused.
 fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
     let census = Census::read(host, true)?;
     let named: Vec<_> = census.drives.iter().filter(|d| d.serial() == Some(serial)).collect();
@@ -174,7 +174,7 @@ fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
     }
     let function = (host.open)(&address.to_string()).map_err(anyhow::Error::msg)?;
     let controller = Controller::open(function, ControllerOptions::default())?;
-    // What is open now is ours alone; what was asked before might have been another.
+    // The opened function is exclusive; the one queried before may have been another drive.
     let now = &controller.identity().serial;
     if now != serial {
         refuse(format!("{address} has become another drive, {now}"))?;
@@ -182,7 +182,7 @@ fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
     Ok(controller)
 }
 
-/// Says of namespaces what they are.
+/// Prints the namespaces that will be lost.
 fn lost(drive: &Controller, nsids: &[u32], output: &mut Output<'_>) -> Result<(), Failure> {
     let identity = drive.identity();
     let name = format!("{} {} {}", drive.address(), identity.serial, identity.model);
@@ -198,7 +198,7 @@ fn lost(drive: &Controller, nsids: &[u32], output: &mut Output<'_>) -> Result<()
                     "  {name}, namespace {nsid}: {bytes} in blocks of {block} bytes"
                 )?;
             }
-            // It can be lost all the same.
+            // It can be lost nevertheless.
             Err(error) => writeln!(output.out, "  {name}: {error}")?,
         }
     }
@@ -212,7 +212,7 @@ fn confirmed(is_confirmed: bool) -> Result<(), Failure> {
     Err(Failure::Usage("nothing was done: with --destroy-data it is".to_owned()))
 }
 
-/// Runs what takes long, with a line of progress for people.
+/// Runs a long operation and prints its progress on a terminal.
 fn with_progress<E: std::error::Error + Send + Sync + 'static>(
     what: &str,
     output: &mut Output<'_>,
@@ -222,7 +222,7 @@ fn with_progress<E: std::error::Error + Send + Sync + 'static>(
     let result = work(&mut |percent| {
         if output.terminal && shown != Some(percent) {
             shown = Some(percent);
-            // Who looks on may have gone; the work goes on.
+            // The terminal may be closed; the operation continues.
             let _ =
                 write!(output.notes, "\r{what}: {percent} %").and_then(|()| output.notes.flush());
         }
@@ -233,7 +233,7 @@ fn with_progress<E: std::error::Error + Send + Sync + 'static>(
     Ok(result?)
 }
 
-/// The number of the format that is asked for.
+/// Returns the number of the requested LBA format.
 fn choose(formats: &[LbaFormat], args: &FormatArgs) -> Result<u8, Failure> {
     let list = || {
         let all = formats.iter().enumerate().filter(|(_, format)| format.lbads != 0);

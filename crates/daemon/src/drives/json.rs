@@ -1,4 +1,5 @@
-//! Drives for programs. A field changes its meaning, or goes, only with [`VERSION`]; fields may be added.
+//! Drives as JSON. Fields may be added; removing one or changing its meaning requires a new
+//! [`VERSION`].
 
 use nvmeof_core::pci::{Link, RootComplexLoad};
 use serde::Serialize;
@@ -6,10 +7,10 @@ use serde::Serialize;
 use super::census::{Drive, Says, Space};
 use super::list::Shown;
 
-/// Of the form.
+/// Version of the JSON format.
 const VERSION: u32 = 1;
 
-/// The text.
+/// Formats the drives as JSON.
 pub(super) fn text(shown: &Shown) -> anyhow::Result<String> {
     let drives = shown.census.drives.iter().enumerate().map(|(place, drive)| {
         let order = shown.order.iter().position(|other| *other == place);
@@ -161,7 +162,7 @@ impl JsonRootComplex {
     }
 }
 
-/// To a thousandth: a MB/s.
+/// Rounds to 0.001 GB/s (1 MB/s).
 fn rounded(gb_per_s: f64) -> f64 {
     (gb_per_s * 1000.0).round() / 1000.0
 }

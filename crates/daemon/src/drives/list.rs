@@ -7,28 +7,28 @@ use nvmeof_core::pci::{Capacities, Link, PciFunction, RootComplex, loads, order,
 use super::census::{Census, Drive, Says};
 use super::{Failure, Host, Output, json, size};
 
-/// What to list, and how.
+/// Arguments of `drives list`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nvmeof-tgt drives list\n  \
     nvmeof-tgt drives list --json --root-complex 0000:60=42.6\n\n\
     Drives that are bound to vfio-pci and that nobody uses are opened to ask for their names.\n\
     docs/drives.md tells what the columns and the JSON mean.")]
 pub struct Args {
-    /// For programs; docs/drives.md tells the fields
+    /// Write JSON; docs/drives.md documents the fields
     #[arg(long)]
     pub(super) json: bool,
-    /// In the order in which to take them for a stripe: round-robin over root complexes and adapters
+    /// Order for a stripe: round-robin over root complexes and adapters
     #[arg(long)]
     pub(super) round_robin: bool,
-    /// What a root complex carries, in GB/s of data; may be given several times
+    /// Capacity of a root complex, in GB/s of data; repeatable
     #[arg(long, value_name = "DDDD:BB=GB/s", value_parser = capacity)]
     pub(super) root_complex: Vec<(RootComplex, f64)>,
 }
 
-/// What there is to show.
+/// Data to print.
 pub(super) struct Shown {
     pub(super) census: Census,
-    /// Places in the census, in the order in which to take drives.
+    /// Indexes into the census, in the order for a stripe.
     pub(super) order: Vec<usize>,
     pub(super) loads: Vec<nvmeof_core::pci::RootComplexLoad>,
     pub(super) warnings: Vec<String>,
@@ -79,7 +79,7 @@ const COLUMNS: [&str; 12] = [
     "DRIVER", "IN USE",
 ];
 
-/// A line a drive, columns as wide as they need to be.
+/// Formats one line per drive, with columns as wide as required.
 fn table(shown: &Shown, round_robin: bool) -> String {
     let drives = &shown.census.drives;
     let mut rows = vec![COLUMNS.map(str::to_owned)];
@@ -98,7 +98,7 @@ fn table(shown: &Shown, round_robin: bool) -> String {
     for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(line, "{cell:width$}  ");
         }
         text += line.trim_end();
@@ -140,7 +140,7 @@ fn in_use(drive: &Drive) -> String {
     }
 }
 
-/// Reads `0000:60=42.6`.
+/// Parses a value like `0000:60=42.6`.
 fn capacity(text: &str) -> Result<(RootComplex, f64), String> {
     let form = "a root complex and GB/s, as 0000:60=42.6";
     let (root_complex, gb_per_s) = text.split_once('=').ok_or(form)?;

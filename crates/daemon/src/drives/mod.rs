@@ -1,12 +1,12 @@
-//! `nvmeof-tgt drives`: the machine's NVMe drives, and handing them to this program and back.
+//! `nvmeof-tgt drives`: lists the machine's NVMe drives, and binds and erases them.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `census` | all drives: what the system knows, and what bound drives say of themselves |
-//! | `list`, `json` | them as a table, and for programs |
-//! | `bind` | handing over, and back |
+//! | `census` | all drives, as the system and the bound drives themselves report them |
+//! | `list`, `json` | drives as a table and as JSON |
+//! | `bind` | binding to `vfio-pci`, and returning to the kernel |
 //! | `erase` | Format NVM and Sanitize |
-//! | `spread` | stripes whose members hang unevenly |
+//! | `spread` | stripes with unevenly distributed members |
 
 mod bind;
 mod census;
@@ -29,17 +29,17 @@ use nvmeof_core::nvme_driver::seam::Function;
 use nvmeof_core::pci::{Sysfs, System, Writes};
 use nvmeof_core::vfio;
 
-/// Exit status for a command line that is wrong.
+/// Exit status for an invalid command line.
 const EXIT_USAGE: u8 = 2;
 
-/// What to do with the drives.
+/// Subcommands of `drives`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show all NVMe drives: where they hang, how fast their links are, who uses them
+    /// Show all NVMe drives: their location, link speed and users
     List(list::Args),
-    /// Take drives from the kernel, for devices of type "nvme"; those in use are left alone
+    /// Bind drives for devices of type "nvme"; drives in use are not touched
     Bind(bind::Args),
-    /// Give drives back to the kernel
+    /// Return drives to the kernel
     Unbind(bind::Args),
     /// Format a namespace of a bound drive: all its data is lost
     Format(erase::FormatArgs),
@@ -47,7 +47,7 @@ pub enum Command {
     Sanitize(erase::SanitizeArgs),
 }
 
-/// Runs it. Exit status: 0 done, 1 refused or failed, 2 the command line is wrong.
+/// Runs a command. Exit status: 0 done, 1 refused or failed, 2 the command line is wrong.
 #[must_use]
 pub fn run(command: &Command) -> ExitCode {
     let host = Host::this();
@@ -73,34 +73,34 @@ pub fn run(command: &Command) -> ExitCode {
     }
 }
 
-/// The machine, or one that tests made up.
+/// The machine, or a fake of it in tests.
 struct Host {
     system: System,
     writes: Box<dyn Writes>,
-    /// Takes a function that is bound to `vfio-pci`.
+    /// Opens a function that is bound to `vfio-pci`.
     open: Box<Open>,
-    /// Loads a module of the kernel; whether that worked shows afterwards.
+    /// Loads a kernel module; later steps show whether that worked.
     load: fn(&str),
-    /// Lets time pass.
+    /// Waits for a duration.
     pause: Box<dyn Fn(Duration)>,
 }
 
 type Open = dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
 
-/// Where results and notes go.
+/// Outputs for results and notes.
 struct Output<'a> {
     out: &'a mut dyn Write,
     notes: &'a mut dyn Write,
-    /// Whether notes go to a person.
+    /// True if notes go to a terminal.
     terminal: bool,
 }
 
-/// Why a command did not do what it was to.
+/// Failure of a command.
 #[derive(Debug)]
 enum Failure {
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(anyhow::Error),
 }
 
@@ -132,11 +132,11 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 fn load(module: &str) {
-    // What is missing afterwards is said by whoever needs it, with the command to give.
+    // A step that lacks the module reports that, with the remedy.
     let _ = std::process::Command::new("modprobe").arg("-q").arg(module).status();
 }
 
-/// Bytes in decimal units, as drives are sold: `3.84 TB`.
+/// Formats bytes in decimal units, as on drive labels: `3.84 TB`.
 fn size(bytes: u64) -> String {
     let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB")];
     let Some((unit, name)) = units.into_iter().find(|(unit, _)| bytes >= *unit) else {

@@ -1,4 +1,4 @@
-//! Stripes, held against where their members hang.
+//! Checks the members of stripes against their PCIe topology.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,9 +8,11 @@ use nvmeof_core::pci::{Address, Capacities, PciFunction, System, Warning, uneven
 
 use crate::config::{Device, DeviceKind};
 
-/// What is to be said of the stripes among `devices`: members that hang unevenly, and root complexes and ports that
-/// carry less than the members on them can do, by `capacities` where they say so. Nothing where the system does not tell:
-/// it is only advice.
+/// Returns warnings about the stripes among `devices`, as advice only.
+///
+/// It warns about members that are unevenly distributed. It also warns about root complexes and
+/// ports that carry less than their members deliver; `capacities` overrides the assumed capacity.
+/// Without data from the system, there are no warnings.
 pub(crate) fn of_stripes(
     system: &System,
     devices: &[Device],
@@ -26,7 +28,7 @@ pub(crate) fn of_stripes(
     };
     let all: BTreeSet<Address> =
         stripes.iter().flat_map(|stripe| drives(system, stripe, devices, &machine)).collect();
-    // Members are in use, if by nobody else then by us.
+    // Members are in use, if only by this process.
     let could_be =
         |function: &&PciFunction| all.contains(&function.address) || usage.of(function).is_empty();
     let candidates: Vec<PciFunction> = machine.iter().filter(could_be).cloned().collect();
@@ -43,7 +45,7 @@ pub(crate) fn of_stripes(
     lines
 }
 
-/// The drives that a device stands on.
+/// Finds the drives that a device is layered on.
 fn drives(
     system: &System,
     device: &Device,
@@ -68,7 +70,7 @@ fn drives(
     found
 }
 
-/// The drive behind a block device of the kernel: `/dev/nvme0n1`.
+/// Finds the drive behind a block device of the kernel, like `/dev/nvme0n1`.
 fn holder(system: &System, path: &Path, machine: &[PciFunction]) -> Option<Address> {
     let name = system.node_name(path.to_str()?)?;
     let has = |function: &&PciFunction| {

@@ -1,4 +1,4 @@
-//! The way of log lines to standard error: a bounded queue, and a thread that writes.
+//! Path of log lines to standard error: a bounded queue and a writer thread.
 //!
 //! ```text
 //!   reactors, control plane --push--> queue --writer thread--> standard error
@@ -6,9 +6,10 @@
 //!                              '- full: dropped     '- write fails: dropped
 //! ```
 //!
-//! No thread but the writer's waits for standard error: a reader that has stopped, or a full disk, costs lines and
-//! nothing else. Dropped lines are counted, and the log says how many there were at the place where they are missing,
-//! as soon as standard error takes lines again.
+//! Only the writer thread waits for standard error. If the reader has stopped or the disk is full,
+//! lines are lost, but no other thread is delayed. The queue counts dropped lines. As soon as
+//! standard error accepts lines again, the log reports their number at the place where they are
+//! missing.
 
 use std::io;
 use std::sync::Arc;
@@ -18,32 +19,32 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait at most.
+/// Maximum lines in the queue.
 const LINES_MAX: usize = 4096;
-/// Bytes that wait at most.
+/// Maximum bytes in the queue.
 const BYTES_MAX: usize = 1 << 20;
-/// Bytes of a line at most; a longer one is cut.
+/// Maximum bytes of a line; a longer line is cut.
 const LINE_MAX: usize = 64 << 10;
-/// What stands for the rest of a line that is cut.
+/// Replaces the rest of a line that is cut.
 const CUT: &[u8] = b" ... the rest of the line is cut\n";
-/// Time between two tries to put a flush into a full queue.
+/// Interval between attempts to put a flush into a full queue.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Where lines are put.
+/// Sending end of the queue.
 #[derive(Debug, Clone)]
 pub(super) struct LogQueue {
     items: SyncSender<Item>,
     state: Arc<State>,
 }
 
-/// Takes lines out of the queue.
+/// Receiving end of the queue, owned by the writer thread.
 #[derive(Debug)]
 pub(super) struct LogDrain {
     items: Receiver<Item>,
     state: Arc<State>,
-    /// Lines that were dropped before the next one, or could not be written.
+    /// Lines dropped before the next one, or not written.
     missing: u64,
-    /// A line was written in part.
+    /// Set if the last line was written only in part.
     is_torn: bool,
 }
 
@@ -53,9 +54,9 @@ struct State {
     bytes: AtomicUsize,
     /// Lines dropped since the start.
     dropped: AtomicU64,
-    /// Those of which neither a line in the queue nor the writer tells.
+    /// Dropped lines that neither a line in the queue nor the writer reports.
     untold: AtomicU64,
-    /// Those of which the writer has not told yet.
+    /// Dropped lines that the writer has not reported yet.
     unwritten: AtomicU64,
 }
 
@@ -63,19 +64,19 @@ struct State {
 enum Item {
     Line {
         text: Vec<u8>,
-        /// Lines that were dropped right before this one.
+        /// Lines dropped directly before this one.
         missing: u64,
     },
-    /// Answered when everything before it is written or given up.
+    /// Answered when everything before it is written or dropped.
     Flush(SyncSender<()>),
-    /// Has the writer say what is missing although no line comes.
+    /// Makes the writer report missing lines although no line follows.
     Nudge,
 }
 
-/// Makes the line that tells how many lines are missing.
+/// Formats the line that reports the number of missing lines.
 pub(super) type Notice = fn(u64) -> String;
 
-/// An empty queue.
+/// Creates an empty queue.
 pub(super) fn log_queue() -> (LogQueue, LogDrain) {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(State::default());
@@ -84,7 +85,7 @@ pub(super) fn log_queue() -> (LogQueue, LogDrain) {
 }
 
 impl LogQueue {
-    /// Appends a line, or drops it if the queue is full or memory is refused. Never waits.
+    /// Appends a line, or drops it if the queue is full or memory allocation fails. Never blocks.
     pub(super) fn push(&self, line: &[u8]) {
         let missing = self.state.untold.swap(0, Ordering::Relaxed);
         let (line, end) = bounded(line);
@@ -94,13 +95,13 @@ impl LogQueue {
         }
     }
 
-    /// Appends text as it is, in pieces of whole lines.
+    /// Appends text unchanged, in pieces of whole lines.
     pub(super) fn push_lines(&self, text: &str) {
         let mut rest = text;
         while !rest.is_empty() {
             let piece = rest.as_bytes();
             let at = piece[..piece.len().min(LINE_MAX)].iter().rposition(|byte| *byte == b'\n');
-            // A line that is longer is cut as a whole.
+            // A line above the maximum is passed on whole; `push` cuts it.
             let at = at.or_else(|| rest.find('\n')).map_or(rest.len(), |at| at + 1);
             self.push(&piece[..at]);
             rest = &rest[at..];
@@ -123,16 +124,16 @@ impl LogQueue {
         false
     }
 
-    /// Has the log say what is missing, if that is not told yet. Never waits.
+    /// Makes the log report missing lines that are not reported yet. Never blocks.
     pub(super) fn nudge(&self) {
         let state = &self.state;
         if state.untold.load(Ordering::Relaxed) + state.unwritten.load(Ordering::Relaxed) > 0 {
-            // A full queue tells with its next line.
+            // A full queue reports them with its next line.
             let _ = self.items.try_send(Item::Nudge);
         }
     }
 
-    /// Waits until all lines so far are written, for `limit` at most. Whether they are.
+    /// Waits until all lines so far are written, at most for `limit`; true if they are.
     pub(super) fn flush(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let (reply, written) = sync_channel(1);
@@ -154,7 +155,7 @@ impl LogQueue {
 }
 
 impl LogDrain {
-    /// Writes lines until no more can come.
+    /// Writes lines until all senders are closed.
     pub(super) fn write_all(mut self, out: &mut impl io::Write, notice: Notice) {
         while let Ok(item) = self.items.recv() {
             match item {
@@ -165,7 +166,7 @@ impl LogDrain {
                 }
                 Item::Flush(reply) => {
                     self.tell_missing(out, notice);
-                    // It may have waited long enough.
+                    // The caller may have given up.
                     let _ = reply.try_send(());
                 }
                 Item::Nudge => self.tell_missing(out, notice),
@@ -180,7 +181,7 @@ impl LogDrain {
         }
     }
 
-    /// Writes a line after what is to be said before it; one that is empty stands for none.
+    /// Writes a line after any pending notice; an empty line writes only the notice.
     fn write(&mut self, line: &[u8], out: &mut impl io::Write, notice: Notice) {
         if let Err(written) = self.try_write(line, out, notice) {
             self.is_torn |= written > 0;
@@ -191,7 +192,7 @@ impl LogDrain {
         self.state.unwritten.store(self.missing, Ordering::Relaxed);
     }
 
-    /// The error is how many bytes were written.
+    /// Tries to write the notice and the line; the error is the number of bytes written.
     fn try_write(
         &mut self,
         line: &[u8],
@@ -213,20 +214,20 @@ impl LogDrain {
     }
 }
 
-/// The part of a line that is kept, and what stands for the rest.
+/// Splits off the part of a line that is kept, and the replacement for the rest.
 fn bounded(line: &[u8]) -> (&[u8], &'static [u8]) {
     if line.len() <= LINE_MAX {
         return (line, b"");
     }
     let mut at = LINE_MAX - CUT.len();
-    // Not within a character.
+    // Do not cut within a character.
     while at > 0 && line[at] & 0xc0 == 0x80 {
         at -= 1;
     }
     (&line[..at], CUT)
 }
 
-/// Writes all bytes; the error is how many were written.
+/// Writes all bytes; the error is the number of bytes written.
 fn write_whole(bytes: &[u8], out: &mut impl io::Write) -> Result<(), usize> {
     let mut written = 0;
     while written < bytes.len() {
@@ -240,7 +241,7 @@ fn write_whole(bytes: &[u8], out: &mut impl io::Write) -> Result<(), usize> {
     Ok(())
 }
 
-/// Puts what a log event wrote into the queue.
+/// Puts the output of a log event into the queue.
 #[derive(Debug)]
 pub(super) struct LineWriter<'a>(&'a LogQueue);
 
@@ -253,7 +254,7 @@ impl<'a> MakeWriter<'a> for LogQueue {
 }
 
 impl io::Write for LineWriter<'_> {
-    /// One call is one line: that is how `tracing-subscriber` writes an event.
+    /// Pushes one line: `tracing-subscriber` writes an event in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line);
         Ok(line.len())

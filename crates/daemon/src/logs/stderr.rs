@@ -1,4 +1,4 @@
-//! Standard error as the writer of the log sees it, and the line that says how many lines are missing.
+//! Standard error as the output of the log writer, and the notice about missing lines.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,18 +9,19 @@ use serde_json::json;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// What the notice says.
+/// Text of the notice.
 const MISSING: &str = "log lines are missing here: standard error did not take them";
-/// Where the notice comes from.
+/// Target (module) that the notice names.
 const TARGET: &str = "nvmeof_tgt::logs";
 
-/// Standard error, without the lock of [`std::io::stderr`]: a write that waits keeps nobody else from ending the
-/// process with a message.
+/// Standard error without the lock of [`std::io::stderr`].
+///
+/// A blocked write does not prevent other threads from ending the process with a message.
 #[derive(Debug)]
 pub(super) struct Stderr(File);
 
 impl Stderr {
-    /// A descriptor of its own for the same output.
+    /// Duplicates the descriptor of standard error.
     pub(super) fn open() -> io::Result<Self> {
         let fd: OwnedFd = io::stderr().as_fd().try_clone_to_owned()?;
         Ok(Self(File::from(fd)))
@@ -31,7 +32,7 @@ impl io::Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(bytes) {
-                // Who else has the pipe or the terminal has set O_NONBLOCK.
+                // Another process that shares the pipe or terminal has set O_NONBLOCK.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None)?;
                 }
@@ -45,12 +46,12 @@ impl io::Write for Stderr {
     }
 }
 
-/// The notice as a line of text.
+/// Formats the notice as a line of text.
 pub(super) fn notice_text(missing: u64) -> String {
     format!("{}  WARN {TARGET}: {MISSING} missing={missing}\n", now())
 }
 
-/// The notice as a line of JSON.
+/// Formats the notice as a line of JSON.
 pub(super) fn notice_json(missing: u64) -> String {
     let fields = json!({
         "timestamp": now(),
@@ -64,7 +65,7 @@ pub(super) fn notice_json(missing: u64) -> String {
 
 fn now() -> String {
     let mut time = String::new();
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     time
 }

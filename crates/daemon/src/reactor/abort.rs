@@ -1,5 +1,4 @@
-//! Abort: the reactor that serves the queue handles it and searches only the commands of that
-//! queue.
+//! Abort: the reactor that serves the queue handles it and searches only that queue's commands.
 
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{ControllerKey, Failure, QueueOwner};
@@ -10,10 +9,10 @@ use super::kind;
 use super::mailbox::{AbortOrder, Message};
 use super::slots::Key;
 
-/// An Abort that waits until a device is done with a piece of its command.
+/// An Abort that waits until a device has completed a piece of its command.
 #[derive(Debug)]
 pub(super) struct AbortWaiting {
-    /// Reactor that asked, and the token of the Abort there.
+    /// Reactor that received the Abort, and the token of the Abort there.
     from: usize,
     token: u64,
     /// The command has ended because of it.
@@ -27,7 +26,7 @@ enum Found {
     Aborted,
     /// The command does not exist, or the reactor cannot abort it any more.
     Not,
-    /// It ends when its device is done with a piece of it.
+    /// The command ends when its device has completed a piece of it.
     Later(Key),
 }
 
@@ -45,13 +44,13 @@ pub(crate) struct Victim {
 }
 
 impl Reactor {
-    /// The name of one of this reactor's connections for all reactors.
+    /// Identifies one of this reactor's connections to all reactors.
     pub(super) fn owner(&self, key: Key) -> QueueOwner {
         let reactor = u32::try_from(self.index).unwrap_or(u32::MAX);
         QueueOwner { reactor, connection: key.token(kind::CONNECTION) }
     }
 
-    /// An Abort came: sees to it here, or asks the reactor that serves the queue.
+    /// Handles an Abort here, or forwards it to the reactor that serves the queue.
     pub(super) fn order_abort(
         &mut self,
         key: Key,
@@ -81,7 +80,7 @@ impl Reactor {
         }
     }
 
-    /// Another reactor asks for the end of a command.
+    /// Handles an Abort that another reactor has forwarded.
     pub(super) fn abort_for(&mut self, order: &AbortOrder, now: u64) {
         let AbortOrder { from, token, victim } = order;
         match self.abort_here(victim, now) {
@@ -90,8 +89,10 @@ impl Reactor {
         }
     }
 
-    /// Aborts a command of one of this reactor's queues if it can: while it waits, for its turn or
-    /// for memory, and between two pieces of a long one.
+    /// Aborts a command of one of this reactor's queues if possible.
+    ///
+    /// That is the case while the command waits for admission or memory, and between two pieces of
+    /// a long one.
     fn abort_here(&mut self, victim: &Victim, now: u64) -> Found {
         let (_, key) = Key::from_token(victim.connection);
         let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {
@@ -133,14 +134,14 @@ impl Reactor {
         Found::Aborted
     }
 
-    /// The Abort is answered when the command has ended.
+    /// Postpones the answer to an Abort until the command has ended.
     fn abort_later(&mut self, request: Key, from: usize, token: u64) {
         if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
             io.abort = Some(Box::new(AbortWaiting { from, token, aborted: false }));
         }
     }
 
-    /// A command that an Abort waits for has ended.
+    /// Answers an Abort whose command has ended.
     #[cold]
     pub(super) fn abort_over(&mut self, waiting: &AbortWaiting) {
         self.answer_abort(waiting.from, waiting.token, waiting.aborted);
@@ -154,7 +155,7 @@ impl Reactor {
         }
     }
 
-    /// The reactor that was asked has answered an Abort.
+    /// Handles the reply of the reactor that an Abort was forwarded to.
     pub(super) fn abort_answered(&mut self, token: u64, aborted: bool) {
         let (_, request) = Key::from_token(token);
         if !matches!(self.requests.get(request), Some(Pending::Abort(_))) {

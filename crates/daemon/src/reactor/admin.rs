@@ -1,10 +1,10 @@
 //! Admin and fabrics commands that move data.
 //!
-//! A connection moves the data of one of them at a time; the others wait with it and hold no
-//! memory. What is small goes through the connection's own buffer. Larger log pages go through the
-//! buffers that the reactor keeps aside for them: a connection has one of those at most, so a peer
-//! that does not read its answers has no more. And discovery controllers, which need no permission,
-//! together leave half of them to the others.
+//! A connection moves the data of one of them at a time. The others wait with it and hold no
+//! memory. Small data uses the connection's own buffer. Larger log pages use buffers that the
+//! reactor reserves for them. A connection has at most one of those, so a peer that does not read
+//! its answers occupies no more. Discovery controllers, which need no permission, together leave
+//! half of these buffers to the other controllers.
 
 use std::collections::VecDeque;
 
@@ -21,8 +21,9 @@ use super::kind;
 use super::slots::Key;
 use super::stats::Class;
 
-/// An admin or fabrics command that moves data. It is plain bytes: while it waits it holds no
-/// memory.
+/// An admin or fabrics command that moves data.
+///
+/// It is plain bytes, and holds no memory while it waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin {
     /// The connection that sent it.
@@ -57,12 +58,12 @@ pub(super) enum AdminStage {
         /// The command.
         sqe: Sqe,
     },
-    /// The fabric sends the answer and owns the buffer.
+    /// The fabric sends the response and owns the buffer.
     Sending,
 }
 
 impl AdminStage {
-    /// Bytes of the buffer it waits for, if it does.
+    /// Returns the bytes of the buffer that it waits for, or `None` if it does not wait.
     fn wanted(&self) -> Option<usize> {
         match self {
             Self::Reply { len, .. } | Self::Fetch { len, .. } => {
@@ -81,19 +82,20 @@ impl AdminStage {
 /// The admin commands of a connection that move data.
 #[derive(Debug, Default)]
 pub(super) struct AdminLine {
-    /// The one whose turn it is.
+    /// The command that moves its data now.
     current: Option<Key>,
-    /// Those behind it: no more than the queue has entries.
+    /// Commands that wait behind it: no more than the queue has entries.
     behind: VecDeque<Key>,
 }
 
-/// Connections that have something to do for admin commands.
+/// Connections and commands with pending admin work.
 #[derive(Debug, Default)]
 pub(super) struct AdminWork {
     /// Connections whose current command has ended while others wait.
     next: Vec<Key>,
-    /// Commands for which the reactor's reserve has no buffer now: of hosts' controllers, and of
-    /// the others.
+    /// Commands that wait for a buffer of the reactor's reservation.
+    ///
+    /// `for_hosts` is for hosts' controllers, `for_discovery` for all other connections.
     for_hosts: VecDeque<Key>,
     for_discovery: VecDeque<Key>,
 }
@@ -120,8 +122,10 @@ impl Reactor {
         self.pump_admin(key, now);
     }
 
-    /// Starts waiting commands: those whose predecessor has ended, and those for which the reserve
-    /// had no buffer.
+    /// Starts waiting commands.
+    ///
+    /// These are the commands whose predecessor has ended, and those that waited for a reserved
+    /// buffer.
     pub(super) fn retry_admin(&mut self, now: u64) -> bool {
         let mut busy = false;
         if !self.admin_work.next.is_empty() {
@@ -130,7 +134,8 @@ impl Reactor {
                 self.pump_admin(key, now);
                 busy = true;
             }
-            // Connections that this loop added follow in the next turn; the capacity is kept.
+            // Connections that this loop added follow in the next turn. The vector keeps its
+            // capacity.
             next.append(&mut self.admin_work.next);
             self.admin_work.next = next;
         }
@@ -146,7 +151,7 @@ impl Reactor {
         busy
     }
 
-    /// Begins with the connection's next commands until one of them waits.
+    /// Starts the connection's next commands until one of them waits.
     fn pump_admin(&mut self, key: Key, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if connection.admin.current.is_some() {
@@ -154,7 +159,8 @@ impl Reactor {
             }
             let Some(request) = connection.admin.behind.pop_front() else { return };
             connection.admin.current = Some(request);
-            // What fits the connection's own buffer does not wait for those that need another.
+            // Data that fits the connection's own buffer does not wait for commands that need
+            // another.
             let is_small = self.requests.get(request).is_some_and(is_small);
             if (is_small || self.admin_work.line(is_host(connection)).is_empty())
                 && self.advance_admin(request, now)
@@ -166,7 +172,7 @@ impl Reactor {
         }
     }
 
-    /// Takes a command on if there is a buffer for it; false if there is none now.
+    /// Advances a command if there is a buffer for it. Returns false if there is none now.
     fn advance_admin(&mut self, request: Key, now: u64) -> bool {
         let Some(Pending::Admin(admin)) = self.requests.get_mut(request) else { return true };
         let key = admin.connection;
@@ -211,7 +217,7 @@ impl Reactor {
         true
     }
 
-    /// A fetch of nothing has its data.
+    /// Completes a command without data. An empty fetch has its data already.
     fn finish_empty_admin(&mut self, request: Key, now: u64) {
         let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
         if let AdminStage::Fetch { sqe, .. } = admin.stage {
@@ -219,7 +225,7 @@ impl Reactor {
         }
     }
 
-    /// The host's data for an admin command has come, or has not.
+    /// Continues an admin command whose host data has arrived, or failed to arrive.
     pub(super) fn admin_pulled(
         &mut self,
         request: Key,
@@ -242,7 +248,7 @@ impl Reactor {
         }
     }
 
-    /// Ends a command that moved data, or was to: the connection's next command can start.
+    /// Ends a command that moved data or was about to. The connection's next command can start.
     pub(super) fn admin_over(&mut self, request: Key, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.admin.current != Some(request) {

@@ -1,4 +1,4 @@
-//! A reactor without a thread or a clock, in the hands of a benchmark.
+//! A reactor without a thread or a clock, driven by a benchmark.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::mailbox::{Message, Sender, mailbox};
 use super::{Load, Plan, Reactor};
 
-/// Nanoseconds that a turn is said to take.
+/// Simulated nanoseconds per turn.
 const TURN: u64 = 1000;
 const MAX_TRANSFER: usize = 1 << 20;
 const MAX_TRANSFER_BYTES: u32 = 1 << 20;
@@ -24,7 +24,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One reactor whose turns are called for, with hosts on the loopback fabric.
+/// One reactor that runs a turn per call, with hosts on the loopback fabric.
 pub struct OneReactor {
     reactor: Reactor,
     sender: Sender,
@@ -32,7 +32,7 @@ pub struct OneReactor {
 }
 
 impl OneReactor {
-    /// A reactor of `target` that admits by this policy.
+    /// Creates a reactor of `target` that admits by this policy.
     ///
     /// # Errors
     /// No memory or no descriptors, or a policy that could never admit the largest command.
@@ -75,7 +75,7 @@ impl OneReactor {
         answer.try_recv().context("no answer from the reactor")?.map_err(|text| anyhow!(text))
     }
 
-    /// A host's new connection; its commands are served by the turns to come.
+    /// Attaches a new connection of a host. Later turns serve its commands.
     pub fn attach(&mut self, target: &Arc<Target>, port: PortId) -> LoopbackHost {
         let params = LoopbackParams { depth: 128, ..LoopbackParams::default() };
         let (parked, host) = loopback::connect(params);
@@ -86,7 +86,7 @@ impl OneReactor {
         host
     }
 
-    /// One turn; false if there was nothing to do.
+    /// Runs one turn. Returns false if it found no work.
     pub fn turn(&mut self) -> bool {
         self.now += TURN;
         NOW.set(self.now);

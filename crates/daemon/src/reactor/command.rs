@@ -19,11 +19,11 @@ use super::slots::Key;
 use super::stats::Class;
 use crate::logs::{Kind, limited};
 
-/// The data pointer of a response that has no data.
+/// Data pointer of a response without data.
 const NO_DATA: Sgl = Sgl::Transport { length: 0 };
 
 impl Reactor {
-    /// A capsule has come.
+    /// Handles a capsule.
     #[inline]
     pub(super) fn command(&mut self, key: Key, sqe: &Sqe, data: Option<Buffer>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -37,7 +37,9 @@ impl Reactor {
         self.dispose(key, sqe, disposition, data, now);
     }
 
-    /// A capsule has come whose data, or data pointer, is bad: a command that moves data ends with that.
+    /// Handles a capsule with an invalid data pointer or failed data.
+    ///
+    /// A command that moves data fails with that error.
     pub(super) fn command_failed(&mut self, key: Key, sqe: &Sqe, error: FabricError, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
@@ -54,12 +56,12 @@ impl Reactor {
             Disposition::Io(io) if io.data_len() == 0 => {
                 self.dispose(key, sqe, Disposition::Io(io), None, now);
             }
-            // Nothing is done yet.
+            // nvmf has not executed the command yet.
             Disposition::Receive { .. } | Disposition::Send { .. } | Disposition::Io(_) => {
                 let response = connection.queue.complete(sqe.cid.get(), Err(failure));
                 self.respond(key, response);
             }
-            // It was refused, or needed no data: its own answer stands.
+            // nvmf refused it, or it needed no data: its own response applies.
             disposition => self.dispose(key, sqe, disposition, None, now),
         }
     }
@@ -107,7 +109,7 @@ impl Reactor {
         }
     }
 
-    /// The host data of an admin or fabrics command, if it could be had.
+    /// Handles the host data of an admin or fabrics command, or its absence.
     pub(super) fn admin_data(&mut self, key: Key, sqe: &Sqe, bytes: Option<&[u8]>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let disposition = match bytes {
@@ -132,7 +134,7 @@ impl Reactor {
         self.dispose(key, sqe, disposition, None, now);
     }
 
-    /// A Connect that waited for the commands of the association before is decided.
+    /// Continues a Connect that waited for the commands of the previous association.
     pub(super) fn connect_decided(
         &mut self,
         key: Key,
@@ -148,7 +150,9 @@ impl Reactor {
         self.dispose(key, sqe, disposition, None, now);
     }
 
-    /// Hosts ask for what is not there, to find out; and one that is broken does so all the time.
+    /// Logs a refused command, rate-limited.
+    ///
+    /// Hosts probe for features that do not exist, and a broken host does so all the time.
     #[cold]
     fn log_refusal(&self, key: Key, sqe: &Sqe, status: Status) {
         let Some(connection) = self.connections.get(key) else { return };
@@ -166,7 +170,7 @@ impl Reactor {
         );
     }
 
-    /// Sends a response that has no data.
+    /// Sends a response without data.
     #[inline]
     pub(super) fn respond(&mut self, key: Key, response: Response) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -174,12 +178,12 @@ impl Reactor {
         let Response { cqe, elidable } = response;
         connection.tally.count(Class::Other, 0, cqe.status());
         let op = FabricOp::Respond { token: 0, cqe, sgl: NO_DATA, data: None, elidable };
-        // Refused only while closing, and then nobody is left to read it.
+        // Refused only while closing, and then no host is left to read the response.
         let _ = connection.fabric.submit(op);
         self.mark_dirty(key);
     }
 
-    /// Tells the fabric, once, what an accepted Connect settled.
+    /// Passes the result of an accepted Connect to the fabric, once.
     fn tell_connected(&mut self, key: Key) {
         let owner = self.owner(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -206,7 +210,7 @@ impl Reactor {
     }
 }
 
-/// A host has as many connections as it may.
+/// Logs a Connect that was refused because a limit on connections or queues is reached.
 #[cold]
 fn log_full(refusal: &Refusal) {
     let Refusal { host, subsystem, qid, why, had } = refusal;
@@ -228,7 +232,7 @@ fn log_full(refusal: &Refusal) {
     );
 }
 
-/// A host may not connect, or not so: who it says it is, and what it wants.
+/// Logs a refused Connect with the host and the subsystem that it names.
 #[cold]
 fn log_refused_connect(peer: &str, data: &[u8], status: Status) {
     let data = ConnectData::read_from_prefix(data).ok().map(|(data, _)| data);

@@ -1,4 +1,4 @@
-//! One host connection as its reactor keeps it.
+//! One host connection in the state of its reactor.
 
 use nvmeof_core::dma::{Buffer, Reserve};
 use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
@@ -12,7 +12,7 @@ use super::slots::{Key, Slots};
 use super::stats::{Stats, Tally};
 use crate::tenants::{DeviceShare, HostShare, Shares};
 
-/// A connection: the fabric's end, the NVMe queue, and where its commands wait.
+/// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// The fabric's end.
@@ -21,58 +21,61 @@ pub(crate) struct Connection {
     pub(crate) queue: Box<Queue>,
     /// Commands between capsule and response on this reactor.
     pub(crate) in_flight: u32,
-    /// Whether and where it is going.
+    /// Its phase of life, with the reactor that it moves to.
     pub(crate) phase: Phase,
-    /// When it came to this reactor: what was lost before was not its data.
+    /// Time at which it came to this reactor. Writes that a device lost before were not its own.
     since: u64,
-    /// When it last brought or took anything; decides who is polled without asking epoll.
+    /// Time of its last input or output. A recently active connection is polled without epoll.
     pub(crate) active_at: u64,
     /// It is in the reactor's list of connections to receive from.
     pub(crate) listed: bool,
-    /// It may hold more than the last call brought: the reactor must not sleep.
+    /// It may hold more than the last call returned, so the reactor must not sleep.
     pub(crate) unsettled: bool,
     /// It is in the reactor's list of connections to flush.
     pub(crate) dirty: bool,
-    /// It is in the reactor's list of connections with data on its way out.
+    /// It is in the reactor's list of connections with outgoing data that has not left.
     pub(crate) departing: bool,
-    /// The fabric has been told what Connect settled.
+    /// The fabric has received the result of the Connect.
     pub(crate) told_connected: bool,
-    /// What Connect settled, kept for reports after the queue has forgotten.
+    /// Result of the Connect, kept for reports after the queue has dropped it.
     pub(crate) info: Option<QueueInfo>,
-    /// Where its listener's figures are kept.
+    /// Index of its listener's statistics.
     pub(crate) port: usize,
-    /// The port of the network its data leaves through, for the pacer.
+    /// Network port that its data leaves through, for the pacer.
     pub(crate) path: u16,
-    /// It counts among its reactor's I/O queues; its end may come after the queue has forgotten.
+    /// It counts among its reactor's I/O queues, even after the queue has dropped its Connect.
     pub(crate) counts_as_io: bool,
-    /// What its host has against others and may have; asked for with its first I/O command.
+    /// Weight and limits of its host, read with its first I/O command.
     share: Option<HostShare>,
     /// Its host's holdings, and its deferred commands.
     pub(super) holder: Holder,
-    /// Where its commands wait, by device.
+    /// Its flows, one per device.
     pub(super) lanes: Slots<Lane>,
-    /// What was answered that is in no lane's figures: admin commands, and refusals.
+    /// Counters of responses that belong to no flow: admin commands and refusals.
     pub(super) tally: Tally,
     /// Head of the list of its commands.
     pub(super) newest: Option<Key>,
-    /// Those that move admin data.
+    /// Its commands that move admin data.
     pub(super) admin: AdminLine,
-    /// A buffer for small admin data: what a Connect brings never waits for other hosts' commands.
+    /// Buffer for small admin data, so that a Connect never waits for other hosts' commands.
     pub(super) own: Reserve,
 }
 
-/// What a connection does with one device. It ends with the connection, or with the last of its commands when the
-/// device is closed.
+/// A connection's flow to one device.
+///
+/// It ends with the connection, or with the last of its commands when the device is closed.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) device: DeviceId,
-    /// Where its commands wait.
+    /// Its flow in the pacer.
     pub(crate) flow: FlowId,
-    /// Where the device's figures are kept.
+    /// Key of the device's statistics.
     figures: Key,
-    /// What was answered.
+    /// Counters of its responses.
     pub(super) tally: Tally,
-    /// Commands between capsule and response: one that is past its device has a permit of the flow until it is sent.
+    /// Commands between capsule and response.
+    ///
+    /// A command that is past its device holds a permit of the flow until its response is sent.
     in_flight: u32,
     /// Its device is closed.
     pub(super) is_ending: bool,
@@ -80,38 +83,38 @@ pub(crate) struct Lane {
     pub(super) heard_of_loss: u64,
 }
 
-/// The lane that a command has joined.
+/// The device flow that a command has joined.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Joined {
-    /// Its place among those of the connection.
+    /// Its key among the device flows of the connection.
     pub(super) lane: Key,
-    /// Where the command waits.
+    /// The flow whose queue the command waits in.
     pub(super) flow: FlowId,
-    /// Where the device's figures are kept.
+    /// Key of the device's statistics.
     pub(super) figures: Key,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
 pub(crate) const OWN_BUFFER: usize = 4096;
 
-/// The life of a connection on a reactor.
+/// Phases of a connection's life on a reactor.
 ///
 /// ```text
 ///   Serving --> Leaving (drains, then moves to another reactor)
 ///      |           |
 ///      v           v
-///   Closing  (the fabric gives everything back) --> removed
+///   Closing  (the fabric returns everything) --> removed
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Taking commands.
+    /// Takes commands.
     Serving,
-    /// Takes no new command; goes to reactor `to` when nothing is in flight.
+    /// Takes no new command and moves to reactor `to` when nothing is in flight.
     Leaving {
         /// Index of the other reactor.
         to: usize,
     },
-    /// The end has begun; nothing new is started for it.
+    /// Closes. No new work starts for it.
     Closing,
 }
 
@@ -151,18 +154,18 @@ impl Connection {
         }
     }
 
-    /// Whether anything may still be started for it.
+    /// Returns true if new work may start for it.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.phase != Phase::Closing
     }
 
-    /// Whether it is a connected I/O queue.
+    /// Returns true if it is a connected I/O queue.
     pub(crate) fn is_io(&self) -> bool {
         self.queue.connected().is_some_and(|info| !info.admin)
     }
 
-    /// A command for `device` joins its lane; it has to [leave](Self::leave) it.
+    /// Adds a command to the flow for `device`. The command must [leave](Self::leave) it later.
     #[inline]
     pub(super) fn join(
         &mut self,
@@ -185,29 +188,29 @@ impl Connection {
         Joined { lane: self.lanes.insert(lane), flow, figures }
     }
 
-    /// A command that had joined this lane is over. Whether the lane has to end now.
+    /// Removes an ended command from its flow. Returns true if the flow must end now.
     #[inline]
     pub(super) fn leave(&mut self, lane: Key) -> bool {
-        // None of a connection that is about to end.
+        // A connection that is about to end has no flows.
         self.lanes.get_mut(lane).is_some_and(|lane| {
             lane.in_flight -= 1;
             lane.is_ending && lane.in_flight == 0
         })
     }
 
-    /// A device is closed. Yields the lane for it if that has to end now.
+    /// Marks the flow for a closed device. Returns its key if the flow must end now.
     pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<Key> {
         let (key, lane) = self.lanes.iter_mut().find(|(_, lane)| lane.device == device)?;
         lane.is_ending = true;
         (lane.in_flight == 0).then_some(key)
     }
 
-    /// The connection's own buffer, if `len` bytes fit and it is not in use.
+    /// Leases the connection's own buffer, if `len` bytes fit and it is not in use.
     pub(crate) fn own_buffer(&self, len: usize) -> Option<Buffer> {
         if len > OWN_BUFFER { None } else { self.own.lease() }
     }
 
-    /// Gives the lanes the weights and limits that hold from now on.
+    /// Gives the flows the weights and limits that apply from now on.
     pub(crate) fn set_shares(&mut self, shares: &Shares, pacer: &mut Pacer, core: &Core) {
         if self.share.is_none() {
             return;
@@ -219,7 +222,7 @@ impl Connection {
         self.share = Some(host);
     }
 
-    /// Ends the lanes, giving back the tokens of what still waited there, or was deferred.
+    /// Ends the flows. Returns the tokens of the commands that waited there or were deferred.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
         let deferred = self.holder.deferred.drain(..).map(|request| request.token(kind::REQUEST));
         let keys = self.lanes.keys().into_iter();
@@ -229,12 +232,12 @@ impl Connection {
     }
 }
 
-/// What the host of a queue has; nothing of its own before its Connect.
+/// Returns the weight and limits of a queue's host, or the default before its Connect.
 fn share_of(info: Option<&QueueInfo>, shares: &Shares) -> HostShare {
     info.map_or_else(HostShare::default, |info| shares.host(&info.hostnqn))
 }
 
-/// Gives a lane its weight and its limits.
+/// Gives a flow its weight and its limits.
 fn set_share(
     flow: FlowId,
     host: &HostShare,
@@ -244,7 +247,7 @@ fn set_share(
     pacer.set_weight(flow, host.weight.max(1).saturating_mul(device.weight.max(1)));
     let tenants = Tenants { host: host.tenant.as_ref(), namespace: device.tenant.as_ref() };
     if let Err(error) = pacer.set_tenants(flow, tenants, core) {
-        // With limits that were derived together no command can be too large.
+        // No command can be too large with limits that were derived together.
         tracing::error!(%error, "the limits of a host cannot be put in force on a queue");
     }
 }

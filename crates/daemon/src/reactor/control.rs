@@ -11,14 +11,18 @@ use super::kind;
 use super::mailbox::{Counts, Message};
 use crate::clock;
 
-/// Turns that closing every connection may take; each gives back at once what it holds.
+/// Maximum number of turns to close every connection.
+///
+/// A connection returns its resources within a turn.
 const TURNS_TO_CLOSE: usize = 16;
-/// But queue pairs are taken away by others meanwhile: so long a reactor waits for them, and looks so often.
+/// Maximum wait for queue pairs that other threads destroy.
+///
+/// The reactor checks every [`PAUSE_TO_CLOSE`].
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 const PAUSE_TO_CLOSE: Duration = Duration::from_millis(1);
 
 impl Reactor {
-    /// Does what the mailbox asks for.
+    /// Handles the messages in the mailbox.
     pub(super) fn read_mailbox(&mut self, now: u64) {
         self.mailbox.silence();
         while let Some(message) = self.mailbox.try_recv() {
@@ -33,12 +37,13 @@ impl Reactor {
                 let DeviceId(number) = id;
                 let token = u64::from(kind::DEVICE) << 56 | u64::from(number);
                 let result = self.devices.add(id, device, &self.pool, &self.poller, token);
-                // An asker that has gone needs no answer, here and below.
+                // A requester that has gone needs no reply, here and below.
                 let _ = reply.send(result);
             }
             Message::RemoveDevice { id, reply } => {
                 if !self.devices.remove(id, reply) {
-                    // It was closed when it was gone, and its namespace has been served errors since.
+                    // The device was closed when it went missing. Commands for its namespace have
+                    // failed since.
                     self.device_closed(id);
                 }
                 self.retire_devices();
@@ -47,12 +52,12 @@ impl Reactor {
             Message::AbortDone { token, aborted } => self.abort_answered(token, aborted),
             Message::MoveOne { to } => self.start_moving(to, now),
             Message::Pacing { parts, reply } => {
-                // What waits is admitted by the new policy in this very turn.
+                // The new policy admits the waiting commands in this turn.
                 let replaced = self.pacer.replace(*parts).map_err(|error| error.to_string());
                 let _ = reply.send(replaced);
             }
             Message::Shares(shares) => {
-                // What waits is admitted by the new ones in this very turn.
+                // The new limits admit the waiting commands in this turn.
                 for key in self.connections.keys() {
                     if let Some(connection) = self.connections.get_mut(key) {
                         connection.set_shares(&shares, &mut self.pacer, &self.core);
@@ -91,7 +96,7 @@ impl Reactor {
         }
     }
 
-    /// Closes devices that are on their way out when the last command that names them has done with them.
+    /// Closes the devices that are being removed after their last command has left them.
     pub(super) fn retire_devices(&mut self) {
         let requests = &self.requests;
         let is_wanted = |id| {
@@ -105,7 +110,7 @@ impl Reactor {
         }
     }
 
-    /// Ends what is kept of a device that is closed: its figures, and connections' lanes for it.
+    /// Drops the statistics of a closed device, and the connections' flows to it.
     fn device_closed(&mut self, id: DeviceId) {
         self.stats.forget(id);
         for key in self.connections.keys() {
@@ -116,9 +121,10 @@ impl Reactor {
         }
     }
 
-    /// While draining: answers once nothing is in flight and every answer has been sent. No
-    /// connection is closed before, since an admin queue that goes takes its I/O queues along, which
-    /// may be on other reactors.
+    /// Replies to a drain once nothing is in flight and every response has been sent.
+    ///
+    /// No connection closes before. An admin queue that closes takes its I/O queues along, and
+    /// these may be on other reactors.
     pub(super) fn finish_drain(&mut self) {
         if self.draining.is_none() {
             return;
@@ -132,8 +138,9 @@ impl Reactor {
         }
     }
 
-    /// Closes every connection, at the end. What a device still works on is waited for when its
-    /// queue is dropped.
+    /// Closes every connection when the reactor ends.
+    ///
+    /// Dropping a device's queue waits for the operations that are still at the device.
     pub(super) fn close_all(&mut self, now: u64) {
         for key in self.connections.keys() {
             self.begin_close(key, CloseReason::Shutdown, now);
@@ -149,7 +156,8 @@ impl Reactor {
             std::thread::sleep(PAUSE_TO_CLOSE);
             self.turn(clock::now());
         }
-        // What a device still works on has nobody to answer to: its permit goes back without it.
+        // No host is left for commands at a device. Their permits return before the device
+        // completes.
         for request in self.requests.keys() {
             self.drop_request(request, now);
         }

@@ -1,5 +1,7 @@
-//! The block devices as one reactor sees them: a queue each, a backlog for what a full queue
-//! refused, and the way out for a device that is being removed.
+//! Block devices of one reactor, each with a queue and a backlog.
+//!
+//! The backlog holds operations that a full queue refused. This module also closes the devices that
+//! are being removed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +15,11 @@ use tokio::sync::oneshot;
 
 use super::poller::Poller;
 
-/// Every device of one reactor, by id.
+/// All devices of one reactor, by identifier.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     slots: Vec<Option<Device>>,
-    /// Ids of the devices that exist, so that polling skips the holes.
+    /// Identifiers of the devices that exist, so that polling skips the holes.
     live: Vec<u32>,
 }
 
@@ -26,14 +28,14 @@ struct Device {
     queue: Box<dyn BlockQueue>,
     backlog: VecDeque<BlockOp>,
     removal: Option<oneshot::Sender<()>>,
-    /// When it last failed a flush.
+    /// Time at which it last failed a flush.
     lost_at: Option<u64>,
-    /// Open while its queue is.
+    /// The device, open while its queue is.
     device: Arc<dyn BlockDevice>,
 }
 
 impl Devices {
-    /// Opens a queue to `device` and registers what it is woken by under `token`.
+    /// Opens a queue to `device` and registers the descriptor that it signals under `token`.
     pub(crate) fn add(
         &mut self,
         id: DeviceId,
@@ -58,11 +60,12 @@ impl Devices {
         Ok(())
     }
 
-    /// Closes the device once nothing is in flight on it or on its way to it, then answers. False if it is not open
-    /// here.
+    /// Closes the device once no operation is in flight on it or waits for it, then replies.
+    ///
+    /// Returns false if the device is not open here.
     pub(crate) fn remove(&mut self, id: DeviceId, reply: oneshot::Sender<()>) -> bool {
         let Some(device) = self.get(id) else {
-            // Nothing is in use. An asker that has gone needs no answer.
+            // The device is not in use. A requester that has gone needs no reply.
             let _ = reply.send(());
             return false;
         };
@@ -70,8 +73,10 @@ impl Devices {
         true
     }
 
-    /// Submits an operation; a full queue keeps it in the backlog. Hands the operation back when
-    /// it can never run.
+    /// Submits an operation, or adds it to the backlog if the queue is full.
+    ///
+    /// # Errors
+    /// The operation, if it can never run.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -109,27 +114,28 @@ impl Devices {
         false
     }
 
-    /// When the device last failed a flush.
+    /// Returns the time at which the device last failed a flush.
     #[inline]
     pub(crate) fn lost_at(&mut self, id: DeviceId) -> Option<u64> {
         self.get(id)?.lost_at
     }
 
-    /// It has failed one now.
+    /// Records that the device has failed a flush now.
     pub(crate) fn set_lost_at(&mut self, id: DeviceId, now: u64) {
         if let Some(device) = self.get(id) {
             device.lost_at = Some(now);
         }
     }
 
-    /// Data the device lends for a read, if it can.
+    /// Returns device memory for a zero-copy read, if the device can lend it.
     #[inline]
     pub(crate) fn lend(&mut self, id: DeviceId, offset: u64, len: u32) -> Option<Lent> {
         self.get(id)?.queue.lend(offset, len)
     }
 
-    /// Submits what is batched, takes what is done, refills from the backlogs. Operations the
-    /// device turned out unable to run at all are completed with their error.
+    /// Submits the batched operations, collects the completed ones, and refills from the backlogs.
+    ///
+    /// Operations that a device turns out unable to run complete with their error.
     #[inline]
     pub(crate) fn poll(&mut self, done: &mut Vec<Completed>) {
         for index in 0..self.live.len() {
@@ -140,15 +146,17 @@ impl Devices {
         }
     }
 
-    /// When a device has to be polled next if nothing wakes the reactor before.
+    /// Returns the time at which a device must be polled even if no event wakes the reactor.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.slots.iter().flatten().filter_map(|device| device.queue.next_due()).min()
     }
 
-    /// Closes devices that are being removed and have nothing left to do. `poller` is the one they were added
-    /// with: a queue's descriptor may belong to its device, and outlive the queue. `is_wanted` says whether a
-    /// command that was taken in has yet to come to the device, waiting for its turn, a buffer or the host's data;
-    /// of one that is gone it is not asked, since there it would fail. Yields those that it has closed.
+    /// Closes the devices that are being removed and have no work left, and returns them.
+    ///
+    /// `poller` is the one that they were added with: a queue's descriptor may belong to its device
+    /// and outlive the queue. `is_wanted` returns true if an accepted command has yet to reach the
+    /// device: it waits for admission, a buffer or the host's data. The function is not called for
+    /// a missing device, where that command would fail.
     pub(crate) fn retire(
         &mut self,
         poller: &Poller,
@@ -179,7 +187,7 @@ impl Devices {
         closed
     }
 
-    /// Operations the devices or their backlogs hold.
+    /// Returns the number of operations at the devices and in their backlogs.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots
             .iter()
@@ -188,7 +196,7 @@ impl Devices {
             .sum()
     }
 
-    /// Whether any device is waiting for its last operation.
+    /// Returns true if a device waits for its last operation.
     pub(crate) fn any_retiring(&self) -> bool {
         self.slots.iter().flatten().any(|device| device.removal.is_some())
     }
@@ -204,12 +212,12 @@ impl Device {
     fn poll(&mut self, done: &mut Vec<Completed>) {
         self.queue.poll(done);
         if !self.backlog.is_empty() && self.drain_backlog(done) {
-            // What was taken may only be batched, and the reactor may sleep after this.
+            // The queue may only have batched the operations, and the reactor may sleep after this.
             self.queue.poll(done);
         }
     }
 
-    /// Submits what waits, as far as there is room; true if the queue has taken any of it.
+    /// Submits the backlog until the queue is full. Returns true if the queue took an operation.
     #[cold]
     fn drain_backlog(&mut self, done: &mut Vec<Completed>) -> bool {
         let mut taken = false;
@@ -243,7 +251,7 @@ mod tests {
 
     const TOKEN: u64 = 17;
 
-    /// The tokens of descriptors that are ready, without waiting.
+    /// Returns the tokens of ready descriptors without waiting.
     fn ready(poller: &mut Poller) -> Vec<u64> {
         let mut ready = Vec::new();
         poller.wait(Some(Duration::ZERO), &mut ready);
@@ -256,8 +264,9 @@ mod tests {
         fd.try_clone_to_owned().expect("another descriptor of it")
     }
 
-    /// A drive's queues share the descriptors that its controller keeps: what one queue watched must not be
-    /// watched when the next one comes.
+    /// Descriptors of a drive's queues, which belong to its controller.
+    ///
+    /// A descriptor that one queue watched must no longer be watched when the next queue opens.
     #[test]
     fn a_drive_that_is_taken_out_and_put_in_again_leaves_nothing_watched() {
         let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
@@ -279,7 +288,7 @@ mod tests {
             rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
             let woken = ready(&mut poller);
             assert!(woken.is_empty(), "an interrupt of a drive that is gone wakes: {woken:?}");
-            // As the driver does when it starts the queue's next life.
+            // The driver does the same when it starts the queue again.
             let mut count = [0; 8];
             rustix::io::read(&signal, &mut count).unwrap();
         }

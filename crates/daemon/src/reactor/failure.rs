@@ -1,11 +1,12 @@
-//! What the layers below report, said as an NVMe failure. The status codes themselves are chosen
-//! in one place, `Failure::status`.
+//! Conversion of errors of the lower layers into NVMe failures.
+//!
+//! Only `Failure::status` chooses the status codes.
 
 use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::{Failure, IoKind};
 use nvmeof_transport::FabricError;
 
-/// A device's error, for a command of this kind.
+/// Converts a device's error for a command of this kind.
 pub(super) fn from_block(error: &BlockError, kind: IoKind) -> Failure {
     match error {
         BlockError::OutOfRange { .. } => Failure::LbaOutOfRange,
@@ -24,7 +25,7 @@ pub(super) fn from_block(error: &BlockError, kind: IoKind) -> Failure {
     }
 }
 
-/// A fabric's error.
+/// Converts a fabric's error.
 pub(super) fn from_fabric(error: FabricError) -> Failure {
     match error {
         FabricError::DataDigest => Failure::TransientTransport,

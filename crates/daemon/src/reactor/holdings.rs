@@ -1,20 +1,23 @@
 //! Permits and memory that each host holds. A host without progress does not delay other hosts.
 //!
-//! A command has a permit of the pacer's budget, and memory, until the last byte of its data has moved. A host that asks
-//! for much and takes little of it, or is asked for data and sends none, would so take all of both.
+//! A command has a permit of the pacer's budget, and memory, until the last byte of its data has
+//! moved. A host can request much data and read little of it, or announce writes and send no data.
+//! Without limits that host would take the whole budget and all memory.
 //!
-//! * **Permits.** If commands wait and none can start for [`PATIENCE`], the reactor reclaims the
-//!   permits of commands whose data has been with their host for as long: data that does not move
-//!   delays no other data. A connection whose permits are reclaimed is *slow*. It starts nothing
-//!   more until the commands of these permits have ended. Tenant limits still count them.
+//! * **Permits.** If commands wait and none can start for [`PATIENCE`], the reactor reclaims
+//!   permits. It takes those of commands whose data has been with their host for as long. Data that
+//!   does not move then delays no other data. A connection whose permits are reclaimed is *slow*.
+//!   It starts nothing more until the commands of these permits have ended. Tenant limits still
+//!   count them.
 //! * **Memory.** While several hosts are connected, each may hold as much as is free (a dynamic
 //!   threshold: Choudhury and Hahne, 1998): on each reactor, the free memory divided by the number
 //!   of reactors. The next host then finds as much again. A host may always hold the memory of one
 //!   command. A single host may hold all but 1/8 of the memory, which is kept for the next host.
 //!
-//! Under many names hosts that hardly move can hold all memory all the same, a command each. If a
-//! command waits for a buffer for a second, connections are told that memory is short: those that
-//! do not move what they have buffers for end ([`nvmeof_transport::HostQueue::set_memory_short`]).
+//! Hosts that hardly move data can still hold all memory under many names, one command each. If a
+//! command waits for a buffer for a second, every reactor notifies its connections that memory is
+//! short. Connections that do not move the data of their buffers then end
+//! ([`nvmeof_transport::HostQueue::set_memory_short`]).
 //!
 //! The reactor *defers* commands that must not start for either reason. They wait with their
 //! connection, without a permit. As commands of their host end, the reactor puts them back into the
@@ -36,37 +39,39 @@ use super::slots::Key;
 
 /// Nanoseconds without a start after which the reactor reclaims permits.
 ///
-/// The data of these permits has been with its host for at least as long. The time is well below
-/// a delay that a host notices in addition to its device's own, and well above a network's usual
+/// The data of these permits has been with its host for at least as long. The time is well below a
+/// delay that a host notices in addition to its device's own, and well above a network's usual
 /// pauses.
 const PATIENCE: u64 = 10_000_000;
-/// A host that is alone leaves this part of the memory.
+/// Inverse of the share of the memory that a host leaves free while it is alone: 1/8.
 const KEPT: u64 = 8;
 /// Bytes of the smallest buffer.
 const SMALLEST: u64 = 4096;
-/// Deferred commands that are put back when one of their host ends: more than one, so that they become more.
+/// Deferred commands that return to the pacer when a command of their host ends.
+///
+/// It is more than one, so that the number in flight grows.
 const BACK_AT_ONCE: usize = 2;
-/// Connections looked at for them.
+/// Maximum number of connections that one search for deferred commands visits.
 const LOOKS: usize = 8;
 
 /// Holdings of a host on this reactor.
 #[derive(Debug)]
 pub(super) struct Holdings {
     host: Nqn,
-    /// Bytes of memory of its commands that have started and are not over.
+    /// Bytes of memory of its commands that have started and not ended.
     bytes: Cell<u64>,
-    /// Its connections that have deferred commands, each once; and some that had.
+    /// Its connections with deferred commands, each once, and some that no longer have any.
     deferred: RefCell<VecDeque<Key>>,
 }
 
 /// A connection's part of its host's holdings.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
-    /// Its host's.
+    /// Holdings of its host.
     holdings: Option<Rc<Holdings>>,
     /// Number of its commands whose permits were reclaimed. The connection is slow unless it is 0.
     slow: u32,
-    /// Its commands that are not to start yet.
+    /// Its commands that must not start yet.
     pub(super) deferred: VecDeque<Key>,
     is_listed: bool,
 }
@@ -76,34 +81,34 @@ pub(super) struct Holder {
 pub(super) struct Held {
     bytes: u64,
     of: Option<Rc<Holdings>>,
-    /// Since when its data is with its host, or waits for a buffer.
+    /// Time since which its data is with its host, or it waits for a buffer.
     waits_since: Option<u64>,
     /// Its permit was reclaimed, which makes its connection slow.
     is_slow: bool,
 }
 
 impl Held {
-    /// From now on its host has to do something.
+    /// Records that the command now waits for its host, or for a buffer.
     #[inline]
     pub(super) fn waits(&mut self, now: u64) {
         self.waits_since = Some(now);
     }
 
-    /// Its host has done it.
+    /// Records that the command no longer waits for its host.
     #[inline]
     pub(super) fn goes_on(&mut self) {
         self.waits_since = None;
     }
 }
 
-/// Bytes of memory that a command of this cost takes.
+/// Returns the bytes of memory that a command of this cost takes.
 #[inline]
 fn memory(cost: u64) -> u64 {
     cost.checked_next_power_of_two().unwrap_or(cost).max(SMALLEST)
 }
 
 impl Reactor {
-    /// A command has been granted a permit: takes it in, or defers it and gives the permit back.
+    /// Accounts for a command that has been granted a permit, or defers it and releases the permit.
     #[inline]
     pub(super) fn take_or_defer(
         &mut self,
@@ -152,7 +157,9 @@ impl Reactor {
         Some(permit)
     }
 
-    /// Tells the other reactors what is held here, and if commands are about to start looks what they hold.
+    /// Publishes the memory held here to the other reactors.
+    ///
+    /// If commands wait to start, also reads what the other reactors hold.
     #[inline]
     pub(super) fn exchange_holdings(&mut self) {
         self.load().held.store(self.memory_held, Ordering::Relaxed);
@@ -170,7 +177,7 @@ impl Reactor {
         }
     }
 
-    /// Frees what an ended command held; deferred commands of its host can follow.
+    /// Releases the holdings of an ended command. Deferred commands of its host can follow.
     #[inline]
     pub(super) fn let_go(&mut self, key: Key, held: Held) {
         let Some(holdings) = held.of else { return };
@@ -186,7 +193,9 @@ impl Reactor {
         }
     }
 
-    /// Puts some deferred commands of a host back into the pacer; of this connection, if it has any.
+    /// Puts some deferred commands of a host back into the pacer.
+    ///
+    /// Commands of the given connection come first.
     #[cold]
     fn resume(&mut self, key: Key, holdings: &Holdings) {
         if self.resume_connection(key) {
@@ -222,7 +231,7 @@ impl Reactor {
             };
             let Ok(bytes) = u32::try_from(command.cost()) else { continue };
             let (flow, token) = (*flow, request.token(kind::REQUEST));
-            // It has passed the limits of its tenants, and is as large as when it did.
+            // It has passed its tenant limits already, and its size has not changed.
             let put_back = self.pacer.enqueue_charged(flow, Cost { bytes }, Charge::NONE, token);
             debug_assert!(put_back.is_ok(), "a command that was admissible is not any more");
             resumed = true;
@@ -230,7 +239,7 @@ impl Reactor {
         resumed
     }
 
-    /// Takes a command out of those that are deferred; false if it is none.
+    /// Removes a command from the deferred ones. Returns false if it is not among them.
     pub(super) fn cancel_deferred(&mut self, key: Key, request: Key) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let deferred = &mut connection.holder.deferred;
@@ -273,8 +282,9 @@ impl Reactor {
         }
     }
 
-    /// Tells connections whether a command of some reactor has waited long for buffer memory: what
-    /// holds it for a host that hardly moves its data is to come back then.
+    /// Notifies connections while a command of some reactor has waited long for buffer memory.
+    ///
+    /// The fabric then reclaims the memory of hosts that hardly move their data.
     pub(super) fn watch_memory(&mut self, now: u64) {
         let is_short_here = self.starved.is_memory_short(now);
         self.load().is_memory_short.store(is_short_here, Ordering::Relaxed);
@@ -305,7 +315,7 @@ impl Reactor {
                 continue;
             }
             taken += 1;
-            // That there is no buffer is not its host's fault.
+            // A missing buffer is not its host's fault.
             if !needs_buffer && let Some(connection) = connections.get_mut(io.connection) {
                 connection.holder.slow += 1;
                 io.held.is_slow = true;
@@ -323,7 +333,7 @@ impl Reactor {
     }
 }
 
-/// The holdings of a host, of which there may be none yet.
+/// Returns the holdings of a host, and creates them if there are none yet.
 #[cold]
 fn holdings_of(all: &mut Vec<Weak<Holdings>>, host: &Nqn) -> Rc<Holdings> {
     let mut found = None;

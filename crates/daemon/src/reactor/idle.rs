@@ -1,17 +1,17 @@
-//! When a reactor with nothing to do spins and when it sleeps.
+//! Choice between spinning and sleeping for a reactor without work.
 //!
-//! A wake-up costs several microseconds, which at depth 1 is most of a command's latency; spinning
-//! costs a core. So the time to spin follows what spinning has brought lately: it is kept as long
-//! as the next command tends to come within [`LONGEST`], and shrinks to nothing when it does not.
+//! A wake-up costs several microseconds, which at depth 1 is most of a command's latency. Spinning
+//! costs a core. The spin time therefore follows its recent success. It stays while the next
+//! command tends to arrive within [`LONGEST`], and shrinks to zero otherwise.
 
 use std::time::Duration;
 
-/// Nanoseconds; longer gaps are slept through.
+/// Longest spin in nanoseconds. The reactor sleeps through longer gaps.
 const LONGEST: u64 = 100_000;
-/// Nanoseconds; the first spin after a quiet time.
+/// First spin in nanoseconds after a quiet time.
 const SHORTEST: u64 = 5_000;
 
-/// Decides between spinning and sleeping.
+/// Chooses between spinning and sleeping.
 #[derive(Debug)]
 pub(crate) struct Idle {
     always_spin: bool,
@@ -20,10 +20,10 @@ pub(crate) struct Idle {
     slept_at: Option<u64>,
 }
 
-/// What to do in a turn that found nothing.
+/// Action of a turn that found no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Look again at once.
+    /// Poll again immediately.
     Spin,
     /// Wait for an event.
     Sleep,
@@ -34,11 +34,12 @@ impl Idle {
         Self { always_spin, window: LONGEST, idle_since: None, slept_at: None }
     }
 
-    /// A turn found work.
+    /// Records a turn that found work.
     #[inline]
     pub(crate) fn busy(&mut self, now: u64) {
         if let Some(slept_at) = self.slept_at.take() {
-            // Work came after `gap` of idleness: had we spun that long, there were no wake-up.
+            // Work arrived after `gap` without work. A spin of that length would have avoided the
+            // wake-up.
             let gap = now.saturating_sub(slept_at);
             self.window = if gap <= LONGEST {
                 (self.window * 2).clamp(SHORTEST, LONGEST)
@@ -49,7 +50,7 @@ impl Idle {
         self.idle_since = None;
     }
 
-    /// A turn found nothing.
+    /// Records a turn that found no work, and returns the action.
     #[inline]
     pub(crate) fn idle(&mut self, now: u64) -> Verdict {
         if self.always_spin {
@@ -63,7 +64,7 @@ impl Idle {
         Verdict::Sleep
     }
 
-    /// How long a sleep may last when something is due `at`.
+    /// Returns the maximum length of a sleep if work is due `at`.
     pub(crate) fn timeout(now: u64, at: Option<u64>) -> Option<Duration> {
         at.map(|at| Duration::from_nanos(at.saturating_sub(now)))
     }
@@ -77,7 +78,7 @@ mod tests {
     fn spins_while_commands_come_soon_and_sleeps_when_they_do_not() {
         let mut idle = Idle::new(false);
         let mut now = 0;
-        // Commands one second apart: the window shrinks until it sleeps at once.
+        // Commands one second apart: the window shrinks until the reactor sleeps immediately.
         for _ in 0..40 {
             idle.busy(now);
             while idle.idle(now) == Verdict::Spin {
@@ -87,7 +88,7 @@ mod tests {
         }
         idle.busy(now);
         assert_eq!(idle.idle(now), Verdict::Sleep);
-        // Commands 20 us apart: it learns to spin through the gaps.
+        // Commands 20 us apart: the window grows until the reactor spins through the gaps.
         for _ in 0..10 {
             let next = now + 20_000;
             while now < next && idle.idle(now) == Verdict::Spin {

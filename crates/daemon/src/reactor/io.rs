@@ -1,5 +1,6 @@
-//! An I/O command's way through a reactor. What comes next is decided by the request's own state
-//! machine (`nvmf::request`); this file does it: permit, buffer, host data, device, response.
+//! I/O commands on a reactor: permit, buffer, host data, device, response.
+//!
+//! The request's own state machine (`nvmf::request`) decides the next step. This file performs it.
 
 use std::sync::Arc;
 
@@ -34,14 +35,14 @@ pub(super) enum Pending {
     Io(Io),
     /// An admin or fabrics command that moves data.
     Admin(Admin),
-    /// Devices that are being flushed.
+    /// A flush of devices.
     Flush(Flush),
-    /// An Abort whose command is another reactor's, or with its device.
+    /// An Abort whose command belongs to another reactor, or is at its device.
     Abort(Aborting),
 }
 
 impl Pending {
-    /// Returns the connection it belongs to; stale once that connection is gone.
+    /// Returns the command's connection. The key is stale once that connection is gone.
     fn connection(&self) -> Key {
         match self {
             Self::Io(io) => io.connection,
@@ -52,33 +53,33 @@ impl Pending {
     }
 }
 
-/// An Abort that waits for an answer.
+/// An Abort that waits for the end of another command.
 #[derive(Debug)]
 pub(super) struct Aborting {
     /// The connection that sent it.
     pub(super) connection: Key,
-    /// Its own command identifier.
+    /// Command identifier of the Abort.
     pub(super) cid: u16,
 }
 
 /// An I/O command.
 #[derive(Debug)]
 pub(super) struct Io {
-    /// Where it came from; stale once that connection is gone.
+    /// Its connection. The key is stale once that connection is gone.
     pub(super) connection: Key,
-    /// Where it waits.
+    /// The flow whose queue it waits in.
     pub(super) flow: FlowId,
-    /// Its lane's place among those of the connection.
+    /// Its device flow among those of the connection.
     pub(super) lane: Key,
-    /// Where the device's figures are kept.
+    /// Key of the device's statistics.
     pub(super) figures: Key,
-    /// When its capsule came.
+    /// Time at which its capsule arrived.
     pub(super) arrived: u64,
-    /// When the device was given its last operation.
+    /// Time at which the device received its last operation.
     pub(super) submitted: u64,
-    /// When its data was complete in memory; 0 until it is.
+    /// Time at which its data was complete in memory, or 0 until then.
     pub(super) landed: u64,
-    /// Where its trace is, if it is followed.
+    /// Its trace, if the reactor traces it.
     pub(super) mark: Mark,
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
@@ -86,12 +87,12 @@ pub(super) struct Io {
     pub(super) held: Held,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
-    /// Its queue's, once that closes while the command is with a device.
+    /// Guard of its queue, if the queue closes while the command is at a device.
     pub(super) guard: Option<Arc<QuiesceGuard>>,
 }
 
 impl Reactor {
-    /// A checked I/O command joins its flow's lane.
+    /// Adds a checked I/O command to the queue of its flow.
     #[inline]
     pub(super) fn start_io(&mut self, key: Key, io: IoCommand, data: Option<Buffer>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -128,7 +129,8 @@ impl Reactor {
             self.pacer.enqueue_charged(flow, cost, charge(&io), token).is_ok()
         });
         if !admissible {
-            // Not possible with limits that were derived together; said to the host all the same.
+            // Impossible with limits that were derived together. The host gets an error all the
+            // same.
             self.finish(request, Err(Failure::InvalidField), None, now);
         }
     }
@@ -143,7 +145,7 @@ impl Reactor {
             let (_, request) = Key::from_token(token);
             let Some(permit) = self.take_or_defer(request, permit, now) else { continue };
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
-                // Cancelled commands are taken out of their lanes, so this is nobody's.
+                // Cancelled commands leave their flow queue, so no command owns this permit.
                 debug_assert!(false, "a permit for a command that is gone");
                 self.pacer.release(permit, Outcome::Withdrawn, now);
                 continue;
@@ -154,13 +156,15 @@ impl Reactor {
         busy
     }
 
-    /// Commands that found the pool empty come first: the oldest, and the others only while it is not barred to pass that.
+    /// Retries the commands that found the pool empty, oldest first.
+    ///
+    /// The others are tried only while commands may pass the oldest one.
     fn retry_starved(&mut self, now: u64) -> bool {
         let mut busy = false;
         let bars = self.starved.bars(now);
         for nth in 0..self.starved.len() {
             let Some(request) = self.starved.pop() else { break };
-            // Those whose connection closes are gone.
+            // A command whose connection has closed is gone.
             if let Some(Pending::Io(io)) = self.requests.get(request) {
                 let (wanted, key) = (io.request.wanted(), io.connection);
                 let leased = self.lease(request, wanted);
@@ -182,7 +186,7 @@ impl Reactor {
         busy
     }
 
-    /// Does what a request asks for until it waits for something or is over.
+    /// Performs the steps of a request until it waits for an event or ends.
     fn drive(&mut self, request: Key, mut step: Step<Buffer>, now: u64) {
         loop {
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
@@ -190,7 +194,7 @@ impl Reactor {
             let key = io.connection;
             let live = self.connections.get_mut(key).is_some_and(|c| c.is_live());
             if !live {
-                // Nobody is left to answer. What the step holds goes back to the pool here.
+                // No host is left to answer. The buffers of the step return to the pool here.
                 drop(step);
                 self.drop_request(request, now);
                 return;
@@ -249,8 +253,9 @@ impl Reactor {
         }
     }
 
-    /// Leases a request its buffers, or queues it until the pool has some. A request behind those that were queued first
-    /// gets the buffer of its connection only.
+    /// Leases the buffers of a request, or queues the request until the pool has some.
+    ///
+    /// While earlier requests bar it from the pool, it gets only the buffer of its connection.
     #[inline]
     fn lease_or_starve(
         &mut self,
@@ -270,7 +275,9 @@ impl Reactor {
         step
     }
 
-    /// Gives a request the buffers that it wants, or its end; `None` while there are none.
+    /// Gives a request the buffers that it needs, or fails it.
+    ///
+    /// Returns `None` while the pool has no buffers.
     #[inline]
     fn lease(&mut self, request: Key, wanted: Wanted) -> Option<Step<Buffer>> {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
@@ -285,7 +292,7 @@ impl Reactor {
         match leased {
             Ok((buf, spare)) => Some(io.request.leased(buf, spare)),
             Err(LeaseError::Exhausted) => None,
-            // Nobody knows when there is any: the host may try again.
+            // The time of the next free buffer is unknown, so the host may try again.
             Err(LeaseError::NoMemory | LeaseError::NotTwo { .. }) => {
                 Some(io.request.fail(Failure::Busy))
             }
@@ -293,8 +300,9 @@ impl Reactor {
         }
     }
 
-    /// As [`Self::lease`], from the connection's own buffer: a small command proceeds whatever
-    /// other commands hold.
+    /// Leases the connection's own buffer, as [`Self::lease`] does from the pool.
+    ///
+    /// A small command therefore proceeds whatever other commands hold.
     #[cold]
     fn lease_own(&mut self, request: Key, key: Key, wanted: Wanted) -> Option<Step<Buffer>> {
         let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;
@@ -304,7 +312,9 @@ impl Reactor {
         Some(io.request.leased(buf, None))
     }
 
-    /// Answers a read from what the device lends, if it lends and the fabric can send that.
+    /// Answers a read from device memory (a zero-copy read).
+    ///
+    /// Returns false if the device does not lend that memory, or the fabric cannot send it.
     #[inline]
     fn lend(&mut self, request: Key, connection: Key, command: &IoCommand, now: u64) -> bool {
         let Ok(len) = u32::try_from(command.len) else { return false };
@@ -322,7 +332,7 @@ impl Reactor {
         true
     }
 
-    /// Answers the host. A request with data lives on until the data has left.
+    /// Answers the host. A request with data ends only when the data has left.
     pub(super) fn finish(
         &mut self,
         request: Key,
@@ -352,7 +362,7 @@ impl Reactor {
         }
         let status = cqe.status();
         let op = FabricOp::Respond { token, cqe, sgl, data: None, elidable };
-        // Refused only while closing, and then nobody is left to read it.
+        // Refused only while closing, and then no host is left to read the response.
         let _ = connection.fabric.submit(op);
         self.stats.answered(connection, io, status, now);
         self.trace_done(request, status);
@@ -373,7 +383,7 @@ impl Reactor {
         self.mark_dirty(key);
     }
 
-    /// The host's data has come, or has not.
+    /// Continues a request whose host data has arrived, or failed to arrive.
     #[inline]
     pub(super) fn pulled(
         &mut self,
@@ -400,7 +410,7 @@ impl Reactor {
         }
     }
 
-    /// A device has finished an operation.
+    /// Continues a request whose device has completed an operation.
     #[inline]
     pub(super) fn device_done(&mut self, done: Completed, now: u64) {
         let (_, request) = Key::from_token(done.token);
@@ -430,7 +440,7 @@ impl Reactor {
         self.drive(request, step, now);
     }
 
-    /// The data of a response has left: the request is over.
+    /// Ends a request whose response data has left.
     #[inline]
     pub(super) fn sent(&mut self, token: u64, now: u64) {
         let (_, request) = Key::from_token(token);
@@ -444,12 +454,12 @@ impl Reactor {
         self.end_request(request, Outcome::Completed, now);
     }
 
-    /// Takes out a request that came to nothing and gives back all it holds.
+    /// Ends a request as failed and releases all its resources.
     pub(super) fn drop_request(&mut self, request: Key, now: u64) {
         self.end_request(request, Outcome::Failed, now);
     }
 
-    /// Takes a request out and gives back all it holds.
+    /// Ends a request and releases all its resources.
     #[inline]
     fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
         self.trace_end(request);
@@ -458,7 +468,7 @@ impl Reactor {
         else {
             return;
         };
-        // Before the lane may end, and with it the flow that the permit was granted to.
+        // The permit belongs to the flow, so it returns before the device flow can end.
         if let Some(permit) = request.into_permit() {
             self.pacer.release(permit, outcome, now);
         }
@@ -473,7 +483,7 @@ impl Reactor {
         }
     }
 
-    /// Takes a request out: its connection has one less in flight.
+    /// Removes a request. Its connection then has one command less in flight.
     #[inline]
     pub(super) fn take_request(&mut self, request: Key) -> Option<Pending> {
         let key = self.requests.get(request)?.connection();
@@ -490,7 +500,7 @@ impl Reactor {
     }
 }
 
-/// All of a read's data is in memory and only has to leave it.
+/// Records that all data of a read is in memory.
 #[inline]
 fn landed(io: &mut Io, now: u64) {
     io.landed = now;
@@ -499,8 +509,9 @@ fn landed(io: &mut Io, now: u64) {
     }
 }
 
-/// What a command counts against the limits of its host and its namespace: everything but a flush is an I/O,
-/// and what it moves counts wherever it lies.
+/// Returns the charge of a command against the limits of its host and its namespace.
+///
+/// Every command but a flush is an I/O. Its data counts wherever it lies.
 #[inline]
 fn charge(io: &IoCommand) -> Charge {
     match io.kind {
@@ -512,7 +523,7 @@ fn charge(io: &IoCommand) -> Charge {
     }
 }
 
-/// The `len` bytes at `offset` of a capsule's data, at the start of its buffer.
+/// Moves `len` bytes at `offset` of a capsule's data to the start of its buffer.
 fn cut(mut data: Buffer, offset: u32, len: u32) -> Option<Buffer> {
     let start = usize::try_from(offset).ok()?;
     let len = usize::try_from(len).ok()?;

@@ -1,4 +1,4 @@
-//! Connections come, move and go.
+//! Lifecycle of connections: attach, move to another reactor, close.
 
 use std::sync::atomic::Ordering;
 
@@ -17,10 +17,10 @@ use super::slots::Key;
 use crate::logs::{Kind, limited};
 
 impl Reactor {
-    /// Takes a connection in.
+    /// Attaches a connection to this reactor.
     pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
-        // Counted when it was placed.
+        // The placement has counted it already.
         let is_io = parked.number().is_some_and(|qid| qid > 0);
         if self.draining.is_some() || self.stopping {
             parked.refuse();
@@ -56,7 +56,7 @@ impl Reactor {
         let path = self.path_of(&queue);
         let mut connection = Connection::new(fabric, queue, port, path, own, now);
         connection.counts_as_io |= is_io;
-        // One that comes from another reactor was stopped there.
+        // If it moved here, its previous reactor has paused it.
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
         if let Some(connection) = self.connections.get_mut(key) {
@@ -69,7 +69,7 @@ impl Reactor {
         self.mark_dirty(key);
     }
 
-    /// Puts a connection's descriptor, if it has one by now, into the epoll set.
+    /// Adds a connection's descriptor, if it has one by now, to the epoll set.
     pub(super) fn watch(&mut self, key: Key, now: u64) {
         let registered = self.connections.get_mut(key).and_then(|connection| {
             let fd = connection.fabric.fd()?;
@@ -86,8 +86,9 @@ impl Reactor {
         }
     }
 
-    /// The port of the network that a connection's data leaves through. What tells them apart here is the
-    /// address the host connected to: each port has one.
+    /// Returns the network port that a connection's data leaves through.
+    ///
+    /// The address that the host connected to identifies the port, because each port has its own.
     fn path_of(&mut self, queue: &Queue) -> u16 {
         let address = queue.local_address();
         let known = self.paths.iter().position(|known| *known == address);
@@ -98,7 +99,7 @@ impl Reactor {
         u16::try_from(at).unwrap_or(u16::MAX)
     }
 
-    /// Takes a connection that cannot be served off the load it was counted in when it was placed.
+    /// Subtracts a connection that cannot be served from the load that its placement has raised.
     fn refuse(&self, mut queue: Queue, is_io: bool) {
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
         if is_io || queue.connected().is_some_and(|info| !info.admin) {
@@ -108,8 +109,9 @@ impl Reactor {
         drop(queue.handle_disconnect());
     }
 
-    /// Starts a connection's end: nothing new begins for it, and the fabric gives back what it
-    /// holds before it says `Closed`.
+    /// Starts to close a connection.
+    ///
+    /// No new work starts for it, and the fabric returns its resources before it reports `Closed`.
     pub(super) fn begin_close(&mut self, key: Key, why: CloseReason, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
@@ -155,7 +157,7 @@ impl Reactor {
         }
     }
 
-    /// Ends a lane whose device is closed, and of whose commands the last is over.
+    /// Ends the flow for a closed device after the last of its commands has ended.
     #[cold]
     pub(super) fn end_lane(&mut self, key: Key, lane: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -165,8 +167,9 @@ impl Reactor {
         debug_assert!(waiting.is_empty(), "commands wait in a lane without any in flight");
     }
 
-    /// The fabric has given everything back: the connection is gone. Commands a device still works
-    /// on end when it is done with their buffers.
+    /// Removes a connection whose fabric has returned everything.
+    ///
+    /// Commands at a device end when the device releases their buffers.
     pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {
         self.begin_close(key, reason.clone(), now);
         let Some(connection) = self.connections.remove(key) else { return };
@@ -187,14 +190,14 @@ impl Reactor {
         }
     }
 
-    /// Looks at every queue: events to report, controllers that have died.
+    /// Polls every queue for events to report and for controllers that are gone.
     pub(super) fn poll_queues(&mut self, now: u64) {
         for key in self.connections.keys() {
             self.poll_queue(key, now);
         }
     }
 
-    /// Sends what a queue has to report; closes it if its controller is gone.
+    /// Sends what a queue has to report, and closes the queue if its controller is gone.
     pub(super) fn poll_queue(&mut self, key: Key, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if let Some(reason) = connection.queue.is_dead() {
@@ -207,7 +210,7 @@ impl Reactor {
                     "queue ends with its controller"
                 );
                 if connection.dirty {
-                    // The response to a Disconnect, for one, which ended the queue.
+                    // For example the response to a Disconnect that ended the queue.
                     self.flush_all(now);
                 }
                 self.begin_close(key, CloseReason::ControllerGone, now);
@@ -229,7 +232,7 @@ impl Reactor {
         }
     }
 
-    /// Sends one I/O connection off to another reactor: it drains first.
+    /// Starts to move one I/O connection to another reactor. The connection drains first.
     pub(super) fn start_moving(&mut self, to: usize, now: u64) {
         let found = self
             .connections
@@ -249,7 +252,7 @@ impl Reactor {
         self.move_leaving(now);
     }
 
-    /// Moves the leaving connections of which nothing is in flight here any more.
+    /// Moves the leaving connections that have nothing in flight here any more.
     pub(super) fn move_leaving(&mut self, now: u64) {
         for key in std::mem::take(&mut self.leaving) {
             if let Some(still_here) = self.move_if_idle(key, now) {
@@ -258,7 +261,7 @@ impl Reactor {
         }
     }
 
-    /// Moves one leaving connection; gives back its key if it has to stay for now.
+    /// Moves one leaving connection. Returns its key if it must stay for now.
     fn move_if_idle(&mut self, key: Key, now: u64) -> Option<Key> {
         let connection = self.connections.get_mut(key)?;
         let Phase::Leaving { to } = connection.phase else { return None };
@@ -287,7 +290,7 @@ impl Reactor {
         }
     }
 
-    /// A connection that still had something under way stays, to be asked again.
+    /// Keeps a connection that still had operations in flight. The next turn tries again.
     fn take_back(
         &mut self,
         fabric: Box<dyn nvmeof_transport::HostQueue>,
@@ -308,7 +311,7 @@ impl Reactor {
         key
     }
 
-    /// Has Aborts of the connection's commands come to this reactor.
+    /// Routes Aborts of the connection's commands to this reactor.
     fn claim(&self, key: Key) {
         if let Some(connection) = self.connections.get(key) {
             connection.queue.set_owner(self.owner(key));

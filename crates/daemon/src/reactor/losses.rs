@@ -35,7 +35,7 @@ impl Reactor {
         })
     }
 
-    /// A device has failed a flush of this connection.
+    /// Records that a device has failed a flush of this connection.
     #[cold]
     pub(super) fn flush_failed(
         &mut self,
@@ -46,7 +46,7 @@ impl Reactor {
         now: u64,
     ) {
         match error {
-            // It was not tried, or there is nothing any more that could be flushed.
+            // The flush was not tried, or no written data is left to flush.
             BlockError::Cancelled
             | BlockError::Gone
             | BlockError::NoMemory

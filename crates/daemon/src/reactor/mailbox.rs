@@ -1,4 +1,6 @@
-//! How the control plane and other reactors speak to a reactor: a queue and an eventfd that wakes it.
+//! Messages of the control plane and other reactors to a reactor.
+//!
+//! A mailbox is a queue, with an eventfd to wake the reactor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,35 +21,35 @@ use super::stats::Ask;
 use super::trace::TraceOrder;
 use crate::tenants::Shares;
 
-/// What a reactor can be told.
+/// A message to a reactor.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Serve this connection.
     Attach {
         /// The connection.
         parked: Box<dyn ParkedQueue>,
-        /// Its NVMe queue; boxed, as it is far larger than the other messages.
+        /// Its NVMe queue, boxed because it is far larger than the other messages.
         queue: Box<Queue>,
     },
-    /// Open a queue to this device, and say whether it worked.
+    /// Open a queue to this device, and reply with the result.
     AddDevice {
-        /// Name of the device from now on.
+        /// Identifier of the device from now on.
         id: DeviceId,
         /// The device.
         device: Arc<dyn BlockDevice>,
-        /// Answered with the error's text if the device cannot be used.
+        /// Receives the error's text if the device cannot be used.
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Finish the commands that were taken in for this device, then close the queue to it and answer.
+    /// Complete the commands accepted for this device, then close the queue to it and reply.
     RemoveDevice {
         /// The device.
         id: DeviceId,
-        /// Answered when nothing of the device is in use here.
+        /// Receives the reply when this reactor no longer uses the device.
         reply: oneshot::Sender<()>,
     },
-    /// Abort a command of one of the reactor's I/O queues if it can be.
+    /// Abort a command of one of the reactor's I/O queues if possible.
     Abort(AbortOrder),
-    /// The answer to an [`Message::Abort`] this reactor sent.
+    /// The reply to a [`Message::Abort`] of this reactor.
     AbortDone {
         /// Token of the Abort command.
         token: u64,
@@ -59,20 +61,20 @@ pub(crate) enum Message {
         /// Index of the other reactor.
         to: usize,
     },
-    /// Admit by another policy from now on, and say whether that worked.
+    /// Replace the admission policy, and reply with the result.
     Pacing {
-        /// This reactor's part of it.
+        /// This reactor's part of the policy.
         parts: Box<Parts>,
-        /// Answered with the error's text if what waits could never start under it.
+        /// Receives the error's text if a waiting command could never start under the policy.
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// The weights and limits of hosts and devices, for the flows there are and those to come.
+    /// Replace the weights and limits of hosts and devices, for existing and future flows.
     Shares(Shares),
-    /// Say what was counted, at the end of this turn.
+    /// Reply with the statistics at the end of this turn.
     Report(Ask),
-    /// Follow commands, say what became of them, or follow none.
+    /// Trace commands, read the traces, or stop tracing.
     Trace(TraceOrder),
-    /// Say which connections there are.
+    /// Reply with the list of connections.
     Roll(oneshot::Sender<Vec<Listed>>),
     /// Release the guard when all writes of these controllers that have arrived by now have ended.
     ControllerBarrier {
@@ -81,24 +83,25 @@ pub(crate) enum Message {
         /// The guard.
         guard: Arc<QuiesceGuard>,
     },
-    /// End the commands for namespaces that are gone, and reply when all writes that this reactor
-    /// now holds for these namespaces have ended.
+    /// End the commands for namespaces that are gone, and reply when their writes have ended.
+    ///
+    /// These are all writes that this reactor now holds for the namespaces.
     NamespaceBarrier {
-        /// The namespaces as they were.
+        /// The namespaces before their removal or change.
         namespaces: Arc<[RetiredNamespace]>,
-        /// Answered then.
+        /// Receives the reply.
         reply: oneshot::Sender<()>,
     },
-    /// End the connection of this name, and say whether it is here.
+    /// End the connection with this identifier, and reply with its handle if it is here.
     Dismiss {
         /// The connection.
         id: u64,
         /// Receives the handle to wait for the end of its commands, if the connection was here.
         reply: oneshot::Sender<Option<Dismissed>>,
     },
-    /// Say what is held.
+    /// Reply with the number of objects that the reactor holds.
     Counts(oneshot::Sender<Counts>),
-    /// Take no new commands and answer when those in flight are over.
+    /// Take no new commands, and reply when those in flight have ended.
     Drain(oneshot::Sender<()>),
     /// Close every connection and end the thread.
     Stop,
@@ -107,10 +110,10 @@ pub(crate) enum Message {
 /// Handle to wait for the end of a dismissed connection's commands; `None` before its Connect.
 pub(crate) type Dismissed = Option<Quiesce>;
 
-/// An Abort command on its way to the reactor that has the queue.
+/// A request to abort a command, sent to the reactor that serves the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AbortOrder {
-    /// Reactor that asks.
+    /// Reactor that received the Abort command.
     pub(crate) from: usize,
     /// Token of the Abort command there.
     pub(crate) token: u64,
@@ -118,7 +121,7 @@ pub(crate) struct AbortOrder {
     pub(crate) victim: Victim,
 }
 
-/// What a reactor holds: the counts a leak would show in.
+/// Numbers of objects that a reactor holds. A leak would show in these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Connections of every kind.
@@ -127,9 +130,9 @@ pub(crate) struct Counts {
     pub(crate) io_queues: usize,
     /// Commands between capsule and response.
     pub(crate) requests: usize,
-    /// Buffers out of the pool.
+    /// Buffers leased from the pool.
     pub(crate) buffers: usize,
-    /// Permits out of the pacer.
+    /// Permits granted by the pacer.
     pub(crate) permits: usize,
     /// Commands that wait for admission.
     pub(crate) waiting: usize,
@@ -146,7 +149,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The sending end: cheap to clone, usable from any thread.
+/// The sending end. It is cheap to clone and usable from any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
     queue: mpsc::Sender<Message>,
@@ -154,8 +157,10 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Sends a message and wakes the reactor. A reactor that has ended drops it, and with it the
-    /// message's reply channel, which tells the asker.
+    /// Sends a message and wakes the reactor.
+    ///
+    /// A reactor that has ended drops the message with its reply channel, which notifies the
+    /// requester.
     pub(crate) fn send(&self, message: Message) {
         if self.queue.send(message).is_ok() {
             self.bell.ring();
@@ -176,23 +181,27 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// The next message, if there is one. Costs one load while the bell has not been rung.
+    /// Returns true if the bell has been rung since it was last silenced.
+    ///
+    /// The call costs one load.
     #[inline]
     pub(crate) fn rung(&self) -> bool {
         self.bell.rung.load(Ordering::Relaxed)
     }
 
-    /// Silences the bell; call before draining with [`try_recv`](Self::try_recv).
+    /// Silences the bell. Call it before draining with [`try_recv`](Self::try_recv).
     pub(crate) fn silence(&self) {
         if self.bell.rung.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
-            // An empty eventfd means that another look has silenced it already.
+            // An empty eventfd means that an earlier call has silenced it already.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
         }
     }
 
-    /// The descriptor is readable. A sender may be slow between setting the bell and writing: then
-    /// its message was read without it, and what it writes would wake this reactor for ever.
+    /// Records that the eventfd is readable.
+    ///
+    /// A slow sender sets the bell, and the reactor reads its message before the sender writes the
+    /// eventfd. Without this call the late write would wake the reactor forever.
     pub(crate) fn hear(&self) {
         self.bell.rung.store(true, Ordering::Release);
     }
@@ -208,7 +217,7 @@ impl AsFd for Mailbox {
     }
 }
 
-/// An eventfd that is written at most once between two looks.
+/// An eventfd that is written at most once between two reads.
 #[derive(Debug)]
 struct Bell {
     fd: OwnedFd,
@@ -218,13 +227,13 @@ struct Bell {
 impl Bell {
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // Only a counter at its maximum refuses, and then the reactor is awake anyway.
+            // A write fails only if the counter is at its maximum, and the reactor is awake then.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Both ends of a new mailbox.
+/// Creates both ends of a mailbox.
 pub(crate) fn mailbox() -> anyhow::Result<(Sender, Mailbox)> {
     let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
         .context("cannot make the eventfd that wakes a reactor")?;
@@ -260,7 +269,7 @@ mod tests {
             let mut fds = [rustix::event::PollFd::new(&mailbox, rustix::event::PollFlags::IN)];
             rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
         };
-        // The sender sets the bell, the reactor has read its message, and only then it writes.
+        // The sender sets the bell and writes only after the reactor has read its message.
         mailbox.bell.rung.store(true, Ordering::Relaxed);
         mailbox.silence();
         rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes()).unwrap();

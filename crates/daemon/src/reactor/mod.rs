@@ -1,26 +1,27 @@
-//! A reactor: one pinned thread that owns connections, a queue to every device and a pacer, and
-//! takes each command from its capsule to its response. Nothing here is shared, locked or waited
-//! for; other threads speak to it through its [`mailbox`].
+//! A reactor: one pinned thread that owns connections, a queue to every device, and a pacer.
 //!
-//! | file | what |
+//! It takes each command from its capsule to its response. Its own state is neither shared nor
+//! locked, and it waits for no other thread. Other threads send messages to its [`mailbox`].
+//!
+//! | file | content |
 //! |---|---|
 //! | `turn` | one turn of the loop: receive, admit, devices, flush, timers |
 //! | `command` | delivers capsules to nvmf, and completes some commands immediately |
 //! | `admin`, `abort` | admin commands that move data, and those that end another one |
-//! | `io` | an I/O command's way: permit, buffer, host data, device, response |
-//! | `lifecycle` | connections come, move and go |
+//! | `io` | I/O commands: permit, buffer, host data, device, response |
+//! | `lifecycle` | connections attach, move and close |
 //! | `quiesce` | flushes and barriers: no command is reported as ended too early |
 //! | `losses` | reports a failed flush to every connection that uses the device |
-//! | `sources` | what tells of several connections at once: completion queues |
+//! | `sources` | completion queues, which report several connections at a time |
 //! | `control` | messages from the control plane and other reactors |
-//! | `devices`, `connection`, `requests`, `slots` | what is kept |
-//! | `holdings` | what each host holds, and what waits for that |
-//! | `idle`, `poller`, `mailbox` | when to sleep and what wakes |
-//! | `roll` | which connections there are, for who looks from outside |
-//! | `stats` | what is counted, and reports of it |
-//! | `timers` | what hosts have too little time for |
-//! | `trace` | the lives of slow commands, when somebody wants to see them |
-//! | `bench` | a reactor in the hands of a benchmark; not in the daemon |
+//! | `devices`, `connection`, `requests`, `slots` | the reactor's state |
+//! | `holdings` | permits and memory of each host, and the commands that wait for them |
+//! | `idle`, `poller`, `mailbox` | when the reactor sleeps, and what wakes it |
+//! | `roll` | list of connections for the API |
+//! | `stats` | counters, and reports of them |
+//! | `timers` | deadlines of hosts |
+//! | `trace` | traces of slow commands, on request |
+//! | `bench` | a reactor that a benchmark drives; not in the daemon |
 
 mod abort;
 mod admin;
@@ -85,58 +86,60 @@ use timers::Overdue;
 use trace::Trace;
 use turn::Looks;
 
-/// What a reactor is made from.
+/// Configuration of a reactor.
 pub(crate) struct Plan {
-    /// Its place among the reactors.
+    /// Its index among the reactors.
     pub(crate) index: usize,
     /// CPU to run on.
     pub(crate) cpu: Option<usize>,
     /// Never sleep.
     pub(crate) busy_poll: bool,
-    /// Where buffers come from.
+    /// Source of its buffers.
     pub(crate) pool: Arc<SharedPool>,
     /// Its part of the policy in force.
     pub(crate) pacing: Parts,
-    /// What hosts connect to.
+    /// Target that hosts connect to.
     pub(crate) target: Arc<Target>,
-    /// Every reactor's mailbox, this one's included.
+    /// Mailboxes of all reactors, including its own.
     pub(crate) peers: Vec<Sender>,
-    /// This one's.
+    /// Its own mailbox.
     pub(crate) mailbox: Mailbox,
-    /// Data buffers kept aside for admin commands.
+    /// Data buffers reserved for admin commands.
     pub(crate) admin_buffers: usize,
-    /// Bytes of each of them: the most one command moves.
+    /// Bytes of each of them: the maximum that one command moves.
     pub(crate) max_transfer: usize,
-    /// How much each reactor serves.
+    /// Load of each reactor.
     pub(crate) loads: Arc<[Load]>,
-    /// Commands one connection can have waiting.
+    /// Maximum number of commands of one connection that can wait.
     pub(crate) flow_depth: usize,
-    /// Commands to make room for at start.
+    /// Commands to allocate room for at start.
     pub(crate) requests: usize,
-    /// The time within a turn, on the scale of the turns' own times.
+    /// Clock for times within a turn, on the scale of the turns' own times.
     pub(crate) clock: fn() -> u64,
 }
 
-/// How much a reactor serves. Raised by whoever places or moves a connection to it, lowered by the
-/// reactor that loses one; read to place the next one.
+/// Load of a reactor.
+///
+/// The thread that places or moves a connection to it raises the load. The reactor that loses a
+/// connection lowers it. The next placement reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     /// Connections placed here.
     pub(crate) connections: AtomicUsize,
-    /// Those of them that are I/O queues.
+    /// I/O queues among them.
     pub(crate) io_queues: AtomicUsize,
-    /// Bytes of memory that commands hold there.
+    /// Bytes of memory that its commands hold.
     pub(crate) held: AtomicU64,
-    /// Commands of some reactor cannot start: reclaim the permits of stalled commands here.
+    /// Commands of some reactor cannot start, so this one must reclaim permits of stalled commands.
     pub(crate) is_pressed: AtomicBool,
-    /// A command there has waited long for buffer memory.
+    /// One of its commands has waited long for buffer memory.
     pub(crate) is_memory_short: AtomicBool,
 }
 
 /// A running reactor.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    /// To wait for its end.
+    /// The thread, to wait for its end.
     pub(crate) thread: JoinHandle<()>,
 }
 
@@ -147,7 +150,8 @@ pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
     let thread = std::thread::Builder::new()
         .name(format!("reactor-{index}"))
         .spawn(move || {
-            // Files that come later need no further thread. Where there is no io_uring, opening one says so.
+            // Files that are opened later then need no further thread. Without io_uring, opening
+            // one reports the error.
             let _ = start_kernel_worker();
             match Reactor::new(plan) {
                 Ok(mut reactor) => {
@@ -167,12 +171,12 @@ pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
     Ok(Handle { thread })
 }
 
-/// One reactor's whole state. Its methods are spread over this folder by what they are about.
+/// Complete state of one reactor. Each file of this folder adds the methods of its subject.
 pub(crate) struct Reactor {
     index: usize,
     loads: Arc<[Load]>,
     target: Arc<Target>,
-    /// The target's epoch when its queues were last looked at.
+    /// The target's epoch at the last poll of all queues.
     seen_epoch: u64,
     looks: Looks,
     peers: Vec<Sender>,
@@ -180,19 +184,19 @@ pub(crate) struct Reactor {
     poller: Poller,
     idle: Idle,
     pool: CorePool,
-    /// Buffers of admin commands: kept aside, so that they never wait behind data.
+    /// Buffers reserved for admin commands, so that they never wait behind data.
     admin_reserve: Reserve,
     pacer: Pacer,
-    /// This reactor, as tenants know it.
+    /// Identity of this reactor for tenant limits.
     core: Core,
     shares: Shares,
     devices: Devices,
     connections: Slots<Connection>,
-    /// What connections share: the completion queues of RDMA devices.
+    /// Objects that connections share: the completion queues of RDMA devices.
     sources: Sources,
-    /// Addresses that hosts connected to, by the number of their path.
+    /// Addresses that hosts connected to, indexed by path.
     paths: Vec<Option<IpAddr>>,
-    /// A connection went, and with it perhaps the last use of a source.
+    /// A connection has gone, and a source may be unused since.
     has_unused_sources: bool,
     requests: Requests,
     /// Admitted commands for which the pool had no buffer.
@@ -201,36 +205,36 @@ pub(crate) struct Reactor {
     admin_work: AdminWork,
     /// Holdings of the hosts.
     holdings: Vec<Weak<Holdings>>,
-    /// Bytes of memory that commands hold here, and elsewhere when that was last looked at.
+    /// Bytes of memory that commands hold here, and on other reactors at the last check.
     memory_held: u64,
     memory_of_others: u64,
-    /// Connections were told that buffer memory is short.
+    /// Connections were notified that buffer memory is short.
     was_memory_short: bool,
-    /// When a command last started, or none waited to.
+    /// Time at which a command last started, or none waited.
     granted_at: u64,
     /// Connections to receive from in this turn.
     receive: Vec<Key>,
     /// Connections with output.
     dirty: Vec<Key>,
-    /// Connections with data on its way out.
+    /// Connections with outgoing data that has not left.
     departing: Vec<Key>,
     /// Connections that drain before they move to another reactor.
     leaving: Vec<Key>,
-    /// When timers are looked at next.
+    /// Time of the next tick of the timers.
     next_tick: u64,
-    /// When the next turn is to begin at the latest.
+    /// Latest time at which the next turn should begin.
     expected_at: u64,
     /// Queues whose deadline has passed. The reactor receives from them before it judges them.
     overdue: Vec<Overdue>,
-    /// Sources have more to tell.
+    /// Sources have more to report.
     are_sources_unsettled: bool,
-    /// When the last turn began; `u64::MAX` after a sleep, so that the next is not late.
+    /// Time of the last turn, or `u64::MAX` after a sleep, so that the next turn is not late.
     turned_at: u64,
-    /// Turns since epoll was last asked.
+    /// Turns since the reactor last asked epoll.
     unpolled_turns: u32,
     /// Waiters for commands: of namespaces that are gone, and of controllers before a Connect.
     barriers: Vec<WriteBarrier>,
-    /// Answered when nothing is in flight.
+    /// Receives the reply when nothing is in flight.
     draining: Option<oneshot::Sender<()>>,
     stopping: bool,
     stats: Stats,
@@ -258,7 +262,7 @@ pub(super) mod kind {
 }
 
 impl Reactor {
-    /// Builds the state on the calling thread and pins it.
+    /// Builds the state on the calling thread and pins the thread.
     pub(crate) fn new(plan: Plan) -> anyhow::Result<Self> {
         if let Some(cpu) = plan.cpu {
             let mut set = CpuSet::new();

@@ -1,11 +1,11 @@
-//! Readiness of sockets, rings and the mailbox: one epoll per reactor.
+//! Readiness of sockets, rings and the mailbox: one epoll descriptor per reactor.
 //!
-//! Sockets are registered edge-triggered for input and output once, so that no system call is
-//! spent on changing interest; whoever is told of an edge reads until nothing is left.
+//! Sockets are registered once, edge-triggered for input and output, so that no system call is
+//! spent on changing interest. After an edge the reactor reads until nothing is left.
 //!
 //! A timeout of epoll counts in whole milliseconds and ends up to the thread's timer slack (50 us)
-//! late. What is due to the microsecond has a timer in the set instead: edge-triggered, so that it
-//! is never read, and set only when the time differs from the one it is set to.
+//! late. Deadlines that are precise to the microsecond use a timer in the set instead. It is
+//! edge-triggered, so that it is never read, and it is set only when its time changes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Events taken per look; more are found by the next one.
+/// Maximum number of events per wait. The next wait returns the rest.
 const BATCH: usize = 64;
-/// The timer's token, which nothing else has.
+/// Token of the timer, which no other descriptor has.
 const TIMER: u64 = u64::MAX;
 
-/// One reactor's epoll.
+/// Epoll descriptor and timer of one reactor.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to; `None` once its edge was seen.
+    /// Time that the timer is set to, or `None` after its edge was seen.
     timer_at: Option<u64>,
     events: Vec<epoll::Event>,
 }
@@ -34,11 +34,11 @@ pub(crate) struct Poller {
 /// A descriptor that is ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
-    /// What the descriptor was registered with.
+    /// Token that the descriptor was registered with.
     pub(crate) token: u64,
-    /// Input, or the peer is gone.
+    /// It has input, or the peer is gone.
     pub(crate) readable: bool,
-    /// Output fits again.
+    /// It has room for output again.
     pub(crate) writable: bool,
 }
 
@@ -61,44 +61,48 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    /// Ends a socket's registration, for one that goes on living elsewhere.
+    /// Ends the registration of a socket that stays open elsewhere.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
-        // A descriptor that is not registered is already what is wanted.
+        // A descriptor that is not registered needs no removal.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Registers something that only ever becomes readable: a mailbox, a ring.
+    /// Registers a descriptor that only becomes readable: a mailbox, a ring.
     pub(crate) fn add_source(&self, source: impl AsFd, token: u64) -> Result<(), Errno> {
         epoll::add(&self.epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
     }
 
-    /// Has a wait end at `at`, a time of the daemon's clock, if nothing ends it before. A time that
-    /// is over ends the next wait at once.
+    /// Sets the timer so that a wait ends at `at`, a time of the daemon's clock, if not earlier.
+    ///
+    /// A time in the past ends the next wait immediately.
     pub(crate) fn wake_at(&mut self, at: u64) {
         if self.timer_at == Some(at) {
             return;
         }
         self.timer_at = Some(at);
-        let it_value = timespec(Duration::from_nanos(at.max(1))); // 0 would turn it off.
+        let it_value = timespec(Duration::from_nanos(at.max(1))); // 0 would disarm the timer.
         let it_interval = timespec(Duration::ZERO);
         let value = Itimerspec { it_interval, it_value };
-        // Refused only for a descriptor that is no timer, or a time that is none.
+        // The call fails only for a descriptor that is not a timer, or for an invalid time.
         let set = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value);
         debug_assert!(set.is_ok(), "{set:?}");
     }
 
-    /// Collects what is ready, waiting for at most `timeout`, rounded up to milliseconds (`None`:
-    /// until something is or [`Self::wake_at`] has come).
+    /// Collects the ready descriptors, and waits for them at most `timeout`.
+    ///
+    /// The timeout is rounded up to milliseconds. With `None` the wait ends when a descriptor is
+    /// ready or the time of [`Self::wake_at`] has come.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<Ready>) {
         let timeout = timeout.map(timespec);
         self.events.clear();
         let events = rustix::buffer::spare_capacity(&mut self.events);
         if epoll::wait(&self.epoll, events, timeout.as_ref()).is_err() {
-            return; // Interrupted: the loop looks again.
+            return; // Interrupted: the loop polls again.
         }
         let hup = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         if self.events.iter().any(|event| event.data.u64() == TIMER) {
-            // There is no second edge: whoever waits for the same time again sets it again.
+            // There is no second edge: a caller that waits for the same time again sets the timer
+            // again.
             self.timer_at = None;
         }
         let others = self.events.iter().filter(|event| event.data.u64() != TIMER);
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    /// Far longer than anything waited for here.
+    /// Far longer than any wait of these tests.
     const GUARD: Duration = Duration::from_secs(60);
 
     fn wait(poller: &mut Poller) {
@@ -162,7 +166,7 @@ mod tests {
         poller.wake_at(at);
         wait(&mut poller);
         assert!(clock::now() >= at);
-        // Its edge is seen by a look that does not wait, and still the next wait ends.
+        // A wait of zero length sees its edge, and the next wait still ends.
         poller.wake_at(at);
         wait(&mut poller);
         poller.wake_at(at);

@@ -1,7 +1,8 @@
 //! Quiescing: the reactor reports no command as ended while it can still change a device.
 //!
-//! This covers commands that a closing connection leaves with devices, flushes before an answer,
-//! and barriers for the commands of a namespace that is gone or of a controller before a Connect.
+//! This covers commands that a closing connection leaves at devices, and flushes before a response.
+//! It also covers barriers for the commands of a namespace that is gone, or of a controller before
+//! a Connect.
 
 use std::sync::Arc;
 
@@ -19,14 +20,14 @@ use super::kind;
 use super::mailbox::Message;
 use super::slots::Key;
 
-/// Devices that are being flushed for an admin command or a shutdown.
+/// A flush of devices for an admin command or a shutdown.
 #[derive(Debug)]
 pub(super) struct Flush {
-    /// The connection it belongs to; stale once that connection is gone.
+    /// Its connection. The key is stale once that connection is gone.
     pub(super) connection: Key,
-    /// Devices that have not answered.
+    /// Number of devices that have not replied.
     answers_due: usize,
-    /// None of them has failed.
+    /// No device has failed the flush.
     is_durable: bool,
     then: Then,
 }
@@ -45,17 +46,17 @@ pub(super) enum Then {
     },
 }
 
-/// A waiter, and the commands whose end it waits for.
+/// A waiter, and the commands that it waits for.
 #[derive(Debug)]
 pub(super) struct WriteBarrier {
-    /// Connections that are read from first, and in how many turns at most.
+    /// Connections that the reactor reads first, and the maximum number of turns for that.
     reading: Vec<Key>,
     turns: u32,
     commands: Vec<Key>,
     waiter: Waiter,
 }
 
-/// The requester that is notified when the commands have ended, unless it is gone by then.
+/// Requester that is notified when the commands have ended, unless it is gone by then.
 #[derive(Debug)]
 enum Waiter {
     /// The control plane, for namespaces that are gone.
@@ -70,7 +71,9 @@ enum Waiter {
 const TURNS_TO_READ: u32 = 64;
 
 impl Reactor {
-    /// Has what a closing connection has with devices end as soon as it can; its guard is kept until then.
+    /// Ends the commands that a closing connection has at devices as soon as possible.
+    ///
+    /// They keep the guard until they end.
     pub(super) fn quiesce(&mut self, connection: Key, guard: Option<QuiesceGuard>, now: u64) {
         let guard = guard.map(Arc::new);
         let newest = self.connections.get(connection).and_then(|connection| connection.newest);
@@ -94,13 +97,13 @@ impl Reactor {
         for request in never_submitted {
             self.drop_request(request, now);
         }
-        // What was cancelled comes out of the next poll of its device.
+        // The next poll of the device returns the cancelled commands.
         if let Some(own) = self.peers.get(self.index) {
             own.wake();
         }
     }
 
-    /// Flushes devices, then does what follows.
+    /// Flushes devices, then performs the action in `then`.
     pub(super) fn start_flush(
         &mut self,
         connection: Key,
@@ -123,7 +126,7 @@ impl Reactor {
         }
     }
 
-    /// A device is flushed, or cannot be.
+    /// Records the result of a device's flush.
     pub(super) fn flushed(&mut self, request: Key, is_durable: bool, now: u64) {
         let Some(Pending::Flush(flush)) = self.requests.get_mut(request) else { return };
         flush.is_durable &= is_durable;
@@ -145,8 +148,9 @@ impl Reactor {
         }
     }
 
-    /// Ends the commands for namespaces that are gone, then replies when all writes that this
-    /// reactor now holds for these namespaces have ended.
+    /// Ends the commands for namespaces that are gone, then replies when their writes have ended.
+    ///
+    /// These are all writes that this reactor now holds for the namespaces.
     pub(super) fn namespace_barrier(
         &mut self,
         namespaces: &[RetiredNamespace],
@@ -162,7 +166,7 @@ impl Reactor {
             if namespace.is_removed {
                 self.revoke(request, now);
             }
-            // A command that is revoked reaches no device any more unless it is there.
+            // A revoked command reaches no device any more, unless it is already at one.
             let is_awaited = |io: &Io| match io.request.stage() {
                 Stage::OnDevice => true,
                 Stage::Waiting | Stage::NeedsBuffer | Stage::Pulling => !namespace.is_removed,
@@ -175,7 +179,8 @@ impl Reactor {
                 commands.push(request);
             }
         }
-        // What had arrived for such a namespace is refused before there can be another one.
+        // Commands that had arrived for these namespaces are refused before a new namespace can
+        // exist.
         let is_meant = |one: &Connection| {
             let subnqn = one.queue.subnqn();
             one.is_live() && namespaces.iter().any(|it| subnqn == Some(&it.subnqn))
@@ -186,7 +191,7 @@ impl Reactor {
         self.complete_barriers();
     }
 
-    /// Has the reactor read what had arrived for these connections.
+    /// Lists these connections so that the reactor reads what had arrived for them.
     fn read_all_of(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Vec<Key> {
         let connections = self.connections.iter();
         let reading: Vec<Key> =
@@ -197,19 +202,20 @@ impl Reactor {
         reading
     }
 
-    /// Whether the command was for this namespace.
+    /// Returns true if the command was for this namespace.
     fn is_of(&self, io: &Io, namespace: &RetiredNamespace) -> bool {
         let command = io.request.io();
         let connection = self.connections.get(io.connection);
-        // A connection that closes says no more whose it was.
+        // A closing connection no longer reports its subsystem.
         let subnqn = connection.and_then(|connection| connection.queue.subnqn());
         command.device == namespace.device
             && command.nsid == namespace.nsid
             && subnqn.is_none_or(|subnqn| *subnqn == namespace.subnqn)
     }
 
-    /// Ends a command whose namespace is gone, at once unless its device or its host has to do
-    /// something first.
+    /// Ends a command whose namespace is gone.
+    ///
+    /// The command ends immediately, unless its device or its host has to act first.
     fn revoke(&mut self, request: Key, now: u64) {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let (key, flow, device) = (io.connection, io.flow, io.request.io().device);
@@ -230,13 +236,13 @@ impl Reactor {
         if ends {
             self.finish(request, Err(Failure::InvalidField), None, now);
         }
-        // What was cancelled comes out of the next poll of its device.
+        // The next poll of the device returns the cancelled command.
         if let Some(own) = self.peers.get(self.index) {
             own.wake();
         }
     }
 
-    /// Asks every reactor to have the commands of these controllers end.
+    /// Sends a barrier for the commands of these controllers to every reactor.
     pub(super) fn send_barrier(&mut self, barrier: ControllerBarrier) {
         let ControllerBarrier { controllers, guard } = barrier;
         let guard = Arc::new(guard);
@@ -274,7 +280,7 @@ impl Reactor {
         }
         let reading = std::mem::take(&mut one.reading);
         if matches!(one.waiter, Waiter::Answer(_)) {
-            // What came for a namespace that is gone was refused.
+            // Commands that arrived for a namespace that is gone were refused.
             return;
         }
         for key in reading {

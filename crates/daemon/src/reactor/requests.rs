@@ -1,5 +1,4 @@
-//! Commands between capsule and response: all of a reactor, and those of each connection in a list
-//! of their own.
+//! Commands between capsule and response: one slab for the reactor, one list for each connection.
 //!
 //! An Abort and the end of a connection visit only the commands of one connection, never all
 //! commands of the reactor.
@@ -16,8 +15,7 @@ pub(super) struct Requests {
 #[derive(Debug)]
 struct Entry {
     pending: Pending,
-    /// Its neighbors in its connection's list: the one that came after it, and the one that came
-    /// before.
+    /// Its neighbors in its connection's list: the next newer command, and the next older one.
     newer: Option<Key>,
     older: Option<Key>,
 }
@@ -27,7 +25,7 @@ impl Requests {
         Self { slots: Slots::with_capacity(capacity) }
     }
 
-    /// Takes a command in. `newest` is the head of its connection's list.
+    /// Inserts a command. `newest` is the head of its connection's list.
     #[inline]
     pub(super) fn insert(&mut self, newest: &mut Option<Key>, pending: Pending) -> Key {
         let older = *newest;
@@ -39,8 +37,9 @@ impl Requests {
         key
     }
 
-    /// Takes a command out. `newest` is the head of its connection's list, if the connection is
-    /// still there.
+    /// Removes a command.
+    ///
+    /// `newest` is the head of its connection's list, if the connection still exists.
     #[inline]
     pub(super) fn remove(&mut self, newest: Option<&mut Option<Key>>, key: Key) -> Option<Pending> {
         let Entry { pending, newer, older } = self.slots.remove(key)?;
@@ -72,17 +71,17 @@ impl Requests {
         self.slots.len()
     }
 
-    /// All commands.
+    /// Iterates over all commands.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
         self.slots.iter().map(|(key, entry)| (key, &entry.pending))
     }
 
-    /// All commands, to note something on them.
+    /// Iterates mutably over all commands.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Pending)> {
         self.slots.iter_mut().map(|(key, entry)| (key, &mut entry.pending))
     }
 
-    /// The commands of the connection whose list begins with `newest`.
+    /// Iterates over the commands of the connection whose list begins with `newest`.
     pub(super) fn of(&self, newest: Option<Key>) -> impl Iterator<Item = (Key, &Pending)> {
         let entry = move |key: Option<Key>| key.and_then(|key| Some((key, self.slots.get(key)?)));
         std::iter::successors(entry(newest), move |(_, known)| entry(known.older))
@@ -129,7 +128,7 @@ mod tests {
             (cids(&requests, ones), cids(&requests, others)),
             (vec![4, 2, 0], vec![5, 3, 1])
         );
-        // From the middle, from the front, from the end.
+        // Removals from the inner part, from the front and from the end.
         requests.remove(Some(&mut ones), keys[2]).unwrap();
         assert_eq!(cids(&requests, ones), [4, 0]);
         requests.remove(Some(&mut others), keys[5]).unwrap();
@@ -137,7 +136,7 @@ mod tests {
         requests.remove(Some(&mut others), keys[1]).unwrap();
         assert_eq!(cids(&requests, others), [3]);
         assert!(requests.remove(Some(&mut others), keys[1]).is_none(), "once");
-        // A place is used again by the other connection.
+        // The other connection reuses a slot.
         keys.push(requests.insert(&mut others, pending(other, 9)));
         assert_eq!((cids(&requests, ones), cids(&requests, others)), (vec![4, 0], vec![9, 3]));
         // The connection has gone before its commands.

@@ -1,4 +1,4 @@
-//! The roll of connections: what each is, and the end of one that is called by name.
+//! List of a reactor's connections, and the end of one that a caller names.
 
 use nvmeof_nvmf::{PortId, QueueInfo};
 use nvmeof_transport::CloseReason;
@@ -7,25 +7,25 @@ use super::Reactor;
 use super::connection::Connection;
 use super::mailbox::Dismissed;
 
-/// A connection, as somebody who looks from outside wants to know it.
+/// Description of a connection for the control plane.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
-    /// Its name, for as long as the process lives and on whatever reactor.
+    /// Its identifier for the lifetime of the process, on every reactor.
     pub(crate) id: u64,
-    /// The listener it came through.
+    /// Its listener.
     pub(crate) port: PortId,
     /// The host's address.
     pub(crate) peer: String,
-    /// What its Connect settled; nothing before.
+    /// Result of its Connect, or `None` before it.
     pub(crate) info: Option<QueueInfo>,
     /// Commands between capsule and response.
     pub(crate) in_flight: u32,
-    /// Those of them that wait for admission.
+    /// Commands among them that wait for admission.
     pub(crate) waiting: u32,
 }
 
 impl Reactor {
-    /// Every connection that is not about to end.
+    /// Lists every connection that is not about to end.
     pub(super) fn roll(&self) -> Vec<Listed> {
         let live = self.connections.iter().filter(|(_, connection)| connection.is_live());
         let listed = live.map(|(_, connection)| {
@@ -42,7 +42,7 @@ impl Reactor {
         listed.collect()
     }
 
-    /// Ends the connection of this name, if it is here.
+    /// Ends the connection with this identifier, if it is here.
     pub(super) fn dismiss(&mut self, id: u64, now: u64) -> Option<Dismissed> {
         let is_it = |one: &Connection| one.is_live() && one.queue.id() == id;
         let (key, one) = self.connections.iter().find(|(_, one)| is_it(one))?;

@@ -1,7 +1,8 @@
-//! A slab whose keys carry a generation, so that a late event for a slot that has been given to
-//! somebody else is seen as late.
+//! A slab whose keys carry a generation.
+//!
+//! A late event for a slot that has a new value is detected by its old generation.
 
-/// Names one value of a [`Slots`]: slot and generation, 56 bits together.
+/// Key of one value of a [`Slots`]: slot and generation, 56 bits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     slot: u32,
@@ -12,13 +13,13 @@ pub(crate) struct Key {
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 
 impl Key {
-    /// The key as an opaque number: `kind` in the top byte, generation, slot.
+    /// Returns the key as a number: `kind` in the top byte, generation, slot.
     #[inline]
     pub(crate) fn token(self, kind: u8) -> u64 {
         u64::from(kind) << 56 | u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The key and kind of a token.
+    /// Returns the kind and the key of a token.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields of the token are cut out")]
     pub(crate) fn from_token(token: u64) -> (u8, Self) {
@@ -27,7 +28,7 @@ impl Key {
     }
 }
 
-/// Values by [`Key`], free slots reused last in, first out.
+/// Values by [`Key`]. Free slots are reused last in, first out.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,

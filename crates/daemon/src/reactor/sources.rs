@@ -1,7 +1,7 @@
-//! What tells of several connections at once: the completion queues of RDMA devices.
+//! Sources, which report several connections at a time: the completion queues of RDMA devices.
 //!
-//! They are polled in every turn. A reactor that goes to sleep has them armed first and polls once more, since
-//! what came until then is not announced.
+//! Every turn polls them. Before it sleeps, a reactor arms them and polls once more, because
+//! completions that arrive before the arming are not announced.
 
 use nvmeof_transport::Progress;
 
@@ -10,7 +10,7 @@ use super::kind;
 use super::slots::Key;
 
 impl Reactor {
-    /// Lists the connections that sources tell of; true if there are any.
+    /// Lists the connections that sources report. Returns true if there are any.
     #[inline]
     pub(super) fn poll_sources(&mut self, now: u64) -> bool {
         if self.sources.is_empty() {
@@ -31,7 +31,9 @@ impl Reactor {
         busy
     }
 
-    /// Has the sources wake this reactor; false if something has come meanwhile, so that it must not sleep.
+    /// Arms the sources so that they wake this reactor.
+    ///
+    /// Returns false if a completion has arrived in between, so that the reactor must not sleep.
     pub(super) fn arm_sources(&mut self, now: u64) -> bool {
         for one in self.sources.iter_mut() {
             one.source.arm();
@@ -39,12 +41,13 @@ impl Reactor {
         !self.poll_sources(now)
     }
 
-    /// Puts new sources into the epoll set.
+    /// Adds new sources to the epoll set.
     pub(super) fn watch_sources(&mut self) {
         for one in self.sources.iter_mut().filter(|one| !one.is_watched) {
             let watched = self.poller.add_source(one.source.fd(), u64::from(kind::SOURCE) << 56);
             if let Err(error) = &watched {
-                // Still served, but a sleeping reactor sees its completions only with the next tick.
+                // The reactor still polls it, but a sleeping reactor sees its completions only with
+                // the next tick.
                 tracing::warn!(device = one.name, %error, "a completion queue cannot be watched");
             }
             one.is_watched = true;

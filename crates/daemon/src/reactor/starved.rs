@@ -4,16 +4,21 @@ use std::collections::VecDeque;
 
 use super::slots::Key;
 
-/// For so many ns nobody passes the first of them, then for as long all may, and so on in turns.
+/// Nanoseconds for which no command passes the first one.
+///
+/// For as long after that every command may pass it, and the two phases alternate.
 const TURN: u64 = 1_000_000_000;
 
-/// Commands short of a buffer. Memory comes in chunks, each for buffers of one size, and those that go on to be leased keep
-/// the chunk from one of another size: so the first is not passed, and what is leased comes back. But what a device has
-/// that hangs does not, and then others are not to wait for it: so it is passed, now and then.
+/// Admitted commands that wait for a buffer.
+///
+/// Memory comes in chunks, each for buffers of one size. Commands that keep leasing one size keep
+/// its chunks from another size. So no command passes the first one, and the leased buffers return.
+/// The buffers at a hung device do not return, and other commands must not wait for them. So
+/// commands may pass the first one in every other [`TURN`].
 #[derive(Debug, Default)]
 pub(super) struct Starved {
     waiting: VecDeque<Key>,
-    /// Since when the first is the first.
+    /// Time since which the first command is the first.
     since: u64,
 }
 
@@ -26,13 +31,15 @@ impl Starved {
         self.waiting.len()
     }
 
-    /// Must all that need a buffer wait until the first has its own?
+    /// Returns true if every command that needs a buffer must wait until the first has its own.
     pub(super) fn bars(&self, now: u64) -> bool {
         let turns = now.saturating_sub(self.since) / TURN;
         !self.is_empty() && turns.is_multiple_of(2)
     }
 
-    /// Has the first waited for so long that hosts which hold memory and hardly move are to go?
+    /// Returns true if the first command has waited long enough for memory to count as short.
+    ///
+    /// Hosts that hold memory and hardly move their data are then disconnected.
     pub(super) fn is_memory_short(&self, now: u64) -> bool {
         !self.is_empty() && now.saturating_sub(self.since) >= TURN
     }
@@ -48,17 +55,19 @@ impl Starved {
         self.waiting.pop_front()
     }
 
-    /// It was the first, and stays it.
+    /// Puts the first command back to the front.
     pub(super) fn put_first(&mut self, request: Key) {
         self.waiting.push_front(request);
     }
 
-    /// Behind all others: for who asks each once, after which the order is as it was.
+    /// Puts a command behind all others.
+    ///
+    /// A caller that tries each command once leaves the order unchanged.
     pub(super) fn put_last(&mut self, request: Key) {
         self.waiting.push_back(request);
     }
 
-    /// Another is the first.
+    /// Restarts the time: another command is the first now.
     pub(super) fn begin(&mut self, now: u64) {
         self.since = now;
     }

@@ -1,13 +1,13 @@
-//! What a reactor counts, and what it says of itself when asked.
+//! Counters of a reactor, and reports of them.
 //!
-//! Counting is plain addition on the reactor's own memory, always on. A report is made in the turn in
-//! which it is asked for, and looks at that turn at three moments: when the capsules are in, when what
-//! may start has been started, and when what could be sent has been.
+//! Counting is always on. It is plain addition in the reactor's own memory. A report is made in the
+//! turn in which it is requested. It samples that turn at three points: after the capsules have
+//! been received, after admission, and after the output has been sent.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `histogram` | times by their length |
-//! | `tally` | commands by what they do and by whom they are for |
+//! | `histogram` | histogram of times |
+//! | `tally` | counters of commands by class, host, subsystem and device |
 
 mod histogram;
 mod tally;
@@ -29,128 +29,131 @@ use super::slots::{Key, Slots};
 pub(crate) use histogram::Histogram;
 pub(crate) use tally::{Class, ErrorClass, Latencies, Tally, Whose};
 
-/// Names a reactor, or the daemon, keeps figures apart for; those of more are added up under no name. Hosts
-/// choose their names themselves, so there is no other bound.
+/// Maximum number of names with separate counters on a reactor, or in the daemon.
+///
+/// All further names share one entry. Hosts choose their names, so there is no other limit.
 pub(crate) const NAMES_MAX: usize = 4096;
 
-/// Everything since the reactor's start.
+/// Counters since the reactor's start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
-    /// Turns of the loop: polls of everything there is to poll.
+    /// Turns of the loop, each of which polls every input.
     pub(crate) turns: u64,
-    /// Those that found something to do.
+    /// Turns that found work.
     pub(crate) busy_turns: u64,
     /// Calls of `Pacer::next`.
     pub(crate) pacer_calls: u64,
-    /// What came and went by each listener that has had a connection here.
+    /// Counters of each listener that has had a connection here.
     pub(crate) ports: Vec<Port>,
-    /// What each device did that has been asked for anything here.
+    /// Counters of each device that has received a command here.
     pub(crate) devices: Vec<Device>,
-    /// From a read's data being complete in memory to its having left for the network.
+    /// Wire delay of reads: from the data being complete in memory until it was sent.
     pub(crate) wire: Box<Histogram>,
-    /// What the completion queues of each RDMA device brought.
+    /// Counters of the completion queues of each RDMA device.
     pub(crate) sources: Vec<FabricDevice>,
 }
 
-/// What the completion queues of an RDMA device brought.
+/// Counters of the completion queues of an RDMA device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FabricDevice {
     pub(crate) name: String,
     pub(crate) counts: SourceCounts,
 }
 
-/// What came and went through a listener.
+/// Counters of a listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Port {
     pub(crate) id: PortId,
-    /// Looks for input.
+    /// Polls for input.
     pub(crate) polls: u64,
     /// Commands of every kind.
     pub(crate) requests: u64,
     /// Completions of every kind.
     pub(crate) completions: u64,
-    /// I/O commands whose answer has left.
+    /// I/O commands whose response has been sent.
     pub(crate) ios: u64,
-    /// Nanoseconds from the capsule to then, added up.
+    /// Sum of their latencies in nanoseconds, from the capsule to the sent response.
     pub(crate) latency: u64,
-    /// The longest since the last report that went to the recorder.
+    /// Maximum latency since the last report to the recorder.
     pub(crate) latency_max: u64,
-    /// The same times by their length.
+    /// Histograms of the same latencies.
     pub(crate) latencies: Box<Latencies>,
 }
 
-/// What a device did.
+/// Counters of a device.
 #[derive(Debug, Clone)]
 pub(crate) struct Device {
     pub(crate) id: DeviceId,
-    /// Reads it has finished.
+    /// Reads that it has completed.
     pub(crate) reads: u64,
-    /// Nanoseconds they took, added up.
+    /// Sum of the device times of these reads in nanoseconds.
     pub(crate) read_time: u64,
-    /// Reads answered from memory that it lent.
+    /// Zero-copy reads, which are answered from device memory.
     pub(crate) lent: u64,
-    /// Of every command for it: from the capsule to when the answer has left.
+    /// Latencies of all its commands, from the capsule to the sent response.
     pub(crate) latencies: Box<Latencies>,
 }
 
-/// How many requests stand where.
+/// Number of requests in each stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stages {
-    /// In their flow's lane.
+    /// Queued in their flow.
     pub(crate) waiting: u64,
-    /// Admitted, and short of a buffer.
+    /// Admitted, but without a buffer.
     pub(crate) needs_buffer: u64,
     /// Fetching the host's data.
     pub(crate) pulling: u64,
-    /// With the device.
+    /// At the device.
     pub(crate) on_device: u64,
-    /// With the fabric, to be sent.
+    /// At the fabric, to be sent.
     pub(crate) sending: u64,
-    /// Admin and fabrics commands, wherever they stand.
+    /// Admin and fabrics commands in every stage.
     pub(crate) admin: u64,
 }
 
-/// One flow: what one connection does with one device.
+/// One flow: one connection's commands for one device.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
-    /// Whose it is; nothing if its Connect has been forgotten.
+    /// Its queue, or `None` if the Connect has been dropped.
     pub(crate) queue: Option<QueueInfo>,
     pub(crate) device: DeviceId,
     pub(crate) figures: FlowStats,
-    /// Its connection has left this reactor, or its device was closed, since the last report that went to the
-    /// recorder.
+    /// Its connection has left this reactor, or its device was closed.
+    ///
+    /// Either happened since the last report to the recorder.
     pub(crate) ended: bool,
 }
 
-/// What a reactor says of itself.
+/// Report of a reactor.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
-    /// When it was made.
+    /// Time of the report.
     pub(crate) at: u64,
     pub(crate) counters: Counters,
     pub(crate) pacer: nvmeof_pacing::Counts,
-    /// As the capsules were in, as what may start was started, as what could be sent was.
+    /// Samples after the capsules were received, after admission, and after the output was sent.
     pub(crate) stages: [Stages; 3],
     pub(crate) flows: Vec<Flow>,
-    /// What the connections of now have done here, one by one, each by device.
+    /// Counters of the current connections on this reactor, one entry per connection and device.
     pub(crate) tallies: Vec<(Whose, Tally)>,
-    /// What those before them have done.
+    /// Counters of earlier connections.
     pub(crate) past: Arc<BTreeMap<Whose, Tally>>,
-    /// What all have done with devices that are closed.
+    /// Counters of all connections for devices that are closed.
     pub(crate) closed: Tally,
 }
 
-/// A question for a [`Report`].
+/// Request for a [`Report`].
 #[derive(Debug)]
 pub(crate) struct Ask {
-    /// Answered at the end of the turn.
+    /// Receives the report at the end of the turn.
     pub(crate) reply: oneshot::Sender<Report>,
-    /// The recorder asks: flows that have ended are kept for it, and the longest latency is of its
-    /// interval.
+    /// The recorder is the requester.
+    ///
+    /// Ended flows are kept for it, and the maximum latency is that of its interval.
     pub(crate) recorder: bool,
 }
 
-/// The moments of a turn at which requests are counted.
+/// Points of a turn at which requests are counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Moment {
     Received,
@@ -158,17 +161,19 @@ pub(super) enum Moment {
     Sent,
 }
 
-/// The counters and what is needed to report them.
+/// The counters and the state to report them.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) counters: Counters,
-    /// Those of `counters` while they are counted: who counts knows where.
+    /// The devices of `counters` while they are counted. Callers store their keys.
     devices: Slots<Device>,
     past: Arc<BTreeMap<Whose, Tally>>,
     closed: Tally,
     asked: Vec<Ask>,
     stages: [Stages; 3],
-    /// Flows that ended since the recorder last asked; none are kept before it first has.
+    /// Flows that ended since the last report to the recorder.
+    ///
+    /// None are kept before its first request.
     ended: Vec<Flow>,
     recorded: bool,
 }
@@ -188,7 +193,7 @@ impl Device {
 }
 
 impl Stats {
-    /// Where the figures of this listener are kept.
+    /// Returns the index of this listener's counters.
     pub(super) fn port(&mut self, id: PortId) -> usize {
         let ports = &mut self.counters.ports;
         ports.iter().position(|port| port.id == id).unwrap_or_else(|| {
@@ -218,7 +223,7 @@ impl Stats {
         }
     }
 
-    /// The answer to an I/O command of this connection has left.
+    /// Counts an I/O command of this connection whose response has been sent.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -236,7 +241,7 @@ impl Stats {
             port.latency_max = port.latency_max.max(took);
             port.latencies.record(class, took);
         }
-        // None of a connection that is about to end.
+        // A connection that is about to end has no flows.
         if let Some(lane) = connection.lanes.get_mut(io.lane) {
             lane.tally.count(class, command.data_len(), status);
         }
@@ -245,13 +250,13 @@ impl Stats {
         }
     }
 
-    /// The data of a read that was complete in memory at `landed` has left.
+    /// Records that a read whose data was complete in memory at `landed` has been sent.
     #[inline]
     pub(super) fn drained(&mut self, landed: u64, now: u64) {
         self.counters.wire.record(now.saturating_sub(landed));
     }
 
-    /// A device has finished a read it was given `since`.
+    /// Records that a device has completed a read that it received at `since`.
     #[inline]
     pub(super) fn read(&mut self, device: Key, since: u64, now: u64) {
         if let Some(device) = self.devices.get_mut(device) {
@@ -267,18 +272,18 @@ impl Stats {
         }
     }
 
-    /// Where the figures of this device are kept.
+    /// Returns the key of this device's counters.
     pub(super) fn device(&mut self, id: DeviceId) -> Key {
         let known = self.devices.iter().find(|(_, device)| device.id == id).map(|(key, _)| key);
         known.unwrap_or_else(|| self.devices.insert(Device::new(id)))
     }
 
-    /// A completion queue is closed: its figures stay.
+    /// Keeps the counters of a completion queue that is closed.
     pub(super) fn source_ended(&mut self, name: &str, counts: &SourceCounts) {
         add_source(&mut self.counters.sources, name, counts);
     }
 
-    /// A device is closed: its figures are of no use any more, but for sums over all.
+    /// Drops the counters of a closed device, except for the sums over all devices.
     pub(super) fn forget(&mut self, device: DeviceId) {
         let known = self.devices.iter().find(|(_, known)| known.id == device).map(|(key, _)| key);
         if let Some(key) = known {
@@ -296,7 +301,7 @@ impl Stats {
         }
     }
 
-    /// A connection ends: what it has done is kept under its names, for as long as the device is there.
+    /// Keeps the counters of an ending connection under its names while the device exists.
     fn keep(&mut self, connection: &Connection) {
         let (past, info) = (Arc::make_mut(&mut self.past), connection.info.as_ref());
         add_tally(past, Whose::of(info, None), &connection.tally);
@@ -309,7 +314,7 @@ impl Stats {
         }
     }
 
-    /// A lane ends with its device: its flow's figures are for the recorder.
+    /// Keeps the counters of a flow that ends with its device, for the recorder.
     pub(super) fn keep_lane(
         &mut self,
         connection: &Connection,
@@ -334,7 +339,7 @@ impl Stats {
     }
 }
 
-/// What a connection has done, in parts.
+/// Visits the counters of a connection, one part at a time.
 fn tallies_of(connection: &Connection, mut each: impl FnMut(Whose, &Tally)) {
     let info = connection.info.as_ref();
     each(Whose::of(info, None), &connection.tally);
@@ -343,7 +348,7 @@ fn tallies_of(connection: &Connection, mut each: impl FnMut(Whose, &Tally)) {
     }
 }
 
-/// Adds to what was done for somebody; under no name if there are too many.
+/// Adds to the counters of an entry, or to the unnamed entry if there are too many.
 pub(crate) fn add_tally(tallies: &mut BTreeMap<Whose, Tally>, whose: Whose, more: &Tally) {
     if more.is_empty() {
         return;
@@ -353,7 +358,7 @@ pub(crate) fn add_tally(tallies: &mut BTreeMap<Whose, Tally>, whose: Whose, more
     tallies.entry(whose).or_default().add(more);
 }
 
-/// Adds to the figures of a device, by its name.
+/// Adds to the counters of an RDMA device, by its name.
 pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &SourceCounts) {
     match sources.iter_mut().find(|known| known.name == name) {
         Some(known) => known.counts.add(counts),
@@ -362,7 +367,7 @@ pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &S
 }
 
 impl Reactor {
-    /// Counts the requests, if a report is wanted.
+    /// Counts the requests by stage if a report is requested.
     #[inline]
     pub(super) fn moment(&mut self, moment: Moment) {
         if self.stats.is_asked() {
@@ -389,7 +394,7 @@ impl Reactor {
         stages
     }
 
-    /// Answers whoever asked for a report, at the end of a turn.
+    /// Replies to the report requests at the end of a turn.
     #[cold]
     pub(super) fn report(&mut self, now: u64) {
         for Ask { reply, recorder } in std::mem::take(&mut self.stats.asked) {
@@ -422,7 +427,7 @@ impl Reactor {
             if recorder {
                 self.stats.counters.ports.iter_mut().for_each(|port| port.latency_max = 0);
             }
-            // An asker that has gone needs no answer.
+            // A requester that has gone needs no reply.
             let _ = reply.send(report);
         }
     }
@@ -435,7 +440,9 @@ impl Reactor {
         }
     }
 
-    /// Keeps the figures of a connection, whose flows are about to end; the flows' own for the recorder.
+    /// Keeps the counters of a connection whose flows are about to end.
+    ///
+    /// The counters of the flows themselves are kept for the recorder.
     pub(super) fn keep_flows(&mut self, key: Key) {
         if let Some(connection) = self.connections.get(key) {
             self.stats.keep(connection);

@@ -1,20 +1,20 @@
-//! Timers of connections, judged when all that has come by then is read.
+//! Timers of connections. The reactor judges them after it has read all that arrived by then.
 //!
 //! Data that a host sends in time can wait in its socket, or in a completion queue, while this
-//! thread does not run: its machine was stopped and resumes, a snapshot of the machine is taken, or
+//! thread does not run. The machine was stopped and resumes, a snapshot of the machine is taken, or
 //! other threads have its core. The reactor therefore judges nothing by the clock alone. It first
 //! receives from a queue whose deadline has passed until nothing is left. If no turn began for
-//! long, the reactor moves every deadline by that time: it could not receive from any host then,
+//! long, the reactor moves every deadline by that time. It could not receive from any host then,
 //! however much the host sent.
 
 use super::Reactor;
 use super::slots::Key;
 
-/// Nanoseconds without a turn, beyond what was planned, that count as standing still.
+/// Nanoseconds without a turn, beyond the planned time, that count as a stall of the reactor.
 const STANDSTILL: u64 = 500_000_000;
-/// Turns after which an overdue queue is judged although it still has something to receive.
+/// Turns after which an overdue queue is judged although it still has data to receive.
 ///
-/// More than the data of a full socket takes.
+/// This is more than the data of a full socket takes.
 const TURNS_TO_SETTLE: u32 = 64;
 
 /// A queue whose deadline has passed, unless data that it has sent moves the deadline.
@@ -49,7 +49,7 @@ impl Reactor {
         }
     }
 
-    /// Looks after one connection's timers and whether its controller still lives.
+    /// Checks one connection's timers, and whether its controller still exists.
     pub(super) fn connection_timers(&mut self, key: Key, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let is_queue_due = connection.queue.deadline().is_some_and(|due| due <= now);
@@ -58,13 +58,13 @@ impl Reactor {
             self.overdue.push(Overdue { key, turns: 0 });
         }
         if is_queue_due || is_fabric_due {
-            // What has come is received first; the fabric judges its own deadline then.
+            // Data that has arrived is received first. The fabric judges its own deadline then.
             self.list(key);
         }
         self.poll_queue(key, now);
     }
 
-    /// Ends what has run out of time, of queues that have been received from since that was seen.
+    /// Ends queues whose deadline has passed, once the reactor has received all that had arrived.
     #[cold]
     pub(super) fn judge_overdue(&mut self, now: u64) {
         for one in std::mem::take(&mut self.overdue) {

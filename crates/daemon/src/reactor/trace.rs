@@ -1,12 +1,13 @@
-//! The lives of slow commands, from capsule to completion, followed while somebody wants to see them.
+//! Traces of slow commands, from capsule to completion, recorded on request.
 //!
-//! Off, a tracepoint is one branch. On, each state that a command enters is written into a ring of fixed size,
-//! linked to the state before it; when a command ends, and took as long as the filter says, its states are
-//! read back out of the ring and kept. What the ring has overwritten by then is missing in front, and the life says so.
+//! While tracing is off, a tracepoint is one branch. While it is on, each state of a command is
+//! written into a ring of fixed size, with a link to the state before it. When a command ends and
+//! was as slow as the filter requires, its states are read from the ring and kept. If the ring has
+//! overwritten the first states by then, the trace is marked as cut.
 //!
 //! ```text
 //!   Capsule -> Waiting -> Buffer -> Pulling -> Device -> Sending -> Done
-//!     what a command does not need it leaves out; Compare and Deallocate may enter a state again
+//!     a command skips what it does not need; Compare and Deallocate may enter a state again
 //! ```
 
 use nvmeof_nvmf::{DeviceId, IoCommand, IoKind, QueueInfo};
@@ -19,28 +20,30 @@ use super::io::{Io, Pending};
 use super::kind;
 use super::slots::Key;
 
-/// States that the ring has room for.
+/// Number of states in the ring.
 const RING: usize = 1 << 15;
-/// Lives kept from one reading to the next; of more only the number is kept.
+/// Maximum number of traces kept between two reads. Further ones are only counted.
 const KEPT_MAX: usize = 256;
-/// States of one life that are told of; an endless list of ranges enters `Device` again and again.
+/// Maximum number of states in one trace.
+///
+/// A long list of ranges enters `Device` again and again.
 const STEPS_MAX: usize = 64;
 
-/// What a reactor can be told about tracing.
+/// Control message for tracing.
 #[derive(Debug)]
 pub(crate) enum TraceOrder {
-    /// Follow commands from now on, those that fit the filter; what was followed before is forgotten.
+    /// Trace the commands that match the filter from now on, and drop earlier traces.
     On(Filter),
-    /// Say what was kept since the last time.
+    /// Reply with the traces kept since the last read.
     Read(oneshot::Sender<Lives>),
-    /// Follow none.
+    /// Stop tracing.
     Off,
 }
 
-/// Which commands are followed.
+/// Filter of the commands to trace.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
-    /// Nanoseconds that a command takes at least, from its capsule to its end.
+    /// Minimum time of a command in nanoseconds, from its capsule to its end.
     pub(crate) slower_than: u64,
     pub(crate) host: Option<Nqn>,
     pub(crate) subsystem: Option<Nqn>,
@@ -48,22 +51,22 @@ pub(crate) struct Filter {
     pub(crate) opcode: Option<u8>,
 }
 
-/// Where a command stands.
+/// State of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Its capsule has come.
+    /// Its capsule has arrived.
     Capsule,
-    /// In its flow's lane.
+    /// It waits in its flow queue.
     Waiting,
-    /// Admitted, and wants a buffer.
+    /// It is admitted and needs a buffer.
     Buffer,
     /// The fabric fetches the host's data.
     Pulling,
-    /// The device works.
+    /// The device executes it.
     Device,
     /// The fabric sends its data.
     Sending,
-    /// Its answer has left; or nobody is left to answer.
+    /// Its response has been sent, or no host is left to answer.
     Done,
 }
 
@@ -81,18 +84,18 @@ impl State {
     }
 }
 
-/// What was kept.
+/// Traces that were kept.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     pub(crate) lives: Vec<Life>,
-    /// Commands that were as slow, and that there was no room for.
+    /// Number of slow commands whose traces had no room.
     pub(crate) left_out: u64,
 }
 
-/// One command's life.
+/// Trace of one command.
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
-    /// Whose it was.
+    /// Its queue.
     pub(crate) queue: Option<QueueInfo>,
     pub(crate) nsid: u32,
     pub(crate) device: DeviceId,
@@ -102,24 +105,24 @@ pub(crate) struct Life {
     pub(crate) offset: u64,
     /// Bytes that moved between host and target.
     pub(crate) bytes: u32,
-    /// When its capsule came.
+    /// Time at which its capsule arrived.
     pub(crate) arrived: u64,
-    /// How it ended; nothing if nobody was left to answer.
+    /// Its status, or `None` if no host was left to answer.
     pub(crate) status: Option<Status>,
-    /// In order; the times are of the reactors' clock.
+    /// Its states in order. The times are of the reactors' clock.
     pub(crate) steps: Vec<Step>,
     /// The first states are missing.
     pub(crate) cut: bool,
 }
 
-/// A state, and when it was entered.
+/// A state, and the time at which it was entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) state: State,
     pub(crate) at: u64,
 }
 
-/// What an I/O command remembers of its trace: the number of its last state in the ring.
+/// Trace mark of an I/O command: the number of its last state in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Mark(Option<std::num::NonZeroU64>);
 
@@ -132,11 +135,11 @@ struct Event {
     state: State,
 }
 
-/// Tracing, on or off.
+/// State of tracing, on or off.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     on: Option<Box<Session>>,
-    /// States ever written, so that a mark of an earlier session is known as such.
+    /// Number of states ever written, which identifies marks of an earlier session.
     written: u64,
 }
 
@@ -164,18 +167,18 @@ impl Trace {
             }
             TraceOrder::Read(reply) => {
                 let kept = self.on.as_mut().map(|session| std::mem::take(&mut session.kept));
-                // An asker that has gone needs no answer.
+                // A requester that has gone needs no reply.
                 let _ = reply.send(kept.unwrap_or_default());
             }
             TraceOrder::Off => self.on = None,
         }
     }
 
-    /// Writes a state behind the one at `before`; gives its mark.
+    /// Writes a state that follows the one at `before`. Returns its mark.
     fn enter(&mut self, before: Mark, token: u64, state: State, at: u64) -> Mark {
         let Some(session) = &mut self.on else { return Mark::default() };
         if session.event(before, token).is_some_and(|last| last.state == state) {
-            // It tries again, or goes on with the next part.
+            // The command tries again, or continues with its next part.
             return before;
         }
         self.written += 1;
@@ -184,7 +187,7 @@ impl Trace {
         Mark(std::num::NonZeroU64::new(self.written))
     }
 
-    /// Keeps the life of a command that has ended, if it is slow enough.
+    /// Keeps the trace of a command that has ended, if it is slow enough.
     fn keep(&mut self, last: Mark, token: u64, since: u64, ended: impl FnOnce() -> Life) {
         let Some(session) = &mut self.on else { return };
         let Some(end) = session.event(last, token).map(|event| event.at) else { return };
@@ -201,14 +204,16 @@ impl Trace {
 }
 
 impl Session {
-    /// The state of this number, if it is this command's and still there.
+    /// Returns the state with this number, if it belongs to this command and still exists.
     fn event(&self, mark: Mark, token: u64) -> Option<&Event> {
         let number = mark.0?.get();
         let event = self.ring[slot_of(number)].as_ref();
         event.filter(|event| number >= self.first && event.token == token)
     }
 
-    /// The states of a command, and whether the first of them are lost; nothing if it was not followed.
+    /// Returns the states of a command, and true if the first of them are lost.
+    ///
+    /// Returns `None` if the command was not traced.
     fn steps(&self, last: Mark, token: u64) -> Option<(Vec<Step>, bool)> {
         let mut steps = Vec::new();
         let mut next = last;
@@ -225,7 +230,7 @@ impl Session {
 }
 
 impl Filter {
-    /// Whether a command is to be followed.
+    /// Returns true if a command matches the filter.
     fn takes(&self, queue: Option<&QueueInfo>, io: &IoCommand) -> bool {
         let named = |wanted: &Option<Nqn>, name: fn(&QueueInfo) -> &Nqn| {
             wanted.as_ref().is_none_or(|wanted| queue.is_some_and(|queue| name(queue) == wanted))
@@ -238,7 +243,7 @@ impl Filter {
 }
 
 impl Reactor {
-    /// A command has come: it is followed if somebody wants to see such.
+    /// Starts to trace a command that has arrived, if it matches the filter.
     #[inline]
     pub(super) fn trace_capsule(&mut self, request: Key, now: u64) {
         if self.trace.is_on() {
@@ -246,7 +251,7 @@ impl Reactor {
         }
     }
 
-    /// A command enters a state.
+    /// Records that a command enters a state.
     #[inline]
     pub(super) fn trace_state(&mut self, request: Key, state: State) {
         if self.trace.is_on() {
@@ -254,7 +259,7 @@ impl Reactor {
         }
     }
 
-    /// A command has been answered.
+    /// Records that a command has been answered.
     #[inline]
     pub(super) fn trace_done(&mut self, request: Key, status: Status) {
         if self.trace.is_on() {
@@ -262,7 +267,7 @@ impl Reactor {
         }
     }
 
-    /// A command ends, and if it was not answered by now, it never is.
+    /// Records that a command ends. It gets no answer if it has none by now.
     #[inline]
     pub(super) fn trace_end(&mut self, request: Key) {
         if self.trace.is_on() {
@@ -309,7 +314,7 @@ impl Reactor {
     }
 }
 
-/// What is told of a command, without its states.
+/// Builds the trace of a command without its states.
 fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Life {
     let command = io.request.io();
     Life {
@@ -327,12 +332,12 @@ fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Life {
     }
 }
 
-/// Where the state of this number is in the ring.
+/// Returns the slot of the state with this number in the ring.
 fn slot_of(number: u64) -> usize {
     usize::try_from(number % RING as u64).unwrap_or(0)
 }
 
-/// The opcode that stands for this kind of command.
+/// Returns the opcode of this kind of command.
 fn opcode_of(kind: IoKind) -> u8 {
     let opcode = match kind {
         IoKind::Read => IoOpcode::READ,
@@ -378,7 +383,7 @@ mod tests {
         answer.try_recv().unwrap()
     }
 
-    /// A command from 0 to `end`, with others' states in between.
+    /// A command from 0 to `end`, with states of other commands in between.
     fn run(trace: &mut Trace, token: u64, others: usize, end: u64) {
         let mark = trace.enter(Mark::default(), token, State::Capsule, 0);
         let mark = trace.enter(mark, token, State::Waiting, 1);
@@ -414,7 +419,8 @@ mod tests {
         let [life] = &lives[..] else { panic!("one life: {lives:?}") };
         assert!(life.cut);
         assert_eq!(life.steps.first().map(|step| step.state), Some(State::Device));
-        // The very same command, so that only its number tells the lost states from those of now.
+        // The same command again, so that only the number separates the lost states from the
+        // current ones.
         let stale = trace.enter(Mark::default(), 5, State::Waiting, 1);
         trace.obey(TraceOrder::On(Filter::default()));
         let mark = trace.enter(stale, 5, State::Done, 2);

@@ -1,4 +1,4 @@
-//! One turn of the loop. Admission runs in every turn, whatever brought the turn about.
+//! One turn of the reactor loop. Every turn runs admission.
 
 use nvmeof_transport::{Event, Progress};
 
@@ -8,31 +8,34 @@ use super::kind;
 use super::slots::Key;
 use super::stats::Moment;
 
-/// Nanoseconds between two looks at the timers.
+/// Nanoseconds between two ticks of the timers.
 const TICK: u64 = 100_000_000;
-/// A connection that was active within so many nanoseconds is read from without asking epoll.
+/// Nanoseconds after its last activity for which a connection is read without asking epoll.
 const ACTIVE: u64 = 200_000;
-/// So many connections are read from without asking epoll.
+/// Maximum number of connections that the reactor reads without asking epoll.
 const DIRECT: usize = 8;
-/// While some are, epoll is asked every so many turns for the others.
+/// Turns between two polls of epoll while the reactor reads connections without asking it.
 const TURNS_BETWEEN_POLLS: u32 = 16;
-/// Nanoseconds to the next try when the pool is empty and another core may give buffers back.
+/// Nanoseconds until the next try when the pool is empty and another core may return buffers.
 const STARVED_RETRY: u64 = 200_000;
-/// Bytes that the connections of a fabric that copies what it sends may send in a turn; what began before is sent whole.
+/// Bytes that all copying connections together may send in one turn.
 ///
-/// While the socket copies, nobody reads what hosts want, devices are not asked, and what has left gives no permit back.
-/// If all that is ready left in one turn, the commands that its permits start would come together, be ready together and
-/// leave together: the devices have nothing to do while data leaves, and nothing leaves while they work.
-/// `transport::tcp` tells what was measured.
+/// A response that was begun is sent whole. During a socket copy the reactor receives no commands,
+/// polls no device and returns no permit. Sending everything that is ready would therefore return
+/// all permits together, and the commands they admit would complete and be sent as one batch. The
+/// devices would idle during the send, and the network would idle while the devices work. See
+/// `transport::tcp` for the measurements.
 const ROOM: usize = 1 << 20;
-/// Nanoseconds; what is due sooner is waited for awake: going to sleep and waking take longer.
+/// Minimum sleep in nanoseconds.
+///
+/// The reactor spins until an earlier deadline, because sleeping and waking up take longer.
 const SHORTEST_SLEEP: u64 = 15_000;
 
-/// When every queue may be looked at for what has changed.
+/// Time at which the reactor may next poll every queue for changes.
 ///
-/// A look takes longer the more connections there are. One host can cause looks all the time, by
-/// resetting its controller or with event requests. So after each look the reactor makes no other
-/// for ten times as long as the look took.
+/// This poll takes longer the more connections there are. A host can cause polls all the time, by
+/// resetting its controller or with event requests. After each poll the reactor therefore waits ten
+/// times as long as the poll took.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     due: u64,
@@ -49,7 +52,7 @@ impl Looks {
 }
 
 impl Reactor {
-    /// Does what there is to do; false if that was nothing.
+    /// Runs one turn. Returns false if it found no work.
     pub(super) fn turn(&mut self, now: u64) -> bool {
         let mut busy = false;
         self.stats.counters.turns += 1;
@@ -86,7 +89,7 @@ impl Reactor {
             busy |= self.depart_all(now);
         }
         if self.pacer.waiting() > 0 {
-            // What was sent gave permits back: the next command starts in this turn, not the next.
+            // The flush returned permits: the next command starts in this turn, not in the next.
             busy |= self.admit(now);
         }
         if !self.leaving.is_empty() {
@@ -107,8 +110,10 @@ impl Reactor {
         busy
     }
 
-    /// Waits for something to happen. Every connection has been read until nothing was left, so
-    /// the next edge will be seen.
+    /// Waits for an event.
+    ///
+    /// The reactor has read every connection until nothing was left, so epoll reports the next
+    /// edge.
     pub(super) fn sleep(&mut self, now: u64) {
         if !self.receive_is_settled() || !self.dirty.is_empty() || !self.leaving.is_empty() {
             return;
@@ -128,7 +133,7 @@ impl Reactor {
             return;
         }
         self.pool.trim();
-        // What may come a millisecond late.
+        // Work that can be a millisecond late.
         let mut due = None;
         let has_timers = self.connections.len() > 0
             || self.devices.any_retiring()
@@ -146,7 +151,7 @@ impl Reactor {
         self.turned_at = u64::MAX;
     }
 
-    /// When there is something to do even if nothing wakes the reactor, to the microsecond.
+    /// Returns the time, to the microsecond, at which work is due even without an event.
     pub(super) fn next_due(&self) -> Option<u64> {
         let departures = self.departing.iter().filter_map(|key| self.departing_at(*key));
         [self.pacer.next_wakeup(), self.devices.next_due()]
@@ -156,12 +161,12 @@ impl Reactor {
             .min()
     }
 
-    /// When to look next for data of this connection that is on its way out.
+    /// Returns the time to check next whether this connection's outgoing data has left.
     fn departing_at(&self, key: Key) -> Option<u64> {
         self.connections.get(key)?.fabric.departing()
     }
 
-    /// Looks for data that has left, on each connection where it is due.
+    /// Checks for data that has left, on each connection where the check is due.
     fn depart_all(&mut self, now: u64) -> bool {
         let mut busy = false;
         let mut events = std::mem::take(&mut self.events);
@@ -187,8 +192,10 @@ impl Reactor {
         busy
     }
 
-    /// Brings in what epoll knows, without waiting. While active connections are read from
-    /// directly, or sources tell of them, it is asked only now and then.
+    /// Takes the ready events from epoll without waiting.
+    ///
+    /// While the reactor reads active connections directly, or has sources that report them, it
+    /// asks epoll only every [`TURNS_BETWEEN_POLLS`] turns.
     fn find_ready(&mut self) {
         self.unpolled_turns += 1;
         let knows_most = !self.receive.is_empty() || !self.sources.is_empty();
@@ -207,7 +214,7 @@ impl Reactor {
                 if what == kind::MAILBOX {
                     self.mailbox.hear();
                 }
-                continue; // The devices are looked at in every turn anyway.
+                continue; // Every turn polls the devices anyway.
             }
             if event.readable {
                 self.list(key);
@@ -243,7 +250,7 @@ impl Reactor {
         }
     }
 
-    /// Whether every listed connection has been read until nothing was left.
+    /// Returns true if every listed connection has been read until nothing was left.
     fn receive_is_settled(&mut self) -> bool {
         let Self { receive, connections, .. } = self;
         receive.iter().all(|&key| connections.get_mut(key).is_none_or(|c| !c.unsettled))
@@ -267,8 +274,9 @@ impl Reactor {
         busy
     }
 
-    /// Receives from one connection; afterwards it is on the list only if it should be read from
-    /// again next turn without being asked for by epoll.
+    /// Receives from one connection.
+    ///
+    /// The connection stays on the list if the next turn is to read it without an epoll event.
     fn receive_one(&mut self, key: Key, now: u64, direct: &mut usize) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         self.stats.polled(connection.port);
@@ -290,15 +298,16 @@ impl Reactor {
         }
         self.handle_events(key, &mut events, now);
         self.events = events;
-        // Handling the events may have asked for another look.
+        // The event handlers can have listed the connection again.
         if let Some(connection) = self.connections.get_mut(key) {
             connection.listed = connection.unsettled || recent;
         }
         busy
     }
 
-    /// Sends what there is to send and a turn has room for, and gives the time it is by then: what was sent has left now,
-    /// not when the turn began.
+    /// Sends pending output, within the send limit of a turn, and returns the time after the send.
+    ///
+    /// The data that was sent has left at that time, not when the turn began.
     pub(super) fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
@@ -320,7 +329,7 @@ impl Reactor {
             self.handle_events(key, &mut events, now);
         }
         self.events = events;
-        // The first is the one that took what room was left: the others come before it now.
+        // The first connection used up the limit, so the others come before it in the next turn.
         for key in again.iter().skip(1).chain(again.first()) {
             self.mark_dirty(*key);
         }
@@ -354,7 +363,7 @@ impl Reactor {
         busy
     }
 
-    /// Timers: keep-alive, stalled handshakes, connections on the move, devices on the way out.
+    /// Runs the timers: keep-alive, stalled handshakes, device and source removal, drain.
     fn tick(&mut self, now: u64) {
         self.next_tick = now + TICK;
         self.watch_memory(now);

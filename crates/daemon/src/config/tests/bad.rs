@@ -1,8 +1,8 @@
-//! Bad configs: each with the line it must name and what it must say.
+//! Tests of invalid configs: the line and the text of each error.
 
 use super::{LEAST, parse};
 
-/// A config, where its first problem is, and parts of what is said of it.
+/// A config, the place of its first problem, and parts of the message.
 struct Bad {
     text: &'static str,
     /// `line:column: key`.
@@ -10,14 +10,14 @@ struct Bad {
     parts: &'static [&'static str],
 }
 
-/// The text stands behind [`LEAST`], whose 3 lines count; or before it if it begins with a key.
+/// The text follows the 3 lines of [`LEAST`], or precedes them if it begins with a key.
 const BAD: &[Bad] = &[
-    // The form of the file.
+    // Syntax of the file.
     Bad { text: "busy-poll = tru", place: "1:13: busy-poll", parts: &["boolean"] },
     Bad { text: "[limits", place: "4:8:", parts: &["]"] },
     Bad { text: "log = \"info\"\nlog = \"info\"", place: "2:1: log", parts: &["duplicate key"] },
     Bad { text: "[pacing]\n[pacing]", place: "5:2: pacing", parts: &["duplicate"] },
-    // The control interface is open to nobody by accident.
+    // The control API is never open to the network by accident.
     Bad {
         text: "[api]\nlisten = [\"127.0.0.1:4480\", \"192.0.2.1:4480\"]",
         place: "5:10: api.listen",
@@ -582,7 +582,7 @@ const BAD: &[Bad] = &[
     },
 ];
 
-/// Namespaces, behind one device "ram0" (lines 4 to 7) and one subsystem (lines 8 to 10).
+/// Namespaces that follow one device "ram0" (lines 4 to 7) and one subsystem (lines 8 to 10).
 const BAD_NAMESPACES: &[Bad] = &[
     Bad {
         text: "[[subsystem.namespace]]\ndevice = \"ram0\"",
@@ -652,7 +652,7 @@ fn check(bad: &Bad, text: &str) {
 #[test]
 fn bad_configs_are_refused_with_line_and_key() {
     for bad in BAD {
-        // A key of the file itself comes before any table.
+        // A top-level key must precede any table.
         let text = if bad.text.starts_with('[') {
             format!("{LEAST}{}\n", bad.text)
         } else {

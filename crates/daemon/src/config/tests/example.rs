@@ -1,5 +1,6 @@
-//! `configs/target.toml` documents every key: it passes the check, it has every key the parser
-//! knows, and the defaults it states are the code's.
+//! Tests of `configs/target.toml`, which documents every key.
+//!
+//! It is valid, has every key of the parser, and states the defaults of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use super::{LEAST, machine, parse};
 
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
-/// Every table, with a key no table has.
+/// Every table, with an unknown key.
 const TABLES: [(&str, &str); 15] = [
     ("", "no-such-key = 1\n"),
     ("api", "[api]\nno-such-key = 1\n"),
@@ -33,7 +34,7 @@ const TABLES: [(&str, &str); 15] = [
     ),
 ];
 
-/// The dotted keys the parser knows, from what it says when it meets one it does not.
+/// Returns the parser's dotted keys, extracted from its errors for unknown keys.
 fn known_keys() -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     for (table, text) in TABLES {
@@ -46,7 +47,7 @@ fn known_keys() -> BTreeSet<String> {
     keys
 }
 
-/// The dotted keys a document has.
+/// Collects the dotted keys of a document.
 fn keys_of(table: &toml::Table, prefix: &str, keys: &mut BTreeSet<String>) {
     for (key, value) in table {
         let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -63,8 +64,7 @@ fn keys_of(table: &toml::Table, prefix: &str, keys: &mut BTreeSet<String>) {
     }
 }
 
-/// The example with those alternatives in force whose keys are wanted: lines that begin with `#`
-/// and a key.
+/// Uncomments the requested alternatives in the example: lines that begin with `#` and a key.
 fn with_alternatives(wanted: impl Fn(&str) -> bool) -> String {
     let line = |line: &str| {
         let alternative = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
@@ -79,7 +79,7 @@ fn with_alternatives(wanted: impl Fn(&str) -> bool) -> String {
     EXAMPLE.lines().map(line).collect()
 }
 
-/// What is said right above the first mention of each key: `# default: ...` or `# required...`.
+/// Returns the line above the first mention of each key: `# default: ...` or `# required...`.
 fn documented() -> BTreeMap<String, String> {
     let mut documented = BTreeMap::new();
     let (mut table, mut comment) = (String::new(), String::new());
@@ -104,7 +104,7 @@ fn the_example_passes_the_check() {
     assert_eq!(config.listeners.len(), 2);
 }
 
-/// Uncommented together with their policy, the example's alternatives pass the check, too.
+/// The example's alternatives are valid when uncommented together with their policy.
 #[test]
 fn the_examples_other_policies_pass_the_check() {
     let tuner = ["buffers", "cache", "period", "credit", "bypass-below", "drive-limit", "tuner"];
@@ -141,7 +141,7 @@ fn the_example_has_every_key_and_no_other() {
     assert_eq!(present, known_keys());
 }
 
-/// What the API holds, and `save` writes, loses no key.
+/// The API's document, which `save` writes, has every key.
 #[test]
 fn a_document_has_every_key_of_a_config() {
     let text = with_alternatives(|_| true);
@@ -162,7 +162,7 @@ fn every_key_is_documented_with_its_default_or_as_required() {
     }
 }
 
-/// A config in which each default is written out is the same as one in which none is.
+/// A config with all defaults written out equals one without them.
 #[test]
 fn the_stated_defaults_are_the_codes() {
     let mut tables: BTreeMap<&str, String> = BTreeMap::new();
@@ -175,7 +175,7 @@ fn the_stated_defaults_are_the_codes() {
             continue;
         }
         let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
-        // Keys of some types alone, an alternative, and a budget no default policy has: see below.
+        // Keys of some types only, an alternative, and a budget without a default: tested below.
         let elsewhere = [
             "create",
             "read-only",
@@ -230,7 +230,7 @@ fn the_stated_defaults_are_the_codes() {
         .map(|table| least(table).to_owned() + tables.get(table).map_or("", String::as_str))
         .concat();
     let (without, with) = (parse(&without).unwrap(), parse(&with).unwrap());
-    // What is said of lines differs with the lines.
+    // Messages that contain line numbers differ.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
     assert_eq!(compared.len(), 31, "{compared:?}");
@@ -270,7 +270,7 @@ fn the_defaults_of_files_and_the_budget_are_the_codes() {
     assert_eq!(default("subsystem.allow-any-host"), "false");
 }
 
-/// Keys of devices that stand on others, and of drives.
+/// Keys of layered devices and of drives.
 const OF_SOME: [(&str, &str, &[&str]); 5] = [
     ("nvme", "pci = \"0000:01:00.0\"\n", &["nsid", "queue-depth", "io-timeout"]),
     ("split", "base = \"a\"\n", &["offset"]),

@@ -1,4 +1,4 @@
-//! Good configs, and what is merely doubtful.
+//! Tests of valid configs and of warnings.
 
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ fn delays_stand_behind_their_bases_and_have_their_blocks() {
     assert_eq!(config.device("top").unwrap().kind, kind("slow", 1000, 0));
     assert_eq!(config.device("slow").unwrap().kind, kind("ram", 85, 2_000_000));
     assert_eq!(config.device("other").unwrap().kind, kind("ram", 0, 1));
-    // Each opens a queue of its own, down to the memory.
+    // Each layer opens its own queue, down to the memory.
     assert_eq!(config.limits.needs.queue_files, 4);
 }
 

@@ -1,4 +1,4 @@
-//! Good configs, bad configs, and the documented example held to the code.
+//! Tests of valid configs, invalid configs, and the documented example.
 
 mod bad;
 mod example;
@@ -11,7 +11,7 @@ mod tenants;
 
 use super::{Config, ConfigError, Machine};
 
-/// A machine of four CPUs, of which the process may run on three.
+/// Returns a machine with four CPUs, of which the process may run on three.
 pub(super) fn machine() -> Machine {
     Machine { cpus: vec![0, 1, 3], open_files: 4096, memory: 8 << 30, open: Vec::new() }
 }
@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse("t.toml", text, &machine())
 }
 
-/// The shortest config there is.
+/// Minimal config.
 pub(super) const LEAST: &str = "\
 [[listener]]
 type = \"tcp\"

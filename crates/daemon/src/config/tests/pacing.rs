@@ -1,4 +1,4 @@
-//! `[pacing]`: every policy with every key it has, and what is refused.
+//! Tests of `[pacing]`: every policy with all of its keys, and invalid ones.
 
 use nvmeof_pacing::{
     Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
@@ -80,7 +80,7 @@ fn the_prototype_takes_its_knobs() {
     }
 }
 
-/// Keys behind `[pacing]` on line 5, where the first problem is, and parts of what is said.
+/// Keys after `[pacing]` on line 5, the place of the first problem, and parts of the message.
 const BAD: &[(&str, &str, &[&str])] = &[
     (
         "policy = \"buffer-credits\"",

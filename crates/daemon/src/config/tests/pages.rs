@@ -1,4 +1,4 @@
-//! Every config that a page of the documentation shows is one that the daemon takes.
+//! Tests that the daemon accepts every config in the documentation.
 
 use super::super::{Config, policy_name};
 use super::{LEAST, machine, parse};
@@ -7,7 +7,7 @@ const PACING: &str = include_str!("../../../../../docs/pacing.md");
 
 const TENANTS: &str = include_str!("../../../../../docs/tenants.md");
 
-/// The blocks of a page that are TOML.
+/// Returns the TOML blocks of a page.
 fn blocks(page: &str) -> Vec<&str> {
     let opened = page.split("```toml\n").skip(1);
     opened.map(|rest| rest.split_once("```").expect("a block that ends").0).collect()

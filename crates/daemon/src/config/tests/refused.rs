@@ -1,4 +1,4 @@
-//! Configs that are refused for more than one line of them, or as a whole.
+//! Tests of configs that are invalid because of several lines, or as a whole.
 
 use super::{LEAST, parse};
 
@@ -125,7 +125,7 @@ fn a_file_that_cannot_be_read_is_told() {
     assert!(error.starts_with("/nowhere/target.toml: cannot read it: "), "{error}");
 }
 
-/// Whatever stands in the file, it is taken or refused with a reason at a place in it.
+/// Any content is either accepted, or rejected with a reason and a place.
 #[test]
 fn a_config_cut_short_or_garbled_is_refused_with_a_reason() {
     let example = include_str!("../../../../../configs/target.toml");

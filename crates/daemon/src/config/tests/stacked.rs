@@ -1,4 +1,4 @@
-//! Devices that stand on others, and drives.
+//! Tests of layered devices and drives.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::super::{Config, DeviceKind, Drive};
 use super::{LEAST, parse};
 use crate::limits::DriveQueues;
 
-/// A `[[device]]` with these keys.
+/// Formats a `[[device]]` with these keys.
 fn device(name: &str, kind: &str, keys: &str) -> String {
     format!("[[device]]\nname = \"{name}\"\ntype = \"{kind}\"\n{keys}\n")
 }
@@ -23,7 +23,7 @@ fn config(devices: &[String]) -> Config {
     parse(&text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 
-/// All that is said of devices that do not go together.
+/// Returns the errors of incompatible devices.
 fn refused(devices: &[String]) -> String {
     let text = format!("{LEAST}{}", devices.concat());
     parse(&text).expect_err(&text).to_string()
@@ -94,12 +94,13 @@ fn what_is_written_is_what_counts() {
         io_timeout: Duration::from_secs(5),
     };
     assert_eq!(kind("drive"), &DeviceKind::Nvme(drive));
-    // Each device's queue, with those below: ram 1, drive 2, one 1, late 1, bad 3, two 3, all 1 + 3 + 1.
+    // Queues of each device and its bases: ram 1, drive 2, one 1, late 1, bad 3, two 3, all 1 + 3 +
+    // 1.
     let needs = &config.limits.needs;
     let queues = DriveQueues::of("0000:61:00.0", &config.devices, 3);
     assert_eq!(queues, DriveQueues { needed: 3, wanted: 6 });
     assert_eq!((needs.queue_files, needs.drives, needs.drive_entries), (16, 1, 64));
-    // A page, an SQE and a CQE for each entry of each of 3 reactors, and as many to open them anew.
+    // A page, an SQE and a CQE per entry and reactor (3), twice for the reopening of devices.
     assert_eq!(config.limits.drive_memory, 2 * 3 * 64 * (4096 + 80));
     assert!(config.limits.to_string().ends_with("queues to drives take up to 1566KiB"));
 }
@@ -144,7 +145,7 @@ fn splits_that_are_none_are_refused() {
     assert_refused(&on(small(), "offset = \"1MiB\""), &["device.offset: its base ends at 1MiB"]);
     let beyond = "offset = \"512KiB\"\nsize = \"513KiB\"";
     assert_refused(&on(small(), beyond), &["t.toml:13:8: device.size: its base has only 512KiB"]);
-    // As large as its base is known to be, through others.
+    // The known size of the base counts, through other layers as well.
     let stripe = device("ram", "stripe", "members = [\"x\", \"y\"]\nchunk = \"96KiB\"");
     let members = [ram("x", "1MiB"), ram("y", "2MiB"), stripe].concat();
     assert_refused(&on(members, "size = \"2MiB\""), &["its base has only 1920KiB from there on"]);

@@ -1,4 +1,4 @@
-//! Limits of namespaces and hosts: what is taken, what holds where it is left out, what is refused.
+//! Tests of the limits of namespaces and hosts: valid values, defaults, and invalid values.
 
 use nvmeof_pacing::TenantLimits;
 
@@ -48,7 +48,7 @@ fn a_host_has_what_all_have_but_for_what_it_says() {
     assert_eq!((share.limits.iops, share.limits.bandwidth), (Some(7), None), "as a whole");
     assert_eq!((share.limits.in_flight, share.weight), (None, 3));
     assert_eq!((share.max_connections, share.max_queues), (None, Some(6)));
-    // An empty one lifts it.
+    // An empty table removes the limit.
     let share = with(&format!("{defaults}{HOST}limit = {{}}\n")).hosts[0].share.clone();
     assert_eq!((share.limits.iops, share.limits.in_flight), (None, Some(8 << 20)));
 }

@@ -1,4 +1,4 @@
-//! `[api]`: where the daemon can be controlled.
+//! `[api]`: the control API.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::super::problem::{Report, Span};
 use super::super::raw::RawApi;
 use super::defaults;
 
-/// Longest path of a UNIX socket (`sun_path` less its end), less what the name it is made under adds.
+/// Maximum path length of a UNIX socket: `sun_path` less its terminator and the temporary suffix.
 const SOCKET_MAX: usize = 107 - 8;
 const SOCKET_FORM: &str = "allowed: a path of at most 99 bytes, in a folder that is there";
 const LISTEN_FORM: &str = "allowed: an address and a port, as \"127.0.0.1:4480\" or \"[::1]:4480\"";
@@ -18,7 +18,7 @@ const MODE_FORM: &str = "allowed: octal digits from \"0600\" to \"0666\", as \"0
 const TOKEN_FORM: &str =
     "allowed: a file with one line, the token: 16 to 256 printable ASCII characters";
 
-/// Where the daemon can be controlled; nowhere if the section is left out.
+/// Validates the section of the control API; without it, the API is not served.
 pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Option<Api> {
     let raw = raw?.get_ref();
     let socket = raw.socket.as_ref().map_or(defaults::API_SOCKET, |value| value.get_ref());
@@ -57,7 +57,7 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
     Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file, insecure })
 }
 
-/// Who could use these addresses: refused where that is anybody on the network, unless it is meant.
+/// Rejects addresses that anyone on the network can use without a token, unless `insecure` is set.
 fn open_to_whom(
     report: &mut Report<'_>,
     span: &Span,

@@ -45,7 +45,7 @@ const DIRECT: [(&str, Direct); 3] =
 const NAME_MAX: usize = 64;
 
 impl Type {
-    /// The keys a device of this type has.
+    /// Returns the keys of a device of this type.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Null | Self::Ram => &["name", "type", "size", "block-size"],
@@ -83,7 +83,8 @@ impl Type {
     }
 }
 
-/// The devices, each of its own name and each file once, bases before what stands on them.
+/// Validates the devices: unique names, each file once, and bases before the devices layered on
+/// them.
 pub(super) fn devices(
     report: &mut Report<'_>,
     raw: &[Spanned<RawDevice>],
@@ -115,7 +116,7 @@ pub(super) fn devices(
             Type::Fault => fault(report, &header, raw, &names),
         };
         let Some(kind) = kind else { continue };
-        // What stands on another device gets its blocks from that, and a drive has its own.
+        // A layered device has the block size of its base, and a drive has its own.
         let own = kind.bases().is_empty() && !matches!(kind, DeviceKind::Nvme(_));
         let block_size = own.then_some(block_size);
         if let DeviceKind::File(config) = &kind {
@@ -167,7 +168,7 @@ fn block_size(report: &mut Report<'_>, raw: &RawDevice) -> u32 {
     }
 }
 
-/// A size that is whole blocks, and at least one.
+/// Returns a size that is a whole number of blocks, at least one.
 fn whole_blocks(
     report: &mut Report<'_>,
     value: &Spanned<super::super::raw::RawSize>,
@@ -211,7 +212,7 @@ fn memory(
     Some(if kind == Type::Null { DeviceKind::Null { size } } else { DeviceKind::Ram { size } })
 }
 
-/// Reports the keys that devices of this type do not have.
+/// Reports keys that devices of this type do not have.
 fn foreign_keys_are_absent(report: &mut Report<'_>, raw: &RawDevice, kind: Type) {
     fn at<T>(key: &Key<T>) -> Option<Span> {
         key.as_ref().map(Spanned::span)
@@ -310,25 +311,25 @@ fn file(
 
 /// Files of devices.
 struct Files<'a> {
-    /// Those of devices that are open here.
+    /// Files of open devices.
     open: &'a [FileConfig],
-    /// Those of the config: line, and whether it is read-only.
+    /// Files of the config: line, and true if read-only.
     seen: BTreeMap<PathBuf, (usize, bool)>,
 }
 
 impl Files<'_> {
-    /// Whether the device is open, and stays so: at most its size changes.
+    /// Returns true if the device is open and stays open: at most its size changes.
     fn stays_open(&self, config: &FileConfig) -> bool {
         self.open.iter().any(|open| FileConfig { size: config.size, ..open.clone() } == *config)
     }
 
-    /// Whether a device that is open has the file of this name.
+    /// Returns true if an open device uses this file.
     fn is_served(&self, real: &Path) -> bool {
         self.open.iter().any(|open| open.path.canonicalize().is_ok_and(|path| path == real))
     }
 }
 
-/// Looks at the file itself, unless it is open already, and that no other device has it.
+/// Checks the file, unless it is already open, and that no other device uses it.
 fn check_file(
     report: &mut Report<'_>,
     header: &Span,
@@ -356,7 +357,7 @@ fn check_file(
         report.error(&span, "device.path", what, allowed);
     } else {
         let checked = match files.is_served(&real) {
-            // It may become what is wanted.
+            // Another device still uses the file and may give it the requested size.
             true => FileConfig { size: None, ..config.clone() }.check(),
             false => config.check(),
         };

@@ -15,11 +15,11 @@ use super::values::{duration, integer, required};
 const PCI_FORM: &str =
     "allowed: a PCI address, as \"0000:01:00.0\"; `nvmeof-tgt drives list` shows them";
 
-/// The namespace that the Base specification calls all namespaces.
+/// Broadcast NSID: the Base specification uses it for all namespaces.
 const NSID_ALL: u32 = 0xffff_ffff;
 const QUEUE_DEPTH_MAX: u16 = 4096;
 
-/// A device of type "nvme".
+/// Validates a device of type "nvme".
 pub(super) fn drive(report: &mut Report<'_>, header: &Span, raw: &RawDevice) -> Option<DeviceKind> {
     let nsid = integer(report, "device.nsid", &raw.nsid, defaults::DRIVE_NSID, 1..=NSID_ALL - 1);
     let queue_depth = integer(
@@ -46,7 +46,7 @@ pub(super) fn drive(report: &mut Report<'_>, header: &Span, raw: &RawDevice) -> 
     }
 }
 
-/// Reports namespaces that are there twice, and drives that are to be used in two ways.
+/// Reports namespaces that are used twice, and drives with conflicting settings.
 pub(super) fn each_namespace_once(
     report: &mut Report<'_>,
     devices: &[(Device, &Spanned<RawDevice>)],

@@ -14,15 +14,15 @@ use super::defaults;
 use super::stacked::{Names, latency};
 use super::values::integer;
 
-/// The longest stall: longer than any host waits.
+/// Maximum stall: longer than the timeout of any host.
 const STALL_MAX: Duration = Duration::from_secs(600);
-/// Shares are of so many.
+/// Denominator of fault rates.
 const MILLION: u32 = 1_000_000;
 
 const BAD_FORM: &str =
     "allowed: ranges of bytes, as \"OFFSET+SIZE\", each as sizes are written: \"1MiB+4KiB\"";
 
-/// A device of type "fault".
+/// Validates a device of type "fault".
 pub(super) fn fault(
     report: &mut Report<'_>,
     header: &Span,
@@ -42,7 +42,7 @@ pub(super) fn fault(
     let bad = bad(report, raw);
     let base = names.base(report, header, raw);
     let reorder = flag(&raw.reorder);
-    // What does not happen lasts no time: a plan without faults is the plan of none.
+    // Without stalls their length is irrelevant: a plan without faults equals the empty plan.
     let stall = if stalls == 0 { stall.map(|_| Duration::ZERO) } else { stall };
     let plan =
         FaultPlan { seed, errors, corruptions, rejects, reorder, stalls, stall: stall?, bad: bad? };
@@ -58,7 +58,7 @@ fn bad(report: &mut Report<'_>, raw: &RawDevice) -> Option<Vec<Range<u64>>> {
             None
         }
     });
-    // All of them are looked at before any is given up for.
+    // Check all ranges before returning `None`.
     ranges.collect::<Vec<_>>().into_iter().collect()
 }
 

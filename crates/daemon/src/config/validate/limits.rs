@@ -1,4 +1,4 @@
-//! `[limits]`: each key within its bounds; what follows from them together is in `crate::limits`.
+//! `[limits]`: validates each key; `crate::limits` checks them in combination.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::super::{Machine, units::show_size};
 use super::values::{duration, integer, size_within};
 use crate::limits::{self, Limits, Needs, Settings};
 
-/// The limits as configured and as derived.
+/// Validates the limits and derives the others.
 pub(super) fn limits(
     report: &mut Report<'_>,
     raw: &RawLimits,
@@ -103,7 +103,7 @@ pub(super) fn limits(
     limits
 }
 
-/// Sizes bounded well below 4 GiB.
+/// Converts a size that is bounded well below 4 GiB.
 fn bytes(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }

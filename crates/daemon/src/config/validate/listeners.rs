@@ -15,14 +15,15 @@ use super::{defaults, subsystems::parse_nqn};
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];
 const FABRIC_FORM: &str = "allowed: \"tcp\", \"rdma\"";
 const PORT_FORM: &str = "stop it, or choose a free port, or 0 for any";
-/// Bounds of a completion queue: room for a few queues of the least depth, and what large devices have.
+/// Bounds of a completion queue: a few queues of the minimum depth, and the maximum of large
+/// devices.
 const COMPLETIONS_MIN: u32 = 256;
 const COMPLETIONS_MAX: u32 = 4 << 20;
-/// Longest name of an RDMA device (IBV_SYSFS_NAME_MAX less its end).
+/// Maximum length of an RDMA device name (IBV_SYSFS_NAME_MAX less the terminator).
 const DEVICE_NAME_MAX: usize = 63;
 const ADDRESS_FORM: &str = "allowed: an IPv4 or IPv6 address, as \"0.0.0.0\" or \"::1\"";
 
-/// The listeners, at least one, and what to say of each if its port turns out to be taken.
+/// Validates the listeners, at least one, with a problem to report for each if its port is in use.
 pub(super) fn listeners(
     report: &mut Report<'_>,
     raw: &[Spanned<RawListener>],
@@ -43,7 +44,7 @@ pub(super) fn listeners(
         let port = integer(report, "listener.port", &raw.port, defaults::PORT, 0..=u16::MAX);
         let (Some(fabric), Some(address)) = (fabric, address) else { continue };
         let rdma = rdma(report, raw, fabric);
-        // Port 0 is another port each time.
+        // The system assigns a different port to each listener with port 0.
         if port != 0
             && let Some(first) = seen.insert((fabric, address, port), report.line(&entry.span()))
         {
@@ -59,7 +60,7 @@ pub(super) fn listeners(
     (listeners, taken)
 }
 
-/// The keys that only an RDMA listener has.
+/// Validates the keys that only an RDMA listener has.
 fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
     let keys = [
         ("listener.rdma-device", raw.rdma_device.as_ref().map(Spanned::span)),
@@ -109,7 +110,7 @@ fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
     }
 }
 
-/// A byte, if the key is there.
+/// Returns a byte if the key is present.
 fn optional(report: &mut Report<'_>, name: &str, key: &Key<i64>) -> Option<u8> {
     key.as_ref().map(|_| integer(report, name, key, 0, 0..=u8::MAX))
 }
@@ -125,7 +126,7 @@ fn rdma_device(report: &mut Report<'_>, value: &Spanned<String>) -> Option<Strin
     Some(name.clone())
 }
 
-/// Other discovery services.
+/// Validates the other discovery services.
 pub(super) fn referrals(report: &mut Report<'_>, raw: &[Spanned<RawReferral>]) -> Vec<Referral> {
     let mut referrals: Vec<Referral> = Vec::new();
     for entry in raw {

@@ -1,4 +1,4 @@
-//! From what is written to what can be used.
+//! Converts the config as written to a valid [`Config`].
 
 mod api;
 mod devices;
@@ -24,7 +24,7 @@ use crate::limits::Needs;
 use nvmeof_api::document::FORMAT;
 use values::{choice, duration, integer};
 
-/// What holds where a key is left out. The example config states the same, and a test compares.
+/// Defaults of absent keys. The example config states the same; a test compares them.
 pub(super) mod defaults {
     use std::time::Duration;
 
@@ -61,7 +61,7 @@ const LOG_LEVELS: [(&str, LogLevel); 6] = [
     ("trace", LogLevel::Trace),
 ];
 
-/// Checks everything and reports all that is wrong; the result counts only if nothing is.
+/// Validates everything and reports all problems; the result is valid only if there are none.
 pub(super) fn validate(
     report: &mut Report<'_>,
     raw: &RawConfig,
@@ -77,7 +77,7 @@ pub(super) fn validate(
     let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device, &bounds);
     let (host_defaults, hosts) = tenants::hosts(report, &raw.host_defaults, &raw.host, &bounds);
     let second = Duration::from_secs(1);
-    // A newer format has been refused already.
+    // A newer format was rejected earlier.
     integer(report, "format", &raw.format, FORMAT, 1..=FORMAT);
     Some(Config {
         reactors,
@@ -122,7 +122,7 @@ fn reactors(report: &mut Report<'_>, raw: &RawConfig, machine: &Machine) -> Vec<
     };
     cpus::parse(text, &machine.cpus).unwrap_or_else(|what| {
         report.error(&span, "reactors", what, cpus::FORM);
-        // Only to go on looking: one is the least there can be.
+        // Validation continues with the minimum of one reactor.
         vec![0]
     })
 }

@@ -1,4 +1,4 @@
-//! Devices that stand on one another: in which order they are made, and whether they go together.
+//! Layered devices: their order of creation and their compatibility.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use super::super::raw::RawDevice;
 use super::super::units::show_size;
 use super::super::{Device, DeviceKind};
 
-/// Most devices on top of one another.
+/// Maximum depth of layered devices.
 const DEPTH_MAX: usize = 8;
 
-/// A device and where it is written.
+/// A device and its source.
 type Written<'r> = (Device, &'r Spanned<RawDevice>);
 
-/// A device whose bases stand before it, and what follows from them.
+/// A device whose bases are placed, and its derived properties.
 struct Placed<'r> {
     device: Device,
     raw: &'r Spanned<RawDevice>,
-    /// Devices down to the lowest, itself included.
+    /// Number of layers, including this one.
     depth: usize,
-    /// Bytes, if they are known before it is open.
+    /// Bytes, if known before the device is open.
     size: Option<u64>,
-    /// Names of the devices at the bottom that it has whole: not through a split.
+    /// Names of the lowest devices that it includes as a whole, not through a split.
     owns: BTreeSet<String>,
 }
 
-/// The devices in the order of the file, but each behind its bases, with their block size.
+/// Sorts the devices: in the order of the file, each after its bases, and with its block size.
 pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> Vec<Device> {
     let mut placed: Vec<Placed<'_>> = Vec::new();
     loop {
@@ -45,7 +45,7 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
             break;
         }
     }
-    // What is left stands on itself, or on a device that has been reported already.
+    // The remaining devices form a cycle, or are layered on a device that is already reported.
     for (device, raw) in &left {
         if leads_back(device, &left) {
             let (key, span) = base_key(raw);
@@ -57,7 +57,7 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
     placed.into_iter().map(|one| one.device).collect()
 }
 
-/// Puts a device on its bases.
+/// Places a device on its bases.
 fn place<'r>(
     report: &mut Report<'_>,
     device: &Device,
@@ -169,7 +169,7 @@ fn check_stripe(
     }
 }
 
-/// Says which splits have bytes in common. There are uses for that, but it is seldom meant.
+/// Warns about overlapping splits, which are valid but rarely intended.
 fn warn_of_overlaps(report: &mut Report<'_>, placed: &[Placed<'_>]) {
     let range = |one: &Placed<'_>| match &one.device.kind {
         DeviceKind::Split { base, offset, size } => {
@@ -214,7 +214,7 @@ fn leads_back(device: &Device, among: &[Written<'_>]) -> bool {
     false
 }
 
-/// The key that names what a device stands on.
+/// Returns the key that names the bases of a device.
 fn base_key(raw: &Spanned<RawDevice>) -> (&'static str, Span) {
     let (header, raw) = (raw.span(), raw.get_ref());
     match (&raw.members, &raw.base) {

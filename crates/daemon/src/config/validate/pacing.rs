@@ -1,4 +1,4 @@
-//! `[pacing]`: a policy and the keys it has; what they may be follows from the limits.
+//! `[pacing]`: a policy and its keys; their ranges follow from the limits.
 
 use std::ops::RangeInclusive;
 
@@ -18,8 +18,7 @@ use super::super::units::show_size;
 use super::values::{choice, integer, one_of, size_within};
 use crate::limits::PacingBounds;
 
-/// The policy and its parameters; where something is wrong with them, it is reported and what
-/// comes back does not count.
+/// Validates the policy and its parameters. Problems are reported; then the result is not used.
 pub(super) fn pacing(
     report: &mut Report<'_>,
     raw: &RawPacing,
@@ -40,7 +39,7 @@ pub(super) fn pacing(
     }
 }
 
-/// The policy that is named, or the default; nothing if there is no such policy.
+/// Returns the named policy, or the default; `None` if the name is unknown.
 fn named(report: &mut Report<'_>, raw: &RawPacing) -> Option<PolicyName> {
     let Some(written) = &raw.policy else { return Some(PolicyName::ALL[0]) };
     let name = written.get_ref();
@@ -53,7 +52,7 @@ fn named(report: &mut Report<'_>, raw: &RawPacing) -> Option<PolicyName> {
     policy
 }
 
-/// A key that the policy does not have is not what was meant.
+/// Reports keys that the policy does not have.
 fn refuse_foreign_keys(report: &mut Report<'_>, raw: &RawPacing, policy: PolicyName) {
     for (key, span) in written(raw) {
         if policy.keys().contains(&key) {
@@ -69,12 +68,12 @@ fn refuse_foreign_keys(report: &mut Report<'_>, raw: &RawPacing, policy: PolicyN
     }
 }
 
-/// The keys that are there besides `policy`.
+/// Returns the keys that are present, except `policy`.
 fn written(raw: &RawPacing) -> impl Iterator<Item = (Name, Span)> + '_ {
     Name::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
 }
 
-/// Where a key stands, if it is there.
+/// Returns the position of a key if it is present.
 fn span_of(raw: &RawPacing, key: Name) -> Option<Span> {
     fn at<T>(key: &Key<T>) -> Option<Span> {
         key.as_ref().map(Spanned::span)
@@ -149,7 +148,7 @@ fn token_bucket(
     }
 }
 
-/// What comes in [`BURST_TIME`], within the bounds.
+/// Returns the burst that accumulates in [`BURST_TIME`], within the bounds.
 fn usual_burst(pace: Pace, bounds: &PacingBounds) -> u64 {
     let within = |range: &RangeInclusive<u64>, burst| (*range.start()).max(burst).min(*range.end());
     match pace {
@@ -158,12 +157,14 @@ fn usual_burst(pace: Pace, bounds: &PacingBounds) -> u64 {
     }
 }
 
-/// The time that a burst is worth where none is set, in ns: a reactor that is woken some time after
-/// it asked to be must find what came meanwhile, or the rate is not kept.
+/// Time in ns that the default burst covers.
+///
+/// A reactor wakes some time after its timer. The tokens that accumulate in that time must fit the
+/// burst, or the rate is not reached.
 const BURST_TIME: u64 = 2_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Behind a period, a burst is a number of commands.
+/// Parses the burst of a period, which is a number of commands.
 fn burst_of_commands(
     report: &mut Report<'_>,
     value: &Spanned<RawSize>,
@@ -264,7 +265,7 @@ fn pacer(
     raw: &RawPacing,
     bounds: &PacingBounds,
 ) -> Option<PrototypePacer> {
-    // A tuner multiplies it, and goes by it.
+    // A tuner multiplies the period and depends on it.
     let least = if raw.tuner.is_some() { *bounds.period.start() } else { 0 };
     let range = least..=*bounds.period.end();
     let period = period_of(report, "pacing.period", raw.period.as_ref()?, &range).unwrap_or(0);

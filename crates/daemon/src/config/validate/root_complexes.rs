@@ -13,11 +13,11 @@ use super::values::required;
 const ADDRESS_FORM: &str =
     "allowed: domain and root bus, as \"0000:60\"; `nvmeof-tgt drives list` shows them";
 
-/// In bytes a second: a lane of PCIe 1.0, and more than any machine.
+/// Bounds in bytes per second: one lane of PCIe 1.0, and more than any machine.
 const LEAST: u64 = 250_000_000;
 const MOST: u64 = 100_000_000_000_000;
 
-/// What root complexes carry, by what the config says.
+/// Validates the configured capacities of root complexes.
 pub(super) fn capacities(report: &mut Report<'_>, raw: &[Spanned<RawRootComplex>]) -> Capacities {
     let mut capacities = Capacities::default();
     let mut seen: BTreeMap<RootComplex, usize> = BTreeMap::new();
@@ -52,7 +52,7 @@ fn address(
     Some(address)
 }
 
-/// In GB/s.
+/// Validates a capacity, in GB/s.
 fn bandwidth(report: &mut Report<'_>, header: &Span, raw: &RawRootComplex) -> Option<f64> {
     let key = "root-complex.bandwidth";
     let value = required(report, header, key, &raw.bandwidth, RATE_FORM)?;

@@ -1,5 +1,4 @@
-//! Devices made of other devices: what each says of itself. Whether they go together is looked at in
-//! [`order`](super::order).
+//! Layered devices: the keys of each. [`order`](super::order) checks their combination.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,18 +13,18 @@ use super::super::units::{LATENCY_FORM, SIZE_FORM, parse_latency};
 use super::defaults;
 use super::values::{integer, one_of, required, size, size_within};
 
-/// The longest latency. Hosts give a command up after 30 s or more.
+/// Maximum latency. Hosts abort a command after 30 s or more.
 const LATENCY_MAX: Duration = Duration::from_secs(10);
-/// Fewest members of a stripe, and most.
+/// Bounds of the number of members of a stripe.
 const MEMBERS: std::ops::RangeInclusive<usize> = 2..=256;
-/// Most bytes of a chunk.
+/// Maximum bytes of a chunk.
 const CHUNK_MAX: u64 = 1 << 40;
 
-/// What a device is called, and what others are.
+/// Names of a device and of the others.
 pub(super) struct Names<'n> {
-    /// Its own name.
+    /// Name of this device.
     pub(super) own: &'n str,
-    /// All devices' names.
+    /// Names of all devices.
     pub(super) known: &'n [&'n str],
 }
 
@@ -34,7 +33,7 @@ impl Names<'_> {
         self.known.iter().copied().filter(|other| *other != self.own).collect()
     }
 
-    /// What may be named.
+    /// Returns the valid names of a base.
     fn form(&self) -> String {
         match &self.others()[..] {
             [] => "add a [[device]] for it to stand on".to_owned(),
@@ -42,7 +41,7 @@ impl Names<'_> {
         }
     }
 
-    /// The device at `value`, if it can be stood on.
+    /// Returns the device named at `value` if this one can be layered on it.
     fn other(&self, report: &mut Report<'_>, key: &str, value: &Spanned<String>) -> Option<String> {
         let (text, others) = (value.get_ref().as_str(), self.others());
         if text == self.own {
@@ -58,7 +57,7 @@ impl Names<'_> {
         Some(text.to_owned())
     }
 
-    /// The device's base.
+    /// Validates the base of a device.
     pub(super) fn base(
         &self,
         report: &mut Report<'_>,
@@ -70,7 +69,7 @@ impl Names<'_> {
     }
 }
 
-/// A device of type "delay".
+/// Validates a device of type "delay".
 pub(super) fn delay(
     report: &mut Report<'_>,
     header: &Span,
@@ -98,7 +97,7 @@ pub(super) fn delay(
     Some(DeviceKind::Delay { base: base?, latency, seed })
 }
 
-/// A device of type "split".
+/// Validates a device of type "split".
 pub(super) fn split(
     report: &mut Report<'_>,
     header: &Span,
@@ -124,7 +123,7 @@ pub(super) fn split(
     Some(DeviceKind::Split { base: base?, offset: offset?, size: length })
 }
 
-/// A device of type "stripe".
+/// Validates a device of type "stripe".
 pub(super) fn stripe(
     report: &mut Report<'_>,
     header: &Span,
@@ -154,7 +153,7 @@ pub(super) fn stripe(
     all.then_some(DeviceKind::Stripe { members, chunk })
 }
 
-/// A latency up to `most`, or the default if the key is left out.
+/// Validates a latency up to `most`; an absent key has the default.
 pub(super) fn latency(
     report: &mut Report<'_>,
     name: &str,

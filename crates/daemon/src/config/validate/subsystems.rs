@@ -19,7 +19,7 @@ use crate::limits::{self, TenantBounds};
 const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
                         nqn.2026-11.org.example:disks, up to 223 bytes";
 
-/// What must be seen once in the whole config, and the line where it was.
+/// Values that must be unique in the whole config, with their lines.
 #[derive(Debug, Default)]
 struct Seen<'r> {
     nqns: BTreeMap<Nqn, usize>,
@@ -27,7 +27,7 @@ struct Seen<'r> {
     identifiers: BTreeMap<Vec<u8>, usize>,
 }
 
-/// The subsystems and their namespaces; the devices are looked up by name.
+/// Validates the subsystems and their namespaces, which name devices.
 pub(super) fn subsystems<'r>(
     report: &mut Report<'_>,
     raw: &'r [Spanned<RawSubsystem>],
@@ -41,7 +41,7 @@ pub(super) fn subsystems<'r>(
     for entry in raw {
         let nqn = required(report, &entry.span(), "subsystem.nqn", &entry.get_ref().nqn, NQN_FORM)
             .and_then(|value| nqn(report, value, &mut seen));
-        // Go on without a name, to tell all that is wrong at once.
+        // Continue without a name, to report all problems together.
         let nqn = nqn.unwrap_or_else(Nqn::discovery);
         subsystems.push(subsystem(report, entry, nqn, (&known, bounds), &mut seen));
     }
@@ -70,7 +70,7 @@ pub(super) fn subsystems<'r>(
     subsystems
 }
 
-/// A name of the form NQNs have.
+/// Validates the form of an NQN.
 pub(super) fn parse_nqn(
     report: &mut Report<'_>,
     key: &str,
@@ -137,7 +137,7 @@ fn subsystem<'r>(
     Subsystem { nqn, hosts, serial, model, cntlid_min, cntlid_max, namespaces }
 }
 
-/// Who may connect: any host, or a list; one of the two has to be said.
+/// Validates the hosts that may connect: any host or a list, one of which must be set.
 fn hosts(report: &mut Report<'_>, header: &Span, raw: &RawSubsystem) -> Option<BTreeSet<Nqn>> {
     const FORM: &str = "set allow-any-host = true, or hosts = [\"nqn...\"]";
     let any = raw.allow_any_host.as_ref();
@@ -177,7 +177,7 @@ fn hosts(report: &mut Report<'_>, header: &Span, raw: &RawSubsystem) -> Option<B
     }
 }
 
-/// Printable ASCII of 1 to `most` characters.
+/// Validates printable ASCII of 1 to `most` characters.
 fn text(report: &mut Report<'_>, name: &str, key: &Key<String>, most: usize) -> Option<String> {
     let value = key.as_ref()?;
     let text = value.get_ref();
@@ -255,7 +255,7 @@ const UUID_FORM: &str =
 const NGUID_FORM: &str = "allowed: 32 hexadecimal digits, as \"0123456789abcdef0123456789abcdef\"";
 const EUI64_FORM: &str = "allowed: 16 hexadecimal digits, as \"0123456789abcdef\"";
 
-/// An identifier that is written, of which no other namespace has the same.
+/// Validates an explicit identifier, which no other namespace has.
 fn identifier<const N: usize>(
     report: &mut Report<'_>,
     name: &str,

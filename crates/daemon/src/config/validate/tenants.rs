@@ -1,4 +1,4 @@
-//! Limits of namespaces, `[host-defaults]` and `[[host]]`: what one tenant may have.
+//! Limits of tenants: namespaces, `[host-defaults]` and `[[host]]`.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::limits::{CONNECTIONS_MAX, HOST_WEIGHT_MAX, TenantBounds};
 
 const NQN_FORM: &str = "add the host's NQN, as its /etc/nvme/hostnqn has it";
 
-/// The keys that hosts and their defaults have in common.
+/// Keys that `[[host]]` and `[host-defaults]` share.
 struct Keys<'r> {
     table: &'static str,
     limit: &'r Key<RawLimit>,
@@ -30,7 +30,7 @@ struct Keys<'r> {
     max_in_flight: &'r Key<RawSize>,
 }
 
-/// What each host may have: those that are not named, and those that are.
+/// Validates the shares of hosts: the default and those of named hosts.
 pub(super) fn hosts(
     report: &mut Report<'_>,
     others: &RawHostDefaults,
@@ -61,7 +61,7 @@ pub(super) fn hosts(
     (others, hosts)
 }
 
-/// What is not said is as in `default`.
+/// Validates a share; absent keys are as in `default`.
 fn share(
     report: &mut Report<'_>,
     keys: &Keys<'_>,
@@ -91,7 +91,7 @@ fn share(
     }
 }
 
-/// A number of connections, or 0 for any.
+/// Validates a number of connections; 0 means no limit.
 fn count(
     report: &mut Report<'_>,
     name: &str,
@@ -137,7 +137,7 @@ fn in_flight(
     Some(bytes)
 }
 
-/// The rates of a tenant; bytes in flight are none of them.
+/// Validates the rate limits of a tenant, without the limit on bytes in flight.
 pub(super) fn limit(
     report: &mut Report<'_>,
     name: &str,

@@ -13,7 +13,7 @@ use super::super::units::{
     DURATION_FORM, SIZE_FORM, parse_duration, parse_size, show_duration, show_size,
 };
 
-/// A whole number within bounds, or the default if the key is left out.
+/// Validates an integer in a range; an absent key has the default.
 pub(super) fn integer<T>(
     report: &mut Report<'_>,
     name: &str,
@@ -36,7 +36,7 @@ where
     }
 }
 
-/// A size in bytes as written; reports one that is none.
+/// Parses a size in bytes; reports an invalid one.
 pub(super) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<RawSize>) -> Option<u64> {
     match value.get_ref() {
         RawSize::Bytes(bytes) => Some(*bytes),
@@ -50,7 +50,7 @@ pub(super) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<RawSize>
     }
 }
 
-/// A size within bounds, or the default if the key is left out.
+/// Validates a size in a range; an absent key has the default.
 pub(super) fn size_within(
     report: &mut Report<'_>,
     name: &str,
@@ -72,7 +72,7 @@ pub(super) fn size_within(
     }
 }
 
-/// A duration within bounds, or the default if the key is left out.
+/// Validates a duration in a range; an absent key has the default.
 pub(super) fn duration(
     report: &mut Report<'_>,
     name: &str,
@@ -93,7 +93,7 @@ pub(super) fn duration(
     default
 }
 
-/// One of a list of words, and what it stands for.
+/// Converts one of a list of words to its value.
 pub(super) fn choice<T: Copy>(
     report: &mut Report<'_>,
     name: &str,
@@ -110,7 +110,7 @@ pub(super) fn choice<T: Copy>(
     None
 }
 
-/// What is allowed instead of `wrong`, the closest first if one is close.
+/// Formats the allowed words, with a suggestion if one is close to `wrong`.
 pub(super) fn one_of(words: &[&str], wrong: &str) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
     let meant = closest(wrong, words.iter().copied());
@@ -118,7 +118,7 @@ pub(super) fn one_of(words: &[&str], wrong: &str) -> String {
     format!("allowed: {}{meant}", quoted.join(", "))
 }
 
-/// A key that must be there; `header` is where its table starts.
+/// Reports an absent key that is required; `header` is the start of its table.
 pub(super) fn required<'k, T>(
     report: &mut Report<'_>,
     header: &Span,
@@ -132,7 +132,7 @@ pub(super) fn required<'k, T>(
     key.as_ref()
 }
 
-/// An IPv4 or IPv6 address.
+/// Parses an IPv4 or IPv6 address.
 pub(super) fn address(
     report: &mut Report<'_>,
     name: &str,

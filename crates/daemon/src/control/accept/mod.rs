@@ -1,4 +1,4 @@
-//! Listeners: each accepts on the control plane and hands its connections to reactors.
+//! Listeners: each accepts on the control plane and passes its connections to reactors.
 
 mod rdma;
 mod tcp;
@@ -25,28 +25,28 @@ pub(crate) use rdma::Rdma;
 use unconnected::Place;
 pub(crate) use unconnected::Unconnected;
 
-/// The reactors as a listener sees them.
+/// The reactors, from the view of a listener.
 #[derive(Debug)]
 pub(crate) struct Reactors {
     /// Their mailboxes.
     pub(crate) senders: Vec<Sender>,
-    /// What each serves.
+    /// Load of each reactor.
     pub(crate) loads: Arc<[Load]>,
-    /// NUMA node of each, where known.
+    /// NUMA node of each reactor, where known.
     pub(crate) nodes: Vec<Option<usize>>,
-    /// Connections allowed in all, those before Connect among them.
+    /// Maximum number of connections, including those before Connect.
     pub(crate) max_connections: usize,
-    /// Those that have not sent Connect.
+    /// Connections that have not sent Connect.
     pub(crate) unconnected: Unconnected,
 }
 
 impl Reactors {
-    /// Connections served now.
+    /// Returns the number of connections being served.
     pub(crate) fn connections(&self) -> usize {
         self.loads.iter().map(|load| load.connections.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether there may be another connection.
+    /// Checks that another connection is allowed.
     fn has_room(&self) -> anyhow::Result<()> {
         let (now_serving, max) = (self.connections(), self.max_connections);
         anyhow::ensure!(
@@ -56,7 +56,7 @@ impl Reactors {
         Ok(())
     }
 
-    /// Gives a connection to one of them; `node` is where its packets arrive, if that is known.
+    /// Passes a connection to a reactor; `node` is where its packets arrive, if that is known.
     fn hand_over(
         &self,
         parked: Box<dyn ParkedQueue>,
@@ -77,7 +77,7 @@ impl Reactors {
                 "a connection that has sent no Connect is closed for a new one: there are as many as \
                  limits.connections allows before Connect"
             );
-            // Nobody waits for the answer.
+            // No caller waits for the answer.
             self.senders[reactor].send(Message::Dismiss { id, reply: oneshot::channel().0 });
         }
         if number.is_some_and(|qid| qid > 0) {
@@ -88,23 +88,23 @@ impl Reactors {
     }
 }
 
-/// What a listener accepts for.
+/// The context that a listener accepts connections for.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     /// The port that hosts connect to.
     pub(crate) port: PortId,
-    /// What they connect to there.
+    /// Target of the connections.
     pub(crate) target: Arc<Target>,
-    /// Who serves them.
+    /// Reactors that serve them.
     pub(crate) reactors: Arc<Reactors>,
-    /// Bounds of their connections.
+    /// Limits of their connections.
     pub(crate) limits: Limits,
-    /// Rung when a listener is of no more use.
+    /// Notified when a listener has ended.
     pub(crate) ended: Arc<Notify>,
 }
 
 impl Service {
-    /// The queue of a new connection.
+    /// Creates the queue of a new connection.
     fn queue(&self, peer: SocketAddr, local: SocketAddr) -> Box<Queue> {
         let mut queue =
             Box::new(Queue::new(&self.target, self.port, &peer.to_string(), clock::now()));
@@ -121,7 +121,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// Where it will listen, with the real port.
+    /// Returns the address at which it will listen, with the actual port.
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Self::Tcp(bound) => bound.address(),
@@ -134,7 +134,7 @@ impl Bound {
         let address = self.address();
         let bell = NotifyOnDrop(Arc::clone(&service.ended));
         let task = tokio::spawn(async move {
-            // The last to go: whoever hears it may bind the address anew.
+            // Dropped last: a waiter that it notifies may bind the address again.
             let _bell = bell;
             match self {
                 Self::Tcp(bound) => bound.accept(service).await,
@@ -145,7 +145,7 @@ impl Bound {
     }
 }
 
-/// Notifies however a task ends.
+/// Notifies a waiter when a task ends for any reason.
 #[derive(Debug)]
 struct NotifyOnDrop(Arc<Notify>);
 
@@ -155,19 +155,19 @@ impl Drop for NotifyOnDrop {
     }
 }
 
-/// Why a listener could not be bound.
+/// Reason why a listener failed to bind.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// Somebody else listens there.
+    /// Another socket listens at the address.
     #[error("{}", said(.0))]
     Taken(anyhow::Error),
-    /// It cannot work here.
+    /// The listener cannot work on this machine.
     #[error("{}", said(.0))]
     Impossible(anyhow::Error),
 }
 
 impl BindError {
-    /// By what the system said.
+    /// Classifies an error by its kind.
     fn of(error: anyhow::Error, kind: Option<std::io::ErrorKind>) -> Self {
         match kind {
             Some(std::io::ErrorKind::AddrInUse) => Self::Taken(error),
@@ -176,7 +176,7 @@ impl BindError {
     }
 }
 
-/// An error and its causes, but for those that it ends with already.
+/// Formats an error and its causes, without causes that the text already ends with.
 fn said(error: &anyhow::Error) -> String {
     let mut all = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -189,7 +189,7 @@ fn said(error: &anyhow::Error) -> String {
     all
 }
 
-/// Takes the address of a listener of the config.
+/// Binds the address of a listener of the config.
 pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<Bound, BindError> {
     let address = SocketAddr::new(wanted.address, wanted.port);
     match wanted.fabric {
@@ -198,36 +198,36 @@ pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<Bound, BindErr
     }
 }
 
-/// A listener that accepts until it is dropped, or [has ended](Self::has_ended).
+/// A listener that accepts until it is dropped or [has ended](Self::has_ended).
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// Where it listens, with the real port.
+    /// Address at which it listens, with the actual port.
     pub(crate) address: SocketAddr,
-    /// Ends, with the reason, when the listener is of no more use.
+    /// Ends, with the reason, when the listener can no longer accept.
     task: JoinHandle<String>,
 }
 
 impl Listening {
-    /// Whether it is of no more use: its device has gone, say.
+    /// Returns true if it can no longer accept, for example because its device was removed.
     pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Ends it as if its socket were of no more use.
+    /// Ends it as if its socket had failed.
     #[cfg(test)]
     pub(crate) fn break_off(&self) {
         self.task.abort();
     }
 
-    /// Why it has ended, when it has.
+    /// Returns the reason why it has ended.
     pub(crate) async fn why_ended(mut self) -> String {
         (&mut self.task).await.unwrap_or_else(|_| "its task was ended, or has panicked".to_owned())
     }
 
-    /// Ends it; the address is free then.
+    /// Ends it; afterwards the address is free.
     pub(crate) async fn close(mut self) {
         self.task.abort();
-        // What it had is dropped when it has ended, whatever it ended by.
+        // The task's resources are dropped when it has ended, for whatever reason it ended.
         let _ = (&mut self.task).await;
     }
 }
@@ -238,7 +238,7 @@ impl Drop for Listening {
     }
 }
 
-/// `tcp://address:port`, with IPv6 addresses in brackets.
+/// Formats an address as `tcp://address:port`, with IPv6 addresses in brackets.
 pub(crate) fn url(transport: &str, address: SocketAddr) -> String {
     format!("{transport}://{address}")
 }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn why_a_listener_cannot_be_bound_is_said_once() {
-        // No machine has an address for documentation.
+        // No machine has an address that is reserved for documentation.
         let address = "192.0.2.9:4420".parse().unwrap();
         let error = tcp::bind(address).unwrap_err().to_string();
         assert_eq!(error.matches("os error").count(), 1, "{error}");

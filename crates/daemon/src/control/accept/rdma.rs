@@ -1,4 +1,4 @@
-//! RDMA: connection requests from the connection manager, and the devices they come to.
+//! RDMA: connection requests from the connection manager, and the devices at which they arrive.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,12 +21,12 @@ use crate::config;
 use crate::limits::{Limits, nanos};
 use crate::logs::{Kind, limited};
 
-/// Requests the connection manager keeps ahead of us.
+/// Requests that the connection manager queues for us.
 const BACKLOG: u32 = 1024;
-/// Pause between looks whether every device is still there.
+/// Interval between checks that every device still exists.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// What all RDMA listeners share: the buffer memory, known to each device once.
+/// State shared by all RDMA listeners: the buffer memory, registered once per device.
 #[derive(Debug)]
 pub(crate) struct Rdma {
     pool: Arc<SharedPool>,
@@ -35,20 +35,20 @@ pub(crate) struct Rdma {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Devices that hosts can be served by.
+    /// Devices that can serve hosts.
     serving: Vec<Arc<Registration<SystemDevice>>>,
-    /// Those that were removed and still have a queue.
+    /// Devices that were removed but still have a queue.
     leaving: Vec<Arc<Registration<SystemDevice>>>,
     is_watched: bool,
 }
 
 impl Rdma {
-    /// For the memory of `pool`; no device is looked for yet.
+    /// Creates it for the memory of `pool`; no device is in use yet.
     pub(crate) fn new(pool: &Arc<SharedPool>) -> Arc<Self> {
         Arc::new(Self { pool: Arc::clone(pool), devices: Mutex::default() })
     }
 
-    /// The buffer memory as `device` knows it; it is told of it the first time.
+    /// Returns the registration of the buffer memory with `device`; the first call registers it.
     fn registration(
         self: &Arc<Self>,
         device: &Arc<SystemDevice>,
@@ -69,7 +69,7 @@ impl Rdma {
         Ok(registration)
     }
 
-    /// Forgets devices that are gone, each when its last queue is: what is registered goes back.
+    /// Drops removed devices, each when its last queue has ended; that releases its registration.
     fn look(&self) {
         let mut known = self.known();
         let Known { serving, leaving, .. } = &mut *known;
@@ -77,7 +77,7 @@ impl Rdma {
             tracing::warn!(device = gone.device().name(), "an RDMA device is gone");
             leaving.push(gone);
         }
-        // The pool and this list know it, and every queue that has not ended yet.
+        // References: the pool, this list, and every queue that has not ended.
         for done in leaving.extract_if(.., |one| Arc::strong_count(one) <= 2) {
             let registrar: Arc<dyn Registrar> = done;
             self.pool.remove_registrar(&registrar);
@@ -89,7 +89,7 @@ impl Rdma {
     }
 }
 
-/// Looks after the devices for as long as there are listeners.
+/// Checks the devices periodically while listeners exist.
 async fn watch(rdma: Weak<Rdma>) {
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
@@ -100,7 +100,7 @@ async fn watch(rdma: Weak<Rdma>) {
     }
 }
 
-/// A listener that has its address.
+/// A listener that has bound its address.
 #[derive(Debug)]
 pub(crate) struct Bound {
     rdma: Arc<Rdma>,
@@ -109,7 +109,7 @@ pub(crate) struct Bound {
     settings: config::Rdma,
 }
 
-/// Takes an address.
+/// Binds an address.
 pub(super) fn bind(
     rdma: &Arc<Rdma>,
     address: SocketAddr,
@@ -128,7 +128,7 @@ pub(super) fn bind(
         let error = anyhow::Error::from(error);
         BindError::of(error.context(format!("cannot listen at {address} for RDMA")), kind)
     })?;
-    // Both told now, not to the first host or under load.
+    // Check and register the device now, not for the first host or under load.
     if let Some(device) = listener.device() {
         rdma.registration(device).map_err(BindError::Impossible)?;
     }
@@ -146,12 +146,12 @@ pub(super) fn bind(
 }
 
 impl Bound {
-    /// Where it listens, with the real port.
+    /// Returns the address at which it listens, with the actual port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts until the task is ended, or until the listener is of no more use: why it is not.
+    /// Accepts until the task is aborted or the listener fails; returns the reason of the failure.
     pub(super) async fn accept(self, service: Service) -> String {
         let Self { rdma, listener, settings, .. } = self;
         let params = params(&service.limits, &settings);
@@ -163,14 +163,14 @@ impl Bound {
     }
 }
 
-/// Why a listener is of no more use.
+/// Reason why a listener can no longer accept.
 enum Lost {
     Device,
     Address,
     Listener(std::io::Error),
 }
 
-/// Accepts until the listener is of no more use, and drops it.
+/// Accepts until the listener fails, and drops it.
 async fn serve(
     listener: Listener,
     rdma: &Arc<Rdma>,
@@ -267,7 +267,7 @@ fn params(limits: &Limits, settings: &config::Rdma) -> RdmaParams {
     }
 }
 
-/// Bytes of memory this process may lock, if that is limited.
+/// Returns the bytes of memory that this process may lock, if that is limited.
 fn locked_memory() -> Option<usize> {
     let may_all = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::IPC_LOCK));
@@ -275,14 +275,14 @@ fn locked_memory() -> Option<usize> {
     limit.filter(|_| !may_all).and_then(|bytes| usize::try_from(bytes).ok())
 }
 
-/// The NUMA node of an RDMA device, if the machine says.
+/// Returns the NUMA node of an RDMA device, if the system reports one.
 fn node_of(device: &str) -> Option<usize> {
     let file = Path::new("/sys/class/infiniband").join(device).join("device/numa_node");
-    // -1 where there are no nodes, which is no number of one.
+    // The file contains -1 on a machine without NUMA nodes; that fails to parse.
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A listener, as tokio watches it.
+/// A listener with a file descriptor that tokio can watch.
 #[derive(Debug)]
 struct Watched(Listener);
 

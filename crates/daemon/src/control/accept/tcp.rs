@@ -1,4 +1,4 @@
-//! TCP: sockets from a listening socket.
+//! TCP: connections from a listening socket.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,21 +15,21 @@ use crate::control::place::node_of;
 use crate::limits::{Limits, nanos};
 use crate::logs::{Kind, limited};
 
-/// Pause after an accept failed for want of descriptors or memory, so as not to spin on it.
+/// Pause after an accept failed for lack of descriptors or memory; it prevents a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks whether the address is still there.
+/// Interval between checks that the address still exists.
 const LOOK: Duration = Duration::from_secs(5);
-/// Accepts that fail one after the other, for whatever reason, before the socket is given up.
+/// Number of consecutive accept failures, for any reason, after which the socket is abandoned.
 const FAILURES_MAX: u32 = 50;
 
-/// A socket that listens, of which nothing can fail any more.
+/// A listening socket whose setup is complete: starting to accept cannot fail.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-/// A listening socket.
+/// Opens a listening socket.
 pub(super) fn bind(address: SocketAddr) -> Result<Bound, BindError> {
     let listener = tcp::listen(address).map_err(|error| {
         let kind = match &error {
@@ -48,12 +48,12 @@ fn ready(listener: std::net::TcpListener) -> std::io::Result<Bound> {
 }
 
 impl Bound {
-    /// Where it listens, with the real port.
+    /// Returns the address at which it listens, with the actual port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts until the task is ended, or until the socket is of no more use: why it is not.
+    /// Accepts until the task is aborted or the socket fails; returns the reason of the failure.
     pub(super) async fn accept(self, service: Service) -> String {
         let address = self.address;
         while_here(address, LOOK, self.accept_all(service)).await
@@ -84,8 +84,9 @@ impl Bound {
     }
 }
 
-/// What `accepting` says in the end, or that the address has gone: a socket whose address goes
-/// hears nothing of it.
+/// Returns the result of `accepting`, or reports that the address has disappeared.
+///
+/// A socket gets no error when its address disappears.
 async fn while_here(
     address: SocketAddr,
     every: Duration,
@@ -102,16 +103,17 @@ async fn while_here(
     }
 }
 
-/// Whether this machine has the address, as far as it tells: another socket can be bound to it.
+/// Returns true if this machine seems to have the address: another socket can be bound to it.
 fn is_here(mut address: SocketAddr) -> bool {
     address.set_port(0);
     let bound = UdpSocket::bind(address);
     bound.err().is_none_or(|error| error.kind() != ErrorKind::AddrNotAvailable)
 }
 
-/// Whether the socket itself is to blame, after so many failures in a row: then another one is made. What is short
-/// of descriptors or memory is not helped by that, and what a connection died of ([accept(2)]) says nothing of the
-/// next.
+/// Returns true if the socket itself is at fault, after `failures` failures in a row.
+///
+/// The caller then opens a new socket. That does not help against a lack of descriptors or memory.
+/// An error of one connection ([accept(2)]) says nothing about the next connection.
 ///
 /// [accept(2)]: https://man7.org/linux/man-pages/man2/accept.2.html
 fn is_broken(error: &std::io::Error, failures: u32) -> bool {
@@ -136,7 +138,7 @@ fn hand_over(
     Ok(())
 }
 
-/// The NUMA node of the CPU that a connection's packets arrive at.
+/// Returns the NUMA node of the CPU at which a connection's packets arrive.
 fn arrival_node(stream: &std::net::TcpStream) -> Option<usize> {
     let cpu = rustix::net::sockopt::socket_incoming_cpu(stream.as_fd()).ok()?;
     node_of(usize::try_from(cpu).ok()?)
@@ -159,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn a_listener_whose_address_goes_is_of_no_more_use() {
         let moment = Duration::from_millis(1);
-        // No machine has an address for documentation.
+        // No machine has an address that is reserved for documentation.
         for gone in ["192.0.2.9:4420", "[2001:db8::9]:4420"] {
             let why = while_here(gone.parse().unwrap(), moment, std::future::pending()).await;
             assert!(why.contains("no interface"), "{why}");
@@ -183,7 +185,7 @@ mod tests {
         for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
             assert!(!is_broken(&error(shortage), u32::MAX), "{shortage}");
         }
-        // Of one connection, unless there is no other any more.
+        // An error of one connection, unless every connection fails.
         assert!(!is_broken(&error(Errno::CONNABORTED), 1));
         assert!(is_broken(&error(Errno::NETDOWN), FAILURES_MAX));
     }

@@ -1,10 +1,12 @@
-//! Connections that have not sent Connect: how many there may be, and which goes when there are more.
+//! Connections that have not sent Connect: their limit, and the choice of the one to close.
 //!
-//! They are counted apart from queues that are connected, so that peers that open sockets and say nothing cannot take the
-//! room of hosts. When there are as many as may be, a new one takes the place of the oldest from the address that has
-//! the most: a host sends Connect within some round trips, so what goes is a silent one. Those that have said nothing
-//! at all go first, so that sockets that are opened at a high rate do not push out a host between its first words and
-//! its Connect.
+//! They are counted separately from connected queues. Peers that open sockets and send nothing
+//! therefore cannot use up the connections of hosts.
+//!
+//! At the limit, a new connection replaces the oldest one from the address with the most. A host
+//! sends Connect within a few round trips, so the replaced connection is one that sends nothing.
+//! Connections that have sent no data at all are replaced first. Sockets opened at a high rate then
+//! do not displace a host between its first data and its Connect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -13,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nvmeof_nvmf::network_of;
 
-/// See the module.
+/// Connections that have not sent Connect; see the module.
 #[derive(Debug)]
 pub(crate) struct Unconnected {
     most: usize,
@@ -22,13 +24,13 @@ pub(crate) struct Unconnected {
 
 #[derive(Debug)]
 struct Entry {
-    /// Alive for as long as the queue waits for Connect; true once its host has said something.
+    /// Alive while the queue waits for Connect; true once its host has sent data.
     token: Weak<AtomicBool>,
     from: IpAddr,
     place: Place,
 }
 
-/// Where a connection is.
+/// Location of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Its reactor.
@@ -38,12 +40,16 @@ pub(crate) struct Place {
 }
 
 impl Unconnected {
-    /// At most so many of those that go have not gone yet, and so room is kept for these.
+    /// Creates it for `most` connections.
+    ///
+    /// 1/8 of them is reserved for replaced connections that are still closing.
     pub(crate) fn new(most: usize) -> Self {
         Self { most: (most - most / 8).max(1), list: Mutex::default() }
     }
 
-    /// Takes a connection in: what its queue is to keep until Connect, and whose place it takes.
+    /// Admits a connection.
+    ///
+    /// Returns the token that its queue keeps until Connect, and the connection that it replaces.
     pub(crate) fn admit(&self, from: IpAddr, place: Place) -> (Arc<AtomicBool>, Option<Place>) {
         let (token, from) = (Arc::new(AtomicBool::new(false)), network_of(from));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +60,9 @@ impl Unconnected {
     }
 }
 
-/// Takes out the oldest from where the most come, of those that have said nothing if there are any.
+/// Removes the oldest connection from the address with the most.
+///
+/// If any connection has sent no data, only these are considered.
 fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<Place> {
     let any_silent = list.iter().any(Entry::is_silent);
     let may_go: Vec<bool> = list.iter().map(|one| !any_silent || one.is_silent()).collect();
@@ -100,7 +108,7 @@ mod tests {
         let (token, replaced) = unconnected.admit(other, place(4));
         assert_eq!(replaced, Some(place(1)), "not the oldest of all");
         tokens.push(token);
-        // One sends Connect, or goes.
+        // A connection sends Connect, or closes.
         tokens.remove(2);
         assert_eq!(unconnected.admit(one, place(5)).1, None);
     }
@@ -108,7 +116,7 @@ mod tests {
     #[test]
     fn a_host_that_has_said_something_outlives_any_number_that_have_not() {
         let unconnected = Unconnected::new(4);
-        // The host's address has the most.
+        // The host's address has the most connections.
         let tokens: Vec<_> =
             (0..3).map(|id| unconnected.admit(address("192.0.2.1"), place(id))).collect();
         tokens.iter().for_each(|(token, _)| token.store(true, Ordering::Relaxed));

@@ -1,5 +1,6 @@
-//! Changes that take long, on a daemon without signals and sockets. Its drives are in memory, and are taken from the
-//! system when the test says so.
+//! Slow changes, on a daemon without signals and sockets.
+//!
+//! Its drives are in memory, and open when the test allows it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,10 +18,10 @@ use super::super::devices::tests::{plug_in, take};
 use super::*;
 use crate::api;
 
-/// How long something that is bound to happen may take.
+/// Longest wait for an event that has to happen.
 const GUARD: Duration = Duration::from_secs(120);
 
-/// Gates before drives, by address: shut ones, and how many wait there.
+/// Gates in front of drives, by address: whether they are shut, and how many openers arrived.
 static GATES: Mutex<BTreeMap<String, Gate>> = Mutex::new(BTreeMap::new());
 static OPENED: Condvar = Condvar::new();
 
@@ -44,7 +45,7 @@ fn open(address: &str) {
     OPENED.notify_all();
 }
 
-/// Takes a drive when its gate is open.
+/// Opens a drive when its gate is open.
 fn take_at_gate(address: &str) -> anyhow::Result<Arc<dyn Function>> {
     gate(address, |gate| gate.came += 1);
     let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +56,7 @@ fn take_at_gate(address: &str) -> anyhow::Result<Arc<dyn Function>> {
     take(address)
 }
 
-/// The control plane, and who speaks to it.
+/// The control plane and its clients.
 struct Rig {
     router: Router,
     hang_up: mpsc::UnboundedSender<()>,
@@ -64,7 +65,7 @@ struct Rig {
     _folder: tempfile::TempDir,
 }
 
-/// Runs a test beside the control plane's loop, which gives back what it had when it is stopped.
+/// Runs a test alongside the control plane's loop, and returns the loop's state after it stops.
 async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, Running, Changes) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("target.toml");
@@ -80,7 +81,7 @@ async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, Running, Chang
     (tested, running, changes)
 }
 
-/// The part of the loop that has to do with changes.
+/// The part of the loop that handles changes.
 async fn control(
     mut running: Running,
     mut asks: mpsc::Receiver<Ask>,
@@ -98,7 +99,7 @@ async fn control(
     }
 }
 
-/// A config with more devices than one.
+/// Returns a config with one device and the additional text.
 fn text(more: &str) -> String {
     format!("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n{}{more}", ram("ram"))
 }
@@ -124,7 +125,7 @@ impl Rig {
         body
     }
 
-    /// The number of changes, and the names of devices.
+    /// Returns the number of changes, and the names of devices.
     async fn state(&self) -> (u64, Vec<String>) {
         let status: Value = serde_json::from_slice(&self.get("/v1/status").await).unwrap();
         let revision = status["revision"].as_str().unwrap().rsplit_once('-').unwrap().1.to_owned();
@@ -134,7 +135,7 @@ impl Rig {
         (revision.parse().unwrap(), names.collect())
     }
 
-    /// Everything that only looks is answered.
+    /// Checks that every read request is answered.
     async fn look_at_all(&self) {
         for path in [
             "/",
@@ -176,7 +177,7 @@ async fn until(mut what: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(GUARD, happens).await.expect("it happens");
 }
 
-/// Waits until somebody wants the drive.
+/// Waits until a change opens the drive.
 async fn wanted(address: &str) {
     until(async || gate(address, |gate| gate.came > 0)).await;
 }
@@ -208,7 +209,7 @@ async fn while_a_drive_opens_looks_are_answered_and_changes_wait_their_turn() {
         rig.look_at_all().await;
         given_up.abort();
         let _ = given_up.await;
-        // Read when it is its turn, however often it is asked for.
+        // The file is read when the reload's turn comes, however often it was requested.
         std::fs::write(&rig.file, text("wrong")).unwrap();
         rig.hang_up.send(()).unwrap();
         rig.hang_up.send(()).unwrap();
@@ -250,7 +251,7 @@ async fn a_config_that_waits_for_a_drive_makes_way_for_a_newer_one() {
         let all = (1, vec!["ram".to_owned(), "newer".to_owned()]);
         until(async || rig.state().await == all).await;
         open(AT);
-        // What nobody wants any more is opened, and closed.
+        // The drive that no change needs any more is opened and closed.
         until(async || fake.taken(0, 0x06) > 0).await;
         until(async || !fake.is_running()).await;
         assert_eq!(rig.state().await, all);
@@ -331,7 +332,7 @@ async fn a_drive_that_does_not_open_changes_nothing_and_frees_what_was_made_for_
         assert!(said.contains(&format!("there is no drive at {AT}")), "{said}");
         assert_eq!(rig.state().await, (0, vec!["ram".to_owned()]));
         assert!(!disk.exists(), "it was made for nothing");
-        // Nor is it locked.
+        // The file is not locked either.
         let (status, body) = rig.begin(file).await.unwrap();
         assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
         rig.stop.send(()).unwrap();

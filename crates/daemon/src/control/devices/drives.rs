@@ -1,4 +1,4 @@
-//! Drives of our own driver: a controller for each, shared by the namespaces that are served of it.
+//! Drives of the VFIO driver: one controller per drive, shared by its served namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -12,10 +12,10 @@ use nvmeof_core::vfio;
 use crate::config::Drive;
 use crate::limits::DriveQueues;
 
-/// What takes a PCI function from the system, by its address.
+/// Function that opens a PCI function by its address.
 pub(in crate::control) type Take = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
 
-/// Takes it from VFIO.
+/// Opens it with VFIO.
 pub(in crate::control) fn from_vfio(address: &str) -> anyhow::Result<Arc<dyn Function>> {
     Ok(vfio::open(address)?)
 }
@@ -29,12 +29,12 @@ pub(super) struct Drives {
 }
 
 impl Drives {
-    /// For buffers of `pool`.
+    /// Creates an empty set, for buffers of `pool`.
     pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
         Self { maps: Arc::new(BufferMaps::new(pool)), controllers: BTreeMap::new(), take }
     }
 
-    /// A namespace of a drive, which is taken from the system with the first one.
+    /// Opens a namespace of a drive; the first one opens the drive's PCI function.
     pub(super) fn open(
         &mut self,
         name: &str,
@@ -56,7 +56,7 @@ impl Drives {
         Ok(NvmeDevice::new(name, controller, drive.nsid, Arc::clone(&self.maps))?)
     }
 
-    /// The controller in use at this address, unless it has failed.
+    /// Returns the controller in use at this address, unless it has failed.
     fn controller(&self, pci: &str) -> Option<Arc<Controller>> {
         let controller = self.controllers.get(pci)?.upgrade()?;
         let failed = matches!(controller.state(), ControllerState::Failed(_));

@@ -1,8 +1,10 @@
-//! What takes long about devices, done by threads beside the control plane: a drive that does not get ready or does not
-//! shut down, and a file whose server does not answer, are waited for while signals, hosts and other devices are served.
+//! Slow steps for devices, run by threads outside the control plane's loop.
+//!
+//! A drive may fail to initialize or to shut down, and a file's server may not answer. A thread
+//! waits for them, while the daemon serves signals, hosts and other devices.
 //!
 //! ```text
-//!   begin --what left before has left--> drives --unless given up--> files --> Groundwork
+//!   begin --earlier devices are closed--> drives --unless abandoned--> files --> Groundwork
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,42 +21,42 @@ use super::origin::origin;
 use crate::config::Drive;
 use crate::limits::DriveQueues;
 
-/// A device that is to be opened, or to get another size.
+/// A device to open or to resize.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) name: String,
     pub(super) what: What,
 }
 
-/// What there is to do.
+/// Operation on a device.
 #[derive(Debug)]
 pub(super) enum What {
-    /// To open a namespace of a drive.
+    /// Opens a namespace of a drive.
     Drive(Drive, DriveQueues),
-    /// To open a file.
+    /// Opens a file.
     File(FileConfig),
-    /// To give a file that is open another size.
+    /// Resizes an open file.
     Resize(Arc<FileDevice>, Option<u64>),
 }
 
-/// Devices that were opened ahead, or why they were not, by their names.
+/// Devices that were opened in advance, or the errors, by device name.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Groundwork {
     drives: BTreeMap<String, anyhow::Result<NvmeDevice>>,
     files: BTreeMap<String, anyhow::Result<OpenedFile>>,
 }
 
-/// A file that was opened, or the same with another size.
+/// A file that was opened, or an open one with another size.
 #[derive(Debug)]
 struct OpenedFile {
     device: FileDevice,
-    /// What it is the same file as.
+    /// The open device with the same file.
     was: Option<Arc<FileDevice>>,
-    /// What tells it from another at its path; none of what was open before.
+    /// Distinguishes the file from another one at the path; `None` for a resized file.
     origin: Option<String>,
 }
 
-/// Groundwork that is under way. Dropped, it goes on, and what comes of it is closed.
+/// A running task that opens devices. If dropped, it continues, and its devices are closed.
 #[derive(Debug)]
 pub(in crate::control) struct Begun {
     task: JoinHandle<Groundwork>,
@@ -63,14 +65,16 @@ pub(in crate::control) struct Begun {
 
 /// Drives are being opened.
 const AT_DRIVES: u8 = 0;
-/// Files are: one that is open cannot be opened by somebody else.
+/// Files are being opened; no other task can open them while they are open.
 const AT_FILES: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 impl Begun {
-    /// Begins to do what is ordered when `before` is done. What comes of `instead_of`, which was given up, is kept
-    /// until drives are open: those that both want are shared, not closed and opened again. Files
-    /// of `claims` are open, and can be had by another device.
+    /// Begins the work on `orders` when `before` has completed.
+    ///
+    /// The result of `instead_of`, which was abandoned, is kept until drives are open. Drives that
+    /// both tasks need are then shared, not closed and reopened. The files of `claims` are open,
+    /// and another device may take them over.
     pub(super) fn new(
         drives: &Arc<Mutex<Drives>>,
         orders: Vec<Order>,
@@ -95,30 +99,30 @@ impl Begun {
         Self { task, at }
     }
 
-    /// Gives it up, if it is not too late for that: then it has to be waited for.
+    /// Abandons the task if it is not too late; otherwise the caller has to wait for it.
     pub(in crate::control) fn give_up(&self) -> bool {
         pass(&self.at, GIVEN_UP)
     }
 
-    /// Whether [`done`](Self::done) would not wait.
+    /// Returns true if [`done`](Self::done) would not wait.
     #[cfg(test)]
     pub(super) fn is_done(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// What comes of it, once.
+    /// Returns the result, once.
     pub(in crate::control) async fn done(&mut self) -> Groundwork {
-        // A thread that panicked has said so.
+        // A thread that panicked has reported it.
         (&mut self.task).await.unwrap_or_default()
     }
 }
 
-/// Goes on from drives, if that is where it is.
+/// Leaves the drive stage, if the task is in it.
 fn pass(at: &AtomicU8, to: u8) -> bool {
     at.compare_exchange(AT_DRIVES, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Does what is ordered in a thread, if anything is.
+/// Runs the orders in a thread, if there are any.
 async fn aside<T: Default + Send + 'static>(
     orders: Vec<Order>,
     open: impl FnOnce(Vec<Order>) -> T + Send + 'static,
@@ -165,35 +169,36 @@ fn open_files(
 }
 
 impl Groundwork {
-    /// What tells a file that was opened from another at its path.
+    /// Returns the text that distinguishes an opened file from another one at its path.
     pub(super) fn origin(&self, name: &str) -> Option<String> {
         self.files.get(name)?.as_ref().ok()?.origin.clone()
     }
 
-    /// What came of a drive's namespace.
+    /// Takes the opened namespace of a drive, or the error.
     pub(super) fn drive(&mut self, name: &str) -> anyhow::Result<NvmeDevice> {
         self.drives.remove(name).unwrap_or_else(changed)
     }
 
-    /// What came of a file.
+    /// Takes the opened file, or the error.
     pub(super) fn file(&mut self, name: &str) -> anyhow::Result<FileDevice> {
         self.files.remove(name).unwrap_or_else(changed).map(|opened| opened.device)
     }
 
-    /// Whether nothing is left of it.
+    /// Returns true if nothing is left.
     pub(super) fn is_empty(&self) -> bool {
         self.drives.is_empty() && self.files.is_empty()
     }
 
-    /// Closes what is left of it, beside the control plane.
+    /// Closes the rest in a thread.
     pub(in crate::control) async fn close_aside(self) {
         if !self.is_empty() {
-            // It panics or is dropped when the program ends; there is nothing to be done about either.
+            // The closure panics, or the runtime drops it when the program ends. Neither can be
+            // handled.
             let _ = spawn_blocking(move || self.close()).await;
         }
     }
 
-    /// Closes what is left of it. May take long.
+    /// Closes the rest. This may take long.
     pub(super) fn close(mut self) {
         self.close_all();
     }
@@ -205,7 +210,7 @@ impl Groundwork {
             }
             opened.device.unmake();
         }
-        // The last of a drive's namespaces shuts it down.
+        // Dropping the last namespace of a drive shuts the drive down.
         self.drives.clear();
     }
 }
@@ -227,8 +232,8 @@ impl Drop for Groundwork {
     }
 }
 
-/// Drops something of drives beside the control plane.
+/// Drops a value of a drive in a thread.
 pub(super) async fn drop_aside(what: impl Send + 'static) {
-    // It panics or is dropped when the program ends; there is nothing to be done about either.
+    // The closure panics, or the runtime drops it when the program ends. Neither can be handled.
     let _ = spawn_blocking(move || drop(what)).await;
 }

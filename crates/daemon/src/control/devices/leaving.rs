@@ -1,14 +1,16 @@
-//! What is being closed and has to be before it can be opened again: a file is locked, a drive's function had only once.
+//! Devices that have to be closed before they can be opened again.
+//!
+//! A file is locked, and a drive's function can be opened only once.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How much is being closed. Clones are the same.
+/// Number of devices that are closing. Clones share the count.
 #[derive(Debug, Clone)]
 pub(super) struct Leaving(Arc<watch::Sender<usize>>);
 
-/// Something is being closed until this is dropped.
+/// Counts a device as closing until it is dropped.
 #[derive(Debug)]
 pub(super) struct Leaver(Arc<watch::Sender<usize>>);
 
@@ -17,15 +19,15 @@ impl Leaving {
         Self(Arc::new(watch::Sender::new(0)))
     }
 
-    /// Something begins to be closed.
+    /// Counts a device as closing from now on.
     pub(super) fn begin(&self) -> Leaver {
         self.0.send_modify(|count| *count += 1);
         Leaver(Arc::clone(&self.0))
     }
 
-    /// Waits until nothing is being closed.
+    /// Waits until no device is closing.
     pub(super) async fn over(self) {
-        // The sender is ours: it does not end.
+        // This task owns the sender, so the channel stays open.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }

@@ -1,4 +1,4 @@
-//! From a device of the config to one that is open.
+//! Opens the device that a config entry describes.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::groundwork::Groundwork;
 use crate::clock;
 use crate::config::{Device, DeviceKind, show_size};
 
-/// What of a device can be changed while it is open.
+/// Part of a device that can change while it is open.
 #[derive(Debug, Clone)]
 pub(super) enum Live {
     /// Nothing.
     Fixed,
-    /// Its size: another device of the same bytes takes its place.
+    /// Its size: another device with the same bytes replaces it.
     Ram(Arc<RamDevice>),
     /// Its size, in the same way.
     File(Arc<FileDevice>),
@@ -27,13 +27,13 @@ pub(super) enum Live {
     Delay(Arc<DelayDevice>),
     /// Its faults.
     Fault(Arc<FaultControl>),
-    /// Nothing, but a drive may change by itself.
+    /// Nothing, but the drive's namespace may change without a config change.
     Drive(Arc<NvmeDevice>),
-    /// Nothing: it stands for a device that is gone.
+    /// Nothing: it is the placeholder of a missing device.
     Ghost,
 }
 
-/// Opens what a config describes on what it stands on, or takes it from the groundwork, where it may wait.
+/// Opens the device of a config entry on its bases; drives and files come from `groundwork`.
 pub(super) fn make(
     config: &Device,
     mut bases: Vec<Arc<dyn BlockDevice>>,
@@ -73,12 +73,12 @@ pub(super) fn make(
     })
 }
 
-/// What stands in the place of a device that is gone: it can tell what that was, and nothing else.
+/// Returns a placeholder for a missing device; it only reports the properties of that device.
 pub(super) fn ghost(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
     Arc::new(Ghost(info.clone()))
 }
 
-/// Why memory of this size cannot be had.
+/// Formats the reason why memory of this size is not available.
 fn no_memory(size: u64) -> String {
     let size = show_size(size);
     format!(
@@ -101,8 +101,9 @@ fn file(device: FileDevice) -> (Arc<dyn BlockDevice>, Live) {
 }
 
 impl Live {
-    /// Memory of the same bytes with the size that `wanted` has; nothing if it is no memory. (A file gets another size
-    /// in the groundwork.)
+    /// Returns memory with the same bytes and the size of `wanted`.
+    ///
+    /// It is `None` if the device is not memory. (`groundwork` resizes files.)
     pub(super) fn resized(
         &self,
         wanted: &Device,
@@ -115,14 +116,14 @@ impl Live {
         })
     }
 
-    /// A device that was just opened is not to be: what was made for it goes.
+    /// Discards a device that was just opened: removes its file if the device created it.
     pub(super) fn unmake(&self) {
         if let Self::File(device) = self {
             device.unmake();
         }
     }
 
-    /// What was [resized](Self::resized) is not used: this device stays.
+    /// Keeps this device; its [resized](Self::resized) successor is not used.
     pub(super) fn prevail(&self) {
         match self {
             Self::Ram(device) => device.prevail(),
@@ -131,7 +132,7 @@ impl Live {
         }
     }
 
-    /// Makes an open device what `config` wants, where it can be.
+    /// Applies changes of `config` that an open device can take.
     pub(super) fn change(&self, config: &Device) {
         let name = &config.name;
         match (&config.kind, self) {

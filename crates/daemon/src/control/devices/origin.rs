@@ -1,4 +1,4 @@
-//! What tells a file from another that is at its path before or after.
+//! Distinguishes a file from an earlier or later one at the same path.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvmeof_core::block::FileDevice;
 
-/// What the text of a device's path lacks: when a file was made, where its file system says so, and
-/// which file is behind a loop device. Nothing of other block devices, whose nodes are made anew
-/// with every start of the machine.
+/// Describes the file beyond its path: its creation time, and the file behind a loop device.
+///
+/// The creation time is empty if the file system does not record it. Other block devices have no
+/// description, because their nodes are created again at every boot.
 pub(super) fn origin(device: &FileDevice, path: &Path) -> String {
     match device.backing() {
         Some(backing) => {

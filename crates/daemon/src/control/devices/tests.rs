@@ -1,4 +1,4 @@
-//! Devices that come, change and go, without reactors; drives are controllers in memory.
+//! Devices that are added, changed and removed, without reactors; drives are controllers in memory.
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use nvmeof_core::nvme_driver::seam::Function;
 use super::*;
 use crate::config::{Config, Machine};
 
-/// How long a drive's own thread may take to see that the drive is gone.
+/// Longest wait until a drive's thread notices that the drive is missing.
 const GUARD: Duration = Duration::from_secs(60);
 const PCI: &str = "0000:61:00.0";
 
-/// The drives that the system has, by address; each test has addresses of its own.
+/// The drives of the system, by address; each test uses different addresses.
 static SYSTEM: Mutex<BTreeMap<String, Fake>> = Mutex::new(BTreeMap::new());
 
 pub(in crate::control) fn plug_in(address: &str) -> Fake {
@@ -28,7 +28,7 @@ pub(in crate::control) fn plug_in(address: &str) -> Fake {
     fake
 }
 
-/// Takes a drive that is plugged in.
+/// Opens a drive that is plugged in.
 pub(in crate::control) fn take(address: &str) -> anyhow::Result<Arc<dyn Function>> {
     let fake = system(|system| system.get(address).map(Fake::function));
     fake.with_context(|| format!("there is no drive at {address}"))
@@ -65,13 +65,13 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What a reload does; the names of what it opened.
+/// Does what a reload does, and returns the names of the devices that it opened.
 fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String>> {
     let opened = runtime().block_on(async {
         let mut groundwork = devices.begin(wanted, &[], None).done().await;
         let prepared = devices.prepare(wanted, &mut groundwork, &[]).await;
         devices.leave(groundwork);
-        // What was not to be is closed.
+        // Discarded devices are closed.
         devices.settled().await;
         prepared
     })?;
@@ -106,10 +106,10 @@ fn what_is_gone_is_opened_anew_with_what_stands_on_it_and_nothing_else_is() {
     assert_eq!(reload(&mut devices, &there).unwrap(), all);
     assert!(reload(&mut devices, &there).unwrap().is_empty());
     let stripe = devices.get("s").unwrap().clone();
-    // Taken away while it is open, it is the same device.
+    // A device that is removed while it is open remains the same device.
     assert!(reload(&mut devices, &gone).unwrap().is_empty());
     assert!(stripe.device.is_gone());
-    // As long as it is away, places are kept, and what is served of it stays as it was.
+    // While the device is missing, placeholders stay, and its namespaces do not change.
     for _ in 0..2 {
         assert_eq!(reload(&mut devices, &gone).unwrap(), ["bad"], "it knows no reactor to fail on");
         let ghost = devices.get("s").unwrap();
@@ -154,7 +154,7 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
     assert!(drive.info().size > 64 << 10 && !drive.is_gone());
     assert!(drive.open_queue(&CorePool::new(&pool)).is_ok());
     let id = devices.get("drive").unwrap().id;
-    // Another depth is no reason to close it.
+    // A different queue depth does not close the drive.
     let deeper = config(&text.replace("pci =", "queue-depth = 64\npci ="));
     assert!(reload(&mut devices, &deeper).unwrap().is_empty());
     assert!(reload(&mut devices, &wanted).unwrap().is_empty());
@@ -172,14 +172,14 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
     assert_eq!(reload(&mut devices, &wanted).unwrap(), ["drive", "part"]);
     let back = devices.get("part").unwrap();
     assert!(back.device.open_queue(&CorePool::new(&pool)).is_ok());
-    // Another namespace that the drive does not have is refused, and the first stays.
+    // A namespace that the drive does not have is rejected, and the first one stays.
     let more = text + &device("none", "nvme", &format!("pci = \"{PCI}\"\nnsid = 77"));
     let error = format!("{:#}", reload(&mut devices, &config(&more)).unwrap_err());
     assert!(error.starts_with("device \"none\": 0000:61:00.0: namespace 77"), "{error}");
     assert!(!devices.get("drive").unwrap().device.is_gone());
 }
 
-/// Turns until the drive's own thread has taken notice of an event.
+/// Waits until the drive's thread has noticed an event; returns the changed devices.
 fn notices(devices: &Devices) -> Vec<String> {
     wait_until(|| !devices.suspects().is_empty());
     changed(devices.suspects())
@@ -213,7 +213,7 @@ fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
     apply(&devices);
     let (size, all) = (size(&devices, "drive"), size(&devices, "s"));
     let (ram, part) = (devices.get("ram").unwrap().id, devices.get("part").unwrap().id);
-    // Something else was told, or nothing is another: nothing is opened anew.
+    // The event reported no change of the namespace: nothing is reopened.
     fake.change_namespace(1, |_| ());
     assert!(notices(&devices).is_empty() && devices.suspects().is_empty());
     halve(&fake);
@@ -225,10 +225,10 @@ fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
     assert!(self::size(&devices, "s") < all);
     assert_ne!(devices.get("part").unwrap().id, part);
     assert_eq!(devices.get("ram").unwrap().id, ram, "it has nothing to do with it");
-    // Hosts are told of the one namespace that is another now.
+    // Hosts are notified of the one namespace that changed.
     assert_eq!(apply(&devices), 1);
     assert!(reload(&mut devices, &wanted).unwrap().is_empty());
-    // What cannot follow is named, and everything stays as it was.
+    // The error names a device that cannot follow the change, and nothing changes.
     halve(&fake);
     let names = notices(&devices);
     devices.outdate(&names);
@@ -247,7 +247,7 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
     const AT: &str = "0000:63:00.0";
     let (mut devices, _pool) = devices();
     let fake = plug_in(AT);
-    // It may take two minutes by its own words, and takes them.
+    // The drive declares a timeout of two minutes, and never becomes ready.
     fake.reconfigure(|config| {
         config.cap.set_to(0xff);
         config.enable = Readiness::Never;
@@ -258,7 +258,7 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
     let runtime = runtime();
     runtime.block_on(async {
         let mut groundwork = devices.begin(&with, &[], None);
-        // Whatever else the control plane does goes on, another reload included.
+        // The control plane is not blocked, and can even make another reload.
         assert!(groundwork.give_up());
         let mut nothing = devices.begin(&without, &[], None).done().await;
         let opened = devices.prepare(&without, &mut nothing, &[]).await.unwrap();
@@ -268,7 +268,7 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
             tokio::task::yield_now().await;
         }
         assert!(!groundwork.is_done());
-        // Pulled out, it is given up.
+        // When the drive is pulled out, opening it fails.
         fake.set_gone(true);
         let error = groundwork.done().await.drive("drive").unwrap_err();
         assert!(format!("{error:#}").contains(AT), "{error:#}");
@@ -291,7 +291,7 @@ fn a_drive_that_does_not_shut_down_holds_nothing_up() {
                 close(open, &[]).await;
             }
         });
-        // Once it has been told to shut down, it is waited for; not by us.
+        // A thread waits for the shutdown; the control plane does not.
         while !fake.is_shutting_down() {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! Which namespaces hosts take for one disk, and which they do not.
+//! Namespaces that hosts take for one disk, and namespaces that they do not.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::config::{Drive, Machine};
 
 const NQN: &str = "nqn.2026-11.org.example:a";
 
-/// A config of one subsystem with these namespaces: number, device, and more keys.
+/// Returns a config of one subsystem with these namespaces: number, device, and more keys.
 fn config_of(nqn: &str, namespaces: &[(u32, &str, &str)]) -> (Config, Document) {
     let mut text = String::from("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n");
     for (_, device, _) in namespaces {
@@ -31,7 +31,7 @@ fn parse(text: &str) -> Config {
     Config::parse("t.toml", text, &machine).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A device as it is: its name, what it is made of, and the identity of its medium.
+/// A device: its name, its kind, and the identity of its medium.
 type Device<'a> = (&'a str, DeviceKind, Option<&'a str>);
 
 fn identities_of(config: &Config, devices: &[Device<'_>]) -> Identities {
@@ -45,7 +45,7 @@ fn key(nsid: u32) -> (Nqn, u32) {
     (NQN.parse().unwrap(), nsid)
 }
 
-/// The UUID of namespace 1 over the device "d" among these.
+/// Returns the UUID of namespace 1 on the device "d" among these.
 fn uuid(devices: &[Device<'_>]) -> [u8; 16] {
     identities_of(&config_of(NQN, &[(1, "d", "")]).0, devices)[&key(1)].uuid
 }
@@ -62,7 +62,8 @@ fn drive(pci: &str) -> DeviceKind {
 #[test]
 fn a_medium_is_the_same_disk_wherever_it_is_and_whatever_it_is_called() {
     let one = uuid(&[("d", drive("0000:01:00.0"), Some("eui.01"))]);
-    // In another slot; served by the kernel's driver; in another subsystem, by another name and number.
+    // In another slot; served by the kernel's driver; in another subsystem, by another name and
+    // number.
     assert_eq!(one, uuid(&[("d", drive("0000:02:00.0"), Some("eui.01"))]));
     assert_eq!(one, uuid(&[("d", file("/dev/nvme0n1"), Some("eui.01"))]));
     let (elsewhere, _) = config_of("nqn.2026-11.org.example:b", &[(7, "other", "")]);
@@ -70,7 +71,7 @@ fn a_medium_is_the_same_disk_wherever_it_is_and_whatever_it_is_called() {
     assert!(all.values().all(|identity| identity.uuid == one));
     // Another drive in the same slot, under the same names.
     assert_ne!(one, uuid(&[("d", drive("0000:01:00.0"), Some("eui.02"))]));
-    // One that does not say what it is.
+    // A drive without an identity.
     assert_ne!(one, uuid(&[("d", drive("0000:01:00.0"), None)]));
 }
 
@@ -89,7 +90,8 @@ fn other_bytes_under_the_same_name_are_another_disk() {
         assert_eq!(*one, uuid(&[("d", kinds[at].clone(), None)]), "the same after a restart");
         assert!(uuids[at + 1..].iter().all(|other| one != other), "{:?}", kinds[at]);
     }
-    // A file keeps its UUID under another device's name and size, and memory has nothing but its name.
+    // A file keeps its UUID under another device name and size; memory has no identity but its
+    // name.
     let larger = FileConfig { size: Some(8192), ..FileConfig::new("e", Path::new("/a"), 4096) };
     assert_eq!(uuids[2], uuid(&[("d", DeviceKind::File(larger), None)]));
     let (renamed, _) = config_of(NQN, &[(1, "e", "")]);
@@ -131,13 +133,13 @@ fn what_is_saved_of_a_file_is_of_that_file() {
     assert_ne!(other[&key(1)].uuid, before[&key(1)].uuid);
     let said = identity_warnings(&Identities::new(), &other);
     assert!(said.len() == 1 && said[0].contains("saved for file:/a born 0.000000001"), "{said:?}");
-    // Its uuid counts again if it is said to be the same disk.
+    // Its UUID applies again if the config names this file as its medium.
     let mine: String = saved
         .lines()
         .filter(|line| !line.starts_with("medium"))
         .fold(String::new(), |text, line| text + line + "\n");
     assert_eq!(on(&parse(&mine), 2)[&key(1)].uuid, before[&key(1)].uuid);
-    // What says nothing of the file is of any, and it is said until it is saved.
+    // A `medium` without a creation time matches any file; a warning says so until the next save.
     let for_place = saved.replace(" born 0.000000001", "");
     let (config, document) = (parse(&for_place), Document::from_toml(&for_place).unwrap());
     let any = on(&config, 2);
@@ -181,7 +183,7 @@ fn two_namespaces_on_one_medium_are_two_disks_and_it_is_said() {
     let said = identity_warnings(&Identities::new(), &both);
     assert!(said.len() == 2 && said[0].contains("another namespace is on naa.5"), "{said:?}");
     assert_eq!(identity_warnings(&both, &both), [""; 0], "once");
-    // A delay on a disk is not the disk, and both may be served.
+    // A delay on a disk is another disk, and both can be served.
     let delay = DeviceKind::Delay { base: "a".into(), latency: Latency::default(), seed: 0 };
     let both = identities_of(&config, &[("a", a, Some("naa.5")), ("b", delay, Some("naa.5"))]);
     assert_ne!(both[&key(1)].uuid, both[&key(2)].uuid);
@@ -245,7 +247,7 @@ fn identifiers_that_somebody_wrote_beside_the_uuid_are_told_of_when_the_bytes_ch
     let said = identity_warnings(&before, &after);
     assert!(said.len() == 1 && said[0].contains("keeps its nguid and eui64"), "{said:?}");
     assert_eq!(identity_warnings(&after, &after), [""; 0], "once");
-    // At a start, too, where the saved uuid tells that the bytes are others.
+    // At a start, too, the saved medium shows that the bytes have changed.
     let saved = parse(&with_uuids(&document, &before).to_toml().unwrap());
     let said = identity_warnings(&Identities::new(), &on(&saved, "/b"));
     assert!(said.len() == 2 && said[1].contains("its nguid and eui64 are as"), "{said:?}");
@@ -262,7 +264,7 @@ fn two_namespaces_at_one_place_are_two_disks_and_the_first_stays_what_it_was() {
     assert_ne!(all[&key(1)].uuid, all[&key(2)].uuid);
     let said = identity_warnings(&alone, &all);
     assert!(said.len() == 1 && said[0].contains("namespace 2"), "{said:?}");
-    // Saved, they stay, whatever comes before them.
+    // Once saved, the UUIDs stay, even if new namespaces precede them.
     let saved = parse(&with_uuids(&document, &all).to_toml().unwrap());
     assert_eq!(identities_of(&saved, &both)[&key(2)].uuid, all[&key(2)].uuid);
     let uuid = show(&alone[&key(1)].uuid);

@@ -1,14 +1,16 @@
-//! Listeners come and go: those of a config that have no socket get one, those that it does not name end. One that
-//! cannot listen here and now [waits](waiting).
+//! Opening and closing of listeners.
+//!
+//! Listeners of the config without a socket get one, and listeners that the config no longer names
+//! end. A listener that fails to bind [waits](waiting).
 //!
 //! ```text
-//!   wanted as it is there -----------------------------------------------> stays
-//!   wanted --bind--> bound --the change is made--> listens
-//!             |        '------it is not---> closed
-//!             |--cannot be, and may wait--the change is made--> waits, is tried again
-//!             '--taken by one of ours that is not wanted as it is: displaced --bind--> bound
+//!   unchanged in the config ----------------------------------------------> stays
+//!   new or changed --bind--> bound --the change is applied--> listens
+//!             |        '-----it is rejected--> closed
+//!             |--bind fails, may wait--the change is applied--> waits, is retried
+//!             '--taken by one of our listeners that does not stay: displaced --bind--> bound
 //!                                              ^                                         |
-//!                                              '----had back, if the change is not made--'
+//!                                              '---rebound, if the change is rejected----'
 //! ```
 
 #[cfg(test)]
@@ -28,12 +30,12 @@ use super::Server;
 use crate::config::{Config, Fabric, Listener};
 pub(crate) use waiting::RetryState;
 
-/// What is to be done with a new listener that cannot listen here and now.
+/// Policy for a new listener that fails to bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::control) enum NewListener {
-    /// It waits, with a warning, and is tried again.
+    /// It waits, with a warning, and is retried.
     MayWait,
-    /// Nothing changes.
+    /// The change is rejected.
     HasToWork,
 }
 
@@ -44,23 +46,23 @@ pub(super) struct Serving {
     pub(super) state: State,
 }
 
-/// Whether it listens.
+/// State of a listener: it listens or it waits.
 #[derive(Debug)]
 pub(super) enum State {
     Listening(Listening),
     Waiting(RetryState),
 }
 
-/// What a change needs of listeners, until it is made or [is not](Server::unbind).
+/// Listeners bound for a change, until it is applied or [undone](Server::unbind).
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     new: Vec<New>,
-    /// Those that could not be bound, and may wait.
+    /// Listeners that failed to bind and are allowed to wait.
     waiting: Vec<(PortId, Serving)>,
     displaced: Vec<Displaced>,
 }
 
-/// A listener of the config that got its socket but does not accept yet.
+/// A listener of the config that has its socket but does not accept yet.
 #[derive(Debug)]
 struct New {
     port: PortId,
@@ -68,7 +70,7 @@ struct New {
     socket: accept::Bound,
 }
 
-/// A listener that was closed for another to have its address.
+/// A listener that was closed so that another one can bind its address.
 #[derive(Debug)]
 struct Displaced {
     port: PortId,
@@ -77,9 +79,11 @@ struct Displaced {
 }
 
 impl Server {
-    /// Sockets for the listeners of `config` that have none yet, those that wait among them. One
-    /// that was there with other keys has to work, or it stays as it was; a new one has to work, or
-    /// waits, as it is asked for. One that takes the place of one that waits may wait on.
+    /// Binds sockets for the listeners of `config` that have none, including those that wait.
+    ///
+    /// A listener that listened with other keys has to bind, or the old one is restored. A new
+    /// listener has to bind or waits, depending on `listeners`. A listener that replaces a waiting
+    /// one may keep waiting.
     pub(super) async fn bind_new(
         &mut self,
         config: &Config,
@@ -96,7 +100,7 @@ impl Server {
             let before = self.at(wanted, &staying).or_else(|| bound.displaced_from(wanted));
             let (listened, displaced) =
                 (before.is_some_and(|at| !self.waits(at)), bound.displaced.len());
-            // Hosts that are connected there stay.
+            // Keeping the port ID keeps connected hosts.
             let port = before.unwrap_or_else(|| self.new_port());
             let error = match self.bind(wanted, &staying, &mut bound).await {
                 Ok(socket) => {
@@ -109,7 +113,7 @@ impl Server {
                 BindError::Taken(_) => taken.to_string(),
                 BindError::Impossible(_) => error.to_string(),
             };
-            // What listened until now has to be had back.
+            // A listener that listened until now has to be restored.
             let gave_way = listened || bound.displaced.len() > displaced;
             let may_wait = listeners == NewListener::MayWait || self.waits_for(wanted, &staying);
             if gave_way || !may_wait {
@@ -129,18 +133,18 @@ impl Server {
         Ok(bound)
     }
 
-    /// A listener that stays and waits may listen by now.
+    /// Retries a waiting listener that stays in the config.
     fn retry_now(&mut self, port: PortId, wanted: &Listener, bound: &mut Bound) {
         let Some(Serving { state: State::Waiting(waiting), .. }) = self.listeners.get(&port) else {
             return;
         };
-        // One that cannot is tried again in its time.
+        // If it fails again, it is retried when it is due.
         if let Ok(socket) = accept::bind(&waiting.place(wanted), &self.rdma) {
             bound.new.push(New { port, wanted: wanted.clone(), socket });
         }
     }
 
-    /// Gives back what was bound for a change that is not made: listeners that were displaced are had back.
+    /// Releases the sockets bound for a rejected change, and restores displaced listeners.
     pub(super) fn unbind(&mut self, bound: Bound) {
         let Bound { new, displaced, .. } = bound;
         drop(new);
@@ -165,7 +169,7 @@ impl Server {
         }
     }
 
-    /// Waits until a listener is to be [tried again](Self::retry_listeners): as its time has come, or as one has ended.
+    /// Waits until a listener is due for a [retry](Self::retry_listeners), or until one has ended.
     pub(in crate::control) fn listeners_due(&self) -> impl Future<Output = ()> + Send + use<> {
         let due = self.listeners.values().filter_map(|one| Some(one.state.waiting()?.due())).min();
         let ended = Arc::clone(&self.listener_ended).notified_owned();
@@ -177,7 +181,9 @@ impl Server {
         }
     }
 
-    /// Tries those again whose time has come, and has those wait that have ended. Whether anything is another.
+    /// Retries listeners that are due, and makes listeners that have ended wait.
+    ///
+    /// Returns true if the set of listening URLs changed.
     pub(in crate::control) async fn retry_listeners(&mut self) -> bool {
         let (now, before) = (Instant::now(), self.urls());
         let is_due = |one: &Serving| match &one.state {
@@ -210,12 +216,12 @@ impl Server {
         changed
     }
 
-    /// Listens, if that is possible by now; then hosts are told.
+    /// Retries to listen; on success hosts see the port in discovery logs.
     fn listen_again(&self, port: PortId, wanted: &Listener, mut waiting: RetryState) -> State {
         match accept::bind(&waiting.place(wanted), &self.rdma) {
             Ok(socket) => {
                 let address = socket.address();
-                // A connection names its port as soon as it is there.
+                // A new connection names its port immediately, so the port has to be shown first.
                 self.target.show_port(port_spec(port, wanted.fabric, address));
                 let seconds = waiting.lasts(Instant::now()).as_secs();
                 let at = url(wanted.fabric.name(), address);
@@ -233,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Listeners that do not listen, and why.
+    /// Returns the listeners that do not listen, with the reasons.
     pub(in crate::control) fn waiting(&self) -> Vec<WaitingListener> {
         let one = |one: &Serving| {
             let error = one.state.waiting()?.error.clone();
@@ -242,12 +248,12 @@ impl Server {
         self.listeners.values().filter_map(one).collect()
     }
 
-    /// Whether the listener of this number is one that waits.
+    /// Returns true if the listener with this port ID waits.
     fn waits(&self, port: PortId) -> bool {
         self.listeners.get(&port).is_some_and(|one| one.state.waiting().is_some())
     }
 
-    /// Whether one that waits for the address of `wanted`, at whatever port, goes.
+    /// Returns true if a waiting listener with the address of `wanted`, at any port, goes away.
     fn waits_for(&self, wanted: &Listener, staying: &[Option<PortId>]) -> bool {
         let place = |one: &Listener| (one.fabric, one.address);
         self.listeners.iter().any(|(port, one)| {
@@ -256,12 +262,12 @@ impl Server {
         })
     }
 
-    /// Where the listener of this number listened before, if it waits and did.
+    /// Returns the address at which a waiting listener listened before, if it did.
     fn last_address(&self, port: PortId) -> Option<SocketAddr> {
         self.listeners.get(&port)?.state.waiting()?.last_address
     }
 
-    /// The socket of a listener, for which others of ours that are not to stay may have to go.
+    /// Binds a listener; closes our own listeners that block the address and do not stay.
     async fn bind(
         &mut self,
         wanted: &Listener,
@@ -293,7 +299,7 @@ impl Server {
         accept::bind(wanted, &self.rdma)
     }
 
-    /// The port of the listener that is at the address of `wanted`, with other keys.
+    /// Returns the port ID of a listener at the address of `wanted` that does not stay.
     fn at(&self, wanted: &Listener, staying: &[Option<PortId>]) -> Option<PortId> {
         let goes = |port: &PortId| !staying.contains(&Some(*port));
         let mut there = self.listeners.iter().filter(|(port, _)| goes(port));
@@ -316,8 +322,9 @@ impl Server {
         }
     }
 
-    /// For each listener of `config`, in order, the port that serves it already; of two that are alike
-    /// (both at port 0) each has its own.
+    /// Returns, for each listener of `config` in order, the port ID that serves it already.
+    ///
+    /// Two identical listeners (both at port 0) get one port ID each.
     fn staying(&self, config: &Config) -> Vec<Option<PortId>> {
         let mut serving: Vec<_> =
             self.listeners.iter().map(|(port, serving)| (*port, &serving.wanted)).collect();
@@ -328,7 +335,7 @@ impl Server {
         config.listeners.iter().map(one).collect()
     }
 
-    /// The ports there will be: those that stay and those that are new, but for what has never listened.
+    /// Returns the ports after the change, without any that never listened.
     pub(super) fn ports<'a>(
         &'a self,
         config: &'a Config,
@@ -349,7 +356,7 @@ impl Server {
         there.chain(new)
     }
 
-    /// Ends listeners that are no longer wanted and starts accepting on the new ones; how many of each.
+    /// Ends listeners that the config no longer has and starts the new ones; returns both counts.
     pub(super) fn settle_listeners(&mut self, config: &Config, bound: Bound) -> (usize, usize) {
         let Bound { new, waiting, displaced } = bound;
         let before = self.listeners.len() + displaced.len();
@@ -358,7 +365,7 @@ impl Server {
         let (started, ended) = (new.len(), before - self.listeners.len());
         self.listeners.extend(waiting);
         for New { port, wanted, socket } in new {
-            // It may have been hidden while it waited.
+            // The port may have been hidden while the listener waited.
             self.target.show_port(port_spec(port, wanted.fabric, socket.address()));
             let state = State::Listening(socket.listen(self.service(port)));
             self.listeners.insert(port, Serving { wanted, state });
@@ -367,13 +374,13 @@ impl Server {
     }
 }
 
-/// Where a listener is to listen.
+/// Returns the configured address of a listener.
 fn place_of(wanted: &Listener) -> SocketAddr {
     SocketAddr::new(wanted.address, wanted.port)
 }
 
 impl Bound {
-    /// The port of a listener that was displaced from the address of `wanted`.
+    /// Returns the port ID of a listener that was displaced from the address of `wanted`.
     fn displaced_from(&self, wanted: &Listener) -> Option<PortId> {
         let mut displaced = self.displaced.iter();
         displaced.find(|one| one.wanted.is_at(wanted)).map(|one| one.port)
@@ -390,7 +397,7 @@ impl State {
 }
 
 impl Serving {
-    /// Where it listens, or did before it waited, with the real port.
+    /// Returns the address at which it listens, or listened before it waited, with the actual port.
     fn last_address(&self) -> Option<SocketAddr> {
         match &self.state {
             State::Listening(listening) => Some(listening.address),
@@ -398,17 +405,17 @@ impl Serving {
         }
     }
 
-    /// Where it listens, or is to.
+    /// Returns the address at which it listens, or is to listen.
     pub(super) fn address(&self) -> SocketAddr {
         self.last_address().unwrap_or_else(|| place_of(&self.wanted))
     }
 
-    /// Whether hosts can connect.
+    /// Returns true if hosts can connect.
     pub(super) fn listens(&self) -> bool {
         self.state.waiting().is_none()
     }
 
-    /// Whether both cannot listen at once.
+    /// Returns true if the two listeners cannot listen at the same time.
     fn is_in_the_way_of(&self, wanted: &Listener) -> bool {
         let here = self.address();
         let same_ip = here.ip() == wanted.address

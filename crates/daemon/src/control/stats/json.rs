@@ -1,5 +1,7 @@
-//! A sample as JSON lines. The form is versioned: a key is never given another meaning under the same
-//! number of [`SCHEMA`], new ones may come.
+//! A sample as JSON lines.
+//!
+//! The format is versioned: under one number of [`SCHEMA`] a key never changes its meaning, but new
+//! keys may be added.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +14,12 @@ use crate::reactor::stats::{
     Class, ErrorClass, FabricDevice, Flow, Latencies, Report, Stages, Tally, Whose,
 };
 
-/// Version of the lines' form.
+/// Version of the format.
 pub(in crate::control) const SCHEMA: u32 = 1;
 
-/// The lines of a sample: one a reactor, and one for all together. `seconds` since recording began.
+/// Returns the lines of a sample: one per reactor, and a total.
+///
+/// `seconds` is the time since recording began.
 pub(in crate::control) fn sample(
     seconds: f64,
     now: &Sample,
@@ -37,7 +41,7 @@ pub(in crate::control) fn sample(
     lines
 }
 
-/// All together, with the policy.
+/// Returns the total of all reactors, with the policy.
 pub(super) fn total_line(
     kind: &str,
     seconds: f64,
@@ -55,7 +59,7 @@ pub(super) fn total_line(
     line
 }
 
-/// The figures of flows that are known by name alone.
+/// Returns the figures of flows that are identified only by name.
 pub(super) fn named_flows(flows: &BTreeMap<FlowName, FlowStats>) -> Value {
     flows.iter().map(|(name, figures)| named(name, figures)).collect()
 }
@@ -109,13 +113,13 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
     })
 }
 
-/// Mean time from start to end of the commands with data that are over, of these flows together.
+/// Returns the mean time from start to end of the flows' completed commands with data.
 fn mean_hold(flows: &[Flow]) -> Option<u64> {
     let sum = |of: fn(&FlowStats) -> u64| flows.iter().map(|flow| of(&flow.figures)).sum();
     mean(sum(|figures| figures.held), sum(|figures| figures.over))
 }
 
-/// From data being complete in memory to its having left.
+/// Returns the wire delay: the time from data complete in memory to data sent.
 fn wire_delay(interval: Interval<'_>) -> Value {
     let wire = interval.wire_delay();
     json!({
@@ -137,7 +141,7 @@ fn states(stages: &Stages) -> Value {
     })
 }
 
-/// How long commands took, by what they do.
+/// Returns the times of commands, by class.
 fn times(latencies: &Latencies) -> Value {
     let one = |class: Class| {
         let times = latencies.of(class);
@@ -149,7 +153,7 @@ fn times(latencies: &Latencies) -> Value {
     Class::ALL.into_iter().map(one).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// What was answered, and to whom; what was done with devices that are closed is one line of all.
+/// Returns the completed commands by host and device; all closed devices share one line.
 pub(super) fn commands(done: &BTreeMap<Whose, Tally>, closed: &Tally, labels: &Labels) -> Value {
     let by = |names: &[&str], figures: &[u64]| -> Value {
         let pairs = names.iter().zip(figures).map(|(name, figure)| ((*name).into(), json!(figure)));

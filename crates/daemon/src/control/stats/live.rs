@@ -1,4 +1,4 @@
-//! A sample for whoever draws it: `live` of `/v1/stats`.
+//! A sample for displays: `live` of `/v1/stats`.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
 use super::{FlowName, Labels, Sample, done, limited, total};
 use crate::reactor::stats::{Class, Histogram, Report, Tally};
 
-/// Flows that are told of; the sums of what is left out are in `work`.
+/// Maximum number of flows; `work` includes the flows that are omitted.
 const FLOWS_MAX: usize = 200;
-/// Tenants that are told of.
+/// Maximum number of tenants.
 const TENANTS_MAX: usize = 200;
 
-/// Where things stand.
+/// Returns the current state.
 pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
     let all = total(&sample.reactors);
     let (flows, mut tally) = flows(sample, labels);
@@ -59,7 +59,7 @@ fn work(all: &Report, tally: &Tally) -> Vec<Work> {
     Class::ALL.map(one).into()
 }
 
-/// Several histograms as one.
+/// Merges several histograms.
 fn times<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Times {
     let mut sum = Histogram::default();
     histograms.into_iter().for_each(|one| sum.add(one));
@@ -81,13 +81,13 @@ fn reactor(report: &Report) -> ReactorNow {
     }
 }
 
-/// What hosts do with namespaces, the busiest first, and all of it together.
+/// Returns the work of hosts on namespaces, busiest first, and its sum.
 fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, Tally) {
     let mut named = BTreeMap::<FlowName, FlowNow>::new();
     let mut sum = Tally::default();
     for (whose, tally) in done(&sample.reactors) {
         sum.add(&tally);
-        // Admin commands are nobody's flow.
+        // Admin commands belong to no flow.
         if whose.device.is_none() && whose.names.is_some() {
             continue;
         }
@@ -101,7 +101,7 @@ fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, Tally) {
         flow.errors += tally.errors.iter().sum::<u64>();
     }
     for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
-        // Those of a host there was no room for are with the others of that kind.
+        // Flows of a host that did not fit are added to the unnamed flow.
         let name = FlowName::of(flow, labels);
         let name = if named.contains_key(&name) { name } else { FlowName::default() };
         let into = named.entry(name).or_default();
@@ -154,13 +154,13 @@ mod tests {
         let mut report = Report { at: 5, ..Report::default() };
         report.tallies = vec![(whose("a", 3), tally)];
         report.past = Arc::new([(whose("a", 3), tally), (whose("b", 3), tally)].into());
-        // Nobody's flow any more, but done.
+        // Completed work that no longer belongs to a flow.
         report.closed = tally;
         let mut port = Port::new(PortId(1));
         port.latencies.record(Class::Read, 10_000);
         report.counters.ports = vec![port];
         report.counters.wire.record(2000);
-        // It has done nothing yet.
+        // This flow has completed nothing yet.
         let figures = FlowStats { waiting: 7, ..FlowStats::default() };
         report.flows = vec![Flow { queue: None, device: DeviceId(3), figures, ended: false }];
         let sample =

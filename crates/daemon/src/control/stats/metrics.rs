@@ -1,5 +1,7 @@
-//! A sample as Prometheus reads it: OpenMetrics text. docs/observe.md lists every metric; a test holds it to the
-//! list, and the dashboard in docs/grafana to what is exported.
+//! A sample for Prometheus, as OpenMetrics text.
+//!
+//! docs/observe.md lists every metric. A test compares the exported metrics with that list and with
+//! the dashboard in docs/grafana.
 
 #[cfg(test)]
 mod exposition;
@@ -20,37 +22,37 @@ use super::{FlowName, Labels, Sample, add_named, done, limited, total};
 use crate::logs;
 use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, Stages};
 
-/// What the text is, for whoever asks.
+/// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// In front of every name.
+/// Prefix of every metric name.
 const PREFIX: &str = "nvmeof_tgt";
 
-/// What is exported at one time.
+/// Values of one export.
 #[derive(Debug)]
 pub(crate) struct Scrape {
     pub(in crate::control) sample: Sample,
     pub(in crate::control) labels: Labels,
     pub(in crate::control) availability: Availability,
-    /// Bytes of memory that buffers were ever taken from.
+    /// Bytes of memory mapped for data buffers.
     pub(crate) buffer_memory: u64,
 }
 
-/// Availability of what the config names.
+/// Availability of the listeners and devices in the config.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Availability {
-    /// Listeners, by URL: whether hosts can connect.
+    /// Listeners, by URL: true if hosts can connect.
     pub(in crate::control) listeners: Vec<(String, bool)>,
-    /// Devices, by name: whether they are there.
+    /// Devices, by name: true if the device is present.
     pub(in crate::control) devices: Vec<(String, bool)>,
 }
 
 impl Scrape {
-    /// As text.
+    /// Formats it as text.
     pub(crate) fn text(self) -> String {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(self));
         let mut text = String::new();
-        // A string takes whatever is written to it.
+        // A write to a string does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
@@ -138,7 +140,7 @@ impl Scrape {
         let help = "Bytes of commands in flight";
         page.gauges("reactor_in_flight", help, Some(&Unit::Bytes), in_flight)?;
         let requests = self.sample.reactors.iter().enumerate().flat_map(|(index, report)| {
-            // As the turn ends.
+            // The counts at the end of the turn.
             let [.., sent] = &report.stages;
             states(sent).into_iter().map(move |(state, count)| {
                 let mut labels = of_reactor(index);
@@ -259,7 +261,7 @@ impl Scrape {
 }
 
 impl Scrape {
-    /// Hosts and namespaces that have limits: what they may have, what they have, and what had to wait.
+    /// Writes the limits and usage of hosts and namespaces that have limits, and their waits.
     fn tenants(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let all = limited(&self.sample, &self.labels);
         let each = |figure: fn(&TenantNow) -> Option<u64>| {
@@ -302,7 +304,7 @@ impl Scrape {
     }
 }
 
-/// A figure for the rates, and one for bytes in flight, which only hosts have.
+/// Returns one figure for the rates, and one for bytes in flight, which only hosts have.
 fn held_by<V>(tenant: &TenantNow, figures: [V; 2]) -> impl Iterator<Item = (Names, V)> + use<V> {
     let limits = if tenant.host.is_empty() { &["rate"][..] } else { &["rate", "in_flight"][..] };
     let names = of_tenant(tenant);
@@ -313,7 +315,7 @@ fn held_by<V>(tenant: &TenantNow, figures: [V; 2]) -> impl Iterator<Item = (Name
     })
 }
 
-/// Completion queues of RDMA devices.
+/// Writes the metrics of RDMA completion queues.
 fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
     let each = |figure: fn(&nvmeof_transport::SourceCounts) -> u64| {
         let sources = all.counters.sources.iter();
@@ -357,7 +359,7 @@ fn states(stages: &Stages) -> [(&'static str, u64); 6] {
 /// Labels of one figure.
 type Names = Vec<(&'static str, String)>;
 
-/// What is being written.
+/// The output.
 struct Page<'a> {
     encoder: DescriptorEncoder<'a>,
 }
@@ -393,7 +395,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Times, in octaves.
+    /// Writes histograms of times, in octaves.
     fn histograms<'b>(
         &mut self,
         name: &str,

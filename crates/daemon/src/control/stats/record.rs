@@ -1,5 +1,6 @@
-//! Samples to a file, at an interval. A thread of its own writes: a slow or full disk costs samples,
-//! never service.
+//! Samples to a file, at an interval.
+//!
+//! A dedicated thread writes: a slow or full disk costs samples, never service.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -17,21 +18,21 @@ use serde_json::{Value, json};
 use super::json::{self, SCHEMA};
 use super::{FlowName, Labels, Sample, add_named, done, total};
 
-/// Samples the writer may be behind; more are left out.
+/// Maximum number of samples that wait for the writer; further ones are dropped.
 const BACKLOG: usize = 64;
-/// How long the end may wait for the last lines to be written.
+/// Longest wait at the end for the last lines to be written.
 const END: Duration = Duration::from_secs(2);
 
-/// What is to be recorded.
+/// Options of a recording.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     /// Where to.
     pub(crate) file: PathBuf,
-    /// From one sample to the next.
+    /// Interval between samples.
     pub(crate) interval: Duration,
 }
 
-/// A recording under way.
+/// A running recording.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     lines: Option<SyncSender<Vec<Value>>>,
@@ -44,10 +45,10 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Opens the file, what is in it is lost, and writes what the lines to come mean.
+    /// Opens the file, discards its contents, and writes a line that describes the following lines.
     ///
     /// # Errors
-    /// The file cannot be written, and what to do.
+    /// The file cannot be written; the error names the remedy.
     pub(crate) fn start(wanted: &Wanted) -> anyhow::Result<Self> {
         let path = &wanted.file;
         let file = create(path).with_context(|| {
@@ -70,7 +71,7 @@ impl Recorder {
                         "statistics end here, service goes on; make room and start again to have more"
                     );
                 }
-                // Nobody waits if the end took too long.
+                // If the end took too long, no receiver waits.
                 let _ = done.send(());
             })
             .context("cannot start the thread that writes statistics")?;
@@ -86,7 +87,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Whether anybody still writes.
+    /// Returns true if the writer still runs.
     pub(crate) fn is_live(&self) -> bool {
         self.lines.is_some()
     }
@@ -106,7 +107,7 @@ impl Recorder {
         });
     }
 
-    /// Writes the last sample, and what it all came to; waits a moment until it is written.
+    /// Writes the last sample and the totals, and waits up to [`END`] until they are written.
     pub(crate) fn finish(mut self, sample: Sample, labels: &Labels) {
         let mut flows = std::mem::take(&mut self.ended);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
@@ -126,7 +127,7 @@ impl Recorder {
     }
 
     fn seconds(&self) -> f64 {
-        // Microseconds are as fine as it gets.
+        // A resolution of microseconds is enough.
         (self.began.elapsed().as_secs_f64() * 1e6).round() / 1e6
     }
 
@@ -140,14 +141,15 @@ impl Recorder {
     }
 }
 
-/// Makes a file, or empties it. A FIFO that nobody reads is an error instead of a wait, which would
-/// be the daemon's.
+/// Creates or truncates a file.
+///
+/// A FIFO without a reader is an error. Waiting for a reader would block the daemon.
 fn create(path: &Path) -> std::io::Result<File> {
     let no_waiting = OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
     let file =
         options.write(true).create(true).truncate(true).custom_flags(no_waiting).open(path)?;
-    // Who writes is a thread of its own, and may wait.
+    // The writer is a dedicated thread, and may block.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
@@ -168,7 +170,7 @@ fn start_line(wanted: &Wanted) -> Value {
     })
 }
 
-/// Writes what comes until no more does.
+/// Writes lines until the channel closes.
 fn write_all(file: File, lines: &Receiver<Vec<Value>>) -> std::io::Result<()> {
     let mut out = BufWriter::new(file);
     while let Ok(batch) = lines.recv() {
@@ -176,17 +178,17 @@ fn write_all(file: File, lines: &Receiver<Vec<Value>>) -> std::io::Result<()> {
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")?;
         }
-        // A reader that follows sees whole samples.
+        // A reader that follows the file sees whole samples.
         out.flush()?;
     }
     Ok(())
 }
 
 impl Wanted {
-    /// A recording to `file`.
+    /// Creates the options of a recording to `file`.
     ///
     /// # Errors
-    /// The interval cannot be kept, and what is allowed.
+    /// The interval is invalid; the error names the allowed values.
     pub(crate) fn new(file: &Path, interval: &str) -> Result<Self, String> {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(3600));
         let interval = crate::config::duration(interval)?;

@@ -1,19 +1,20 @@
-//! A sample as a table for people, each line with the same word in front, so that it can be told
-//! from the log around it.
+//! A sample as a table for people.
+//!
+//! Each line begins with the same word, which distinguishes it from the log around it.
 
 use std::fmt::Write as _;
 
 use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, total};
 use crate::reactor::stats::{Report, Stages};
 
-/// Flows shown, at most.
+/// Maximum number of flows shown.
 const FLOWS_MAX: usize = 100;
 
-/// The sample, with what happened since the one before.
+/// Formats the sample, with the changes since the previous one.
 pub(crate) fn table(now: &Sample, before: Option<&Sample>, labels: &Labels) -> String {
     let (sum, before_sum) = (total(&now.reactors), before.map(|before| total(&before.reactors)));
     let mut text = String::new();
-    // A string takes whatever is written to it, here and below.
+    // A write to a string does not fail, here and below.
     let _ = policy(&mut text, now);
     let _ = reactors(&mut text, now, before, &sum, before_sum.as_ref());
     let all = Interval { now: &sum, before: before_sum.as_ref() };

@@ -1,4 +1,4 @@
-//! What hosts and namespaces have of what they may have, and how often that was not enough.
+//! Usage and limits of hosts and namespaces, and how often they reached their limits.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::{FlowName, Labels, Sample, done};
 use crate::tenants::Tenants;
 
-/// One host, or one namespace.
+/// Figures of one host or one namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct TenantFigures {
     name: Name,
-    /// Nothing is limited where all are left out.
+    /// Limits; all are absent if nothing is limited.
     limits: TenantLimits,
     counts: TenantCounts,
 }
@@ -25,7 +25,7 @@ enum Name {
     Namespace { subsystem: String, nsid: u32 },
 }
 
-/// Hosts that are connected or named in the config, and namespaces that have limits.
+/// Returns hosts that are connected or named in the config, and namespaces that have limits.
 pub(crate) fn tenants(target: &Target, tenants: &Tenants) -> Vec<TenantFigures> {
     let hosts = target.host_counts().into_iter().map(|(nqn, has, may_have)| {
         let tenant = tenants.host(&nqn);
@@ -39,7 +39,9 @@ pub(crate) fn tenants(target: &Target, tenants: &Tenants) -> Vec<TenantFigures> 
     hosts.chain(namespaces).collect()
 }
 
-/// Those that have any limit, with what was done for them and what of theirs waits; those first whose commands wait.
+/// Returns tenants that have a limit, with their completed and waiting commands.
+///
+/// The tenants with the most waiting commands come first.
 pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
     let mut done_for = BTreeMap::<Key, (u64, u64)>::new();
     for (whose, tally) in done(&sample.reactors) {
@@ -69,10 +71,10 @@ pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
     all
 }
 
-/// Host, subsystem and number, as a [`TenantNow`] has them.
+/// Host, subsystem and namespace number, as in [`TenantNow`].
 type Key = (String, String, Option<u32>);
 
-/// The tenants that a flow is of.
+/// Returns the tenants to which a flow belongs.
 fn keys(flow: &FlowName) -> impl Iterator<Item = Key> + use<> {
     let host = (!flow.host.is_empty()).then(|| (flow.host.clone(), String::new(), None));
     let namespace = flow.nsid.map(|nsid| (String::new(), flow.subsystem.clone(), Some(nsid)));
@@ -80,7 +82,7 @@ fn keys(flow: &FlowName) -> impl Iterator<Item = Key> + use<> {
 }
 
 impl TenantFigures {
-    /// Without what the reactors know of it.
+    /// Returns its figures, without those that come from the reactors.
     fn now(&self) -> TenantNow {
         let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
         let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
@@ -115,7 +117,7 @@ impl TenantFigures {
         Self { name, limits, counts: tenant.map(Tenant::counts).unwrap_or_default() }
     }
 
-    /// As an object of a line.
+    /// Formats it as an object of a line.
     pub(super) fn json(&self) -> Value {
         let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
         let counts = &self.counts;
@@ -146,7 +148,7 @@ impl TenantFigures {
         line
     }
 
-    /// As a line of the table.
+    /// Formats it as a line of the table.
     pub(super) fn line(&self) -> String {
         let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
             self.counts;
@@ -166,7 +168,7 @@ impl TenantFigures {
 
 #[cfg(test)]
 impl TenantFigures {
-    /// A host with every limit that has met all of them.
+    /// Returns a host that has reached every limit.
     pub(super) fn of_host(nqn: &str) -> Self {
         let has = HostCounts { connections: 3, io_queues: 2, refused: 1 };
         let may_have = HostLimits { connections: Some(3), io_queues: Some(2) };
@@ -188,7 +190,7 @@ impl TenantFigures {
         }
     }
 
-    /// A namespace with a rate.
+    /// Returns a namespace with a rate limit.
     pub(super) fn of_namespace(subsystem: &str, nsid: u32) -> Self {
         Self {
             name: Name::Namespace { subsystem: subsystem.to_owned(), nsid },

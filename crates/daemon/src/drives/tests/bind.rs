@@ -1,4 +1,4 @@
-//! Handing drives over, and back.
+//! Tests of binding drives and returning them.
 
 use std::cell::Cell;
 use std::io;
@@ -14,7 +14,7 @@ use super::{Rig, arguments, fake};
 fn by_address_and_serial_number_and_back() {
     let rig = Rig::new(vec![("0000:62:00.0", fake("SERIAL99"))]);
     let serial = serial(&rig, "0000:61:00.0");
-    // Twice the same drive is once.
+    // The same drive twice counts once.
     let ran = rig.bind(&[&serial, "0000:61:00.0", "62:00.0"]);
     ran.assert_done();
     assert_eq!(ran.out, "0000:61:00.0: nvme -> vfio-pci\n0000:62:00.0: nvme -> vfio-pci\n");
@@ -22,7 +22,7 @@ fn by_address_and_serial_number_and_back() {
     let again = rig.bind(&["0000:61:00.0"]);
     again.assert_done();
     assert_eq!(again.out, "0000:61:00.0: vfio-pci has it already\n");
-    // The serial number of a bound drive is what it says itself.
+    // A bound drive reports its serial number itself.
     let back = rig.run(|host, output| bind::unbind(host, &arguments(&["SERIAL99"], false), output));
     back.assert_done();
     assert_eq!(back.out, "0000:62:00.0: vfio-pci -> nvme\n");
@@ -66,7 +66,7 @@ fn nothing_is_taken_where_not_all_can_be_seen() {
     assert!(failure.starts_with("0000:61:00.0 may be in use: "), "{failure}");
     assert!(failure.ends_with("/proc\nnothing was done"), "{failure}");
     assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("nvme"));
-    // What would be written can be shown, and what is ours is taken from nobody.
+    // A dry run prints the writes. A drive that is already bound is not taken from any process.
     let ran = rig.run(|host, output| bind::bind(host, &arguments(&["0000:61:00.0"], true), output));
     ran.assert_done();
     assert_eq!(ran.out.lines().count(), 3, "{}", ran.out);
@@ -83,10 +83,10 @@ fn names_that_are_no_drive() {
     let failure = rig.bind(&["NOBODY", "0000:99:00.0"]).failure();
     assert!(failure.contains("no drive says that its serial number is NOBODY"), "{failure}");
     assert!(failure.contains("there is no PCI function 0000:99:00.0"), "{failure}");
-    // A part of a serial number is no serial number.
+    // Part of a serial number does not match.
     let part = &serial(&rig, "0000:61:00.0")[..7];
     assert!(rig.bind(&[part]).failure().contains("no drive says"));
-    // Two functions of one drive say the same.
+    // Two functions of one drive report the same serial number.
     let (a, b) = (kernel_name(&rig, "0000:61:00.0"), kernel_name(&rig, "0000:62:00.0"));
     for (address, name) in [("0000:61:00.0", a), ("0000:62:00.0", b)] {
         let file = format!("sys/bus/pci/devices/{address}/nvme/{name}/serial");
@@ -97,7 +97,7 @@ fn names_that_are_no_drive() {
     assert!(failure.starts_with(expected), "{failure}");
 }
 
-/// As udev's workers do when a drive appears.
+/// A program holds a new drive open for a moment, as udev's workers do.
 #[test]
 fn who_only_looks_is_waited_for() {
     let mut rig = Rig::new(Vec::new());
@@ -111,7 +111,7 @@ fn who_only_looks_is_waited_for() {
         "{failure}"
     );
 
-    // Not for ever: 250 ms each.
+    // The wait is bounded: pauses of 250 ms.
     let pauses = rig.count_pauses(|_| {});
     let failure = rig.bind_within(2, &both).failure();
     assert!(failure.ends_with("nothing was done"), "{failure}");
@@ -129,7 +129,7 @@ fn who_only_looks_is_waited_for() {
     assert_eq!(pauses.get(), 3);
 }
 
-/// The kernel's driver comes between one drive's steps; the other is handed over once, and said once.
+/// The kernel's driver interferes with one drive; the other is bound and reported once.
 #[test]
 fn a_drive_that_the_kernel_was_quicker_to_take_is_taken_again() {
     let mut rig = Rig::new(Vec::new());
@@ -149,7 +149,7 @@ fn a_drive_that_the_kernel_was_quicker_to_take_is_taken_again() {
     assert!(failure.contains("vfio-pci did not take it, nvme has it"), "{failure}");
 }
 
-/// A kernel whose own driver takes a drive before it can be offered to another, so many times.
+/// A kernel whose driver takes a drive a number of times before it can be bound to another one.
 struct Quick {
     kernel: Kernel,
     left: Cell<u32>,

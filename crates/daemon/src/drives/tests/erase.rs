@@ -1,4 +1,4 @@
-//! What cannot be undone, on drives in memory.
+//! Tests of Format and Sanitize, on in-memory drives.
 
 use nvmeof_core::nvme_driver::fake::Fake;
 
@@ -56,7 +56,7 @@ fn without_the_word_nothing_is_done() {
     let args = FormatArgs { destroy_data: false, lbaf: Some(1), block_size: None, ..by_size(512) };
     for ran in [format(&rig, &args), sanitize(&rig, Action::BlockErase, false)] {
         assert!(matches!(ran.result, Err(Failure::Usage(_))), "{:?}", ran.result);
-        // What would be lost is shown all the same.
+        // The output shows the data that would be lost nevertheless.
         assert!(ran.out.contains("OURS01") && ran.out.contains("16.77 MB"), "{}", ran.out);
         assert_eq!(fake.read_media(1, 5, 1).unwrap(), [7; 512]);
     }
@@ -119,13 +119,13 @@ fn only_a_drive_that_is_bound_free_and_named_exactly() {
         let failure = format(&rig, &args).failure();
         assert!(failure.starts_with("no drive says that its serial number is"), "{failure}");
     }
-    // A drive that the kernel has.
+    // A drive that the kernel's driver uses.
     let function = rig.host.system.function("0000:62:00.0".parse().unwrap()).unwrap();
     let serial = function.controller.unwrap().serial.unwrap();
     let args = FormatArgs { serial: serial.clone(), ..by_size(512) };
     let failure = format(&rig, &args).failure();
     assert!(failure.ends_with(&format!("`nvmeof-tgt drives bind {serial}`")), "{failure}");
-    // One that somebody has open cannot be asked, and so is not found.
+    // A drive that another process has open cannot be queried, so it is not found.
     let group = rig.host.system.function(AT.parse().unwrap()).unwrap().iommu_group.unwrap();
     let node = format!("/dev/vfio/{group}");
     rig.machine.process(8, "nvmeof-tgt", "4026531841", &[&node]).unwrap();

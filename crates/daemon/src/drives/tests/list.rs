@@ -1,4 +1,4 @@
-//! The table and the JSON.
+//! Tests of the table and the JSON.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn the_order_in_which_to_take_drives() {
     assert_eq!(drive(&all, "0000:05:00.0")["order"], 4);
 }
 
-/// Programs rely on these names and types.
+/// Scripts rely on these names and types.
 #[test]
 fn the_form_of_the_json() {
     let rig = Rig::new(Vec::new());

@@ -1,4 +1,4 @@
-//! The commands, on a made-up machine with drives in memory.
+//! Tests of the commands, on a fake machine with in-memory drives.
 
 mod bind;
 mod erase;
@@ -17,14 +17,14 @@ use tempfile::TempDir;
 
 use super::{Failure, Host, Output};
 
-/// A machine and what it is like behind `vfio-pci`.
+/// A fake machine and its drives behind `vfio-pci`.
 struct Rig {
     machine: Machine,
     host: Host,
     _folder: TempDir,
 }
 
-/// What a command wrote, and how it ended.
+/// Output and result of a command.
 struct Ran {
     out: String,
     notes: String,
@@ -32,7 +32,8 @@ struct Ran {
 }
 
 impl Rig {
-    /// The machine with four root complexes. What is bound to `vfio-pci` there and is among `drives` can be opened.
+    /// Creates the machine with four root complexes. A function on `vfio-pci` opens if it is in
+    /// `drives`.
     fn new(drives: Vec<(&'static str, Fake)>) -> Self {
         let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
         let machine = Machine::measured(folder.path()).unwrap();
@@ -67,7 +68,7 @@ impl Rig {
         self.run(|host, output| super::bind::bind(host, &args, output))
     }
 
-    /// Lets pauses pass at once; `then` is told which one it was, from 1.
+    /// Makes pauses return immediately; `then` receives the number of each, from 1.
     fn count_pauses(&mut self, then: impl Fn(u32) + 'static) -> Rc<Cell<u32>> {
         let count = Rc::new(Cell::new(0));
         let counted = Rc::clone(&count);
@@ -84,7 +85,7 @@ impl Rig {
 }
 
 impl Ran {
-    /// What it says went wrong.
+    /// Returns the error message.
     #[track_caller]
     fn failure(&self) -> String {
         self.result.as_ref().unwrap_err().to_string()
@@ -101,7 +102,7 @@ fn arguments(drives: &[&str], dry_run: bool) -> super::bind::Args {
     super::bind::Args { drives, dry_run, wait: 0 }
 }
 
-/// A drive in memory of this serial number.
+/// Creates an in-memory drive with this serial number.
 fn fake(serial: &str) -> Fake {
     let mut config = Config::default();
     ascii::fill(&mut config.identify.sn, serial);

@@ -1,4 +1,4 @@
-//! What is said of stripes when the daemon starts.
+//! Tests of the stripe warnings at the start of the daemon.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn members_on_one_root_complex_are_told_of() {
     assert!(lines[0].starts_with(uneven), "{}", lines[0]);
     let over = "stripe \"all\": root complex 0000:00: its 8 drives can do 56.7 GB/s together";
     assert!(lines[1].starts_with(over), "{}", lines[1]);
-    // What somebody has measured takes the place of what is assumed.
+    // A configured capacity replaces the assumed one.
     assert!(lines[1].contains("assumed"), "{}", lines[1]);
     let mut capacities = Capacities::default();
     capacities.set("0000:00".parse().unwrap(), 60.0);
@@ -62,7 +62,7 @@ fn members_on_one_root_complex_are_told_of() {
     capacities.set("0000:00".parse().unwrap(), 30.0);
     let lines = of_stripes(&rig.host.system, &devices, &capacities);
     assert!(lines[1].contains("30.0 GB/s") && !lines[1].contains("assumed"), "{}", lines[1]);
-    // Without a stripe drives may hang as they like.
+    // Without a stripe there are no warnings.
     devices.pop();
     assert_eq!(of_stripes(&rig.host.system, &devices, &Capacities::default()), [""; 0]);
 }
@@ -96,7 +96,7 @@ fn members_are_found_below_other_devices_and_behind_block_devices() {
     let lines = of_stripes(&rig.host.system, &devices, &Capacities::default());
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("(2 on 0000:00)"), "{}", lines[0]);
-    // Where all others are in use, there is nothing better.
+    // There is no better choice if all other drives are in use.
     for function in rig.host.system.nvme_functions().unwrap() {
         let name = function.controller.unwrap().name;
         let line = format!("9 1 0:9 / /{name} rw - btrfs /dev/{name}n1 rw");

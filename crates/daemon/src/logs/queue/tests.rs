@@ -1,4 +1,4 @@
-//! The queue of log lines against an output that stops and fails.
+//! Tests of the log queue with an output that stops or fails.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,26 +9,26 @@ use std::time::Duration;
 
 use super::{BYTES_MAX, CUT, LINE_MAX, LINES_MAX, LogQueue, log_queue};
 
-/// Longer than any test waits.
+/// Longer than any wait of a test.
 const LONG: Duration = Duration::from_secs(60);
-/// As short as a wait can be.
+/// Minimum wait.
 const SHORT: Duration = Duration::from_millis(1);
 
 fn notice(missing: u64) -> String {
     format!("[{missing} missing]\n")
 }
 
-/// What an output does with a write.
+/// Response of an output to a write.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// Takes so many bytes at most.
+    /// Accepts at most this number of bytes.
     Take(usize),
     Fail(ErrorKind),
 }
 
 const ALL: Answer = Answer::Take(usize::MAX);
 
-/// An output that does with each write what it is told to, and waits until it is.
+/// An output that waits for an answer for each write and follows it.
 struct Output {
     answers: Receiver<Answer>,
     text: Arc<Mutex<String>>,
@@ -36,7 +36,7 @@ struct Output {
 
 impl io::Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // With nobody left to tell it takes everything.
+        // Without a sender it accepts everything.
         match self.answers.recv().unwrap_or(ALL) {
             Answer::Take(most) => {
                 let taken = bytes.len().min(most);
@@ -52,7 +52,7 @@ impl io::Write for Output {
     }
 }
 
-/// A queue with a writer whose output waits to be told what to do.
+/// A queue with a writer whose output waits for answers.
 struct World {
     queue: LogQueue,
     answers: Sender<Answer>,
@@ -77,7 +77,7 @@ impl World {
         answers.iter().for_each(|answer| self.answers.send(*answer).unwrap());
     }
 
-    /// Everything that was written when the output takes all there is.
+    /// Lets the output accept everything and returns all that was written.
     fn end(self) -> String {
         let Self { queue, answers, text, writer } = self;
         drop(answers);
@@ -103,7 +103,7 @@ fn lines_come_out_in_order_and_whole() {
 fn an_output_that_stops_costs_lines_and_nobody_waits() {
     let world = World::new();
     let more = 10;
-    // The writer may hold one line beside those in the queue.
+    // The writer may hold one line in addition to those in the queue.
     for line in 0..LINES_MAX + 1 + more {
         world.push(&line.to_string());
     }
@@ -142,7 +142,7 @@ fn the_queue_is_bounded_in_bytes() {
     for _ in 0..fit + 5 {
         world.push(&line);
     }
-    // The writer may hold one beside those in the queue.
+    // The writer may hold one line in addition to those in the queue.
     let dropped = world.queue.dropped();
     assert!((4..=5).contains(&dropped), "{dropped}");
     assert!(world.queue.state.bytes.load(Relaxed) <= BYTES_MAX);
@@ -177,7 +177,8 @@ fn a_table_is_put_in_as_whole_lines() {
 fn the_log_tells_what_is_missing_when_it_goes_on() {
     let world = World::new();
     let full = Answer::Fail(ErrorKind::StorageFull);
-    // "two", the notice before "three", and the notice before "four" after three bytes of it.
+    // These fail: "two", the notice before "three", and, after three bytes, the notice before
+    // "four".
     world.answer(&[ALL, full, full, Answer::Take(3), full]);
     for line in ["one", "two", "three", "four", "five"] {
         world.push(line);

@@ -1,17 +1,17 @@
-//! Times by their length: buckets of a fixed number, each octave cut into equal parts.
+//! Histogram of times with a fixed number of buckets. Each octave has equal parts.
 
-/// Times below two to the power of this are in the first bucket: 1024 ns.
+/// Binary logarithm of the end of the first bucket: 1024 ns.
 const FIRST_OCTAVE: u32 = 10;
-/// Times of two to the power of this and above are in the last bucket: 17.2 s.
+/// Binary logarithm of the start of the last bucket: 17.2 s.
 const END_OCTAVE: u32 = 34;
-/// Two to the power of this are the parts of an octave.
+/// Binary logarithm of the number of parts of an octave.
 const PARTS_LOG2: u32 = 3;
 const PARTS: usize = 1 << PARTS_LOG2;
 const OCTAVES: usize = (END_OCTAVE - FIRST_OCTAVE) as usize;
-/// What is shorter, the octaves, what is longer.
+/// Number of buckets: one for shorter times, the octaves, one for longer times.
 const BUCKETS: usize = 1 + OCTAVES * PARTS + 1;
 
-/// How many times fell into which bucket, and what they add up to in nanoseconds.
+/// Number of times in each bucket, and their sum in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Histogram {
     buckets: [u64; BUCKETS],
@@ -34,12 +34,12 @@ impl Histogram {
         self.sum = self.sum.wrapping_add(nanos);
     }
 
-    /// How many were counted.
+    /// Returns the number of times.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Nanoseconds of all together.
+    /// Returns the sum of all times in nanoseconds.
     pub(crate) fn sum(&self) -> u64 {
         self.sum
     }
@@ -51,7 +51,7 @@ impl Histogram {
         self.sum = self.sum.wrapping_add(more.sum);
     }
 
-    /// What came since `before`, an earlier state of the same histogram.
+    /// Returns the times since `before`, an earlier state of the same histogram.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (into, from) in since.buckets.iter_mut().zip(&before.buckets) {
@@ -61,8 +61,10 @@ impl Histogram {
         since
     }
 
-    /// The time that so many of a thousand do not exceed, in nanoseconds: the upper end of the bucket in
-    /// which the last of them lies, at most an eighth too long. Nothing where none were counted.
+    /// Returns the time in nanoseconds that `per_mille` of a thousand times do not exceed.
+    ///
+    /// The result is the upper end of the bucket of that time: at most 1/8 too long. It is `None`
+    /// for an empty histogram.
     pub(crate) fn quantile(&self, per_mille: u64) -> Option<u64> {
         let count = self.count();
         if count == 0 {
@@ -79,14 +81,17 @@ impl Histogram {
         None
     }
 
-    /// Each bucket's end in nanoseconds, and how many times are in it; the last has an end only for show.
+    /// Iterates over the end of each bucket in nanoseconds, and its count.
+    ///
+    /// The last bucket is unbounded, and its end is nominal.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let buckets = self.buckets.iter().enumerate();
         buckets.map(|(index, count)| (end_of(index).unwrap_or(2 << END_OCTAVE), *count))
     }
 
-    /// For each whole octave its end in nanoseconds, and how many times were shorter. What is longer than
-    /// the last end is in [`Self::count`] alone.
+    /// Iterates over the end of each octave in nanoseconds, and the number of shorter times.
+    ///
+    /// Times longer than the last end are only in [`Self::count`].
     pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut below = 0;
         self.buckets.iter().enumerate().filter_map(move |(index, bucket)| {
@@ -97,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// Which bucket a time belongs to.
+/// Returns the bucket of a time.
 #[inline]
 fn index_of(nanos: u64) -> usize {
     let octave = u64::BITS - 1 - (nanos | 1).leading_zeros();
@@ -107,12 +112,12 @@ fn index_of(nanos: u64) -> usize {
     if octave >= END_OCTAVE {
         return BUCKETS - 1;
     }
-    // The bits behind the first say in which part of its octave it is.
+    // The bits after the leading one select the part of the octave.
     let part = (nanos >> (octave - PARTS_LOG2)) & (PARTS as u64 - 1);
     1 + ((octave - FIRST_OCTAVE) as usize) * PARTS + usize::try_from(part).unwrap_or(0)
 }
 
-/// The first time beyond a bucket, in nanoseconds; the last bucket has no end.
+/// Returns the first time beyond a bucket in nanoseconds. The last bucket has no end.
 fn end_of(index: usize) -> Option<u64> {
     let Some(from_first) = index.checked_sub(1) else { return Some(1 << FIRST_OCTAVE) };
     if index >= BUCKETS - 1 {
@@ -135,7 +140,7 @@ mod tests {
             assert!(end > from, "bucket {index}");
             assert_eq!(index_of(from), index, "the first time of bucket {index}");
             assert_eq!(index_of(end - 1), index, "the last time of bucket {index}");
-            // No bucket but the first is wider than an eighth of what it holds.
+            // No bucket but the first is wider than 1/8 of its start.
             assert!(index == 0 || (end - from) * 8 <= from, "bucket {index}");
             from = end;
         }

@@ -1,4 +1,4 @@
-//! Commands by what they do, and by whom they are for.
+//! Counters of commands by class, host, subsystem and device.
 
 use nvmeof_nvmf::{DeviceId, IoKind, QueueInfo};
 use nvmeof_wire::status::StatusType;
@@ -6,12 +6,12 @@ use nvmeof_wire::{Nqn, Status};
 
 use super::histogram::Histogram;
 
-/// What a command does, as far as figures keep it apart.
+/// Class of a command in the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Read,
     Write,
-    /// Flush, compare, verify, write zeroes, deallocate; and every admin command.
+    /// Flush, compare, verify, write zeroes, deallocate, and every admin command.
     Other,
 }
 
@@ -36,7 +36,7 @@ impl Class {
     }
 }
 
-/// How a command failed, as far as figures keep it apart: its status code type (Base 3.3.3.2.1).
+/// Class of an error in the statistics: its status code type (Base 3.3.3.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorClass {
     Generic,
@@ -71,14 +71,14 @@ impl ErrorClass {
     }
 }
 
-/// Commands that were answered.
+/// Counters of commands that were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Commands, failed ones included, in the order of [`Class::ALL`].
     pub(crate) ops: [u64; 3],
-    /// Bytes that moved between host and target for those that did not fail, in the same order.
+    /// Bytes that successful commands moved between host and target, in the same order.
     pub(crate) bytes: [u64; 3],
-    /// Those that failed, in the order of [`ErrorClass::ALL`].
+    /// Failed commands, in the order of [`ErrorClass::ALL`].
     pub(crate) errors: [u64; 5],
 }
 
@@ -106,12 +106,12 @@ impl Tally {
     }
 }
 
-/// Who the commands of a [`Tally`] were for; the default is everybody there was no room for.
+/// Key of a [`Tally`]. The default is the shared entry for all further names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Whose {
-    /// Subsystem and host; nothing before the first Connect.
+    /// Subsystem and host, or `None` before the first Connect.
     pub(crate) names: Option<(Nqn, Nqn)>,
-    /// Nothing for admin commands, and for those that were refused before it was known.
+    /// Device, or `None` for admin commands and for commands refused before it was determined.
     pub(crate) device: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ impl Whose {
     }
 }
 
-/// Times of commands by what they do.
+/// Latencies of commands by class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Latencies([Histogram; 3]);
 
@@ -140,7 +140,7 @@ impl Latencies {
         self.0.iter_mut().zip(&more.0).for_each(|(into, from)| into.add(from));
     }
 
-    /// What came since `before`, an earlier state of the same.
+    /// Returns the latencies since `before`, an earlier state of the same.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         since.0.iter_mut().zip(&before.0).for_each(|(one, before)| *one = one.since(before));

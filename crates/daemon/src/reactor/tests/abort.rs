@@ -1,4 +1,4 @@
-//! Abort: what it ends, what it does not, and where it looks.
+//! Abort: the commands that it ends, those that it does not end, and the reactor that handles it.
 
 use nvmeof_nvmf::{Failure, QueueOwner};
 use nvmeof_wire::Status;
@@ -18,7 +18,7 @@ fn abort(admin: &Host, cid: u16, victim: u16) {
     admin.send(Abort { sqid: 1, cid: victim }.encode(cid), &[]);
 }
 
-/// Identifiers and results.
+/// Returns the command identifiers and the results.
 fn results(admin: &Host) -> Vec<(u16, u32)> {
     admin.take().iter().map(|answer| (answer.cqe.cid.get(), answer.cqe.dw0())).collect()
 }
@@ -57,7 +57,7 @@ fn a_command_that_waits_for_memory_is_aborted() {
 fn a_long_command_ends_behind_the_piece_that_is_on_the_device() {
     let mut rig = Rig::new(None);
     let (admin, host) = rig.connect_both();
-    // In its first piece, and in its third.
+    // One write for the first piece, and one for the third.
     for (cid, slba) in [(1, 0), (2, 2 * u64::from(PIECE))] {
         host.write_in_capsule(cid, slba, &pattern(9, 4 * KIB));
     }
@@ -126,7 +126,7 @@ fn others_commands_come_between_the_pieces() {
     let mut reads = 0;
     for turn in 0..10_000 {
         host.read(2, 0, BLOCK);
-        // A read is answered within a few turns, however much is left of the other.
+        // A read is answered within a few turns, however much is left of the other command.
         rig.turn_after(0);
         rig.turn_after(0);
         rig.turn_after(0);
@@ -151,7 +151,7 @@ fn an_abort_ends_with_its_admin_queue_and_the_command_goes_on() {
     rig.settle();
     abort(&admin, 50, 1);
     rig.settle();
-    // The association ends with its admin queue, and the Abort has nobody to answer to.
+    // The association ends with its admin queue, and no host is left for the answer to the Abort.
     admin.close();
     rig.settle();
     rig.faults.release();
@@ -176,7 +176,7 @@ fn a_queue_that_moved_is_found() {
     rig.settle();
     assert_eq!(results(&admin), [(50, 0)]);
     assert_eq!(host.statuses(), [(2, Failure::Aborted.status())]);
-    // Where it was there is another connection, or none.
+    // At its old place there is another connection, or none.
     rig.set_owner(before);
     abort(&admin, 51, 1);
     rig.settle();

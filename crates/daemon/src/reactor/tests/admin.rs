@@ -1,4 +1,4 @@
-//! Admin data and answers that a peer does not read.
+//! Admin data, and responses that a peer does not read.
 
 use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::log::{GetLogPage, Lid};
@@ -10,10 +10,10 @@ use super::peer::Peer;
 use super::rig::{Rig, SUBSYSTEM};
 
 const PAGE: u32 = 1 << 20;
-/// Pages that a peer asks for: as many as its queue has entries, but one.
+/// Log pages that a peer requests: one fewer than its queue has entries.
 const PAGES: u16 = 31;
 
-/// A command that waits for a buffer is plain bytes: it owns no memory, and takes few.
+/// A command that waits for a buffer is plain bytes: it owns no memory, and is small.
 const _: () = {
     const fn is_plain<T: Copy>() -> usize {
         size_of::<T>()
@@ -26,8 +26,9 @@ fn log_page(cid: u16, lid: Lid, length: u32) -> Sqe {
     GetLogPage::new(lid, length.into()).encode(cid).with_sgl(sgl)
 }
 
-/// A peer that has a discovery controller, asks for log pages of 1 MiB and leaves the answers where
-/// they are.
+/// Attaches a peer with a discovery controller that requests log pages of 1 MiB.
+///
+/// The peer does not read the responses.
 fn greedy(rig: &mut Rig, number: usize) -> Peer {
     let mut peer = rig.attach_tcp();
     let name = format!("nqn.2026-11.org.example:greedy{number}");
@@ -40,7 +41,7 @@ fn greedy(rig: &mut Rig, number: usize) -> Peer {
     peer
 }
 
-/// What a host gets for a command, whatever others do.
+/// Returns a host's result for a command, whatever other hosts do.
 fn answered(rig: &mut Rig, host: &mut Peer, sqe: Sqe) -> (Status, usize) {
     host.capsule(sqe, &[]);
     rig.until("an answer", |_| {
@@ -63,9 +64,9 @@ fn peers_that_do_not_read_hold_little_and_stop_nobody() {
     let mut peers: Vec<_> = (0..4).map(|number| greedy(&mut rig, number)).collect();
     let counts = rig.counts();
     assert_eq!(counts.requests, 4 * usize::from(PAGES), "all wait");
-    // Discovery controllers leave half of the reserve, which has two.
+    // Discovery controllers leave half of the reservation, which has two buffers.
     assert_eq!(counts.buffers - before, 1);
-    // Who has a permission gets large pages, and everyone gets small ones.
+    // A host with a permission gets large pages, and every peer gets small ones.
     let large = log_page(7, Lid::ERROR_INFORMATION, 64 << 10);
     assert_eq!(answered(&mut rig, &mut host, large), (Status::SUCCESS, 64 << 10));
     for length in [1024, 4096] {
@@ -76,12 +77,12 @@ fn peers_that_do_not_read_hold_little_and_stop_nobody() {
     let identify = Identify::new(Cns::CONTROLLER, 0).encode(8);
     let identify = identify.with_sgl(Sgl::Transport { length: 4096 });
     assert_eq!(answered(&mut rig, &mut discoverer, identify), (Status::SUCCESS, 4096));
-    // One that ends gives back what it held, and the next one has its turn.
+    // A peer that ends returns its buffer, and the next peer gets it.
     drop(peers.remove(0));
     rig.turns_now();
     rig.until("the end", |rig| rig.counts().requests == 3 * usize::from(PAGES));
     assert_eq!(rig.counts().buffers - before, 1);
-    // Those that read get all they asked for, in order.
+    // Peers that read get all pages that they requested, in order.
     rig.until("every page", |_| {
         peers.iter_mut().for_each(Peer::read);
         peers.iter().all(|peer| peer.responses.len() == usize::from(PAGES))

@@ -1,4 +1,4 @@
-//! A reactor and a device that answers late.
+//! A reactor and a device that completes late.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MS: u64 = 1_000_000;
 const READ: Duration = Duration::from_micros(1500);
 const WRITE: Duration = Duration::from_micros(100);
 
-/// Nanoseconds of a latency.
+/// Converts a latency to nanoseconds.
 fn nanos(latency: Duration) -> u64 {
     u64::try_from(latency.as_nanos()).unwrap()
 }
@@ -31,7 +31,7 @@ fn all_reads_of_a_queue_wait_together_and_come_at_their_time() {
         host.read(cid, 0, 4 * KIB);
     }
     rig.turns_now();
-    // One latency for all of them, not one each; and the reactor knows when to wake.
+    // All reads wait one latency together, not one each. The reactor has the time to wake up.
     assert_eq!((rig.with_device(), rig.due_in()), (31, Some(nanos(READ))));
     host.write_in_capsule(31, 8, &data);
     rig.turns_now();
@@ -113,7 +113,7 @@ fn a_host_that_leaves_before_its_late_commands_end_leaks_nothing() {
     let held = rig.counts().buffers;
     host.close();
     rig.settle();
-    // The device owns the buffers until it is done with them, late or not.
+    // The device owns the buffers until it completes, late or not.
     assert_eq!((rig.counts().buffers, rig.with_device()), (held, 4));
     rig.turn_after(2000 * MS);
     assert_eq!(rig.with_device(), 0);
@@ -139,15 +139,16 @@ fn a_device_is_closed_and_a_reactor_drained_when_the_last_late_command_has_ended
     rig.finish([host]);
 }
 
-/// Commands that were taken in for a device end there, however late they come to it: it may have been replaced by
-/// one of another size meanwhile, which the host need not know yet.
+/// Accepted commands for a device end there, however late they reach it.
+///
+/// Another device of another size may have replaced it by then, before the host has learned of it.
 #[test]
 fn a_device_waits_for_commands_that_have_not_come_to_it() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
     let host = rig.connect_io();
     let data = pattern(1, 64 * KIB);
     host.write_unoffered(1, 0, 64 * KIB);
-    // One whose turn has not come.
+    // A read that waits for admission.
     host.read(2, 0, 64 * KIB);
     rig.settle();
     assert_eq!((rig.with_device(), rig.counts().requests), (0, 2));
@@ -166,7 +167,7 @@ fn a_device_waits_for_commands_that_have_not_come_to_it() {
     rig.finish([host]);
 }
 
-/// A host that leaves takes along what the device waits for.
+/// The commands of a host that leaves no longer delay the removal of the device.
 #[test]
 fn a_device_waits_for_no_host_that_has_left() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
@@ -184,8 +185,9 @@ fn a_device_waits_for_no_host_that_has_left() {
     rig.finish([host]);
 }
 
-/// What has not come to a device that is gone would fail there, and must not keep it: a drive is opened anew only
-/// when the queues of the one before are closed.
+/// A command that has not reached a missing device would fail there, and must not keep it open.
+///
+/// A drive is reopened only after the queues of its predecessor are closed.
 #[test]
 fn a_device_that_is_gone_waits_for_nobody() {
     let mut rig = Rig::new(None);
@@ -215,6 +217,6 @@ fn a_reactor_that_ends_before_its_late_commands_gives_everything_back() {
     rig.close_all();
     let counts = rig.counts();
     assert_eq!((counts.permits, counts.waiting, counts.requests), (0, 0, 0));
-    // Their buffers are the device's until its queue is closed.
+    // The device owns their buffers until its queue is closed.
     assert_eq!((counts.buffers, rig.with_device()), (4, 4));
 }

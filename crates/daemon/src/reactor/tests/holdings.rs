@@ -1,18 +1,18 @@
-//! Hosts that get nowhere, and those beside them.
+//! Hosts without progress, and the other hosts on the same reactor.
 
 use nvmeof_wire::Status;
 
 use super::rig::{Host, Rig, pattern};
 
 const KIB: u32 = 1024;
-/// Bytes of what the greedy write, and commands on each queue.
+/// Bytes of each write of the greedy host, and commands on each queue.
 const LEN: u32 = 64 * KIB;
 const DEPTH: u16 = 31;
 const MILLISECOND: u64 = 1_000_000;
-/// How long commands wait before permits are taken back, at most.
+/// Maximum time for which commands wait before the reactor reclaims permits.
 const PATIENCE: u64 = 11 * MILLISECOND;
 
-/// Asks to write much on every queue, and sends nothing of it.
+/// Sends many writes on every queue, without their data.
 fn ask_to_write(hosts: &[Host]) {
     for (nth, host) in (0..).zip(hosts) {
         for cid in 0..DEPTH {
@@ -25,7 +25,7 @@ fn place(nth: u64, cid: u16) -> u64 {
     (nth * u64::from(DEPTH) + u64::from(cid)) * u64::from(LEN / 512)
 }
 
-/// Sends all of it after all, and everything is written.
+/// Offers the data of all writes, and checks that they complete.
 fn write_all(rig: &mut Rig, hosts: &[Host]) {
     for host in hosts {
         for cid in 0..DEPTH {
@@ -54,7 +54,7 @@ fn permits_come_back_from_a_host_that_sends_no_data() {
     rig.turn_after(PATIENCE);
     rig.turns_now();
     assert_eq!(honest[0].statuses(), [(1, Status::SUCCESS)]);
-    // From now on the greedy have none, and are granted none.
+    // From now on the greedy host holds no permits, and is granted none.
     for cid in 2..20 {
         honest[0].read(cid, 0, 4 * KIB);
         rig.turns_now();
@@ -64,7 +64,7 @@ fn permits_come_back_from_a_host_that_sends_no_data() {
     rig.finish(greedy.into_iter().chain(honest));
 }
 
-/// Nobody waits, so nothing is taken from anybody: permits stay where they are for as long as it takes.
+/// While no command waits, the reactor reclaims no permits, however long they are held.
 #[test]
 fn permits_stay_while_nobody_waits() {
     let mut rig = Rig::new(Some(1 << 20));
@@ -85,7 +85,7 @@ fn several_hosts_share_the_memory_and_one_leaves_an_eighth_of_it() {
         let honest = (!alone).then(|| rig.connect_named("nqn.2026-11.org.example:honest", 1));
         ask_to_write(&hosts);
         rig.turns(4);
-        // Half of the 4 MiB there are, or all but an eighth.
+        // Half of the 4 MiB, or all but 1/8.
         assert_eq!(rig.counts().buffers, if alone { 56 } else { 32 });
         if let Some(honest) = &honest {
             let data = pattern(9, 512 * KIB);
@@ -99,7 +99,9 @@ fn several_hosts_share_the_memory_and_one_leaves_an_eighth_of_it() {
     }
 }
 
-/// Under many names they take all memory; what a connection has for itself is still its own.
+/// Under many names, greedy hosts take all memory.
+///
+/// A connection keeps its own buffer.
 #[test]
 fn a_small_command_goes_on_when_all_memory_is_held() {
     let mut rig = Rig::new(None);
@@ -112,7 +114,7 @@ fn a_small_command_goes_on_when_all_memory_is_held() {
         hosts.extend(greedy);
     }
     let honest = rig.connect_named("nqn.2026-11.org.example:honest", 1);
-    // Several: each in its turn.
+    // Several commands, one after the other.
     for cid in 0..5 {
         honest[0].write_pulled(cid, u64::from(cid) * 8, &pattern(cid.into(), 4 * KIB));
     }
@@ -141,7 +143,7 @@ fn deferred_commands_end_with_their_connection() {
     rig.finish(greedy.into_iter().chain(honest));
 }
 
-/// What the target does not hear while it stands still is not held against its hosts.
+/// A stall of the target does not count against hosts that it could not receive from.
 #[test]
 fn a_pause_of_the_target_moves_deadlines() {
     for pause in [0, 40_000] {

@@ -1,4 +1,6 @@
-//! Devices come and go under hosts that stay: what a connection has for a device ends with it.
+//! Devices that are added and removed while hosts stay connected.
+//!
+//! A connection's flow to a device ends with the device.
 
 use nvmeof_nvmf::Failure;
 use nvmeof_wire::Status;
@@ -7,10 +9,10 @@ use super::KIB;
 use super::rig::{BLOCKS, Host, Rig, pattern};
 use crate::reactor::stats::{Report, Tally};
 
-/// Blocks of the devices that take the place of the first, in turn.
+/// Blocks of the devices that replace the first one, in turn.
 const SIZES: [u64; 2] = [BLOCKS / 2, BLOCKS];
 
-/// What was done, in all.
+/// Returns the counters of all commands.
 fn done(report: &Report) -> Tally {
     let live = report.tallies.iter().map(|(_, tally)| tally);
     let mut sum = report.closed;
@@ -24,7 +26,7 @@ fn a_host_that_stays_has_a_lane_for_the_device_there_is_however_many_there_were(
         let mut rig = Rig::new(budget);
         let hosts = [rig.connect_io(), rig.connect_io()];
         for round in 0..500 {
-            // More than the budget lets start.
+            // More than the budget admits.
             for cid in 0..3 {
                 hosts.iter().for_each(|host| host.read(cid, 0, 32 * KIB));
             }
@@ -50,8 +52,10 @@ fn a_host_that_stays_has_a_lane_for_the_device_there_is_however_many_there_were(
     }
 }
 
-/// A host with a read out whose device is closed while what it read is still being sent: what is sent over the loopback
-/// goes in order, and a write for the next device, whose data the host keeps back, is before it.
+/// Connects a host with a read whose device is closed while the read data is still being sent.
+///
+/// The loopback sends in order. A write for the next device, whose data the host withholds, is
+/// before the read.
 fn read_of_a_closed_device(rig: &mut Rig, data: &[u8]) -> Host {
     let host = rig.connect_io();
     host.write_in_capsule(1, 0, data);
@@ -71,7 +75,7 @@ fn read_of_a_closed_device(rig: &mut Rig, data: &[u8]) -> Host {
     host
 }
 
-/// The permit goes back to the flow that it was granted to, and only then the lane ends.
+/// The permit returns to the flow that it was granted to, and only then the flow ends.
 #[test]
 fn a_lane_stays_until_what_its_device_read_has_been_sent() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
@@ -90,7 +94,7 @@ fn a_lane_stays_until_what_its_device_read_has_been_sent() {
     assert_eq!((counts.requests, counts.permits, counts.buffers), (0, 0, 0));
     assert_eq!(rig.lanes(), (1, 1));
 
-    // The recorder hears of the flow once more; what was done stays in the sums.
+    // The recorder gets the flow once more. The sums keep its counters.
     let report = rig.report(true);
     let flows: Vec<_> =
         report.flows.iter().map(|flow| (flow.device.0, flow.ended, flow.figures.over)).collect();
@@ -100,8 +104,9 @@ fn a_lane_stays_until_what_its_device_read_has_been_sent() {
     rig.finish([host]);
 }
 
-/// The connection ends instead, by its host or from here: no permit is lost, and nothing is kept for a device that is
-/// closed but sums over all.
+/// The connection ends instead, by its host or by the target.
+///
+/// No permit is lost. Only the sums keep counters of a closed device.
 #[test]
 fn a_connection_that_ends_takes_the_lane_of_a_closed_device_along() {
     for by_host in [true, false] {
@@ -117,14 +122,15 @@ fn a_connection_that_ends_takes_the_lane_of_a_closed_device_along() {
         assert_eq!((rig.counts().permits, rig.lanes()), (0, (0, 0)));
         let report = rig.report(false);
         assert!(report.past.keys().all(|whose| whose.device != Some(0)), "{:?}", report.past);
-        // What is given back by a host that leaves counts as sent.
+        // Data that a leaving host's fabric returns counts as sent.
         assert_eq!(report.closed.ops, [u64::from(by_host), 1, 0]);
         rig.finish([]);
     }
 }
 
-/// A device that is gone is closed at once, while commands wait for it and more come: its namespace is served errors
-/// until another takes its place.
+/// A missing device is closed immediately, while commands wait for it and more arrive.
+///
+/// Commands for its namespace fail until another device replaces it.
 #[test]
 fn a_lane_of_a_device_that_is_gone_ends_when_its_place_is_taken() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));

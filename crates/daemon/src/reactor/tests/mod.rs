@@ -1,5 +1,7 @@
-//! A whole reactor in virtual time: hosts on the loopback fabric, a device that fails, holds and
-//! rejects on demand. Every case ends with the counts at zero: nothing may leak on any path.
+//! A whole reactor in virtual time, with hosts on the loopback fabric.
+//!
+//! Its device fails, holds and rejects on demand. Every case ends with the counts at zero: no path
+//! may leak.
 
 mod abort;
 mod admin;
@@ -67,7 +69,9 @@ fn compare_tells_equal_from_different_data() {
     rig.finish([host]);
 }
 
-/// The data of a Connect has a buffer of the connection's own: hosts that never send theirs keep nobody out.
+/// The data of a Connect uses the connection's own buffer.
+///
+/// Hosts that never send this data block no other host.
 #[test]
 fn hosts_that_keep_their_connect_data_back_keep_nobody_out() {
     let mut rig = Rig::new(None);
@@ -84,7 +88,9 @@ fn hosts_that_keep_their_connect_data_back_keep_nobody_out() {
     rig.finish(slow.into_iter().map(|(host, _)| host).chain([quick]));
 }
 
-/// What is wrong with a data pointer is told of a command that moves data; others do not look at theirs.
+/// An invalid data pointer fails a command that moves data.
+///
+/// Other commands ignore their data pointers.
 #[test]
 fn a_bad_data_pointer_fails_what_moves_data() {
     let mut rig = Rig::new(None);
@@ -183,7 +189,7 @@ fn a_host_that_leaves_while_its_device_works_leaks_nothing() {
     assert_eq!((held.requests, held.permits), (5, 5));
     host.close();
     rig.settle();
-    // The device still writes to the buffers, so they must not have gone back.
+    // The device still writes to the buffers, so they must not have returned to the pool.
     assert_eq!(rig.counts().buffers, held.buffers);
     rig.turn_after(10_000_000_000);
     rig.settle();
@@ -191,7 +197,7 @@ fn a_host_that_leaves_while_its_device_works_leaks_nothing() {
     rig.finish([host]);
 }
 
-/// What a device has not begun for a host that leaves it never does.
+/// A device never starts an operation that it had not started when the host left.
 #[test]
 fn a_host_that_leaves_takes_along_what_its_device_has_not_begun() {
     let mut rig = Rig::new(None);
@@ -253,7 +259,8 @@ fn commands_without_data_and_new_hosts_do_not_wait_behind_data() {
         host.read(cid, 0, 64 * KIB);
     }
     rig.settle();
-    // The budget is out and the device is stuck; a host can connect and ask all the same.
+    // The budget is exhausted and the device is stuck, but a host can still connect and send
+    // commands.
     let other = rig.connect_io();
     other.flush(1);
     rig.settle();
@@ -326,8 +333,10 @@ fn an_empty_pool_delays_commands_and_loses_none() {
     rig.finish([host]);
 }
 
-/// Memory comes in two chunks here, each for buffers of one size. Small reads of two sizes, of each of which one is always
-/// out, keep both: a larger one gets its buffer all the same, since none of those that come later passes it.
+/// No later command passes a command that finds no buffer of its size.
+///
+/// Memory comes in two chunks here, each for buffers of one size. Small reads of two sizes, of each
+/// of which one is always in flight, keep both. A larger read still gets its buffer.
 #[test]
 fn a_command_that_finds_no_buffer_of_its_size_is_passed_by_none() {
     let mut rig = Rig::new(None);
@@ -337,7 +346,7 @@ fn a_command_that_finds_no_buffer_of_its_size_is_passed_by_none() {
     let (large, mut out, mut answered) = (9, HashSet::new(), Vec::new());
     for turn in 0..400 {
         for (cid, len) in small {
-            // Two of each size, one after the other from the start on.
+            // Two reads of each size, with a staggered start.
             if turn >= 3 * usize::from(cid) && out.insert(cid) {
                 host.read(cid, 0, len);
             }
@@ -359,7 +368,9 @@ fn a_command_that_finds_no_buffer_of_its_size_is_passed_by_none() {
     rig.finish([host]);
 }
 
-/// But where what keeps both hangs in a device, small ones go on after a second, one that waited behind it first.
+/// If the commands that hold all memory hang at a device, small commands proceed after a second.
+///
+/// A small command that waited behind the large one is first.
 #[test]
 fn what_hangs_with_all_of_the_memory_is_passed() {
     let mut rig = Rig::new(None);
@@ -370,7 +381,7 @@ fn what_hangs_with_all_of_the_memory_is_passed() {
     rig.turns_now();
     rig.slow(Duration::ZERO, Duration::ZERO);
     host.read(3, 0, 64 * KIB);
-    // More than its connection has for itself.
+    // More than the connection's own buffer holds.
     host.read(4, 0, 8 * KIB);
     rig.turns_now();
     assert_eq!(rig.with_device(), 2);
@@ -386,7 +397,7 @@ fn what_hangs_with_all_of_the_memory_is_passed() {
     rig.finish([host]);
 }
 
-/// What waits for a buffer of a host that leaves is gone with it, also behind others.
+/// A leaving host's commands that wait for a buffer end with it, also behind other commands.
 #[test]
 fn a_host_that_leaves_waits_for_no_buffer() {
     let mut rig = Rig::new(None);
@@ -403,7 +414,7 @@ fn a_host_that_leaves_waits_for_no_buffer() {
     assert_eq!(rig.counts().requests, 6);
     leaves.close();
     rig.turns_now();
-    // The fourth is deferred: its host leaves an eighth of the memory.
+    // The fourth is deferred: its host leaves 1/8 of the memory.
     assert_eq!((rig.counts().requests, rig.counts().permits), (5, 4));
     rig.slow(Duration::ZERO, Duration::ZERO);
     rig.turn_after(100_000_000_000);
@@ -412,7 +423,9 @@ fn a_host_that_leaves_waits_for_no_buffer() {
     rig.finish([stays]);
 }
 
-/// Each needs two buffers, and the memory is for four: with one each they would wait for each other.
+/// Each compare needs two buffers, and the memory has room for four.
+///
+/// With one buffer each they would wait for each other.
 #[test]
 fn compares_do_not_hold_buffers_while_they_wait_for_others() {
     let mut rig = Rig::new(None);
@@ -428,7 +441,9 @@ fn compares_do_not_hold_buffers_while_they_wait_for_others() {
     rig.finish([host]);
 }
 
-/// Two buffers of 2 MiB take all of the memory, and another host's read has some of it: who waits for two may wait for ever.
+/// Two buffers of 2 MiB take all memory, and another host's read holds some of it.
+///
+/// A command that needs two may therefore wait forever.
 #[test]
 fn a_compare_that_may_never_have_two_buffers_is_to_be_tried_again() {
     let mut rig = Rig::with_transfers_of(2 << 20);
@@ -477,7 +492,7 @@ fn a_connection_moves_when_it_is_idle_and_goes_on() {
     host.read(1, 0, 4 * KIB);
     rig.settle();
     rig.move_one();
-    // It drains first; what comes meanwhile waits.
+    // The connection drains first. Commands that arrive during the drain wait.
     host.read(2, 0, 4 * KIB);
     rig.settle();
     assert!(host.statuses().is_empty());

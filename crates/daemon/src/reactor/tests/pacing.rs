@@ -1,5 +1,6 @@
-//! The policy changes while commands wait and while they are in flight: none is lost, none waits for
-//! ever, and every permit goes back to whoever granted it.
+//! Changes of the policy while commands wait and while they are in flight.
+//!
+//! No command is lost or waits forever. Every permit returns to the policy that granted it.
 
 use nvmeof_pacing::{
     Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, TokenBucketConfig,
@@ -13,7 +14,7 @@ const KIB: u32 = 1024;
 const LEN: u32 = 64 * KIB;
 const APART: u64 = 128;
 
-/// Every policy, tight enough that commands wait.
+/// Every policy, with limits so tight that commands wait.
 fn policies() -> Vec<PolicyConfig> {
     let pool = Some(PrototypePool { buffers: 3, cache: 1 });
     let pacer = Some(PrototypePacer {
@@ -36,7 +37,7 @@ fn policies() -> Vec<PolicyConfig> {
     ]
 }
 
-/// Writes the whole depth of a queue, and reads it back, each while the policy changes.
+/// Writes at the full depth of a queue while the policy changes.
 fn write_and_read(rig: &mut Rig, host: &Host, seed: u64, to: &PolicyConfig) {
     rig.faults.hold();
     for cid in 0..31 {
@@ -86,7 +87,7 @@ fn the_policy_changes_from_each_to_each_under_load() {
     }
 }
 
-/// Policies that come and go faster than commands end: permits of many of them are out at once.
+/// Policies change faster than commands end, so permits of many policies are in flight together.
 #[test]
 fn permits_of_many_policies_are_out_at_once() {
     let policies = policies();

@@ -1,4 +1,4 @@
-//! A peer on a TCP connection that may leave its answers where they are.
+//! A peer on a TCP connection that may leave its responses unread.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe};
 
 use super::rig::{CC_ENABLE, Rig};
 
-/// The peer's end.
+/// The peer's end of the connection.
 pub(super) struct Peer {
     stream: TcpStream,
     to_send: Vec<u8>,
@@ -27,12 +27,12 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Both ends of a connection.
+    /// Creates both ends of a connection.
     pub(super) fn connect() -> (Self, Box<dyn ParkedQueue>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        // So that few answers are in the sockets.
+        // Small buffers, so that few responses fit into the sockets.
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 16 << 10).unwrap();
         let (target, _) = listener.accept().unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&target, 16 << 10).unwrap();
@@ -47,7 +47,7 @@ impl Peer {
         (peer, accepted(target, TcpParams::default()))
     }
 
-    /// Introduces itself and gets a controller that is enabled.
+    /// Connects and enables a controller.
     pub(super) fn enable(&mut self, rig: &mut Rig, subsystem: &str, name: &str, entries: u16) {
         let hello = IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 };
         self.to_send.extend(ICReq::new(hello).as_bytes());
@@ -85,7 +85,7 @@ impl Peer {
         self.to_send.extend(data);
     }
 
-    /// Writes what the socket takes; whether that is all.
+    /// Writes until the socket is full. Returns true if nothing is left to write.
     pub(super) fn write(&mut self) -> bool {
         while !self.to_send.is_empty() {
             match self.stream.write(&self.to_send) {
@@ -100,7 +100,7 @@ impl Peer {
         true
     }
 
-    /// Reads what there is.
+    /// Reads all that has arrived.
     pub(super) fn read(&mut self) {
         let mut chunk = [0; 64 << 10];
         loop {

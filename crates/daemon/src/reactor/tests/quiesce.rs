@@ -1,4 +1,4 @@
-//! Nobody is told that something has ended while a command of it is with a device.
+//! The reactor reports nothing as ended while a command of it is at a device.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use super::super::mailbox::Message;
 use super::KIB;
 use super::rig::{CC_ENABLE, Host, Rig, SUBSYSTEM, pattern};
 
-/// What the device takes for a write.
+/// Latency of the device for a write.
 const LATENCY: Duration = Duration::from_secs(1);
 const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
 const CC_SHUTDOWN: u64 = CC_ENABLE | 1 << 14;
 
-/// A host with a write that is with its device.
+/// Connects a host with a write that is at its device.
 fn writing(rig: &mut Rig) -> (Host, Host) {
     let (admin, io) = rig.connect_both();
     rig.slow(Duration::ZERO, LATENCY);
@@ -30,14 +30,14 @@ fn writing(rig: &mut Rig) -> (Host, Host) {
     (admin, io)
 }
 
-/// The device is done with what it has.
+/// Lets the device complete all its operations.
 fn let_the_device_finish(rig: &mut Rig) {
     rig.turn_after(u64::try_from(LATENCY.as_nanos()).unwrap());
     rig.turns_now();
     assert_eq!(rig.with_device(), 0);
 }
 
-/// The Connect waits until the bound of the devices and the reactors' 2 s have passed.
+/// Lets the quiesce bound of the devices and the reactors' 2 s pass, after which the Connect ends.
 fn wait_as_long_as_devices_take(rig: &mut Rig, connecting: &Host) {
     rig.turn_after(11_000_000_000);
     rig.turns_now();
@@ -96,13 +96,15 @@ fn a_host_is_let_in_again_when_the_commands_it_left_are_over() {
     rig.finish([again, others]);
 }
 
-/// A host that cuts its connections and comes back at once: the target has not seen yet that they are cut.
+/// A host that cuts its connections and reconnects immediately.
+///
+/// The target has not detected yet that they are cut.
 #[test]
 fn a_host_that_comes_back_before_its_end_was_seen_waits_for_what_it_left() {
     let mut rig = Rig::new(None);
     let (admin, io) = rig.connect_both();
     rig.slow(Duration::ZERO, LATENCY);
-    // Neither of these has been read.
+    // The reactor has read neither of these.
     io.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
     let again = rig.ask_again(HOST);
     assert_eq!((rig.with_device(), again.outstanding()), (1, 1), "it waits");
@@ -112,7 +114,9 @@ fn a_host_that_comes_back_before_its_end_was_seen_waits_for_what_it_left() {
     rig.finish([admin, io, again]);
 }
 
-/// Another path of a host whose first one hangs is not refused: nobody knows that the first is lost.
+/// The target admits another path of a host whose first path hangs.
+///
+/// It cannot determine that the first path is lost.
 #[test]
 fn another_path_waits_no_longer_than_devices_may_take() {
     let mut rig = Rig::new(None);
@@ -160,7 +164,7 @@ fn a_disconnect_is_answered_when_the_commands_of_its_queue_are_over() {
     rig.finish([admin, io]);
 }
 
-/// A barrier for the namespace as if it had this device.
+/// Sends a barrier for the namespace as if it had this device.
 fn barrier(rig: &mut Rig, device: DeviceId, is_removed: bool) -> oneshot::Receiver<()> {
     let subnqn = SUBSYSTEM.parse().unwrap();
     let namespaces = [RetiredNamespace { subnqn, nsid: 1, device, is_removed }].into();
@@ -175,7 +179,7 @@ fn commands_for_a_namespace_that_is_gone_reach_no_device_any_more() {
     let mut rig = Rig::new(Some(4 << 10));
     let (admin, io) = rig.connect_both();
     rig.slow(Duration::ZERO, LATENCY);
-    // One waits for its host, and holds the budget; the other for its turn.
+    // One write waits for its host and holds the budget. The other waits for admission.
     io.write_unoffered(1, 0, 4 * KIB);
     rig.turns_now();
     io.write_pulled(2, 8, &pattern(2, 4 * KIB));
@@ -221,7 +225,7 @@ fn whoever_ends_a_connection_or_removes_a_namespace_can_wait_for_its_commands() 
     rig.tell(Message::Dismiss { id, reply });
     let quiesce = dismissed.try_recv().unwrap().expect("it was here").expect("it was connected");
     assert!(!quiesce.is_quiet() && settled.try_recv().is_err());
-    // What comes later is not waited for.
+    // Commands that arrive later do not delay the barrier.
     let later = rig.connect_io();
     rig.turn_after(1);
     later.write_in_capsule(1, 8, &pattern(1, 4 * KIB));
@@ -247,7 +251,7 @@ fn a_cache_is_off_when_what_was_written_is_flushed() {
     assert_eq!((admin.outstanding(), rig.with_device()), (1, 1));
     let_the_device_finish(&mut rig);
     assert_eq!(admin.statuses(), [(5, Status::SUCCESS)]);
-    // One that cannot be flushed is told.
+    // A failed flush is reported.
     admin.send(Sqe::admin(AdminOpcode::SET_FEATURES, 6, 0).with_cdw10([fid, 1]), &[]);
     rig.turns_now();
     assert_eq!(admin.statuses(), [(6, Status::SUCCESS)]);
@@ -260,7 +264,9 @@ fn a_cache_is_off_when_what_was_written_is_flushed() {
     rig.finish([admin, io]);
 }
 
-/// Two hosts write to a device, which then fails a flush: nobody's next flush vouches for what may be lost.
+/// Two hosts write to a device, which then fails a flush.
+///
+/// Every host gets one flush error for the writes that may be lost.
 #[test]
 fn everybody_who_uses_a_device_hears_once_of_a_flush_that_failed() {
     let mut rig = Rig::new(None);
@@ -282,7 +288,7 @@ fn everybody_who_uses_a_device_hears_once_of_a_flush_that_failed() {
     two.flush(4);
     rig.turns(4);
     assert_eq!(two.statuses(), [(4, Status::SUCCESS)]);
-    // Who comes later has lost nothing.
+    // A host that connects later has lost nothing.
     let three = rig.connect_io();
     three.write_in_capsule(1, 0, &pattern(1, 4 * KIB));
     rig.turns(4);

@@ -1,4 +1,4 @@
-//! One reactor without a thread or a clock, and hosts that speak raw commands to it.
+//! A test rig: one reactor without a thread or a clock, and hosts that send raw commands to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -37,19 +37,19 @@ use crate::tenants::{Tenants, host_rules};
 
 /// Bytes of a logical block.
 pub(super) const BLOCK: u32 = 512;
-/// Blocks of the device, as long as no other takes its place.
+/// Blocks of the device, until another one replaces it.
 pub(super) const BLOCKS: u64 = 1 << 17;
 
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.nvmeof-tgt:test";
 const HOST: &str = "nqn.2026-11.io.nvmeof-tgt:host";
 const PORT: PortId = PortId(1);
-/// Enough turns for anything that can happen without time passing.
+/// Enough turns for all that can happen without time passing.
 const MANY_TURNS: usize = 64;
-/// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
+/// Value that Linux writes to CC: IOCQES 4, IOSQES 6, EN.
 pub(super) const CC_ENABLE: u64 = 0x0046_0001;
 
 thread_local! {
-    /// The devices' clock, which is the rig's.
+    /// Clock of the devices, with the time of the rig.
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -59,29 +59,31 @@ pub(super) struct Rig {
     sender: Sender,
     now: u64,
     rng: u64,
-    /// HOSTID of those who connect: one of their own each, so that none waits for the commands of another.
+    /// HOSTID of the next host.
+    ///
+    /// Each host has its own, so that none waits for the commands of another.
     host_id: [u8; 16],
-    /// What the namespace stands on.
+    /// Device of the namespace.
     device: DeviceId,
     pub(super) faults: Arc<FaultControl>,
-    /// On top of the faults; adds nothing until told to.
+    /// Layered over the faults. It adds no delay until a test sets one.
     pub(super) delay: Arc<DelayDevice>,
-    /// What another reactor, number 1, is told.
+    /// Mailbox of another reactor, with index 1.
     pub(super) other: Mailbox,
 }
 
 impl Rig {
-    /// With a budget of so many bytes in flight, or without pacing.
+    /// Creates a rig with a budget in bytes in flight, or without pacing.
     pub(super) fn new(budget: Option<u64>) -> Self {
         Self::build(budget, 1, 1 << 20, 1)
     }
 
-    /// The same beside another reactor, which does nothing but hear.
+    /// Creates the same rig with another reactor, which only receives messages.
     pub(super) fn beside_another(budget: Option<u64>) -> Self {
         Self::build(budget, 1, 1 << 20, 2)
     }
 
-    /// Without pacing, with a largest transfer of so many bytes.
+    /// Creates a rig without pacing, with this maximum transfer size.
     pub(super) fn with_transfers_of(bytes: usize) -> Self {
         Self::build(None, 1, bytes, 1)
     }
@@ -162,7 +164,7 @@ impl Rig {
         answer.try_recv().unwrap().unwrap();
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     pub(super) fn random(&mut self, bound: usize) -> usize {
         self.rng ^= self.rng << 13;
         self.rng ^= self.rng >> 7;
@@ -176,14 +178,16 @@ impl Rig {
         }
     }
 
-    /// One turn so many nanoseconds later.
+    /// Runs one turn after this time.
     pub(super) fn turn_after(&mut self, nanos: u64) {
         self.now += nanos;
         NOW.set(self.now);
         self.reactor.turn(self.now);
     }
 
-    /// Turns without time passing, until `done`; no code that works needs nearly as many.
+    /// Runs turns without time passing until `done`.
+    ///
+    /// Correct code never needs nearly as many turns as the limit.
     pub(super) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for turn in 0..200_000u32 {
             if done(self) {
@@ -197,22 +201,22 @@ impl Rig {
         panic!("no {what}");
     }
 
-    /// Turns without time passing, until nothing more happens.
+    /// Runs turns without time passing until nothing more can happen.
     pub(super) fn turns_now(&mut self) {
         (0..MANY_TURNS).for_each(|_| self.turn_after(0));
     }
 
-    /// Nanoseconds until the reactor would wake by itself.
+    /// Returns the nanoseconds until the reactor would wake up without an event.
     pub(super) fn due_in(&self) -> Option<u64> {
         self.reactor.next_due().map(|at| at - self.now)
     }
 
-    /// Goes on with the time that it is.
+    /// Runs a turn at the current real time.
     pub(super) fn join_real_time(&mut self) {
         self.turn_after(clock::now() - self.now);
     }
 
-    /// Sleeps as a reactor does until something wakes it; fails if nothing does.
+    /// Sleeps as a reactor does until an event wakes it. Fails if none does.
     pub(super) fn sleep(&mut self) {
         self.reactor.next_tick = u64::MAX;
         let (sender, (over, guard)) = (self.sender.clone(), mpsc::channel::<()>());
@@ -227,17 +231,17 @@ impl Rig {
         guard.join().unwrap();
     }
 
-    /// Makes the device slower by so much for reads and for all else.
+    /// Sets the latency of the device for reads and for all other operations.
     pub(super) fn slow(&self, read: Duration, write: Duration) {
         self.delay.set_latency(Latency { read, write, ..Latency::default() });
     }
 
-    /// Operations with the device.
+    /// Returns the number of operations at the device.
     pub(super) fn with_device(&self) -> usize {
         self.reactor.devices.in_flight()
     }
 
-    /// Has the reactor close its device.
+    /// Makes the reactor close its device.
     pub(super) fn remove_device(&mut self) -> oneshot::Receiver<()> {
         self.close_device(self.device)
     }
@@ -248,8 +252,9 @@ impl Rig {
         answer
     }
 
-    /// Puts an empty device of so many blocks in the place of the one there is, as a change of the config does, and
-    /// has the reactor close that.
+    /// Replaces the device by an empty one of `blocks` blocks, as a change of the config does.
+    ///
+    /// The reactor closes the old device.
     pub(super) fn replace_device(&mut self, blocks: u64) -> oneshot::Receiver<()> {
         let old = self.device;
         self.device = DeviceId(old.0 + 1);
@@ -261,7 +266,7 @@ impl Rig {
         answer
     }
 
-    /// Lanes of all connections, and flows of the pacer.
+    /// Returns the number of flows of all connections, and of flows of the pacer.
     pub(super) fn lanes(&self) -> (usize, usize) {
         let lanes = self.reactor.connections.iter().map(|(_, one)| one.lanes.len()).sum();
         (lanes, self.reactor.pacer.flows())
@@ -269,7 +274,7 @@ impl Rig {
 
     pub(super) fn settle(&mut self) {
         self.turns(MANY_TURNS);
-        self.now += 200_000_000; // The timers' tick.
+        self.now += 200_000_000; // The tick of the timers.
         self.turns(MANY_TURNS);
     }
 
@@ -280,7 +285,7 @@ impl Rig {
         answer.try_recv().unwrap()
     }
 
-    /// Has the reactor admit by another policy; commands of up to 1 MiB.
+    /// Replaces the admission policy of the reactor, for commands of up to 1 MiB.
     pub(super) fn set_policy(&mut self, policy: &PolicyConfig) {
         let (reply, mut answer) = oneshot::channel();
         self.sender.send(Message::Pacing { parts: Box::new(parts(policy, 1 << 20)), reply });
@@ -288,7 +293,7 @@ impl Rig {
         answer.try_recv().unwrap().unwrap();
     }
 
-    /// What the reactor says of its next turn.
+    /// Returns the reactor's report of its next turn.
     pub(super) fn report(&mut self, recorder: bool) -> Report {
         let (reply, mut answer) = oneshot::channel();
         self.sender.send(Message::Report(Ask { reply, recorder }));
@@ -296,13 +301,13 @@ impl Rig {
         answer.try_recv().unwrap()
     }
 
-    /// Tells the reactor about tracing.
+    /// Sends a control message for tracing.
     pub(super) fn trace(&mut self, order: TraceOrder) {
         self.sender.send(Message::Trace(order));
         self.turn_after(0);
     }
 
-    /// The commands it has followed.
+    /// Reads the traces of the reactor.
     pub(super) fn lives(&mut self) -> Lives {
         let (reply, mut answer) = oneshot::channel();
         self.trace(TraceOrder::Read(reply));
@@ -315,7 +320,7 @@ impl Rig {
         answer
     }
 
-    /// Has the reactor hand one I/O connection over, to itself.
+    /// Makes the reactor move one I/O connection, to itself.
     pub(super) fn move_one(&mut self) {
         self.sender.send(Message::MoveOne { to: 0 });
     }
@@ -329,21 +334,21 @@ impl Rig {
         self.sender.send(message);
     }
 
-    /// The connection of the I/O queue there is, as all reactors know it, and its controller.
+    /// Returns the identity of the one I/O connection for all reactors, and its controller.
     pub(super) fn io_connection(&self) -> (QueueOwner, ControllerKey) {
         let mut all = self.reactor.connections.iter();
         let (key, connection) = all.find(|(_, one)| one.is_io()).expect("an I/O queue");
         (self.reactor.owner(key), connection.info.as_ref().unwrap().controller)
     }
 
-    /// Has Aborts of the I/O queue's commands go to this place.
+    /// Routes Aborts of the I/O queue's commands to this owner.
     pub(super) fn set_owner(&self, owner: QueueOwner) {
         let mut all = self.reactor.connections.iter();
         let (_, connection) = all.find(|(_, one)| one.is_io()).expect("an I/O queue");
         connection.queue.set_owner(owner);
     }
 
-    /// A peer on a TCP connection, before its handshake.
+    /// Attaches a peer on a TCP connection, before its handshake.
     pub(super) fn attach_tcp(&mut self) -> Peer {
         let (peer, parked) = Peer::connect();
         let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
@@ -353,7 +358,7 @@ impl Rig {
         peer
     }
 
-    /// A host with an admin queue and one I/O queue.
+    /// Connects a host with an admin queue and one I/O queue.
     pub(super) fn connect_both(&mut self) -> (Host, Host) {
         self.fresh_host();
         let admin = self.attach();
@@ -366,7 +371,7 @@ impl Rig {
         (admin, io)
     }
 
-    /// As [`Self::connect_both`]; the I/O queue keeps its admin queue alive.
+    /// Connects as [`Self::connect_both`] does. The I/O queue keeps its admin queue open.
     pub(super) fn connect_io(&mut self) -> Host {
         let (admin, mut io) = self.connect_both();
         io.admin = Some(Box::new(admin));
@@ -385,8 +390,9 @@ impl Rig {
         Host { fabric, outstanding: RefCell::default(), admin: None }
     }
 
-    /// A host that asks for a controller, and the data of its Connect, which it keeps back until
-    /// [`Host::offer`].
+    /// Attaches a host that requests a controller, and returns the data of its Connect.
+    ///
+    /// The host withholds this data until [`Host::offer`].
     pub(super) fn connect_unoffered(&mut self) -> (Host, Vec<u8>) {
         let host = self.attach();
         let sgl = Sgl::Transport { length: 1024 };
@@ -396,7 +402,9 @@ impl Rig {
         (host, data.as_bytes().to_vec())
     }
 
-    /// A host of this name with so many I/O queues; the first keeps its admin queue alive.
+    /// Connects a host of this name with `queues` I/O queues.
+    ///
+    /// The first I/O queue keeps the admin queue open.
     pub(super) fn connect_named(&mut self, name: &str, queues: u16) -> Vec<Host> {
         self.fresh_host();
         let admin = self.attach();
@@ -415,32 +423,32 @@ impl Rig {
         hosts
     }
 
-    /// The host that came last asks for a controller once more, and may have to wait.
+    /// Requests another controller for the last host. The Connect may have to wait.
     pub(super) fn ask_again(&mut self, name: &str) -> Host {
         let host = self.attach();
         self.ask(name, &host, 0, CNTLID_DYNAMIC);
         host
     }
 
-    /// Whether the namespace says that what is written may be lost with the power.
+    /// Sets the namespace attribute for a volatile write cache.
     pub(super) fn has_volatile_cache(&self, volatile_cache: bool) {
         let mut spec = spec(self.device, BLOCKS);
         spec.subsystems[0].namespaces[0].volatile_cache = volatile_cache;
         self.target.apply(spec).unwrap();
     }
 
-    /// The names of the connections.
+    /// Returns the identifiers of the connections.
     pub(super) fn queue_ids(&self) -> Vec<u64> {
         self.reactor.roll().iter().map(|one| one.id).collect()
     }
 
-    /// What the control plane asks of the reactor.
+    /// Sends the reactor a message from the control plane and runs a turn.
     pub(super) fn tell(&mut self, message: Message) {
         self.sender.send(message);
         self.turn_after(0);
     }
 
-    /// Asks for a controller under this name.
+    /// Requests a controller under this name.
     pub(super) fn try_connect(&mut self, name: &str) -> (Host, Result<u16, Status>) {
         let host = self.attach();
         let answer = self.connect_as(name, &host, 0, CNTLID_DYNAMIC);
@@ -470,12 +478,13 @@ impl Rig {
         let data = ConnectData::new(self.host_id, cntlid, &nqn(SUBSYSTEM), &nqn(name));
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         host.send(connect_command(qid).with_sgl(sgl), data.as_bytes());
-        // It may have to look for commands of the host's other associations.
+        // The target may have to search commands of the host's other associations.
         self.turns(8);
     }
 
-    /// Puts the weights and limits of a config in force; commands of up to 128 KiB. Its namespace is the
-    /// rig's.
+    /// Applies the weights and limits of a config, for commands of up to 128 KiB.
+    ///
+    /// Its namespace is the one of the rig.
     pub(super) fn limit(&mut self, tenants: &mut Tenants, text: &str) {
         let least = "[limits]\nmax-transfer = \"128KiB\"\n\
                      [[listener]]\ntype = \"tcp\"\naddress = \"::1\"\n";
@@ -493,12 +502,12 @@ impl Rig {
         self.turn_after(0);
     }
 
-    /// Tenants of a machine like this one.
+    /// Creates the tenants for a machine like this one.
     pub(super) fn tenants() -> Tenants {
         Tenants::new(Machine { cores: 1, largest: 256 << 10 })
     }
 
-    /// Ends the hosts, and holds the counts to zero.
+    /// Closes the hosts, and checks that the counts return to zero.
     pub(super) fn finish(mut self, hosts: impl IntoIterator<Item = Host>) {
         for host in hosts {
             host.close();
@@ -564,7 +573,7 @@ fn nqn(name: &str) -> Nqn {
     name.parse().unwrap()
 }
 
-/// Bytes that depend on the seed and on where they are.
+/// Returns bytes that depend on the seed and on their position.
 pub(super) fn pattern(seed: u64, len: u32) -> Vec<u8> {
     (0..u64::from(len)).map(|at| (at.wrapping_mul(seed | 1) >> 3).to_le_bytes()[0]).collect()
 }
@@ -618,13 +627,13 @@ impl Host {
         self.fabric.closed().is_some()
     }
 
-    /// Sends a command whose data pointer is bad.
+    /// Sends a command with an invalid data pointer.
     pub(super) fn send_bad(&self, sqe: Sqe, error: FabricError) {
         self.outstanding.borrow_mut().insert(sqe.cid.get());
         self.fabric.send_bad(sqe.with_sgl(Sgl::Transport { length: u32::MAX }), error);
     }
 
-    /// CSTS, of an admin queue.
+    /// Reads CSTS on an admin queue.
     pub(super) fn csts(&self, rig: &mut Rig) -> Csts {
         let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
         self.send(get.encode(0x77), &[]);
@@ -640,7 +649,7 @@ impl Host {
         self.send(set.encode(cid), &[]);
     }
 
-    /// Has the data of a command ready.
+    /// Offers the data of a command.
     pub(super) fn offer(&self, cid: u16, data: Vec<u8>) {
         self.fabric.offer(cid, data);
     }

@@ -1,4 +1,4 @@
-//! Reports: what stands where at the moments of a turn, and what was counted by then.
+//! Reports: requests by stage at three points of a turn, and the counters at that time.
 
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Sgl};
@@ -42,7 +42,7 @@ fn requests_are_counted_at_three_moments_of_the_turn() {
         assert_eq!(Class::ALL.map(|class| latencies.of(class).count()), [3, 0, 0]);
         assert_eq!(latencies.of(Class::Read).sum(), port.latency);
     }
-    // Their data left in the turn in which it came.
+    // Their data was sent in the turn in which it arrived.
     assert_eq!(report.counters.wire.count(), 3);
     rig.finish([host]);
 }
@@ -57,7 +57,7 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
     host.collect();
     host.close();
     rig.settle();
-    // Whoever else asks does not take them away.
+    // A report for another requester does not remove them.
     assert!(rig.report(false).flows.is_empty());
     let report = rig.report(true);
     let [flow] = &report.flows[..] else { panic!("one flow: {:?}", report.flows) };
@@ -67,7 +67,7 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
     rig.finish([host]);
 }
 
-/// What was done for a device, or (without one) answered without any.
+/// Returns the counters of a device, or of commands answered without one.
 fn done(report: &Report, device: Option<u32>) -> Tally {
     let mut sum = Tally::default();
     let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
@@ -86,7 +86,7 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
     host.write_in_capsule(2, 0, &pattern(3, 4 * KIB));
     host.write_pulled(3, 64, &pattern(3, 32 * KIB));
     host.flush(4);
-    // Beyond the end of the namespace: refused before it gets to the device.
+    // Beyond the end of the namespace: the command is refused before it reaches the device.
     host.raw(IoOpcode::READ, 5, u64::MAX / 1024, Sgl::Transport { length: 512 });
     rig.settle();
     host.compare(6, 0, &pattern(4, 4 * KIB));
@@ -112,7 +112,7 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
     let whose = report.past.keys().next_back().unwrap();
     let (subsystem, name) = whose.names.as_ref().unwrap();
     assert!(subsystem.as_str().ends_with("test") && name.as_str().ends_with("host"));
-    // A device that is closed takes its figures along.
+    // The counters of a closed device go with it.
     let _gone = rig.remove_device();
     rig.settle();
     let report = rig.report(false);

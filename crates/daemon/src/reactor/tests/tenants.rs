@@ -1,4 +1,4 @@
-//! Hosts and namespaces with limits, in virtual time: who is over them waits, who is not does not.
+//! Hosts and namespaces with limits, in virtual time: only the commands over a limit wait.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const NAMESPACE: &str = "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = \"1Mi
     [[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = true\n\
     [[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n";
 
-/// Has so many reads out on each queue; yields how many have been answered.
+/// Keeps `depth` reads in flight on each queue, and returns the number of completed ones.
 fn keep_reading(hosts: &[Host], depth: usize) -> usize {
     let mut answered = 0;
     for host in hosts {
@@ -30,8 +30,10 @@ fn keep_reading(hosts: &[Host], depth: usize) -> usize {
     answered
 }
 
-/// Answers that a greedy host, with many connections and deep queues, and a modest one get in 200 ms of a
-/// device that takes a millisecond, behind a budget of 16 reads. The modest one has `depth` out.
+/// Returns the numbers of reads that a greedy host and a modest host complete in 200 ms.
+///
+/// The greedy host has many connections and deep queues. The modest host keeps `depth` reads in
+/// flight. The device takes a millisecond per read, behind a budget of 16 reads.
 fn share_with(limits: &str, depth: usize) -> (usize, usize) {
     let mut rig = Rig::new(None);
     let mut tenants = Rig::tenants();
@@ -62,12 +64,12 @@ fn a_greedy_host_starves_a_modest_one_only_without_limits() {
     let (greedy, modest) = share_with(&capped, 4);
     assert!(modest * 10 > 800 * 8, "all it wants, or nearly: {modest}, {greedy}");
     assert!(greedy > 1200, "eight at a time are the greedy one's: {greedy}");
-    // As a default for every host, without knowing who will be greedy.
+    // The limit as a default for every host, for operators that cannot predict the greedy one.
     let (_, modest) = share_with("[host-defaults]\nmax-in-flight = \"512KiB\"\n", 4);
     assert!(modest * 10 > 800 * 8, "{modest}");
 }
 
-/// Of 3200 reads in 200 ms a thirteenth is its part by connections, and half by weight.
+/// Of 3200 reads in 200 ms, its share is 1/13 by connections, and half by weight.
 #[test]
 fn a_weight_makes_up_for_a_greedy_hosts_connections() {
     let (greedy, modest) = share_with("", 30);
@@ -87,17 +89,17 @@ fn the_rate_of_a_namespace_holds_for_all_hosts_together_and_wakes_on_time() {
     let mut answered = 0;
     for _ in 0..1000 {
         answered += keep_reading(&one, 20) + keep_reading(&other, 20);
-        // Asleep until the next may start.
+        // The reactor sleeps until the next command may start.
         rig.turn_after(0);
         let due = rig.due_in().expect("a time");
         assert!(due <= 500_000, "{due} ns");
         rig.turn_after(due);
     }
-    // A rate of 2000 a second, and each wake-up is one of them.
+    // The rate is 2000 commands a second, and each wake-up starts one of them.
     assert!((990..=1003).contains(&answered), "{answered}");
     let counts = tenants.namespaces().next().expect("it has a limit").2.counts();
     assert!(counts.held_by_rate >= 900, "{counts:?}");
-    // Lifted, and all that waited starts in that very turn.
+    // Without the limit, all waiting commands start in that turn.
     rig.limit(&mut tenants, NAMESPACE);
     assert_eq!(rig.due_in(), None);
     rig.turns_now();
@@ -105,7 +107,9 @@ fn the_rate_of_a_namespace_holds_for_all_hosts_together_and_wakes_on_time() {
     rig.finish(one.into_iter().chain(other));
 }
 
-/// In-capsule writes never wait for buffers, but they count, and a host leaves with what waits.
+/// In-capsule writes never wait for buffers, but they count against limits.
+///
+/// A host that leaves takes its waiting commands along.
 #[test]
 fn writes_in_the_capsule_count_and_a_host_leaves_with_commands_waiting() {
     let mut rig = Rig::new(None);
@@ -128,14 +132,16 @@ fn writes_in_the_capsule_count_and_a_host_leaves_with_commands_waiting() {
     assert_eq!(modest[0].statuses().len(), 20);
     let counts = rig.counts();
     assert_eq!(counts.waiting, 22 - 6);
-    // Its connection goes, and nothing stays of it.
+    // When the connection goes, none of its commands stays.
     greedy.pop().expect("its queue").close();
     rig.settle();
     assert_eq!(rig.counts().waiting, 0);
     rig.finish(modest);
 }
 
-/// One that the config does not name, and others come while it is away.
+/// A returning host's hung commands still count against its limit.
+///
+/// The config does not name the host, and another host connects while it is disconnected.
 #[test]
 fn a_host_that_comes_back_has_what_hangs_against_its_bound() {
     let mut rig = Rig::new(None);
@@ -181,7 +187,7 @@ fn a_host_that_has_all_its_connections_is_refused_as_busy_until_one_goes() {
     rig.finish([second, other, third]);
 }
 
-/// Limits that come, change and go while commands of several hosts wait and run: none is lost.
+/// Limits that are added, changed and removed under load of several hosts lose no command.
 #[test]
 fn limits_change_under_load() {
     let all = [

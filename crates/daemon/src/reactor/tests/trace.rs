@@ -1,4 +1,4 @@
-//! Commands that are followed from capsule to completion.
+//! Traces of commands from capsule to completion.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn each_kind_of_command_tells_its_way() {
     ];
     assert_eq!(ways, expected);
     assert!(lives.iter().all(|life| !life.cut && life.status.is_some_and(|s| s.is_success())));
-    // Off: nothing is followed, and nothing of before is told again.
+    // Tracing is off: nothing is traced, and earlier traces are not returned again.
     rig.trace(TraceOrder::Off);
     host.read(1, 0, 4 * KIB);
     rig.settle();
@@ -63,7 +63,7 @@ fn only_what_is_slow_and_asked_for_is_kept() {
     let [life] = &lives[..] else { panic!("one life: {lives:?}") };
     let at = |state| life.steps.iter().find(|step| step.state == state).unwrap().at;
     assert_eq!(life.cid, 2);
-    // The time was spent with the device.
+    // The time was spent at the device.
     assert!(at(State::Sending) - at(State::Device) >= 5 * MILLI, "{life:?}");
     assert_eq!(at(State::Device), at(State::Waiting));
 

@@ -1,4 +1,4 @@
-//! Listeners that change, without hosts: whether somebody listens is whether the system lets one connect.
+//! Changes of listeners, without hosts: a listener listens if the system accepts connections.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::Machine;
 
-/// A config with these listeners, and what else is given.
+/// Returns a config with these listeners and the additional text.
 fn config(listeners: &[(&str, u16)], more: &str) -> Config {
     let machine = Machine { cpus: vec![0], open_files: 4096, memory: 8 << 30, open: Vec::new() };
     let one = |(address, port): &(&str, u16)| {
@@ -34,7 +34,7 @@ async fn reload_with(
     Ok(reloaded.summary)
 }
 
-/// A port of 127.0.0.2 that somebody else has.
+/// Returns a port of 127.0.0.2 that another socket occupies.
 fn taken() -> (TcpListener, u16) {
     let other = TcpListener::bind(("127.0.0.2", 0)).unwrap();
     let port = other.local_addr().unwrap().port();
@@ -49,7 +49,7 @@ async fn heal(server: &mut Server) {
     }
 }
 
-/// The port's number, and where it listens.
+/// Returns the port ID and the address of the only listener.
 fn only(server: &Server) -> (PortId, SocketAddr) {
     let all: Vec<_> = server.listeners().collect();
     assert_eq!(all.len(), 1);
@@ -65,20 +65,20 @@ async fn an_address_that_one_of_ours_is_in_the_way_of_is_taken_from_it() {
     let mut server = start(config(&[("127.0.0.1", 0)], "")).await;
     let (chosen, address) = only(&server);
     let port = address.port();
-    // The port that the system chose, by its number.
+    // The port that the system chose, named explicitly.
     reload(&mut server, config(&[("127.0.0.1", port)], "")).await.unwrap();
     assert!(listens("127.0.0.1", port) && !listens("127.0.0.2", port));
     assert_ne!(only(&server).0, chosen);
     let said = reload(&mut server, config(&[("0.0.0.0", port)], "")).await.unwrap();
     assert!(said.contains("1 listeners started, 1 ended"), "{said}");
     assert!(listens("127.0.0.1", port) && listens("127.0.0.2", port));
-    // One makes way for two.
+    // One listener is replaced by two.
     let two = [("127.0.0.1", port), ("127.0.0.2", port)];
     let said = reload(&mut server, config(&two, "")).await.unwrap();
     assert!(said.contains("2 listeners started, 1 ended"), "{said}");
     assert!(listens("127.0.0.1", port) && listens("127.0.0.2", port));
     assert!(!listens("127.0.0.3", port));
-    // And two for one.
+    // Two listeners are replaced by one.
     let said = reload(&mut server, config(&[("0.0.0.0", port)], "")).await.unwrap();
     assert!(said.contains("1 listeners started, 2 ended"), "{said}");
     assert!(listens("127.0.0.3", port));
@@ -95,7 +95,7 @@ async fn a_listener_that_made_way_in_vain_is_had_back() {
         assert_eq!(only(server), before);
         assert!(listens("127.0.0.1", port) && !listens("127.0.0.3", port));
     };
-    // Somebody else is in the way as well.
+    // Another socket also blocks the address.
     let other = TcpListener::bind(("127.0.0.2", port)).unwrap();
     let everywhere = [("0.0.0.0", port)];
     let error = reload(&mut server, config(&everywhere, "")).await.unwrap_err();
@@ -103,12 +103,12 @@ async fn a_listener_that_made_way_in_vain_is_had_back() {
     assert!(said.contains(&format!("something else listens at 0.0.0.0:{port}")), "{said}");
     is_as_it_was(&server);
     drop(other);
-    // It could be had, but what comes after cannot.
+    // The bind succeeds, but a later step fails.
     let drive = "[[device]]\nname = \"d\"\ntype = \"nvme\"\npci = \"0000:6f:00.0\"\n";
     let error = reload(&mut server, config(&everywhere, drive)).await.unwrap_err();
     assert_eq!(format!("{error:#}"), "device \"d\": there is no drive");
     is_as_it_was(&server);
-    // Then the same is possible, and the other way round.
+    // Now the same change succeeds, and so does its reverse.
     reload(&mut server, config(&everywhere, "")).await.unwrap();
     reload(&mut server, config(&[("127.0.0.1", port)], "")).await.unwrap();
     assert!(listens("127.0.0.1", port) && !listens("127.0.0.3", port));
@@ -122,7 +122,7 @@ async fn other_keys_at_the_same_address_leave_the_port_its_number() {
     let same = || config(&[("127.0.0.1", port)], "");
     reload(&mut server, same()).await.unwrap();
     let before = only(&server);
-    // As if it had been another by a key that only RDMA has.
+    // Simulate a difference in a key that only RDMA has.
     for serving in server.listeners.values_mut() {
         serving.wanted.rdma.traffic_class = Some(8);
     }
@@ -146,7 +146,7 @@ async fn a_listener_that_cannot_listen_waits_and_is_tried_until_it_does() {
     assert_eq!(waiting[0].url, url);
     assert!(waiting[0].error.contains("something else listens at"), "{waiting:?}");
     assert!(!server.urls().contains(&url) && !server.ready_line().contains(&url));
-    // A try in vain: it still waits, and the pause is longer.
+    // A retry fails: the listener still waits, and its pause is longer.
     let due = |server: &Server| {
         server.listeners.values().find_map(|one| Some(one.state.waiting()?.due())).unwrap()
     };
@@ -154,7 +154,7 @@ async fn a_listener_that_cannot_listen_waits_and_is_tried_until_it_does() {
     server.listeners_due().await;
     assert!(!server.retry_listeners().await);
     assert!(due(&server) > first);
-    // A reload of the same changes nothing and tries it, too.
+    // A reload of the same config changes nothing, and retries the listener.
     reload(&mut server, late()).await.unwrap();
     assert_eq!(server.waiting().len(), 1);
     drop(other);
@@ -168,7 +168,7 @@ async fn a_reload_tries_what_waits_at_once_and_removes_what_is_no_longer_wanted(
     let (other, port) = taken();
     let (near, far) = (("127.0.0.1", 0), ("127.0.0.2", port));
     let mut server = start(config(&[near], "")).await;
-    // Who asks for it is told that it does not work; a signal has nobody to tell.
+    // The API rejects a listener that fails to bind; SIGHUP has no caller to notify.
     let error = reload(&mut server, config(&[near, far], "")).await.unwrap_err();
     assert!(error.to_string().contains("something else listens at"), "{error}");
     assert!(server.waiting().is_empty());
@@ -197,7 +197,7 @@ async fn a_listener_that_waits_waits_on_at_another_port() {
     let said = reload(&mut server, changed).await.unwrap();
     assert!(said.contains("0 listeners started, 1 ended"), "{said}");
     assert_eq!(server.waiting()[0].url, format!("tcp://127.0.0.2:{next}"));
-    // What is new beside it has to work.
+    // A new listener in the same change has to bind.
     let both = config(&[near, ("127.0.0.2", next), ("127.0.0.2", port)], "");
     reload(&mut server, both).await.unwrap_err();
     assert_eq!(server.waiting().len(), 1);

@@ -1,10 +1,13 @@
-//! Listeners that do not listen: an address or a device that is not there, or a port that somebody else has. Each is
-//! tried again, in ever longer pauses, until it listens or the config names it no more.
+//! Listeners that do not listen.
+//!
+//! Their address or device is missing, or another process uses the port.
+//!
+//! Each is retried, with growing pauses, until it listens or the config no longer names it.
 //!
 //! ```text
-//!   cannot be bound -----> waiting --bind--> listens --its task ends--> waiting
-//!                            |  ^               (hidden from hosts, who may still be connected)
-//!                            '--' cannot: twice the pause
+//!   bind failed -----> waiting --bind--> listens --its task ends--> waiting
+//!                        |  ^         (hidden from discovery; hosts may still be connected)
+//!                        '--' bind failed: the pause doubles
 //! ```
 
 use std::net::SocketAddr;
@@ -12,32 +15,32 @@ use std::time::{Duration, Instant};
 
 use crate::config::Listener;
 
-/// Pause before the second try.
+/// Pause before the first retry.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause: an address that is there is listened at this much later at most.
+/// Longest pause: the delay, at most, until an address that has appeared is bound.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Why a listener does not listen, and when it is tried again.
+/// Reason why a listener does not listen, and the time of its next retry.
 #[derive(Debug, Clone)]
 pub(crate) struct RetryState {
-    /// Where it listened before, with the real port.
+    /// Address at which it listened before, with the actual port.
     pub(super) last_address: Option<SocketAddr>,
-    /// Why the last try failed.
+    /// Error of the last attempt.
     pub(crate) error: String,
     since: Instant,
-    /// Tries that failed since then.
+    /// Failed attempts since then.
     pub(crate) tries: u32,
     pause: Duration,
     due: Instant,
 }
 
 impl RetryState {
-    /// It cannot listen as of now.
+    /// Creates the state of a listener that has just failed.
     pub(super) fn new(error: String, last_address: Option<SocketAddr>, now: Instant) -> Self {
         Self { last_address, error, since: now, tries: 1, pause: PAUSE, due: now + PAUSE }
     }
 
-    /// Once more it could not.
+    /// Records another failed attempt.
     pub(super) fn failed_again(&mut self, error: String, now: Instant) {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         self.due = now + self.pause;
@@ -45,22 +48,22 @@ impl RetryState {
         self.error = error;
     }
 
-    /// When it is tried again.
+    /// Returns the time of the next retry.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// How long it has not listened.
+    /// Returns the time since the listener stopped listening.
     pub(crate) fn lasts(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
 
-    /// How long until it is tried again.
+    /// Returns the time until the next retry.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.due.saturating_duration_since(now)
     }
 
-    /// Where it is to listen: at the port it last_address, where the system chose one.
+    /// Returns the listener to bind: at its last port, if the system chose one.
     pub(super) fn place(&self, wanted: &Listener) -> Listener {
         let port = self.last_address.map_or(wanted.port, |address| address.port());
         Listener { port, ..wanted.clone() }

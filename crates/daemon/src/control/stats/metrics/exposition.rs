@@ -1,8 +1,10 @@
-//! A strict reader of OpenMetrics text (OpenMetrics 1.0.0), for tests: what it does not take, a Prometheus might not.
+//! A strict parser of OpenMetrics 1.0.0 text, for tests.
+//!
+//! Prometheus may reject text that this parser rejects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One figure.
+/// One sample of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -10,7 +12,7 @@ pub(super) struct Figure {
     pub(super) value: f64,
 }
 
-/// What belongs together.
+/// A metric family.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Family {
     pub(super) name: String,
@@ -19,13 +21,13 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// The name that people ask for.
+    /// Returns the name that queries use.
     pub(super) fn asked_for(&self) -> String {
         let suffix = if self.kind == "counter" { "_total" } else { "" };
         format!("{}{suffix}", self.name)
     }
 
-    /// Every name that a figure of it may have.
+    /// Returns every name that a figure of the family may use.
     pub(super) fn names(&self) -> Vec<String> {
         let suffixes: &[&str] = match self.kind.as_str() {
             "counter" => &["_total"],
@@ -36,7 +38,7 @@ impl Family {
     }
 }
 
-/// Reads a whole exposition.
+/// Parses a whole exposition.
 pub(super) fn read(text: &str) -> Result<Vec<Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("no `# EOF` at the end")?;
     let mut families: Vec<Family> = Vec::new();
@@ -77,7 +79,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Family>, String> {
     Ok(families)
 }
 
-/// What holds of a family as a whole.
+/// Checks the constraints of a family.
 fn check(family: &Family) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for figure in &family.figures {
@@ -120,7 +122,7 @@ fn check_histogram(family: &Family) -> Result<(), String> {
     if series.len() == counts.len() { Ok(()) } else { Err("a count without buckets".into()) }
 }
 
-/// `name{label="value",...} 1.5`
+/// Parses `name{label="value",...} 1.5`.
 fn figure(line: &str) -> Result<Figure, String> {
     let at = line.find(['{', ' ']).ok_or("no value")?;
     let (name, mut rest) = line.split_at(at);
@@ -151,7 +153,7 @@ fn figure(line: &str) -> Result<Figure, String> {
     Ok(Figure { name: name.to_owned(), labels, value })
 }
 
-/// A label's value up to its quote, and what follows.
+/// Returns a label's value up to its quote, and the rest of the text.
 fn quoted(text: &str) -> Result<(String, &str), String> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -1,4 +1,4 @@
-//! The exposition, and the documents that speak of it.
+//! Tests of the exported text, and of the documents that describe it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::reactor::stats::{Device, FabricDevice, Flow, Port, Tally, Whose};
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
 const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
 
-/// Two reactors that have done a little of everything, for a host of a nasty name.
+/// Two reactors with every kind of work, for a host with special characters in its name.
 fn scrape() -> Scrape {
     let mut labels = Labels::default();
     labels.add_port(PortId(1), "tcp://[::1]:4420".into());
@@ -75,7 +75,7 @@ fn a_strict_reader_takes_it_and_every_family_has_figures() {
         let found = families.iter().find(|family| family.asked_for() == name);
         &found.unwrap_or_else(|| panic!("no {name}")).figures
     };
-    // Of two reactors, of one connection each and two that have gone, all under one name.
+    // Two reactors, each with one open and two closed connections, all under one name.
     let reads = |op: &'static str| {
         let commands = find("nvmeof_tgt_commands_total").iter();
         let mut of =
@@ -152,7 +152,7 @@ fn the_dashboard_asks_for_nothing_that_is_not_exported() {
     assert!(missing.is_empty(), "the dashboard groups by {missing:?}");
 }
 
-/// Every expression of the dashboard: of its panels, and of its variables.
+/// Returns every expression of the dashboard: of its panels, and of its variables.
 fn queries(value: &Value) -> Vec<String> {
     match value {
         Value::Object(members) => members

@@ -1,4 +1,4 @@
-//! The disks of the torture, what each of them stands on, and what goes wrong with it.
+//! Disks of the torture test, their layers, and the faults that they inject.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,45 +20,45 @@ use nvmeof_wire::Status;
 use super::late::Late;
 use super::site::{MILLI, SECOND, now};
 
-/// Blocks of a disk: few, so that hosts meet.
+/// Blocks of a disk: few, so that the hosts' commands overlap.
 pub(super) const BLOCKS: u64 = 8;
 const SIZE: u64 = 64 << 10;
 const BLOCK: u32 = 512;
 /// Bytes of a chunk of the stripe: two blocks, so that many operations have a part on each member.
 const CHUNK: u64 = 1024;
-/// Polls of a file, 20 us apart, in which the kernel is done with everything.
+/// Polls of a file, 20 us apart, within which the kernel completes everything.
 const KERNEL_POLLS: usize = 500_000;
 
-/// A namespace's device, and the hands of who tortures it.
+/// A namespace's device, and the controls of its faults.
 pub(super) struct Disk {
     /// Its number in the history, and its NSID.
     pub(super) number: u32,
-    /// Its name at the reactors as long as it is open there; the next time it has another.
+    /// Its identifier at the reactors while it is open there. When reopened it has another one.
     pub(super) id: DeviceId,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) is_served: bool,
     layers: Option<Layers>,
     drive: Option<Drive>,
-    /// When what is held is released.
+    /// Time at which held operations are released.
     release_at: Option<u64>,
 }
 
-/// `delay` over `fault` over what is late.
+/// `delay` over `fault` over a late device.
 struct Layers {
-    /// How late it is, in nanoseconds.
+    /// Maximum lateness in nanoseconds.
     latest: Arc<AtomicU64>,
     faults: Arc<FaultControl>,
     delay: Arc<DelayDevice>,
 }
 
-/// The driver over a drive in memory.
+/// The VFIO driver over a drive in memory.
 struct Drive {
     fake: Fake,
     controller: Arc<Controller>,
 }
 
 impl Disk {
-    /// A `stripe` over two late `ram` devices, under `fault` and `delay`.
+    /// Creates a `stripe` over two late `ram` devices, under `fault` and `delay`.
     pub(super) fn stripe(number: u32, seed: u64) -> Self {
         let latest = Arc::default();
         let members = [("ram0", seed), ("ram1", !seed)].map(|(name, seed)| {
@@ -69,7 +69,7 @@ impl Disk {
         Self::layered(number, Arc::new(stripe), seed, latest)
     }
 
-    /// A late `file`, through the page cache, under the same.
+    /// Creates a late `file`, through the page cache, under the same layers.
     pub(super) fn file(number: u32, seed: u64, folder: &Path) -> Self {
         let mut config = FileConfig::new("file", folder.join("disk"), BLOCK);
         (config.size, config.direct, config.queue_depth) = (Some(SIZE), Direct::Never, 64);
@@ -87,7 +87,7 @@ impl Disk {
         Self { layers: Some(Layers { latest, faults, delay }), ..Self::bare(number, device) }
     }
 
-    /// Our driver over a drive in memory.
+    /// Creates a disk of the VFIO driver over a drive in memory.
     pub(super) fn drive(
         number: u32,
         pool: &Arc<SharedPool>,
@@ -124,12 +124,12 @@ impl Disk {
         }
     }
 
-    /// What was not answered may be done once more: the driver does so after a reset.
+    /// Returns true if the driver repeats operations without a reply after a reset.
     pub(super) fn repeats(&self) -> bool {
         self.drive.is_some()
     }
 
-    /// What is due by itself.
+    /// Does the work that is due.
     pub(super) fn turn(&mut self, dice: &mut Dice, now: u64) {
         if self.release_at.is_some_and(|at| at <= now) {
             self.release();
@@ -152,7 +152,7 @@ impl Disk {
         }
     }
 
-    /// Something goes wrong.
+    /// Injects a random fault.
     pub(super) fn disturb(&mut self, dice: &mut Dice, now: u64) {
         if let Some(layers) = &self.layers {
             layers.disturb(dice);
@@ -165,7 +165,7 @@ impl Disk {
         }
     }
 
-    /// Nothing goes wrong from now on.
+    /// Ends all faults.
     pub(super) fn calm(&mut self) {
         self.release();
         if let Some(layers) = &self.layers {
@@ -181,7 +181,7 @@ impl Disk {
         }
     }
 
-    /// Every rule was kept.
+    /// Checks that no rule was broken.
     pub(super) fn assert_clean(&self) {
         if let Some(drive) = &self.drive {
             drive.fake.assert_clean();
@@ -241,8 +241,9 @@ impl Drive {
     }
 }
 
-/// A file that has done what it is given when it is given the next: the kernel works in a time and an order of its own,
-/// and a run of a seed must not depend on those.
+/// A file that completes each operation before the next one is submitted.
+///
+/// The kernel works in a time and an order that vary. A run of a seed must not depend on these.
 #[derive(Debug)]
 struct AtOnce(FileDevice);
 

@@ -1,17 +1,17 @@
-//! A host: it connects, reads and writes, and leaves in every way that there is.
+//! A host: it connects, reads and writes, and leaves in every possible way.
 //!
 //! ```text
 //!          Connect           CC.EN = 1           I/O queues
 //!  Away ------------> Connecting ---> Enabling ---> Joining ---> Serving
 //!   ^ ^                                  ^             ^          | | |
-//!   | |                                  |             '- Leaving-' | |  Disconnect of an I/O queue
+//!   | |                                  |             '- Leaving-' | |  Disconnect (I/O queue)
 //!   | |                                  '---- Stopping(reset) -----' |  CC.EN = 0
 //!   | '--------------------------------------- Stopping(shutdown) ----|  CC.SHN
-//!   '-- the connections are closed, by it or by the target, or it says nothing any more (Silent) --'
+//!   '-- the connections are closed, by it or by the target, or it sends nothing (Silent) ---'
 //! ```
 //!
-//! The writes that were not answered are over when the host is told so: CSTS says that the reset or the shutdown is
-//! complete, Disconnect is answered, or its next Connect is answered.
+//! Writes without a response have ended when the host is notified. CSTS reports that the reset or
+//! the shutdown is complete, Disconnect is answered, or its next Connect is answered.
 
 use std::ops::Range;
 
@@ -30,28 +30,30 @@ use super::disks::BLOCKS;
 use super::line::{Answer, Line, Sent};
 use super::site::{MILLI, SECOND, SUBSYSTEM, Site};
 
-/// Longer than anything that the site's devices do by themselves takes: what is not over by then hangs.
+/// Longer than any operation of the site's devices takes. A command that takes longer hangs.
 const PATIENCE: u64 = 60 * SECOND;
-/// Commands a queue has out.
+/// Maximum number of commands in flight on a queue.
 const DEPTH: usize = 5;
 /// Entries of a queue.
 const ENTRIES: u32 = 32;
 const KEEP_ALIVE: u64 = SECOND / 2;
-/// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
+/// Value that Linux writes to CC: IOCQES 4, IOSQES 6, EN.
 const ENABLED: u32 = 0x0046_0001;
 
-/// When a host takes its writes to be over.
+/// Time at which a host considers its writes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// When it is told so.
+    /// When it is notified.
     Told,
-    /// At once, and it comes back with another HOSTID, for which the target does not wait.
+    /// Immediately.
+    ///
+    /// It reconnects with another HOSTID, so that the target does not wait for its commands.
     None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Not connected; connects at this time.
+    /// Not connected. Connects at this time.
     Away {
         until: u64,
     },
@@ -67,11 +69,11 @@ enum Stage {
     Leaving {
         line: u64,
     },
-    /// Sends nothing, and no Keep Alive: until the target ends it.
+    /// Sends nothing, not even Keep Alive, until the target ends it.
     Silent,
 }
 
-/// A write that was not answered.
+/// A write without a response.
 #[derive(Debug, Clone)]
 struct Unsettled {
     write: WriteId,
@@ -87,7 +89,7 @@ pub(super) struct Host {
     id: [u8; 16],
     patience: Patience,
     stage: Stage,
-    /// When it last served, or could not.
+    /// Time at which it last served, or was not allowed to connect.
     since: u64,
     cntlid: u16,
     connected_at: u64,
@@ -95,15 +97,15 @@ pub(super) struct Host {
     io: Vec<Line>,
     /// Connections that it has cut.
     cut: Vec<Line>,
-    /// Connections of admin queues that are lost and whose end arrives at this time.
+    /// Admin queue connections that are lost, with the time at which their end arrives.
     ending: Vec<(u64, Line)>,
-    /// I/O queues it wants.
+    /// Number of its I/O queues.
     queues: u16,
     keeps_alive: bool,
     kept_alive_at: u64,
     sequence: u64,
     unsettled: Vec<Unsettled>,
-    /// Blocks that it lost writes to: it likes to write those again.
+    /// Blocks that it lost writes to, which it tends to write again.
     lost: Vec<(u32, Range<u64>)>,
 }
 
@@ -131,7 +133,7 @@ impl Host {
         }
     }
 
-    /// Does what is due. If it `acts`, also what comes to its mind.
+    /// Does the work that is due, and random actions if it `acts`.
     pub(super) fn step(&mut self, site: &mut Site, acts: bool) {
         self.take_answers(site);
         self.look_at_connections(site);
@@ -151,12 +153,15 @@ impl Host {
         self.stage == Stage::Serving
     }
 
-    /// Nothing of it waits for an answer.
+    /// Returns true if none of its I/O commands is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.io.iter().all(|line| line.outstanding() == 0)
     }
 
-    /// An operator was told that the host, or what it wrote to, is removed: its writes are over, to one disk or to all.
+    /// Ends its writes after an operator was notified of a removal.
+    ///
+    /// The host was removed, or the disk that it wrote to. Without a `disk`, the writes to all
+    /// disks end.
     pub(super) fn was_fenced(&mut self, site: &mut Site, event: &'static str, disk: Option<u32>) {
         self.settle(site, event, |write| disk.is_none_or(|disk| write.disk == disk));
     }
@@ -165,8 +170,9 @@ impl Host {
         &self.name
     }
 
-    /// Its writes without an answer: of an I/O queue that it has, or of its controller. None if
-    /// the controller is one of before, whose end arrives late.
+    /// Returns its writes without a response, of one I/O queue or of its controller.
+    ///
+    /// There are none for an earlier controller, whose end arrives late.
     pub(super) fn unsettled_of(&self, qid: u16, cntlid: u16) -> Vec<WriteId> {
         if cntlid != self.cntlid {
             return Vec::new();
@@ -177,7 +183,7 @@ impl Host {
         unsettled.map(|write| write.write).collect()
     }
 
-    /// Sends a command behind all others, so that its answer says that those were read.
+    /// Sends a command after all others. Its response proves that the target has read those.
     pub(super) fn mark(&mut self, site: &Site, disk: u32) {
         for line in &mut self.io {
             let sgl = Sgl::Transport { length: 512 };
@@ -190,7 +196,7 @@ impl Host {
         self.io.iter().any(|line| line.has_out(Sent::Marker))
     }
 
-    /// Closes its connections for good.
+    /// Closes its connections permanently.
     pub(super) fn end(&mut self) {
         self.cut();
         self.close_ending(|_| true);
@@ -202,7 +208,7 @@ impl Host {
         self.cut.extend(due.inspect(Line::close));
     }
 
-    /// Reads the whole of a disk.
+    /// Reads a whole disk.
     pub(super) fn read_all(&mut self, site: &mut Site, disk: u32) {
         self.read(site, 0, disk, 0..BLOCKS);
     }
@@ -212,8 +218,9 @@ impl Host {
         self.cut.iter().for_each(Line::close);
     }
 
-    /// Connects, often before the target has seen that the connections before are cut: then they are an association
-    /// beside the next one.
+    /// Connects, often before the target has detected that the previous connections are cut.
+    ///
+    /// These are then an association next to the new one.
     fn come_back(&mut self, site: &mut Site) {
         self.cut.retain(|line| !line.is_closed());
         if !self.cut.is_empty() && site.dice.hits(200) {
@@ -261,7 +268,7 @@ impl Host {
             Sent::Deallocate(write) => self.written(site, write, false),
             Sent::Read(read) if status.is_success() => site.history.found(read, &answer.data),
             Sent::Read(_) | Sent::Flush | Sent::Marker | Sent::KeepAlive => {}
-            // A controller or a queue that died meanwhile: everything begins anew.
+            // The controller or the queue has ended, so the host starts again.
             _ if !status.is_success() => self.lose(site),
             Sent::Connect => self.join(site),
             Sent::Enable => {
@@ -286,7 +293,7 @@ impl Host {
             self.cntlid = ConnectResult::parse(answer.cqe.result.get()).cntlid;
             return self.enable(site);
         }
-        // Retried as Linux does, and refused for good only where it is not wanted.
+        // A host retries as Linux does. DNR is set only for a host that is not allowed.
         let was_allowed = site.allows(self.number) && self.connected_at > site.given_back_at;
         assert!(!status.dnr() || !was_allowed, "Connect of an allowed host: {status}");
         self.go_away(site);
@@ -305,7 +312,7 @@ impl Host {
         }
     }
 
-    /// Connects the I/O queues that are missing; serves when there are all.
+    /// Connects the next missing I/O queue. Serves when no queue is missing.
     fn join(&mut self, site: &mut Site) {
         if self.io.iter().any(|line| line.has_out(Sent::Connect)) {
             return;
@@ -330,7 +337,7 @@ impl Host {
         }
     }
 
-    /// These writes are over, by this event.
+    /// Records that these writes have ended by this event.
     fn settle(&mut self, site: &mut Site, event: &'static str, which: impl Fn(&Unsettled) -> bool) {
         for write in self.unsettled.extract_if(.., |write| which(write)) {
             site.history.settle(write.write, event);
@@ -338,7 +345,7 @@ impl Host {
         }
     }
 
-    /// Ends what the target has ended.
+    /// Handles connections that the target has ended.
     fn look_at_connections(&mut self, site: &mut Site) {
         let admin_closed = self.admin.as_ref().is_some_and(Line::is_closed);
         let io_closed = self.io.iter().any(Line::is_closed);
@@ -347,7 +354,7 @@ impl Host {
         }
     }
 
-    /// The association is over, without anybody having said that its commands are.
+    /// Loses the association without a notification that its commands have ended.
     fn lose(&mut self, site: &mut Site) {
         if self.patience == Patience::None {
             self.id[0] = self.id[0].wrapping_add(1);
@@ -360,7 +367,7 @@ impl Host {
         if site.dice.hits(300)
             && let Some(admin) = self.admin.take()
         {
-            // The controller lives while its I/O queues are lost.
+            // The controller stays while its I/O queues are lost.
             self.ending.push((site.now + site.dice.within(0..SECOND), admin));
         }
         self.cut();
@@ -380,7 +387,7 @@ impl Host {
         }
     }
 
-    /// Nothing takes longer than there is a reason for.
+    /// Checks that no command and no stage takes too long.
     fn assert_patience(&mut self, site: &Site) {
         if self.stage == Stage::Serving || !site.allows(self.number) {
             self.since = site.now;
@@ -471,7 +478,7 @@ impl Host {
         }
     }
 
-    /// A few blocks of some disk; often those that it lost a write to.
+    /// Selects a few blocks of a disk, often those that it lost a write to.
     fn somewhere(&mut self, site: &mut Site) -> (u32, Range<u64>) {
         if site.dice.hits(800)
             && let Some(again) = self.lost.pop()

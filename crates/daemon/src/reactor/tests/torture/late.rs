@@ -1,5 +1,7 @@
-//! A device that does what it was given at some time later, whoever is still interested: as a drive does, out of which
-//! nobody takes a write again. (What `fault` keeps is not with a device yet, and `delay` is late with answers only.)
+//! A device that executes each operation at some later time, even if no requester is left.
+//!
+//! A drive does the same: no host can withdraw a write from it. In contrast, the operations that
+//! `fault` holds have not reached the device, and `delay` only delays completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +23,7 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// `base`, late by `most` nanoseconds at most.
+    /// Wraps `base` so that each operation is late by at most `most` nanoseconds.
     pub(super) fn new(base: Arc<dyn BlockDevice>, seed: u64, most: &Arc<AtomicU64>) -> Self {
         Self { base, most: Arc::clone(most), seed, queues: AtomicU64::new(0) }
     }
@@ -32,7 +34,7 @@ struct LateQueue {
     base: Box<dyn BlockQueue>,
     most: Arc<AtomicU64>,
     dice: Dice,
-    /// What is to be done, and when.
+    /// Operations, and the times at which they execute.
     waiting: Vec<(u64, BlockOp)>,
 }
 
@@ -51,7 +53,7 @@ impl BlockDevice for Late {
 
 impl BlockQueue for LateQueue {
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
-        // A few at a time, so that others overtake them.
+        // Only some operations are late, so that others overtake them.
         let most = if self.dice.hits(300) { self.most.load(Ordering::Relaxed) } else { 0 };
         let late = self.dice.within(0..most + 1);
         self.waiting.push((now() + late, op));

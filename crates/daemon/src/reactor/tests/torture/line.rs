@@ -1,4 +1,4 @@
-//! One queue of a host: its connection, and what was sent and not answered.
+//! One queue of a host: its connection, and the commands in flight.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use nvmeof_history::{ReadId, WriteId};
 use nvmeof_transport::loopback::LoopbackHost;
 use nvmeof_wire::{Cqe, Sqe};
 
-/// What a command was sent for.
+/// Purpose of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     Connect,
@@ -18,16 +18,16 @@ pub(super) enum Sent {
     Look,
     KeepAlive,
     Disconnect,
-    /// Whatever was sent before it has been read when it is answered.
+    /// Its response proves that the target has read all earlier commands.
     Marker,
     Flush,
     Write(WriteId),
-    /// A deallocation: zeroes, or what was there before.
+    /// A deallocation: the blocks read as zeroes, or as their earlier content.
     Deallocate(WriteId),
     Read(ReadId),
 }
 
-/// What came back.
+/// Response to a command.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) sent: Sent,
@@ -37,14 +37,14 @@ pub(super) struct Answer {
 
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Given to no other line.
+    /// Number that no other line has.
     pub(super) number: u64,
     pub(super) qid: u16,
     fabric: LoopbackHost,
-    /// By command identifier: what for, and when.
+    /// Commands in flight by command identifier, with their purpose and time.
     out: BTreeMap<u16, (Sent, u64)>,
     last_cid: u16,
-    /// Data of writes that is offered at these times only.
+    /// Data of writes that is offered only at these times.
     late: Vec<(u64, u16, Vec<u8>)>,
 }
 
@@ -61,7 +61,7 @@ impl Line {
         data: &[u8],
         encode: impl FnOnce(u16) -> Sqe,
     ) -> u16 {
-        // Never the same: the fabric keeps what was offered for a command.
+        // Identifiers are never reused: the fabric keeps the data that was offered for a command.
         self.last_cid += 1;
         let cid = self.last_cid;
         self.out.insert(cid, (sent, now));
@@ -69,12 +69,12 @@ impl Line {
         cid
     }
 
-    /// Has the data of a write ready at this time.
+    /// Schedules the offer of a write's data at this time.
     pub(super) fn offer(&mut self, at: u64, cid: u16, data: Vec<u8>) {
         self.late.push((at, cid, data));
     }
 
-    /// Offers what is due.
+    /// Offers the data that is due.
     pub(super) fn turn(&mut self, now: u64) {
         let (due, late) =
             std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
@@ -83,7 +83,7 @@ impl Line {
         due.into_iter().for_each(|(_, cid, data)| self.fabric.offer(cid, data));
     }
 
-    /// What was answered since the last call.
+    /// Returns the responses since the last call.
     pub(super) fn take(&mut self) -> Vec<Answer> {
         let answers = self.fabric.take().into_iter();
         let matched = answers.map(|delivery| {
@@ -94,7 +94,7 @@ impl Line {
         matched.collect()
     }
 
-    /// Commands without an answer.
+    /// Returns the number of commands without a response.
     pub(super) fn outstanding(&self) -> usize {
         self.out.len()
     }
@@ -103,7 +103,7 @@ impl Line {
         self.out.values().any(|(known, _)| *known == sent)
     }
 
-    /// The command that waits for its answer longest, and since when.
+    /// Returns the oldest command without a response, and its time.
     pub(super) fn oldest(&self) -> Option<(Sent, u64)> {
         self.out.values().copied().min_by_key(|(_, since)| *since)
     }
@@ -113,7 +113,7 @@ impl Line {
         self.fabric.close();
     }
 
-    /// The target has ended the connection, or seen that it is cut.
+    /// Returns true if the target has ended the connection, or detected that it is cut.
     pub(super) fn is_closed(&self) -> bool {
         self.fabric.closed().is_some()
     }

@@ -1,13 +1,17 @@
-//! Nothing acknowledged is undone: hosts, operators and devices do their worst to a target in virtual time, and a
-//! checker looks for an order of the writes that explains every read ([`nvmeof_history`]).
+//! Torture test in virtual time: no acknowledged write may be undone.
 //!
-//! Each seed is a run of its own. Two reactors serve three disks: a `stripe` of `ram` devices and a `file`, late and
-//! under `fault` and `delay`, and our driver over a drive in memory that loses commands and is reset. Three hosts write the same few blocks
-//! while they reset and shut down controllers, disconnect queues, cut connections and fall silent. An operator fences
-//! hosts and removes connections, namespaces, devices and the subsystem. In the end everything gets well again: nothing
-//! may hang, one host reads every block, and when all are gone nothing is left behind.
+//! Hosts, operators and devices inject every fault into a target. A checker searches an order of
+//! the writes that explains every read ([`nvmeof_history`]).
 //!
-//! A run depends on its seed alone. `TORTURE_SEEDS=1000` runs as many seeds, `TORTURE_SEED=7` begins with that one:
+//! Each seed is a separate run. Two reactors serve three disks. A `stripe` of `ram` devices and a
+//! `file` are late, and under `fault` and `delay`. The third disk is the VFIO driver over a drive
+//! in memory that loses commands and is reset. Three hosts write while they reset and shut down
+//! controllers, disconnect queues, cut connections and stop sending. An operator fences hosts and
+//! removes connections, namespaces, devices and the subsystem. In the end all faults stop. Nothing
+//! may hang, one host reads every block, and after all hosts have gone nothing may be left.
+//!
+//! A run depends on its seed alone. `TORTURE_SEEDS=1000` runs 1000 seeds, `TORTURE_SEED=7` begins
+//! with seed 7:
 //!
 //! ```text
 //! TORTURE_SEED=7 TORTURE_SEEDS=1 cargo test -p nvmeof-tgt --lib torture
@@ -28,15 +32,17 @@ use host::{Host, Patience};
 use operator::Operator;
 use site::{MILLI, Site};
 
-/// Seeds without a wish for others.
+/// Default number of seeds.
 const SEEDS: u64 = 300;
 const HOSTS: u32 = 3;
-/// Turns in which something goes wrong.
+/// Turns with faults.
 const STEPS: usize = 800;
-/// Turns of ten milliseconds after which a run in which nothing goes wrong any more is over.
+/// Maximum number of turns of ten milliseconds until a run without faults has recovered.
 const CALM_STEPS: usize = 12_000;
 
-/// What ends writes, all of which has to happen. (When a Disconnect is answered everything before it has been.)
+/// Events that end writes. Each has to occur.
+///
+/// The answer to a Disconnect is not among them: all commands have been answered before it.
 const EVENTS: [&str; 10] = [
     "acknowledged",
     "failed",
@@ -63,7 +69,7 @@ impl World {
         Self { site, hosts, operator: Operator::new() }
     }
 
-    /// One turn after some time, often none.
+    /// Runs one turn after some time, which is often very short.
     fn step(&mut self) {
         let time = match self.site.dice.within(0..10) {
             0..6 => self.site.dice.within(0..MILLI),
@@ -92,7 +98,7 @@ impl World {
         self.operator.step(&mut self.site, &mut self.hosts, acts);
     }
 
-    /// Nothing goes wrong any more: everybody gets well.
+    /// Ends all faults and waits until every host has recovered.
     fn calm(&mut self) {
         for _ in 0..CALM_STEPS {
             self.site.disks.iter_mut().for_each(disks::Disk::calm);
@@ -105,7 +111,7 @@ impl World {
         panic!("not everybody gets well again");
     }
 
-    /// One host reads everything.
+    /// Reads all blocks from one host.
     fn sweep(&mut self) {
         let disks: Vec<u32> = self.site.disks.iter().map(|disk| disk.number).collect();
         for disk in disks {
@@ -114,7 +120,7 @@ impl World {
         self.calm();
     }
 
-    /// Everybody leaves, and nothing is left behind.
+    /// Closes all hosts, and checks that nothing is left.
     fn end(&mut self) {
         self.hosts.iter_mut().for_each(Host::end);
         (0..100).for_each(|_| self.site.turn(100 * MILLI));
@@ -122,7 +128,7 @@ impl World {
     }
 }
 
-/// What a run of this seed comes to; or else why no order explains it, or what hangs or breaks a rule.
+/// Returns the summary of this seed's run, or the reason why it fails.
 fn run(seed: u64, patience: Patience) -> Result<Summary, String> {
     let all = || {
         let mut world = World::new(seed, patience);
@@ -162,7 +168,9 @@ fn every_read_is_explained_by_an_order_of_the_writes() {
     assert!(missing.is_none() || seeds.end - seeds.start < SEEDS, "none: {missing:?}");
 }
 
-/// Hosts that go on before they are told that their writes are over find them undone: the checker sees it.
+/// Hosts that do not wait for the end of their writes find them undone.
+///
+/// The checker must detect it.
 #[test]
 fn hosts_that_do_not_wait_to_be_told_are_seen() {
     let explained = (1..=20).filter(|&seed| run(seed, Patience::None).is_ok()).count();

@@ -1,4 +1,6 @@
-//! An operator, who takes things away and gives them back, one change after the other as the control plane makes them.
+//! An operator that removes objects and restores them.
+//!
+//! The operator makes one change after the other, as the control plane does.
 
 use nvmeof_history::WriteId;
 use nvmeof_nvmf::Quiesce;
@@ -7,10 +9,10 @@ use tokio::sync::oneshot;
 use super::host::Host;
 use super::site::{SECOND, Site};
 
-/// As for hosts: what is not over by then hangs.
+/// As for hosts: a removal that takes longer hangs.
 const PATIENCE: u64 = 60 * SECOND;
 
-/// What is taken away.
+/// Object of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     /// A host, by force.
@@ -25,26 +27,26 @@ enum What {
 
 enum Stage {
     Idle,
-    /// It is taken away; the operator is told when it is.
+    /// The removal runs. The operator is notified when it is complete.
     Removing {
         what: What,
         awaited: Awaited,
         since: u64,
     },
-    /// The operator was told, and gives it back at this time.
+    /// The operator was notified, and restores the object at this time.
     Removed {
         what: What,
         until: u64,
     },
 }
 
-/// What has to end before the operator is told.
+/// Conditions for the notification of the operator.
 #[derive(Default)]
 struct Awaited {
     controllers: Vec<Quiesce>,
-    /// Of reactors.
+    /// Replies of reactors.
     answers: Vec<oneshot::Receiver<()>>,
-    /// Writes that are over then.
+    /// Writes that have ended by then.
     writes: Vec<WriteId>,
 }
 
@@ -61,7 +63,7 @@ impl Operator {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Does what is due. If it `acts`, also what comes to its mind.
+    /// Does the work that is due, and random actions if it `acts`.
     pub(super) fn step(&mut self, site: &mut Site, hosts: &mut [Host], acts: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle if acts && site.dice.hits(50) => begin(site, hosts),
@@ -129,7 +131,7 @@ fn dismiss(site: &mut Site, hosts: &[Host]) -> Stage {
     Stage::Removing { what, awaited, since: site.now }
 }
 
-/// Whoever is concerned has no write under way any more.
+/// Records that the affected hosts have no write in flight any more.
 fn told(site: &mut Site, hosts: &mut [Host], what: What, writes: &[WriteId]) -> Stage {
     for write in writes {
         site.history.settle(*write, "connection removed");
@@ -143,7 +145,8 @@ fn told(site: &mut Site, hosts: &mut [Host], what: What, writes: &[WriteId]) -> 
                 let number = site.disks[disk].number;
                 let event = if with_device { "device removed" } else { "namespace removed" };
                 host.was_fenced(site, event, Some(number));
-                // What was sent and not read yet must be refused before there is such a namespace again.
+                // Commands that were sent and not read yet must be refused before this namespace
+                // exists again.
                 host.mark(site, number);
             }
             What::Connection { .. } => {}

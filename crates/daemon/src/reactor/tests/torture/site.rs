@@ -1,4 +1,4 @@
-//! Two reactors in virtual time, the target they serve, and its disks.
+//! Two reactors in virtual time, the target that they serve, and its disks.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -32,20 +32,20 @@ const REACTORS: usize = 2;
 const PORT: PortId = PortId(1);
 const MAX_TRANSFER: usize = 64 << 10;
 
-/// Shorter than what the disks take now and then: some hosts have to ask again.
+/// Shorter than the disks sometimes take, so that some hosts have to retry.
 const QUIESCE_BOUND: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// The time of this thread's site: devices are handed a clock that is a function.
+    /// Time of this thread's site, for devices whose clock is a function.
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The time of this thread's site.
+/// Returns the time of this thread's site.
 pub(super) fn now() -> u64 {
     NOW.get()
 }
 
-/// The drive's time, which passes while its warden waits. The drive works meanwhile.
+/// Time of the drive, which passes while its supervisor waits. The drive works in that time.
 #[derive(Debug)]
 struct Time {
     now: AtomicU64,
@@ -69,18 +69,18 @@ pub(super) struct Site {
     pub(super) history: History,
     pub(super) disks: Vec<Disk>,
     pub(super) target: Arc<Target>,
-    /// Names of the hosts, and which of them may connect.
+    /// Names of the hosts, and the numbers of those that must not connect.
     pub(super) names: Vec<Nqn>,
     pub(super) fenced: BTreeSet<u32>,
-    /// Whether the subsystem is there.
+    /// The subsystem exists.
     pub(super) is_served: bool,
-    /// When something that was taken away was given back.
+    /// Time at which the operator last restored an object.
     pub(super) given_back_at: u64,
     reactors: Vec<Reactor>,
     senders: Vec<Sender>,
     time: Arc<Time>,
     next_line: u64,
-    /// Where the file is.
+    /// Folder of the file.
     _folder: tempfile::TempDir,
 }
 
@@ -132,7 +132,7 @@ impl Site {
         site
     }
 
-    /// Lets so much time pass, then everybody does what is due.
+    /// Advances the time by `nanos`, then lets every disk and reactor run.
     pub(super) fn turn(&mut self, nanos: u64) {
         self.set_time(self.now + nanos);
         for disk in &mut self.disks {
@@ -157,7 +157,9 @@ impl Site {
         }
     }
 
-    /// A connection to one of the reactors, over a quick or a slow network, and a number for it.
+    /// Connects to one of the reactors, over a fast or a slow network.
+    ///
+    /// Returns the connection's number and the host's end.
     pub(super) fn connect(&mut self) -> (u64, LoopbackHost) {
         let latency = [0, 0, MILLI, 20 * MILLI][self.dice.index(4)];
         let (parked, host) =
@@ -170,7 +172,7 @@ impl Site {
         (self.next_line, host)
     }
 
-    /// Has a reactor hand one connection over to another.
+    /// Makes a reactor move one connection to another reactor.
     pub(super) fn move_one(&mut self) {
         let (from, to) = (self.dice.index(REACTORS), self.dice.index(REACTORS));
         self.senders[from].send(Message::MoveOne { to });
@@ -188,15 +190,16 @@ impl Site {
         }
     }
 
-    /// Has every reactor close a disk, which answers when nothing of it is in use. It has another name when it is opened
-    /// again.
+    /// Closes a disk on every reactor, each of which replies when it no longer uses the disk.
+    ///
+    /// A reopened disk has another identifier.
     pub(super) fn close(&mut self, disk: usize) -> Vec<oneshot::Receiver<()>> {
         let id = self.disks[disk].id;
         self.disks[disk].id = DeviceId(id.0 + 10);
         self.ask(|reply| Message::RemoveDevice { id, reply })
     }
 
-    /// Has every reactor answer when the commands for these namespaces are over.
+    /// Makes every reactor reply when the commands for these namespaces have ended.
     pub(super) fn settle(&self, namespaces: Vec<RetiredNamespace>) -> Vec<oneshot::Receiver<()>> {
         let namespaces: Arc<[_]> = namespaces.into();
         self.ask(|reply| Message::NamespaceBarrier { namespaces: Arc::clone(&namespaces), reply })
@@ -211,7 +214,7 @@ impl Site {
         self.senders.iter().map(ask).collect()
     }
 
-    /// The connections of hosts.
+    /// Returns the connections of hosts.
     pub(super) fn connections(&mut self) -> Vec<(u64, QueueInfo)> {
         let rolls = self.ask(Message::Roll);
         self.turn_all();
@@ -219,7 +222,7 @@ impl Site {
         listed.filter_map(|one| Some((one.id, one.info?))).collect()
     }
 
-    /// Ends a connection; what is to be awaited, or nothing if it was gone.
+    /// Ends a connection. Returns the handle to wait for, or `None` if it was gone.
     pub(super) fn dismiss(&mut self, id: u64) -> Option<Dismissed> {
         let answers = self.ask(|reply| Message::Dismiss { id, reply });
         self.turn_all();
@@ -227,7 +230,7 @@ impl Site {
         answers.filter_map(|mut answer| answer.try_recv().expect("an answer")).next()
     }
 
-    /// Makes what runs what is wanted.
+    /// Applies the desired state to the target.
     pub(super) fn apply(&self) -> Changes {
         self.target.apply(self.spec()).expect("a change that makes sense")
     }
@@ -256,12 +259,12 @@ impl Site {
         TargetSpec { subsystems, ports: vec![port], referrals: Vec::new() }
     }
 
-    /// Whether a host may connect.
+    /// Returns true if a host may connect.
     pub(super) fn allows(&self, host: u32) -> bool {
         self.is_served && !self.fenced.contains(&host)
     }
 
-    /// Holds what reactors and target have to nothing: all hosts are gone.
+    /// Checks that the reactors and the target hold nothing after all hosts have gone.
     pub(super) fn assert_empty(&mut self) {
         for at in 0..REACTORS {
             let (reply, mut answer) = oneshot::channel();
