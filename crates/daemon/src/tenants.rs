@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvmeof_nvmf::{DeviceId, HostLimits, HostRules};
+use nvmeof_nvmf::{DeviceId, HostLimits, HostQuotas};
 use nvmeof_pacing::{ConfigError, Machine, Tenant};
 use nvmeof_wire::Nqn;
 
@@ -233,12 +233,12 @@ impl Tenants {
 }
 
 /// Returns the maximum connections and queues of each host.
-pub(crate) fn host_rules(config: &Config) -> HostRules {
+pub(crate) fn host_rules(config: &Config) -> HostQuotas {
     let of = |share: &Share| HostLimits {
         connections: share.max_connections,
         io_queues: share.max_queues,
     };
-    HostRules {
+    HostQuotas {
         others: of(&config.host_defaults),
         named: config.hosts.iter().map(|host| (host.nqn.clone(), of(&host.share))).collect(),
     }

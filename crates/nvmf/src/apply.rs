@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use crate::controller::{Controller, DeathReason, Event};
+use crate::controller::{Controller, Event, TeardownReason};
 use crate::limits::{CNTLID_MAX, MAX_NSID};
 use crate::quiesce::{Association, Quiesce};
 use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
@@ -164,7 +164,7 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     check(&spec)?;
     let mut registry = target.registry_mut();
     let mut changes = Changes::default();
-    let before = Visible::of(&registry);
+    let before = DiscoverySnapshot::of(&registry);
 
     let ports: BTreeMap<PortId, PortSpec> =
         spec.ports.into_iter().map(|port| (port.id, port)).collect();
@@ -201,7 +201,7 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     }
     for controller in controllers(&registry) {
         if gone.contains(&controller.port) {
-            end(&controller, DeathReason::PortRemoved, &mut changes);
+            end(&controller, TeardownReason::PortRemoved, &mut changes);
         }
     }
     announce(&mut registry, &before, &mut changes);
@@ -242,7 +242,7 @@ pub(crate) fn hide_port(target: &Target, port: PortId) {
 fn change_ports(target: &Target, change: impl FnOnce(&mut Registry)) {
     let mut registry = target.registry_mut();
     let mut changes = Changes::default();
-    let before = Visible::of(&registry);
+    let before = DiscoverySnapshot::of(&registry);
     change(&mut registry);
     announce(&mut registry, &before, &mut changes);
     drop(registry);
@@ -260,13 +260,13 @@ impl Registry {
 
 /// Inputs of the discovery log.
 #[derive(PartialEq, Eq)]
-struct Visible {
+struct DiscoverySnapshot {
     ports: BTreeMap<PortId, PortSpec>,
     referrals: Vec<crate::spec::ReferralSpec>,
     access: BTreeMap<Nqn, Access>,
 }
 
-impl Visible {
+impl DiscoverySnapshot {
     fn of(registry: &Registry) -> Self {
         let access = |(nqn, subsystem): (&Nqn, &Arc<Subsystem>)| (nqn.clone(), subsystem.access());
         Self {
@@ -299,7 +299,7 @@ fn update(running: &Subsystem, wanted: SubsystemSpec, changes: &mut Changes) {
     if running.set_access(wanted.access) {
         for controller in running.all_controllers() {
             if !running.allows(&controller.host_nqn) {
-                end(&controller, DeathReason::HostNotAllowed, changes);
+                end(&controller, TeardownReason::HostNotAllowed, changes);
             }
         }
     }
@@ -325,12 +325,12 @@ fn update(running: &Subsystem, wanted: SubsystemSpec, changes: &mut Changes) {
 
 fn remove(subsystem: &Subsystem, changes: &mut Changes) {
     for controller in subsystem.all_controllers() {
-        end(&controller, DeathReason::SubsystemRemoved, changes);
+        end(&controller, TeardownReason::SubsystemRemoved, changes);
     }
     changes.subsystems_removed.push(subsystem.nqn.clone());
 }
 
-fn end(controller: &Controller, reason: DeathReason, changes: &mut Changes) {
+fn end(controller: &Controller, reason: TeardownReason, changes: &mut Changes) {
     if controller.kill(reason) {
         changes.controllers_ended += 1;
         if !controller.quiesce().is_quiet() {
@@ -353,8 +353,8 @@ fn controllers(registry: &Registry) -> Vec<Arc<Controller>> {
 }
 
 /// Counts the change of the discovery log, and posts the event to hosts whose log changed.
-fn announce(registry: &mut Registry, before: &Visible, changes: &mut Changes) {
-    let after = Visible::of(registry);
+fn announce(registry: &mut Registry, before: &DiscoverySnapshot, changes: &mut Changes) {
+    let after = DiscoverySnapshot::of(registry);
     if after == *before {
         return;
     }

@@ -1,7 +1,7 @@
 //! A controller: the state of one association of a host with a subsystem, shared by its queues.
 //!
 //! Its queues live on different reactors. I/O queues read one atomic word with every command,
-//! [`Controller::stamp`]. The rest is behind a mutex that only admin commands take.
+//! [`Controller::incarnation`]. The rest is behind a mutex that only admin commands take.
 //!
 //! ```text
 //!              Property Set CC.EN=1                    CC.SHN
@@ -37,7 +37,7 @@ pub(crate) use properties::CcChange;
 use crate::discovery::Bookmark;
 use crate::disposition::QueueOwner;
 use crate::failure::Failure;
-use crate::hosts::Hosts;
+use crate::hosts::HostRegistry;
 use crate::limits::Limits;
 use crate::namespace::NamespaceTable;
 use crate::quiesce::{Association, Departing, Quiesce, QuiesceGuard};
@@ -52,7 +52,7 @@ pub struct ControllerKey(pub(crate) u64);
 /// Reason to end a controller or queue, and with it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
-pub enum DeathReason {
+pub enum TeardownReason {
     /// No Connect arrived in time.
     #[error("no Connect command came in time")]
     ConnectTimeout = 1,
@@ -94,7 +94,7 @@ pub enum DeathReason {
     MadeRoom,
 }
 
-impl DeathReason {
+impl TeardownReason {
     const ALL: [Self; 12] = [
         Self::ConnectTimeout,
         Self::KeepAlive,
@@ -126,12 +126,12 @@ pub(crate) struct Controller {
     pub(crate) port: PortId,
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
-    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) hosts: Arc<HostRegistry>,
     /// The target's address that the admin queue connected to.
     local_address: OnceLock<IpAddr>,
     /// Bit 0: I/O commands may run. Bits 31:1: incarnation, incremented by reset and death.
-    stamp: AtomicU32,
-    /// A [`DeathReason`], 0 while alive.
+    incarnation: AtomicU32,
+    /// A [`TeardownReason`], 0 while alive.
     death: AtomicU8,
     cc: AtomicU32,
     csts: AtomicU32,
@@ -178,7 +178,7 @@ pub(crate) struct NewController {
     pub(crate) port: PortId,
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
-    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) hosts: Arc<HostRegistry>,
     pub(crate) departing: Arc<Departing>,
     /// As requested by the host; rounded here.
     pub(crate) kato_ms: u32,
@@ -211,7 +211,7 @@ impl Controller {
             limits,
             hosts: new.hosts,
             local_address: OnceLock::new(),
-            stamp: AtomicU32::new(0),
+            incarnation: AtomicU32::new(0),
             death: AtomicU8::new(0),
             cc: AtomicU32::new(0),
             csts: AtomicU32::new(0),
@@ -261,20 +261,20 @@ impl Controller {
 
     /// A word that changes whenever I/O queues must stop; bit 0: I/O commands may run.
     #[inline]
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp.load(Ordering::Acquire)
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation.load(Ordering::Acquire)
     }
 
     /// Reason for its end, if it has ended.
     #[inline]
-    pub(crate) fn death(&self) -> Option<DeathReason> {
-        DeathReason::from_u8(self.death.load(Ordering::Acquire))
+    pub(crate) fn death(&self) -> Option<TeardownReason> {
+        TeardownReason::from_u8(self.death.load(Ordering::Acquire))
     }
 
     /// Ends the controller, so that every queue of it closes.
     ///
     /// Returns true the first time; that reason is kept.
-    pub(crate) fn kill(&self, reason: DeathReason) -> bool {
+    pub(crate) fn kill(&self, reason: TeardownReason) -> bool {
         let first = self
             .death
             .compare_exchange(0, reason as u8, Ordering::AcqRel, Ordering::Acquire)
@@ -326,7 +326,7 @@ impl Controller {
         self.write_through.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Adds an I/O queue, if [`Self::stamp`] of the controller still equals `stamp`.
+    /// Adds an I/O queue, if [`Self::incarnation`] of the controller still equals `incarnation`.
     ///
     /// # Errors
     /// [`Failure::ConnectParameter`] if `qid` exceeds the granted Number of Queues;
@@ -335,15 +335,15 @@ impl Controller {
     pub(crate) fn add_io_queue(
         &self,
         qid: u16,
-        stamp: u32,
+        incarnation: u32,
     ) -> Result<(Arc<IoCounters>, QuiesceGuard), Failure> {
         let mut admin = self.admin();
         if qid > admin.features.io_queues {
             return Err(Failure::ConnectParameter { offset: Connect::QID_OFFSET, in_data: false });
         }
-        // The stamp changes before the lock is taken to clear the queues, so this check cannot be
+        // The incarnation changes before the lock is taken to clear the queues, so this check cannot be
         // late.
-        if self.stamp() != stamp || admin.io_queues.contains_key(&qid) {
+        if self.incarnation() != incarnation || admin.io_queues.contains_key(&qid) {
             return Err(Failure::ConnectTooSoon);
         }
         if self.quiesce.has_closing_queue() {
@@ -434,9 +434,9 @@ impl Controller {
     /// Ends every I/O queue connected so far.
     fn end_incarnation(&self) {
         // Even: not ready; the bits above are the next incarnation.
-        let next = |stamp: u32| Some((stamp | 1).wrapping_add(1));
+        let next = |incarnation: u32| Some((incarnation | 1).wrapping_add(1));
         self.quiesce.await_quiet();
-        let _ = self.stamp.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let _ = self.incarnation.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         let mut admin = self.admin();
         let queues = std::mem::take(&mut admin.io_queues);
         for counters in queues.into_values() {

@@ -1,6 +1,6 @@
 //! Limits and usage of each host, summed over all subsystems.
 //!
-//! A host is identified by the NQN that it sends in Connect. The unit is a [`Seat`], which a
+//! A host is identified by the NQN that it sends in Connect. The unit is a [`QueueLease`], which a
 //! connected queue owns and releases at its end.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nvmeof_wire::Nqn;
 
-use crate::controller::{Controller, DeathReason};
+use crate::controller::{Controller, TeardownReason};
 use crate::failure::Failure;
 use crate::limits::Limits;
 
@@ -25,14 +25,14 @@ pub struct HostLimits {
 
 /// Limits of all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostRules {
+pub struct HostQuotas {
     /// Limits of hosts that are not named.
     pub others: HostLimits,
     /// Limits of named hosts.
     pub named: BTreeMap<Nqn, HostLimits>,
 }
 
-impl HostRules {
+impl HostQuotas {
     /// The limits of this host.
     #[must_use]
     pub fn of(&self, host: &Nqn) -> HostLimits {
@@ -42,7 +42,7 @@ impl HostRules {
 
 /// Usage of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostCounts {
+pub struct HostUsage {
     /// Connected queues of every kind.
     pub connections: u32,
     /// I/O queues among them.
@@ -53,7 +53,7 @@ pub struct HostCounts {
 
 /// A Connect that was refused because of a limit on queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct QuotaRefusal {
     /// The host.
     pub host: Nqn,
     /// The subsystem of the Connect.
@@ -63,12 +63,12 @@ pub struct Refusal {
     /// Reason.
     pub why: Failure,
     /// Usage of the host at that time.
-    pub had: HostCounts,
+    pub had: HostUsage,
 }
 
 /// Every host that has a queue.
 #[derive(Debug, Default)]
-pub(crate) struct Hosts {
+pub(crate) struct HostRegistry {
     state: Mutex<State>,
     /// Number of these hosts.
     connected: AtomicUsize,
@@ -76,8 +76,8 @@ pub(crate) struct Hosts {
 
 #[derive(Debug, Default)]
 struct State {
-    rules: HostRules,
-    counts: BTreeMap<Nqn, HostCounts>,
+    rules: HostQuotas,
+    counts: BTreeMap<Nqn, HostUsage>,
     /// Connected queues of all hosts.
     connections: u32,
     /// Discovery controllers, the oldest first.
@@ -87,7 +87,7 @@ struct State {
 /// A discovery controller; any host is allowed one, so a host with many can lose some to others.
 #[derive(Debug)]
 struct Discovery {
-    seat: u64,
+    lease: u64,
     from: Option<IpAddr>,
     /// A subsystem lists its host.
     is_listed: bool,
@@ -115,17 +115,17 @@ pub fn network_of(address: IpAddr) -> IpAddr {
 
 /// Right of a host to one queue; dropping it releases the right.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    hosts: Arc<Hosts>,
+pub(crate) struct QueueLease {
+    hosts: Arc<HostRegistry>,
     host: Nqn,
     is_io: bool,
     /// Its number among discovery controllers, if it is for one.
     discovery: Option<u64>,
 }
 
-/// Kind of queue that a [`Seat`] is for.
+/// Kind of queue that a [`QueueLease`] is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SeatKind {
+pub(crate) enum QueueLeaseKind {
     /// A discovery controller.
     Discovery,
     /// A controller, which is useless without an I/O queue.
@@ -133,38 +133,38 @@ pub(crate) enum SeatKind {
     IoQueue,
 }
 
-impl Hosts {
+impl HostRegistry {
     /// Replaces the limits. Hosts that exceed them keep their queues, and get no more.
-    pub(crate) fn set_rules(&self, rules: HostRules) {
+    pub(crate) fn set_rules(&self, rules: HostQuotas) {
         self.state().rules = rules;
     }
 
-    /// Creates a [`Seat`] for a queue of `host`; `number` identifies it if it is for discovery.
+    /// Creates a [`QueueLease`] for a queue of `host`; `number` identifies it if it is for discovery.
     ///
     /// # Errors
     /// The host, or all hosts together, have reached a limit. The error includes the usage of the
     /// host.
-    pub(crate) fn seat(
+    pub(crate) fn lease(
         self: &Arc<Self>,
         host: &Nqn,
-        kind: SeatKind,
+        kind: QueueLeaseKind,
         room: &Room<'_>,
         number: u64,
-    ) -> Result<Seat, (Failure, HostCounts)> {
+    ) -> Result<QueueLease, (Failure, HostUsage)> {
         let mut state = self.state();
         let limits = state.rules.of(host);
         let had = state.counts.get(host).copied().unwrap_or_default();
         let is_full = |limit: Option<u32>, has: u32| limit.is_some_and(|limit| has >= limit);
         let why = if is_full(limits.connections, had.connections) {
             Some(Failure::HostConnections)
-        } else if kind != SeatKind::Discovery && is_full(limits.io_queues, had.io_queues) {
+        } else if kind != QueueLeaseKind::Discovery && is_full(limits.io_queues, had.io_queues) {
             Some(Failure::HostQueues)
         } else {
             state.has_room(room).err()
         };
         let mut ended = None;
         let why = match why {
-            None if kind == SeatKind::Discovery => match state.discovery_room(room) {
+            None if kind == QueueLeaseKind::Discovery => match state.discovery_room(room) {
                 Ok(oldest) => {
                     ended = oldest;
                     None
@@ -179,24 +179,24 @@ impl Hosts {
             }
             return Err((why, had));
         }
-        let is_io = kind == SeatKind::IoQueue;
+        let is_io = kind == QueueLeaseKind::IoQueue;
         let counts = state.counts.entry(host.clone()).or_default();
         counts.connections += 1;
         counts.io_queues += u32::from(is_io);
         state.connections += 1;
         self.connected.store(state.counts.len(), Ordering::Relaxed);
-        let discovery = (kind == SeatKind::Discovery).then_some(number);
-        if let Some(seat) = discovery {
+        let discovery = (kind == QueueLeaseKind::Discovery).then_some(number);
+        if let Some(lease) = discovery {
             let from = address_of(room.peer);
             let (_, is_listed) = (room.lists)();
-            state.discovery.push(Discovery { seat, from, is_listed, controller: Weak::new() });
+            state.discovery.push(Discovery { lease, from, is_listed, controller: Weak::new() });
         }
         // The kill ends the queue of the controller, which locks the state, too.
         drop(state);
         if let Some(controller) = ended.and_then(|oldest: Weak<Controller>| oldest.upgrade()) {
-            controller.kill(DeathReason::MadeRoom);
+            controller.kill(TeardownReason::MadeRoom);
         }
-        Ok(Seat { hosts: Arc::clone(self), host: host.clone(), is_io, discovery })
+        Ok(QueueLease { hosts: Arc::clone(self), host: host.clone(), is_io, discovery })
     }
 
     /// Number of hosts that have a queue.
@@ -215,10 +215,10 @@ impl Hosts {
     }
 
     /// Usage and limits of every host that has a queue or its own limits.
-    pub(crate) fn counts(&self) -> Vec<(Nqn, HostCounts, HostLimits)> {
+    pub(crate) fn counts(&self) -> Vec<(Nqn, HostUsage, HostLimits)> {
         let state = self.state();
-        let mut all: BTreeMap<&Nqn, HostCounts> =
-            state.rules.named.keys().map(|host| (host, HostCounts::default())).collect();
+        let mut all: BTreeMap<&Nqn, HostUsage> =
+            state.rules.named.keys().map(|host| (host, HostUsage::default())).collect();
         all.extend(state.counts.iter().map(|(host, counts)| (host, *counts)));
         all.into_iter().map(|(host, counts)| (host.clone(), counts, state.rules.of(host))).collect()
     }
@@ -228,12 +228,12 @@ impl Hosts {
     }
 }
 
-impl Seat {
+impl QueueLease {
     /// Assigns the controller that owns it; a discovery controller can be ended to make room.
     pub(crate) fn taken_by(&self, controller: &Arc<Controller>) {
         let Some(number) = self.discovery else { return };
         let mut state = self.hosts.state();
-        if let Some(one) = state.discovery.iter_mut().find(|one| one.seat == number) {
+        if let Some(one) = state.discovery.iter_mut().find(|one| one.lease == number) {
             one.controller = Arc::downgrade(controller);
         }
     }
@@ -290,12 +290,12 @@ fn address_of(peer: &str) -> Option<IpAddr> {
     peer.parse::<SocketAddr>().ok().map(|address| network_of(address.ip()))
 }
 
-impl Drop for Seat {
+impl Drop for QueueLease {
     fn drop(&mut self) {
         let mut state = self.hosts.state();
         state.connections -= 1;
         if let Some(number) = self.discovery {
-            state.discovery.retain(|one| one.seat != number);
+            state.discovery.retain(|one| one.lease != number);
         }
         let Some(counts) = state.counts.get_mut(&self.host) else { return };
         counts.connections -= 1;

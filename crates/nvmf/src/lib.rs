@@ -37,10 +37,10 @@ pub mod request;
 pub mod spec;
 pub mod target;
 
-pub use controller::{ControllerKey, DeathReason};
+pub use controller::{ControllerKey, TeardownReason};
 pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response};
 pub use failure::Failure;
-pub use hosts::{HostCounts, HostLimits, HostRules, Refusal, network_of};
+pub use hosts::{HostLimits, HostQuotas, HostUsage, QuotaRefusal, network_of};
 pub use limits::Limits;
 pub use queue::{ControllerBarrier, Queue, QueueInfo};
 pub use quiesce::{Quiesce, QuiesceGuard};

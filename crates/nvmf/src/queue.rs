@@ -32,12 +32,12 @@ use self::slots::Slots;
 use self::waiting::{PendingBarrier, WaitingConnect};
 use crate::Nanos;
 use crate::admin::features;
-use crate::controller::{Controller, ControllerKey, DeathReason, ErrorRecord};
+use crate::controller::{Controller, ControllerKey, ErrorRecord, TeardownReason};
 use crate::disposition::{
     DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response,
 };
 use crate::failure::Failure;
-use crate::hosts::Refusal;
+use crate::hosts::QuotaRefusal;
 use crate::limits::ADMIN_QUEUE_MIN;
 use crate::quiesce::{Quiesce, QuiesceGuard};
 use crate::spec::{DeviceId, PortId, TransportKind};
@@ -82,7 +82,7 @@ pub struct Queue {
     slots: Slots,
     state: State,
     /// The last Connect, if the target refused it because of a limit on queues.
-    refused: Option<Refusal>,
+    refused: Option<QuotaRefusal>,
     /// The Connect that waits for commands of another association of its host.
     waiting: Option<Box<WaitingConnect>>,
     barrier: Option<PendingBarrier>,
@@ -103,7 +103,7 @@ enum State {
     },
     Admin(AdminQueue),
     Io(IoQueue),
-    Ended(DeathReason),
+    Ended(TeardownReason),
 }
 
 /// Result of a command before its completion is built.
@@ -156,7 +156,7 @@ impl Queue {
             slots: Slots::new(u32::from(ADMIN_QUEUE_MIN)),
             state: match transport {
                 Some(_) => State::Fresh { deadline, connecting: None, token: None },
-                None => State::Ended(DeathReason::PortRemoved),
+                None => State::Ended(TeardownReason::PortRemoved),
             },
             refused: None,
             waiting: None,
@@ -340,7 +340,7 @@ impl Queue {
     /// Reason to close the connection, if any. Earlier responses should still be sent.
     #[inline]
     #[must_use]
-    pub fn is_dead(&self) -> Option<DeathReason> {
+    pub fn is_dead(&self) -> Option<TeardownReason> {
         match &self.state {
             State::Io(io) => io.death(),
             State::Admin(admin) => admin.controller.death(),
@@ -367,7 +367,7 @@ impl Queue {
     pub fn handle_timeout(&mut self, now: Nanos) {
         match &self.state {
             State::Fresh { deadline, .. } if now >= *deadline && self.waiting.is_none() => {
-                self.state = State::Ended(DeathReason::ConnectTimeout);
+                self.state = State::Ended(TeardownReason::ConnectTimeout);
             }
             State::Admin(admin) => {
                 let due = admin.timer().filter(|(deadline, _)| now >= *deadline);
@@ -397,7 +397,7 @@ impl Queue {
         if let Some(guard) = &self.guard {
             guard.close();
         }
-        self.end(DeathReason::ConnectionClosed);
+        self.end(TeardownReason::ConnectionClosed);
         self.waiting = None;
         self.barrier = None;
         self.guard.take()
@@ -423,7 +423,7 @@ impl Queue {
         let State::Io(io) = &self.state else { return None };
         let cid = io.disconnecting.filter(|_| self.slots.outstanding() == 1)?;
         let response = self.slots.complete(cid, Status::SUCCESS, 0);
-        self.end(DeathReason::Disconnected);
+        self.end(TeardownReason::Disconnected);
         // None of its commands is outstanding, so none is at a device.
         self.guard = None;
         Some(response)
@@ -466,7 +466,7 @@ impl Queue {
 
     /// Takes the last Connect if a limit on connections or I/O queues refused it; for the log.
     #[inline]
-    pub fn take_refusal(&mut self) -> Option<Refusal> {
+    pub fn take_refusal(&mut self) -> Option<QuotaRefusal> {
         self.refused.take()
     }
 
@@ -537,7 +537,7 @@ impl Queue {
     fn refuse(&mut self, sqe: &Sqe, failure: Failure) -> Disposition {
         self.record(sqe, failure);
         if failure == Failure::QueueOverrun {
-            self.end(DeathReason::QueueOverrun);
+            self.end(TeardownReason::QueueOverrun);
             self.target.notifier.notify();
         }
         Disposition::Respond(self.slots.reject(sqe.cid.get(), failure.status(), 0))
@@ -586,14 +586,14 @@ impl Queue {
     }
 
     /// Leaves the association; the first reason is kept.
-    fn end(&mut self, reason: DeathReason) {
+    fn end(&mut self, reason: TeardownReason) {
         if matches!(self.state, State::Ended(_)) {
             return;
         }
         match std::mem::replace(&mut self.state, State::Ended(reason)) {
             State::Admin(admin) => {
                 let known = admin.controller.death();
-                admin.controller.kill(DeathReason::AdminQueueGone);
+                admin.controller.kill(TeardownReason::AdminQueueGone);
                 self.state = State::Ended(known.unwrap_or(reason));
             }
             State::Io(io) => {
@@ -617,7 +617,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.end(DeathReason::ConnectionClosed);
+        self.end(TeardownReason::ConnectionClosed);
         self.target.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

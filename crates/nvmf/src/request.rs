@@ -107,7 +107,7 @@ impl Rest {
 #[derive(Debug)]
 pub enum Step<B> {
     /// Lease the buffers and call [`Request::leased`], now or in a later turn.
-    Lease(Wanted),
+    Lease(BufferRequest),
     /// Fill the buffer from the host's memory, then call [`Request::pulled`].
     Pull {
         /// Buffer whose length is the number of bytes to fetch.
@@ -145,7 +145,7 @@ pub enum Step<B> {
 
 /// The buffers that a request needs to proceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct BufferRequest {
     /// Bytes.
     pub len: u64,
     /// Lease a second buffer of the same length, too, or neither of them.
@@ -251,13 +251,13 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
 
     /// The buffers of its [`Step::Lease`], for a caller that repeats the lease.
     #[inline]
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> BufferRequest {
         let len = match self.io.kind {
             IoKind::Deallocate { ranges } => range_list_len(ranges),
             _ => self.io.len,
         };
         let has_host = matches!(self.state, State::NeedsBuffer { host: Some(_), .. });
-        Wanted { len, spare: self.io.kind == IoKind::Compare && !has_host }
+        BufferRequest { len, spare: self.io.kind == IoKind::Compare && !has_host }
     }
 
     /// Bytes that the pacer accounts for, which is the size of its buffers in the shared pool.

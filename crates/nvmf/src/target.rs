@@ -9,7 +9,7 @@ use nvmeof_wire::Nqn;
 
 pub use crate::apply::{ApplyError, Changes, RetiredNamespace};
 use crate::controller::{Controller, ControllerKey};
-use crate::hosts::{HostCounts, HostLimits, HostRules, Hosts};
+use crate::hosts::{HostLimits, HostQuotas, HostRegistry, HostUsage};
 use crate::limits::Limits;
 use crate::quiesce::Departing;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
@@ -20,7 +20,7 @@ use crate::subsystem::Subsystem;
 pub struct Target {
     pub(crate) limits: Limits,
     pub(crate) notifier: Arc<Notifier>,
-    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) hosts: Arc<HostRegistry>,
     /// Ended controllers with commands that are still at a device.
     pub(crate) departing: Arc<Departing>,
     registry: RwLock<Registry>,
@@ -197,7 +197,7 @@ impl Target {
     }
 
     /// Sets the limits of each host, from the next Connect on.
-    pub fn limit_hosts(&self, rules: HostRules) {
+    pub fn limit_hosts(&self, rules: HostQuotas) {
         self.hosts.set_rules(rules);
     }
 
@@ -210,7 +210,7 @@ impl Target {
 
     /// Usage and limits of every host that has a queue or its own limits.
     #[must_use]
-    pub fn host_counts(&self) -> Vec<(Nqn, HostCounts, HostLimits)> {
+    pub fn host_counts(&self) -> Vec<(Nqn, HostUsage, HostLimits)> {
         self.hosts.counts()
     }
 

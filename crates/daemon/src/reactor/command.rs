@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_core::dma::Buffer;
-use nvmeof_nvmf::{DataSource, Disposition, Failure, QueueOwner, Refusal, Response};
+use nvmeof_nvmf::{DataSource, Disposition, Failure, QueueOwner, QuotaRefusal, Response};
 use nvmeof_transport::{Connected, FabricError, FabricOp};
 use nvmeof_wire::fabrics::ConnectData;
 use nvmeof_wire::opcode::FabricsType;
@@ -212,8 +212,8 @@ impl Reactor {
 
 /// Logs a Connect that was refused because a limit on connections or queues is reached.
 #[cold]
-fn log_full(refusal: &Refusal) {
-    let Refusal { host, subsystem, qid, why, had } = refusal;
+fn log_full(refusal: &QuotaRefusal) {
+    let QuotaRefusal { host, subsystem, qid, why, had } = refusal;
     let remedy = match why {
         Failure::HostConnections | Failure::HostQueues => {
             "raise max-connections or max-queues of its [[host]] or of [host-defaults] if it should have more"

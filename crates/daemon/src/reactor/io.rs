@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
 use nvmeof_core::dma::{Buffer, LeaseError, Payload};
-use nvmeof_nvmf::request::{DeviceOp, Request, Step, Wanted};
+use nvmeof_nvmf::request::{BufferRequest, DeviceOp, Request, Step};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, QuiesceGuard, Response};
 use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
@@ -261,7 +261,7 @@ impl Reactor {
         &mut self,
         request: Key,
         key: Key,
-        wanted: Wanted,
+        wanted: BufferRequest,
         now: u64,
     ) -> Option<Step<Buffer>> {
         let pooled = if self.starved.bars(now) { None } else { self.lease(request, wanted) };
@@ -279,7 +279,7 @@ impl Reactor {
     ///
     /// Returns `None` while the pool has no buffers.
     #[inline]
-    fn lease(&mut self, request: Key, wanted: Wanted) -> Option<Step<Buffer>> {
+    fn lease(&mut self, request: Key, wanted: BufferRequest) -> Option<Step<Buffer>> {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
         let Ok(len) = usize::try_from(wanted.len) else {
             return Some(io.request.fail(Failure::InvalidField));
@@ -304,7 +304,7 @@ impl Reactor {
     ///
     /// A small command therefore proceeds whatever other commands hold.
     #[cold]
-    fn lease_own(&mut self, request: Key, key: Key, wanted: Wanted) -> Option<Step<Buffer>> {
+    fn lease_own(&mut self, request: Key, key: Key, wanted: BufferRequest) -> Option<Step<Buffer>> {
         let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;
         let mut buf = self.connections.get_mut(key)?.own_buffer(len)?;
         buf.truncate(len);

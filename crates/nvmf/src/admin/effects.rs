@@ -19,7 +19,7 @@ const SCOPE_CONTROLLER: u16 = 1 << 1;
 
 /// Kinds of controller that support an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum On {
+enum ControllerKinds {
     Io,
     /// I/O controllers that report a volatile write cache.
     Cache,
@@ -27,7 +27,7 @@ enum On {
     Both,
 }
 
-impl On {
+impl ControllerKinds {
     fn is_of(self, kind: SubsystemKind) -> bool {
         match self {
             Self::Io | Self::Cache => kind == SubsystemKind::Nvm,
@@ -38,14 +38,14 @@ impl On {
 }
 
 /// Admin commands. Fabrics commands are not included, because no log page reports them.
-const ADMIN: [(AdminOpcode, On); 7] = [
-    (AdminOpcode::GET_LOG_PAGE, On::Both),
-    (AdminOpcode::IDENTIFY, On::Both),
-    (AdminOpcode::ABORT, On::Both),
-    (AdminOpcode::SET_FEATURES, On::Both),
-    (AdminOpcode::GET_FEATURES, On::Both),
-    (AdminOpcode::ASYNC_EVENT_REQUEST, On::Both),
-    (AdminOpcode::KEEP_ALIVE, On::Both),
+const ADMIN: [(AdminOpcode, ControllerKinds); 7] = [
+    (AdminOpcode::GET_LOG_PAGE, ControllerKinds::Both),
+    (AdminOpcode::IDENTIFY, ControllerKinds::Both),
+    (AdminOpcode::ABORT, ControllerKinds::Both),
+    (AdminOpcode::SET_FEATURES, ControllerKinds::Both),
+    (AdminOpcode::GET_FEATURES, ControllerKinds::Both),
+    (AdminOpcode::ASYNC_EVENT_REQUEST, ControllerKinds::Both),
+    (AdminOpcode::KEEP_ALIVE, ControllerKinds::Both),
 ];
 
 /// I/O commands; the flag is set if they change the contents of blocks.
@@ -59,16 +59,16 @@ const IO: [(IoOpcode, bool); 7] = [
     (IoOpcode::VERIFY, false),
 ];
 
-const LOGS: [(Lid, On); 9] = [
-    (Lid::SUPPORTED_LOG_PAGES, On::Both),
-    (Lid::ERROR_INFORMATION, On::Both),
-    (Lid::SMART, On::Io),
-    (Lid::FIRMWARE_SLOT, On::Io),
-    (Lid::CHANGED_NAMESPACES, On::Io),
-    (Lid::COMMAND_EFFECTS, On::Both),
-    (Lid::FEATURE_EFFECTS, On::Both),
-    (Lid::MI_EFFECTS, On::Both),
-    (Lid::DISCOVERY, On::Discovery),
+const LOGS: [(Lid, ControllerKinds); 9] = [
+    (Lid::SUPPORTED_LOG_PAGES, ControllerKinds::Both),
+    (Lid::ERROR_INFORMATION, ControllerKinds::Both),
+    (Lid::SMART, ControllerKinds::Io),
+    (Lid::FIRMWARE_SLOT, ControllerKinds::Io),
+    (Lid::CHANGED_NAMESPACES, ControllerKinds::Io),
+    (Lid::COMMAND_EFFECTS, ControllerKinds::Both),
+    (Lid::FEATURE_EFFECTS, ControllerKinds::Both),
+    (Lid::MI_EFFECTS, ControllerKinds::Both),
+    (Lid::DISCOVERY, ControllerKinds::Discovery),
 ];
 
 /// A feature. None is saveable.
@@ -80,24 +80,24 @@ pub(crate) struct Feature {
     pub(crate) changeable: bool,
     /// Belongs to a namespace, otherwise to the controller.
     pub(crate) per_namespace: bool,
-    on: On,
+    on: ControllerKinds,
 }
 
-const fn feature(fid: Fid, on: On) -> Feature {
+const fn feature(fid: Fid, on: ControllerKinds) -> Feature {
     Feature { fid, changeable: true, per_namespace: false, on }
 }
 
 const FEATURES: [Feature; 10] = [
-    feature(Fid::ARBITRATION, On::Io),
-    feature(Fid::POWER_MANAGEMENT, On::Io),
-    feature(Fid::TEMPERATURE_THRESHOLD, On::Io),
-    Feature { per_namespace: true, ..feature(Fid::ERROR_RECOVERY, On::Io) },
-    feature(Fid::VOLATILE_WRITE_CACHE, On::Cache),
-    feature(Fid::NUMBER_OF_QUEUES, On::Io),
-    feature(Fid::WRITE_ATOMICITY, On::Io),
-    feature(Fid::ASYNC_EVENTS, On::Both),
-    feature(Fid::KEEP_ALIVE_TIMER, On::Both),
-    Feature { changeable: false, ..feature(Fid::HOST_IDENTIFIER, On::Io) },
+    feature(Fid::ARBITRATION, ControllerKinds::Io),
+    feature(Fid::POWER_MANAGEMENT, ControllerKinds::Io),
+    feature(Fid::TEMPERATURE_THRESHOLD, ControllerKinds::Io),
+    Feature { per_namespace: true, ..feature(Fid::ERROR_RECOVERY, ControllerKinds::Io) },
+    feature(Fid::VOLATILE_WRITE_CACHE, ControllerKinds::Cache),
+    feature(Fid::NUMBER_OF_QUEUES, ControllerKinds::Io),
+    feature(Fid::WRITE_ATOMICITY, ControllerKinds::Io),
+    feature(Fid::ASYNC_EVENTS, ControllerKinds::Both),
+    feature(Fid::KEEP_ALIVE_TIMER, ControllerKinds::Both),
+    Feature { changeable: false, ..feature(Fid::HOST_IDENTIFIER, ControllerKinds::Io) },
 ];
 
 impl Feature {
@@ -127,12 +127,12 @@ pub(crate) fn has_io_command(opcode: IoOpcode) -> bool {
 
 /// The table entries that one controller supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub(crate) struct SupportedCommands {
     kind: SubsystemKind,
     volatile_cache: bool,
 }
 
-impl Abilities {
+impl SupportedCommands {
     /// For a controller of a subsystem of this kind.
     ///
     /// `volatile_cache`: the controller reports a volatile write cache.
@@ -140,8 +140,8 @@ impl Abilities {
         Self { kind, volatile_cache }
     }
 
-    fn has(self, on: On) -> bool {
-        on.is_of(self.kind) && (on != On::Cache || self.volatile_cache)
+    fn has(self, on: ControllerKinds) -> bool {
+        on.is_of(self.kind) && (on != ControllerKinds::Cache || self.volatile_cache)
     }
 
     /// Supported log pages.
@@ -249,8 +249,8 @@ impl Abilities {
 
 impl Controller {
     /// The table entries that this controller supports.
-    pub(crate) fn abilities(&self) -> Abilities {
-        Abilities::new(self.subsystem.kind, self.reports_volatile_cache())
+    pub(crate) fn abilities(&self) -> SupportedCommands {
+        SupportedCommands::new(self.subsystem.kind, self.reports_volatile_cache())
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureR
     } else {
         Scope::Controller
     };
-    let wanted = Wanted { fid: command.fid, cdw11: command.cdw11, scope };
+    let wanted = FeatureQuery { fid: command.fid, cdw11: command.cdw11, scope };
     match command.select {
         Select::CURRENT => {
             let admin = controller.admin();
@@ -171,14 +171,14 @@ impl Scope {
 
 /// A value to get.
 #[derive(Debug)]
-struct Wanted {
+struct FeatureQuery {
     fid: Fid,
     /// Selectors, for features that have selectors.
     cdw11: u32,
     scope: Scope,
 }
 
-impl Wanted {
+impl FeatureQuery {
     fn value(
         &self,
         features: &FeatureStore,

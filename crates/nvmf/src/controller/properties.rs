@@ -114,7 +114,7 @@ impl Controller {
             self.csts.store(Csts::new().with_rdy(true).into_bits(), Ordering::Release);
             // Bit 0: I/O commands may run. A concurrent death wins: it clears the bit before or
             // after this point.
-            self.stamp.fetch_or(1, Ordering::AcqRel);
+            self.incarnation.fetch_or(1, Ordering::AcqRel);
             if self.death().is_some() {
                 self.end_incarnation();
             }

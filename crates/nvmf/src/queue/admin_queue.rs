@@ -13,9 +13,9 @@ use super::{Outcome, data};
 use crate::Nanos;
 use crate::admin::page::PageWriter;
 use crate::admin::{effects, features, identify, logs};
-use crate::controller::{CcChange, Controller, DeathReason};
+use crate::controller::{CcChange, Controller, TeardownReason};
 use crate::failure::Failure;
-use crate::hosts::Seat;
+use crate::hosts::QueueLease;
 use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
 use crate::spec::{DeviceId, TransportKind};
 use crate::target::Target;
@@ -25,7 +25,7 @@ use crate::target::Target;
 pub(super) struct AdminQueue {
     pub(super) controller: Arc<Controller>,
     /// Right of the host to this queue.
-    _seat: Seat,
+    _lease: QueueLease,
     transport: TransportKind,
     /// Asynchronous Event Requests that wait for an event, the oldest first.
     held: VecDeque<u16>,
@@ -42,9 +42,9 @@ pub(super) struct AdminQueue {
 }
 
 impl AdminQueue {
-    pub(super) fn new(controller: Arc<Controller>, seat: Seat, now: Nanos) -> Self {
+    pub(super) fn new(controller: Arc<Controller>, lease: QueueLease, now: Nanos) -> Self {
         Self {
-            _seat: seat,
+            _lease: lease,
             transport: controller.transport,
             controller,
             held: VecDeque::with_capacity(usize::from(ASYNC_EVENTS)),
@@ -59,15 +59,15 @@ impl AdminQueue {
     /// Time at which the association ends without a timer restart, and the reason.
     ///
     /// See Base 3.9 and 3.1.2.3.
-    pub(super) fn timer(&self) -> Option<(Nanos, DeathReason)> {
+    pub(super) fn timer(&self) -> Option<(Nanos, TeardownReason)> {
         const IDLE: Nanos = ASSOCIATION_TIMEOUT_SECONDS * 1_000_000_000;
         let kato = Nanos::from(self.controller.kato_ms()) * 1_000_000;
         let (period, reason) = match kato {
             // The keep-alive timer runs only while the controller is enabled and not shut down.
-            _ if !self.controller.is_ready() => (IDLE, DeathReason::Idle),
-            0 if self.controller.is_discovery() => (IDLE, DeathReason::Idle),
+            _ if !self.controller.is_ready() => (IDLE, TeardownReason::Idle),
+            0 if self.controller.is_discovery() => (IDLE, TeardownReason::Idle),
             0 => return None,
-            _ => (kato, DeathReason::KeepAlive),
+            _ => (kato, TeardownReason::KeepAlive),
         };
         Some((self.restarted.saturating_add(period), reason))
     }

@@ -15,7 +15,7 @@ use crate::Nanos;
 use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
 use crate::failure::Failure;
-use crate::hosts::{Refusal, Room, Seat, SeatKind};
+use crate::hosts::{QueueLease, QueueLeaseKind, QuotaRefusal, Room};
 use crate::quiesce::{Association, QuiesceGuard};
 use crate::subsystem::{Subsystem, SubsystemKind};
 
@@ -98,23 +98,23 @@ impl Queue {
             waiting::pass_barrier(&mut self.barrier, &self.target, subsystem, &association, now)?;
         }
         let kind = match (command.qid, subsystem.kind) {
-            (0, SubsystemKind::Discovery) => SeatKind::Discovery,
-            (0, SubsystemKind::Nvm) => SeatKind::Controller,
-            _ => SeatKind::IoQueue,
+            (0, SubsystemKind::Discovery) => QueueLeaseKind::Discovery,
+            (0, SubsystemKind::Nvm) => QueueLeaseKind::Controller,
+            _ => QueueLeaseKind::IoQueue,
         };
         let lists = || registry.lists(&request.host_nqn);
         let room = Room { limits: &self.target.limits, lists: &lists, peer: &self.peer };
-        let seat = self.target.hosts.seat(&request.host_nqn, kind, &room, self.id);
-        let seat = seat.map_err(|(why, had)| {
+        let lease = self.target.hosts.lease(&request.host_nqn, kind, &room, self.id);
+        let lease = lease.map_err(|(why, had)| {
             let (host, subsystem) = (request.host_nqn.clone(), subnqn.clone());
-            self.refused = Some(Refusal { host, subsystem, qid: command.qid, why, had });
+            self.refused = Some(QuotaRefusal { host, subsystem, qid: command.qid, why, had });
             why
         })?;
         let (state, controller, guard) = if command.qid == 0 {
-            let (state, controller) = self.connect_admin(subsystem, &request, seat, now)?;
+            let (state, controller) = self.connect_admin(subsystem, &request, lease, now)?;
             (state, controller, None)
         } else {
-            let (state, controller, guard) = self.connect_io(subsystem, &request, seat)?;
+            let (state, controller, guard) = self.connect_io(subsystem, &request, lease)?;
             (state, controller, Some(guard))
         };
         Ok(Outcome::Connected(Accepted {
@@ -149,7 +149,7 @@ impl Queue {
         &self,
         subsystem: &Arc<Subsystem>,
         request: &Request,
-        seat: Seat,
+        lease: QueueLease,
         now: Nanos,
     ) -> Result<(State, Arc<Controller>), Failure> {
         let limits = self.target.limits;
@@ -173,11 +173,11 @@ impl Queue {
         let controller = subsystem
             .add_controller(|cntlid| Controller::new(cntlid, Arc::clone(subsystem), notifier, new))
             .ok_or(Failure::ConnectBusy)?;
-        seat.taken_by(&controller);
+        lease.taken_by(&controller);
         if let Some(address) = self.local_address {
             controller.set_local_address(address);
         }
-        Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), seat, now)), controller))
+        Ok((State::Admin(AdminQueue::new(Arc::clone(&controller), lease, now)), controller))
     }
 
     /// Creates an I/O queue of an existing controller.
@@ -185,7 +185,7 @@ impl Queue {
         &self,
         subsystem: &Subsystem,
         request: &Request,
-        seat: Seat,
+        lease: QueueLease,
     ) -> Result<(State, Arc<Controller>, QuiesceGuard), Failure> {
         let Connect { qid, entries, .. } = request.command;
         check_entries(entries, self.target.limits.io_queue_depth())?;
@@ -207,12 +207,12 @@ impl Queue {
         if controller.is_discovery() {
             return Err(in_command(Connect::QID_OFFSET));
         }
-        let stamp = controller.stamp();
-        if stamp & 1 == 0 {
+        let incarnation = controller.incarnation();
+        if incarnation & 1 == 0 {
             return Err(Failure::ConnectTooSoon);
         }
-        let (counters, guard) = controller.add_io_queue(qid, stamp)?;
-        let queue = IoQueue::new(Arc::clone(&controller), seat, qid, counters, stamp);
+        let (counters, guard) = controller.add_io_queue(qid, incarnation)?;
+        let queue = IoQueue::new(Arc::clone(&controller), lease, qid, counters, incarnation);
         Ok((State::Io(queue), controller, guard))
     }
 }

@@ -12,10 +12,10 @@ use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sgl, Sqe};
 
 use super::{Outcome, data};
-use crate::controller::{Controller, DeathReason, IoCounters};
+use crate::controller::{Controller, IoCounters, TeardownReason};
 use crate::disposition::{Extent, IoCommand, IoKind};
 use crate::failure::Failure;
-use crate::hosts::Seat;
+use crate::hosts::QueueLease;
 use crate::limits::{DSM_RANGE_BLOCKS, PAGE, WZSL};
 use crate::namespace::{Lookup, Namespace, NamespaceTable};
 use crate::spec::TransportKind;
@@ -25,11 +25,11 @@ use crate::spec::TransportKind;
 pub(super) struct IoQueue {
     pub(super) controller: Arc<Controller>,
     /// Right of the host to this queue.
-    _seat: Seat,
+    _lease: QueueLease,
     pub(super) qid: u16,
     pub(super) counters: Arc<IoCounters>,
-    /// [`Controller::stamp`] at Connect; any other value ends the queue.
-    stamp: u32,
+    /// [`Controller::incarnation`] at Connect; any other value ends the queue.
+    incarnation: u32,
     /// Snapshot of the subsystem's namespaces, and a generation that is not newer than it.
     namespaces: Arc<NamespaceTable>,
     generation: u32,
@@ -43,17 +43,17 @@ pub(super) struct IoQueue {
 impl IoQueue {
     pub(super) fn new(
         controller: Arc<Controller>,
-        seat: Seat,
+        lease: QueueLease,
         qid: u16,
         counters: Arc<IoCounters>,
-        stamp: u32,
+        incarnation: u32,
     ) -> Self {
         let generation = controller.subsystem.generation();
         Self {
-            _seat: seat,
+            _lease: lease,
             qid,
             counters,
-            stamp,
+            incarnation,
             namespaces: controller.namespaces(),
             generation,
             max_transfer: controller.limits.max_transfer(),
@@ -65,17 +65,17 @@ impl IoQueue {
 
     /// Reason to close the queue, if any.
     #[inline]
-    pub(super) fn death(&self) -> Option<DeathReason> {
-        if self.controller.stamp() == self.stamp {
+    pub(super) fn death(&self) -> Option<TeardownReason> {
+        if self.controller.incarnation() == self.incarnation {
             return None;
         }
-        Some(self.controller.death().unwrap_or(DeathReason::Reset))
+        Some(self.controller.death().unwrap_or(TeardownReason::Reset))
     }
 
     /// Handles every command except fabrics commands.
     #[inline]
     pub(super) fn command(&mut self, sqe: &Sqe, inline_len: u32) -> Result<Outcome, Failure> {
-        if self.controller.stamp() != self.stamp || self.disconnecting.is_some() {
+        if self.controller.incarnation() != self.incarnation || self.disconnecting.is_some() {
             return Err(Failure::QueueDeleted);
         }
         let generation = self.controller.subsystem.generation();

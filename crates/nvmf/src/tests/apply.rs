@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use super::support::*;
-use crate::{Access, ApplyError, Changes, DeathReason, NamespaceSpec, Target, TargetSpec};
+use crate::{Access, ApplyError, Changes, NamespaceSpec, Target, TargetSpec, TeardownReason};
 
 #[test]
 fn the_same_again_changes_nothing() {
@@ -32,8 +32,8 @@ fn removed_subsystems_take_their_controllers_along() {
     let changes = target.apply(fewer).unwrap();
     assert_eq!(changes.subsystems_removed, [nqn(SUBSYSTEM)]);
     assert_eq!((changes.controllers_ended, changes.discovery_changed), (1, true));
-    assert_eq!(admin.queue.is_dead(), Some(DeathReason::SubsystemRemoved));
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::SubsystemRemoved));
+    assert_eq!(admin.queue.is_dead(), Some(TeardownReason::SubsystemRemoved));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::SubsystemRemoved));
     assert_eq!(other.queue.is_dead(), None);
     assert_eq!(target.counts().controllers, 1);
     assert_eq!(changes.quiescing.len(), 1);
@@ -55,7 +55,7 @@ fn another_identity_is_another_subsystem() {
     assert_eq!(changes.subsystems_added, [nqn(SUBSYSTEM)]);
     assert_eq!(changes.subsystems_removed, [nqn(SUBSYSTEM)]);
     assert!(!changes.discovery_changed, "the log names neither serial nor model");
-    assert_eq!(admin.queue.is_dead(), Some(DeathReason::SubsystemRemoved));
+    assert_eq!(admin.queue.is_dead(), Some(TeardownReason::SubsystemRemoved));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn hosts_no_longer_allowed_lose_their_controllers() {
     assert_eq!(changes.controllers_ended, 1);
     assert!(changes.discovery_changed);
     assert_eq!(allowed.queue.is_dead(), None);
-    assert_eq!(stranger.queue.is_dead(), Some(DeathReason::HostNotAllowed));
+    assert_eq!(stranger.queue.is_dead(), Some(TeardownReason::HostNotAllowed));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn removed_and_changed_ports_take_their_controllers_along() {
     let changes = target.apply(other).unwrap();
     assert_eq!(changes.controllers_ended, 2);
     for link in [&admin, &io, &discovery] {
-        assert_eq!(link.queue.is_dead(), Some(DeathReason::PortRemoved));
+        assert_eq!(link.queue.is_dead(), Some(TeardownReason::PortRemoved));
     }
 }
 

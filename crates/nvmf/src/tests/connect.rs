@@ -12,7 +12,7 @@ use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
-use crate::{DataSource, DeathReason, Disposition, Failure, Limits, PortId, Queue};
+use crate::{DataSource, Disposition, Failure, Limits, PortId, Queue, TeardownReason};
 
 #[track_caller]
 fn refused(request: &ConnectRequest, ipo: u16, in_data: bool) {
@@ -408,7 +408,7 @@ fn queues_may_move_between_threads() {
 fn unknown_port_is_a_dead_queue() {
     let target = target();
     let mut queue = Queue::new(&target, PortId(99), "peer", 0);
-    assert_eq!(queue.is_dead(), Some(DeathReason::PortRemoved));
+    assert_eq!(queue.is_dead(), Some(TeardownReason::PortRemoved));
     let sqe = ConnectRequest::admin(SUBSYSTEM).sqe();
     let status = answer(queue.handle_command(&sqe, 0, 0)).cqe.status();
     assert_eq!(status, Status::ABORTED_SQ_DELETION);
@@ -423,7 +423,7 @@ fn disconnect_deletes_an_io_queue() {
     let unknown = Disconnect { recfmt: 1 }.encode(0);
     io.run(unknown, &[]).fails(Status::CONNECT_INCOMPATIBLE_FORMAT);
     io.run(Disconnect::default().encode(0), &[]).ok();
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::Disconnected));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::Disconnected));
     let late = io.run(BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1), &[]);
     assert_eq!(late.code(), Status::ABORTED_SQ_DELETION);
     // The ID is free and the controller lives.
@@ -439,8 +439,8 @@ fn a_lost_admin_connection_ends_the_controller() {
     let epoch = target.epoch();
     drop(admin.queue.handle_disconnect());
     assert!(target.epoch() > epoch, "the other reactors hear of it");
-    assert_eq!(admin.queue.is_dead(), Some(DeathReason::ConnectionClosed));
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::AdminQueueGone));
+    assert_eq!(admin.queue.is_dead(), Some(TeardownReason::ConnectionClosed));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::AdminQueueGone));
     assert_eq!(target.counts().controllers, 0);
 }
 
@@ -497,7 +497,7 @@ fn a_host_that_overruns_its_queue_loses_it() {
     }
     assert_eq!(io.queue.is_dead(), None);
     answer(io.send(read)).fails(Status::COMMAND_SEQUENCE_ERROR);
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::QueueOverrun));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::QueueOverrun));
     assert_eq!(admin.queue.is_dead(), None, "only that queue");
 }
 

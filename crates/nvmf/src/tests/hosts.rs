@@ -6,14 +6,14 @@ use nvmeof_wire::Status;
 use nvmeof_wire::features::{Fid, NumberOfQueues};
 
 use super::support::*;
-use crate::{DeathReason, Failure, HostCounts, HostLimits, HostRules};
+use crate::{Failure, HostLimits, HostQuotas, HostUsage, TeardownReason};
 
-fn only(connections: Option<u32>, io_queues: Option<u32>) -> HostRules {
+fn only(connections: Option<u32>, io_queues: Option<u32>) -> HostQuotas {
     let limits = HostLimits { connections, io_queues };
-    HostRules { others: HostLimits::default(), named: BTreeMap::from([(nqn(HOST), limits)]) }
+    HostQuotas { others: HostLimits::default(), named: BTreeMap::from([(nqn(HOST), limits)]) }
 }
 
-fn had(target: &crate::Target, host: &str) -> HostCounts {
+fn had(target: &crate::Target, host: &str) -> HostUsage {
     let all = target.host_counts();
     all.into_iter()
         .find(|(name, ..)| *name == nqn(host))
@@ -43,7 +43,7 @@ fn a_host_gets_as_many_connections_as_it_may_and_others_are_not_touched() {
     is_refused(&mut link, &ConnectRequest::io(cntlid, 3), Failure::HostConnections);
     let mut discovery = ConnectRequest::admin("nqn.2014-08.org.nvmexpress.discovery");
     is_refused(&mut link, &discovery, Failure::HostConnections);
-    assert_eq!(had(&target, HOST), HostCounts { connections: 3, io_queues: 2, refused: 2 });
+    assert_eq!(had(&target, HOST), HostUsage { connections: 3, io_queues: 2, refused: 2 });
 
     let mut stranger = Link::new(&target, PORT);
     discovery.host = nqn(STRANGER);
@@ -86,7 +86,7 @@ fn limits_that_change_count_from_the_next_connect_on() {
     let mut link = Link::new(&target, PORT);
     is_refused(&mut link, &ConnectRequest::io(cntlid, 3), Failure::HostQueues);
     assert_eq!(had(&target, HOST).io_queues, 2, "what it has it keeps");
-    target.limit_hosts(HostRules::default());
+    target.limit_hosts(HostQuotas::default());
     ConnectRequest::io(cntlid, 3).send(&mut link).ok();
     // A Connect that fails for another reason does not count.
     let mut again = Link::new(&target, PORT);
@@ -98,7 +98,7 @@ fn limits_that_change_count_from_the_next_connect_on() {
 fn nothing_is_kept_of_hosts_that_are_gone() {
     let target = target();
     let others = HostLimits { connections: Some(1), io_queues: None };
-    target.limit_hosts(HostRules { others, named: BTreeMap::new() });
+    target.limit_hosts(HostQuotas { others, named: BTreeMap::new() });
     for nth in 0..50 {
         let mut request = ConnectRequest::admin(SUBSYSTEM);
         request.host = nqn(&format!("nqn.2026-11.org.example:host-{nth}"));
@@ -178,7 +178,7 @@ fn a_host_that_a_subsystem_lists_finds_its_volumes_beside_any_number_of_addresse
         assert_eq!(request.send(&mut link).cqe.status(), Status::SUCCESS);
         listed.push(link);
     }
-    assert!(all.iter().all(|(link, _)| link.queue.is_dead() == Some(DeathReason::MadeRoom)));
+    assert!(all.iter().all(|(link, _)| link.queue.is_dead() == Some(TeardownReason::MadeRoom)));
     let (_late, status) = discover(&target, 9, "192.0.2.9:1");
     assert_eq!(status, Status::CONTROLLER_BUSY);
     assert!(listed.iter().all(|link| link.queue.is_dead().is_none()));

@@ -12,7 +12,7 @@ use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
 use crate::quiesce::REACTION;
-use crate::{DeathReason, DeviceId, Disposition};
+use crate::{DeviceId, Disposition, TeardownReason};
 
 #[test]
 fn capabilities_say_what_there_is() {
@@ -127,7 +127,7 @@ fn reset_ends_io_queues_and_keeps_the_association() {
     assert!(target.epoch() > epoch);
     assert!(admin.csts().rdy(), "a command of it is still with a device");
     assert_eq!(admin.queue.is_dead(), None);
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::Reset));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::Reset));
     assert_eq!(io.run(read, &[]).code(), Status::ABORTED_SQ_DELETION);
     admin.run(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0), &[]).fails(Status::COMMAND_SEQUENCE_ERROR);
 
@@ -143,7 +143,7 @@ fn reset_ends_io_queues_and_keeps_the_association() {
     // not free the ID again.
     admin.enable();
     let _new = connect_io(&target, cntlid, 1);
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::Reset));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::Reset));
     drop(io);
     let mut third = Link::new(&target, PORT);
     ConnectRequest::io(cntlid, 1).send(&mut third).fails_for_now(Status::COMMAND_SEQUENCE_ERROR);

@@ -8,7 +8,7 @@ use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::support::*;
 use crate::quiesce::REACTION;
-use crate::{Access, DeathReason, DeviceId, Disposition};
+use crate::{Access, DeviceId, Disposition, TeardownReason};
 
 fn read() -> Sqe {
     let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
@@ -163,7 +163,7 @@ fn a_disconnect_is_answered_when_every_other_command_is_over() {
     assert_eq!(io.queue.complete(cid, Ok(())).cqe.status(), Status::SUCCESS);
     let response = io.queue.poll_disconnect().expect("nothing is outstanding");
     assert_eq!(response.cqe.status(), Status::SUCCESS);
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::Disconnected));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::Disconnected));
     connect_io(&target, cntlid, 1);
 }
 

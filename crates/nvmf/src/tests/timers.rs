@@ -7,7 +7,7 @@ use nvmeof_wire::properties::CC_SHN_NORMAL;
 use nvmeof_wire::{Sqe, Status};
 
 use super::support::*;
-use crate::{DeathReason, Limits};
+use crate::{Limits, TeardownReason};
 
 const MILLISECOND: u64 = SECOND / 1000;
 
@@ -23,7 +23,7 @@ fn with_kato(subsystem: &str, kato_ms: u32) -> ConnectRequest {
 
 /// Asserts that the deadline expires at `at`, and not one nanosecond earlier.
 #[track_caller]
-fn expires(link: &mut Link, at: u64, reason: DeathReason) {
+fn expires(link: &mut Link, at: u64, reason: TeardownReason) {
     assert_eq!(link.queue.deadline(), Some(at));
     link.queue.handle_timeout(at - 1);
     assert_eq!(link.queue.is_dead(), None);
@@ -35,7 +35,7 @@ fn expires(link: &mut Link, at: u64, reason: DeathReason) {
 #[test]
 fn connect_must_come_in_time() {
     let mut link = Link::new(&target(), PORT);
-    expires(&mut link, 30 * SECOND, DeathReason::ConnectTimeout);
+    expires(&mut link, 30 * SECOND, TeardownReason::ConnectTimeout);
 }
 
 #[test]
@@ -54,9 +54,9 @@ fn a_dead_host_loses_its_controller_on_time() {
     admin.now = 8 * SECOND;
     admin.csts();
     let epoch = target.epoch();
-    expires(&mut admin, 9 * SECOND, DeathReason::KeepAlive);
+    expires(&mut admin, 9 * SECOND, TeardownReason::KeepAlive);
     assert!(target.epoch() > epoch);
-    assert_eq!(io.queue.is_dead(), Some(DeathReason::KeepAlive));
+    assert_eq!(io.queue.is_dead(), Some(TeardownReason::KeepAlive));
     assert_eq!(io.queue.deadline(), None);
     assert_eq!(target.counts().controllers, 0);
     assert_eq!(admin.run(keep_alive(), &[]).code(), Status::ABORTED_SQ_DELETION);
@@ -94,14 +94,14 @@ fn set_features_restarts_the_timer_with_the_new_timeout() {
     link.run(set(0), &[]).fails(Status::KEEP_ALIVE_INVALID);
     assert_eq!(link.queue.deadline(), Some(13 * SECOND));
     link.run(set(2000), &[]).ok();
-    expires(&mut link, 5 * SECOND, DeathReason::KeepAlive);
+    expires(&mut link, 5 * SECOND, TeardownReason::KeepAlive);
 }
 
 #[test]
 fn an_association_that_is_not_enabled_is_given_up() {
     let (mut link, _) = connect_admin(&target(), &with_kato(SUBSYSTEM, 5000));
     // The keep-alive timer does not run yet.
-    expires(&mut link, 120 * SECOND, DeathReason::Idle);
+    expires(&mut link, 120 * SECOND, TeardownReason::Idle);
 
     let (mut link, _) = connect_admin(&target(), &with_kato(SUBSYSTEM, 5000));
     link.enable();
@@ -112,7 +112,7 @@ fn an_association_that_is_not_enabled_is_given_up() {
     link.enable();
     assert_eq!(link.queue.deadline(), Some(55 * SECOND));
     link.set_cc(enabled().with_shn(CC_SHN_NORMAL)).ok();
-    expires(&mut link, 170 * SECOND, DeathReason::Idle);
+    expires(&mut link, 170 * SECOND, TeardownReason::Idle);
 }
 
 #[test]
@@ -123,9 +123,9 @@ fn discovery_controllers_without_keep_alive_live_by_activity() {
     assert_eq!(link.queue.deadline(), Some(120 * SECOND));
     link.now = 100 * SECOND;
     link.run(keep_alive(), &[]).ok();
-    expires(&mut link, 220 * SECOND, DeathReason::Idle);
+    expires(&mut link, 220 * SECOND, TeardownReason::Idle);
 
     let (mut persistent, _) = connect_admin(&target, &with_kato(DISCOVERY_NQN, 30_000));
     persistent.enable();
-    expires(&mut persistent, 30 * SECOND, DeathReason::KeepAlive);
+    expires(&mut persistent, 30 * SECOND, TeardownReason::KeepAlive);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nvmeof_api::TenantNow;
-use nvmeof_nvmf::{HostCounts, HostLimits, Target};
+use nvmeof_nvmf::{HostLimits, HostUsage, Target};
 use nvmeof_pacing::{Tenant, TenantCounts, TenantLimits};
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub(crate) struct TenantFigures {
 
 #[derive(Debug, Clone)]
 enum Name {
-    Host { nqn: String, has: HostCounts, may_have: HostLimits },
+    Host { nqn: String, has: HostUsage, may_have: HostLimits },
     Namespace { subsystem: String, nsid: u32 },
 }
 
@@ -170,7 +170,7 @@ impl TenantFigures {
 impl TenantFigures {
     /// Returns a host that has reached every limit.
     pub(super) fn of_host(nqn: &str) -> Self {
-        let has = HostCounts { connections: 3, io_queues: 2, refused: 1 };
+        let has = HostUsage { connections: 3, io_queues: 2, refused: 1 };
         let may_have = HostLimits { connections: Some(3), io_queues: Some(2) };
         Self {
             name: Name::Host { nqn: nqn.to_owned(), has, may_have },

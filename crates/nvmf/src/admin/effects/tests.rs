@@ -205,7 +205,7 @@ fn no_table_names_a_thing_twice() {
 #[test]
 fn events_that_are_supported_can_be_asked_for() {
     for kind in KINDS {
-        let abilities = Abilities::new(kind, false);
+        let abilities = SupportedCommands::new(kind, false);
         assert_eq!(abilities.oaes() & !abilities.async_event_mask(), 0, "{kind:?}");
         assert_ne!(abilities.oaes(), 0, "{kind:?}");
     }

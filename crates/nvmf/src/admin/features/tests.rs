@@ -2,7 +2,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::zerocopy::FromBytes;
 
 use super::*;
-use crate::admin::effects::Abilities;
+use crate::admin::effects::SupportedCommands;
 use crate::admin::fixture::{
     HOST_ID, KATO_MS, Random, cached_namespace, discovery_controller, io_controller, namespace,
 };
@@ -114,7 +114,7 @@ fn unknown_features_and_selectors_are_invalid_fields() {
         (discovery_controller(), SubsystemKind::Discovery),
     ] {
         for fid in (0..=0xff).map(Fid) {
-            let known = Abilities::new(kind, true).feature(fid).is_some();
+            let known = SupportedCommands::new(kind, true).feature(fid).is_some();
             let get = get_feature(
                 &controller,
                 &GetFeatures { fid, select: Select::CURRENT, nsid: 0, cdw11: 1, uuid_index: 0 }
@@ -214,7 +214,7 @@ fn queues_are_granted_up_to_the_limit_until_one_is_there() {
     assert_eq!(current(&controller, Fid::NUMBER_OF_QUEUES), 0x0003_0003);
     assert_eq!(ask(0xfffe_fffe), Ok(0x000f_000f), "the limit is 16");
     assert_eq!(ask(0x0007_0001), Ok(0x0001_0001), "queues come in pairs");
-    let (counters, _guard) = controller.add_io_queue(1, controller.stamp()).unwrap();
+    let (counters, _guard) = controller.add_io_queue(1, controller.incarnation()).unwrap();
     assert_eq!(ask(0x0003_0003), Err(Failure::CommandSequence));
     assert_eq!(ask(0xffff_ffff), Err(Failure::InvalidField));
     assert_eq!(current(&controller, Fid::NUMBER_OF_QUEUES), 0x0001_0001);

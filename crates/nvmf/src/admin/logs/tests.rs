@@ -166,8 +166,8 @@ fn feature_effects_name_the_features() {
 #[test]
 fn smart_counts_what_was_moved() {
     let controller = io_controller(vec![namespace(1)]);
-    let (first, _guard) = controller.add_io_queue(1, controller.stamp()).unwrap();
-    let (second, _guard) = controller.add_io_queue(2, controller.stamp()).unwrap();
+    let (first, _guard) = controller.add_io_queue(1, controller.incarnation()).unwrap();
+    let (second, _guard) = controller.add_io_queue(2, controller.incarnation()).unwrap();
     for _ in 0..1001 {
         first.count_read(512);
     }
