@@ -37,25 +37,26 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Generate load, measure it, and verify it if asked to.
+    /// Generate load, measure it, and optionally verify it.
     Run(Box<RunArgs>),
-    /// Test a drive as the SNIA's performance test specification says, until its state is steady.
+    /// Test a drive by the SNIA performance test specification until its state is steady.
     Steady(steady::Args),
-    /// Compare ways to do I/O: system calls, io_uring and our own driver.
+    /// Compare I/O methods: system calls, io_uring and the VFIO driver.
     Engines(engines::Args),
     /// Measure how bandwidth grows with the number of drives.
     Scale(scale::Args),
-    /// List what a target's discovery service offers.
+    /// List the entries of a target's discovery service.
     Discover(DiscoverArgs),
 }
 
-/// Who the host is and how it connects.
+/// Identity of the host and its connection options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostArgs {
     /// Host NQN [default: /etc/nvme/hostnqn if there is one, else a random UUID].
     #[arg(long, value_name = "NQN", value_parser = nqn)]
     pub(crate) hostnqn: Option<Nqn>,
-    /// Host identifier, a UUID [default: /etc/nvme/hostid if there is one, else that of the host NQN].
+    /// Host identifier, a UUID [default: /etc/nvme/hostid if there is one, else that of the host
+    /// NQN].
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     pub(crate) hostid: Option<[u8; 16]>,
     /// Protect PDU headers with a digest; TCP only.
@@ -69,26 +70,28 @@ pub(crate) struct HostArgs {
     pub(crate) keep_alive: Duration,
 }
 
-/// What is loaded: namespaces over a fabric, devices of this machine, or both.
+/// Targets of the load: namespaces over a fabric, devices of this machine, or both.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("where").required(true).multiple(true).args(["connect", "device"]))]
 pub(crate) struct TargetArgs {
-    /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6 address goes
-    /// in brackets.
+    /// Subsystem to load, by TCP (tcp://) or RDMA (rdma://); may be given several times. An IPv6
+    /// address goes in brackets.
     #[arg(long, value_name = "tcp|rdma://ADDR:PORT/SUBNQN")]
     pub(crate) connect: Vec<Endpoint>,
-    /// Namespaces of the subsystems, as numbers and ranges (1-3,8) [default: all of each subsystem].
+    /// Namespaces of the subsystems, as numbers and ranges (1-3,8) [default: all of each
+    /// subsystem].
     #[arg(long, value_name = "LIST", value_parser = units::namespaces)]
     pub(crate) nsid: Option<NamespaceList>,
-    /// Device of this machine to load: a file or block device, a drive under our own driver
-    /// (pci:0000:61:00.0, or pci:0000:61:00.0/2 for its namespace 2), null or ram:SIZE; may be given several times.
+    /// Device of this machine to load: a file or block device, a drive under the VFIO driver
+    /// (pci:0000:61:00.0, or pci:0000:61:00.0/2 for its namespace 2), null or ram:SIZE; may be
+    /// given several times.
     #[arg(long, value_name = "PATH|pci:ADDRESS|null|ram:SIZE")]
     pub(crate) device: Vec<DeviceSpec>,
     /// Load the devices as one, striped over them in chunks of this many bytes.
     #[arg(long, value_name = "SIZE", requires = "device", value_parser = nonzero_size)]
     pub(crate) stripe: Option<u64>,
-    /// Overwrite this device though it is not empty, written as in --device or in any other way that --device takes;
-    /// may be given several times. All that is on it is lost.
+    /// Overwrite this device even if it is not empty. Takes any form that --device takes for it;
+    /// may be given several times. All data on the device is lost.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) destroy_data: Vec<String>,
     #[command(flatten)]
@@ -96,7 +99,7 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// Devices of this machine, to be read.
+    /// Devices of this machine, for reading.
     pub(crate) fn devices(device: Vec<DeviceSpec>) -> Self {
         let host = HostArgs {
             hostnqn: None,
@@ -109,7 +112,7 @@ impl TargetArgs {
         Self { connect, nsid: None, device, stripe: None, destroy_data, host }
     }
 
-    /// Whether `--destroy-data` names this device or subsystem, in whatever words.
+    /// Returns true if `--destroy-data` names this device or subsystem in any form.
     pub(crate) fn destroys(&self, name: &str) -> bool {
         self.destroy_data.iter().any(|one| is_same_target(one, name))
     }
@@ -121,50 +124,54 @@ impl TargetArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads. Or trim, randtrim,
-    /// and trimwrite or randtrimwrite, which trim each block and write it then.
+    /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads.
+    /// Or trim, randtrim, and trimwrite or randtrimwrite, which trim each block and then write it.
     #[arg(long, value_name = "WORKLOAD", value_parser = units::mix)]
     pub(crate) rw: Mix,
     /// Bytes of an I/O, a multiple of the namespace's block size.
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = nonzero_size)]
     pub(crate) bs: u64,
-    /// Instead of --bs: I/Os of several sizes, with their shares in percent: 4k/70:64k/30, and with a comma others for writes and trims.
+    /// Instead of --bs: I/Os of several sizes, with their shares in percent: 4k/70:64k/30. After a
+    /// comma, other sizes for writes and trims.
     #[arg(long, value_name = "SPLIT", overrides_with = "bs", conflicts_with = "verify", value_parser = sizes::block_split)]
     pub(crate) bssplit: Option<BlockSplit>,
-    /// How random I/Os spread: random, zipf:THETA, pareto:SHARE, hot:VISITS/SPACE (hot:90/10),
+    /// Distribution of random I/Os: random, zipf:THETA, pareto:SHARE, hot:VISITS/SPACE (hot:90/10),
     /// zoned:VISITS/SPACE:... in percent, or zoned_abs:VISITS/SIZE:...
     #[arg(long, value_name = "HOW", default_value = "random", value_parser = distribution::distribution)]
     pub(crate) random_distribution: Distribution,
     /// I/Os kept outstanding, per namespace and job.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) qd: u32,
-    /// I/Os kept outstanding per job over all namespaces, which take turns: what fio calls iodepth.
+    /// I/Os kept outstanding per job over all namespaces, which take turns: fio's iodepth.
     #[arg(long, value_name = "N", conflicts_with = "qd", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) shared_qd: Option<u32>,
-    /// Threads, each with connections of its own.
+    /// Threads, each with its own connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: u16,
-    /// How long to measure, at most [default: 10s, or without end with --io-size, --loops and --turns].
+    /// Maximum time to measure [default: 10s, or without end with --io-size, --loops and --turns].
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) time: Option<Duration>,
-    /// End after this many bytes, on all namespaces and by all jobs together, if the time is not up before.
+    /// End after this many bytes, over all namespaces and jobs together, unless the time expires
+    /// first.
     #[arg(long, value_name = "SIZE", value_parser = nonzero_size)]
     pub(crate) io_size: Option<u64>,
-    /// End when every namespace's used part has been gone through this many times, by all jobs together.
+    /// End when all jobs together have loaded the used part of every namespace this many times.
     #[arg(long, value_name = "N", conflicts_with = "io_size", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) loops: Option<u32>,
-    /// Keep in this file how far a run with --io-size or --loops is; a run that was interrupted goes on from there.
+    /// Save the progress of a run with --io-size or --loops in this file; an interrupted run
+    /// resumes from there.
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     pub(crate) resume: Option<PathBuf>,
-    /// End after this many I/Os, if the time is not up before.
+    /// End after this many I/Os, unless the time expires first.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ios: Option<u64>,
-    /// How long to run before measuring.
+    /// Time to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub(crate) ramp: Duration,
-    /// Count in turns, which lines of standard input call: each is a name, or - to count nothing, and then NSID=DEPTH
-    /// for namespaces of which so many I/Os are outstanding per job from now on, up to --qd. When the next line comes, or
-    /// the last one has come, a line of JSON on standard output tells what completed in the turn; nothing else is written
+    /// Count in intervals that lines of standard input start. A line is a name, or - to count
+    /// nothing, and then NSID=DEPTH pairs: from now on each job keeps DEPTH I/Os of that namespace
+    /// outstanding, up to --qd. When the next line arrives, or the last one has arrived, a line of
+    /// JSON on standard output reports the I/Os completed in the interval; nothing else is written
     /// there. The end of the input ends the run.
     #[arg(
         long,
@@ -179,40 +186,44 @@ pub(crate) struct RunArgs {
     /// First byte of each namespace to use.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     pub(crate) offset: u64,
-    /// At most this much in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s; or several of them (50k,500MiB/s).
+    /// Maximum rate in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s; or several of them
+    /// (50k,500MiB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
     pub(crate) rate: Option<Rates>,
-    /// At most this much of reads, as --rate; where writes are not held up, they go on meanwhile.
+    /// Maximum rate of reads, as --rate; writes that are not limited continue.
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
     pub(crate) rate_read: Option<Rates>,
-    /// At most this much of writes, as --rate; where reads are not held up, they go on meanwhile.
+    /// Maximum rate of writes, as --rate; reads that are not limited continue.
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
     pub(crate) rate_write: Option<Rates>,
-    /// Pause of a job after every --thinktime-blocks I/Os, when they are done.
+    /// Pause of a job after every --thinktime-blocks I/Os, once they have completed.
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) thinktime: Option<Duration>,
     /// I/Os of a job between two pauses.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "thinktime", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) thinktime_blocks: u32,
-    /// Give every write contents of its own, instead of those that its buffer has.
+    /// Give every write its own contents, instead of those that its buffer has.
     #[arg(long, conflicts_with = "verify")]
     pub(crate) refill_buffers: bool,
-    /// Seed of addresses and verified data; verify what an earlier run wrote with the same seed.
+    /// Seed of addresses and verified data; with the seed of an earlier run, verifies the data
+    /// which that run wrote.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Write blocks that carry their address, seed, generation and a checksum, and check every block read.
+    /// Write blocks that carry their address, seed, generation and a checksum, and check every
+    /// block read.
     #[arg(long)]
     pub(crate) verify: bool,
     /// CPUs to pin the jobs to, in turn (0-3,8).
     #[arg(long, value_name = "LIST", value_parser = units::cpus)]
     pub(crate) cpus: Option<CpuList>,
-    /// Latency percentiles to tell, in percent (50,99,99.99).
+    /// Latency percentiles to report, in percent (50,99,99.99).
     #[arg(long, value_name = "LIST", default_value = "50,99,99.9", value_parser = units::percentiles)]
     pub(crate) percentiles: Percentiles,
     /// Write the result to this file as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Form of the JSON: our own, or that of fio 3 for tools that read it. fio-json without --json goes to standard output.
+    /// Form of the JSON: that of nvmeof-perf, or that of fio 3 for tools that read it. fio-json
+    /// without --json goes to standard output.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = OutputFormat::Json)]
     pub(crate) output_format: OutputFormat,
 }
@@ -220,9 +231,9 @@ pub(crate) struct RunArgs {
 /// Form of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// Our own, for scripts.
+    /// That of nvmeof-perf, for scripts.
     Json,
-    /// fio's.
+    /// That of fio 3.
     FioJson,
 }
 
@@ -230,7 +241,7 @@ pub(crate) enum OutputFormat {
 #[derive(Debug, Args)]
 #[command(after_help = DISCOVER_EXAMPLE)]
 pub(crate) struct DiscoverArgs {
-    /// Discovery service to ask.
+    /// Discovery service to query.
     #[arg(long, value_name = "tcp|rdma://ADDR:PORT")]
     pub(crate) connect: Address,
     /// Write the entries to this file as JSON; - is standard output.
@@ -244,7 +255,7 @@ fn nqn(text: &str) -> Result<Nqn, String> {
     Nqn::relaxed(text).map_err(|error| error.to_string())
 }
 
-/// A UUID with or without hyphens.
+/// Parses a UUID with or without hyphens.
 pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     let digits: String = text.trim().chars().filter(|&c| c != '-').collect();
     u128::from_str_radix(&digits, 16)

@@ -1,4 +1,4 @@
-//! The buffers of a job, for all its lanes.
+//! The buffers of a job, shared by all its streams.
 
 use nvmeof_core::dma::CorePool;
 
@@ -6,21 +6,23 @@ use crate::load::LoadSpec;
 use crate::queue::{Buffer, Leases, Memory};
 use crate::rng::Rng;
 
-/// Buffers that are not in use, by what memory they are and how long. The one used last goes first: its lines are warm.
+/// Buffers not in use, grouped by memory kind and length.
+///
+/// The buffer used last is reused first, because its cache lines are warm.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     idle: Vec<Shelf>,
-    /// Where those for local devices come from, if there are any.
+    /// Source of the buffers for local devices, if the job has any.
     pool: Option<CorePool>,
-    /// What will be written without verification is random.
+    /// Source of random contents for unverified writes; `None` without them.
     contents: Option<Rng>,
-    /// And new for every write.
+    /// Every write gets new contents.
     refills: bool,
-    /// Why there was no buffer when one was needed.
+    /// Reason why the last allocation failed.
     problem: Option<String>,
 }
 
-/// Buffers of one kind.
+/// Buffers of one kind and length.
 #[derive(Debug)]
 struct Shelf {
     memory: Memory,
@@ -29,14 +31,19 @@ struct Shelf {
 }
 
 impl Buffers {
-    /// None yet: they are made as they are needed, at most as many of a kind as I/Os are under way at once.
+    /// Starts empty.
+    ///
+    /// Buffers are allocated on demand. Of each kind there are at most as many as I/Os in flight
+    /// concurrently.
     pub(crate) fn new(load: &LoadSpec, job: u64, pool: Option<CorePool>) -> Self {
         let random = load.verify.is_none() && load.mix.writes();
         let contents = random.then(|| Rng::new(load.seed, u64::MAX - job));
         Self { idle: Vec::new(), pool, contents, refills: load.refill, problem: None }
     }
 
-    /// A buffer of so many bytes; `None` if there is no memory, and [`Buffers::take_problem`] says why.
+    /// Returns a buffer of `bytes` bytes, or `None` if there is no memory.
+    ///
+    /// [`Buffers::take_problem`] then returns the reason.
     #[inline]
     pub(crate) fn take(&mut self, memory: Memory, bytes: u32) -> Option<Buffer> {
         let bytes = bytes as usize;
@@ -47,7 +54,7 @@ impl Buffers {
         }
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer for reuse.
     #[inline]
     pub(crate) fn put(&mut self, buffer: Buffer) {
         let (memory, bytes) = (buffer.memory(), buffer.len());
@@ -57,12 +64,12 @@ impl Buffers {
         }
     }
 
-    /// Why there was no buffer, once.
+    /// Returns the reason for the last missing buffer, once.
     pub(crate) fn take_problem(&mut self) -> Option<String> {
         self.problem.take()
     }
 
-    /// Gives a buffer that will be written new contents, if every write is to have its own.
+    /// Fills a buffer with new contents before a write, if every write requires its own.
     #[inline]
     pub(crate) fn refill(&mut self, buffer: &mut Buffer) {
         if self.refills {

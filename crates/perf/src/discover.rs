@@ -10,7 +10,7 @@ use crate::host;
 use crate::run::write_json;
 use crate::table::Table;
 
-/// Prints what the discovery service at the address lists.
+/// Prints the entries of the discovery service at the address.
 pub(crate) fn discover(args: &DiscoverArgs) -> Result<()> {
     let options = host::options(&args.host, [&args.connect])?;
     let log = nvmeof_initiator::discover(&args.connect, &options)

@@ -1,9 +1,10 @@
-//! A result in the words of fio 3's `--output-format=json+`, for tools that read that.
+//! A result in the format of fio 3's `--output-format=json+`, for tools that read it.
 //!
-//! One job, as with `group_reporting`: `read`, `write` and `trim`, each with counts, rates and latencies. What fio tells
-//! and nobody has measured here is 0: latencies of the submission alone (`slat_ns`), depths met (`iodepth_*`), context
-//! switches and page faults. `clat_ns` and `lat_ns` are the same: from the submission to the completion. CPU time is all
-//! in `usr_cpu`, because the threads' time in the kernel is not told apart.
+//! It has one job, as with `group_reporting`: `read`, `write` and `trim`, each with counts, rates
+//! and latencies. Fields of fio that are not measured here are 0: submission latencies (`slat_ns`),
+//! queue depths (`iodepth_*`), context switches and page faults. `clat_ns` and `lat_ns` are equal:
+//! from submission to completion. All CPU time is in `usr_cpu`, because the time in the kernel is
+//! not measured separately.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,20 +13,20 @@ use serde_json::{Map, Value, json};
 use crate::report::{Parameters, Report};
 use crate::stats::{Latency, Tally};
 
-/// What the form is that of.
+/// Version of fio whose format this is.
 const VERSION: &str = "fio-3.33";
-/// Percentiles that fio tells unless others are asked for.
+/// Percentiles that fio reports by default.
 const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];
 /// Upper ends of the classes of latencies, in nanoseconds, microseconds and milliseconds.
 const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-/// Classes of I/Os outstanding.
+/// Classes of outstanding I/Os.
 const DEPTHS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
-/// The report, as fio would write it.
+/// The report in fio's format.
 pub(crate) fn fio_json(report: &Report) -> Value {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     json!({
@@ -46,7 +47,7 @@ fn job(report: &Report) -> Value {
     report.tallies.iter().for_each(|tally| all.add(tally));
     let used = report.tallies.iter().filter(|tally| tally.ios() > 0).count();
     let side = |tally: &Tally| {
-        // The series is of all directions together.
+        // The series covers all directions together.
         let samples = if used == 1 && tally.ios() > 0 { report.samples() } else { Vec::new() };
         side(tally, seconds, runtime, &report.parameters.percentiles, &samples)
     };
@@ -56,7 +57,7 @@ fn job(report: &Report) -> Value {
     json!({
         "jobname": "nvmeof-perf",
         "groupid": 0,
-        // EIO, as fio says it of an I/O that failed.
+        // EIO, which fio reports for a failed I/O.
         "error": if report.is_clean() { 0 } else { 5 },
         "eta": 0,
         "elapsed": runtime.div_ceil(1000),
@@ -84,7 +85,7 @@ fn job(report: &Report) -> Value {
     })
 }
 
-/// What was asked, in fio's names.
+/// The parameters under fio's option names.
 fn options(parameters: &Parameters) -> Value {
     let mut options = Map::new();
     let mut put = |key: &str, value: String| options.insert(key.to_owned(), Value::String(value));
@@ -131,7 +132,7 @@ fn options(parameters: &Parameters) -> Value {
     Value::Object(options)
 }
 
-/// One direction. `samples` are bandwidths in bytes a second and I/Os a second, where they are known.
+/// One direction. `samples` are bandwidths in bytes a second and I/Os a second, if known.
 fn side(
     tally: &Tally,
     seconds: f64,
@@ -177,7 +178,7 @@ fn side(
     })
 }
 
-/// Least, most, mean and deviation of latencies, in nanoseconds.
+/// Minimum, maximum, mean and standard deviation of latencies, in nanoseconds.
 fn spread(latency: &Latency) -> Value {
     json!({
         "min": latency.min().unwrap_or(0),
@@ -188,7 +189,7 @@ fn spread(latency: &Latency) -> Value {
     })
 }
 
-/// Percentiles in nanoseconds, by names as fio writes them.
+/// Percentiles in nanoseconds, under the names that fio gives them.
 fn ranks(latency: &Latency, asked: &[f64]) -> Value {
     let mut all: Vec<f64> = PERCENTILES.iter().chain(asked).copied().collect();
     all.sort_by(f64::total_cmp);
@@ -200,7 +201,8 @@ fn ranks(latency: &Latency, asked: &[f64]) -> Value {
     Value::Object(all.into_iter().map(rank).collect())
 }
 
-/// Percent of the I/Os in each class of latencies: up to `unit` times the class's end, and from `from` on.
+/// Percent of the I/Os in each class of latencies: up to `unit` times the end of the class,
+/// starting at `from`.
 fn classes(latency: &Latency, from: u64, unit: u64) -> Value {
     let total = real(latency.count().max(1));
     let mut ends: Vec<u64> = CLASSES.iter().map(|end| end * unit).collect();
@@ -228,7 +230,7 @@ fn zeros(names: &[&str]) -> Value {
     Value::Object(names.iter().map(|name| ((*name).to_owned(), Value::from(0.0))).collect())
 }
 
-/// What samples come to; all 0 if there are none.
+/// Summary of samples; all 0 if there are none.
 struct Samples {
     count: usize,
     min: f64,
@@ -253,7 +255,7 @@ impl Samples {
     }
 }
 
-/// A point of time as `ctime` writes it, in UTC.
+/// Formats a point in time as `ctime` does, in UTC.
 fn date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
@@ -304,11 +306,11 @@ fn whole(rate: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What fio 3.33 has written.
+    /// Output of fio 3.33.
     const RECORDED: &str =
         include_str!("../../../xtask/src/sweep/place/real/load/recorded/fio-psync.json");
 
-    /// What this program has written, which `cargo xtask sweep` takes apart in its tests.
+    /// Output of this program, which `cargo xtask sweep` parses in its tests.
     const OURS: &str =
         include_str!("../../../xtask/src/sweep/place/real/load/recorded/perf-fio.json");
 
@@ -316,7 +318,8 @@ mod tests {
         serde_json::from_str(&RECORDED[RECORDED.find("{\n").unwrap()..]).unwrap()
     }
 
-    /// The keys of a value, those of what is in it behind dots; but for those of options, percentiles and bins.
+    /// Collects the keys of a value, nested keys behind dots, without those of options, percentiles
+    /// and bins.
     fn keys(value: &Value, before: &str, keys: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -338,7 +341,7 @@ mod tests {
     fn sorted_keys(value: &Value) -> Vec<String> {
         let mut all = Vec::new();
         keys(value, "", &mut all);
-        // What the machine's disks did is nobody's business here.
+        // Statistics of the machine's disks do not matter here.
         all.retain(|key| !key.starts_with(".disk_util."));
         all.sort();
         all
@@ -347,7 +350,7 @@ mod tests {
     #[test]
     fn every_key_of_fios_is_there() {
         let ours = sorted_keys(&fio_json(&crate::report::fixture()));
-        // With these options fio has put percentiles and bins into the total latencies alone.
+        // With these options fio writes percentiles and bins into the total latencies alone.
         for key in sorted_keys(&recorded()) {
             let is_unused = key.starts_with(".jobs.write.");
             assert!(is_unused || ours.contains(&key), "{key} is missing");
@@ -372,7 +375,7 @@ mod tests {
         assert!(read["lat_ns"]["percentile"]["99.990000"].is_u64());
         let bins = read["lat_ns"]["bins"].as_object().unwrap();
         assert_eq!(bins.values().map(|ios| ios.as_u64().unwrap()).sum::<u64>(), 1000);
-        // 1 to 1000 us, evenly.
+        // 1 to 1000 us, uniformly.
         let deviation = read["lat_ns"]["stddev"].as_f64().unwrap();
         assert!((deviation - 288_675.0).abs() < 1000.0, "{deviation}");
         let share = |of: &str, class: &str| job[of][class].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! Who we are to the target.
+//! Identity of this host towards targets.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ const HOSTID_FILE: &str = "/etc/nvme/hostid";
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
 const UUID_MARK: &str = "uuid:";
 
-/// Options for these targets from the command line, the host's files, or chance, in this order.
+/// Options for these targets: from the command line, else the host's files, else random.
 pub(crate) fn options<'a>(
     args: &HostArgs,
     targets: impl IntoIterator<Item = &'a Address>,
@@ -39,7 +39,7 @@ pub(crate) fn options<'a>(
             None => Nqn::from_uuid(&random()?),
         },
     };
-    // A host identifier goes with one name: the file's is for the file's name.
+    // A host identifier belongs to one name: the one in the file belongs to the name in the file.
     let of_file = || from_file(HOSTID_FILE).filter(|_| args.hostnqn.is_none());
     let hostid = match (args.hostid, of_file().and_then(|text| uuid(&text).ok())) {
         (Some(id), _) | (None, Some(id)) => id,

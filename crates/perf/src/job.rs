@@ -1,7 +1,8 @@
-//! One thread of a run: its lanes, its queues, and the loop that keeps both busy.
+//! One thread of a run: its streams, its queues, and the loop that keeps both busy.
 //!
 //! ```text
-//! Load --time is up, or --ios done, or no more turns, or stop--> Drain --all I/Os back--> [ReadBack --everything read-->] Done
+//! Load --time expired, or --ios done, or no more intervals, or stop--> Drain
+//! Drain --all I/Os completed--> [ReadBack --everything read-->] Done
 //! ```
 
 use std::os::fd::BorrowedFd;
@@ -21,15 +22,15 @@ use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Op, Queue};
 use crate::stats::Series;
 use crate::turns::Seat;
 
-/// Turns without a completion between looks at the clock.
+/// Loop iterations without a completion between two readings of the clock.
 const IDLE_TURNS: u32 = 16;
-/// A thread that sleeps looks this often whether it is to end.
+/// Maximum sleep of a thread before it checks for the end of the run.
 const NAP: Duration = Duration::from_millis(20);
-/// Time by which the system may end a sleep too late.
+/// Time by which the kernel may end a sleep late.
 const SLACK: Duration = Duration::from_micros(60);
-/// Time between two tellings of how far it is.
+/// Interval between two progress reports.
 const TELL: Nanos = 500_000_000;
-/// Problems told in full.
+/// Problems reported in full.
 const MAX_MESSAGES: usize = 5;
 /// Failed I/Os after which a job gives up.
 const MAX_ERRORS: u64 = 1000;
@@ -48,7 +49,7 @@ impl JobQueue {
         }
     }
 
-    /// What memory its I/Os have.
+    /// The kind of memory of its I/Os.
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::Fabric { .. } => Memory::Fabric,
@@ -56,7 +57,9 @@ impl JobQueue {
         }
     }
 
-    /// Readable when there may be something to poll for; none where the queue does not tell.
+    /// A descriptor that is readable when a poll may find completions.
+    ///
+    /// `None` if the queue has none.
     fn tells(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Fabric { .. } => None,
@@ -64,7 +67,7 @@ impl JobQueue {
         }
     }
 
-    /// The connection, to be used again; a local device's queue is closed.
+    /// The connection, for reuse; the queue of a local device is closed.
     fn into_connection(self) -> Option<(usize, IoQueue)> {
         match self {
             Self::Fabric { device, queue } => Some((device, queue.into_inner())),
@@ -107,17 +110,17 @@ impl Queue for JobQueue {
     }
 }
 
-/// What jobs and the main thread tell each other while a run is on.
+/// State that jobs and the main thread share during a run.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// End early; set when the caller wishes so, and by whoever meets an error that ends the load.
+    /// End early; set at the caller's request, and by a job whose error ends the load.
     pub(crate) stop: AtomicBool,
-    /// One a job.
+    /// One per job.
     pub(crate) counters: Vec<Counter>,
 }
 
 impl Shared {
-    /// Bytes done by job and lane, as of about a second ago.
+    /// Bytes completed by job and stream, with an age of about a second.
     pub(crate) fn positions(&self) -> Vec<Vec<u64>> {
         let of = |counter: &Counter| {
             counter.positions.iter().map(|done| done.load(Ordering::Relaxed)).collect()
@@ -126,18 +129,18 @@ impl Shared {
     }
 }
 
-/// What a job has done so far, of all phases; on cache lines of its own.
+/// Progress of a job so far, over all phases; on separate cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Counter {
     pub(crate) ios: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Of each lane: see [`Lane::position`].
+    /// Per stream: see [`Lane::position`].
     positions: Vec<AtomicU64>,
 }
 
 impl Counter {
-    /// For a job of so many lanes, and what they have done before.
+    /// A counter for a job with this number of streams, and the bytes that they did earlier.
     pub(crate) fn new(lanes: usize, done: Option<&Vec<u64>>) -> Self {
         let of = |lane| done.and_then(|done| done.get(lane)).copied().unwrap_or(0);
         let positions = (0..lanes).map(|lane| AtomicU64::new(of(lane))).collect();
@@ -145,7 +148,7 @@ impl Counter {
     }
 }
 
-/// How long, and how fast at most.
+/// Duration and rates of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Timing {
     pub(crate) ramp: Duration,
@@ -157,35 +160,35 @@ pub(crate) struct Timing {
     pub(crate) bs: u32,
     /// I/Os after which this job ends.
     pub(crate) ios: u64,
-    /// After the load, read back what was written.
+    /// Read back the written data after the load.
     pub(crate) read_back: bool,
 }
 
-/// What a job brings home.
+/// Results of a job.
 #[derive(Debug)]
 pub(crate) struct JobResult {
-    /// The job's number.
+    /// Index of the job.
     pub(crate) index: usize,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) series: Series,
-    /// Length of time measured.
+    /// Length of the measured time.
     pub(crate) measured: Nanos,
     /// CPU time used in it.
     pub(crate) cpu: Nanos,
-    /// First problems, in words.
+    /// First problems, as text.
     pub(crate) messages: Vec<String>,
-    /// Connections and devices that were lost, and what the thread could not do.
+    /// Lost connections and devices, and failed operations of the thread.
     pub(crate) lost: u64,
-    /// Connections that can be used again, and their devices.
+    /// Reusable connections, and their devices.
     pub(crate) queues: Vec<(usize, IoQueue)>,
-    /// Ended before its time.
+    /// Ended early.
     pub(crate) interrupted: bool,
-    /// Reading back was done, and completely.
+    /// Read-back ran to completion.
     pub(crate) read_back: bool,
 }
 
 impl JobResult {
-    /// Of a job that has not begun.
+    /// The result of a job that has not started.
     pub(crate) fn none(index: usize, messages: Vec<String>, time: Duration) -> Self {
         Self {
             index,
@@ -207,23 +210,23 @@ pub(crate) struct Job {
     pub(crate) index: usize,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) buffers: Buffers,
-    /// I/Os under way at most, over all lanes, if they share them.
+    /// Maximum I/Os in flight over all streams, if they share them.
     pub(crate) in_flight_at_most: Option<u32>,
     pub(crate) queues: Vec<JobQueue>,
     pub(crate) timing: Timing,
-    /// One for all loads of a target: its queues know times by it.
+    /// One clock for all loads of a target; its queues take times from it.
     pub(crate) clock: Clock,
-    /// Why it cannot do its work.
+    /// Problems that keep the job from working.
     pub(crate) problems: Vec<String>,
     pub(crate) shared: Arc<Shared>,
-    /// Whether it sleeps when it has nothing to do.
+    /// Sleeps when it has nothing to do.
     pub(crate) sleeps: bool,
-    /// What says what is counted when, if it is not the time.
+    /// Selects the counted intervals, unless the time does.
     pub(crate) seat: Option<Seat>,
     pub(crate) start: Arc<Gate>,
 }
 
-/// Where threads wait until all of them are ready.
+/// Barrier at which threads wait until all of them are ready.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -237,7 +240,7 @@ struct GateState {
 }
 
 impl Gate {
-    /// Says that this thread is ready, and waits for the others.
+    /// Marks this thread as ready, and waits for the others.
     fn wait(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.ready += 1;
@@ -247,7 +250,7 @@ impl Gate {
         }
     }
 
-    /// Lets the threads go when so many are ready.
+    /// Releases the threads when `threads` of them are ready.
     pub(crate) fn open(&self, threads: usize) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.ready < threads {
@@ -266,21 +269,21 @@ enum Phase {
     Done,
 }
 
-/// A [`Job`] under way.
+/// A [`Job`] in progress.
 #[derive(Debug)]
 struct Running {
     job: Job,
     phase: Phase,
-    /// Start and end of what is measured.
+    /// Start and end of the measurement.
     window: (Nanos, Nanos),
     pace: Pace,
-    /// When the next I/O may start, if none may now.
+    /// Time at which the next I/O may start, if none may start now.
     resume_at: Option<Nanos>,
-    /// When positions were told.
+    /// Time of the last progress report.
     told: Nanos,
-    /// A lane has room for an I/O and could not start one.
+    /// A stream has room for an I/O and could not start one.
     is_starved: bool,
-    /// Lane that is next when they share the I/Os.
+    /// Next stream when streams share the I/Os.
     turn: usize,
     in_flight: u32,
     cpu_at_start: Option<Nanos>,
@@ -290,7 +293,7 @@ struct Running {
 }
 
 impl Job {
-    /// Runs to the end.
+    /// Runs the job to its end.
     pub(crate) fn run(mut self) -> JobResult {
         let messages = std::mem::take(&mut self.problems);
         if !messages.is_empty() {
@@ -352,11 +355,11 @@ impl Running {
                 now = clock.now();
                 self.top_up(&mut queues, now);
                 for queue in &mut queues {
-                    // A failure is reported by the next poll.
+                    // The next poll reports a failure.
                     let _ = queue.flush();
                 }
             }
-            // What was just issued starts with the next poll.
+            // I/Os issued just now start with the next poll.
             let may_sleep = was_idle && self.job.sleeps && self.in_flight > 0;
             if may_sleep && self.in_flight == before && self.pace.is_free() {
                 sleep(&queues);
@@ -378,7 +381,7 @@ impl Running {
         self.result.queues = connections.collect();
     }
 
-    /// Another turn has been called.
+    /// Starts the next measurement interval.
     fn next_turn(&mut self) {
         let Job { seat, lanes, clock, .. } = &mut self.job;
         if let Some(seat) = seat {
@@ -387,7 +390,7 @@ impl Running {
         }
     }
 
-    /// Sleeps through most of a pause, if nothing is under way that could come back meanwhile.
+    /// Sleeps through most of a pause, if no I/O in flight can complete during it.
     fn rest(&self, now: Nanos) {
         let left = self.resume_at.map_or(0, |at| at.min(self.window.1).saturating_sub(now));
         let left = Duration::from_nanos(left).saturating_sub(SLACK);
@@ -396,7 +399,7 @@ impl Running {
         }
     }
 
-    /// Tells how far it is, now and then.
+    /// Reports progress every [`TELL`].
     #[inline]
     fn tell(&mut self, now: Nanos) {
         if now.saturating_sub(self.told) >= TELL {
@@ -408,7 +411,7 @@ impl Running {
         }
     }
 
-    /// Takes back what has completed on `queue` and asks for more in its place.
+    /// Takes the completions of `queue` and issues new I/Os in their place.
     #[inline]
     fn take(&mut self, done: &mut Vec<Done>, queue: &mut JobQueue, now: Nanos) {
         let (from, to) = self.window;
@@ -446,7 +449,9 @@ impl Running {
         counter.bytes.store(self.bytes, Ordering::Relaxed);
     }
 
-    /// Starts one I/O of lane `at`, of the `kinds` that may start, on `queue`; false if that is not possible now.
+    /// Starts one I/O of stream `at` on `queue`, of the `kinds` that may start.
+    ///
+    /// Returns false if that is impossible now.
     #[inline]
     fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos, kinds: Kinds) -> bool {
         if queue.room() == 0 {
@@ -465,7 +470,7 @@ impl Running {
         let bytes = lanes[at].bytes(&io);
         let is_read = matches!(io.op, Op::Read(_));
         if let Err(io) = queue.submit(io, now) {
-            // If the queue has failed, `poll` says why.
+            // If the queue has failed, `poll` returns the reason.
             let result = Err("its queue has failed, or has no memory for it".to_owned());
             let lost = Done { token: io.token, result, buffer: io.op.into_buffer() };
             lanes[at].complete(lost, now, false, buffers);
@@ -476,7 +481,7 @@ impl Running {
         true
     }
 
-    /// Starts whatever may be started, anywhere.
+    /// Starts every I/O that may start, on any queue.
     fn top_up(&mut self, queues: &mut [JobQueue], now: Nanos) {
         if !matches!(self.phase, Phase::Load | Phase::ReadBack) {
             return;
@@ -486,13 +491,13 @@ impl Running {
         let mut has_moved = true;
         while has_moved {
             if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
-                // The next completion makes room, and says so.
+                // The next completion makes room and sets `is_starved` again.
                 self.is_starved = false;
                 return;
             }
             has_moved = false;
             for step in 0..self.job.lanes.len() {
-                // Of lanes that share I/Os, the one after the last one served is first.
+                // When streams share I/Os, the stream after the last one served comes first.
                 let at = (self.turn + step) % self.job.lanes.len();
                 if !self.job.lanes[at].has_credit() {
                     continue;
@@ -526,7 +531,7 @@ impl Running {
         }
     }
 
-    /// Goes on to the next phase when it is time.
+    /// Enters the next phase when it is due.
     fn advance(&mut self, now: Nanos) {
         let (from, to) = self.window;
         match self.phase {
@@ -572,7 +577,7 @@ impl Running {
                     self.result.interrupted = true;
                     self.phase = Phase::Drain;
                 } else if self.is_idle() {
-                    // `top_up` has just been, and found nothing more to read.
+                    // `top_up` ran just now and found nothing more to read.
                     self.result.read_back = true;
                     self.phase = Phase::Done;
                 }
@@ -581,7 +586,7 @@ impl Running {
         }
     }
 
-    /// A connection has failed: ends the run, with what it has.
+    /// Ends the run with its results so far, because a connection failed.
     fn lose(
         &mut self,
         queues: &mut Vec<JobQueue>,
@@ -597,7 +602,7 @@ impl Running {
         if matches!(self.phase, Phase::Load | Phase::ReadBack) {
             self.advance(now);
         }
-        // A failed flush leaves the commands to the next poll.
+        // After a failed flush, the commands stay for the next poll.
         let _ = queue.poll(now, done);
         self.take(done, &mut queue, now);
     }
@@ -606,7 +611,7 @@ impl Running {
         self.job.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Ends the run for what this thread cannot do.
+    /// Ends the run because this thread cannot do its work.
     #[cold]
     fn give_up(&mut self, problem: String) {
         self.result.lost += 1;
@@ -626,14 +631,16 @@ impl Running {
     }
 }
 
-/// Sleeps until there may be something to poll for, a moment at most; not at all if one of the queues does not tell.
+/// Sleeps until a poll may find completions, for at most [`NAP`].
+///
+/// Does not sleep if one of the queues has no descriptor.
 #[cold]
 fn sleep(queues: &[JobQueue]) {
     let fds =
         queues.iter().map(|queue| Some(PollFd::from_borrowed_fd(queue.tells()?, PollFlags::IN)));
     let Some(mut fds) = fds.collect::<Option<Vec<_>>>() else { return };
     let timeout = Timespec::try_from(NAP).ok();
-    // Interrupted or not: whoever called polls.
+    // Interrupted or not, the caller polls.
     let _ = rustix::event::poll(&mut fds, timeout.as_ref());
 }
 

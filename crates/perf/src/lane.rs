@@ -1,4 +1,4 @@
-//! One space in one job: what is asked of it next and what came back.
+//! One space in one job: its next I/O and its completions.
 
 use std::collections::VecDeque;
 
@@ -41,22 +41,22 @@ pub(crate) struct Lane {
     rng: Rng,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// I/Os under way at most.
+    /// Maximum I/Os in flight.
     depth: u32,
-    /// Bytes still to be asked for; none if there is no end.
+    /// Bytes still to issue; `None` without an end.
     quota: Option<u64>,
-    /// Bytes asked for, with those of the run that this one resumes.
+    /// Bytes issued, including those of the run that this one resumes.
     asked: u64,
-    /// Bytes asked for before the first I/O that failed.
+    /// Bytes issued before the first I/O that failed.
     failed_at: u64,
-    /// What was trimmed and is to be written next.
+    /// Trimmed units to write next.
     trimmed: VecDeque<Slot>,
     verifier: Option<Verifier>,
-    /// Where reading back what was written has come to.
+    /// Position of the read-back.
     read_back: Option<usize>,
 }
 
-/// An I/O under way.
+/// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     started: Nanos,
@@ -64,11 +64,11 @@ struct Slot {
     bytes: u32,
     generation: u32,
     kind: Kind,
-    /// Bytes that the lane had asked for before it; more than any if it is not under way.
+    /// Bytes that the stream had issued before it; `u64::MAX` if it is not in flight.
     asked_before: u64,
 }
 
-/// What an I/O does.
+/// Kind of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -85,43 +85,44 @@ struct Verifier {
     namespace: u64,
 }
 
-/// Where a lane is in its job.
+/// Position of a stream in its job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// The job's number.
+    /// Index of the job.
     pub(crate) job: usize,
-    /// Which of the jobs on this space it is, and of how many.
+    /// Index of this job among the jobs on this space, and their number.
     pub(crate) turn: usize,
     pub(crate) turns: usize,
-    /// The lane's number in the job.
+    /// Index of the stream in the job.
     pub(crate) lane: u32,
-    /// What its device's queues take.
+    /// Kind of memory that the queues of its device take.
     pub(crate) memory: Memory,
-    /// Bytes that the run before it has done, if it resumes one.
+    /// Bytes that the resumed run had done, if there is one.
     pub(crate) done: u64,
 }
 
-/// What one completion was.
+/// Result of one completion.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// Bytes moved, 0 after an error.
     pub(crate) bytes: u64,
-    /// What to tell the user.
+    /// Message for the user.
     pub(crate) problem: Option<String>,
 }
 
 impl Lane {
-    /// Flow number `index` of a load as one of its jobs does it.
+    /// A stream for flow number `index` of a load in one of its jobs.
     pub(crate) fn new(index: usize, flow: &Flow, load: &LoadSpec, place: Place) -> Self {
         let (turn, turns) = (place.turn as u64, place.turns as u64);
         let stream = (index as u64) << 32 | (place.job as u64) << 1;
         let share = flow.share(turn, turns);
-        // Jobs that verify have parts of their own: nobody else writes what one remembers.
+        // Jobs that verify use separate parts, so no other job overwrites a unit that this job
+        // tracks.
         let (first, count, start) = match load.verify {
             Some(_) => (flow.first_unit + share.start, share.end - share.start, 0),
             None => (flow.first_unit, flow.units, share.start),
         };
-        // A run that is resumed does not draw again what was drawn before.
+        // A resumed run does not repeat the draws of the earlier run.
         let seed = if place.done == 0 { load.seed } else { mix(load.seed ^ place.done) };
         let mut pattern = if load.mix.random {
             let places = count / flow.align;
@@ -172,42 +173,42 @@ impl Lane {
         }
     }
 
-    /// Nothing under way?
+    /// Returns true if no I/O is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight() == 0
     }
 
-    /// I/Os under way.
+    /// I/Os in flight.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Everything done that there was to do?
+    /// Returns true if all its work is done.
     pub(crate) fn is_done(&self) -> bool {
         self.quota == Some(0) && self.trimmed.is_empty() && self.is_idle()
     }
 
-    /// Bytes from the beginning on that are done, so that a run may be resumed there.
+    /// Bytes done from the beginning on; a later run can resume there.
     pub(crate) fn position(&self) -> u64 {
         let unfinished = self.slots.iter().chain(&self.trimmed);
         let first = unfinished.map(|slot| slot.asked_before).min().unwrap_or(u64::MAX);
         first.min(self.failed_at).min(self.asked)
     }
 
-    /// Bytes of an I/O of this lane.
+    /// Bytes of an I/O of this stream.
     #[inline]
     pub(crate) fn bytes(&self, io: &Io) -> u64 {
         u64::from(io.blocks) * u64::from(self.block_size)
     }
 
-    /// May one more I/O be under way?
+    /// Returns true if one more I/O may be in flight.
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
         self.in_flight() < self.depth as usize && !self.free.is_empty()
     }
 
-    /// From now on so many I/Os are under way at most, and never more than the load allows.
+    /// Limits the I/Os in flight to `depth` from now on, and never above the limit of the load.
     pub(crate) fn limit(&mut self, depth: u32) {
         self.depth = depth;
     }
@@ -216,24 +217,25 @@ impl Lane {
         self.nsid
     }
 
-    /// Reads, writes and trims counted so far; counting begins anew.
+    /// Returns the reads, writes and trims counted so far, and resets the counters.
     pub(crate) fn take_tallies(&mut self) -> [Tally; 3] {
         let all = [&mut self.read, &mut self.write, &mut self.trim];
         all.map(|tally| std::mem::replace(tally, Tally::new()))
     }
 
-    /// Puts what was taken back in the place of what is counted now.
+    /// Replaces the current counters with ones taken earlier.
     pub(crate) fn put_tallies(&mut self, tallies: [Tally; 3]) {
         [self.read, self.write, self.trim] = tallies;
     }
 
-    /// From now on [`Lane::next`] reads what this run has written, each unit once.
+    /// Makes [`Lane::next`] read the data written in this run, each unit once.
     pub(crate) fn start_read_back(&mut self) {
         self.read_back = Some(0);
     }
 
-    /// The next I/O, of the `kinds` that may start, started `now`, with one of `buffers`, and its bytes; `None` if there is
-    /// none at the moment (or at all, when reading back).
+    /// Returns the next I/O of the `kinds` that may start, started at `now`, with one of `buffers`.
+    ///
+    /// `None` if there is none at the moment, or none at all during read-back.
     #[inline]
     pub(crate) fn next(&mut self, now: Nanos, kinds: Kinds, buffers: &mut Buffers) -> Option<Io> {
         if !self.has_credit() {
@@ -270,7 +272,7 @@ impl Lane {
         Some(Io { token, nsid: self.nsid, slba, blocks, op })
     }
 
-    /// Where the next I/O goes, its bytes, and what it does.
+    /// Chooses the unit, bytes and kind of the next I/O.
     #[inline]
     fn choose(&mut self, kinds: Kinds) -> Option<Slot> {
         if let Some(at) = &mut self.read_back {
@@ -287,7 +289,7 @@ impl Lane {
         let kind = self.kind_next(kinds);
         let bytes = match kind {
             Kind::Read => self.sizes.read.choose(&mut self.rng),
-            // What is trimmed will be written as it is.
+            // A trimmed unit is later written in the same size.
             Kind::Trim if self.mix.trim == Trim::Only => self.sizes.trim.choose(&mut self.rng),
             Kind::Write | Kind::Trim => self.sizes.write.choose(&mut self.rng),
         };
@@ -300,14 +302,14 @@ impl Lane {
         Some(Slot { unit, bytes, kind, asked_before, ..Slot::default() })
     }
 
-    /// What was chosen cannot be done for want of memory, and the run will end.
+    /// Abandons a chosen I/O for lack of memory; the run then ends.
     #[cold]
     fn cannot(&mut self, unit: u64) -> Option<Io> {
         self.pattern.release(unit);
         None
     }
 
-    /// Takes back an I/O that [`Lane::next`] gave out, at `now`; `record` says whether it counts.
+    /// Completes an I/O from [`Lane::next`] at `now`; `record` selects whether it counts.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -367,7 +369,7 @@ impl Lane {
         if is_read { Kind::Read } else { Kind::Write }
     }
 
-    /// Remembers what was written; checks what was read, and describes the first wrong block.
+    /// Records a write; checks the blocks of a read, and describes the first wrong one.
     fn verify(&mut self, slot: &Slot, buffer: Option<&Buffer>) -> Option<String> {
         let verifier = self.verifier.as_mut()?;
         if slot.kind != Kind::Read {
@@ -432,7 +434,7 @@ impl Verifier {
     }
 }
 
-/// The lane's number in a token.
+/// Returns the stream's index in a token.
 #[inline]
 pub(crate) fn token_lane(token: u64) -> usize {
     usize::try_from(token >> 32).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! One load on an open target: threads with queues of their own, and what they measured.
+//! One load on an open target: threads with their own queues, and their measurements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,73 +25,77 @@ use crate::units::{CpuList, Mix, Rate, Trim};
 use crate::workload::distribution::Distribution;
 use crate::workload::sizes::BlockSplit;
 
-/// Time between two looks at keep alives and progress.
+/// Interval between two checks of keep alives and progress.
 const TICK: Duration = Duration::from_millis(50);
-/// Time between two calls of a watcher.
+/// Interval between two calls of a watcher.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// A load: what every thread does alike. [`LoadSpec::new`] makes a plain one; change what is to be otherwise, because
-/// there will be more fields.
+/// A load: the common specification of all threads.
+///
+/// [`LoadSpec::new`] makes a plain one. Change individual fields afterwards, because more fields
+/// will be added.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadSpec {
     /// Indices of the spaces to load; all if `None`.
     pub(crate) spaces: Option<Vec<usize>>,
-    /// What the I/Os are, and in which order.
+    /// Kinds of I/Os, and their order.
     pub(crate) mix: Mix,
     /// Bytes of an I/O.
     pub(crate) bs: u32,
-    /// Or I/Os of several sizes.
+    /// I/Os of several sizes instead of `bs`.
     pub(crate) split: Option<BlockSplit>,
-    /// How random I/Os spread.
+    /// Distribution of random I/Os.
     pub(crate) distribution: Distribution,
     /// I/Os outstanding per thread, and per space unless they are shared.
     pub(crate) qd: u32,
-    /// The spaces share a thread's I/Os.
+    /// The spaces share the I/Os of a thread.
     pub(crate) shared: bool,
-    /// Each thread loads one of the spaces, dealt out in turn, instead of all of them.
+    /// Each thread loads one of the spaces, assigned round-robin, instead of all of them.
     pub(crate) dealt: bool,
-    /// Threads that have nothing to do sleep until a completion wakes them, where the device tells of completions.
+    /// Idle threads sleep until a completion wakes them, if the device signals completions.
     pub(crate) sleeps: bool,
-    /// Threads.
     pub(crate) jobs: u16,
-    /// How long to run before measuring.
+    /// Time to run before measuring.
     pub(crate) ramp: Duration,
-    /// How long to measure.
+    /// Time to measure.
     pub(crate) time: Duration,
-    /// I/Os after which it ends, if the time is not up before.
+    /// The load ends after this many I/Os, unless the time expires first.
     pub(crate) ios: Option<u64>,
-    /// It ends when the used part of every space has been loaded so many times, all threads together.
+    /// The load ends when all threads together have loaded the used part of every space this many
+    /// times.
     pub(crate) loops: Option<u32>,
-    /// It ends after so many bytes, on all spaces and by all threads together.
+    /// The load ends after this many bytes, over all spaces and threads together.
     pub(crate) io_size: Option<u64>,
-    /// How fast at most, in total; all of them hold.
+    /// Maximum rates in total; all of them apply.
     pub(crate) rates: Vec<Rate>,
-    /// The same of reads alone, and of writes alone.
+    /// The same for reads alone, and for writes alone.
     pub(crate) read_rates: Vec<Rate>,
     pub(crate) write_rates: Vec<Rate>,
     /// Pauses of each thread.
     pub(crate) think: Option<Think>,
-    /// Every write has contents of its own.
+    /// Every write has its own contents.
     pub(crate) refill: bool,
     /// First byte of each space to use.
     pub(crate) offset: u64,
-    /// Bytes of each space to use; all from `offset` on if `None`.
+    /// Bytes of each space to use; `None`: all from `offset` on.
     pub(crate) size: Option<u64>,
-    /// Of addresses and data.
+    /// Seed of addresses and data.
     pub(crate) seed: u64,
-    /// Marks this run's blocks, if they are verified: see [`run_mark`].
+    /// Marks the blocks of this run, if they are verified: see [`run_mark`].
     pub(crate) verify: Option<u64>,
-    /// CPUs for the threads, in turn.
+    /// CPUs for the threads, round-robin.
     pub(crate) cpus: Option<CpuList>,
-    /// Bytes that an interrupted run had done, by thread and space; nothing if it begins at the beginning.
+    /// Bytes that an interrupted run had done, by thread and space; empty for a new run.
     pub(crate) done: Vec<Vec<u64>>,
-    /// Who is told now and then how far it is.
+    /// Receives the progress about every second.
     pub(crate) watcher: Option<Watcher>,
-    /// Who says what is counted when; else it is all after the ramp.
+    /// Selects the counted intervals; without it, everything after the ramp counts.
     pub(crate) turns: Option<Console>,
 }
 
-/// Takes bytes done by thread and space while a load is on; called about every second, on the caller's thread.
+/// Takes the bytes done by thread and space during a load.
+///
+/// Called about every second, on the caller's thread.
 #[derive(Clone)]
 pub(crate) struct Watcher(pub(crate) Arc<dyn Fn(Vec<Vec<u64>>) + Send + Sync>);
 
@@ -136,38 +140,38 @@ impl LoadSpec {
         }
     }
 
-    /// Bytes of its I/Os.
+    /// Sizes of its I/Os.
     pub(crate) fn sizes(&self) -> BlockSplit {
         self.split.clone().unwrap_or_else(|| BlockSplit::one(self.bs))
     }
 }
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// One a space that was loaded.
+    /// One per loaded space.
     pub(crate) flows: Vec<FlowTotals>,
     /// I/Os and bytes by time.
     pub(crate) series: Series,
     /// Nanoseconds measured.
     pub(crate) measured: Nanos,
-    /// CPU time of the threads in them, in nanoseconds.
+    /// CPU time of the threads in that time, in nanoseconds.
     pub(crate) cpu: Nanos,
-    /// Connections and devices that were lost, and threads that could not do their work.
+    /// Lost connections and devices, and threads that could not do their work.
     pub(crate) lost: u64,
-    /// Ended before its time.
+    /// Ended early.
     pub(crate) interrupted: bool,
     /// Everything written was read back and verified.
     pub(crate) read_back: bool,
-    /// Bytes done by thread and space: where a load that ended early can be resumed.
+    /// Bytes done by thread and space, from which a load that ended early can be resumed.
     pub(crate) done: Vec<Vec<u64>>,
-    /// All is done that was to be done, where a load has an end but that of its time.
+    /// All work is done, if the load has an end other than its time.
     pub(crate) is_done: bool,
-    /// First problems, in words.
+    /// First problems, as text.
     pub(crate) messages: Vec<String>,
 }
 
-/// Everything counted for one space, all threads together.
+/// Totals of one space, over all threads.
 #[derive(Debug)]
 pub(crate) struct FlowTotals {
     /// Index of the space.
@@ -195,7 +199,7 @@ impl Measured {
         self.sum(|flow| &flow.trim)
     }
 
-    /// I/Os that failed, and what was lost.
+    /// Failed I/Os, connections and devices.
     pub(crate) fn errors(&self) -> u64 {
         self.lost + self.flows.iter().map(|flow| flow.errors).sum::<u64>()
     }
@@ -213,15 +217,17 @@ impl Measured {
     }
 }
 
-/// A mark for the blocks that a run verifies: tells them from an earlier run's by the time, and from those of another at
-/// the same time by the process.
+/// A mark for the blocks that a run verifies.
+///
+/// It contains the time, to differ from earlier runs, and the process, to differ from a concurrent
+/// run.
 pub(crate) fn run_mark() -> u64 {
     let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     crate::rng::mix(time ^ u64::from(std::process::id()))
 }
 
-/// A thread's way to a device, to be opened on that thread.
+/// A thread's route to a device, opened on that thread.
 #[derive(Debug)]
 pub(crate) enum JobSource {
     Fabric { device: usize, queue: IoQueue },
@@ -243,7 +249,7 @@ impl JobSource {
         }
     }
 
-    /// Opens it for the calling thread, with `pool` for its memory, which is made if it has to be.
+    /// Opens it for the calling thread, with memory of `pool`; creates the pool if necessary.
     pub(crate) fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
         match self {
             Self::Fabric { device, queue } => {
@@ -283,7 +289,7 @@ pub(crate) fn run(
     Ok(add_up(target, spec, &flows, results))
 }
 
-/// Runs the jobs to their end and keeps connections alive meanwhile.
+/// Runs the jobs to their end, and keeps connections alive while they run.
 fn execute(
     target: &mut Target,
     spec: &LoadSpec,
@@ -311,7 +317,7 @@ fn execute(
         let spawned = thread::Builder::new().spawn(move || {
             let mut job = job(index, &flows, &spec, sources, clock, shared, start);
             job.seat = seat;
-            // The receiver is there until every job has sent.
+            // The receiver exists until every job has sent.
             let _ = sender.send(job.run());
         });
         match spawned {
@@ -358,7 +364,8 @@ fn execute(
     with_lost(results, lost, spec.time)
 }
 
-/// Whoever calls the turns, if there are turns; or why nobody can.
+/// Starts the thread that drives the intervals, if there are any; or returns the reason for a
+/// failure.
 fn conductor(
     target: &Target,
     spec: &LoadSpec,
@@ -375,7 +382,7 @@ fn conductor(
         .map_err(|error| format!("no thread for --turns: {error}"))
 }
 
-/// Adds what no job could say, also where there is no job.
+/// Adds problems that no job could report, even if there is no job.
 fn with_lost(mut results: Vec<JobResult>, lost: Vec<String>, time: Duration) -> Vec<JobResult> {
     if results.is_empty() && !lost.is_empty() {
         results.push(JobResult::none(0, Vec::new(), time));
@@ -387,7 +394,7 @@ fn with_lost(mut results: Vec<JobResult>, lost: Vec<String>, time: Duration) -> 
     results
 }
 
-/// Rates of each job. Where there are only reads, or only writes, rates of these are rates of all.
+/// Rates of each job. In a load of reads alone, or writes alone, their rates apply to all I/Os.
 fn rates(spec: &LoadSpec) -> JobRates {
     let jobs = f64::from(spec.jobs);
     let of =
@@ -406,10 +413,10 @@ fn largest(split: &BlockSplit) -> u32 {
     all.max().unwrap_or(0)
 }
 
-/// What the load goes on to: its bytes, if it ends with them, else its time.
+/// The goal of the load: its bytes, if these end it, otherwise its time.
 fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
     let done: u64 = spec.done.iter().flatten().sum();
-    // What is trimmed and written is moved twice.
+    // A unit that is trimmed and written counts twice.
     let times = if spec.mix.trim == Trim::ThenWrite { 2 } else { 1 };
     match flows.iter().map(Flow::total).sum::<Option<u64>>() {
         Some(bytes) if !flows.is_empty() => Goal::Bytes(bytes.saturating_sub(done) * times),
@@ -418,7 +425,7 @@ fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
     }
 }
 
-/// Makes a job on its own thread.
+/// Builds a job on its own thread.
 fn job(
     index: usize,
     flows: &[Flow],
@@ -429,7 +436,7 @@ fn job(
     start: Arc<Gate>,
 ) -> Job {
     let mut problems = Vec::new();
-    // Before memory is touched, so that it is near the CPU.
+    // Before the thread touches memory, so that the memory is near the CPU.
     let cpu = spec.cpus.as_ref().map(|cpus| cpus.0[index % cpus.0.len()]);
     problems.extend(cpu.and_then(|cpu| pin(cpu).err()));
     let mut pool = None;
@@ -449,7 +456,7 @@ fn job(
     let mine = |at: &usize| !spec.dealt || index % flows.len() == *at;
     let mine = flows.iter().enumerate().filter(|(at, _)| mine(at));
     let lanes = (0..).zip(mine).map(|(lane, (at, flow))| {
-        // Of threads that are dealt out, every so manyth is on this space.
+        // If spaces are assigned round-robin, every `flows.len()`th thread loads this space.
         let step = if spec.dealt { flows.len() } else { 1 };
         let place = Place {
             job: index,

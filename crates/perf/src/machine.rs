@@ -1,4 +1,4 @@
-//! Where results come from.
+//! Origin of results: machine and command.
 
 use std::thread::available_parallelism;
 
@@ -16,7 +16,7 @@ pub(crate) fn cpus() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// The command line, as it could be typed; the program without its folder.
+/// The command line in shell form; the program without its folder.
 pub(crate) fn command() -> String {
     let mut words = vec!["nvmeof-perf".to_owned()];
     for word in std::env::args().skip(1) {

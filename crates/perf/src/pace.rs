@@ -1,4 +1,4 @@
-//! How fast a job may go: rates it keeps, and times in which it thinks.
+//! Rate limits and think times of a job.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use nvmeof_initiator::{Nanos, nanos};
 
 use crate::units::Rate;
 
-/// When a job pauses, and for how long.
+/// Think time: the interval and length of a job's pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Think {
     /// I/Os before a pause.
     pub(crate) ios: u32,
-    /// From the end of the last of them on.
+    /// Length of a pause, from the end of the last I/O before it.
     pub(crate) time: Duration,
 }
 
-/// What a job may do when: the state of its rates and pauses.
+/// Rate limiter of a job: the state of its rates and pauses.
 #[derive(Debug)]
 pub(crate) struct Pace {
     limits: Vec<Limit>,
-    /// Of reads alone, and of writes alone, in a load that has both.
+    /// For reads alone, and for writes alone, in a load that has both.
     reads: Vec<Limit>,
     writes: Vec<Limit>,
     think: Option<Think>,
     /// I/Os since the last pause.
     issued: u32,
-    /// End of the pause that is on.
+    /// End of the current pause.
     until: Option<Nanos>,
 }
 
-/// Whether one more I/O may start.
+/// Decision whether one more I/O may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Now(Kinds),
-    /// Not before this.
+    /// Not before this time.
     At(Nanos),
-    /// When all that is under way is back.
+    /// After all I/Os in flight have completed.
     WhenIdle,
 }
 
-/// Which I/Os may start.
+/// The I/Os that may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kinds {
     All,
@@ -47,19 +47,20 @@ pub(crate) enum Kinds {
     Writes,
 }
 
-/// Rates of a job; all of them hold.
+/// Rates of a job; all of them apply.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct JobRates {
-    /// Of all I/Os.
+    /// For all I/Os.
     pub(crate) all: Vec<Rate>,
-    /// Of reads alone, and of writes alone: only in a load that has both.
+    /// For reads alone, and for writes alone: only in a load that has both.
     pub(crate) reads: Vec<Rate>,
     pub(crate) writes: Vec<Rate>,
 }
 
 impl Pace {
-    /// `rates` are this job's own, from `origin` on; `lanes` many I/Os may be made up for after a pause, of about `bs`
-    /// bytes.
+    /// `rates` are those of this job, from `origin` on.
+    ///
+    /// After a pause, the job may catch up on `lanes` I/Os of about `bs` bytes, but at least on 8.
     pub(crate) fn new(
         rates: &JobRates,
         think: Option<Think>,
@@ -75,13 +76,13 @@ impl Pace {
         Self { limits, reads, writes, think, issued: 0, until: None }
     }
 
-    /// Whether it ever says anything but [`Allowed::Now`].
+    /// Returns true if it always returns [`Allowed::Now`].
     pub(crate) fn is_free(&self) -> bool {
         let is_limited = [&self.limits, &self.reads, &self.writes].iter().any(|of| !of.is_empty());
         !is_limited && self.think.is_none()
     }
 
-    /// Whether one more I/O may start `now`, with so many under way.
+    /// Decides whether one more I/O may start `now`, with `in_flight` I/Os in flight.
     pub(crate) fn look(&mut self, now: Nanos, in_flight: u32) -> Allowed {
         if let Some(think) = self.think.filter(|think| self.issued >= think.ios) {
             if in_flight > 0 {
@@ -104,7 +105,7 @@ impl Pace {
         }
     }
 
-    /// An I/O of so many bytes has started.
+    /// Records the start of an I/O of `bytes` bytes.
     pub(crate) fn started(&mut self, bytes: u64, is_read: bool) {
         self.issued = self.issued.saturating_add(1);
         let of_kind = if is_read { &mut self.reads } else { &mut self.writes };
@@ -114,7 +115,7 @@ impl Pace {
     }
 }
 
-/// When all of them allow one more, if not now.
+/// Time at which all limits allow one more I/O; `None` if that is now.
 fn wait(limits: &mut [Limit], now: Nanos) -> Option<Nanos> {
     limits.iter_mut().filter_map(|limit| limit.wait(now)).max()
 }
@@ -127,7 +128,7 @@ struct Limit {
     rate: f64,
     origin: Nanos,
     spent: u64,
-    /// What may be made up for after a pause.
+    /// I/Os or bytes that the job may catch up on after a pause.
     burst: u64,
 }
 
@@ -141,7 +142,7 @@ impl Limit {
         Self { is_of_bytes, rate: rate / 1e9, origin, spent: 0, burst }
     }
 
-    /// When one more may start, if not `now`.
+    /// Time at which one more I/O may start; `None` if that is `now`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -150,7 +151,7 @@ impl Limit {
     )]
     fn wait(&mut self, now: Nanos) -> Option<Nanos> {
         let due = ((now.saturating_sub(self.origin)) as f64 * self.rate) as u64 + 1;
-        // What could not be issued in time because the queue depth was used up is not made up for.
+        // I/Os that were late because the queue depth was exhausted are not caught up on.
         self.spent = self.spent.max(due.saturating_sub(self.burst));
         if due > self.spent {
             return None;
@@ -170,7 +171,7 @@ mod tests {
         JobRates { all: rates.to_vec(), ..JobRates::default() }
     }
 
-    /// I/Os of 4 KiB that start until `until` when nothing else holds them up.
+    /// Counts the I/Os of 4 KiB that start until `until` under these limits alone.
     fn count(pace: &mut Pace, from: Nanos, until: Nanos) -> u64 {
         let (mut now, mut issued) = (from, 0);
         while now < until {

@@ -1,17 +1,18 @@
-//! Which part of a space comes next.
+//! Selects the next part of a space.
 //!
-//! A region is cut into *units*; an I/O takes one or several of them. With verification I/Os are of one unit each, and
-//! two on the same unit must not be under way at once, so the pattern also knows which units are busy.
+//! A region is divided into *units*; an I/O covers one or more of them. With verification, every
+//! I/O covers one unit. Two I/Os on one unit must not be in flight concurrently, so the pattern
+//! tracks busy units.
 
 use crate::rng::Rng;
 use crate::workload::distribution::Chooser;
 
-/// Tries to find a random unit that is not busy before looking at the units in order.
+/// Random attempts to find a unit that is not busy before a search in order.
 const TRIES: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Pattern {
-    /// First unit and how many there are.
+    /// First unit and number of units.
     first: u64,
     count: u64,
     order: Order,
@@ -24,7 +25,7 @@ enum Order {
         next: u64,
     },
     Random {
-        /// Units from one place that an I/O may begin at to the next.
+        /// Units between two places at which an I/O may begin.
         align: u64,
         chooser: Chooser,
         rng: Rng,
@@ -32,31 +33,33 @@ enum Order {
 }
 
 impl Pattern {
-    /// The `count` units from `first` on in order, beginning `start` units in, around and around.
+    /// The `count` units from `first` on in order, starting `start` units in, in a cycle.
     pub(crate) fn sequential(first: u64, count: u64, start: u64) -> Self {
         Self { first, count, order: Order::Sequential { next: start % count.max(1) }, busy: None }
     }
 
-    /// Random ones of the `count` units from `first` on, which `chooser` chooses in places of `align` units.
+    /// Random units of the `count` from `first` on; `chooser` selects places of `align` units.
     pub(crate) fn random(first: u64, count: u64, align: u64, chooser: Chooser, rng: Rng) -> Self {
         Self { first, count, order: Order::Random { align, chooser, rng }, busy: None }
     }
 
-    /// From now on no unit is given out again before it is [`Pattern::release`]d; I/Os are of one unit.
+    /// Never returns a unit again before it is [`Pattern::release`]d; I/Os cover one unit.
     pub(crate) fn exclusive(mut self) -> Self {
         self.busy = Some(Bitmap::new(self.count));
         self
     }
 
-    /// The first of the next `len` units, which are not more than there are; `None` if every unit that may come next is
-    /// busy.
+    /// Returns the first of the next `len` units; `len` must not exceed the units of the region.
+    ///
+    /// `None` if every unit that may come next is busy.
     #[inline]
     pub(crate) fn next(&mut self, len: u64) -> Option<u64> {
-        // Where the last I/O of this length begins.
+        // Start of the last possible I/O of this length.
         let last = self.count.saturating_sub(len);
         let index = match &mut self.order {
             Order::Sequential { next } => {
-                // What does not fit before the end begins anew, as a smaller rest has been left out.
+                // An I/O that does not fit before the end starts over at 0; the smaller rest is
+                // skipped.
                 let index = if *next > last { 0 } else { *next };
                 if self.busy.as_ref().is_some_and(|busy| busy.get(index)) {
                     return None;
@@ -75,7 +78,7 @@ impl Pattern {
         Some(self.first + index)
     }
 
-    /// The unit's I/O has ended.
+    /// Marks a unit as free after its I/O has ended.
     #[inline]
     pub(crate) fn release(&mut self, unit: u64) {
         if let Some(busy) = &mut self.busy {
@@ -84,7 +87,7 @@ impl Pattern {
     }
 }
 
-/// A random unit that is not busy.
+/// Picks a random unit that is not busy.
 fn pick(chooser: &Chooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
     let mut index = 0;
     for _ in 0..TRIES {
@@ -96,7 +99,7 @@ fn pick(chooser: &Chooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u
     (index..count).chain(0..index).find(|&at| !busy.get(at))
 }
 
-/// One bit a unit.
+/// One bit per unit.
 #[derive(Debug)]
 struct Bitmap(Vec<u64>);
 
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn longer_ios_stay_inside_and_on_their_places() {
-        // 8 units of one place after the other, and a rest of 3 that only short I/Os reach.
+        // 8 places of 8 units each, and a rest of 3 units that only short I/Os reach.
         let mut pattern = random(100, 67, 8, 1);
         for len in [1, 8, 16, 24] {
             let firsts: HashSet<_> = (0..2000).map(|_| pattern.next(len).unwrap()).collect();

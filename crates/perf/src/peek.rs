@@ -1,4 +1,4 @@
-//! Whether there is data on a device that a load would destroy.
+//! Checks whether a device holds data that a load would destroy.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +9,19 @@ use crate::job::JobQueue;
 use crate::queue::{Buffer, Io, Leases, Memory, Op, Queue as _};
 use crate::target::{Space, Target};
 
-/// Bytes of a look.
+/// Bytes of one sample.
 const LOOK: u64 = 64 << 10;
-/// Looks side by side at the beginning and at the end, where file systems, partition tables and arrays put theirs.
+/// Adjacent samples at each end, where filesystems, partition tables and arrays put their metadata.
 const ENDS: u64 = 32;
-/// Looks between, evenly apart.
+/// Samples in between, evenly spaced.
 const BETWEEN: u64 = 192;
-/// How long a look may take.
+/// Maximum duration of a sample.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where data was found, in bytes; `None` if all looked at reads as zeroes.
+/// Offset of the first data found, in bytes; `None` if all samples read as zeroes.
 ///
 /// # Errors
-/// It cannot be read.
+/// The device cannot be read.
 pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u64>> {
     let index = space.device;
     let sources = target.sources(1, |device| usize::from(device == index))?;
@@ -52,7 +52,7 @@ pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u6
     Ok(None)
 }
 
-/// Reads a buffer full.
+/// Reads one buffer.
 fn read(
     target: &Target,
     queue: &mut JobQueue,
@@ -85,7 +85,7 @@ fn read(
     bail!("{space} does not answer a read at byte {place}")
 }
 
-/// Where to look: the beginning and the end, and evenly between.
+/// Offsets of the samples: at both ends, and evenly spaced between them.
 fn places(size: u64, len: u64, block: u64) -> Vec<u64> {
     let last = (size - len) / block * block;
     let ends = (0..ENDS).flat_map(|at| [at * len, last.saturating_sub(at * len)]);

@@ -1,4 +1,4 @@
-//! What a run does, checked against what the target has.
+//! The I/Os of a run, checked against the properties of the target.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use crate::target::Space;
 use crate::units::{Trim, show_size};
 use crate::verify;
 
-/// Most logical blocks of a command: NLB has 16 bits and is 0's based.
+/// Maximum logical blocks of a command: NLB has 16 bits and is 0's based.
 const MAX_BLOCKS: u64 = 1 << 16;
-/// Most units of a verified namespace: four bytes are remembered of each.
+/// Maximum units of a verified namespace: the run stores four bytes for each.
 const MAX_VERIFIED: u64 = 1 << 32;
 
-/// Arguments that do not fit the target: wrong usage, though it took a connection to know.
+/// Arguments that do not fit the target: wrong usage, detected only after connecting.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Misfit(pub(crate) String);
@@ -37,43 +37,42 @@ pub(crate) struct Flow {
     /// Index of its device.
     pub(crate) device: usize,
     pub(crate) nsid: u32,
-    /// For messages.
+    /// Name for messages.
     pub(crate) name: String,
-    /// Tells spaces apart in verified data.
+    /// Distinguishes spaces in verified data.
     pub(crate) tag: u64,
     pub(crate) block_size: u32,
-    /// Bytes that all I/Os are a multiple of.
+    /// Divisor of the length of every I/O, in bytes.
     pub(crate) unit: u32,
-    /// Units from one place that a random I/O may begin at to the next.
+    /// Units between two places at which a random I/O may begin.
     pub(crate) align: u64,
     /// The part used, in units.
     pub(crate) first_unit: u64,
     pub(crate) units: u64,
-    /// When it has been loaded enough.
+    /// Amount of load after which it ends.
     bound: Option<Bound>,
 }
 
-/// How much of a space is to be loaded, by all jobs together.
+/// Amount of load on a space, over all jobs together.
 #[derive(Debug, Clone, Copy)]
 enum Bound {
-    /// The used part so many times.
+    /// Passes over the used part.
     Passes(u32),
-    /// Bytes.
     Bytes(u64),
 }
 
 impl Flow {
-    /// The units from the first one on that are job number `job`'s own, of so many jobs that load it.
+    /// The units of job `job` out of `jobs`, relative to the first one.
     pub(crate) fn share(&self, job: u64, jobs: u64) -> Range<u64> {
         self.units * job / jobs..self.units * (job + 1) / jobs
     }
 
-    /// Bytes that all jobs together have to do; none if there is no end.
+    /// Bytes that all jobs together have to do; `None` without an end.
     pub(crate) fn total(&self) -> Option<u64> {
         self.quota(0, 1)
     }
 
-    /// Bytes that job number `job` has to do; none if there is no end.
+    /// Bytes that job `job` has to do; `None` without an end.
     pub(crate) fn quota(&self, job: u64, jobs: u64) -> Option<u64> {
         let unit = u64::from(self.unit);
         Some(match self.bound? {
@@ -113,7 +112,7 @@ pub(crate) fn flows(spaces: &[Space], spec: &LoadSpec) -> Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// The sizes of a load's reads, writes and trims that there are.
+/// The sizes of the reads, writes and trims that a load contains.
 fn sizes(spec: &LoadSpec) -> Vec<u64> {
     let split = spec.sizes();
     let is_trim_only = spec.mix.trim == Trim::Only;
@@ -181,7 +180,7 @@ fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
     })
 }
 
-/// Whether an I/O of so many bytes goes.
+/// Checks whether the space supports I/Os of `bs` bytes.
 fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()> {
     let block = u64::from(space.block_size);
     let moves_data = spec.mix.trim != Trim::Only;
@@ -207,7 +206,7 @@ fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()>
     Ok(())
 }
 
-/// Whether the space does what it is asked to.
+/// Checks whether the space supports the operations of the load.
 fn check_abilities(spec: &LoadSpec, space: &Space) -> Result<()> {
     misfit!(
         spec.mix.destroys() && space.read_only,

@@ -1,4 +1,4 @@
-//! A line that shows how a run is doing, on a terminal only.
+//! A progress line of a run, on a terminal only.
 
 use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::job::Shared;
 use crate::table::thousands;
 
-/// Time between two looks at the counters.
+/// Interval between two readings of the counters.
 const EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -22,19 +22,19 @@ pub(crate) struct Progress {
     bytes: u64,
 }
 
-/// What a load goes on to.
+/// The goal of a load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// A length of time.
+    /// A duration.
     Time(Duration),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// None that is known.
+    /// No known goal.
     None,
 }
 
 impl Progress {
-    /// For a load that goes on to this; shows nothing if standard error is no terminal.
+    /// Shows progress towards a goal; shows nothing if standard error is no terminal.
     pub(crate) fn new(goal: Goal) -> Self {
         let length = match goal {
             Goal::Time(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
@@ -53,7 +53,7 @@ impl Progress {
         Self { bar, started: now, goal, last: now, ios: 0, bytes: 0 }
     }
 
-    /// Shows what has happened since the last time, if that is long enough ago.
+    /// Shows the progress since the last update, if [`EVERY`] has passed.
     #[expect(clippy::cast_precision_loss, reason = "rates to be shown")]
     pub(crate) fn update(&mut self, shared: &Shared) {
         let since = self.last.elapsed();

@@ -1,11 +1,12 @@
-//! The seam under a job: a queue that takes I/Os and gives them back, whatever is behind it.
+//! The interface below a job: a queue that takes I/Os and completes them, over any backend.
 //!
-//! | file | what is behind it |
+//! | file | backend |
 //! |---|---|
-//! | `fabric` | an I/O queue of a controller that was connected over a fabric |
-//! | `local` | a queue of a block device of this machine: a file, a kernel's device, a drive under our own driver |
+//! | `fabric` | an I/O queue of a controller connected over a fabric |
+//! | `local` | a queue of a local block device: file, kernel device, drive under the VFIO driver |
 //!
-//! An I/O owns its buffer until it is done. Each kind of queue has its own kind of memory, and nothing is copied.
+//! An I/O owns its buffer until it has completed. Each kind of queue has its own kind of memory,
+//! and no data is copied.
 
 mod fabric;
 mod local;
@@ -15,37 +16,37 @@ pub(crate) use local::LocalQueue;
 use nvmeof_core::dma::{CHUNK, CorePool, LeaseError};
 use nvmeof_initiator::Nanos;
 
-/// One job's way to a device; nothing happens on it but in [`Queue::poll`] and [`Queue::flush`].
+/// A job's route to a device. Work happens only in [`Queue::poll`] and [`Queue::flush`].
 pub(crate) trait Queue: std::fmt::Debug {
-    /// I/Os it takes now.
+    /// Number of I/Os that it accepts now.
     fn room(&self) -> usize;
 
-    /// Takes an I/O in, to be started by [`Queue::flush`] at the latest.
+    /// Accepts an I/O, and starts it in [`Queue::flush`] at the latest.
     ///
     /// # Errors
-    /// The I/O, handed back: there is no room or no memory, or the queue has failed and
-    /// [`Queue::poll`] says why.
+    /// Returns the I/O: there is no room or no memory, or the queue has failed and [`Queue::poll`]
+    /// returns the reason.
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io>;
 
-    /// Appends what is done to `done`. Does not wait.
+    /// Appends completed I/Os to `done`. Does not block.
     ///
     /// # Errors
-    /// The queue has failed: what was outstanding has been appended, and it is of no more use.
+    /// The queue has failed. Its outstanding I/Os are in `done`, and it is unusable from now on.
     fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost>;
 
-    /// Starts what was taken in.
+    /// Starts the accepted I/Os.
     ///
     /// # Errors
-    /// The queue has failed; the next [`Queue::poll`] ends what is outstanding.
+    /// The queue has failed; the next [`Queue::poll`] ends the outstanding I/Os.
     fn flush(&mut self) -> Result<(), Lost>;
 }
 
 /// An I/O of whole logical blocks.
 #[derive(Debug)]
 pub(crate) struct Io {
-    /// Comes back with its end; the highest bit is the queue's.
+    /// Returned with the completion; the highest bit belongs to the queue.
     pub(crate) token: u64,
-    /// Namespace, where the queue reaches several.
+    /// Namespace, if the queue reaches several.
     pub(crate) nsid: u32,
     /// First logical block.
     pub(crate) slba: u64,
@@ -54,34 +55,34 @@ pub(crate) struct Io {
     pub(crate) op: Op,
 }
 
-/// What an I/O does. Buffers are as long as the blocks are.
+/// Operation of an I/O. Buffers are as long as the blocks.
 #[derive(Debug)]
 pub(crate) enum Op {
     /// Fills the buffer.
     Read(Buffer),
     /// Writes the buffer.
     Write(Buffer),
-    /// The blocks' contents are no longer wanted.
+    /// Deallocates the blocks.
     Trim,
 }
 
-/// The end of an I/O.
+/// Completion of an I/O.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) token: u64,
-    /// Or what went wrong, in words.
+    /// An error is text for the user.
     pub(crate) result: Result<(), String>,
     /// The I/O's buffer, if it had one.
     pub(crate) buffer: Option<Buffer>,
 }
 
-/// A queue that is of no more use, and why.
+/// A failed queue, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Lost(pub(crate) String);
 
 impl Op {
-    /// The buffer, back from an I/O that was not taken.
+    /// Returns the buffer of an I/O that was not accepted.
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => Some(buffer),
@@ -90,34 +91,35 @@ impl Op {
     }
 }
 
-/// Where the memory of a queue's I/Os comes from.
+/// Kind of memory of a queue's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
     /// The initiator's buffers.
     Fabric,
-    /// Leases of the pool that local devices reach.
+    /// Leases of the pool that local devices access.
     Local,
 }
 
 /// Memory of an I/O.
 #[derive(Debug)]
 pub(crate) enum Buffer {
-    /// The initiator's.
+    /// A buffer of the initiator.
     Fabric(nvmeof_initiator::Buffer),
-    /// Leased from the pool that local devices reach: one lease, or several where an I/O is larger than one may be.
+    /// Leased from the pool that local devices access; several leases if the I/O exceeds the
+    /// maximum of one.
     Local(Leases),
 }
 
-/// What of the pool an I/O has.
+/// The leases of an I/O.
 #[derive(Debug)]
 pub(crate) enum Leases {
     One(nvmeof_core::dma::Buffer),
-    /// All but the last are of [`CHUNK`] bytes.
+    /// All but the last have [`CHUNK`] bytes.
     Several(Vec<nvmeof_core::dma::Buffer>),
 }
 
 impl Leases {
-    /// `len` bytes of the pool.
+    /// Leases `len` bytes of the pool.
     pub(crate) fn of(pool: &CorePool, len: usize) -> Result<Self, LeaseError> {
         if len <= CHUNK {
             return pool.lease(len).map(Self::One);
@@ -128,7 +130,7 @@ impl Leases {
 }
 
 impl Buffer {
-    /// The bytes, piece by piece; pieces are whole blocks.
+    /// Returns the bytes of one piece; pieces are whole blocks.
     pub(crate) fn piece(&self, number: usize) -> Option<&[u8]> {
         match self {
             Self::Fabric(buffer) => (number == 0).then(|| buffer.as_slice()),
@@ -137,7 +139,7 @@ impl Buffer {
         }
     }
 
-    /// Hands over the bytes to be changed, piece by piece.
+    /// Passes each piece to `change` as mutable bytes.
     pub(crate) fn for_each_piece(&mut self, mut change: impl FnMut(&mut [u8])) {
         match self {
             Self::Fabric(buffer) => change(buffer.as_mut_slice()),
@@ -148,7 +150,7 @@ impl Buffer {
         }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -158,7 +160,7 @@ impl Buffer {
         }
     }
 
-    /// Which memory it is.
+    /// Kind of memory.
     #[inline]
     pub(crate) fn memory(&self) -> Memory {
         match self {

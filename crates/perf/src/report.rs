@@ -1,4 +1,4 @@
-//! The result of a run: as JSON, and as a table.
+//! The result of a run, as JSON and as a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::stats::{Tally, Verified};
 use crate::table::{Table, thousands};
 use crate::target::{Space, Target};
 
-/// Changes when a key of the JSON goes away or changes its meaning.
+/// Version of the JSON; changes when a key is removed or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
-/// What is written with `--json`.
+/// Contents of the `--json` file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     schema_version: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Report {
     pub(crate) elapsed_s: f64,
     /// Ended early, by Ctrl-C or an error.
     pub(crate) interrupted: bool,
-    /// Bytes that an earlier run had done, which this one has gone on with.
+    /// Bytes that an earlier run had done, which this one resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed_bytes: Option<u64>,
     #[serde(flatten)]
@@ -33,22 +33,23 @@ pub(crate) struct Report {
     read: Rates,
     write: Rates,
     trim: Rates,
-    /// I/Os that failed, and connections that were lost.
+    /// Failed I/Os and lost connections.
     pub(crate) errors: u64,
-    /// Blocks that were not what they should be.
+    /// Blocks with wrong contents.
     pub(crate) verify_errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyReport>,
-    /// CPU seconds of the job threads while measured.
+    /// CPU seconds of the job threads during the measurement.
     pub(crate) cpu_seconds: f64,
-    /// Nanoseconds and I/Os that took as long, to three digits: with those of other runs, it gives the
-    /// percentiles of all.
+    /// Pairs of nanoseconds and I/Os with that latency, to three digits.
+    ///
+    /// Merged with those of other runs, they give the percentiles of all.
     latency_histogram_ns: Vec<(u64, u64)>,
     series: Vec<Point>,
     flows: Vec<FlowReport>,
-    /// First problems, in words.
+    /// First problems, as text.
     pub(crate) messages: Vec<String>,
-    /// All that is known of reads, writes and trims.
+    /// Complete statistics of reads, writes and trims.
     #[serde(skip)]
     pub(crate) tallies: [Tally; 3],
 }
@@ -59,17 +60,17 @@ struct Tool {
     version: &'static str,
 }
 
-/// What was asked for.
+/// The parameters of the run.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Parameters {
     pub(crate) connect: Vec<String>,
     /// Devices of this machine.
     pub(crate) device: Vec<String>,
-    /// Bytes of a stripe's chunk, if the devices are one.
+    /// Bytes of a stripe's chunk, if the devices form a stripe.
     pub(crate) stripe: Option<u64>,
-    /// The namespace, if exactly one was asked for.
+    /// The namespace, if exactly one was requested.
     pub(crate) nsid: Option<u32>,
-    /// The namespaces that were asked for, if not all.
+    /// The requested namespaces, if not all.
     pub(crate) nsids: Option<Vec<u32>>,
     pub(crate) rw: String,
     pub(crate) read_percent: u8,
@@ -83,7 +84,7 @@ pub(crate) struct Parameters {
     pub(crate) shared_qd: bool,
     pub(crate) jobs: u16,
     pub(crate) cpus: Option<Vec<usize>>,
-    /// Without end if there is none.
+    /// `None` without a time limit.
     pub(crate) time_s: Option<f64>,
     pub(crate) ios: Option<u64>,
     pub(crate) io_size: Option<u64>,
@@ -97,7 +98,7 @@ pub(crate) struct Parameters {
     pub(crate) refill_buffers: bool,
     pub(crate) percentiles: Vec<f64>,
     pub(crate) seed: u64,
-    /// Who the host is, where something was connected to.
+    /// NQN of the host, if it connected to a target.
     pub(crate) hostnqn: Option<String>,
     pub(crate) hdgst: bool,
     pub(crate) ddgst: bool,
@@ -108,14 +109,14 @@ pub(crate) struct Parameters {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TargetReport {
     connect: String,
-    /// `tcp`, `rdma`, or what kind of device it is.
+    /// `tcp`, `rdma`, or the kind of device.
     kind: &'static str,
     model: String,
     serial: String,
     firmware: String,
-    /// I/O queues connected, all jobs together; 0 for a device of this machine.
+    /// I/O queues connected, over all jobs; 0 for a device of this machine.
     queues: usize,
-    /// Commands each of them holds.
+    /// Maximum commands of each queue.
     queue_depth: u16,
 }
 
@@ -129,7 +130,7 @@ pub(crate) struct Rates {
     bytes: u64,
 }
 
-/// Microseconds; null where there was no I/O.
+/// Microseconds; null without I/Os.
 #[derive(Debug, Clone, Serialize)]
 struct LatencyReport {
     min: Option<f64>,
@@ -138,24 +139,24 @@ struct LatencyReport {
     p99: Option<f64>,
     p99_9: Option<f64>,
     max: Option<f64>,
-    /// The percentiles that were asked for, by their names.
+    /// The requested percentiles, by name.
     percentiles: BTreeMap<String, Option<f64>>,
 }
 
-/// Blocks looked at.
+/// Numbers of checked blocks.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct VerifyReport {
     blocks_good: u64,
-    /// Never written with this seed: not an error.
+    /// Never written with this seed, which is no error.
     blocks_unwritten: u64,
     blocks_wrong: u64,
-    /// What this run wrote was read back at its end.
+    /// The data written in this run was read back at its end.
     read_back: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct Point {
-    /// Seconds since the measurement began.
+    /// Seconds since the start of the measurement.
     t: f64,
     iops: f64,
     gbps: f64,
@@ -167,7 +168,7 @@ struct FlowReport {
     connect: String,
     subnqn: Option<String>,
     nsid: u32,
-    /// Bytes it has.
+    /// Size in bytes.
     size: u64,
     block_size: u32,
     #[serde(flatten)]
@@ -231,17 +232,17 @@ impl Report {
         }
     }
 
-    /// Neither an I/O nor a verification failed?
+    /// Returns true if no I/O and no verification failed.
     pub(crate) fn is_clean(&self) -> bool {
         self.errors == 0 && self.verify_errors == 0
     }
 
-    /// Bytes and I/Os a second in each part of the series.
+    /// Bytes and I/Os a second in each interval of the series.
     pub(crate) fn samples(&self) -> Vec<(f64, f64)> {
         self.series.iter().map(|point| (point.gbps * 1e9 / 8.0, point.iops)).collect()
     }
 
-    /// For people.
+    /// The report as text for a terminal.
     pub(crate) fn text(&self) -> String {
         let percentiles = &self.parameters.percentiles;
         let named: Vec<String> =
@@ -366,7 +367,7 @@ impl Rates {
     }
 }
 
-/// The devices of a target, as their first spaces describe them.
+/// The devices of a target, described by their first spaces.
 fn targets(target: &Target) -> Vec<TargetReport> {
     let devices = target.queues().into_iter().enumerate();
     let described = devices.filter_map(|(index, (queues, queue_depth))| {
@@ -405,7 +406,7 @@ pub(crate) fn seconds(nanos: Nanos) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// A report of made-up figures, for tests.
+/// A report with made-up figures, for tests.
 #[cfg(test)]
 pub(crate) fn fixture() -> Report {
     tests::report()
@@ -425,7 +426,7 @@ mod tests {
         Report::new(parameters(), &target(), &totals())
     }
 
-    /// A target of one device, called as the flow of [`totals`].
+    /// A target of one device, named as the flow of [`totals`].
     fn target() -> Target {
         let args = "nvmeof-perf run --device null --rw read".split(' ');
         let Command::Run(run) = Cli::parse_from(args).command else { panic!("not a run") };

@@ -1,4 +1,4 @@
-//! Files of results that are written again with each figure, so that what was measured outlives whatever ends us.
+//! Result files, rewritten after each figure, so that results survive any end of the process.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::run::write_json;
 
-/// What results are written to.
+/// Output files of results.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Files {
     /// Write the results to this file as JSON; - is standard output.
@@ -19,21 +19,24 @@ pub(crate) struct Files {
     /// Write a page with tables and plots to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Write the plot to this file; of several plots each to a file of its own (x.svg: x-512.svg, x-4096.svg).
+    /// Write the plot to this file; of several plots each to its own file (x.svg: x-512.svg,
+    /// x-4096.svg).
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// A result in all its forms.
+/// A result in all its formats.
 #[derive(Debug)]
 pub(crate) struct Forms<'r, R> {
     pub(crate) result: &'r R,
     pub(crate) html: String,
-    /// Plots, and what tells their files apart; a single one has the name that was given.
+    /// Plots with the suffixes of their files; a single plot has the given name.
     pub(crate) svg: Vec<(String, String)>,
 }
 
-/// Writes results as they come; what cannot be written is told once and tried again at the end.
+/// Writes results as they arrive.
+///
+/// The first failure is reported once; the writer tries again at the end.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     files: Files,
@@ -41,15 +44,15 @@ pub(crate) struct Keeper {
 }
 
 impl Files {
-    /// Whether results go to standard output as JSON: then nothing else does.
+    /// Returns true if JSON goes to standard output, which then receives nothing but the JSON.
     pub(crate) fn is_json_on_stdout(&self) -> bool {
         self.json.as_deref() == Some(Path::new("-"))
     }
 
-    /// Looks whether the files can be written, before anything is measured.
+    /// Checks before the first measurement that the files can be written.
     ///
     /// # Errors
-    /// Which cannot, and why.
+    /// The file that cannot be written, and the reason.
     pub(crate) fn open(&self) -> Result<Keeper> {
         for (path, option) in self.all() {
             if path == Path::new("-") {
@@ -60,7 +63,7 @@ impl Files {
             let file = fs::OpenOptions::new().create(true).append(true).open(path);
             file.with_context(|| format!("cannot write {option} {}", path.display()))?;
             if is_new {
-                // It was only tried.
+                // The file was created as a test alone.
                 let _ = fs::remove_file(path);
             }
         }
@@ -74,7 +77,7 @@ impl Files {
 }
 
 impl Keeper {
-    /// Writes what there is so far, to the files but not to standard output.
+    /// Writes the results so far, to the files but not to standard output.
     pub(crate) fn keep<R: Serialize>(&mut self, forms: &Forms<'_, R>) {
         if let Err(error) = self.write(forms)
             && !self.has_failed
@@ -84,10 +87,10 @@ impl Keeper {
         }
     }
 
-    /// Writes all there is.
+    /// Writes the final results.
     ///
     /// # Errors
-    /// What cannot be written: it is to be shown elsewhere.
+    /// The file that cannot be written; the caller then shows the results elsewhere.
     pub(crate) fn finish<R: Serialize>(&mut self, forms: &Forms<'_, R>) -> Result<()> {
         if self.files.is_json_on_stdout() {
             write_json(Path::new("-"), forms.result)?;
@@ -119,7 +122,7 @@ impl Keeper {
     }
 }
 
-/// `x-512.svg` of `x.svg`.
+/// Inserts a suffix before the extension: `x-512.svg` from `x.svg`.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let text =
         |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
@@ -128,13 +131,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(format!("{}-{suffix}{extension}", stem.unwrap_or_default()))
 }
 
-/// Puts `bytes` in the place of a file, all or nothing; into what is no regular file it is written.
+/// Replaces a file by `bytes`, atomically; a special file is written in place.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let is_special = fs::metadata(path).is_ok_and(|data| !data.is_file());
     if is_special {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
     }
-    // What a name stands for is replaced, not the name.
+    // A symbolic link stays; its target is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut new = path.clone().into_os_string();
     new.push(".new");
@@ -143,7 +146,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&new, &path));
     if written.is_err() {
-        // Half a file helps nobody.
+        // An incomplete file is useless.
         let _ = fs::remove_file(&new);
     }
     written

@@ -1,11 +1,12 @@
-//! Runs that go on where they were interrupted: a file that says how far each job is.
+//! Resumes interrupted runs, with a file that stores the progress of each job.
 //!
 //! ```text
-//! (no file) --run--> kept every few seconds --the run is complete--> removed
-//!                       '--interrupted, or killed: stays --run with the same arguments--> goes on
+//! (no file) --run--> written every few seconds --the run is complete--> removed
+//!                       '--interrupted, or killed: stays --run with the same arguments--> resumes
 //! ```
 //!
-//! What was under way when a run ended is done again, so that no block of a sequential run is left out.
+//! A resumed run repeats the I/Os that were in flight at the interruption, so a sequential run
+//! skips no block.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,18 +24,18 @@ use crate::plan::misfit;
 use crate::report::Parameters;
 
 const SCHEMA_VERSION: u32 = 1;
-/// Time between two writings of the file.
+/// Interval between two writes of the file.
 const EVERY: Duration = Duration::from_secs(5);
-/// Arguments that a run may be resumed with others of: they change how fast or how long, and not what.
+/// Arguments that may differ in a resumed run: they change speed or duration, not the I/Os.
 const FREE: [&str; 7] =
     ["time_s", "ramp_s", "cpus", "percentiles", "rate_iops", "thinktime_us", "thinktime_blocks"];
 
-/// What the file holds.
+/// Contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct State {
     schema_version: u32,
-    /// What the run was asked.
+    /// Parameters of the run.
     parameters: Value,
     /// Bytes done, by job and namespace.
     done: Vec<Vec<u64>>,
@@ -47,7 +48,7 @@ pub(crate) struct Resume {
     done: Vec<Vec<u64>>,
 }
 
-/// Who writes the file.
+/// Writes the file.
 #[derive(Debug)]
 struct Keeper {
     path: PathBuf,
@@ -58,15 +59,15 @@ struct Keeper {
 #[derive(Debug)]
 struct Last {
     at: Instant,
-    /// Writing has failed, and that has been said.
+    /// A write has failed, and the failure was reported.
     has_failed: bool,
 }
 
 impl Resume {
-    /// Reads the file, if it is there, and sees that it can be written.
+    /// Reads the file, if it exists, and checks that it can be written.
     ///
     /// # Errors
-    /// It is of another run, or no such file, or cannot be read or written.
+    /// The file belongs to another run, is not a file of this kind, or cannot be read or written.
     pub(crate) fn open(path: &Path, parameters: &Parameters, spec: &LoadSpec) -> Result<Self> {
         let parameters = fixed(parameters)?;
         let done = match fs::read(path) {
@@ -86,12 +87,12 @@ impl Resume {
         );
         let last = Mutex::new(Last { at: Instant::now(), has_failed: false });
         let keeper = Arc::new(Keeper { path: path.to_owned(), parameters, last });
-        // Now, and not after hours.
+        // A failure shows up now, not after hours.
         keeper.write(&done)?;
         Ok(Self { keeper, done })
     }
 
-    /// Has `spec` go on from where the run was, and the file kept.
+    /// Makes `spec` resume at the stored progress and update the file.
     pub(crate) fn begin(&self, spec: &mut LoadSpec) {
         spec.done.clone_from(&self.done);
         let keeper = Arc::clone(&self.keeper);
@@ -103,10 +104,10 @@ impl Resume {
         self.done.iter().flatten().sum()
     }
 
-    /// Writes the file a last time, or removes it if all is done.
+    /// Writes the file a last time, or removes it if the run is complete.
     ///
     /// # Errors
-    /// That could not be done.
+    /// The file cannot be written or removed.
     pub(crate) fn end(&self, measured: &Measured) -> Result<()> {
         let is_complete = !measured.interrupted && measured.is_done && measured.errors() == 0;
         let path = &self.keeper.path;
@@ -122,7 +123,7 @@ impl Resume {
 }
 
 impl Keeper {
-    /// Writes the file if that is due. If it cannot be written that is said once, and the run goes on.
+    /// Writes the file if that is due. A failure is reported once, and the run continues.
     fn keep(&self, done: &[Vec<u64>]) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.at.elapsed() < EVERY {
@@ -139,7 +140,7 @@ impl Keeper {
         }
     }
 
-    /// Writes the file anew, so that there is always a whole one.
+    /// Replaces the file, so that a complete one always exists.
     fn write(&self, done: &[Vec<u64>]) -> Result<()> {
         let state = State {
             schema_version: SCHEMA_VERSION,
@@ -160,7 +161,7 @@ impl Keeper {
     }
 }
 
-/// What the file says is done, if it is of the same run.
+/// Reads the progress from the file, if it belongs to the same run.
 fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> {
     let shown = path.display();
     let state: State = serde_json::from_slice(bytes).with_context(|| {
@@ -190,7 +191,7 @@ fn fixed(parameters: &Parameters) -> Result<Value> {
     let mut value = serde_json::to_value(parameters)?;
     if let Some(map) = value.as_object_mut() {
         map.retain(|key, _| !FREE.contains(&key.as_str()));
-        // Random where nobody has named it.
+        // Random unless it was given.
         map.remove("hostnqn");
     }
     Ok(value)

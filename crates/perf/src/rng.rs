@@ -4,7 +4,7 @@
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The generator number `stream` of `seed`.
+    /// Creates generator number `stream` of `seed`.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed);
         rng.0 = rng.next() ^ stream.wrapping_mul(GOLDEN);
@@ -18,7 +18,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number from 0 on and below 1, of 53 bits.
+    /// Returns a number in [0, 1) with 53 bits.
     #[inline]
     pub(crate) fn fraction(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are what it holds")]
@@ -26,7 +26,7 @@ impl Rng {
         bits / (1_u64 << 53) as f64
     }
 
-    /// A number below `bound`, or 0 if that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     #[inline]
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64

@@ -1,4 +1,4 @@
-//! `nvmeof-perf run`: open the target, load it, report.
+//! `nvmeof-perf run`: opens the target, loads it and reports.
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +30,10 @@ use crate::workload::distribution::Distribution;
 
 /// Exit code for arguments that do not fit the target.
 pub(crate) const USAGE: u8 = 2;
-/// How long to measure if nothing else ends a run.
+/// Default measuring time of a run without another end.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
-/// Set by Ctrl-C and SIGTERM; the second one ends the process at once.
+/// Returns a flag that Ctrl-C and SIGTERM set; a second signal ends the process immediately.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -44,7 +44,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Set by Ctrl-C and SIGTERM alone, and not by what ends a load early.
+/// Returns a flag that Ctrl-C and SIGTERM alone set, unlike other early ends of a load.
 pub(crate) fn asked_to_stop() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -53,7 +53,7 @@ pub(crate) fn asked_to_stop() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// The whole run. The exit code says whether I/Os or verification failed.
+/// Runs the whole command. The exit code shows failed I/Os and failed verification.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let stop = stop_on_signals()?;
     let report = execute_run(args, &stop)?;
@@ -114,7 +114,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     if path == Path::new("-") {
-        // What became of it is in the exit status.
+        // The exit status shows a failure.
         show(text);
         Ok(())
     } else {

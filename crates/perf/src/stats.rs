@@ -1,13 +1,13 @@
-//! What is counted while a run is on.
+//! Statistics of a running load.
 
 use hdrhistogram::Histogram;
 use nvmeof_initiator::Nanos;
 
 /// Length of a bucket of the series.
 pub(crate) const BUCKET: Nanos = 100_000_000;
-/// Latencies are told apart down to this many nanoseconds, and above to three digits.
+/// Resolution of latencies in nanoseconds; above it, they have three digits.
 const RESOLUTION: u64 = 8;
-/// Longest latency told apart; longer ones count as this in the quantiles.
+/// Longest latency recorded; quantiles count longer ones as this value.
 const LONGEST: u64 = 100_000_000_000;
 const DIGITS: u8 = 3;
 
@@ -37,7 +37,7 @@ impl Latency {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so nothing is out of range.
+        // Both have the same bounds, so no value is out of range.
         let _ = self.histogram.add(&other.histogram);
         self.sum += other.sum;
         self.min = self.min.min(other.min);
@@ -63,7 +63,7 @@ impl Latency {
         (self.count() > 0).then(mean)
     }
 
-    /// Standard deviation in nanoseconds, by what the latencies are to three digits.
+    /// Standard deviation in nanoseconds, of latencies with three digits.
     pub(crate) fn deviation(&self) -> Option<f64> {
         let mean = self.mean()?;
         #[expect(clippy::cast_precision_loss, reason = "a deviation")]
@@ -73,20 +73,20 @@ impl Latency {
         Some(variance.sqrt())
     }
 
-    /// Every latency seen, in nanoseconds and with three digits, and how often; in order.
+    /// Every recorded latency in nanoseconds, with three digits, and its count; in order.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         let recorded = self.histogram.iter_recorded();
         recorded.map(|value| (value.value_iterated_to(), u64::from(value.count_at_value())))
     }
 
-    /// The latency that a share of `quantile` (0 to 1) does not exceed.
+    /// Latency that a share of `quantile` (0 to 1) of the I/Os does not exceed.
     pub(crate) fn quantile(&self, quantile: f64) -> Option<u64> {
         let value = self.histogram.value_at_quantile(quantile);
         (self.count() > 0).then(|| value.clamp(self.min, self.max))
     }
 }
 
-/// One direction of one flow.
+/// Statistics of one direction of one flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     pub(crate) latency: Latency,
@@ -114,7 +114,7 @@ impl Tally {
     }
 }
 
-/// What was found by verification, in blocks.
+/// Results of verification, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verified {
     pub(crate) good: u64,
@@ -130,20 +130,20 @@ impl Verified {
     }
 }
 
-/// I/Os and bytes by time.
+/// I/Os and bytes over time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Series {
     buckets: Vec<(u64, u64)>,
 }
 
 impl Series {
-    /// With room for `length` of time.
+    /// A series with room for `length`.
     pub(crate) fn new(length: Nanos) -> Self {
         let buckets = usize::try_from(length.div_ceil(BUCKET)).unwrap_or(0);
         Self { buckets: Vec::with_capacity(buckets.min(1 << 20) + 1) }
     }
 
-    /// `ios` with `bytes` completed `at` nanoseconds after the start.
+    /// Records `ios` with `bytes`, completed `at` nanoseconds after the start.
     #[inline]
     pub(crate) fn record(&mut self, at: Nanos, ios: u64, bytes: u64) {
         let index = usize::try_from(at / BUCKET).unwrap_or(0);

@@ -1,6 +1,7 @@
-//! Tables for people: columns as wide as they need to be, numbers to the right.
+//! Text tables: columns as wide as their contents, numbers aligned to the right.
 
-/// Rows of text under a header; columns marked in `left` are aligned to the left, others to the right.
+/// Rows of text under a header; `left` marks columns aligned to the left, others align to the
+/// right.
 #[derive(Debug)]
 pub(crate) struct Table {
     left: Vec<bool>,
@@ -8,7 +9,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// With this header; a name that begins with `<` is of a column aligned to the left.
+    /// A table with this header; a name with a leading `<` marks a column aligned to the left.
     pub(crate) fn new(header: &[&str]) -> Self {
         let left = header.iter().map(|name| name.starts_with('<')).collect();
         let names = header.iter().map(|name| name.trim_start_matches('<').to_owned()).collect();
@@ -45,7 +46,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// A number with separated thousands: `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

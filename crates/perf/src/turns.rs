@@ -1,8 +1,11 @@
-//! Turns of a run: what is counted, and how much is outstanding meanwhile, as lines say while the load goes on. What a
-//! connection, its memory and the machine do to a run then meets everything alike that is compared in it.
+//! Measurement intervals of a run: input lines change what is counted, and how much is outstanding.
+//!
+//! The load continues across intervals. Effects of a connection, its memory and the machine are
+//! then the same for everything that the run compares.
 //!
 //! ```text
-//! lines --conduct--> Turns --has_news--> every job ends its turn and begins the next --Part--> conduct --> JSON
+//! lines --conduct--> Turns --has_news--> every job ends its interval and begins the next
+//!                                             '--Part--> conduct --> JSON
 //! ```
 
 use std::io::{self, BufRead, Write};
@@ -21,12 +24,12 @@ use crate::lane::Lane;
 use crate::report::{Rates, seconds};
 use crate::stats::Tally;
 
-/// Time between two looks whether the load has ended while a turn's results are waited for.
+/// Interval between two checks for the end of the load while results are awaited.
 const LOOK: Duration = Duration::from_millis(50);
-/// Counted as nothing.
+/// Name of an interval that is not counted.
 const NOTHING: &str = "-";
 
-/// Where lines come from and results go.
+/// Source of lines and destination of results.
 #[derive(Clone)]
 pub(crate) struct Console(pub(crate) Arc<dyn Fn() -> (Lines, Results) + Send + Sync>);
 
@@ -39,12 +42,12 @@ impl std::fmt::Debug for Console {
     }
 }
 
-/// What a line says: `NAME` or `-`, and then `NSID=DEPTH` as often as wanted.
+/// An input line: `NAME` or `-`, followed by any number of `NSID=DEPTH`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Order {
-    /// What is counted from now on, if anything is.
+    /// Name of the counted interval; `None`: not counted.
     name: Option<String>,
-    /// I/Os outstanding, per job, of namespaces for which that changes.
+    /// I/Os outstanding per job, for each namespace where that changes.
     depths: Vec<(u32, u32)>,
 }
 
@@ -66,21 +69,21 @@ impl FromStr for Order {
     }
 }
 
-/// What jobs are told.
+/// State shared with the jobs.
 #[derive(Debug)]
 struct Turns {
-    /// Of the order in force.
+    /// Number of the current order.
     number: AtomicU64,
     order: Mutex<Order>,
-    /// There are no more.
+    /// The last interval has ended.
     is_over: AtomicBool,
-    /// The load has ended, for whatever reason.
+    /// The load has ended, for any reason.
     is_closed: AtomicBool,
     problem: Mutex<Option<String>>,
     parts: Sender<Part>,
 }
 
-/// What a job counted in a turn.
+/// Counts of one job in an interval.
 #[derive(Debug)]
 struct Part {
     number: u64,
@@ -96,7 +99,7 @@ struct LanePart {
     /// Reads, writes and trims.
     tallies: [Tally; 3],
     errors: u64,
-    /// I/Os under way at its end.
+    /// I/Os in flight at its end.
     in_flight: usize,
 }
 
@@ -114,12 +117,12 @@ impl Turns {
         (Arc::new(turns), receiver)
     }
 
-    /// Whether the last turn has been.
+    /// Returns true after the last interval.
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Says that no job will send anything more.
+    /// Records that no job sends anything more.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -127,7 +130,7 @@ impl Turns {
     fn begin(&self, order: Order) -> u64 {
         let mut current = lock(&self.order);
         *current = order;
-        // Under the lock: whoever sees the number finds its order, or a later one.
+        // Under the lock: a job that reads the number finds its order, or a later one.
         self.number.fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -147,21 +150,21 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A job's place in the turns.
+/// A job's end of the intervals.
 #[derive(Debug)]
 pub(crate) struct Seat {
     turns: Arc<Turns>,
     number: u64,
     is_counting: bool,
-    /// When this turn began, and what was the job's CPU time then.
+    /// Start of this interval, and the CPU time of the job at that time.
     since: Nanos,
     cpu_since: Nanos,
-    /// Time counted in turns that have ended, and CPU time used in them.
+    /// Time counted in ended intervals, and CPU time used in them.
     counted: Nanos,
     cpu: Nanos,
-    /// What was counted in them, by lane.
+    /// Counts in them, by stream.
     totals: Vec<[Tally; 3]>,
-    /// Failed I/Os of each lane before this turn.
+    /// Failed I/Os of each stream before this interval.
     errors_before: Vec<u64>,
 }
 
@@ -182,19 +185,19 @@ impl Seat {
         }
     }
 
-    /// Has another turn been called?
+    /// Returns true if the next interval has begun.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.turns.number.load(Ordering::Acquire) != self.number
     }
 
-    /// Is what completes counted?
+    /// Returns true if completions are counted.
     #[inline]
     pub(crate) fn is_counting(&self) -> bool {
         self.is_counting
     }
 
-    /// From which time on series count, as if turns followed one another.
+    /// Origin of the time series, as if counted intervals were contiguous.
     #[inline]
     pub(crate) fn origin(&self) -> Nanos {
         self.since.saturating_sub(self.counted)
@@ -204,9 +207,10 @@ impl Seat {
         self.turns.is_over()
     }
 
-    /// Ends the turn and begins the one that was called last.
+    /// Ends the interval and begins the latest one.
     pub(crate) fn go_on(&mut self, lanes: &mut [Lane], clock: &Clock) {
-        // Before it is said that this one has ended: then there may be yet another, and none may be left out.
+        // Read before this job reports the end: after that, yet another order can follow, and none
+        // may be skipped.
         let (number, order) = self.turns.current();
         self.end(lanes, clock.now());
         for (nsid, depth) in order.depths {
@@ -214,11 +218,11 @@ impl Seat {
         }
         (self.number, self.is_counting) = (number, order.name.is_some());
         self.errors_before = lanes.iter().map(|lane| lane.errors).collect();
-        // Adding up took a moment, which is of neither turn.
+        // Adding up took a moment, which belongs to neither interval.
         (self.since, self.cpu_since) = (clock.now(), cpu_time());
     }
 
-    /// Ends the turn, and tells what was counted in it: nothing, perhaps, but that it has ended.
+    /// Ends the interval and sends its counts, or only the fact that it has ended.
     fn end(&mut self, lanes: &mut [Lane], now: Nanos) {
         let mut part = Part { number: self.number, elapsed: 0, cpu: 0, lanes: Vec::new() };
         if std::mem::take(&mut self.is_counting) {
@@ -234,11 +238,11 @@ impl Seat {
                 part.lanes.push(LanePart { flow: lane.flow, tallies, errors, in_flight });
             }
         }
-        // Nobody takes it if the lines have ended with an error.
+        // There is no receiver if the lines have ended with an error.
         let _ = self.turns.parts.send(part);
     }
 
-    /// Ends the last turn and gives lanes what was counted in all of them; the time of that, and CPU time.
+    /// Ends the last interval and gives streams the counts of all; returns their time and CPU time.
     pub(crate) fn leave(&mut self, lanes: &mut [Lane], now: Nanos) -> (Nanos, Nanos) {
         self.end(lanes, now);
         for (lane, totals) in lanes.iter_mut().zip(&mut self.totals) {
@@ -252,21 +256,21 @@ fn nothing() -> [Tally; 3] {
     [Tally::new(), Tally::new(), Tally::new()]
 }
 
-/// A flow, as results call it.
+/// Name of a flow in results.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowName {
     pub(crate) connect: String,
     pub(crate) nsid: u32,
 }
 
-/// What is written of a turn.
+/// Report of an interval.
 #[derive(Debug, Serialize)]
 struct TurnReport<'a> {
     turn: &'a str,
     elapsed_s: f64,
     /// CPU seconds of the job threads in it.
     cpu_seconds: f64,
-    /// I/Os that failed in it, and those that were outstanding at its end.
+    /// Failed I/Os in it, and I/Os outstanding at its end.
     errors: u64,
     in_flight: usize,
     #[serde(flatten)]
@@ -282,7 +286,7 @@ struct FlowReport<'a> {
     total: Rates,
 }
 
-/// Who calls the turns of a load.
+/// Driver of the intervals of a load.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     turns: Arc<Turns>,
@@ -290,7 +294,7 @@ pub(crate) struct Conductor {
 }
 
 impl Conductor {
-    /// Begins to read lines, for a load of `jobs` threads with these flows and so many I/Os outstanding at most.
+    /// Starts to read lines, for `jobs` threads with these flows and a maximum of I/Os outstanding.
     pub(crate) fn start(
         console: &Console,
         flows: Vec<FlowName>,
@@ -305,15 +309,15 @@ impl Conductor {
         Ok(Self { turns, thread })
     }
 
-    /// A place for a job.
+    /// Returns the end of a job.
     pub(crate) fn seat(&self, lanes: usize) -> Seat {
         Seat::new(Arc::clone(&self.turns), lanes)
     }
 
-    /// To be called when all jobs have ended; what was wrong with the lines.
+    /// To be called when all jobs have ended; returns a problem with the lines.
     pub(crate) fn finish(self) -> Option<String> {
         self.turns.close();
-        // Else it waits for a line, which is no reason to wait for it.
+        // Otherwise the thread waits for a line, and nothing waits for the thread.
         if self.turns.is_over() && self.thread.join().is_err() {
             return Some("the thread that reads --turns panicked".to_owned());
         }
@@ -321,14 +325,16 @@ impl Conductor {
     }
 }
 
-/// Calls turns as the lines say, and writes what `jobs` threads counted in each, until the lines or the load end.
+/// Starts intervals as the lines request, and writes the counts of `jobs` threads in each.
+///
+/// Returns when the lines or the load end.
 fn conduct(
     (lines, mut results): (Lines, Results),
     (turns, parts): (&Turns, &Receiver<Part>),
     (flows, depth): (&[FlowName], u32),
     jobs: usize,
 ) {
-    // The order that the next one ends; every job has followed it before there is another.
+    // The order that the next one ends. Every job follows an order before there is another.
     let mut last = (0, None);
     let mut finish = |(order, name): (u64, Option<String>)| {
         let collected = collect((turns, parts), order, jobs)?;
@@ -358,13 +364,13 @@ fn conduct(
         }
     }
     turns.end(problem);
-    // What was counted last ends with the lines.
+    // The last counted interval ends with the lines.
     if let Some(Err(error)) = finish(last) {
         lock(&turns.problem).get_or_insert(error);
     }
 }
 
-/// Does the load have these namespaces, and are these depths possible?
+/// Checks that the load has these namespaces, and that these depths are possible.
 fn check(order: &Order, flows: &[FlowName], most: u32) -> Result<(), String> {
     for &(nsid, depth) in &order.depths {
         if flows.iter().all(|flow| flow.nsid != nsid) {
@@ -378,7 +384,7 @@ fn check(order: &Order, flows: &[FlowName], most: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// What all jobs counted in a turn; none if the load has ended meanwhile.
+/// Collects the counts of all jobs in an interval; `None` if the load ends before that.
 fn collect(
     (turns, parts): (&Turns, &Receiver<Part>),
     number: u64,
@@ -386,7 +392,7 @@ fn collect(
 ) -> Option<Vec<Part>> {
     let mut collected = Vec::new();
     while collected.len() < jobs {
-        // Looked at before: what was sent before the load ended is there.
+        // Read first: parts sent before the load ended are then in the channel.
         let is_closed = turns.is_closed.load(Ordering::Acquire);
         match parts.recv_timeout(LOOK) {
             Ok(part) if part.number == number => collected.push(part),

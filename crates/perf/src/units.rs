@@ -1,4 +1,4 @@
-//! Sizes, durations, rates and workload mixes as people type them.
+//! Parsers of sizes, durations, rates and workload mixes.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a time: write 10s, 500ms, 2m or 1h"))
 }
 
-/// How fast a run may go at most.
+/// A maximum rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Rate {
     /// I/Os a second.
@@ -40,7 +40,7 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
-    /// A part of it, for each of so many.
+    /// An equal part of the rate, one of `by`.
     pub(crate) fn divided(self, by: f64) -> Self {
         match self {
             Self::Iops(rate) => Self::Iops(rate / by),
@@ -78,20 +78,20 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
         })
 }
 
-/// What the I/Os are, and in which order the blocks are visited.
+/// Kinds of I/Os, and the order in which they visit blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mix {
     /// Random addresses instead of sequential ones.
     pub(crate) random: bool,
-    /// Share of reads in percent, 0 to 100; without meaning where there are trims.
+    /// Share of reads in percent, 0 to 100; unused with trims.
     pub(crate) read_percent: u8,
     pub(crate) trim: Trim,
 }
 
-/// Whether blocks are trimmed.
+/// Use of trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trim {
-    /// No: the I/Os are reads and writes.
+    /// No trims: the I/Os are reads and writes.
     None,
     /// All I/Os are trims.
     Only,
@@ -100,17 +100,17 @@ pub(crate) enum Trim {
 }
 
 impl Mix {
-    /// `read_percent` of reads among writes, at random addresses or one after the other.
+    /// A mix with `read_percent` of reads among writes, at random or sequential addresses.
     pub(crate) const fn reads(random: bool, read_percent: u8) -> Self {
         Self { random, read_percent, trim: Trim::None }
     }
 
-    /// Whether anything is read.
+    /// Returns true if it contains reads.
     pub(crate) fn has_reads(self) -> bool {
         self.trim == Trim::None && self.read_percent > 0
     }
 
-    /// Whether anything is written.
+    /// Returns true if it contains writes.
     pub(crate) fn writes(self) -> bool {
         match self.trim {
             Trim::None => self.read_percent < 100,
@@ -119,7 +119,7 @@ impl Mix {
         }
     }
 
-    /// Whether anything is lost of what was there.
+    /// Returns true if it destroys earlier data.
     pub(crate) fn destroys(self) -> bool {
         self.writes() || self.trim != Trim::None
     }
@@ -138,8 +138,10 @@ impl std::fmt::Display for Mix {
     }
 }
 
-/// Parses `read`, `write`, `trim` and `trimwrite`, each also with `rand` before it, `rw:PCT` and `randrw:PCT` (PCT =
-/// share of reads).
+/// Parses `read`, `write`, `trim` and `trimwrite`, with or without `rand`, and `rw:PCT`,
+/// `randrw:PCT`.
+///
+/// PCT is the share of reads.
 pub(crate) fn mix(text: &str) -> Result<Mix, String> {
     let (random, kind) = match text.strip_prefix("rand") {
         Some(kind) => (true, kind),
@@ -164,14 +166,14 @@ pub(crate) fn mix(text: &str) -> Result<Mix, String> {
     ))
 }
 
-/// Percentiles to tell, in percent, in the order written.
+/// Percentiles to report, in percent, in the order written.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Percentiles(pub(crate) Vec<f64>);
 
-/// Most percentiles.
+/// Maximum number of percentiles.
 const MAX_PERCENTILES: usize = 32;
 
-/// Parses a list of percentiles: `50,99,99.99`; fio's colons will do, too.
+/// Parses a list of percentiles: `50,99,99.99`; fio's colons are accepted, too.
 pub(crate) fn percentiles(text: &str) -> Result<Percentiles, String> {
     let parse = |part: &str| {
         let number: f64 = part.trim().parse().ok()?;
@@ -186,12 +188,12 @@ pub(crate) fn percentiles(text: &str) -> Result<Percentiles, String> {
     })
 }
 
-/// Parses rates with commas between them, all of which hold: `50k,500MiB/s`.
+/// Parses rates separated by commas, all of which apply: `50k,500MiB/s`.
 pub(crate) fn rates(text: &str) -> Result<Rates, String> {
     text.split(',').map(rate).collect::<Result<_, _>>().map(Rates)
 }
 
-/// Rates that all hold.
+/// Rates that all apply.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rates(pub(crate) Vec<Rate>);
 
@@ -199,7 +201,7 @@ pub(crate) struct Rates(pub(crate) Vec<Rate>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CpuList(pub(crate) Vec<usize>);
 
-/// Highest CPU number taken; what the kernel's static CPU sets hold.
+/// Highest CPU number accepted; the limit of the kernel's static CPU sets.
 const MAX_CPU: usize = 1023;
 
 /// Parses a CPU list: `1`, `0-3`, `0-1,4`.
@@ -226,7 +228,7 @@ pub(crate) fn cpus(text: &str) -> Result<CpuList, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceList(pub(crate) Vec<u32>);
 
-/// Most namespaces of a list; more are meant by leaving it out.
+/// Maximum namespaces of a list; without a list, a load uses all.
 const MAX_NAMESPACES: u32 = 4096;
 
 /// Parses a list of namespaces: `1`, `1-3`, `1,4-6`.
@@ -250,7 +252,7 @@ pub(crate) fn namespaces(text: &str) -> Result<NamespaceList, String> {
     })
 }
 
-/// Shows a size with the largest binary unit that divides it (`4 KiB`, `513 B`).
+/// Formats a size with the largest binary unit that divides it (`4 KiB`, `513 B`).
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];

@@ -1,4 +1,4 @@
-//! What verified blocks contain, and what a run remembers of those it wrote.
+//! Contents of verified blocks, and the log of the blocks that a run wrote.
 //!
 //! A block is one logical block of the namespace. Its words are little-endian:
 //!
@@ -18,14 +18,14 @@ const PAYLOAD_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Smallest block that can be verified.
 pub(crate) const MIN_BLOCK: u32 = 64;
 
-/// What a block says about itself.
+/// Header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) lba: u64,
     pub(crate) seed: u64,
     pub(crate) run: u64,
     pub(crate) generation: u64,
-    /// Tells namespaces apart, see [`namespace_tag`].
+    /// Distinguishes namespaces, see [`namespace_tag`].
     pub(crate) namespace: u64,
 }
 
@@ -61,21 +61,21 @@ impl Stamp {
     }
 }
 
-/// What is known about the unit a block belongs to.
+/// Expected contents of the unit of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// This run did not write it.
     Anything,
-    /// This run wrote it last with this generation.
+    /// The last write of this run has this generation.
     Generation(u32),
-    /// A write of this run failed: old or new.
+    /// A write of this run failed: the contents are old or new.
     Unclear,
 }
 
-/// What a block was found to be.
+/// Result of the check of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// As expected.
     Good,
     /// Never written by this tool with this seed.
     Unwritten,
@@ -83,18 +83,18 @@ pub(crate) enum Verdict {
     Bad(Flaw),
 }
 
-/// What is wrong with a block.
+/// Defect of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// The checksum does not fit.
+    /// The checksum is wrong.
     Corrupt,
-    /// A good block of another address.
+    /// A valid block of another address.
     Misplaced { lba: u64 },
-    /// A good block of another namespace.
+    /// A valid block of another namespace.
     WrongNamespace,
-    /// A good block that was overwritten since.
+    /// A valid block that was overwritten later.
     Stale { found: u64, this_run: bool },
-    /// No block of ours where this run wrote one.
+    /// No block of this tool at a place where this run wrote one.
     Lost,
 }
 
@@ -115,7 +115,7 @@ impl std::fmt::Display for Flaw {
     }
 }
 
-/// Judges a block that was read; `ours` is the stamp it has if all is well.
+/// Checks a block that was read; `ours` is the expected header.
 #[inline]
 pub(crate) fn check(block: &[u8], ours: &Stamp, expected: Expected) -> Verdict {
     let mut words = [0; HEADER_WORDS];
@@ -125,7 +125,7 @@ pub(crate) fn check(block: &[u8], ours: &Stamp, expected: Expected) -> Verdict {
     let [magic, lba, seed, run, generation, namespace] = words;
     let was_written = matches!(expected, Expected::Generation(_));
     if magic != MAGIC || seed != ours.seed {
-        // Two more of our words in place: ours, but for the damage.
+        // Two more matching words: a block of this tool with damage.
         let resemblance = usize::from(magic == MAGIC)
             + usize::from(lba == ours.lba)
             + usize::from(seed == ours.seed)
@@ -159,7 +159,7 @@ fn is_sound(block: &[u8]) -> bool {
         .is_some_and(|(covered, crc)| u32::from_le_bytes(*crc) == crc_fast::crc32_iscsi(covered))
 }
 
-/// What this run wrote, one number a unit.
+/// Log of the units that this run wrote, one number per unit.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     first: u64,
@@ -170,12 +170,12 @@ pub(crate) struct Ledger {
 const UNCLEAR: u32 = u32::MAX;
 
 impl Ledger {
-    /// For the `count` units from `first` on. Memory is used as units are written.
+    /// A log for the `count` units from `first` on. Memory becomes resident as units are written.
     pub(crate) fn new(first: u64, count: u64) -> Self {
         Self { first, generations: vec![0; usize::try_from(count).unwrap_or(usize::MAX)] }
     }
 
-    /// What a read of `unit` is to find.
+    /// Expected result of a read of `unit`.
     pub(crate) fn expected(&self, unit: u64) -> Expected {
         match self.entry(unit) {
             0 => Expected::Anything,
@@ -184,20 +184,21 @@ impl Ledger {
         }
     }
 
-    /// The generation to write `unit` with next; from now on what is on the medium is unclear.
+    /// Returns the generation for the next write of `unit`; until it succeeds, the contents are
+    /// unclear.
     pub(crate) fn begin_write(&mut self, unit: u64, counter: &mut u32) -> u32 {
-        // One counter a lane: generations differ between units too, and are never 0 or UNCLEAR.
+        // One counter per stream: generations differ between units too, and are never 0 or UNCLEAR.
         *counter = counter.wrapping_add(1).clamp(1, UNCLEAR - 1);
         self.set(unit, UNCLEAR);
         *counter
     }
 
-    /// The write has succeeded.
+    /// Records a successful write.
     pub(crate) fn written(&mut self, unit: u64, generation: u32) {
         self.set(unit, generation);
     }
 
-    /// The units that this run wrote, from `at` (an index) on: the next index and the unit.
+    /// Returns the next unit that this run wrote, from index `at` on, with the index after it.
     pub(crate) fn next_written(&self, at: usize) -> Option<(usize, u64)> {
         let rest = self.generations.get(at..)?;
         let found = at + rest.iter().position(|&generation| generation != 0)?;
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(check(&zeros, &OURS, Expected::Generation(3)), bad(Flaw::Lost));
         assert_eq!(check(&zeros, &OURS, Expected::Anything), Verdict::Unwritten);
         assert_eq!(check(&zeros, &OURS, Expected::Unclear), Verdict::Unwritten);
-        // Another seed: written by this tool, but nothing this run knows about.
+        // Another seed: written by this tool, but unknown to this run.
         assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Anything), Verdict::Unwritten);
         assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Generation(3)), bad(Flaw::Lost));
     }

@@ -1,4 +1,4 @@
-//! The course of a comparison: every format, on every side, every point; what was measured so far is kept with each.
+//! The run of a comparison: every format, driver and point, with the results saved after each row.
 
 use std::io::IsTerminal as _;
 
@@ -17,10 +17,13 @@ use crate::plan::misfit;
 use crate::results::Keeper;
 use crate::target::DeviceSpec;
 
-/// Measures everything. Drives that were handed over or formatted are as they were afterwards; what is not is said.
+/// Measures every point on every drive.
+///
+/// Afterwards, drives that were rebound or formatted return to their earlier state. An error line
+/// names each drive that does not.
 ///
 /// # Errors
-/// [`Misfit`](crate::plan::Misfit): the drives are not what the arguments need.
+/// [`Misfit`](crate::plan::Misfit): the drives do not fit the arguments.
 pub(super) fn measure_all(
     args: &Args,
     bench: &mut Bench<'_>,
@@ -47,7 +50,7 @@ pub(super) fn measure_all(
     Ok(course.engines)
 }
 
-/// The drives that `--hand-over` is about.
+/// The drives that `--hand-over` rebinds.
 fn to_hand_over(drives: &[Described]) -> Result<Vec<nvmeof_core::pci::Address>> {
     let all: Vec<_> = drives.iter().filter_map(|drive| drive.function).collect();
     misfit!(
@@ -61,7 +64,7 @@ fn to_hand_over(drives: &[Described]) -> Result<Vec<nvmeof_core::pci::Address>> 
     Ok(all)
 }
 
-/// A comparison under way.
+/// A comparison in progress.
 #[derive(Debug)]
 struct Course<'c, 'b> {
     args: &'c Args,
@@ -81,7 +84,7 @@ impl Course<'_, '_> {
                 self.measure(all, wanted);
                 continue;
             }
-            // Ours first: it formats.
+            // The VFIO driver goes first, because it formats.
             let (ours, kernels): (Vec<Engine>, Vec<Engine>) =
                 all.iter().partition(|engine| **engine == Engine::Vfio);
             for (side, engines) in [(Side::Ours, ours), (Side::Kernel, kernels)] {
@@ -100,7 +103,8 @@ impl Course<'_, '_> {
         self.engines.partial = self.bench.is_asked_to_stop();
     }
 
-    /// Brings the drives to a side. One that stays where it is is a row that says why.
+    /// Binds the drives to the driver of a side. A drive that keeps its driver becomes a row with
+    /// the reason.
     fn hand_over(&mut self, side: Side) {
         for drive in &mut self.drives {
             let Err(why) = hand(&mut self.bench.hands, drive, side) else {
@@ -117,7 +121,7 @@ impl Course<'_, '_> {
                 outcome: Outcome::Unable(why),
                 note: None,
             };
-            // The same of another format says nothing new.
+            // The same row for another format adds no information.
             if !self.engines.rows.contains(&row) {
                 self.engines.rows.push(row);
             }
@@ -132,11 +136,11 @@ impl Course<'_, '_> {
     fn measure(&mut self, engines: &[Engine], wanted: Option<u32>) {
         let points = points::points(self.args, engines, &self.drives, wanted);
         let points = points.into_iter().filter(|point| {
-            // Whoever is not handed over has its row.
+            // A drive that was not rebound already has its row.
             !self.args.hand_over || point.is_of_one_side()
         });
         let points: Vec<Point> = points.collect();
-        // Engines that do not go with some drives: not asked again at each concurrency.
+        // Engines that cannot read some drives are not tried again at each concurrency.
         let mut known = Vec::new();
         for (number, point) in points.iter().enumerate() {
             if self.bench.is_asked_to_stop() {
@@ -156,11 +160,11 @@ impl Course<'_, '_> {
         }
     }
 
-    /// Formats as they were, and drives to who had them.
+    /// Restores the formats, then the drivers that the drives had.
     fn put_back(&mut self) {
         if self.formats.has_changed() && self.args.hand_over {
             for drive in &mut self.drives {
-                // Why not is said by what cannot be formatted then.
+                // The reason for a failure shows up when the format cannot be restored.
                 let _ = hand(&mut self.bench.hands, drive, Side::Ours);
             }
         }
@@ -173,7 +177,7 @@ impl Course<'_, '_> {
     }
 }
 
-/// Brings a drive to a side, and names it as it is opened there.
+/// Binds a drive to the driver of a side, and stores the name under which that driver opens it.
 fn hand(hands: &mut Hands, drive: &mut Described, side: Side) -> Result<(), String> {
     let Some(address) = drive.function else {
         return match side {
@@ -190,7 +194,7 @@ fn hand(hands: &mut Hands, drive: &mut Described, side: Side) -> Result<(), Stri
     Ok(())
 }
 
-/// Puts rows in the order of layouts and engines as they were asked for.
+/// Sorts rows by the layouts and engines in the order of the command line.
 fn sort(args: &Args, rows: &mut [Row]) {
     let layout = |row: &Row| args.layout.iter().position(|layout| *layout == row.layout);
     let engine =
@@ -199,7 +203,7 @@ fn sort(args: &Args, rows: &mut [Row]) {
     rows.sort_by_key(|row| (format(row), row.lba_bytes, layout(row), engine(row)));
 }
 
-/// A line of progress, on a terminal only.
+/// Prints a line of progress, on a terminal only.
 fn tell(number: usize, count: usize, what: &str) {
     if std::io::stderr().is_terminal() {
         complain!("[{number}/{count}] {what}");

@@ -1,4 +1,4 @@
-//! What the drives are: format, size, names.
+//! Properties of the drives: format, size, names.
 
 use nvmeof_core::block::{Direct, FileConfig, OpenFile};
 use nvmeof_core::nvme_driver::{Controller, ControllerOptions};
@@ -9,26 +9,26 @@ use nvmeof_report::engines::Drive;
 use crate::scale::of_node;
 use crate::target::DeviceSpec;
 
-/// A drive of the command line.
+/// A drive named on the command line.
 #[derive(Debug, Clone)]
 pub(super) struct Described {
     pub(super) spec: DeviceSpec,
-    /// Its PCI function, if it is a whole NVMe drive, or a namespace of one.
+    /// Its PCI function, if it is a whole NVMe drive or a namespace of one.
     pub(super) function: Option<Address>,
-    /// As the command line has it.
+    /// Name as on the command line.
     pub(super) name: String,
-    /// Bytes of a block; 0 if that is not known, and then opening it says why.
+    /// Bytes of a block; 0 if unknown. Opening the drive then reports the reason.
     pub(super) lba_bytes: u32,
     pub(super) bytes: u64,
     pub(super) model: String,
     pub(super) serial: String,
     pub(super) firmware: String,
-    /// Namespace, of a drive under our own driver.
+    /// Namespace of a drive under the VFIO driver.
     pub(super) nsid: u32,
 }
 
 impl Described {
-    /// What an engine opens.
+    /// Source that an engine opens.
     pub(super) fn source(&self) -> Source {
         match &self.spec {
             DeviceSpec::Pci { address, .. } => {
@@ -39,7 +39,7 @@ impl Described {
                 block_size: if self.lba_bytes == 0 { 4096 } else { self.lba_bytes },
                 direct: Direct::Required,
             },
-            // Refused before.
+            // Rejected earlier.
             DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => Source::Path {
                 path: self.name.clone().into(),
                 block_size: 4096,
@@ -48,12 +48,14 @@ impl Described {
         }
     }
 
-    /// Whether our own driver reads it, and not the kernel.
+    /// Returns true if the VFIO driver reads it, not the kernel.
     pub(super) fn is_ours(&self) -> bool {
         matches!(self.spec, DeviceSpec::Pci { .. })
     }
 
-    /// Asks what opens it now for its format and size. Why that does not go is said when it is opened to be read.
+    /// Reads format and size through the current driver.
+    ///
+    /// A failure is reported when the drive is opened for reading.
     pub(super) fn look(&mut self, take: Take<'_>) {
         match &self.spec {
             DeviceSpec::Pci { address, nsid } => {
@@ -86,7 +88,9 @@ impl Described {
     }
 }
 
-/// Looks at all of them. What cannot be looked at is not known, and said when it is opened.
+/// Reads the properties of all drives.
+///
+/// Properties that cannot be read stay unknown; opening the drive reports the reason.
 pub(super) fn describe(specs: &[DeviceSpec], system: &System, take: Take<'_>) -> Vec<Described> {
     let functions = system.nvme_functions().unwrap_or_default();
     specs.iter().map(|spec| one(spec, system, &functions, take)).collect()
@@ -118,7 +122,7 @@ fn one(spec: &DeviceSpec, system: &System, functions: &[PciFunction], take: Take
     described
 }
 
-/// Opens a drive under our own driver, asks what it is, and closes it.
+/// Opens a drive under the VFIO driver, reads its properties and closes it.
 fn look_at_drive(
     described: &mut Described,
     address: &str,
@@ -138,7 +142,7 @@ fn look_at_drive(
     Ok(())
 }
 
-/// Opens a drive under our own driver for what concerns the whole drive.
+/// Opens a drive under the VFIO driver for operations on the whole drive.
 pub(super) fn open_drive(
     address: &str,
     take: Take<'_>,

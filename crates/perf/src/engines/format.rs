@@ -1,4 +1,4 @@
-//! Bringing drives to an LBA format, where that is asked for and they may be erased.
+//! Formats drives to an LBA format, if requested and the drive may be erased.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use nvmeof_wire::identify::LbaFormat;
 use super::drives::{Described, open_drive};
 use crate::target::DeviceSpec;
 
-/// The formats that are asked for, and those that drives had.
+/// The requested formats, and the formats that drives had before.
 #[derive(Debug)]
 pub(super) struct Formats<'a> {
-    /// Bytes of a block; empty: as they are.
+    /// Bytes of a block; empty: the current formats.
     wanted: &'a [u32],
     /// Serial numbers of drives that may be erased.
     destroy: &'a [String],
@@ -26,7 +26,7 @@ impl<'a> Formats<'a> {
         Self { wanted, destroy, before: BTreeMap::new() }
     }
 
-    /// What to go through; `None` stands for every drive as it is formatted.
+    /// Formats to measure; `None` stands for every drive in its current format.
     pub(super) fn wanted(&self) -> Vec<Option<u32>> {
         match self.wanted {
             [] => vec![None],
@@ -34,7 +34,8 @@ impl<'a> Formats<'a> {
         }
     }
 
-    /// Formats drives that have another format; a row for each that stays as it is says why.
+    /// Formats drives that have another format. Each drive that keeps its format becomes a row with
+    /// the reason.
     pub(super) fn change(
         &mut self,
         drives: &mut [Described],
@@ -63,12 +64,12 @@ impl<'a> Formats<'a> {
         rows
     }
 
-    /// Whether a drive has another format than it had.
+    /// Returns true if a drive has another format than before.
     pub(super) fn has_changed(&self) -> bool {
         !self.before.is_empty()
     }
 
-    /// Brings drives back to the format they had; says which could not be.
+    /// Restores the earlier formats; returns an error for each drive where that failed.
     pub(super) fn restore(&mut self, drives: &mut [Described], take: Take<'_>) -> Vec<String> {
         let before = std::mem::take(&mut self.before);
         let mut problems = Vec::new();
@@ -103,7 +104,7 @@ impl<'a> Formats<'a> {
             ));
         }
         let controller = open_drive(&address.to_string(), take)?;
-        // What is open now is ours alone; what was asked before might have been another.
+        // The open controller is exclusive. The earlier description could be of another drive.
         if controller.identity().serial != drive.serial {
             return Err(format!("{name} has become another drive: it is left alone"));
         }

@@ -1,13 +1,15 @@
-//! Drives between the kernel and our own driver, so that one command measures every engine on them.
+//! Moves drives between the kernel driver and the VFIO driver, so that one command measures every
+//! engine.
 //!
 //! ```text
-//!                  +-- hand(Ours) ----> vfio-pci: our own driver, LBA formats
+//!                  +-- hand(Ours) ----> vfio-pci: the VFIO driver, LBA formats
 //!   as it was -----+                       |   ^
 //!       ^          +-- hand(Kernel) --> nvme: the kernel's engines
 //!       '-- give_back: at the end, interrupted or failed
 //! ```
 //!
-//! Who uses a drive is looked at as `nvmeof-tgt drives bind` does it, each time: one in use stays where it is.
+//! The users of a drive are checked each time, as `nvmeof-tgt drives bind` does. A drive in use
+//! keeps its driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,29 +22,29 @@ use nvmeof_core::pci::{
     Address, BindError, NVME_DRIVER, PciFunction, Plan, Sysfs, System, VFIO_DRIVER, Writes,
 };
 
-/// How long a drive that was handed over may take to be free again, or to have its block device.
+/// Maximum wait until a rebound drive is free again, or has its block device.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who drives a drive.
+/// Driver of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// `vfio-pci`, for our own driver.
+    /// `vfio-pci`, for the VFIO driver.
     Ours,
-    /// The kernel's own driver.
+    /// The kernel's NVMe driver.
     Kernel,
 }
 
-/// Hands drives over, and gives them back: at the latest when it is dropped.
+/// Rebinds drives, and restores their drivers when it is dropped at the latest.
 pub(super) struct Hands {
     system: System,
     writes: Box<dyn Writes>,
-    /// Drives that may be handed over: what shares an IOMMU group with another one goes along with it.
+    /// Drives that may be rebound. Drives that share an IOMMU group are rebound together.
     may: Vec<Address>,
-    /// Who had the drives that were to be handed over.
+    /// Earlier drivers of the drives to rebind.
     had: BTreeMap<Address, Side>,
-    /// Those that were: nobody but passers-by uses them.
+    /// Drives that were rebound: only transient users open them.
     moved: BTreeSet<Address>,
 }
 
@@ -53,30 +55,30 @@ impl fmt::Debug for Hands {
 }
 
 impl Hands {
-    /// Of this machine.
+    /// Rebinds drives of this machine.
     pub(super) fn this() -> Self {
         Self::of(System::this(), Box::new(Sysfs))
     }
 
-    /// Of a machine, whose sysfs takes what is written.
+    /// Rebinds drives of a machine, with `writes` for its sysfs.
     pub(super) fn of(system: System, writes: Box<dyn Writes>) -> Self {
         Self { system, writes, may: Vec::new(), had: BTreeMap::new(), moved: BTreeSet::new() }
     }
 
-    /// Where drives are looked for.
+    /// The system whose drives it searches.
     pub(super) fn system(&self) -> &System {
         &self.system
     }
 
-    /// Which drives may be handed over.
+    /// Sets the drives that may be rebound.
     pub(super) fn allow(&mut self, may: Vec<Address>) {
         self.may = may;
     }
 
-    /// Brings a drive to a side.
+    /// Binds a drive to the driver of a side.
     ///
     /// # Errors
-    /// Why not, and what to do: the drive is where it was.
+    /// The reason and the remedy; the drive keeps its driver.
     pub(super) fn hand(&mut self, address: Address, side: Side) -> Result<(), String> {
         let function = self.function(address)?;
         let now = Side::of(&function).ok_or_else(|| {
@@ -93,14 +95,14 @@ impl Hands {
                  sides; measure it twice, with `nvmeof-tgt drives bind` between"
             ));
         }
-        // Also where it fails: whatever was done of it is taken back at the end.
+        // Stored also before a failure: every partial change is undone at the end.
         self.had.entry(address).or_insert(now);
         self.move_to(address, side, self.moved.contains(&address))?;
         self.moved.insert(address);
         Ok(())
     }
 
-    /// The block device that the kernel has made of a drive. It takes a moment to come.
+    /// The block device that the kernel created for a drive. It appears after a short delay.
     ///
     /// # Errors
     /// There is none, or more than one.
@@ -127,7 +129,7 @@ impl Hands {
         }
     }
 
-    /// Gives all drives back to who had them; says which stay where they are.
+    /// Restores the drivers of all drives; returns an error for each that keeps its driver.
     pub(super) fn give_back(&mut self) -> Vec<String> {
         let had = std::mem::take(&mut self.had);
         let stays = had.into_iter().filter_map(|(address, side)| {
@@ -143,7 +145,8 @@ impl Hands {
         stays.collect()
     }
 
-    /// `patient`: whoever looks at what we have just handed over (udev does) is waited for.
+    /// Rebinds a drive. With `patient`, waits for processes that briefly open a drive just rebound
+    /// (udev does).
     fn move_to(&self, address: Address, side: Side, patient: bool) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -201,9 +204,9 @@ impl Side {
     }
 }
 
-/// Why a drive stays where it is.
+/// Reason why a drive keeps its driver.
 enum Refusal {
-    /// Perhaps not for long.
+    /// Possibly transient.
     InUse(String),
     Other(String),
 }
@@ -216,7 +219,7 @@ mod tests {
 
     const ADDRESS: &str = "0000:01:00.0";
 
-    /// A machine with a drive of the kernel's.
+    /// A machine with a drive bound to the kernel driver.
     fn machine() -> (tempfile::TempDir, Machine, Hands) {
         let folder = tempfile::tempdir_in(folder()).unwrap();
         let mut machine = Machine::new(folder.path()).unwrap();
@@ -249,7 +252,7 @@ mod tests {
     fn what_ends_early_gives_back_too() {
         let (_folder, machine, mut hands) = machine();
         hands.hand(at(ADDRESS), Side::Ours).unwrap();
-        // Who had it at first counts.
+        // The first driver counts.
         let mut others = Hands::of(machine.system(), Box::new(machine.kernel()));
         others.hand(at(ADDRESS), Side::Kernel).unwrap();
         drop(others);

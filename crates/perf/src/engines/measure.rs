@@ -1,4 +1,4 @@
-//! One row: opens the drives for the engine, reads, closes them.
+//! Measures one row: opens the drives for the engine, reads, closes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,24 +19,25 @@ use crate::machine;
 use crate::target::{Identity, Target};
 use crate::units::Mix;
 
-/// Descriptors that are needed beside those of queues.
+/// File descriptors needed in addition to those of queues.
 const OTHER_FILES: u64 = 64;
-/// Descriptors of a queue of an engine that is not synchronous: the drive, its ring, and what watches it.
+/// Descriptors of a queue of an asynchronous engine: the drive, its ring, and the one that watches
+/// it.
 const FILES_A_QUEUE: u64 = 3;
 
 /// Takes a PCI function from the system.
 type TakeFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
 
-/// What rows are measured with.
+/// Everything that measuring a row needs.
 pub(super) struct Bench<'a> {
     args: &'a Args,
-    /// Ends a load: signals set it, and what goes wrong in a load.
+    /// Ends a load: set by signals and by failures within a load.
     stop: Arc<AtomicBool>,
     /// Set by signals alone.
     asked: Arc<AtomicBool>,
     /// Takes PCI functions from the system.
     pub(super) take: TakeFunction<'a>,
-    /// Hands drives over, where that is asked for.
+    /// Rebinds drives, if requested.
     pub(super) hands: Hands,
 }
 
@@ -46,7 +47,7 @@ impl std::fmt::Debug for Bench<'_> {
     }
 }
 
-/// Threads, and reads outstanding of each.
+/// Threads, and reads outstanding per thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     threads: u16,
@@ -54,18 +55,18 @@ struct Shape {
 }
 
 impl<'a> Bench<'a> {
-    /// With drives taken by VFIO.
+    /// Opens drives with VFIO.
     pub(super) fn new(args: &'a Args, stop: Arc<AtomicBool>, asked: Arc<AtomicBool>) -> Self {
         let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
         Self { args, stop, asked, take: Box::new(take), hands: Hands::this() }
     }
 
-    /// Whether a person has had enough.
+    /// Returns true after a signal.
     pub(super) fn is_asked_to_stop(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// The row of a point. One that goes at no concurrency has 0 there.
+    /// Measures the row of a point. A row that fails at every concurrency has concurrency 0.
     pub(super) fn measure(&mut self, point: &Point) -> Row {
         let row = |concurrency, outcome, note| Row {
             lba_bytes: point.lba_bytes,
@@ -82,7 +83,7 @@ impl<'a> Bench<'a> {
             Err(why) => return row(0, Outcome::Unable(why), None),
         };
         let concurrency = u32::from(point.concurrency);
-        // What went wrong in the row before is not this one's.
+        // A failure in the previous row does not end this one.
         self.stop.store(self.is_asked_to_stop(), Ordering::Relaxed);
         match self.read(point, shape, target) {
             Ok((figures, problem)) => {
@@ -94,7 +95,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A thread a read for synchronous engines; for others as many threads as wanted, with as much each.
+    /// One thread per read for synchronous engines; for others the requested threads, with equal
+    /// depth.
     fn shape(&self, point: &Point) -> Shape {
         let concurrency = point.concurrency;
         if point.engine.is_synchronous() {
@@ -104,13 +106,13 @@ impl<'a> Bench<'a> {
             .args
             .jobs
             .unwrap_or_else(|| u16::try_from(machine::cpus()).unwrap_or(u16::MAX).min(1024));
-        // No thread has more than another.
+        // Every thread has the same depth.
         let fits = |threads: &u16| concurrency.is_multiple_of(*threads);
         let threads = (1..=wanted.min(concurrency)).rev().find(fits).unwrap_or(1);
         Shape { threads, depth: concurrency / threads }
     }
 
-    /// Opens the drives; what does not go says why.
+    /// Opens the drives, or returns the reason for the failure.
     fn open(&self, point: &Point, shape: Shape) -> Result<(Target, Option<String>), String> {
         let pool =
             pool(shape, self.args.bs).map_err(|error| format!("memory for reads: {error}"))?;
@@ -140,7 +142,7 @@ impl<'a> Bench<'a> {
         Ok((target, (!notes.is_empty()).then(|| notes.join("; "))))
     }
 
-    /// Figures, and the first that went wrong.
+    /// Returns the figures and the first problem.
     fn read(
         &self,
         point: &Point,
@@ -148,7 +150,8 @@ impl<'a> Bench<'a> {
         mut target: Target,
     ) -> Result<(Figures, Option<String>), String> {
         let spaces = target.spaces().len();
-        // A thread each for itself; what has fewer threads than drives goes round.
+        // One thread per space; with fewer threads than drives, each thread reads all drives in
+        // turn.
         let dealt = shape.depth == 1 && usize::from(shape.threads) >= spaces;
         let queues = if dealt { 1 } else { point.drives.len() } as u64 * u64::from(shape.threads);
         let queues = match point.layout {
@@ -200,7 +203,9 @@ fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
     })
 }
 
-/// Memory for the reads of all threads: each holds at least a chunk. Nothing is resident before it is used.
+/// Memory for the reads of all threads; each thread holds at least one chunk.
+///
+/// Nothing is resident before first use.
 fn pool(shape: Shape, bs: u64) -> Result<Arc<SharedPool>, nvmeof_core::dma::PoolError> {
     let (threads, depth) = (usize::from(shape.threads), usize::from(shape.depth));
     let bs = usize::try_from(bs).unwrap_or(CHUNK).next_power_of_two();
@@ -210,7 +215,7 @@ fn pool(shape: Shape, bs: u64) -> Result<Arc<SharedPool>, nvmeof_core::dma::Pool
     SharedPool::new(PoolConfig { cap, reserve: 0, huge_pages, ..PoolConfig::default() })
 }
 
-/// Raises the limit of open files as far as it goes.
+/// Raises the limit of open files up to the hard limit.
 fn allow_files(needed: u64) -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {

@@ -1,14 +1,14 @@
-//! `nvmeof-perf engines`: the same random reads through every way there is to read a drive.
+//! `nvmeof-perf engines`: the same random reads through every available I/O method.
 //!
 //! ```text
-//! --device --drives--> what they are --points--> groups of one LBA format x layout x engine x concurrency
-//!                                                    |
-//!             table, plot, page <--rows-- measure ---'   each opens the drives anew, and closes them
+//! --device --drives--> properties --points--> one LBA format x layout x engine x concurrency
+//!                                                  |
+//!           table, plot, page <--rows-- measure ---'   each opens the drives again and closes them
 //! ```
 //!
-//! `course` goes through them; with `--hand-over` drives change sides between (`hands`).
+//! `course` visits the points; with `--hand-over`, drives change drivers in between (`hands`).
 //!
-//! Nothing is ever written. An engine that does not go on a drive is a row that says why.
+//! The command never writes data. An engine that cannot read a drive becomes a row with the reason.
 
 mod course;
 mod drives;
@@ -58,21 +58,21 @@ Exit code: 0 success, 1 nothing could be measured, it was interrupted, or result
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// Drive to read: a file, a block device, or a drive under our own driver (pci:0000:61:00.0); may be given several
-    /// times.
+    /// Drive to read: a file, a block device, or a drive under the VFIO driver (pci:0000:61:00.0);
+    /// may be given several times.
     #[arg(long, value_name = "PATH|pci:ADDRESS", required_unless_present = "reference")]
     device: Vec<DeviceSpec>,
     /// Engines, by name [default: all].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     engine: Vec<Engine>,
-    /// Reads outstanding, over all drives together: with a synchronous engine as many threads.
+    /// Reads outstanding, over all drives together; a synchronous engine uses as many threads.
     #[arg(
         long, value_name = "LIST", value_delimiter = ',', default_value = "512,1024,2048",
         value_parser = clap::value_parser!(u16).range(1..=32768)
     )]
     concurrency: Vec<u16>,
-    /// How the drives are read: single (one after the other), individual (all at once, each for itself), stripe (all as
-    /// one).
+    /// Layout of the reads: single (one drive after the other), individual (all drives
+    /// concurrently, each separately), stripe (all as one).
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "individual,stripe", value_parser = layout)]
     layout: Vec<Layout>,
     /// Bytes of the stripe's chunks.
@@ -84,24 +84,26 @@ pub(crate) struct Args {
     /// Threads of the engines that are not synchronous [default: as many as CPUs].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// How long to measure each row.
+    /// Time to measure each row.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = nonzero_time)]
     time: Duration,
-    /// End a row after this many reads, if the time is not up before.
+    /// End a row after this many reads, unless the time expires first.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ios: Option<u64>,
-    /// How long to run before measuring.
+    /// Time to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     ramp: Duration,
-    /// LBA formats to measure, in bytes of a block (512,4096) [default: as the drives are formatted]. A drive under our
-    /// own driver is formatted for it, if --destroy-data names it, and formatted back at the end.
+    /// LBA formats to measure, in bytes of a block (512,4096) [default: the current formats]. A
+    /// drive under the VFIO driver is formatted for it, if --destroy-data names it, and formatted
+    /// back at the end.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     lba_size: Vec<u32>,
-    /// Serial number of a drive that may be formatted: all that is on it is lost. May be given several times.
+    /// Serial number of a drive that may be formatted: all data on it is lost. May be given several
+    /// times.
     #[arg(long, value_name = "SERIAL", requires = "lba_size")]
     destroy_data: Vec<String>,
-    /// Hand drives between the kernel and vfio-pci, so that every engine reads each of them, and back at the end. A drive
-    /// that is in use is left alone.
+    /// Rebind drives between the kernel driver and vfio-pci, so that every engine reads each of
+    /// them, and restore their drivers at the end. A drive in use keeps its driver.
     #[arg(long)]
     hand_over: bool,
     /// CPUs to pin the threads to, in turn (0-3,8).
@@ -110,14 +112,14 @@ pub(crate) struct Args {
     /// Seed of addresses.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measure nothing: show what others measured on another machine.
+    /// Measure nothing: show the reference measurements of another machine.
     #[arg(long, conflicts_with = "device")]
     reference: bool,
     #[command(flatten)]
     files: Files,
 }
 
-/// The whole command.
+/// Runs the whole command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut keeper = args.files.open()?;
     if args.reference {
@@ -171,7 +173,7 @@ fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What does not go whatever the drives are.
+/// Rejects arguments that are invalid for any drive.
 fn check(args: &Args) -> Result<()> {
     for device in &args.device {
         misfit!(
@@ -198,7 +200,7 @@ fn forms(engines: &Engines) -> Forms<'_, Engines> {
     Forms { result: engines, html, svg: pictures(&plots(engines)) }
 }
 
-/// Plots as files, told apart by the LBA format.
+/// Plots as files, named by LBA format.
 fn pictures(plots: &[(u32, Plot)]) -> Vec<(String, String)> {
     plots.iter().map(|(bytes, plot)| (bytes.to_string(), plot.standalone_svg())).collect()
 }

@@ -1,4 +1,4 @@
-//! What is measured: each engine on each group of drives, in each layout, at each concurrency.
+//! The points to measure: each engine on each group of drives, in each layout, at each concurrency.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use nvmeof_report::engines::Layout;
 use super::Args;
 use super::drives::Described;
 
-/// A row to be.
+/// A row to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) lba_bytes: u32,
@@ -17,18 +17,18 @@ pub(super) struct Point {
     pub(super) engine: Engine,
     /// Reads outstanding.
     pub(super) concurrency: u16,
-    /// Names, and what is opened.
+    /// Names, and the sources to open.
     pub(super) drives: Vec<(String, Source)>,
 }
 
 impl Point {
-    /// Whether its engine reads what its drives are to it: the kernel's, or ours.
+    /// Returns true if its engine fits the driver of its drives: the kernel's or VFIO.
     pub(super) fn is_of_one_side(&self) -> bool {
         let is_ours = |source: &Source| matches!(source, Source::Drive { .. });
         self.drives.iter().all(|(_, source)| is_ours(source) == (self.engine == Engine::Vfio))
     }
 
-    /// What is alike of points that differ in nothing else.
+    /// The point with concurrency 0, equal for points that differ in concurrency alone.
     pub(super) fn without_concurrency(&self) -> Self {
         Self { concurrency: 0, ..self.clone() }
     }
@@ -42,8 +42,9 @@ impl fmt::Display for Point {
     }
 }
 
-/// The points of `engines` on drives with the `wanted` format; on those of all formats, one after the other, if none is
-/// wanted.
+/// The points of `engines` on drives with the `wanted` format.
+///
+/// Without `wanted`: on the drives of all formats, one format after the other.
 pub(super) fn points(
     args: &Args,
     engines: &[Engine],
@@ -75,12 +76,14 @@ pub(super) fn points(
     points
 }
 
-/// The engines that are asked for.
+/// The requested engines.
 pub(super) fn engines(args: &Args) -> &[Engine] {
     if args.engine.is_empty() { &Engine::ALL } else { &args.engine }
 }
 
-/// The sets of drives that an engine reads in a layout. Where it can read none of the group, one that says so.
+/// The sets of drives that an engine reads in a layout.
+///
+/// If the engine fits no drive of the group, the set is the whole group, and its row reports that.
 fn sets(layout: Layout, engine: Engine, group: &[&Described]) -> Vec<Vec<(String, Source)>> {
     let is_fit = |drive: &&&Described| drive.is_ours() == (engine == Engine::Vfio);
     let fit: Vec<&Described> = group.iter().filter(is_fit).copied().collect();

@@ -1,5 +1,7 @@
-//! The whole command on files and on a drive in memory. Runs end by the number of reads, so that a busy machine
-//! changes nothing, and no figure is looked at but for being there.
+//! The whole command on files and on a drive in memory.
+//!
+//! Runs end by the number of reads, so a busy machine changes nothing. The tests only check that
+//! figures exist.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -130,13 +132,13 @@ fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
     assert!(engines.rows.iter().all(|row| matches!(row.outcome, Outcome::Measured(_))));
     let again = run_with(&arguments, Some(&fake), false).unwrap();
     assert_eq!(again.drives[0].lba_bytes, 512, "formatted back");
-    // A format that the drive does not have.
+    // A format that the drive does not support.
     let odd = arguments.replace("512,4096", "1024");
     let engines = run_with(&format!("{odd} --destroy-data {serial}"), Some(&fake), false).unwrap();
     assert!(why(&engines.rows[0]).contains("no LBA format"), "{:?}", engines.rows);
 }
 
-/// Two drives of the kernel's; one of them has a filesystem that is mounted.
+/// Two drives under the kernel driver; one of them has a mounted filesystem.
 #[test]
 fn a_drive_is_handed_over_for_each_engine_and_back() {
     let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
@@ -169,7 +171,7 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
     let row = of("vfio", "/dev/nvme0n1");
     assert!(matches!(&row.outcome, Outcome::Measured(figures) if figures.errors == 0), "{row:?}");
     assert!(why(of("vfio", "/dev/nvme1n1")).contains("/data"), "{:?}", engines.rows);
-    // The kernel's engines, after that: of what is in the way of these files they say it themselves.
+    // The kernel's engines follow; they report obstacles to opening these files themselves.
     assert!(engines.rows.iter().any(|row| row.engine == "psync"), "{:?}", engines.rows);
     assert_eq!(engines.drives[0].serial, "SERIAL00");
 

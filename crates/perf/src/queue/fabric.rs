@@ -7,16 +7,16 @@ use nvmeof_wire::zerocopy::IntoBytes as _;
 
 use super::{Buffer, Done, Io, Lost, Op, Queue};
 
-/// Bytes of the one range of a trim.
+/// Bytes of the single range of a trim.
 const RANGE: usize = DSM_RANGE_SIZE as usize;
 
 /// An I/O queue of a controller.
 #[derive(Debug)]
 pub(crate) struct FabricQueue {
     queue: IoQueue,
-    /// What has completed, on its way up.
+    /// Completions, before they are converted.
     completed: Vec<Completed>,
-    /// For the ranges of trims, which come back with them.
+    /// Buffers for the ranges of trims; completions return them.
     ranges: Vec<nvmeof_initiator::Buffer>,
 }
 
@@ -25,12 +25,13 @@ impl FabricQueue {
         Self { queue, completed: Vec::new(), ranges: Vec::new() }
     }
 
-    /// The queue itself, to be used again.
+    /// Returns the queue itself, for reuse.
     pub(crate) fn into_inner(self) -> IoQueue {
         self.queue
     }
 
-    /// The one range of a trim, as Dataset Management takes it; `None` without memory for it.
+    /// The single range of a trim, in the format of Dataset Management; `None` if there is no
+    /// memory for it.
     fn range(&mut self, slba: u64, blocks: u32) -> Option<nvmeof_initiator::Buffer> {
         let range = DsmRange::new(slba, blocks);
         let idle = self.ranges.pop();
@@ -84,7 +85,7 @@ impl Queue for FabricQueue {
             let Completed { token, result, buffer } = completed;
             let result = result.map(drop).map_err(|error| error.to_string());
             let buffer = match buffer {
-                // A buffer of data has a block at least.
+                // A data buffer has at least one block.
                 Some(range) if range.len() == RANGE => {
                     self.ranges.push(range);
                     None

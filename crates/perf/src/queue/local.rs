@@ -1,9 +1,9 @@
 //! A queue to a block device of this machine.
 //!
 //! ```text
-//!  submit --one lease--------> op ----> the device's queue --done--> handed out by poll
+//!  submit --one lease--------> op ----> device queue --done--> returned by poll
 //!         --several: parents, an op each      |   '--full: waits here, first in, first out
-//!                                             '--done: one part less --the last--> handed out
+//!                                             '--done: one part less --the last--> returned
 //! ```
 
 use std::collections::VecDeque;
@@ -17,11 +17,13 @@ use nvmeof_initiator::Nanos;
 
 use super::{Buffer, Done, Io, Leases, Lost, Op, Queue};
 
-/// Tokens of parts have this bit; below it the number of the I/O they are of, and of the part.
+/// Tokens of parts have this bit; the bits below hold the number of the I/O and of the part.
 const PART: u64 = 1 << 63;
 const PART_BITS: u32 = 16;
 
-/// A queue of a block device. It never refuses an I/O for want of room in the device: what that does not take waits.
+/// A queue of a block device.
+///
+/// It never rejects an I/O because the device is full; the I/O waits instead.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     queue: Box<dyn BlockQueue>,
@@ -29,12 +31,12 @@ pub(crate) struct LocalQueue {
     block_size: u32,
     waiting: VecDeque<BlockOp>,
     completed: Vec<Completed>,
-    /// I/Os in several parts, by number; free places are `None`.
+    /// I/Os in several parts, by number; free entries are `None`.
     split: Vec<Option<Split>>,
     is_gone: bool,
 }
 
-/// An I/O in parts.
+/// An I/O split into parts.
 #[derive(Debug)]
 struct Split {
     token: u64,
@@ -44,7 +46,7 @@ struct Split {
 }
 
 impl LocalQueue {
-    /// A queue to `device` for the calling thread, for buffers of `pool`.
+    /// Opens a queue to `device` for the calling thread, for buffers of `pool`.
     pub(crate) fn open(device: &dyn BlockDevice, pool: &CorePool) -> Result<Self, Lost> {
         let info = device.info();
         let queue = device
@@ -61,14 +63,15 @@ impl LocalQueue {
         })
     }
 
-    /// Readable when there may be something to poll for; none where the device does not tell, or has no room for what
-    /// waits.
+    /// A descriptor that is readable when a poll may find completions.
+    ///
+    /// `None` if the device has none, or has no room for the waiting operations.
     pub(crate) fn tells(&self) -> Option<BorrowedFd<'_>> {
         let must_be_polled = self.queue.next_due().is_some() || !self.waiting.is_empty();
         if must_be_polled { None } else { self.queue.event_fd() }
     }
 
-    /// Hands an operation to the device, or keeps it until that has room.
+    /// Submits an operation to the device, or keeps it until the device has room.
     #[inline]
     fn start(&mut self, op: BlockOp) {
         if !self.waiting.is_empty() {
@@ -78,7 +81,9 @@ impl LocalQueue {
         self.try_start(op);
     }
 
-    /// False if the device has no room; the operation is the first of those that wait then.
+    /// Tries to submit an operation.
+    ///
+    /// Returns false if the device has no room; the operation then waits at the front.
     #[inline]
     fn try_start(&mut self, op: BlockOp) -> bool {
         match self.queue.submit(op) {
@@ -125,7 +130,7 @@ impl LocalQueue {
         }
     }
 
-    /// What a completion of the device's is the end of, if it is.
+    /// Converts a completion of the device into the completion of an I/O, if it ends one.
     #[inline]
     fn end(&mut self, completed: Completed) -> Option<Done> {
         let Completed { token, buf, result } = completed;
@@ -202,14 +207,14 @@ impl Queue for LocalQueue {
         while let Some(completed) = self.completed.pop() {
             done.extend(self.end(completed));
         }
-        // What is outstanding comes back by itself, and only then is the queue of no more use.
+        // Outstanding I/Os still complete; only after that is the queue unusable.
         if self.is_gone && self.queue.in_flight() == 0 && self.waiting.is_empty() {
             return Err(Lost(format!("{} is gone: it was taken away, or has failed", self.name)));
         }
         Ok(())
     }
 
-    /// Devices batch until they are polled, which is what happens next.
+    /// Devices batch until they are polled, and the poll follows.
     #[inline]
     fn flush(&mut self) -> Result<(), Lost> {
         Ok(())

@@ -1,4 +1,4 @@
-//! Whole runs against the target for tests: that they report what happened, above all what went wrong.
+//! Whole runs against the test target: they report what happened, above all failures.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,8 +11,10 @@ use serde_json::Value;
 use super::*;
 use crate::args::{Cli, Command};
 
-/// Runs the tool as typed, but for `run --connect` and what is the same in all tests; its report. Runs end
-/// by the number of I/Os, so that a busy machine changes nothing.
+/// Runs the tool with these arguments in addition to `run --connect` and the common ones; returns
+/// its report.
+///
+/// Runs end by the number of I/Os, so a busy machine changes nothing.
 fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
     let connect = format!("--connect={}", target.endpoint());
     let fixed = [
@@ -30,7 +32,7 @@ fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
     Ok(serde_json::to_value(&report)?)
 }
 
-/// The same with a state file that was made with another target.
+/// The same with a state file from a run against another target.
 fn try_run_at(target: &FakeTarget, arguments: &str, state: &Path) -> Result<Value> {
     let mut kept: Value = serde_json::from_slice(&std::fs::read(state)?)?;
     kept["parameters"]["connect"] = serde_json::json!([target.endpoint().to_string()]);
@@ -47,7 +49,7 @@ fn number(value: &Value) -> u64 {
 }
 
 fn small() -> Traits {
-    // 64 units of 4 KiB: every unit is visited many times even in a short run.
+    // 64 units of 4 KiB: even a short run visits every unit many times.
     Traits { namespaces: [(1, (512, 9)), (2, (64, 12))].into(), ..Traits::default() }
 }
 
@@ -85,7 +87,7 @@ fn namespaces_that_share_a_queue_depth_take_turns() {
     let (least, most) = (ios.iter().min().unwrap(), ios.iter().max().unwrap());
     assert!(most - least <= 3 && *least >= 99, "{ios:?}");
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0));
-    // All of a job's I/Os fit the one queue it asked for.
+    // All I/Os of a job fit in the one queue that it requested.
     assert_eq!(
         (&report["targets"][0]["queues"], &report["targets"][0]["queue_depth"]),
         (&1.into(), &3.into())
@@ -112,22 +114,22 @@ fn verified_runs_pass_on_an_honest_target() {
         assert_eq!(report["verify"]["read_back"], true);
         assert!(number(&report["verify"]["blocks_good"]) > 0);
     }
-    // Everything has been written by now, and a later run finds it.
+    // Everything is written by now, and a later run finds it.
     let report = run(&target, "--rw read --ios 300 --verify");
     assert!(number(&report["verify"]["blocks_good"]) > 0);
     assert_eq!(number(&report["verify"]["blocks_unwritten"]), 0);
     assert_eq!(number(&report["verify_errors"]), 0);
-    // With another seed it finds nothing of its own, which is no error.
+    // With another seed it finds none of its blocks, which is no error.
     let report = run(&target, "--rw read --ios 300 --verify --seed 2");
     assert_eq!(number(&report["verify"]["blocks_good"]), 0);
     assert!(number(&report["verify"]["blocks_unwritten"]) > 0);
     assert_eq!(number(&report["verify_errors"]), 0);
 }
 
-/// What a verified run finds if every tenth I/O of a kind is acted on so.
+/// The report of a verified run in which every tenth I/O of a kind gets this action.
 fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
     let script: Script = Box::new(move |number, opcode| {
-        // Not the very first ones: there must be something to be stale.
+        // The first I/Os stay untouched: a block can only be stale if it was written before.
         if opcode == of && number >= 200 && number % 10 == 0 {
             return act;
         }
@@ -145,7 +147,7 @@ fn every_lie_is_found_out() {
         (Act::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
         (Act::Drop, IoOpcode::WRITE, both, "lost write"),
         (Act::Tear, IoOpcode::WRITE, both, "lost write"),
-        // Without a read in the workload, reading back finds it.
+        // Without a read in the workload, the read-back finds it.
         (Act::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
         (Act::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
     ] {
@@ -165,7 +167,7 @@ fn damage_between_runs_is_found() {
     let report = run(&target, "--rw read --ios 100 --verify --nsid 1 --qd 1");
     assert!(number(&report["verify_errors"]) > 0);
     assert!(report["messages"].to_string().contains("LBA 5 "), "{report}");
-    // A block of another namespace is not taken for one of this.
+    // A block of another namespace is not accepted as one of this namespace.
     let target = FakeTarget::start(Traits {
         namespaces: [(1, (512, 9)), (2, (512, 9))].into(),
         ..Traits::default()
@@ -217,12 +219,13 @@ fn a_target_that_fails_everything_is_given_up() {
 fn a_rate_is_kept() {
     let target = FakeTarget::start(small());
     let report = run(&target, "--rw randread --ios 300 --rate 1000 --qd 4");
-    // A slow machine may fall behind, but nothing may go faster: 300 I/Os take 300 ms but for a burst of 8.
+    // A slow machine may fall behind, but nothing may be faster. 300 I/Os take 300 ms minus a burst
+    // of 8.
     assert!(report["elapsed_s"].as_f64().unwrap() > 0.28, "{report}");
     assert!(number(&report["ios"]) >= 300);
 }
 
-/// Reads come to their rate at once, and writes go on.
+/// Reads reach their rate immediately, and writes continue.
 #[test]
 fn reads_have_a_rate_of_their_own() {
     let target = FakeTarget::start(small());
@@ -259,7 +262,7 @@ fn several_subsystems_share_a_run() {
     assert_eq!(report["flows"].as_array().unwrap().len(), 4);
     assert_eq!(report["targets"].as_array().unwrap().len(), 2);
     assert!(report["flows"].as_array().unwrap().iter().all(|flow| number(&flow["ios"]) > 0));
-    // Both have the same name, so they may be two ways to the same blocks.
+    // Both have the same name, so they may be two paths to the same blocks.
     let error = try_run(&one, &format!("{second} --rw randwrite --ios 400 --verify")).unwrap_err();
     assert!(error.to_string().contains("connected twice"), "{error}");
 }
@@ -302,7 +305,7 @@ fn blocks_of_several_sizes_are_asked_for_by_their_shares() {
     let report =
         run(&target, "--rw randrw:50 --bssplit 4k/75:16k/25,8k --ios 2000 --qd 4 --nsid 1");
     let mean = |of: &str| number(&report[of]["bytes"]) / number(&report[of]["ios"]);
-    // 7 KiB are the mean of what is read.
+    // The mean size of reads is 7 KiB.
     assert!((6500..7900).contains(&mean("read")), "{report}");
     assert_eq!((mean("write"), number(&report["errors"])), (8192, 0));
     let error = try_run(&target, "--rw randread --bssplit 4k/50:256k/50").unwrap_err();
@@ -313,7 +316,8 @@ fn blocks_of_several_sizes_are_asked_for_by_their_shares() {
 fn a_hot_part_is_asked_for_more_often() {
     let script: Script = Box::new(|_, _| Act::Serve);
     let target = FakeTarget::scripted(small(), script);
-    // What is written is random, and what is not stays zero: a tenth of 512 blocks of 4 KiB units gets it all.
+    // Written data is random, the rest stays zero. 10 % of 512 blocks, in units of 4 KiB, receive
+    // all writes.
     run(&target, "--rw randwrite --random-distribution zoned:100/10:0/90 --ios 600 --nsid 1");
     target.tamper(1, |disk| {
         let hot = disk.len() / 4096 / 10 * 4096;
@@ -340,7 +344,7 @@ fn what_is_trimmed_is_gone_and_what_is_trimmed_and_written_is_there() {
         let written = disk.chunks(4096).filter(|unit| unit.iter().any(|&byte| byte != 0)).count();
         assert!(written > 50, "{written}");
     });
-    // Trims are as large as one likes.
+    // Trims have no size limit.
     let report = run(&target, "--rw trim --loops 1 --nsid 1 --bssplit 128k");
     assert_eq!(number(&report["trim"]["ios"]), 2);
     let old = FakeTarget::start(Traits { deallocate: false, ..small() });
@@ -367,7 +371,7 @@ fn a_run_ends_when_all_is_done() {
 fn jobs_together_go_through_everything_as_often_as_asked() {
     let visits = Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::new()));
     let target = FakeTarget::start(small());
-    // Every block is written by one of the jobs: nothing is left of what was there.
+    // One of the jobs writes every block: none of the earlier data remains.
     target.tamper(1, |disk| disk.fill(7));
     run(&target, "--rw write --loops 1 --qd 4 --jobs 3 --nsid 1");
     target.tamper(1, |disk| {
@@ -386,7 +390,7 @@ fn jobs_think() {
         &target,
         "--rw randread --ios 40 --thinktime 20ms --thinktime-blocks 10 --qd 4 --nsid 1",
     );
-    // Three pauses between four times ten I/Os; nothing may go faster.
+    // Three pauses between four times ten I/Os; nothing may be faster.
     assert!(report["elapsed_s"].as_f64().unwrap() > 0.06, "{report}");
     assert!((40..44).contains(&number(&report["ios"])), "{report}");
 }
@@ -410,22 +414,22 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     let state = folder.path().join("state.json");
     let arguments =
         format!("--rw write --loops 2 --nsid 1 --qd 4 --jobs 2 --resume {}", state.display());
-    // The connection is lost on the way.
+    // The connection fails during the run.
     let script: Script = Box::new(|number, _| if number == 80 { Act::HangUp } else { Act::Serve });
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, &arguments);
     assert_eq!((&report["interrupted"], &report["resumed_bytes"]), (&true.into(), &0.into()));
     let first = number(&report["bytes"]);
     assert!(state.exists() && first < 2 * 512 * 512, "{report}");
-    // With other arguments it is another run.
+    // Other arguments make it another run.
     let other = try_run(&target, &arguments.replace("--qd 4", "--qd 5")).unwrap_err();
     assert!(other.is::<Misfit>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
     let target = FakeTarget::start(small());
     target.tamper(1, |disk| disk.fill(7));
     let report = try_run_at(&target, &arguments, &state).unwrap();
     let (before, now) = (number(&report["resumed_bytes"]), number(&report["bytes"]));
-    // Nothing is left out. Of the 8 I/Os that were under way when the connection was lost, those of the other job may
-    // have been done after the run: they are not in its report, and are not done again.
+    // No block is skipped. When the connection failed, 8 I/Os were in flight. Those of the other
+    // job can complete after the run: its report does not contain them, and they are not repeated.
     assert!(before > 0 && before <= first + 8 * 4096, "{before} {first}");
     assert_eq!(before + now, 2 * 512 * 512, "{report}");
     assert_eq!((&report["interrupted"], state.exists()), (&false.into(), false));
@@ -453,7 +457,7 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let report =
         local(&format!("--device {file} --rw randread --ios 200 --qd 8 --jobs 2")).unwrap();
     assert_eq!((number(&report["errors"]), &report["targets"][0]["kind"]), (0, &"file".into()));
-    // What is empty may be written to, and then it is not empty any more.
+    // An empty file may be written to, and then it is not empty any more.
     let write = format!("--device {file} --rw randrw:50 --ios 900 --qd 8 --verify");
     assert_eq!(number(&local(&write).unwrap()["verify_errors"]), 0);
     let error = local(&write).unwrap_err();
@@ -465,7 +469,8 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let report = local(&format!("{write} --destroy-data {file}")).unwrap();
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
     assert_eq!(report["verify"]["read_back"], true);
-    // An I/O larger than a lease of memory, on a stripe of memory and nothing; both together with a namespace.
+    // An I/O larger than a lease of memory, on a stripe of RAM devices. Then a RAM device together
+    // with namespaces.
     let stripe = "--device ram:16m --device ram:16m --stripe 64k --rw randrw:50 --bs 5m --qd 3 --ios 40 --verify";
     let report = local(stripe).unwrap();
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
@@ -489,7 +494,7 @@ mod turns {
     use super::*;
     use crate::plan::Misfit;
 
-    /// Whoever calls the turns.
+    /// The process that controls the intervals.
     struct Caller {
         lines: PipeWriter,
         results: BufReader<PipeReader>,
@@ -500,7 +505,7 @@ mod turns {
             writeln!(self.lines, "{line}").unwrap();
         }
 
-        /// Has a turn for a moment, and what is said to have been counted in it.
+        /// Runs a short interval and returns its result.
         fn turn(&mut self, line: &str) -> Value {
             self.say(line);
             std::thread::sleep(Duration::from_millis(1));
@@ -514,7 +519,7 @@ mod turns {
             (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
         }
 
-        /// Has turns until one is as it is to be.
+        /// Runs intervals until the result of one fulfills the condition.
         fn until(&mut self, line: &str, is_so: impl Fn(&Value) -> bool) -> (Value, u64) {
             let mut ios = 0;
             for _ in 0..10_000 {
@@ -528,7 +533,7 @@ mod turns {
         }
     }
 
-    /// Runs in turns that `call` calls; the report, and what it made of that.
+    /// Runs a load in intervals that `call` controls; returns the report, and the result of `call`.
     fn in_turns<T: Send>(
         target: &FakeTarget,
         arguments: &str,
@@ -572,12 +577,12 @@ mod turns {
             assert_eq!((&first["turn"], &first["flows"][1]["nsid"]), (&"both".into(), &2.into()));
             assert!(first["latency_us"]["p99"].as_f64().unwrap() > 0.0, "{first}");
             caller.say("- 2=0");
-            // What was under way when it was said is back at some time.
+            // I/Os in flight at the change complete at some time.
             let only_one = |turn: &Value| ios(turn)[0] > 0 && ios(turn)[1] == 0;
             counted += caller.until("one", only_one).1;
             counted +=
                 caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
-            // The last one ends with the lines.
+            // The last interval ends with the lines.
             caller.say("last 1=4");
             let Caller { lines, results } = caller;
             drop(lines);
@@ -609,12 +614,12 @@ mod turns {
             left.store(3, Ordering::Relaxed);
             let mut failed = 0;
             for _ in 0..10_000 {
-                // One follows the other without a gap.
+                // Intervals follow one another without a gap.
                 caller.say("next");
                 let turn = caller.result().unwrap();
                 failed += number(&turn["errors"]);
                 if failed == 3 {
-                    // What the last turn counted can still be told.
+                    // The result of the last interval can still be read.
                     return caller.results;
                 }
             }
@@ -660,7 +665,7 @@ mod turns {
     fn a_load_that_ends_before_its_lines_waits_for_none() {
         let script: Script = Box::new(|_, _| Act::HangUp);
         let target = FakeTarget::scripted(small(), script);
-        // Lines that never come: held until the run is over.
+        // The lines never arrive: the pipe stays open until the run has ended.
         let (report, caller) = in_turns(&target, "--qd 1", |mut caller| {
             caller.say("- 1=0");
             caller

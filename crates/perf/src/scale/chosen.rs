@@ -1,4 +1,4 @@
-//! Which drives, how they are numbered, and where they hang.
+//! Selection of drives, their numbers and their PCIe locations.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -8,24 +8,24 @@ use super::ranges::Ranges;
 use crate::plan::{Misfit, misfit};
 use crate::target::DeviceSpec;
 
-/// What numbers drives.
+/// Numbering of drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Numbering {
-    /// The kernel's names (nvme0, nvme1, ...); drives that it does not have come after them, by address.
+    /// The kernel's names (nvme0, nvme1, ...); drives without one follow by address.
     System,
-    /// The names of slots, and where there are none the addresses of ports.
+    /// The names of slots, and without slots the addresses of ports.
     Slot,
     /// Root complexes, and within each the address.
     RootComplex,
 }
 
-/// A drive that is read.
+/// A drive to read.
 #[derive(Debug, Clone)]
 pub(super) struct Chosen {
-    /// What it is called.
+    /// Name of the drive.
     pub(super) name: String,
     pub(super) spec: DeviceSpec,
-    /// Where it hangs, if it is a drive.
+    /// Its PCI function, if it is a drive.
     pub(super) function: Option<PciFunction>,
 }
 
@@ -38,7 +38,7 @@ impl Numbering {
         }
     }
 
-    /// Drives in the order of their numbers.
+    /// Sorts drives by their numbers.
     pub(super) fn sort(self, functions: &mut [PciFunction]) {
         let controller = |function: &PciFunction| {
             let name = function.controller.as_ref().map(|known| known.name.clone());
@@ -54,7 +54,7 @@ impl Numbering {
     }
 }
 
-/// Numbers before what is none.
+/// Sort key: numbers before other text.
 fn number(text: Option<&str>) -> (bool, u64) {
     match text.and_then(|text| text.parse().ok()) {
         Some(number) => (false, number),
@@ -63,14 +63,14 @@ fn number(text: Option<&str>) -> (bool, u64) {
 }
 
 impl Chosen {
-    /// The root complex it hangs on; empty if that is not known.
+    /// Its root complex; empty if unknown.
     pub(super) fn root_complex(&self) -> String {
         let place = self.function.as_ref().map(|function| &function.place);
         place.map_or_else(String::new, |place| place.root_complex.to_string())
     }
 }
 
-/// The machine's drives of these numbers.
+/// Returns the machine's drives with these numbers.
 pub(super) fn of_machine(system: &System, ranges: &Ranges, by: Numbering) -> Result<Vec<Chosen>> {
     let mut functions = system.nvme_functions().context("looking for NVMe drives")?;
     misfit!(
@@ -85,7 +85,8 @@ pub(super) fn of_machine(system: &System, ranges: &Ranges, by: Numbering) -> Res
     chosen.map(|function| of_function(function.clone())).collect()
 }
 
-/// How a drive is read: by our own driver if it is bound for that, else as the kernel's block device.
+/// Selects the driver of a drive: VFIO if the drive is bound to it, otherwise the kernel's block
+/// device.
 fn of_function(function: PciFunction) -> Result<Chosen> {
     let address = function.address;
     if function.driver.as_deref() == Some(VFIO_DRIVER) {
@@ -106,7 +107,7 @@ fn of_function(function: PciFunction) -> Result<Chosen> {
     Ok(Chosen { name: spec.to_string(), spec, function: Some(function) })
 }
 
-/// What is named on the command line, and where it hangs as far as the system tells.
+/// Devices of the command line, with their PCIe locations if the system reports them.
 pub(super) fn of_specs(system: &System, specs: &[DeviceSpec]) -> Vec<Chosen> {
     let functions = system.nvme_functions().unwrap_or_default();
     let chosen = specs.iter().map(|spec| {
@@ -120,7 +121,7 @@ pub(super) fn of_specs(system: &System, specs: &[DeviceSpec]) -> Vec<Chosen> {
     chosen.collect()
 }
 
-/// The drive that has a block device, by the path of its node.
+/// The drive of a block device, found by the path of the device node.
 pub(crate) fn of_node<'f>(
     system: &System,
     functions: &'f [PciFunction],
@@ -133,7 +134,7 @@ pub(crate) fn of_node<'f>(
     })
 }
 
-/// Places of the drives in the order that goes round over root complexes; what is no drive of the machine comes last.
+/// Indices of the drives in round-robin order over root complexes; other devices come last.
 pub(super) fn round_robin(chosen: &[Chosen]) -> Vec<usize> {
     let functions: Vec<PciFunction> =
         chosen.iter().filter_map(|drive| drive.function.clone()).collect();

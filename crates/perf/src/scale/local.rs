@@ -1,4 +1,4 @@
-//! `--where local`: the drives of this machine, read for real.
+//! `--where local`: reads the drives of this machine.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::units::Mix;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// The whole of it; what was read so far is kept with each step.
+/// Runs the whole measurement; each step saves the results so far.
 pub(super) fn run(args: &Args, keeper: &mut Keeper) -> Result<Scaling> {
     misfit!(args.machine.is_some(), "--machine is for --where sim");
     let system = System::this();
@@ -37,7 +37,9 @@ pub(super) fn run(args: &Args, keeper: &mut Keeper) -> Result<Scaling> {
     measure(args, &chosen, &stop_on_signals()?, keeper)
 }
 
-/// Reads the drives, one more with each step. A drive that is lost ends it: the others would be measured without it.
+/// Reads the drives, one more in each step.
+///
+/// A lost drive ends the measurement, because later steps would run without it.
 pub(super) fn measure(
     args: &Args,
     chosen: &[Chosen],
@@ -80,7 +82,7 @@ pub(super) fn measure(
     Ok(scaling)
 }
 
-/// Reads the drives at these places.
+/// Reads the drives with these indices.
 fn read(
     args: &Args,
     new: &Chosen,
@@ -136,7 +138,7 @@ fn fill(step: &mut Step, measured: &Measured) {
     }
 }
 
-/// A line of progress, on a terminal only.
+/// Prints a line of progress, on a terminal only.
 fn tell(number: usize, count: usize, drives: usize) {
     if std::io::stderr().is_terminal() {
         complain!("[{number}/{count}] {drives} drives");

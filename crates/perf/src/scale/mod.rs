@@ -1,9 +1,9 @@
-//! `nvmeof-perf scale`: what more and more drives read together.
+//! `nvmeof-perf scale`: bandwidth over a growing number of drives.
 //!
 //! ```text
-//! --drives, --device --chosen--> drives and where they hang --orders--> 1, 2, ... N of them
+//! --drives, --device --chosen--> drives and their locations --orders--> 1, 2, ... N of them
 //!                                                                   |
-//!                  table, plot, page, what is full <--steps-- read, or model
+//!                 table, plot, page, saturated parts <--steps-- read, or model
 //! ```
 
 mod chosen;
@@ -46,16 +46,17 @@ Exit code: 0 success, 1 it failed, was interrupted, or results could not be writ
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Args {
-    /// Where: this machine, or the model of one with thirty drives.
+    /// Place of the measurement: this machine, or the model of one with thirty drives.
     #[arg(long = "where", value_name = "WHERE", default_value = "local")]
     place: Place,
-    /// The machine's NVMe drives, by their numbers from 0 (0-15,19-22), or all [default with --where sim: all].
+    /// The machine's NVMe drives, by their numbers from 0 (0-15,19-22), or all [default with
+    /// --where sim: all].
     #[arg(long, value_name = "RANGES", conflicts_with = "device")]
     drives: Option<Ranges>,
-    /// What numbers drives, and what `in order` goes by.
+    /// Numbering of the drives, which `in order` follows.
     #[arg(long, value_name = "BY", default_value = "system")]
     by: Numbering,
-    /// Device to read, in place of --drives: a file, a block device, a drive under our own driver
+    /// Device to read, in place of --drives: a file, a block device, a drive under the VFIO driver
     /// (pci:0000:61:00.0), null or ram:SIZE; may be given several times.
     #[arg(long, value_name = "PATH|pci:ADDRESS|null|ram:SIZE")]
     device: Vec<DeviceSpec>,
@@ -67,7 +68,8 @@ pub(crate) struct Args {
         default_value = "in-order,round-robin"
     )]
     order: Vec<Order>,
-    /// How the drives are read: from one queue in turn, as fio and stripes do, or from a queue each.
+    /// Way to read the drives: from one queue in turn, as fio and stripes do, or from a separate
+    /// queue each.
     #[arg(long, value_name = "HOW", default_value = "striped")]
     reading: Reading,
     /// Bytes of a read.
@@ -76,16 +78,17 @@ pub(crate) struct Args {
     /// Threads.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
-    /// Reads outstanding of each thread: over all drives, or with --reading independent of each drive.
+    /// Reads outstanding of each thread: over all drives, or with --reading independent of each
+    /// drive.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
     depth: u32,
-    /// How long to measure each step.
+    /// Time to measure each step.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = nonzero_time)]
     time: Duration,
-    /// End a step after this many reads, if the time is not up before.
+    /// End a step after this many reads, unless the time expires first.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ios: Option<u64>,
-    /// How long to run before measuring.
+    /// Time to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     ramp: Duration,
     /// CPUs to pin the threads to, in turn (0-3,8).
@@ -98,7 +101,7 @@ pub(crate) struct Args {
     files: Files,
 }
 
-/// Where it is measured.
+/// Place of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Place {
     /// On this machine.
@@ -107,21 +110,21 @@ pub(crate) enum Place {
     Sim,
 }
 
-/// In which order drives are added.
+/// Order in which drives are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Order {
-    /// As they are numbered, or given.
+    /// By number, or in the given order.
     InOrder,
     /// Round-robin over root complexes, and within each over its slots (adapters).
     RoundRobin,
 }
 
-/// How drives are read.
+/// Way to read the drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reading {
-    /// From one queue, in turn: all at the pace of the slowest.
+    /// From one queue, in turn: the slowest drive sets the pace.
     Striped,
-    /// From a queue each.
+    /// From a separate queue each.
     Independent,
 }
 
@@ -134,7 +137,7 @@ impl Order {
     }
 }
 
-/// The whole command.
+/// Runs the whole command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut keeper = args.files.open()?;
     let scaling = match args.place {
@@ -165,7 +168,7 @@ fn forms(scaling: &Scaling) -> Forms<'_, Scaling> {
     Forms { result: scaling, html: page(scaling).document(), svg }
 }
 
-/// Without runs yet.
+/// A result without runs.
 fn empty(args: &Args, place: Where, machine: Machine) -> Scaling {
     let seconds = if place == Where::Simulated { 0.0 } else { args.time.as_secs_f64() };
     let load = Load {
@@ -188,7 +191,7 @@ fn empty(args: &Args, place: Where, machine: Machine) -> Scaling {
     }
 }
 
-/// The orders that are asked for, each as places in `chosen`.
+/// The requested orders, each as indices in `chosen`.
 fn orders(args: &Args, chosen: &[Chosen]) -> Vec<(String, Vec<usize>)> {
     let mut orders: Vec<(String, Vec<usize>)> = Vec::new();
     for order in &args.order {
@@ -208,7 +211,7 @@ fn orders(args: &Args, chosen: &[Chosen]) -> Vec<(String, Vec<usize>)> {
     orders
 }
 
-/// With what there is to say of it.
+/// Adds the findings to a result.
 fn with_findings(mut scaling: Scaling) -> Scaling {
     scaling.findings = findings(&scaling);
     scaling

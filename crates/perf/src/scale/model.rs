@@ -1,4 +1,4 @@
-//! `--where sim`: the machine with thirty drives, as a model.
+//! `--where sim`: a model of the machine with thirty drives.
 
 use nvmeof_core::pci::{Address, Links, PciFunction, Place};
 use nvmeof_report::scale::{Run, Scaling, Step};
@@ -12,13 +12,13 @@ use super::{Args, Numbering, Ranges, Reading, empty, orders, with_findings};
 use crate::plan::{Misfit, misfit};
 use crate::target::DeviceSpec;
 
-/// The machine that others measured.
+/// The modeled machine.
 const MACHINE: &str = include_str!("../../../../configs/pcie/pcie-30.toml");
 const MACHINE_NAME: &str = "configs/pcie/pcie-30.toml";
 /// Class code of NVMe drives.
 const NVME: u32 = 0x01_08_02;
 
-/// The whole of it.
+/// Runs the whole command in the model.
 pub(super) fn run(args: &Args) -> Result<Scaling> {
     misfit!(
         !args.device.is_empty(),
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<Scaling> {
         });
         scaling.runs.push(Run { order, steps: steps.collect() });
     }
-    // What others measured is of these drives in this order, read in this way.
+    // The reference measurements cover these drives in this order, read in this way.
     if args.machine.is_none() && is_whole && args.reading == Reading::Striped {
         let rows = rows(MEASURED).map_err(anyhow::Error::msg)?;
         scaling.reference = rows.iter().map(|row| (row.drives, row.gib_per_s)).collect();
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<Scaling> {
     Ok(with_findings(scaling))
 }
 
-/// The machine and what it is called.
+/// The machine and its name.
 pub(super) fn machine(args: &Args) -> Result<(String, PcieMachine)> {
     match &args.machine {
         Some(path) => Ok((path.display().to_string(), PcieMachine::load(path)?)),
@@ -55,7 +55,7 @@ pub(super) fn machine(args: &Args) -> Result<(String, PcieMachine)> {
     }
 }
 
-/// The machine's drives in system order, as functions of a real one.
+/// The machine's drives in system order, as PCI functions.
 pub(super) fn functions(machine: &PcieMachine) -> Result<Vec<PciFunction>> {
     let function = |path: &String| -> Result<PciFunction> {
         let place = Place::from_path(path.as_ref()).with_context(|| {
@@ -80,7 +80,7 @@ pub(super) fn functions(machine: &PcieMachine) -> Result<Vec<PciFunction>> {
     machine.drives.iter().map(function).collect()
 }
 
-/// The drives that are asked for. In system order they are numbered as the file has them.
+/// The requested drives. In system order, their numbers are those of the file.
 fn chosen(args: &Args, functions: &[PciFunction]) -> Result<Vec<Chosen>> {
     let mut sorted = functions.to_vec();
     if args.by != Numbering::System {
@@ -120,7 +120,7 @@ fn step(machine: &PcieMachine, new: &Chosen, numbers: &[usize], reading: Reading
     }
 }
 
-/// What is shared, in words.
+/// Names the shared parts.
 fn what(of: &[String]) -> String {
     match of {
         [one] => format!("root complex {one}"),

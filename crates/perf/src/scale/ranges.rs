@@ -1,16 +1,16 @@
-//! Numbers of drives as people write them.
+//! Numbers of drives in text form.
 
 use std::str::FromStr;
 
-/// Most drives of a machine.
+/// Maximum drives of a machine.
 const MOST: usize = 4096;
 
 /// Numbers and ranges from 0 (`0-15,19-22`), each once, in the order written; or all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ranges {
-    /// All there are.
+    /// All drives.
     All,
-    /// These.
+    /// These drives.
     Of(Vec<usize>),
 }
 
@@ -47,10 +47,10 @@ impl FromStr for Ranges {
 }
 
 impl Ranges {
-    /// The numbers, of `count` drives.
+    /// The numbers, out of `count` drives.
     ///
     /// # Errors
-    /// One that there is not.
+    /// A number without a drive.
     pub(crate) fn numbers(&self, count: usize) -> Result<Vec<usize>, String> {
         match self {
             Self::All => Ok((0..count).collect()),

@@ -1,4 +1,4 @@
-//! The whole command on null devices and in the model, and which drives it takes.
+//! The whole command on null devices and in the model, and its selection of drives.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -44,7 +44,7 @@ fn the_model_is_held_against_what_was_measured_and_names_what_is_full() {
     for dip in [20, 23, 24] {
         assert!(has(&format!("in system order: with {dip} drives")), "{:?}", scaling.findings);
     }
-    // Going round, no root complex is full with eight drives, nor with sixteen.
+    // In round-robin order, no root complex is saturated with eight drives, nor with sixteen.
     assert!(round_robin.steps[..16].iter().all(|step| step.full.is_empty()));
     assert!(round_robin.steps[23].gib_per_s > system.steps[23].gib_per_s);
 }
@@ -59,7 +59,7 @@ fn other_figures() -> Vec<Check> {
     checks(&machine, &round_robin)
 }
 
-/// `nvmeof-perf scale --where sim --svg docs/scaling/pcie-30.svg` makes the picture.
+/// `nvmeof-perf scale --where sim --svg docs/scaling/pcie-30.svg` writes the picture.
 #[test]
 fn the_page_has_the_figures_and_the_picture_of_the_model() {
     let docs = |name: &str| {
@@ -92,7 +92,8 @@ fn the_other_figures_of_that_machine_are_near() {
     }
 }
 
-/// The model's drives are those of the machine that the tests have as files, but for the one behind the switch.
+/// The model's drives match those of the machine in the test files, except the one behind the
+/// switch.
 #[test]
 fn the_models_drives_hang_where_those_of_the_measured_machine_do() {
     let (_folder, system) = measured_machine();
@@ -118,7 +119,7 @@ fn drives_of_the_model_are_chosen_by_ranges_and_numbered_as_asked() {
         ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0", "0000:2a:00.0"]
     );
     assert!(scaling.reference.is_empty(), "what was measured is of other drives");
-    // Eight of one root complex: full, and named.
+    // Eight drives of one root complex: saturated, and named.
     let scaling = simulated("--drives 0-7 --by root-complex --order in-order").unwrap();
     assert!(scaling.findings[0].contains("root complex 0000:00 is full at 6 drives"));
     let read = scaling.runs[0].steps[7].gib_per_s;
@@ -187,7 +188,7 @@ fn devices_are_read_one_more_with_each_step() {
         assert!(step.gib_per_s > 0.0 && step.problem.is_none(), "{step:?}");
         let sum: f64 = step.shares.iter().sum();
         assert!((sum - step.gib_per_s).abs() < 1e-9);
-        // They take turns: none is left out.
+        // They take turns: every drive gets a share.
         assert!(step.shares.iter().all(|share| *share > 0.0), "{step:?}");
     }
     assert!(!scaling.partial);

@@ -1,4 +1,4 @@
-//! What a drive test needs of whatever it tests.
+//! Interface between a drive test and the drive under test.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ pub(crate) trait Bench {
     /// Runs one point.
     ///
     /// # Errors
-    /// It did not come to its end: what was measured counts for nothing.
+    /// The point was interrupted; its partial measurement does not count.
     fn measure(&mut self, point: &Point) -> Result<Reading, Trouble>;
 
-    /// Brings the drive to the state it was made in, if it can; says so if not.
+    /// Returns the drive to its factory state, if it can; the result states if it cannot.
     ///
     /// # Errors
-    /// It was to, and failed.
+    /// The purge failed.
     fn purge(&mut self) -> Result<Preparation, Trouble>;
 }
 
-/// What is measured at one time.
+/// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {
     pub(crate) workload: Workload,
     pub(crate) until: Until,
-    /// Another one for each point, so that no two visit the same addresses.
+    /// Differs for each point, so that no two visit the same addresses.
     pub(crate) seed: u64,
 }
 
-/// What ends a point.
+/// End of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Until {
     Time(Duration),
-    /// As many bytes are moved.
+    /// After this many bytes have been moved.
     Bytes(u64),
 }
 
-/// Why a drive test ends early.
+/// Reason for the early end of a drive test.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error("interrupted")]

@@ -1,4 +1,4 @@
-//! A device or a namespace under test: what [`Bench`] needs of an open [`Target`].
+//! A device or a namespace under test: implements [`Bench`] on an open [`Target`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,31 +19,34 @@ use crate::units::Mix;
 
 /// A point of this length has at least one I/O, unless the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What ends a point that is bounded by bytes alone.
+/// Time limit of a point that is bounded by bytes alone.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Parts of a doubling that response times are told apart by in the results.
+/// Subdivisions per doubling of the response time in the results.
 const PARTS: f64 = 8.0;
 
 /// A device that may be overwritten.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// With what may be overwritten, as checked.
+    /// Its arguments, with `--destroy-data` for the checked device.
     args: TargetArgs,
     needs: Needs,
     /// Closed while the drive is purged.
     target: Option<Target>,
     space: Space,
-    /// Bytes that are tested.
+    /// Bytes under test.
     size: u64,
     stop: Arc<AtomicBool>,
 }
 
 impl Device {
-    /// Opens the one device that the arguments name, if it may be overwritten: it is named by `--destroy-data`, or
-    /// empty. The first `size` bytes are tested, or all.
+    /// Opens the device of the arguments, if it may be overwritten: `--destroy-data` names it, or
+    /// it is empty.
+    ///
+    /// The test covers the first `size` bytes, or all.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit; else what went wrong, and where.
+    /// [`Misfit`](crate::plan::Misfit) if the arguments do not fit; otherwise the failure and its
+    /// place.
     pub(crate) fn open(
         args: &TargetArgs,
         (jobs, depth): (u16, u32),
@@ -64,19 +67,19 @@ impl Device {
                 return Err(error);
             }
         };
-        // What was looked at once is not looked at again after a purge.
+        // A device that was checked once is not checked again after a purge.
         let destroy_data = names(args);
         let args = TargetArgs { destroy_data, ..args.clone() };
         let size = size.map_or(space.size, |size| size.min(space.size));
         Ok(Self { args, needs, target: Some(target), space, size, stop: Arc::clone(stop) })
     }
 
-    /// What is tested.
+    /// The space under test.
     pub(crate) fn space(&self) -> &Space {
         &self.space
     }
 
-    /// Bytes that are tested.
+    /// Bytes under test.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -138,7 +141,7 @@ impl Bench for Device {
             if both.ios() > 0 {
                 break (measured, both);
             }
-            // A short point of a slow drive; figures of nothing are none.
+            // A short point of a slow drive: figures over no I/O are meaningless.
             if spec.time >= PATIENCE {
                 let what = format!("no I/O came to its end in {:?}", spec.time);
                 return Err(Trouble::Device(what));
@@ -163,7 +166,7 @@ impl Bench for Device {
             Ok(way) => way,
             Err(why) => return Ok(Preparation { how: why, ..Preparation::default() }),
         };
-        // A drive is not formatted under open queues.
+        // A drive must have no open queues during a format.
         if let Some(target) = self.target.take() {
             target.close();
         }
@@ -175,7 +178,7 @@ impl Bench for Device {
     }
 }
 
-/// What is named, as it is spelled there.
+/// The named targets, in the spelling of the command line.
 fn names(args: &TargetArgs) -> Vec<String> {
     let fabrics = args.connect.iter().map(ToString::to_string);
     fabrics.chain(args.device.iter().map(ToString::to_string)).collect()
@@ -192,8 +195,9 @@ fn only(target: &Target) -> Result<Space> {
     Ok(spaces[0].clone())
 }
 
-/// The space, unless nothing can be written to it, or data would be lost that nobody has given up. Opening has looked
-/// at devices of this machine already.
+/// Returns the space, unless it is read-only, or holds data that no `--destroy-data` names.
+///
+/// Opening has already checked devices of this machine.
 fn may_overwrite(target: &mut Target, space: Space, args: &TargetArgs) -> Result<Space> {
     misfit!(space.read_only, "{space} is read-only, and a drive test writes");
     let name = &space.connect;
@@ -227,7 +231,7 @@ fn times(tally: &Tally) -> Times {
     }
 }
 
-/// Response times in parts of doublings: the middle of each, in microseconds.
+/// Response times in subdivisions of doublings: the center of each, in microseconds.
 fn coarse(latency: &Latency) -> Vec<(f64, u64)> {
     let mut parts: Vec<(f64, u64)> = Vec::new();
     let mut last = f64::NEG_INFINITY;

@@ -1,4 +1,4 @@
-//! From the first step to the last: the procedure, a drive, a results file.
+//! Runs a procedure on a drive from the first step to the last, with a results file.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use super::bench::{Bench, Trouble};
 use super::procedure::{Next, Outcome, Procedure};
 use super::store::Store;
 
-/// Goes on until nothing is left to do. What is done is kept first and then told to `tell`.
+/// Continues until no step is left. Each outcome is stored first and then passed to `tell`.
 ///
 /// # Errors
-/// Why it ended before: what was done is in the procedure and in the file.
+/// Reason for the early end; the procedure and the file contain the completed steps.
 pub(crate) fn drive(
     procedure: &mut Procedure,
     bench: &mut dyn Bench,
@@ -36,7 +36,7 @@ pub(crate) fn drive(
         };
         store.keep(&outcome)?;
         if let Err(error) = procedure.take(outcome.clone()) {
-            // A drive answers what it was asked.
+            // The outcome of a drive fits the requested step.
             return Err(Trouble::Results(error.to_string()));
         }
         tell(procedure, &outcome);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::steady::judge;
 
-    /// Runs a plan on a drive, in a file of this name.
+    /// Runs a plan on a drive, with a results file of this name.
     fn run(name: &str, drive: &mut Drive) -> (Result<(), Trouble>, Study, std::path::PathBuf) {
         let folder = std::env::temp_dir().join(format!("steady-drive-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

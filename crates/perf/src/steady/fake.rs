@@ -5,17 +5,17 @@ use nvmeof_report::steady::{Preparation, Reading, Setup, Test, Times};
 use super::bench::{Bench, Point, Trouble, Until};
 use super::plan::{Plan, Wanted};
 
-/// Commands a second of 4 KiB random writes at their steady state.
+/// Commands a second of 4 KiB random writes in steady state.
 const RATE: f64 = 10_000.0;
 
-/// A drive whose rates follow a rule of how many bytes were written since it was purged.
+/// A drive whose rates depend on the bytes written since the last purge.
 #[derive(Debug)]
 pub(crate) struct Drive {
     /// Points of the dependent variable so far.
     seen: usize,
-    /// Rounds after which rates no longer fall; never if `None`.
+    /// Rounds after which rates no longer fall; `None`: never.
     settles: Option<usize>,
-    /// Points after which it is gone.
+    /// Points after which it disappears.
     dies_after: usize,
     /// Points run.
     pub(crate) points: usize,
@@ -25,23 +25,23 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    /// Rates fall for so many rounds of each test.
+    /// A drive whose rates fall for `rounds` rounds of each test.
     pub(crate) fn steady_after(rounds: usize) -> Self {
         let settles = Some(rounds);
         Self { seen: 0, settles, dies_after: usize::MAX, points: 0, purges: 0, written: 0 }
     }
 
-    /// Rates rise and fall for ever.
+    /// A drive whose rates rise and fall forever.
     pub(crate) fn never_steady() -> Self {
         Self { settles: None, ..Self::steady_after(0) }
     }
 
-    /// It is pulled out after so many points.
+    /// A drive that is pulled out after `points` points.
     pub(crate) fn dies_after(points: usize) -> Self {
         Self { dies_after: points, ..Self::steady_after(0) }
     }
 
-    /// What a round of this number does, as a share of the steady rate.
+    /// Rate of a round, relative to the steady rate.
     fn share(&self, round: usize) -> f64 {
         let round_f = f64::from(u32::try_from(round).unwrap_or(u32::MAX));
         match self.settles {
@@ -91,7 +91,7 @@ impl Bench for Drive {
     }
 }
 
-/// All four tests of a drive of 64 MiB.
+/// A plan of all four tests for a drive of 64 MiB.
 pub(crate) fn plan() -> Plan {
     let wanted = Wanted {
         tests: Test::ALL.to_vec(),

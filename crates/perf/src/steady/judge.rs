@@ -1,16 +1,18 @@
-//! Whether rounds are steady (SNIA PTS, "steady state": the last five rounds, their range and the slope of the line
-//! that fits them best).
+//! Detects the steady state of rounds.
+//!
+//! It follows SNIA PTS, "steady state": the last five rounds, their range and the slope of the line
+//! that fits them best.
 
 use nvmeof_report::steady::Window;
 
-/// Rounds that are judged together.
+/// Rounds of a window.
 pub(crate) const WINDOW: usize = 5;
-/// Largest less smallest, as a share of the mean, at most.
+/// Maximum range (largest minus smallest value), relative to the mean.
 const RANGE: f64 = 0.20;
-/// What the best-fit line rises or falls over the window, as a share of the mean, at most.
+/// Maximum change of the best-fit line over the window, relative to the mean.
 const SLOPE: f64 = 0.10;
 
-/// The last rounds of `values`; `None` before there are enough.
+/// Returns the last rounds of `values`; `None` if there are too few.
 pub(crate) fn window(values: &[f64]) -> Option<Window> {
     let first = values.len().checked_sub(WINDOW)?;
     let last = &values[first..];
@@ -18,7 +20,7 @@ pub(crate) fn window(values: &[f64]) -> Option<Window> {
     let mean = last.iter().sum::<f64>() / count;
     let most = last.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let least = last.iter().copied().fold(f64::INFINITY, f64::min);
-    // Least squares: rounds are one apart, so places are counted from the middle one.
+    // Least squares: rounds have distance 1, so positions are relative to the center.
     let middle = (count - 1.0) / 2.0;
     let places = (0..).map(|at| f64::from(at) - middle);
     let (mut along, mut squares) = (0.0, 0.0);
@@ -40,7 +42,7 @@ pub(crate) fn window(values: &[f64]) -> Option<Window> {
     })
 }
 
-/// Whether a window is a steady state. One in which nothing happened is none.
+/// Returns true if a window is in steady state. A window without I/Os is not.
 pub(crate) fn is_steady(window: &Window) -> bool {
     window.mean > 0.0 && window.range <= RANGE && window.slope <= SLOPE
 }
@@ -49,7 +51,7 @@ pub(crate) fn is_steady(window: &Window) -> bool {
 mod tests {
     use super::*;
 
-    /// Windows that were accepted elsewhere, with the range and the mean that were told.
+    /// Recorded windows, with the range and mean reported for them.
     const RECORDED: &str = include_str!("steady_windows.csv");
 
     #[test]
@@ -89,7 +91,7 @@ mod tests {
         // A range of 20 %, without a slope.
         assert!(steady([90.0, 110.0, 100.0, 110.0, 90.0]));
         assert!(!steady([89.0, 111.0, 100.0, 111.0, 89.0]));
-        // A slope of 10 %, and a range of as much.
+        // A slope of 10 %, and an equal range.
         assert!(steady([95.0, 97.5, 100.0, 102.5, 105.0]));
         assert!(!steady([94.0, 97.0, 100.0, 103.0, 106.0]));
         assert!(!steady([106.0, 103.0, 100.0, 97.0, 94.0]), "falling is a slope, too");

@@ -1,5 +1,6 @@
-//! `nvmeof-perf steady`: drive tests until a state is steady, after SNIA's Solid State Storage Performance Test
-//! Specification.
+//! `nvmeof-perf steady`: drive tests that run until the drive is in steady state.
+//!
+//! They follow SNIA's Solid State Storage Performance Test Specification (PTS).
 //!
 //! ```text
 //! Args --> Plan --> Procedure <--> drive <--> Bench (Device: purge)
@@ -7,16 +8,16 @@
 //!                                  Store (results, line by line) --> Study --> report (HTML, PDF)
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `plan` | the tests, their points and lengths; quick mode |
-//! | `procedure` | what comes next, given what came before; no clock, no I/O |
-//! | `judge` | whether five rounds are steady |
-//! | `drive` | from the first step to the last |
-//! | `bench` | what it needs of a drive; `device`: an open target; `fake`: drives of the tests |
-//! | `store` | the results file, and going on with it |
-//! | `purge` | how a drive is purged |
-//! | `setup` | what the report says of drive and host |
+//! | `procedure` | the next step, given the earlier ones; no clock, no I/O |
+//! | `judge` | steady state of five rounds |
+//! | `drive` | runs the procedure from the first step to the last |
+//! | `bench` | interface to a drive; `device`: an open target; `fake`: drives of the tests |
+//! | `store` | the results file, and resuming from it |
+//! | `purge` | purge of a drive |
+//! | `setup` | description of drive and host in the report |
 
 mod bench;
 mod device;
@@ -76,7 +77,7 @@ pub(crate) struct Args {
         default_value = "iops,throughput,latency,saturation"
     )]
     tests: Vec<Test>,
-    /// Threads, each with a queue of its own (latency: 1).
+    /// Threads, each with its own queue (latency: 1).
     #[arg(long, value_name = "N", default_value_t = plan::JOBS, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
     /// I/Os kept outstanding, per job (latency: 1).
@@ -85,30 +86,31 @@ pub(crate) struct Args {
     /// Length of a point [default: 60s, in quick mode 500ms].
     #[arg(long, value_name = "TIME", value_parser = point_time)]
     time: Option<Duration>,
-    /// Rounds in which a steady state is sought.
+    /// Maximum rounds until a steady state.
     #[arg(long, value_name = "N", default_value_t = plan::ROUNDS, value_parser = rounds)]
     rounds: usize,
-    /// Scale durations and preconditioning down, to see that it works: figures are no results. The report says so.
+    /// Scale durations and preconditioning down, to check that the test works: figures are no
+    /// results. The report says so.
     #[arg(long)]
     quick: bool,
-    /// Test only the first so many bytes of the device.
+    /// Test only the first SIZE bytes of the device.
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     size: Option<u64>,
     /// Seed of addresses and data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Begins the names of results (.jsonl) and reports (.html, .pdf) [default: steady].
+    /// Prefix of the names of results (.jsonl) and reports (.html, .pdf) [default: steady].
     #[arg(long, value_name = "NAME")]
     out: Option<PathBuf>,
-    /// Go on with the test whose results are in this file, as it was begun.
+    /// Resume the test whose results are in this file, with its original arguments.
     #[arg(
         long,
         value_name = "FILE.jsonl",
         conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "out"]
     )]
     resume: Option<PathBuf>,
-    /// Only write the reports of the results in this file, as far as it goes (--out: elsewhere than beside it). A run may
-    /// be under way.
+    /// Only write the reports of the results in this file, even if they are incomplete (--out:
+    /// elsewhere than next to it). A run may be in progress.
     #[arg(
         long,
         value_name = "FILE.jsonl",
@@ -118,7 +120,7 @@ pub(crate) struct Args {
     report: Option<PathBuf>,
 }
 
-/// The whole command.
+/// Runs the whole command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(results) = &args.report {
         return report(args, results);
@@ -147,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the reports of what there is.
+/// Writes the reports of the results so far.
 fn report(args: &Args, results: &Path) -> Result<ExitCode> {
     let stored = Store::read(results)?;
     let partial = match stored.procedure.next() {
@@ -161,14 +163,14 @@ fn report(args: &Args, results: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A test that is begun or gone on with.
+/// A test that was begun or resumed.
 struct Session {
     results: PathBuf,
     store: Store,
     procedure: Procedure,
     setup: Setup,
     resumed: usize,
-    /// None if there is nothing left to do.
+    /// `None` if no step is left.
     device: Option<Device>,
 }
 
@@ -244,7 +246,7 @@ impl Session {
     }
 }
 
-/// Says how far it is: a line a round.
+/// Prints the progress: one line per round.
 fn tell(procedure: &Procedure, outcome: &Outcome) {
     match outcome {
         Outcome::Purged(done) if done.done => {
@@ -262,7 +264,9 @@ fn tell(procedure: &Procedure, outcome: &Outcome) {
     }
 }
 
-/// Both forms of the report, whose names begin with `name`. One that cannot be written does not keep the other.
+/// Writes both formats of the report, under names with the prefix `name`.
+///
+/// A failure of one does not prevent the other.
 fn write_reports(results: &Path, name: &Path, study: &Study) -> Result<()> {
     let (html, pdf) = (steady::html(study), steady::pdf(study));
     let mut written = Ok(());
@@ -284,7 +288,7 @@ fn write_reports(results: &Path, name: &Path, study: &Study) -> Result<()> {
     written
 }
 
-/// A name with an ending; dots that are part of the name stay.
+/// Appends an extension to a name; dots that are part of the name stay.
 fn with_ending(name: &Path, ending: &str) -> PathBuf {
     let mut text = name.as_os_str().to_owned();
     text.push(".");
@@ -347,7 +351,7 @@ mod tests {
         assert!(with_ending(&out, "pdf").exists());
     }
 
-    /// A folder in the place of one report: the other is written.
+    /// A folder blocks the path of one report: the other is written.
     #[test]
     fn one_report_that_cannot_be_written_does_not_keep_the_other() {
         let folder = tempfile::tempdir().unwrap();

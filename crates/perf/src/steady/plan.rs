@@ -1,4 +1,4 @@
-//! What a drive test consists of: its tests, their points, their lengths (SNIA PTS, enterprise).
+//! Plan of a drive test: its tests, their points, their lengths (SNIA PTS, enterprise).
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::show_size;
 
-/// Threads that send commands, and how many each has outstanding.
+/// Threads that send commands, and the commands outstanding per thread.
 pub(crate) const JOBS: u16 = 4;
 pub(crate) const IODEPTH: u32 = 32;
 /// Length of a point.
 pub(crate) const POINT: Duration = Duration::from_secs(60);
-/// Rounds in which a steady state is sought.
+/// Maximum rounds until a steady state.
 pub(crate) const ROUNDS: usize = 25;
-/// How often the capacity is written before rounds begin, and by write saturation.
+/// Capacities written before the rounds begin, and by write saturation.
 const FILLS: f64 = 2.0;
 const SATURATION_FILLS: f64 = 4.0;
 const SATURATION: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +25,7 @@ pub(crate) const FILL_SIZE: u64 = 128 << 10;
 const QUICK_POINT: Duration = Duration::from_millis(500);
 const QUICK_FILLS: f64 = 0.25;
 const QUICK_SATURATION: Duration = Duration::from_secs(10);
-/// Samples of write saturation in quick mode, at least, if its time is what ends it.
+/// Minimum samples of write saturation in quick mode, if its time ends it.
 const QUICK_SAMPLES: u32 = 20;
 
 const IOPS_MIXES: [u8; 7] = [100, 95, 65, 50, 35, 5, 0];
@@ -35,26 +35,26 @@ const THROUGHPUT_MIXES: [u8; 2] = [100, 0];
 const THROUGHPUT_SIZES: [u64; 5] = [1 << 20, 64 << 10, 8 << 10, 4 << 10, 512];
 const LATENCY_MIXES: [u8; 3] = [100, 65, 0];
 const LATENCY_SIZES: [u64; 3] = [8 << 10, 4 << 10, 512];
-/// The sizes that have to be steady.
+/// The sizes that have to reach a steady state.
 const NEEDED: [u64; 2] = [4 << 10, 1 << 20];
 
-/// Smallest capacity that is tested: 16 commands of the largest size.
+/// Smallest capacity that can be tested: 16 commands of the largest size.
 pub(crate) const SMALLEST: u64 = 16 << 20;
 
-/// What is asked for.
+/// The requested options.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) tests: Vec<Test>,
     pub(crate) jobs: u16,
     pub(crate) iodepth: u32,
-    /// Length of a point; as the mode has it if not given.
+    /// Length of a point; `None`: the default of the mode.
     pub(crate) time: Option<Duration>,
     pub(crate) rounds: usize,
     pub(crate) quick: bool,
     pub(crate) seed: u64,
 }
 
-/// A drive test for one drive.
+/// Plan of a drive test for one drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
@@ -69,14 +69,14 @@ pub(crate) struct Plan {
     /// Bytes of the drive, and of a logical block.
     pub(crate) capacity: u64,
     pub(crate) block_size: u32,
-    /// Bytes of the largest command it takes.
+    /// Bytes of the largest command that it accepts.
     pub(crate) largest: u64,
-    /// How often the capacity is written before rounds begin.
+    /// Capacities written before the rounds begin.
     pub(crate) fills: f64,
     pub(crate) saturation: Saturation,
 }
 
-/// When write saturation is over, whatever is first, and the length of its samples in seconds.
+/// End of write saturation, by the first limit reached, and the length of its samples in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Saturation {
@@ -109,7 +109,8 @@ pub(crate) enum Unfit {
 }
 
 impl Plan {
-    /// For a drive of `capacity` bytes in blocks of `block_size`, that takes commands of at most `largest` bytes.
+    /// A plan for a drive of `capacity` bytes in blocks of `block_size`, with commands of at most
+    /// `largest` bytes.
     pub(crate) fn new(
         wanted: &Wanted,
         capacity: u64,
@@ -157,7 +158,7 @@ impl Plan {
         })
     }
 
-    /// What each round of a test measures, in order.
+    /// Workloads of each round of a test, in order.
     pub(crate) fn points(&self, test: Test) -> Vec<Workload> {
         let (random, mixes, sizes): (bool, &[u8], &[u64]) = match test {
             Test::Iops => (true, &IOPS_MIXES, &IOPS_SIZES),
@@ -174,7 +175,7 @@ impl Plan {
         let fits = |bs: &&u64| self.fits(**bs);
         let sizes = || sizes.iter().filter(fits);
         match test {
-            // Sequential accesses go through the sizes, each read and written.
+            // Sequential accesses visit the sizes in order, each read and written.
             Test::Throughput => {
                 sizes().flat_map(|bs| mixes.iter().map(move |mix| of(*mix, *bs))).collect()
             }
@@ -186,7 +187,7 @@ impl Plan {
         bs.is_multiple_of(u64::from(self.block_size)) && bs <= self.largest
     }
 
-    /// What fills the drive before rounds begin.
+    /// Workload and bytes that fill the drive before the rounds begin.
     pub(crate) fn fill(&self) -> (Workload, u64) {
         let (random, read_percent) = (false, 0);
         let (jobs, iodepth) = (1, self.iodepth);
@@ -194,12 +195,12 @@ impl Plan {
         (workload, multiple(self.capacity, self.fills).next_multiple_of(FILL_SIZE))
     }
 
-    /// Bytes after which write saturation is over.
+    /// Bytes after which write saturation ends.
     pub(crate) fn saturation_bytes(&self) -> u64 {
         multiple(self.capacity, self.saturation.fills)
     }
 
-    /// What is done otherwise than the specification says; quick mode says so by itself.
+    /// Deviations from the specification; quick mode has a separate note.
     pub(crate) fn departures(&self) -> Vec<String> {
         let mut all = Vec::new();
         if !self.quick && (self.seconds - POINT.as_secs_f64()).abs() > 1e-9 {

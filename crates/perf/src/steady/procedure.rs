@@ -1,5 +1,6 @@
-//! The procedure: what comes next, given what came before. No clock, no I/O: a test that is gone on with replays what
-//! it had.
+//! The procedure: determines the next step from the earlier ones.
+//!
+//! It has no clock and does no I/O: a resumed test replays its earlier outcomes.
 //!
 //! ```text
 //!            +------------------------------- next test -------------------------------+
@@ -12,7 +13,7 @@
 //!          Over <----------------------------- no test left --------------------------+
 //! ```
 //!
-//! Of write saturation a round is one sample, and what ends it is what was written or its time.
+//! A round of write saturation is one sample. Its end is the number of bytes written, or its time.
 
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ use super::bench::{Point, Until};
 use super::judge;
 use super::plan::Plan;
 
-/// A drive test under way.
+/// A drive test in progress.
 #[derive(Debug)]
 pub(crate) struct Procedure {
     plan: Plan,
-    /// The last one is under way, unless the stage is `Over`.
+    /// The last one is in progress, unless the stage is `Over`.
     runs: Vec<TestRun>,
     stage: Stage,
 }
@@ -40,7 +41,7 @@ enum Stage {
     Over,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Next {
     Purge(Test),
@@ -49,7 +50,7 @@ pub(crate) enum Next {
     Over,
 }
 
-/// What was done.
+/// Outcome of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Purged(Preparation),
@@ -57,7 +58,7 @@ pub(crate) enum Outcome {
     Measured(Reading),
 }
 
-/// An outcome of something that was not to be done.
+/// An outcome that does not fit the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has {found} where {wanted} was next")]
 pub(crate) struct OutOfTurn {
@@ -72,7 +73,7 @@ impl Procedure {
         this
     }
 
-    /// What is to be done; the same until [`Procedure::take`] is told what came of it.
+    /// The next step; the same until [`Procedure::take`] receives its outcome.
     pub(crate) fn next(&self) -> Next {
         match self.stage {
             Stage::Over => Next::Over,
@@ -93,10 +94,10 @@ impl Procedure {
         }
     }
 
-    /// Takes what came of [`Procedure::next`].
+    /// Takes the outcome of [`Procedure::next`].
     ///
     /// # Errors
-    /// Something else was next: nothing has changed.
+    /// Another step was next: nothing has changed.
     pub(crate) fn take(&mut self, outcome: Outcome) -> Result<(), OutOfTurn> {
         let wanted = match self.stage {
             Stage::Purge(_) => "a purge",
@@ -145,7 +146,7 @@ impl Procedure {
         Ok(())
     }
 
-    /// The test and the number of a round that has just ended, and what has to be steady in it.
+    /// Test and number of a round that has just ended, and its value that must become steady.
     pub(crate) fn ended_round(&self) -> Option<(Test, usize, f64)> {
         if matches!(self.stage, Stage::Fill(_) | Stage::Round(_, 1..)) {
             return None;
@@ -155,12 +156,12 @@ impl Procedure {
         Some((run.test, run.rounds.len(), value))
     }
 
-    /// Tests as far as they came.
+    /// The tests so far.
     pub(crate) fn study(&self, setup: Setup, partial: String, resumed: usize) -> Study {
         Study { setup, tests: self.runs.clone(), partial, resumed }
     }
 
-    /// A round of `test` is whole.
+    /// Judges a completed round of `test`.
     fn judge(&mut self, test: Test) {
         let Some(run) = self.runs.last_mut() else { return };
         let verdict = match test {
@@ -176,7 +177,7 @@ impl Procedure {
         }
     }
 
-    /// To the next test.
+    /// Moves to the next test.
     fn go_on(&mut self) {
         let next = self.plan.tests.get(self.runs.len()).copied();
         self.stage = next.map_or(Stage::Over, Stage::Purge);
@@ -210,7 +211,7 @@ fn saturated(plan: &Plan, run: &TestRun) -> Option<Verdict> {
     let readings = || run.rounds.iter().flat_map(|round| &round.readings);
     let written: u64 = readings().map(|reading| reading.bytes).sum();
     let seconds: f64 = readings().map(|reading| reading.seconds).sum();
-    // Samples are a little shorter than asked for.
+    // Samples are slightly shorter than requested.
     let half_a_sample = plan.saturation.sample / 2.0;
     let why = if written >= plan.saturation_bytes() {
         format!("{} x capacity written", plan.saturation.fills)

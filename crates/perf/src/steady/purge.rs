@@ -1,4 +1,4 @@
-//! How a drive is brought to the state it was made in.
+//! Purge: returns a drive to its factory state.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
@@ -19,24 +19,26 @@ use crate::args::{HostArgs, TargetArgs};
 use crate::host;
 use crate::target::DeviceSpec;
 
-/// The program that the kernel's drives are formatted with.
+/// The program that formats drives under the kernel driver.
 const NVME: &str = "nvme";
 
-/// How long a format over a fabric may take.
+/// Maximum duration of a format over a fabric.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// How, for one device.
+/// Purge method of one device.
 #[derive(Debug, Clone)]
 pub(crate) enum Way {
-    /// By its controller, over the fabric.
+    /// Through its controller, over the fabric.
     Fabric { endpoint: Endpoint, host: HostArgs, nsid: u32 },
-    /// By our own driver.
+    /// Through the VFIO driver.
     Driver { address: Address, nsid: Option<u32> },
-    /// The kernel has it, and nvme-cli asks the kernel.
+    /// Through the kernel, with nvme-cli.
     Kernel { path: String },
 }
 
-/// How what the arguments name is purged, which is namespace `nsid` if it is over a fabric; if not at all, why.
+/// Returns the purge method for the device of the arguments, or the reason why there is none.
+///
+/// Over a fabric, it purges namespace `nsid`.
 pub(crate) fn way(args: &TargetArgs, nsid: u32) -> Result<Way, String> {
     let device = match (&args.device[..], args.stripe) {
         ([], _) => {
@@ -63,7 +65,7 @@ fn kernel(path: &Path) -> Result<Way, String> {
         return Err("a file has no Format".into());
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    // A partition is formatted with all the others.
+    // A partition is formatted together with all others.
     let is_namespace =
         name.strip_prefix(NVME).is_some_and(|rest| rest.contains('n') && !rest.contains('p'));
     let (controller, _) = name.rsplit_once('n').unwrap_or_default();
@@ -84,10 +86,10 @@ fn kernel(path: &Path) -> Result<Way, String> {
 }
 
 impl Way {
-    /// Purges it. What the drive cannot do is no error.
+    /// Purges the device. A drive without the capability is no error.
     ///
     /// # Errors
-    /// The drive can, and has failed to.
+    /// The drive has the capability, and the purge failed.
     pub(crate) fn purge(&self) -> Result<Preparation, Trouble> {
         let began = Instant::now();
         let done = match self {
@@ -103,7 +105,7 @@ impl Way {
     }
 }
 
-/// What was done, or why nothing was; or what failed.
+/// The purge, or the reason for its absence; or a failure.
 type Purged = Result<Result<String, String>, Trouble>;
 
 fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
@@ -113,7 +115,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     let mut controller = nvmeof_initiator::Controller::connect(endpoint, &options)
         .map_err(|error| failed(error.to_string()))?;
     let formatted = controller.format(nsid, LONGEST).map_err(|error| failed(error.to_string()))?;
-    // The format is done, whatever becomes of the connection.
+    // The format is complete, even if the disconnect fails.
     let _ = controller.disconnect();
     Ok(match formatted {
         Formatted::Done => Ok("Format NVM with user data erase, over the fabric".into()),
@@ -122,7 +124,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     })
 }
 
-/// Why a format is not for us to give.
+/// Reason not to request a format.
 const ALL: &str = "would format other namespaces, too";
 
 fn by_driver(address: Address, nsid: Option<u32>) -> Purged {

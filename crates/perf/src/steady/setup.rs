@@ -1,4 +1,4 @@
-//! What is tested, where, how: the first table of the report.
+//! Drive, host and parameters of a test: the first table of the report.
 
 use std::fs;
 use std::time::SystemTime;
@@ -40,7 +40,7 @@ pub(crate) fn describe(plan: &Plan, space: &Space) -> Setup {
     }
 }
 
-/// The same drive as another time?
+/// Returns true if the drive is the one of an earlier test.
 pub(crate) fn is_same(setup: &Setup, plan: &Plan, space: &Space) -> bool {
     let other = describe(plan, space);
     (&setup.model, &setup.serial, &setup.device) == (&other.model, &other.serial, &other.device)

@@ -1,5 +1,7 @@
-//! The results file: JSON lines, each appended as soon as it is known and handed to the disk, so that what was measured
-//! outlives whatever ends us.
+//! The results file: JSON lines.
+//!
+//! Each line is appended and synced to the disk immediately, so results survive any end of the
+//! process.
 //!
 //! ```text
 //! head (plan, set-up)   purged   filled   measured measured ...   resumed   measured ...
@@ -17,9 +19,9 @@ use super::bench::Trouble;
 use super::plan::Plan;
 use super::procedure::{Outcome, Procedure};
 
-/// Changes when a line changes its meaning.
+/// Version of the file; changes when a line changes its meaning.
 const VERSION: u32 = 1;
-/// Larger files are no results of ours.
+/// Larger files are not results of this program.
 const MOST: u64 = 1 << 30;
 
 /// The first line.
@@ -36,31 +38,31 @@ enum Line {
     Purged(Preparation),
     Filled(Preparation),
     Measured(Reading),
-    /// Gone on with after an interruption.
+    /// Resumed after an interruption.
     Resumed(String),
 }
 
-/// A results file that is open for more.
+/// A results file open for appending.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     end: u64,
 }
 
-/// What a results file has.
+/// Contents of a results file.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) head: Head,
-    /// As far as it came.
+    /// The procedure after the stored steps.
     pub(crate) procedure: Procedure,
-    /// How often it was gone on with.
+    /// Number of times it was resumed.
     pub(crate) resumed: usize,
 }
 
 impl Store {
-    /// A new file, which must not exist.
+    /// Creates a new file, which must not exist.
     ///
     /// # Errors
     /// It exists, or cannot be written.
@@ -77,17 +79,17 @@ impl Store {
         store.lock()?;
         let head = Head { version: VERSION, plan: plan.clone(), setup: setup.clone() };
         if let Err(error) = store.append(&head) {
-            // Nothing is lost with a file that has nothing.
+            // An empty file contains nothing to lose.
             let _ = std::fs::remove_file(path);
             return Err(error.into());
         }
         Ok(store)
     }
 
-    /// Opens a file that an earlier run has left, and replays it.
+    /// Opens the file of an earlier run, and replays it.
     ///
     /// # Errors
-    /// It cannot be read, or is not what it should be.
+    /// It cannot be read, or is invalid.
     pub(crate) fn resume(path: &Path) -> Result<(Self, Stored)> {
         let file = OpenOptions::new()
             .read(true)
@@ -100,7 +102,7 @@ impl Store {
         Ok((store, stored))
     }
 
-    /// What a file has so far; a run may be writing to it.
+    /// Reads the contents of a file so far; a run may be writing to it.
     ///
     /// # Errors
     /// As [`Store::resume`].
@@ -109,14 +111,14 @@ impl Store {
         Ok(Self::replay(path, &file)?.0)
     }
 
-    /// What is in a file, and the bytes of its whole lines.
+    /// Returns the contents of a file, and the bytes of its complete lines.
     fn replay(path: &Path, file: &File) -> Result<(Stored, u64)> {
         let shown = path.display();
         let mut text = String::new();
         file.take(MOST)
             .read_to_string(&mut text)
             .with_context(|| format!("cannot read {shown}"))?;
-        // What has no end was cut off by an interruption.
+        // An interruption cut off a line without an end.
         let end = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..end].lines().enumerate();
         let Some((_, first)) = lines.next() else {
@@ -150,18 +152,18 @@ impl Store {
         Ok((Stored { head, procedure, resumed }, end))
     }
 
-    /// Says that it is gone on with.
+    /// Appends a line that the test was resumed.
     ///
     /// # Errors
-    /// The file does not take it.
+    /// The file cannot be written.
     pub(crate) fn note_resumed(&mut self, when: &str) -> Result<(), Trouble> {
         self.append(&Line::Resumed(when.to_owned()))
     }
 
-    /// Appends what was done.
+    /// Appends the outcome of a step.
     ///
     /// # Errors
-    /// The file does not take it: as many whole lines as before are in it.
+    /// The file cannot be written; it keeps the complete lines from before.
     pub(crate) fn keep(&mut self, outcome: &Outcome) -> Result<(), Trouble> {
         self.append(&match outcome.clone() {
             Outcome::Purged(done) => Line::Purged(done),
@@ -192,7 +194,7 @@ impl Store {
                 Ok(())
             }
             Err(error) => {
-                // Half a line helps nobody; whoever goes on drops it anyway.
+                // An incomplete line is useless; a resumed run drops it anyway.
                 let _ = self.file.set_len(self.end);
                 Err(self.full(&error))
             }
@@ -200,7 +202,7 @@ impl Store {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // What an interrupted run has left of a line goes first.
+        // The incomplete line of an interrupted run is removed first.
         if self.file.seek(SeekFrom::End(0))? != self.end {
             self.file.set_len(self.end)?;
         }

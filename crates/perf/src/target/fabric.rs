@@ -1,4 +1,4 @@
-//! A controller over a fabric, and queues of it that go from one load to the next.
+//! A controller over a fabric, and its queues, which successive loads share.
 
 use anyhow::Result;
 use nvmeof_initiator::{
@@ -10,24 +10,24 @@ use super::{Identity, Needs, Space};
 use crate::plan::misfit;
 use crate::units::NamespaceList;
 
-/// I/O queues asked of a controller; it grants what it has.
+/// I/O queues requested of a controller; it grants the number that it has.
 const ASK_QUEUES: u16 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Fabric {
     controller: Controller,
-    /// Queues that no job has; the deepest last.
+    /// Queues without a job; the deepest last.
     idle: Vec<IoQueue>,
     opened: usize,
     /// Depth of the queue opened last.
     depth: u16,
     needs: Needs,
-    /// Spaces that are loaded at most.
+    /// Maximum number of loaded spaces.
     spaces: usize,
     is_lost: bool,
 }
 
-/// With as many queues as there may be.
+/// Options for as many queues as possible.
 pub(super) fn options(options: Options) -> Options {
     let depth = u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX);
     Options { queues: ASK_QUEUES, depth, ..options }
@@ -41,7 +41,7 @@ impl Fabric {
         Ok(Self { controller, idle, opened: 0, depth: 0, needs, spaces: 1, is_lost: false })
     }
 
-    /// Its namespaces, or those of the list, for device number `device`.
+    /// Returns its namespaces, or those of the list, for device number `device`.
     pub(super) fn spaces(
         &mut self,
         device: usize,
@@ -93,7 +93,9 @@ impl Fabric {
         }
     }
 
-    /// For each of `jobs` threads as many queues as `wanted` I/Os outstanding need: those that are idle, and new ones.
+    /// Returns for each of `jobs` threads the queues that its outstanding I/Os require.
+    ///
+    /// It takes idle queues first, then opens new ones.
     pub(super) fn queues(&mut self, jobs: u16, wanted: usize) -> Result<Vec<Vec<IoQueue>>> {
         let mut all: Vec<Vec<IoQueue>> = (0..jobs).map(|_| Vec::new()).collect();
         for at in 0..all.len() {
@@ -114,14 +116,16 @@ impl Fabric {
         Ok(all)
     }
 
-    /// What a queue counts for. One of N entries holds N - 1 commands; where that is all that is missing, one I/O
-    /// waits here rather than a second queue being connected.
+    /// Number of I/Os that a queue counts for.
+    ///
+    /// A queue of N entries holds N - 1 commands. If one entry is all that is missing, one I/O
+    /// waits here, and no second queue is connected.
     fn holds(&self, queue: &IoQueue) -> usize {
         let depth = queue.depth();
         usize::from(depth) + usize::from(depth >= self.controller.queue_depth())
     }
 
-    /// One queue more for a job that still misses room for `left` I/Os.
+    /// Returns one more queue for a job that still lacks room for `left` I/Os.
     fn queue(&mut self, jobs: u16, wanted: usize, left: usize) -> Result<IoQueue> {
         if let Some(queue) = self.idle.pop() {
             return Ok(queue);
@@ -136,7 +140,7 @@ impl Fabric {
             self.controller.endpoint(),
             needed.max(self.opened + 1)
         );
-        // As deep as the deepest load to come needs: then the next one finds it ready.
+        // As deep as the deepest later load requires, so that this load can reuse the queue.
         let lanes = if self.needs.shared { 1 } else { self.spaces };
         let later = (self.needs.depth as usize * lanes).max(left);
         let depth = later.div_ceil(later.div_ceil(most + 1));
@@ -151,12 +155,13 @@ impl Fabric {
         self.idle.sort_by_key(IoQueue::depth);
     }
 
-    /// Queues connected, and the depth of the last.
+    /// Queues connected, and the depth of the last one.
     pub(super) fn opened(&self) -> (usize, u16) {
         (self.opened, self.depth)
     }
 
-    /// To be called often; an error once, when the connection is lost.
+    /// Keeps the connection alive; to be called often. Returns an error once after the connection
+    /// is lost.
     pub(super) fn keep_alive(&mut self) -> Result<(), Error> {
         if self.is_lost {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Devices of this machine: what `--device` says, and how that is opened.
+//! Devices of this machine: syntax of `--device`, and how they are opened.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -19,31 +19,31 @@ use super::{Identity, Needs};
 use crate::plan::{Misfit, misfit};
 use crate::units;
 
-/// The system's number for a device or file system that cannot be written to.
+/// Errno of a device or filesystem that cannot be written to.
 const EROFS: i32 = rustix::io::Errno::ROFS.raw_os_error();
-/// Blocks of a device that has none of its own.
+/// Block size of a device without a native one.
 const BLOCK_SIZE: u32 = 4096;
-/// Bytes of a `null` device that is not told its size.
+/// Default size of a `null` device in bytes.
 const NULL_SIZE: u64 = 1 << 40;
 
-/// What `--device` names.
+/// A device of `--device`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DeviceSpec {
-    /// A file or a block device of the kernel's, by io_uring.
+    /// A file or a block device of the kernel, through io_uring.
     File(PathBuf),
-    /// A drive under our own driver.
+    /// A drive under the VFIO driver.
     Pci {
-        /// Where it is.
+        /// PCI address.
         address: Address,
-        /// Its namespace; the first one if none is named.
+        /// Its namespace; `None`: the first one.
         nsid: Option<u32>,
     },
-    /// Reads zeroes, forgets writes.
+    /// Reads zeroes and discards writes.
     Null {
         /// Bytes.
         size: u64,
     },
-    /// Memory.
+    /// A RAM disk.
     Ram {
         /// Bytes.
         size: u64,
@@ -105,7 +105,7 @@ impl std::fmt::Display for DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Whether there is nothing on it that could be lost.
+    /// Returns true if it holds no data that could be lost.
     pub(super) fn is_scratch(&self) -> bool {
         matches!(self, Self::Null { .. } | Self::Ram { .. })
     }
@@ -125,7 +125,6 @@ impl<'a> Opener<'a> {
         Self { needs, maps, system: System::this() }
     }
 
-    /// Opens one device.
     pub(super) fn open(&mut self, spec: &DeviceSpec) -> Result<(Arc<dyn BlockDevice>, Identity)> {
         let name = spec.to_string();
         let identity = |kind| Identity { kind, ..Identity::default() };
@@ -155,7 +154,7 @@ impl<'a> Opener<'a> {
             ..FileConfig::new(name, path, 512)
         };
         let opened = FileDevice::open(&config).or_else(|error| match error.why {
-            // Its sectors, or the file system's, may be larger.
+            // Its sectors, or those of the filesystem, may be larger.
             OpenErrorWhy::Sector { .. } => {
                 FileDevice::open(&FileConfig { block_size: BLOCK_SIZE, ..config.clone() })
             }
@@ -180,7 +179,7 @@ impl<'a> Opener<'a> {
         Ok((Arc::new(device), identity))
     }
 
-    /// Why a file or block device does not open, and what to do.
+    /// Explains why a file or block device does not open, and the remedy.
     fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
         match (&error.why, block) {
             (OpenErrorWhy::Missing, _) => {
@@ -240,7 +239,7 @@ fn read_only(name: &str) -> String {
     format!("--device {name} is read-only; it can be loaded with reads")
 }
 
-/// Refuses a device that somebody uses.
+/// Rejects a device in use.
 fn refuse_used(name: &str, users: &[User]) -> Result<()> {
     let shown: Vec<String> = users.iter().map(ToString::to_string).collect();
     misfit!(
@@ -251,7 +250,7 @@ fn refuse_used(name: &str, users: &[User]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's name of the block device that a path leads to, if it is one.
+/// The kernel's name of the block device at a path, if it is one.
 fn block_name(path: &Path) -> Option<String> {
     let at = std::fs::canonicalize(path).ok()?;
     let is_block = std::fs::metadata(&at).ok()?.file_type().is_block_device();

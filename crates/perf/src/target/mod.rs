@@ -1,15 +1,16 @@
-//! What a load runs on: opened once, loaded as often as wanted.
+//! The target of loads: opened once, loaded any number of times.
 //!
 //! ```no_run
-//! let mut target = Target::open(&args, &needs)?;      // connects, or opens drives; says what does not go
-//! for space in target.spaces() { ... }                // what there is: names, sizes, models
-//! let first = target.run(&spec, &stop)?;              // one load point
-//! let second = target.run(&other_spec, &stop)?;       // on the same connections
+//! let mut target = Target::open(&args, &needs)?;    // connects, or opens drives; reports failures
+//! for space in target.spaces() { ... }              // spaces: names, sizes, models
+//! let first = target.run(&spec, &stop)?;            // one load point
+//! let second = target.run(&other_spec, &stop)?;     // on the same connections
 //! target.close();
 //! ```
 //!
-//! A target is devices with spaces on them. A *device* is what queues are opened to: a controller over a fabric, or a
-//! block device of this machine. A *space* is what I/Os go to: a namespace, or the whole of a local device.
+//! A target is devices with spaces on them. Queues are opened to a *device*: a controller over a
+//! fabric, or a block device of this machine. I/Os go to a *space*: a namespace, or the whole of a
+//! local device.
 
 mod fabric;
 mod local;
@@ -34,46 +35,47 @@ use crate::load::{self, JobSource, LoadSpec, Measured};
 use crate::peek;
 use crate::plan::misfit;
 
-/// What the loads to come ask at most; opening makes room for that.
+/// Maximum requirements of the later loads; opening reserves resources for them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
     /// Threads.
     pub(crate) jobs: u16,
     /// I/Os outstanding, per space and thread.
     pub(crate) depth: u32,
-    /// The spaces share them: `depth` is per thread.
+    /// The spaces share the I/Os: `depth` is per thread.
     pub(crate) shared: bool,
-    /// Whether anything is written: then devices have to be free, and to be named by `--destroy-data` unless they
-    /// are empty.
+    /// Some load writes.
+    ///
+    /// The devices then have to be unused, and empty unless `--destroy-data` names them.
     pub(crate) writes: bool,
 }
 
-/// Devices that are open, and their spaces.
+/// Open devices, and their spaces.
 #[derive(Debug)]
 pub(crate) struct Target {
     devices: Vec<Device>,
     spaces: Vec<Space>,
-    /// Memory of local devices' I/Os.
+    /// Memory for the I/Os of local devices.
     pool: Arc<SharedPool>,
-    /// Who we are to controllers, if there are any.
+    /// NQN of this host, if the target has controllers.
     hostnqn: Option<String>,
-    /// What the queues' times are by.
+    /// Clock of the queues.
     clock: Clock,
 }
 
-/// What queues are opened to.
+/// A device to which queues are opened.
 #[derive(Debug)]
 enum Device {
     Fabric(Box<Fabric>),
     Local(Arc<dyn BlockDevice>),
 }
 
-/// What I/Os go to.
+/// A destination of I/Os.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
     /// Index of its device.
     pub(crate) device: usize,
-    /// As it was asked for.
+    /// Name on the command line.
     pub(crate) connect: String,
     /// Subsystem, for a namespace over a fabric.
     pub(crate) subnqn: Option<String>,
@@ -81,21 +83,21 @@ pub(crate) struct Space {
     pub(crate) nsid: u32,
     /// Bytes of a logical block.
     pub(crate) block_size: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Bytes of metadata of a block.
+    /// Bytes of metadata per block.
     pub(crate) metadata: u16,
-    /// Most bytes of an I/O.
+    /// Maximum bytes of an I/O.
     pub(crate) max_transfer: Option<u64>,
-    /// Writes are refused.
+    /// The device rejects writes.
     pub(crate) read_only: bool,
     /// Blocks can be deallocated.
     pub(crate) deallocate: bool,
-    /// What it is.
+    /// Identity of the device.
     pub(crate) identity: Identity,
 }
 
-/// What a device says of itself; empty where it says nothing.
+/// Identity that a device reports; empty fields are unknown.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identity {
     /// `tcp`, `rdma`, `file`, `block`, `nvme`, `null`, `ram` or `stripe`.
@@ -115,17 +117,18 @@ impl std::fmt::Display for Space {
 }
 
 impl Target {
-    /// Connects to what `--connect` names and opens what `--device` names.
+    /// Connects to the targets of `--connect` and opens the devices of `--device`.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) where the arguments do not fit what is there; else what went wrong, and where.
+    /// [`Misfit`](crate::plan::Misfit) if the arguments do not fit the target; otherwise the
+    /// failure and its place.
     pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
         check_names(args)?;
         if needs.writes {
             refuse_data(args, needs)?;
         }
         let mut target = Self::empty()?;
-        // What is open is disconnected whatever fails after it.
+        // After a failure, every open controller is disconnected.
         if let Err(error) = target.open_all(args, needs) {
             target.close();
             return Err(error);
@@ -133,10 +136,10 @@ impl Target {
         Ok(target)
     }
 
-    /// Without devices; [`Target::push_local`] adds some.
+    /// A target without devices; [`Target::push_local`] adds some.
     ///
     /// # Errors
-    /// No memory for I/Os can be had.
+    /// There is no memory for I/Os.
     pub(crate) fn empty() -> Result<Self> {
         Ok(Self::on(pool()?))
     }
@@ -205,36 +208,36 @@ impl Target {
         self.devices.push(Device::Local(device));
     }
 
-    /// Memory of local devices' I/Os: what a drive under our own driver has to reach.
+    /// Memory for the I/Os of local devices, which a drive under the VFIO driver has to access.
     pub(crate) fn pool(&self) -> &Arc<SharedPool> {
         &self.pool
     }
 
-    /// What can be loaded, in the order of the arguments.
+    /// The spaces that can be loaded, in the order of the arguments.
     pub(crate) fn spaces(&self) -> &[Space] {
         &self.spaces
     }
 
-    /// Runs one load to its end, or until `stop` is set; may be called again and again.
+    /// Runs one load to its end, or until `stop` is set; can be called repeatedly.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) where the load does not fit the target, or a connection that is needed cannot be
-    /// had. What goes wrong during the load is in [`Measured`].
+    /// [`Misfit`](crate::plan::Misfit) if the load does not fit the target, or a connection that it
+    /// requires fails. [`Measured`] reports failures during the load.
     pub(crate) fn run(&mut self, spec: &LoadSpec, stop: &Arc<AtomicBool>) -> Result<Measured> {
         load::run(self, spec, stop)
     }
 
-    /// The host's name, if anything was connected to.
+    /// NQN of the host, if it connected to a target.
     pub(crate) fn hostnqn(&self) -> Option<&str> {
         self.hostnqn.as_deref()
     }
 
-    /// I/O queues connected and their depth, of each device that has a say in that.
+    /// I/O queues connected and their depth, per device.
     pub(crate) fn queues(&self) -> Vec<(usize, u16)> {
         self.devices.iter().map(Device::queues).collect()
     }
 
-    /// Shuts connections down; what fails there takes nothing from results.
+    /// Shuts connections down; failures do not affect results.
     pub(crate) fn close(self) {
         for device in self.devices {
             if let Device::Fabric(fabric) = device
@@ -246,15 +249,16 @@ impl Target {
     }
 }
 
-/// What loads need.
+/// Interface for loads.
 impl Target {
-    /// What the queues' times are by.
+    /// Clock of the queues.
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// For each of `jobs` threads, a way to every device that has `lanes` spaces under load; `depth` I/Os are
-    /// outstanding per thread on one of so many lanes.
+    /// Opens for each of `jobs` threads a route to every loaded device.
+    ///
+    /// `wanted` returns the I/Os outstanding per thread on a device; a device with 0 is skipped.
     pub(crate) fn sources(
         &mut self,
         jobs: u16,
@@ -285,7 +289,7 @@ impl Target {
         Ok(all)
     }
 
-    /// Keeps connections alive; what has become of those that are not any more.
+    /// Keeps connections alive; returns an error for each that was lost.
     pub(crate) fn keep_alive(&mut self) -> Vec<String> {
         let fabrics = self.devices.iter_mut().filter_map(|device| match device {
             Device::Fabric(fabric) => fabric.keep_alive().err(),
@@ -294,7 +298,7 @@ impl Target {
         fabrics.map(|error| format!("admin queue: {error}")).collect()
     }
 
-    /// Takes queues back that a job has done with.
+    /// Returns queues of a job for reuse.
     pub(crate) fn give_back(&mut self, queues: Vec<(usize, nvmeof_initiator::IoQueue)>) {
         for (index, queue) in queues {
             if let Some(Device::Fabric(fabric)) = self.devices.get_mut(index) {
@@ -313,7 +317,7 @@ impl Device {
     }
 }
 
-/// Refuses a `--destroy-data` that means nothing, which may be a mistyped one.
+/// Rejects a `--destroy-data` without a matching device, because it may be mistyped.
 fn check_names(args: &TargetArgs) -> Result<()> {
     let devices = args.device.iter().map(ToString::to_string);
     let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
@@ -328,7 +332,7 @@ fn check_names(args: &TargetArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses devices of this machine that are neither named by `--destroy-data` nor empty.
+/// Rejects local devices that contain data, unless `--destroy-data` names them.
 fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
     let looking = Needs { jobs: 1, writes: false, ..*needs };
     for spec in args.device.iter().filter(|spec| !spec.is_scratch()) {
@@ -351,7 +355,7 @@ fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
     Ok(())
 }
 
-/// Memory for local devices: bounded by half of the machine's, taken as it is used.
+/// Memory for local devices: up to 1/2 of the machine's, allocated on use.
 fn pool() -> Result<Arc<SharedPool>> {
     let info = rustix::system::sysinfo();
     let (total, unit) = (info.totalram, u64::from(info.mem_unit));
@@ -371,7 +375,7 @@ mod tests {
     use super::*;
     use crate::units::Mix;
 
-    /// Memory with faults on demand.
+    /// A RAM device with faults on demand.
     fn faulty() -> (Target, Arc<FaultControl>) {
         let base = Arc::new(RamDevice::new("ram", 16 << 20, 4096).unwrap());
         let (device, control) = FaultDevice::new(base, FaultPlan::default());
@@ -419,7 +423,7 @@ mod tests {
             "{:?}",
             measured.messages
         );
-        // Three units of 5 MiB, twice, but for the one that failed.
+        // Three units of 5 MiB, twice, minus the one that failed.
         assert_eq!(measured.read().ios(), 5);
     }
 

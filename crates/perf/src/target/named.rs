@@ -1,4 +1,4 @@
-//! Whether two names are of one target: a device or a subsystem may be written in several ways.
+//! Compares target names: a device or a subsystem has several spellings.
 
 use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -8,7 +8,7 @@ use nvmeof_initiator::Endpoint;
 
 use super::local::DeviceSpec;
 
-/// Whether both name the same device, or the same subsystem at the same address.
+/// Returns true if both name the same device, or the same subsystem at the same address.
 pub(crate) fn is_same_target(one: &str, other: &str) -> bool {
     if one == other {
         return true;
@@ -16,7 +16,7 @@ pub(crate) fn is_same_target(one: &str, other: &str) -> bool {
     match (one.parse(), other.parse()) {
         (Ok(DeviceSpec::File(one)), Ok(DeviceSpec::File(other))) => is_same_file(&one, &other),
         (Ok(one), Ok(other)) => one == other,
-        // A device's parser takes no URL.
+        // The parser of devices accepts no URL.
         (Err(_), Err(_)) => match (one.parse(), other.parse()) {
             (Ok(one), Ok(other)) => is_same_endpoint(&one, &other),
             _ => false,
@@ -25,7 +25,7 @@ pub(crate) fn is_same_target(one: &str, other: &str) -> bool {
     }
 }
 
-/// Whether both are one subsystem at one address, which may be written in several ways. No name is looked up.
+/// Returns true if both are one subsystem at one address, in any spelling. It resolves no name.
 fn is_same_endpoint(one: &Endpoint, other: &Endpoint) -> bool {
     let address = |endpoint: &Endpoint| endpoint.address.host.parse::<IpAddr>().ok();
     let is_same_host = one.address.host == other.address.host
@@ -34,7 +34,7 @@ fn is_same_endpoint(one: &Endpoint, other: &Endpoint) -> bool {
     is_same_host && rest(one) == rest(other) && one.subnqn == other.subnqn
 }
 
-/// Whether both lead to one file, or to one block device by whatever node.
+/// Returns true if both lead to one file, or to one block device through any node.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let (Ok(one), Ok(other)) = (std::fs::metadata(one), std::fs::metadata(other)) else {
         return one == other;

@@ -1,27 +1,29 @@
-//! How random I/Os spread over the places of a space.
+//! Distribution of random I/Os over the places of a space.
 //!
-//! * `zipf`: the place of rank k is visited in proportion to k^-θ. Drawn by rejection-inversion (W. Hörmann, G.
-//!   Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", ACM TOMACS 6, 1996):
-//!   no table, whatever the number of places.
-//! * `pareto`: the self-similar distribution of J. Gray and others ("Quickly generating billion-record synthetic
-//!   databases", SIGMOD 1994, section 4): a share h of the places has a share 1 - h of the visits, and so on within it.
-//! * `zoned`: a share of the visits goes to each of a row of zones, evenly inside of each.
+//! * `zipf`: the place of rank k is visited in proportion to k^-θ. Drawn by rejection-inversion (W.
+//!   Hörmann, G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
+//!   distributions", ACM TOMACS 6, 1996): it requires no table for any number of places.
+//! * `pareto`: the self-similar distribution of J. Gray and others ("Quickly generating
+//!   billion-record synthetic databases", SIGMOD 1994, section 4): a share h of the places has a
+//!   share 1 - h of the visits, recursively.
+//! * `zoned`: each of several adjacent zones has a share of the visits, uniform inside the zone.
 //!
-//! Zones lie in a row, as they are written; the popular places of the others are scattered over the space.
+//! Zones are adjacent, in the order written; the popular places of the others are scattered over
+//! the space.
 
 use super::scatter::Scatter;
 use crate::rng::Rng;
 use crate::units;
 
-/// A distribution, as it is asked for.
+/// A distribution as requested.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) enum Distribution {
-    /// Every place alike.
+    /// Uniform over all places.
     #[default]
     Uniform,
-    /// With this exponent θ, more than 0.
+    /// Zipf with this exponent θ, more than 0.
     Zipf(f64),
-    /// With this share h of the places that has a share 1 - h of the visits, between 0 and 1.
+    /// A share h of the places, between 0 and 1, has a share 1 - h of the visits.
     Pareto(f64),
     /// Zones, from the first place on.
     Zoned(Vec<Zone>),
@@ -35,7 +37,7 @@ pub(crate) struct Zone {
     pub(crate) extent: Extent,
 }
 
-/// How large a zone is.
+/// Size of a zone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Extent {
     /// Percent of the space.
@@ -44,12 +46,12 @@ pub(crate) enum Extent {
     Bytes(u64),
 }
 
-/// What is taken of the text of a distribution.
+/// Accepted forms of a distribution.
 const FORMS: &str = "random (or uniform), zipf:THETA (zipf:1.1), pareto:SHARE (pareto:0.2), hot:VISITS/SPACE in \
                      percent (hot:90/10), zoned:VISITS/SPACE:... in percent (zoned:60/10:30/20:8/30:2/40), or \
                      zoned_abs:VISITS/SIZE:... (zoned_abs:80/20g:20/80g)";
 
-/// Parses a distribution, in the words of `--random-distribution`.
+/// Parses a distribution in the syntax of `--random-distribution`.
 pub(crate) fn distribution(text: &str) -> Result<Distribution, String> {
     let wrong = |why: &str| format!("`{text}` is not a distribution: {why}; it is one of {FORMS}");
     let (name, value) = match text.split_once(':') {
@@ -113,7 +115,7 @@ fn zones(text: &str, is_absolute: bool) -> Result<Vec<Zone>, String> {
     text.split(':').map(zone).collect()
 }
 
-/// Whether all is dealt out, and nothing twice.
+/// Checks that the shares are complete and do not exceed the whole.
 fn check(zones: &[Zone]) -> Result<(), String> {
     let visits: f64 = zones.iter().map(|zone| zone.visits).sum();
     if (visits - 100.0).abs() > 1e-6 {
@@ -169,7 +171,7 @@ pub(crate) struct Span {
 }
 
 impl Chooser {
-    /// For a space of `places` of `bytes` each; `seed` says where the popular places are.
+    /// A chooser for `places` of `bytes` each; `seed` determines the popular places.
     pub(crate) fn new(distribution: &Distribution, places: u64, bytes: u64, seed: u64) -> Self {
         let scatter = Scatter::new(places, seed);
         match distribution {
@@ -182,7 +184,7 @@ impl Chooser {
         }
     }
 
-    /// The next place: its number, below the number of places.
+    /// Returns the number of the next place, below the number of places.
     #[inline]
     pub(crate) fn choose(&self, rng: &mut Rng) -> u64 {
         match self {
@@ -200,7 +202,7 @@ impl Chooser {
     }
 }
 
-/// The zones that have places, in places; what is left over belongs to none.
+/// The zones that have places, in places; remaining places belong to none.
 fn spans(zones: &[Zone], places: u64, bytes: u64) -> Vec<Span> {
     let (mut first, mut until, mut percent) = (0, 0.0, 0.0);
     let mut spans: Vec<Span> = Vec::new();
@@ -214,7 +216,7 @@ fn spans(zones: &[Zone], places: u64, bytes: u64) -> Vec<Span> {
         };
         until += zone.visits / 100.0;
         match spans.last_mut() {
-            // Too small for a place: its visits go to its neighbour.
+            // Too small for a place: its visits go to its neighbor.
             Some(last) if end == first => last.until = until,
             _ if end == first => {}
             _ => spans.push(Span { until, first, places: end - first }),
@@ -238,7 +240,7 @@ fn part(whole: u64, share: f64) -> u64 {
     ((whole as f64 * share) as u64).min(whole.saturating_sub(1))
 }
 
-/// Ranks from 0 on, that of rank k - 1 in proportion to k^-θ.
+/// Ranks from 0 on; rank k - 1 is drawn in proportion to k^-θ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Zipf {
     theta: f64,
@@ -246,7 +248,7 @@ pub(crate) struct Zipf {
     /// Integral of the hat from 1/2 (with the peak of rank 1) to the last rank's end.
     low: f64,
     high: f64,
-    /// Below this distance from its rank a draw is taken without further look.
+    /// A draw closer than this to its rank is accepted without a further check.
     squeeze: f64,
 }
 
@@ -287,7 +289,7 @@ impl Hat {
         (-self.0 * at.ln()).exp()
     }
 
-    /// From 1 on: (x^(1-θ) - 1) / (1-θ), or ln x where θ is 1.
+    /// Integral from 1 on: (x^(1-θ) - 1) / (1-θ), or ln x if θ is 1.
     fn integral(&self, at: f64) -> f64 {
         let log = at.ln();
         let power = (1.0 - self.0) * log;
@@ -295,7 +297,7 @@ impl Hat {
     }
 
     fn inverse(&self, area: f64) -> f64 {
-        // Rounding must not take it below where the curve begins.
+        // Rounding must not move it below the start of the curve.
         let scaled = (area * (1.0 - self.0)).max(-1.0);
         let log = if scaled.abs() < 1e-8 {
             area * (1.0 - scaled / 2.0)
@@ -312,7 +314,7 @@ mod tests {
 
     const SEED: u64 = 20;
 
-    /// Visits of each place after `draws`.
+    /// Visits of each place after `draws` draws.
     fn visits(text: &str, places: usize, draws: usize) -> Vec<u64> {
         let chosen = distribution(text).unwrap();
         let chooser = Chooser::new(&chosen, places as u64, 4096, 3);
@@ -324,7 +326,7 @@ mod tests {
         visits
     }
 
-    /// Pearson's statistic over its degrees of freedom: about 1 if `visits` are by `shares`.
+    /// Pearson's statistic over its degrees of freedom: about 1 if `visits` follow `shares`.
     fn chi_square(visits: &[u64], shares: &[f64]) -> f64 {
         let draws: u64 = visits.iter().sum();
         let total: f64 = shares.iter().sum();
@@ -343,13 +345,15 @@ mod tests {
             let mut seen = visits(&format!("zipf:{theta}"), places, 200_000);
             seen.sort_unstable_by(|a, b| b.cmp(a));
             let shares: Vec<_> = (1..=places).map(|k| (k as f64).powf(-theta)).collect();
-            // The tail of a steep one is too seldom visited for the statistic: those of less than five expected.
+            // The tail of a steep distribution has too few visits: places with less than five
+            // expected are skipped.
             let total: f64 = shares.iter().sum();
             let often = shares.iter().filter(|share| **share / total * 200_000.0 >= 5.0).count();
             let fit = chi_square(&seen[..often], &shares[..often]);
-            // 50 places sorted by their visits: sorting pulls it below 1 rather than above.
+            // 50 places sorted by their visits: sorting moves the statistic below 1 rather than
+            // above.
             assert!(fit < 1.8, "seed {SEED}, theta {theta}: {fit}");
-            // And it is no other exponent's.
+            // Another exponent does not fit.
             let other: Vec<_> = (1..=often).map(|k| (k as f64).powf(-theta - 0.1)).collect();
             assert!(chi_square(&seen[..often], &other) > 5.0, "seed {SEED}, theta {theta}");
         }
@@ -364,7 +368,8 @@ mod tests {
             let ranks: Vec<_> = (0..20_000).map(|_| zipf.rank(&mut rng)).collect();
             assert!(ranks.iter().all(|&rank| rank < count), "theta {theta}");
             if theta > 1.0 {
-                // The zeta function's value at 1.1 is 10.58: the first rank has a share of 9.4 % of endless many.
+                // The zeta function at 1.1 is 10.58: of infinitely many ranks, the first has a
+                // share of 9.4 %.
                 let first = ranks.iter().filter(|&&rank| rank == 0).count();
                 assert!(first > 1800, "seed {SEED}, theta {theta}: {first}");
             }
@@ -383,7 +388,7 @@ mod tests {
             };
             let (once, twice) = (part(share), part(share * share));
             assert!((once - (1.0 - share)).abs() < 0.02, "seed {SEED}: {share} has {once}");
-            // The same holds inside of the popular part.
+            // The same holds inside the popular part.
             let inside = (1.0 - share) * (1.0 - share);
             assert!((twice - inside).abs() < 0.02, "seed {SEED}: {share} twice has {twice}");
         }

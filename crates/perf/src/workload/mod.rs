@@ -1,9 +1,9 @@
-//! What a load asks, by arithmetic alone: which place, how many bytes, in which pattern. No I/O, no clock.
+//! Arithmetic of a load: place, size and pattern of its I/Os. No I/O, no clock.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `distribution` | how random I/Os spread over a space: evenly, or with hot places |
-//! | `scatter` | where the hot places are: all over the space |
+//! | `distribution` | distribution of random I/Os over a space: uniform, or with hot places |
+//! | `scatter` | positions of the hot places, scattered over the space |
 //! | `sizes` | block sizes and their shares |
 
 pub(crate) mod distribution;

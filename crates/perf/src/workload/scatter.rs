@@ -1,14 +1,15 @@
-//! A fixed shuffle of the numbers below a bound, computed one at a time: the popular places of a skewed load lie all over
-//! the space and not in one corner of it.
+//! A fixed permutation of the numbers below a bound, computed one number at a time.
 //!
-//! A Feistel network permutes the smallest range of 4^n numbers that holds them; what falls outside of the bound is
-//! permuted again until it is inside, which keeps it a permutation.
+//! It scatters the popular places of a skewed load over the space.
+//!
+//! A Feistel network permutes the smallest range of 4^n numbers that contains them. A result
+//! outside the bound is permuted again until it is inside, which keeps the mapping a permutation.
 
 use crate::rng::mix;
 
 const ROUNDS: u64 = 4;
 
-/// The shuffle.
+/// The permutation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scatter {
     count: u64,
@@ -17,13 +18,13 @@ pub(crate) struct Scatter {
 }
 
 impl Scatter {
-    /// Of the numbers below `count`, another one for each `seed`.
+    /// A permutation of the numbers below `count`, different for each `seed`.
     pub(crate) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), key: mix(seed) }
     }
 
-    /// Where `number`, which is below the count, goes.
+    /// Returns the image of `number`, which is below the count.
     #[inline]
     pub(crate) fn place(&self, number: u64) -> u64 {
         let mut at = number;

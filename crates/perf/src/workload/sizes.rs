@@ -1,10 +1,11 @@
-//! Block sizes and their shares, in fio's words: `4k`, `4k/70:64k/30`, or one for reads, writes and trims each with a
-//! comma between them.
+//! Block sizes and their shares, in fio's syntax.
+//!
+//! Examples are `4k` and `4k/70:64k/30`. Commas separate sizes of reads, writes and trims.
 
 use crate::rng::Rng;
 use crate::units;
 
-/// Most sizes of a direction.
+/// Maximum sizes of a direction.
 const MOST: usize = 64;
 
 /// Bytes of I/Os: one size, or several with their shares.
@@ -70,7 +71,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     if named > 100 || (unnamed == 0 && named != 100) {
         return Err(format!("the shares add up to {named} and not to 100"));
     }
-    // Those without a share have what is left, in equal parts; what does not divide goes to the first ones.
+    // Sizes without a share get the rest in equal parts; the remainder goes to the first ones.
     let (mut left, mut takers) = (100 - named, unnamed);
     let shares = shares.into_iter().map(|(bytes, percent)| {
         let percent = percent.unwrap_or_else(|| {
@@ -84,17 +85,17 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 }
 
 impl Sizes {
-    /// All I/Os of one size.
+    /// A single size for all I/Os.
     pub(crate) fn one(bytes: u32) -> Self {
         Self(vec![Share { bytes, percent: 100 }])
     }
 
-    /// The sizes there are.
+    /// The sizes, without shares.
     pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|share| share.bytes)
     }
 
-    /// The next I/O's size.
+    /// Draws the size of the next I/O.
     #[inline]
     pub(crate) fn choose(&self, rng: &mut Rng) -> u32 {
         if let [one] = self.0[..] {
@@ -120,7 +121,7 @@ impl std::fmt::Display for Sizes {
 }
 
 impl BlockSplit {
-    /// Every I/O of one size.
+    /// A single size for all directions.
     pub(crate) fn one(bytes: u32) -> Self {
         let one = Sizes::one(bytes);
         Self { read: one.clone(), write: one.clone(), trim: one }
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(split("4k/70:64k/30"), "4096/70:65536/30,4096/70:65536/30,4096/70:65536/30");
         assert_eq!(split("4k/50:8k/50,64k/100"), "4096/50:8192/50,65536/100,65536/100");
         assert_eq!(split("512,1k,2k"), "512/100,1024/100,2048/100");
-        // What has no share has an equal part of the rest.
+        // Sizes without a share get equal parts of the rest.
         assert_eq!(
             block_split("4k/50:8k/:16k/").unwrap().read.to_string(),
             "4096/50:8192/25:16384/25"
