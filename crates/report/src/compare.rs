@@ -1,28 +1,27 @@
-//! Two sets of results, point by point: how much the second differs from the first, and whether that is more than
-//! chance.
+//! Compares two sets of results point by point, and separates differences from chance.
 //!
-//! Points are the same if they are of one plan and nothing that varied differs; runs of a point are repetitions.
-//! The interval is Welch's for the difference of two means, with a confidence of 95 %; it takes at least two runs
-//! on each side.
+//! Points match if they belong to one plan and all varied values are equal; runs of a point are
+//! repetitions. The interval is Welch's for the difference of two means, with a confidence of 95 %;
+//! it requires at least two runs on each side.
 
 use std::collections::BTreeMap;
 
 use crate::point::{Point, Varied};
 use crate::table::{Column, Table};
 
-/// What is compared.
+/// A compared metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// Whether more is better.
+    /// Larger values are better.
     pub more_is_better: bool,
     of: fn(&Point) -> f64,
 }
 
-/// Every metric that is compared.
+/// All compared metrics.
 pub const METRICS: &[Metric] = &[
     Metric { name: "bandwidth", unit: "Gb/s", more_is_better: true, of: |point| point.total.gbps },
     Metric {
@@ -42,46 +41,46 @@ pub const METRICS: &[Metric] = &[
 /// One metric of one point on both sides.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// What the point is called.
+    /// Label of the point.
     pub label: String,
-    /// What is compared.
+    /// The compared metric.
     pub metric: Metric,
-    /// The first side's runs.
+    /// Runs of the first side.
     pub before: Runs,
-    /// The second side's.
+    /// Runs of the second side.
     pub after: Runs,
-    /// Half the width of the interval of the difference, if there are runs enough.
+    /// 1/2 of the width of the interval of the difference; `None` with too few runs.
     pub half_width: Option<f64>,
 }
 
-/// What several runs of a point gave.
+/// Summary of the runs of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Runs {
-    /// How many.
+    /// Number of runs.
     pub count: usize,
     /// Their mean.
     pub mean: f64,
-    /// Their variance; 0 for one.
+    /// Their variance; 0 for one run.
     variance: f64,
 }
 
-/// Whether something changed.
+/// Significance of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The second side is better, and not by chance.
+    /// The second side is better beyond chance.
     Better,
-    /// The second side is worse, and not by chance.
+    /// The second side is worse beyond chance.
     Worse,
-    /// The interval holds zero.
+    /// The interval contains zero.
     Same,
-    /// One run on a side tells nothing about chance.
+    /// With one run on a side, chance cannot be estimated.
     Unknown,
 }
 
-/// Both sides, point by point.
+/// Differences of both sides, point by point.
 #[derive(Debug, Clone, Default)]
 pub struct Comparison {
-    /// In the order of the first side.
+    /// Differences, in the order of the first side.
     pub differences: Vec<Difference>,
     /// Points that only one side has.
     pub only_before: Vec<String>,
@@ -116,7 +115,7 @@ pub fn compare(before: &[Point], after: &[Point]) -> Comparison {
 }
 
 impl Comparison {
-    /// One row a point and metric; `names` are what the sides are called.
+    /// One row per point and metric; `names` are the names of the sides.
     #[must_use]
     pub fn table(&self, names: [&str; 2]) -> Table {
         let mut table = Table::new(vec![
@@ -152,7 +151,7 @@ impl Comparison {
         table
     }
 
-    /// How often each verdict was found.
+    /// Number of differences with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.differences.iter().filter(|difference| difference.verdict() == verdict).count()
@@ -160,18 +159,18 @@ impl Comparison {
 }
 
 impl Difference {
-    /// The second side over the first.
+    /// The second side divided by the first.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.before.mean != 0.0).then(|| self.after.mean / self.before.mean)
     }
 
-    /// In percent of the first side.
+    /// The difference in percent of the first side.
     fn relative(&self) -> Option<f64> {
         self.ratio().map(|ratio| (ratio - 1.0) * 100.0)
     }
 
-    /// Whether it is more than chance.
+    /// Compares the difference with the interval of chance.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let difference = self.after.mean - self.before.mean;
@@ -185,7 +184,7 @@ impl Difference {
 }
 
 impl Verdict {
-    /// As tables have it.
+    /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -208,7 +207,7 @@ impl Runs {
     }
 }
 
-/// Welch: t times the standard error, with his degrees of freedom.
+/// Welch's interval: t times the standard error, with Welch's degrees of freedom.
 fn half_width(before: Runs, after: Runs) -> Option<f64> {
     if before.count < 2 || after.count < 2 {
         return None;
@@ -224,7 +223,9 @@ fn half_width(before: Runs, after: Runs) -> Option<f64> {
     Some(student(freedom) * sum.sqrt())
 }
 
-/// The 97.5 % quantile of Student's t; between the table's rows the one of fewer degrees, which is wider.
+/// The 97.5 % quantile of Student's t.
+///
+/// Between two rows of the table it takes the one with fewer degrees of freedom, which is wider.
 fn student(freedom: f64) -> f64 {
     const TABLE: &[(f64, f64)] = &[
         (1.0, 12.706),
@@ -265,7 +266,7 @@ fn grouped(points: &[Point]) -> Groups<'_> {
     groups
 }
 
-/// Each group once, in the order of the points.
+/// The groups, each once, in the order of the points.
 fn in_order<'a, 'p>(
     points: &[Point],
     groups: &'a Groups<'p>,
@@ -307,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_difference_beyond_chance_is_told_from_one_within() {
-        // Welch by hand: means 10 and 12, variances 1 and 1, three runs each: t(4) 2.776 * sqrt(2/3).
+        // Welch's interval: means 10 and 12, variances 1 and 1, three runs each: t(4) 2.776 *
+        // sqrt(2/3).
         let comparison = compare(&runs(32, &[9.0, 10.0, 11.0]), &runs(32, &[11.0, 12.0, 13.0]));
         let difference = bandwidth(&comparison, 0);
         assert!((difference.half_width.unwrap() - 2.776 * (2.0_f64 / 3.0).sqrt()).abs() < 1e-9);

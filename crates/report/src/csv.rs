@@ -1,4 +1,4 @@
-//! Results as CSV: one row a point and repetition, empty where a column does not apply.
+//! Results as CSV: one row per point and repetition, empty if a column does not apply.
 
 use std::fmt::Write as _;
 
@@ -52,7 +52,7 @@ pub fn row(point: &Point) -> String {
     .join(",")
 }
 
-/// As `--where` of a sweep has it.
+/// Value as in `--where` of a sweep.
 fn place(place: Where) -> &'static str {
     match place {
         Where::Simulated => "sim",
@@ -64,7 +64,7 @@ fn or_empty<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// At most `decimals` digits after the point, and no zeros at the end.
+/// Formats at most `decimals` digits after the point, without trailing zeros.
 fn number(value: Option<f64>, decimals: usize) -> String {
     let Some(value) = value.filter(|value| value.is_finite()) else { return String::new() };
     let text = format!("{value:.decimals$}");
@@ -75,7 +75,7 @@ fn number(value: Option<f64>, decimals: usize) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// As RFC 4180 section 2 writes a field with a separator in it.
+/// Quotes a field that contains a separator, as in RFC 4180 section 2.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

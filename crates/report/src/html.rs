@@ -1,12 +1,11 @@
-//! Pages that open from disk: everything they need is in them, and they follow the reader's light or
-//! dark scheme.
+//! Self-contained pages that open from disk and follow the reader's light or dark scheme.
 
 use std::fmt::Write as _;
 
 use crate::plot::{Picture, Plot, STYLE};
 use crate::table::Table;
 
-/// Looks of the page around the plots.
+/// Styles of the page around the plots.
 const PAGE_STYLE: &str = "\
 body{background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0 auto;\
 max-width:1280px;padding:24px}
@@ -33,7 +32,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page. `mark` stands beside its title: where the figures come from.
+    /// An empty page. `mark` follows the title and names the origin of the figures.
     #[must_use]
     pub fn new(title: &str, mark: &str) -> Self {
         let mut body = format!("<h1>{}", escape(title));
@@ -55,7 +54,7 @@ impl Page {
         let _ = writeln!(self.body, "<h3>{}</h3>", escape(text));
     }
 
-    /// A paragraph that nobody should miss.
+    /// A highlighted paragraph.
     pub fn warning(&mut self, text: &str) {
         let _ = writeln!(self.body, "<p class=\"warning\">{}</p>", escape(text));
     }
@@ -70,7 +69,7 @@ impl Page {
         let _ = writeln!(self.body, "<div class=\"scroll\">\n{}</div>", table.html());
     }
 
-    /// A table that is shown when its title is clicked.
+    /// A table that opens on a click on its title.
     pub fn folded_table(&mut self, title: &str, table: &Table) {
         let _ = writeln!(
             self.body,
@@ -80,7 +79,7 @@ impl Page {
         );
     }
 
-    /// Plots side by side.
+    /// Plots next to each other.
     pub fn plots(&mut self, plots: &[Plot]) {
         self.body.push_str("<div class=\"plots\">\n");
         for plot in plots {
@@ -89,7 +88,7 @@ impl Page {
         self.body.push_str("</div>\n");
     }
 
-    /// Pictures of any kind, side by side.
+    /// Pictures of any kind, next to each other.
     pub fn pictures(&mut self, pictures: &[Picture]) {
         self.body.push_str("<div class=\"plots\">\n");
         for picture in pictures {
@@ -98,9 +97,9 @@ impl Page {
         self.body.push_str("</div>\n");
     }
 
-    /// Data for programs: JSON in an element that shows nothing.
+    /// Data for programs: JSON in an invisible element.
     pub fn data(&mut self, id: &str, json: &str) {
-        // Inside a string of JSON, the only place where it may stand, `\u003c` is the same.
+        // `<` occurs only inside a JSON string, where `\u003c` means the same.
         let json = json.replace('<', "\\u003c");
         let _ = writeln!(
             self.body,
@@ -124,7 +123,7 @@ impl Page {
     }
 }
 
-/// Text as it may stand in an element or a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

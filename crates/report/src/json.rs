@@ -1,4 +1,4 @@
-//! Results as JSON lines: one object a point, each with the version of its form.
+//! Results as JSON lines: one object per point, each with the version of its format.
 
 use std::io::{self, BufRead, Write};
 
@@ -8,33 +8,35 @@ use thiserror::Error;
 
 use crate::{Point, Where};
 
-/// The version this crate writes. A field more is the same version; a field gone, renamed or of
-/// another meaning is the next one.
+/// The version that this crate writes.
+///
+/// A new field keeps the version; a removed or renamed field, or one with another meaning,
+/// increments it.
 pub const VERSION: u32 = 1;
 
-/// Why a file of results cannot be read.
+/// Reason why a file of results cannot be read.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The file itself.
+    /// The file cannot be read.
     #[error("line {line}: {source}")]
     Io {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// Not JSON, or not a result.
     #[error("line {line} is not a result: {source}")]
     Form {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why.
+        /// Cause.
         source: serde_json::Error,
     },
     /// Written by another version of this tool.
     #[error("line {line} has version {found}; this tool reads version {VERSION}")]
     Version {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
         /// Its version, or "no".
         found: String,
@@ -52,7 +54,7 @@ struct Line<P> {
 /// One line, with its newline.
 ///
 /// # Errors
-/// None that a point can cause; serde's type says there may be one.
+/// No point causes one; the type of serde allows for it.
 pub fn line(point: &Point) -> serde_json::Result<String> {
     let simulated = point.place == Where::Simulated;
     let mut text = serde_json::to_string(&Line { version: VERSION, simulated, point })?;
@@ -60,18 +62,20 @@ pub fn line(point: &Point) -> serde_json::Result<String> {
     Ok(text)
 }
 
-/// Writes one line and hands it to the system, so that what was measured outlives us.
+/// Writes one line and flushes it to the kernel, so that it survives the end of the process.
 ///
 /// # Errors
-/// What the writer says, as of a full disk.
+/// The error of the writer, for example a full disk.
 pub fn write(to: &mut impl Write, point: &Point) -> io::Result<()> {
     to.write_all(line(point)?.as_bytes())?;
     to.flush()
 }
 
-/// Reads all results. A last line without its newline was cut off by an interruption: it is left
-/// out, and the second value is where it starts (in bytes), so that the caller can cut it off before
-/// it appends.
+/// Reads all results.
+///
+/// An interruption can cut off the last line, so that its newline is missing. That line is dropped,
+/// and the second value is its start (in bytes), so that the caller can truncate the file before it
+/// appends.
 ///
 /// # Errors
 /// See [`Error`].
@@ -96,7 +100,7 @@ pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), Error> {
 fn parse(text: &[u8], line: usize) -> Result<Point, Error> {
     let form = |source| Error::Form { line, source };
     let value: Value = serde_json::from_slice(text).map_err(form)?;
-    // First of all, because another version may be of another form.
+    // Checked first, because the format depends on the version.
     let found = value.get("version");
     if found.and_then(Value::as_u64) != Some(VERSION.into()) {
         let found = found.map_or_else(|| "no".to_owned(), Value::to_string);

@@ -1,16 +1,16 @@
-//! One place for tables, plots, HTML, CSV and JSON results.
+//! Tables, plots, HTML, CSV and JSON of results, for all programs.
 //!
 //! ```text
 //! Point (one run) --json--> JSON lines, one a point, versioned
 //!                 --csv---> one row a point
 //!                 --compare-> differences of two sets, with intervals
-//!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page that opens from disk
-//! engines::Engines, scale::Scaling --> JSON, Table, Plot, Page: what `nvmeof-perf` measures of drives
-//! steady::Study (a drive test) --steady-> any Sheet: a page that opens from disk (Page), paper (Pdf)
+//!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page for a browser
+//! engines::Engines, scale::Scaling --> JSON, Table, Plot, Page: drive figures of `nvmeof-perf`
+//! steady::Study (a drive test) --steady-> any Sheet: a page for a browser (Page), paper (Pdf)
 //! ```
 //!
-//! Whoever measures fills [`Point`]s; everything else follows from them. Figures that come from the
-//! simulator carry the word "simulated" in every form.
+//! Measuring programs fill [`Point`]s; all outputs follow from them. Simulated figures carry the
+//! word "simulated" in every format.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One result: what was run, and everything measured in it.
+//! One result: the configuration of a run, and its measurements.
 
 use std::fmt;
 
@@ -11,84 +11,86 @@ pub struct Point {
     pub plan: String,
     /// The test it belongs to.
     pub test: String,
-    /// What the plan varied, in its order, with the value taken here.
+    /// The varied keys, in the order of the plan, with the values of this point.
     pub varied: Vec<Varied>,
-    /// From 1.
+    /// Number of the repetition, from 1.
     pub repetition: u32,
-    /// Where it ran.
+    /// Place of the run.
     #[serde(rename = "where")]
     pub place: Where,
-    /// The machine: a platform's name, or a host's.
+    /// The machine: the name of a platform or of a host.
     pub platform: String,
     /// The pacing policy's name.
     pub policy: String,
-    /// What ran on which machines, and what stood for what, if that is more than the platform's name.
+    /// Roles of the machines and substitutes, if the platform's name is not enough.
     #[serde(default)]
     pub machines: Option<String>,
-    /// Changes with anything that the figures depend on; two runs with the same one are the same run.
+    /// Fingerprint of everything that the figures depend on; runs with equal fingerprints are the
+    /// same run.
     pub fingerprint: String,
-    /// Everything random follows from it.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Time measured, in seconds.
     pub measured_s: f64,
-    /// The load and the target, as the columns of the CSV name them.
+    /// The load and the target, in terms of the CSV columns.
     pub setting: Setting,
     /// All hosts together.
     pub total: Figures,
-    /// By host, by job and by block size.
+    /// Figures by host; [`Point::jobs`] has those by job, [`Point::sizes`] by block size.
     pub hosts: Vec<Part>,
     /// See [`Point::hosts`].
     pub jobs: Vec<Part>,
     /// See [`Point::hosts`].
     pub sizes: Vec<Part>,
-    /// One a host, job and device.
+    /// One per host, job and device.
     pub flows: Vec<Flow>,
-    /// Jain's index over the flows' bandwidth, each over its weight: 1 is fair.
+    /// Jain's index over the bandwidths of the flows, each divided by its weight: 1 is fair.
     pub fairness: Option<f64>,
     /// Bits on the link in Gb/s.
     pub wire_gbps: Option<f64>,
     /// Standard deviation of the bandwidth in Gb/s over 100 ms samples and hosts.
     pub stddev_gbps: Option<f64>,
-    /// Share of the NIC's reads that hit the last-level cache, in percent; where [`Point::hit_from`] says so, of
-    /// what the machine could count instead.
+    /// Share of the NIC's reads that hit the last-level cache, in percent.
+    ///
+    /// If [`Point::hit_from`] names another counter, the share is of its events.
     pub hit_pct: Option<f64>,
-    /// What counted the hits, or why nothing did; none where they are simulated.
+    /// Source of the hit counts, or the reason for their absence; `None` if they are simulated.
     #[serde(default)]
     pub hit_from: Option<String>,
-    /// Commands that hold a buffer: mean.
+    /// Mean number of commands that hold a buffer.
     pub buffers_mean: Option<f64>,
-    /// Commands that hold a buffer: largest.
+    /// Maximum number of commands that hold a buffer.
     pub buffers_max: Option<u64>,
-    /// Data in flight at the target in MiB, mean.
+    /// Mean data in flight at the target, in MiB.
     pub in_flight_mib: Option<f64>,
     /// The pacer's budget in bytes, mean over the samples.
     pub budget_bytes: Option<f64>,
     /// The pacer's period per I/O in us, mean over the samples.
     pub period_us: Option<f64>,
-    /// Queues that had commands and never got to run one, if that is known.
+    /// Queues that had commands and never ran one, if known.
     #[serde(default)]
     pub starved_queues: Option<u32>,
-    /// CPUs the target used, mean.
+    /// Mean CPUs used by the target.
     #[serde(default)]
     pub target_cpus: Option<f64>,
-    /// CPUs the load generators used, mean, all hosts together.
+    /// Mean CPUs used by the load generators, over all hosts.
     #[serde(default)]
     pub host_cpus: Option<f64>,
-    /// What went wrong on the target's network.
+    /// Errors on the target's network.
     #[serde(default)]
     pub network: Option<Network>,
-    /// Time series, a sample every 100 ms unless the plan asks for finer ones.
+    /// Time series, with a sample every 100 ms unless the plan requests finer ones.
     pub series: Vec<Sample>,
-    /// What went wrong in the run; its figures are not to be trusted then.
+    /// Problems in the run, which make its figures unreliable.
     pub problems: Vec<String>,
 }
 
-/// What the target's side of the network counted.
+/// Counters on the target's side of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Network {
-    /// Packets dropped, both ways.
+    /// Packets dropped, in both directions.
     pub dropped: u64,
-    /// TCP segments sent again by the target's machine.
+    /// TCP segments retransmitted by the target's machine.
     pub retransmitted: u64,
     /// RDMA requests that found no receive, if the device counts them.
     pub rnr: Option<u64>,
@@ -97,14 +99,14 @@ pub struct Network {
 /// One varied key and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Varied {
-    /// Dotted, as the plan writes it.
+    /// Dotted key, as in the plan.
     pub key: String,
-    /// As the plan writes it.
+    /// Value, as in the plan.
     pub value: String,
 }
 
 impl Varied {
-    /// The value, with its key where it does not speak for itself.
+    /// The value, with its key if the value alone is ambiguous.
     #[must_use]
     pub fn label(&self) -> String {
         match self.value.parse::<f64>() {
@@ -114,7 +116,7 @@ impl Varied {
     }
 }
 
-/// Where a point ran.
+/// Place of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Where {
@@ -122,12 +124,12 @@ pub enum Where {
     Simulated,
     /// On one machine.
     Local,
-    /// On several.
+    /// On several machines.
     Remote,
 }
 
 impl Where {
-    /// As every output writes it.
+    /// Name in every output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -144,7 +146,7 @@ impl fmt::Display for Where {
     }
 }
 
-/// What was run, in the terms of the CSV's columns. `None`: not set, or not applicable.
+/// The configuration of a run, in terms of the CSV columns. `None`: not set, or not applicable.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Setting {
     /// Number and kind of the devices: `nvme16`, `null1`, `split3+delay`.
@@ -153,23 +155,23 @@ pub struct Setting {
     pub initiator: String,
     /// Hosts.
     pub hosts: u32,
-    /// Jobs a host runs at once.
+    /// Jobs that a host runs concurrently.
     pub jobs: u32,
     /// Target cores.
     pub cores: Option<u32>,
     /// Period per I/O of a rate, in ns, for the whole target.
     pub period_ns: Option<u64>,
-    /// Buffers each core keeps for itself.
+    /// Buffers that each core caches.
     pub buf_cache: Option<u32>,
-    /// Depth of the third job, where it differs from the first's.
+    /// Depth of the third job, if it differs from that of the first.
     pub job3_qd: Option<u32>,
     /// Buffers of a static pool.
     pub num_buffers: Option<u64>,
     /// Devices with an added delay.
     pub num_delay: Option<u32>,
-    /// Depth of the first job, per host (and per job, where there are several).
+    /// Depth of the first job, per host (and per job, if there are several).
     pub qd: u32,
-    /// Commands all hosts together try to keep outstanding.
+    /// Total commands that all hosts try to keep outstanding.
     pub offered: u64,
 }
 
@@ -180,9 +182,9 @@ pub struct Figures {
     pub kiops: f64,
     /// Goodput in Gb/s.
     pub gbps: f64,
-    /// Seen by the host, in us.
+    /// Latency seen by the host, in us.
     pub latency_us: Latency,
-    /// From arrival at the target until the data has left it, in us, if that is known.
+    /// Time from arrival at the target until the data has left it, in us, if known.
     #[serde(default)]
     pub at_target_us: Option<Latency>,
 }
@@ -205,13 +207,13 @@ pub struct Latency {
 /// One host, job or block size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which one.
+    /// Name of the part.
     pub name: String,
     /// Its figures.
     pub figures: Figures,
 }
 
-/// One flow: what one job of one host does on one device.
+/// One flow: one job of one host on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Host, from 0.
@@ -239,19 +241,19 @@ pub struct Sample {
     pub gbps: f64,
     /// Cache hits in percent.
     pub hit_pct: Option<f64>,
-    /// Commands that hold a buffer, at its end.
+    /// Commands that hold a buffer at the end of the sample.
     pub buffers: Option<u64>,
-    /// Commands that wait for admission, at its end.
+    /// Commands that wait for admission at the end of the sample.
     pub waiting: Option<u64>,
-    /// The pacer's budget in bytes, at its end.
+    /// The pacer's budget in bytes at the end of the sample.
     pub budget_bytes: Option<u64>,
-    /// The pacer's period per I/O in us, at its end.
+    /// The pacer's period per I/O in us at the end of the sample.
     pub period_us: Option<f64>,
 }
 
 impl Point {
-    /// What tells this point from the others of its plan: the varied values, and the repetition if
-    /// it is not the first.
+    /// The label of this point within its plan: the varied values, and the repetition if it is not
+    /// the first.
     #[must_use]
     pub fn label(&self) -> String {
         let mut parts: Vec<_> = self.varied.iter().map(Varied::label).collect();
@@ -268,7 +270,7 @@ impl Point {
     }
 }
 
-/// What people call a dotted key: its last part, with the job's name before it if it is of one job.
+/// The short name of a dotted key: its last part, with the job's name if it belongs to one job.
 pub(crate) fn short_key(key: &str) -> &str {
     match key.strip_prefix("job.") {
         Some(of_job) => of_job,
@@ -276,8 +278,9 @@ pub(crate) fn short_key(key: &str) -> &str {
     }
 }
 
-/// Jain's index of fairness: 1 if all are equal, 1/n if one has everything. `None` for nothing, or if
-/// nobody has anything.
+/// Jain's index of fairness: 1 if all shares are equal, 1/n if one share has everything.
+///
+/// `None` without shares, or if all shares are zero.
 #[must_use]
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
@@ -291,7 +294,7 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A point with figures in every place.
+    /// A point with figures in every field.
     pub(crate) fn point(queue_depth: u32, policy: &str) -> Point {
         let latency = Latency { mean: 362.5, p50: 350.0, p99: 500.25, p99_9: 700.0, max: 900.0 };
         let figures = Figures {

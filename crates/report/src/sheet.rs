@@ -1,14 +1,14 @@
-//! What a report is written on: a page for a browser, or paper.
+//! Output medium of a report: a page for a browser, or a PDF.
 
 use crate::html::Page;
 use crate::plot::Picture;
 use crate::table::Table;
 
-/// Takes a report from top to bottom.
+/// Receives a report from top to bottom.
 pub trait Sheet {
-    /// A heading; `level` 1 is of a chapter, 2 of a section.
+    /// A heading; `level` 1 is a chapter, 2 a section.
     fn heading(&mut self, level: u8, text: &str);
-    /// A paragraph; one that nobody should miss stands out.
+    /// A paragraph; an important one is highlighted.
     fn paragraph(&mut self, text: &str, stands_out: bool);
     /// A table.
     fn table(&mut self, table: &Table);

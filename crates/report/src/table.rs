@@ -1,34 +1,35 @@
-//! Tables: for a terminal, as Markdown and as HTML. Units stand in the head, numbers to the right.
+//! Tables for a terminal, as Markdown and as HTML. The head has the units; numbers align to the
+//! right.
 
 use std::fmt::Write as _;
 
 use crate::html::escape;
 
-/// Characters from which a cell of words is broken into lines on a page.
+/// Length from which a text cell is broken into lines on a page.
 const LONG: usize = 40;
 
-/// Where the text of a column stands.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Left, for text.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
 }
 
 /// The head of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What stands in it.
+    /// Name of the column.
     pub name: String,
     /// The unit of its numbers; empty if they have none.
     pub unit: String,
-    /// How it is aligned.
+    /// Alignment of the column.
     pub align: Align,
 }
 
 impl Column {
-    /// A column of words.
+    /// A column of text.
     #[must_use]
     pub fn words(name: &str) -> Self {
         Self { name: name.into(), unit: String::new(), align: Align::Left }
@@ -63,25 +64,25 @@ impl Table {
         Self { columns, rows: Vec::new() }
     }
 
-    /// Adds a row; what is missing at its end is empty, what is too much is left out.
+    /// Adds a row; missing cells at its end are empty, excess cells are dropped.
     pub fn push(&mut self, mut row: Vec<String>) {
         row.resize(self.columns.len(), String::new());
         self.rows.push(row);
     }
 
-    /// Rows so far.
+    /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// No row yet.
+    /// Returns true if there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Markdown, padded so that it reads as well in a terminal.
+    /// Markdown, padded for reading in a terminal.
     #[must_use]
     pub fn markdown(&self) -> String {
         let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
@@ -120,7 +121,7 @@ impl Table {
         text
     }
 
-    /// Plain text in columns, two spaces apart: for a terminal, and for `awk`.
+    /// Plain text in columns with two spaces in between: for a terminal, and for `awk`.
     #[must_use]
     pub fn text(&self) -> String {
         let cell = |text: &str| text.replace(char::is_control, " ");

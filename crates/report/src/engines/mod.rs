@@ -1,8 +1,8 @@
-//! Ways to read drives, side by side: one table, one plot, and the same of another machine as a reference.
+//! I/O engines compared: a table, a plot, and reference measurements of another machine.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `reference` | what others measured, and what there is to learn of it |
+//! | `reference` | the reference measurements, and conclusions from them |
 //! | `show` | the table, the plots and the page |
 
 mod reference;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use reference::{REFERENCE, Reference, about_polling, reference};
 pub use show::{page, plots, reference_plots, reference_table, table};
 
-/// The version of the form.
+/// The version of the format.
 pub const VERSION: u32 = 1;
 
 /// A comparison of engines.
@@ -21,7 +21,7 @@ pub const VERSION: u32 = 1;
 pub struct Engines {
     /// [`VERSION`].
     pub version: u32,
-    /// Where it was measured.
+    /// Machine of the measurement.
     pub machine: Machine,
     /// The command line.
     pub command: String,
@@ -29,20 +29,20 @@ pub struct Engines {
     pub drives: Vec<Drive>,
     /// Bytes of a read.
     pub block_bytes: u32,
-    /// Seconds measured of each row.
+    /// Measured seconds per row.
     pub seconds: f64,
     /// Ended before all rows were measured.
     pub partial: bool,
-    /// In the order they were measured.
+    /// Rows in the order of the measurement.
     pub rows: Vec<Row>,
 }
 
-/// A machine, as far as it matters.
+/// Properties of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Its name.
     pub host: String,
-    /// Its kernel's release.
+    /// Release of its kernel.
     pub kernel: String,
     /// CPUs this process may use.
     pub cpus: usize,
@@ -51,37 +51,37 @@ pub struct Machine {
 /// A drive that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Drive {
-    /// As it was named on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// Model, where it is known.
+    /// Model, if known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// Serial number, where it is known.
+    /// Serial number, if known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub serial: String,
-    /// Firmware, where it is known.
+    /// Firmware, if known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub firmware: String,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of a block, as it is formatted.
+    /// Bytes of a block in the current format.
     pub lba_bytes: u32,
 }
 
-/// How the drives are read.
+/// Layout of the reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
     /// One drive alone.
     Single,
-    /// All at once, each for itself.
+    /// All drives concurrently, each separately.
     Individual,
     /// All as one, striped.
     Stripe,
 }
 
 impl Layout {
-    /// As every output writes it.
+    /// Name in every output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -95,30 +95,30 @@ impl Layout {
 /// One engine on some drives at one concurrency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Bytes of a block of the drives' format; 0 where that is not known.
+    /// Bytes of a block of the drives' format; 0 if unknown.
     pub lba_bytes: u32,
-    /// How the drives are read.
+    /// Layout of the reads.
     pub layout: Layout,
-    /// The drives, as they were named.
+    /// Names of the drives.
     pub drives: Vec<String>,
     /// The engine.
     pub engine: String,
-    /// Reads outstanding, all together; 0 where the engine goes with no number of them.
+    /// Reads outstanding over all drives; 0 if the engine works at no concurrency.
     pub concurrency: u32,
-    /// What came of it.
+    /// Outcome of the row.
     pub outcome: Outcome,
-    /// What has to be known of it.
+    /// Remark on the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What came of a row.
+/// Outcome of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Figures.
     Measured(Figures),
-    /// The engine cannot do it, and why.
+    /// The engine cannot read the drives; with the reason.
     Unable(String),
 }
 
@@ -127,7 +127,7 @@ pub enum Outcome {
 pub struct Figures {
     /// Threads.
     pub threads: u32,
-    /// Reads outstanding of each.
+    /// Reads outstanding per thread.
     pub depth: u32,
     /// Thousands of reads a second.
     pub kiops: f64,
@@ -135,11 +135,11 @@ pub struct Figures {
     pub mean_us: f64,
     /// 99th percentile of the latency in us.
     pub p99_us: f64,
-    /// CPU time of the reading threads for each read, in us.
+    /// CPU time of the reading threads per read, in us.
     pub cpu_us: f64,
     /// Reads that failed.
     pub errors: u64,
-    /// Ended before its time.
+    /// Ended early.
     pub partial: bool,
 }
 

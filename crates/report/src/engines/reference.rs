@@ -1,7 +1,9 @@
-//! What others measured, on another machine.
+//! Reference measurements of another machine.
 
-/// 4 KiB random reads on 16 logical drives, one by one and as MD RAID-0 of 8 KiB chunks, formatted with 512 and
-/// 4096-byte blocks: `lba_bytes,layout,concurrency,engine,kiops`. Measured by others.
+/// Rates of 4 KiB random reads on 16 logical drives: `lba_bytes,layout,concurrency,engine,kiops`.
+///
+/// The drives were read one by one and as MD RAID-0 of 8 KiB chunks, formatted with 512 and
+/// 4096-byte blocks. The figures come from another machine.
 pub const REFERENCE: &str = include_str!("../../data/sync_engines.csv");
 
 /// A row of [`REFERENCE`].
@@ -37,7 +39,8 @@ fn parse(line: &str) -> Option<Reference> {
     })
 }
 
-/// What high-priority polling is, when it loses and when it wins; the figures are the reference's.
+/// Explains high-priority polling, and when it is slower or faster, with the figures of the
+/// reference.
 #[must_use]
 pub fn about_polling(rows: &[Reference]) -> Vec<String> {
     let rates = |lba, layout: &str, concurrency: Option<u32>, polled: bool| {
@@ -89,7 +92,7 @@ pub fn about_polling(rows: &[Reference]) -> Vec<String> {
     ]
 }
 
-/// The engine that polls, in the reference.
+/// The polling engine in the reference.
 const POLLED: &str = "pvsync2-hipri";
 
 fn rates_of(rows: &[Reference], lba: u32, jobs: u32, engine: &str) -> Range {
@@ -100,7 +103,7 @@ fn rates_of(rows: &[Reference], lba: u32, jobs: u32, engine: &str) -> Range {
     Range::of(of.map(|row| row.kiops))
 }
 
-/// From the least to the most.
+/// A range from the minimum to the maximum.
 struct Range(f64, f64);
 
 impl Range {

@@ -5,10 +5,10 @@ use crate::plot::Shape;
 use crate::table::{Column, Table};
 use crate::{Axis, Page, Plot, Series};
 
-/// What stands beside figures of the reference.
+/// Note on figures of the reference.
 const ELSEWHERE: &str = "reference, measured by others on another machine";
 
-/// One row an engine, layout, format and concurrency.
+/// A table with one row per engine, layout, format and concurrency.
 #[must_use]
 pub fn table(engines: &Engines) -> Table {
     let mut table = Table::new(vec![
@@ -61,7 +61,7 @@ pub fn table(engines: &Engines) -> Table {
     table
 }
 
-/// Reads a second by layout and concurrency, a series an engine: one plot for each LBA format, by its bytes.
+/// Reads a second by layout and concurrency, one series per engine; one plot per LBA format.
 #[must_use]
 pub fn plots(engines: &Engines) -> Vec<(u32, Plot)> {
     let mut marks = Vec::new();
@@ -80,7 +80,7 @@ pub fn plots(engines: &Engines) -> Vec<(u32, Plot)> {
     draw(&block(engines.block_bytes), &note, &marks)
 }
 
-/// The same of the reference.
+/// The plots of the reference.
 #[must_use]
 pub fn reference_plots(rows: &[Reference]) -> Vec<(u32, Plot)> {
     let marks: Vec<Mark<'_>> = rows
@@ -117,7 +117,7 @@ pub fn reference_table(rows: &[Reference]) -> Table {
     table
 }
 
-/// A page of all of it; without figures of this machine, one of the reference alone.
+/// A page with all results; without figures of this machine, the reference alone.
 #[must_use]
 pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
     let mark = engines.map_or("reference", |_| "local");
@@ -181,7 +181,7 @@ fn drives(engines: &Engines) -> Table {
     table
 }
 
-/// `stripe`, or the name of the one drive.
+/// The name of a layout, for a single drive with the name of the drive.
 fn layout(row: &Row) -> String {
     match (row.layout, &row.drives[..]) {
         (Layout::Single, [drive]) => format!("{} {drive}", row.layout.name()),
@@ -189,7 +189,7 @@ fn layout(row: &Row) -> String {
     }
 }
 
-/// The place of a name, added if it is new.
+/// The index of a name, added if it is new.
 #[expect(clippy::cast_precision_loss, reason = "a place on an axis of a few names")]
 fn place(names: &mut Vec<String>, name: &str) -> f64 {
     let at = names.iter().position(|known| known == name).unwrap_or_else(|| {
@@ -202,13 +202,13 @@ fn place(names: &mut Vec<String>, name: &str) -> f64 {
 /// A marker of a plot.
 struct Mark<'a> {
     lba_bytes: u32,
-    /// Along x.
+    /// Position on the x axis.
     place: String,
     engine: &'a str,
     kiops: f64,
 }
 
-/// A plot for each LBA format.
+/// One plot per LBA format.
 fn draw(block: &str, note: &str, marks: &[Mark<'_>]) -> Vec<(u32, Plot)> {
     let mut plots: Vec<(u32, Plot)> = Vec::new();
     for mark in marks {
@@ -239,10 +239,10 @@ fn draw(block: &str, note: &str, marks: &[Mark<'_>]) -> Vec<(u32, Plot)> {
     plots
 }
 
-/// Part of the way from one place to the next that the engines of a place share.
+/// Part of the distance between two positions that the engines of a position share.
 const SHARE: f64 = 0.7;
 
-/// Engines that read as much would hide each other: each has a place of its own, in the order of the legend.
+/// Shifts engines in the order of the legend, because equal figures would hide each other.
 fn side_by_side(plot: &mut Plot) {
     let Ok(count) = u32::try_from(plot.series.len()) else { return };
     for (number, series) in (0..count).zip(&mut plot.series) {

@@ -61,7 +61,7 @@ fn the_paragraph_says_when_polling_loses_and_when_it_wins() {
     }
 }
 
-/// Figures in the text follow from the rows.
+/// The figures in the text follow from the rows.
 #[test]
 fn other_rows_say_other_things() {
     let mut rows = reference();
@@ -100,7 +100,7 @@ fn a_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
     }
 }
 
-/// Engines that read the same number.
+/// Engines with the same figure.
 #[test]
 fn engines_of_one_place_do_not_hide_each_other() {
     let rows = reference();

@@ -1,4 +1,4 @@
-//! Where plotters draws: its pixels become places on a page.
+//! Drawing backend for plotters: maps its pixels to positions on a page.
 
 use std::convert::Infallible;
 
@@ -13,11 +13,11 @@ use super::font::{Font, encode};
 use super::write::{BOLD_NAME, PLAIN_NAME};
 use crate::plot::ink::flat;
 
-/// plotters sizes fonts larger than SVG does by this.
+/// Factor by which plotters makes fonts larger than SVG does.
 const POINTS: f64 = 1.24;
-/// Control points of a quarter of a circle, as a share of its radius.
+/// Control points of a quarter circle, relative to its radius.
 const QUARTER: f32 = 0.552_285;
-/// From where text is centred down to its baseline, as a share of its size.
+/// Distance from the center of text down to its baseline, relative to its size.
 const HALF_X_HEIGHT: f32 = 0.26;
 const ASCENT: f32 = 0.76;
 
@@ -26,9 +26,9 @@ pub(super) struct Canvas<'a> {
     pub(super) content: &'a mut Content,
     /// Its upper left corner, in points from the lower left of the page.
     pub(super) corner: (f32, f32),
-    /// Points a pixel.
+    /// Points per pixel.
     pub(super) scale: f32,
-    /// Pixels.
+    /// Size in pixels.
     pub(super) size: (u32, u32),
 }
 
@@ -71,7 +71,7 @@ impl Canvas<'_> {
     }
 }
 
-/// A translucent colour over white is another colour.
+/// The opaque color of a translucent color over white.
 fn shown(colour: BackendColor) -> [f32; 3] {
     #[expect(clippy::cast_possible_truncation, reason = "0 to 1")]
     let alpha = colour.alpha as f32;
@@ -224,7 +224,7 @@ impl DrawingBackend for Canvas<'_> {
                 VPos::Bottom => -HALF_X_HEIGHT,
             };
         let (x, y) = self.place(at);
-        // Cosine and sine of the turn, against the clock.
+        // Cosine and sine of the counterclockwise rotation.
         let (cos, sin) = match style.transform() {
             FontTransform::Rotate270 => (0.0, 1.0),
             FontTransform::Rotate180 => (-1.0, 0.0),

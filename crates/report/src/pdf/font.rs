@@ -1,14 +1,15 @@
-//! Helvetica, plain and bold: how wide its characters are, and how text is encoded (WinAnsiEncoding, ISO 32000-1
-//! annex D).
+//! Helvetica, plain and bold: character widths and text encoding.
+//!
+//! The encoding is WinAnsiEncoding (ISO 32000-1 annex D).
 
-/// One of the two.
+/// One of the two fonts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Font {
     Plain,
     Bold,
 }
 
-/// Thousandths of the size, from the space (32) to the tilde (126).
+/// Widths in thousandths of the size, from the space (32) to the tilde (126).
 const PLAIN: [u16; 95] = [
     278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556,
     556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667,
@@ -23,7 +24,7 @@ const BOLD: [u16; 95] = [
     667, 611, 333, 278, 333, 584, 556, 333, 556, 611, 556, 611, 556, 333, 611, 611, 278, 278, 556,
     278, 889, 611, 611, 611, 611, 389, 556, 333, 611, 556, 778, 556, 556, 500, 389, 280, 389, 584,
 ];
-/// About that of the rest.
+/// Approximate width of other characters.
 const OTHER: u16 = 584;
 
 impl Font {
@@ -40,7 +41,7 @@ impl Font {
         encode(text).into_iter().map(of).sum::<f32>() * size / 1000.0
     }
 
-    /// Lines of at most this width; a word that is wider by itself is cut.
+    /// Breaks text into lines of at most this width; a single word that is wider is cut.
     pub(super) fn wrap(self, text: &str, size: f32, width: f32) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = String::new();
@@ -68,7 +69,7 @@ impl Font {
     }
 }
 
-/// Text in WinAnsiEncoding; what it does not have is a question mark.
+/// Encodes text in WinAnsiEncoding; other characters become question marks.
 pub(super) fn encode(text: &str) -> Vec<u8> {
     let byte = |character: char| match character {
         ' '..='~' => u8::try_from(character).unwrap_or(b'?'),

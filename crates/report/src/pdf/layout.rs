@@ -1,4 +1,4 @@
-//! Which block stands where.
+//! Layout of blocks on pages.
 
 use pdf_writer::{Content, Name, Str};
 use plotters::drawing::IntoDrawingArea as _;
@@ -11,21 +11,21 @@ use super::write::{BOLD_NAME, PLAIN_NAME};
 use crate::plot::Picture;
 use crate::plot::ink::{self, flat};
 
-/// A4, in points.
+/// Width of A4 in points.
 pub(super) const WIDTH: f32 = 595.28;
 pub(super) const HEIGHT: f32 = 841.89;
 const MARGIN: f32 = 42.0;
 const TOP: f32 = HEIGHT - 46.0;
 const BOTTOM: f32 = 52.0;
-/// Between the margins.
+/// Width between the margins.
 pub(super) const INNER: f32 = WIDTH - 2.0 * MARGIN;
 const TEXT: f32 = 9.5;
 const LEADING: f32 = 13.0;
 const FOOT: f32 = 8.0;
-/// Of a picture that is as wide as the page, at most.
+/// Maximum height of a picture that is as wide as the page.
 const PICTURE_MOST: f32 = TOP - BOTTOM - 60.0;
 
-/// Pages as operators, and where their headings are.
+/// Pages as operators, and the positions of their headings.
 pub(super) struct Pages {
     pub(super) contents: Vec<Content>,
     pub(super) marks: Vec<Mark>,
@@ -36,9 +36,9 @@ pub(super) struct Pages {
 pub(super) struct Mark {
     pub(super) level: u8,
     pub(super) text: String,
-    /// From 0.
+    /// Index of the page, from 0.
     pub(super) page: usize,
-    /// Points from the bottom.
+    /// Points from the bottom of the page.
     pub(super) top: f32,
 }
 
@@ -59,12 +59,12 @@ pub(super) fn pages(title: &str, blocks: &[Block]) -> Pages {
     Pages { contents: layout.contents, marks: layout.marks }
 }
 
-/// What has to stand on the same page as a heading before it.
+/// Height that has to be on the same page as a heading before it.
 fn beginning(rest: &[Block]) -> f32 {
     match rest.first() {
         None => 0.0,
         Some(Block::Heading { level, .. }) => heading_height(*level) + beginning(&rest[1..]),
-        // Words about what follows belong to it.
+        // A short paragraph belongs to the block that follows it.
         Some(Block::Paragraph { text, .. }) => {
             let lines = Font::Plain.wrap(text, TEXT, INNER - 12.0).len();
             let own = paragraph_height(lines);
@@ -91,7 +91,7 @@ fn paragraph_height(lines: usize) -> f32 {
     f32::from(u16::try_from(lines).unwrap_or(u16::MAX)) * LEADING + 5.0
 }
 
-/// Points a pixel of a picture, and its height in points.
+/// Points per pixel of a picture, and its height in points.
 fn scaled(picture: &Picture) -> (f32, f32) {
     let (wide, high) = picture.size();
     #[expect(clippy::cast_precision_loss, reason = "pixels of a picture are few")]
@@ -103,7 +103,7 @@ fn scaled(picture: &Picture) -> (f32, f32) {
 struct Layout {
     contents: Vec<Content>,
     marks: Vec<Mark>,
-    /// Points from the bottom, below which there is room.
+    /// Upper end of the free space, in points from the bottom.
     y: f32,
 }
 
@@ -113,7 +113,7 @@ impl Layout {
         &mut self.contents[last]
     }
 
-    /// Goes on to another page unless there is room for so much, or nothing on this one.
+    /// Starts another page, unless the current one has `height` left or is empty.
     fn room_for(&mut self, height: f32) {
         if self.y - height < BOTTOM && self.y < TOP {
             self.contents.push(Content::new());
@@ -125,7 +125,7 @@ impl Layout {
         let size = heading_size(level);
         let lines = Font::Bold.wrap(text, size, INNER);
         let more = f32::from(u16::try_from(lines.len() - 1).unwrap_or(0)) * size * 1.25;
-        // What follows may be more than a page.
+        // The following block may exceed a page.
         self.room_for((heading_height(level) + more + next).min(TOP - BOTTOM));
         let mark =
             Mark { level, text: text.into(), page: self.contents.len() - 1, top: self.y + 4.0 };
@@ -195,13 +195,13 @@ impl Layout {
         let canvas = Canvas { content: self.content(), corner, scale, size: picture.size() };
         let area = canvas.into_drawing_area();
         let outcome = picture.draw(&area);
-        // Memory takes everything that is drawn into it.
+        // Memory accepts everything that is drawn into it.
         debug_assert!(outcome.is_ok(), "{outcome:?}");
         drop(area);
         self.y -= height + 6.0;
     }
 
-    /// The title and the number of each page.
+    /// Writes the title and the number on each page.
     fn feet(&mut self, title: &str) {
         let count = self.contents.len();
         let title = Font::Plain.wrap(title, FOOT, INNER - 80.0);

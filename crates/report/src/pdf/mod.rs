@@ -1,4 +1,4 @@
-//! Reports on paper: A4, text that can be selected, plots as lines and not as pixels, an outline.
+//! PDF reports: A4, selectable text, plots as vectors, an outline.
 //!
 //! ```text
 //! heading, paragraph, table, picture --layout--> pages of operators --write--> bytes
@@ -6,8 +6,8 @@
 //!                                       | widths and encoding: font
 //! ```
 //!
-//! Fonts are the two of the fourteen that every reader of PDF has, so nothing is embedded; text that Windows' Latin
-//! encoding does not have is shown as a question mark.
+//! The fonts are two of the fourteen that every PDF reader has, so none is embedded. Characters
+//! outside of Windows' Latin encoding become question marks.
 
 mod canvas;
 mod font;
@@ -28,7 +28,7 @@ pub struct Pdf {
     blocks: Vec<Block>,
 }
 
-/// What is laid out: a heading never ends a page, a picture is never cut.
+/// A block of the layout: a heading never ends a page, a picture is never cut.
 #[derive(Debug, Clone)]
 enum Block {
     Heading { level: u8, text: String },
@@ -38,7 +38,7 @@ enum Block {
 }
 
 impl Pdf {
-    /// An empty document. `mark` stands beside its title: where the figures come from.
+    /// An empty document. `mark` follows the title and names the origin of the figures.
     #[must_use]
     pub fn new(title: &str, mark: &str) -> Self {
         let title = if mark.is_empty() { title.to_owned() } else { format!("{title} ({mark})") };
@@ -46,7 +46,7 @@ impl Pdf {
         Self { title, blocks: vec![heading] }
     }
 
-    /// The file.
+    /// The document as a PDF file.
     #[must_use]
     pub fn document(&self) -> Vec<u8> {
         write::document(&self.title, layout::pages(&self.title, &self.blocks))

@@ -1,4 +1,4 @@
-//! Tables on paper: columns as wide as they need to be, words in several lines where that is too wide.
+//! Tables in a PDF: columns as wide as their contents, text in several lines if it is too wide.
 
 use plotters::style::RGBColor;
 
@@ -7,29 +7,29 @@ use crate::plot::ink;
 use crate::table::{Align, Table};
 
 const SIZE: f32 = 8.0;
-/// Below which nobody can read.
+/// Smallest readable font size.
 const SMALLEST: f32 = 5.5;
-/// On both sides of a cell, as a share of the font's size.
+/// Padding on both sides of a cell, relative to the font size.
 const PADDING: f32 = 0.6;
 const LEADING: f32 = 1.25;
-/// Rows of a table that is not cut.
+/// Maximum rows of a table that is never split.
 const SHORT: usize = 16;
-/// A column of words is not made narrower than this many times the font's size.
+/// Minimum width of a text column, relative to the font size.
 const NARROWEST: f32 = 8.0;
 
-/// A table with its widths.
+/// A table with its column widths.
 #[derive(Debug)]
 pub(super) struct Rows {
-    /// Of the font.
+    /// Font size.
     pub(super) size: f32,
     pub(super) head: Row,
     pub(super) rows: Vec<Row>,
-    /// Of columns, with their padding.
+    /// Widths of columns, with their padding.
     widths: Vec<f32>,
     aligned: Vec<Align>,
 }
 
-/// Lines of each cell.
+/// Lines of the cells of a row.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) font: Font,
@@ -46,7 +46,7 @@ impl Row {
 }
 
 impl Rows {
-    /// Lays a table out in `width`.
+    /// Lays out a table in `width`.
     pub(super) fn new(table: &Table, width: f32) -> Self {
         let aligned: Vec<_> = table.columns.iter().map(|column| column.align).collect();
         let head: Vec<Vec<String>> = table
@@ -103,14 +103,15 @@ impl Rows {
         (lines * LEADING + 0.5) * self.size
     }
 
-    /// Of what begins on a page only together: a short table whole, of a long one the head and two rows.
+    /// Height that has to fit on one page: all of a short table, the head and two rows of a long
+    /// one.
     pub(super) fn beginning(&self) -> f32 {
         let together = if self.rows.len() <= SHORT { SHORT } else { 2 };
         let rows = self.rows.iter().take(together).map(|row| self.height(row));
         self.height(&self.head) + rows.sum::<f32>()
     }
 
-    /// Each line of a row with its place from the left, and how far its baseline is below the top.
+    /// The lines of a row, each with its distance from the left and from the top to the baseline.
     pub(super) fn places<'a>(
         &'a self,
         row: &'a Row,
@@ -136,7 +137,7 @@ impl Rows {
     }
 }
 
-/// Makes columns of words narrower, the widest first, until all fit.
+/// Makes text columns narrower, the widest first, until all fit.
 fn narrow(widths: &mut [f32], aligned: &[Align], size: f32, most: f32) {
     let too_much = widths.iter().sum::<f32>() - most;
     if too_much <= 0.0 {

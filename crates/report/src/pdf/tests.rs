@@ -15,7 +15,7 @@ fn plot(title: &str) -> Picture {
     })
 }
 
-/// The strings that a page shows, in order, page by page: its streams are not compressed.
+/// Returns the strings of a PDF in order, page by page, whose streams are not compressed.
 pub(crate) fn texts(file: &[u8]) -> Vec<Vec<String>> {
     let file: String = file.iter().map(|byte| char::from(*byte)).collect();
     let pages =

@@ -1,16 +1,16 @@
-//! From pages to the bytes of a file.
+//! Writes pages as the bytes of a PDF file.
 
 use pdf_writer::{Content, Name, Pdf, Rect, Ref, TextStr};
 
 use super::layout::{HEIGHT, Mark, Pages, WIDTH};
 
-/// What operators call the two fonts.
+/// Names of the two fonts in operators.
 pub(super) const PLAIN_NAME: &[u8] = b"F0";
 pub(super) const BOLD_NAME: &[u8] = b"F1";
 
 const PRODUCER: &str = concat!("nvmeof-report ", env!("CARGO_PKG_VERSION"));
 
-/// Gives out numbers of objects.
+/// Allocates object numbers.
 #[derive(Debug, Default)]
 struct Numbers(i32);
 
@@ -21,7 +21,7 @@ impl Numbers {
     }
 }
 
-/// The file.
+/// The document as a PDF file.
 pub(super) fn document(title: &str, pages: Pages) -> Vec<u8> {
     let mut numbers = Numbers::default();
     let [catalog, tree, outline, info, plain, bold] = [(); 6].map(|()| numbers.next());
@@ -53,7 +53,7 @@ fn page(pdf: &mut Pdf, numbers: &mut Numbers, tree: Ref, fonts: [Ref; 2], conten
     id
 }
 
-/// Headings as a tree of two levels: a section belongs to the chapter before it.
+/// Writes headings as a tree of two levels: a section belongs to the chapter before it.
 fn write_outline(pdf: &mut Pdf, numbers: &mut Numbers, root: Ref, marks: &[Mark], pages: &[Ref]) {
     let marks: Vec<(Ref, &Mark)> = marks.iter().map(|mark| (numbers.next(), mark)).collect();
     let mut chapters: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -78,7 +78,7 @@ fn write_outline(pdf: &mut Pdf, numbers: &mut Numbers, root: Ref, marks: &[Mark]
     }
 }
 
-/// Entry number `at` of `level`, which has `below` below it.
+/// Writes entry number `at` of `level`, with the child entries `below`.
 fn item(
     pdf: &mut Pdf,
     parent: Ref,
@@ -99,7 +99,7 @@ fn item(
     }
     if let (Some(first), Some(last)) = (below.first(), below.last()) {
         item.first(marks[*first].0).last(marks[*last].0);
-        // Folded.
+        // Collapsed.
         item.count(-i32::try_from(below.len()).unwrap_or(i32::MAX));
     }
     if let Some(page) = pages.get(mark.page) {

@@ -1,4 +1,4 @@
-//! From the data to shapes.
+//! Draws the shapes of a plot from its data.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,31 +14,31 @@ use super::ticks::Scale;
 use super::{Plot, Series, Shape, ink};
 
 pub(super) const WIDTH: u32 = 760;
-/// Of the plot with its axes.
+/// Height of the plot with its axes.
 const HEIGHT: u32 = 360;
-/// Of the title and the note.
+/// Height of the title and the note.
 pub(super) const HEAD: u32 = 58;
-/// Of a row of the legend.
+/// Height of a row of the legend.
 const ROW: u32 = 22;
 const FONT: &str = "system-ui, sans-serif";
-/// plotters sizes fonts larger than SVG does by this.
+/// Factor by which plotters makes fonts larger than SVG does.
 const POINTS: f64 = 1.24;
-/// About the width of a character of the legend.
+/// Approximate width of a character of the legend.
 const CHARACTER: u32 = 7;
-/// Room of the line before a name in the legend.
+/// Width of the line before a name in the legend.
 const KEY: u32 = 30;
 
 pub(super) type Area<B> = DrawingArea<B, Shift>;
 pub(super) type Drawn = Result<(), Box<dyn Error>>;
 
-/// Pixels of a plot: wide, high.
+/// Width and height of a plot in pixels.
 pub(super) fn size(plot: &Plot) -> (u32, u32) {
     let rows = legend_rows(&plot.series).len();
     let legend = u32::try_from(rows).unwrap_or(u32::MAX).saturating_mul(ROW);
     (WIDTH, (HEAD + HEIGHT).saturating_add(legend + 12))
 }
 
-/// Draws a plot in stand-in colours.
+/// Draws a plot in placeholder colors.
 pub(super) fn shapes<B: DrawingBackend>(plot: &Plot, area: &Area<B>) -> Drawn
 where
     B::ErrorType: 'static,
@@ -105,7 +105,7 @@ where
         .light_line_style(TRANSPARENT)
         .draw()?;
     let mut empty = true;
-    // The first of the legend on top.
+    // The first series of the legend is drawn on top.
     for (index, series) in plot.series.iter().enumerate().rev() {
         let places: Vec<_> = series
             .points
@@ -134,7 +134,7 @@ where
     Ok(())
 }
 
-/// Room to the left for the labels of an axis and its title, which must not meet.
+/// Space on the left for the labels of an axis and its title, which must not overlap.
 fn beside(y: &Scale) -> u32 {
     let longest = y.labels.iter().map(|place| y.label(*place).chars().count()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(0);
@@ -164,11 +164,11 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Mean of all values at each place, from left to right.
+/// Mean of all values at each position, from left to right.
 fn means(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut at: BTreeMap<u64, (f64, Vec<f64>)> = BTreeMap::new();
     for (x, y) in places {
-        // Orders floats as their bits, the negative ones turned around.
+        // Orders floats by their bits, with inverted bits for negative ones.
         let bits = x.to_bits();
         let order = if x.is_sign_negative() { !bits } else { bits | 1 << 63 };
         at.entry(order).or_insert((*x, Vec::new())).1.push(*y);
@@ -179,7 +179,7 @@ fn means(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     at.into_values().map(|(x, values)| (x, mean(&values))).collect()
 }
 
-/// Series of each row of the legend with their places from the left.
+/// Series of each row of the legend, with their distances from the left.
 fn legend_rows(series: &[Series]) -> Vec<Vec<(usize, u32)>> {
     let mut rows: Vec<Vec<(usize, u32)>> = Vec::new();
     let mut end = WIDTH;

@@ -1,4 +1,4 @@
-//! A figure for each pair of two settings.
+//! A grid of values over two parameters.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -6,40 +6,40 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::draw::{Area, Drawn, HEAD, WIDTH, head, style};
 use super::{ink, number};
 
-/// Of a row of cells.
+/// Height of a row of cells.
 const CELL: u32 = 38;
-/// Of the names of rows, left of the cells.
+/// Width of the row names, left of the cells.
 const LEFT: u32 = 150;
 const RIGHT: u32 = 24;
-/// Of the names of columns and their title, below the cells.
+/// Height of the column names and their title, below the cells.
 const BELOW: u32 = 58;
 
-/// Of a surface, with its title.
+/// Width and height of a surface, with its title.
 pub(super) const SURFACE_SIZE: (u32, u32) = (WIDTH, HEAD + 400);
-/// Where the nearest corner of a surface is.
+/// Position of the nearest corner of a surface.
 const CORNER: (f64, f64) = (360.0, 408.0);
-/// From there along the columns, and along the rows, as far as the surface goes.
+/// Extent from there along the columns, and along the rows.
 const ALONG_COLUMNS: (f64, f64) = (290.0, -82.0);
 const ALONG_ROWS: (f64, f64) = (-250.0, -104.0);
-/// Of the largest value.
+/// Height of the largest value.
 const PEAK: f64 = 170.0;
 
-/// A figure for each pair of two settings. Both have names; values stand in rows.
+/// A grid of values over two parameters with names; values are in rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Grid {
-    /// Above it.
+    /// Title above it.
     pub title: String,
-    /// Below the title, smaller: what the figures are, with their unit.
+    /// Note below the title, smaller: the meaning and unit of the figures.
     pub note: String,
-    /// What the columns are.
+    /// Title of the columns.
     pub x: String,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// What the rows are.
+    /// Title of the rows.
     pub y: String,
     /// Names of the rows.
     pub rows: Vec<String>,
-    /// As many as columns in each of as many as rows; `None` where nothing was measured.
+    /// Values by row and column; `None` without a measurement.
     pub values: Vec<Vec<Option<f64>>>,
 }
 
@@ -60,13 +60,15 @@ impl Grid {
     }
 }
 
-/// Pixels of the cells with all around them.
+/// Width and height of the cells with title and names, in pixels.
 pub(super) fn cells_size(grid: &Grid) -> (u32, u32) {
     let rows = u32::try_from(grid.rows.len()).unwrap_or(u32::MAX);
     (WIDTH, (HEAD + BELOW).saturating_add(rows.saturating_mul(CELL)))
 }
 
-/// Cells with numbers; their shade goes with the logarithm, because figures of block sizes differ by powers.
+/// Draws cells with numbers.
+///
+/// The shade follows the logarithm, because figures of block sizes differ by powers.
 pub(super) fn cells<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
 where
     B::ErrorType: 'static,
@@ -110,7 +112,7 @@ where
     Ok(())
 }
 
-/// How dark a value is between the least and the largest, 0 to 1.
+/// Darkness of a value between the minimum and the maximum, 0 to 1.
 fn shade(value: f64, (low, high): (f64, f64)) -> f64 {
     if value <= 0.0 {
         return 0.0;
@@ -119,7 +121,7 @@ fn shade(value: f64, (low, high): (f64, f64)) -> f64 {
     if span > 0.0 { (value / low).ln() / span } else { 1.0 }
 }
 
-/// A surface seen from above its nearest corner; the farthest parts are drawn first.
+/// Draws a surface seen from above its nearest corner; the farthest parts are drawn first.
 pub(super) fn surface<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
 where
     B::ErrorType: 'static,
@@ -164,7 +166,8 @@ where
     Ok(())
 }
 
-/// First corners of the parts of a surface, so that nearer ones come later: rows and columns grow away from us.
+/// First corners of the parts of a surface, far ones first: rows and columns recede from the
+/// viewer.
 fn far_to_near(rows: usize, columns: usize) -> Vec<(usize, usize)> {
     let (rows, columns) = (rows.saturating_sub(1), columns.saturating_sub(1));
     let all = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
@@ -173,7 +176,7 @@ fn far_to_near(rows: usize, columns: usize) -> Vec<(usize, usize)> {
     all
 }
 
-/// From a column, a row and a value to a place in the picture.
+/// Projection of a column, a row and a value to a position in the picture.
 #[derive(Debug, Clone, Copy)]
 struct View {
     steps: (usize, usize),

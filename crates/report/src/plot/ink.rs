@@ -1,6 +1,8 @@
-//! Colours. plotters writes fixed ones; what it writes here are stand-ins, each of which becomes a
-//! class (which [`STYLE`] colours by the reader's scheme) and a fixed colour for readers without
-//! styles.
+//! Colors of plots.
+//!
+//! plotters writes fixed colors. Here they are placeholders, each of which becomes a class and a
+//! fixed color. [`STYLE`] colors the class by the reader's scheme; the fixed color serves readers
+//! without styles.
 
 use std::fmt::Write as _;
 
@@ -8,14 +10,15 @@ use plotters::style::RGBColor;
 
 use crate::html::escape;
 
-/// Colours of series in the light scheme; told apart by people who see red and green alike. After
-/// them, lines are dashed.
+/// Colors of series in the light scheme, distinct with red-green color blindness.
+///
+/// Further series reuse them with dashed lines.
 const LIGHT: [&str; 8] =
     ["#2a78d6", "#eb6834", "#1baf7a", "#b77f00", "#d4568a", "#008300", "#4a3aa7", "#e34948"];
 
-/// How each round through the colours is dashed.
+/// Dashes of each cycle through the colors.
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
-/// The same, for paper.
+/// The same for PDF.
 const FLAT_DASHES: [&[f32]; 4] = [&[], &[7.0, 4.0], &[2.0, 3.0], &[9.0, 3.0, 2.0, 3.0]];
 
 const INK_LIGHT: &str = "#1a1a19";
@@ -23,12 +26,12 @@ const SOFT_LIGHT: &str = "#5f5e5a";
 const GRID_LIGHT: &str = "#e1e0d9";
 const GROUND_LIGHT: &str = "#fcfcfb";
 
-/// Of planes between lines, over which lines are seen.
+/// Opacity of areas between lines, so that lines over them stay visible.
 const AREA_OPACITY: f32 = 0.16;
-/// Shades of cells.
+/// Number of shades of cells.
 const HEAT_STEPS: u8 = 40;
 
-/// The styles of every plot, with their colours for both schemes.
+/// The styles of every plot, with their colors for both schemes.
 pub const STYLE: &str = "\
 :root{color-scheme:light dark;--ground:#fcfcfb;--ink:#1a1a19;--soft:#5f5e5a;--grid:#e1e0d9;
 --s0:#2a78d6;--s1:#eb6834;--s2:#1baf7a;--s3:#b77f00;--s4:#d4568a;--s5:#008300;--s6:#4a3aa7;--s7:#e34948}
@@ -45,52 +48,52 @@ svg.plot .mark,svg.plot .area,svg.plot .area-key,svg.plot .heat{fill:var(--s)}
 svg.plot .line,svg.plot .key{stroke:var(--s)}
 ";
 
-/// Text that matters.
+/// Main text.
 pub(crate) const INK: RGBColor = RGBColor(7, 1, 1);
-/// Text and lines that explain.
+/// Explanatory text and lines.
 pub(crate) const SOFT: RGBColor = RGBColor(7, 1, 2);
-/// What hides what is behind it.
+/// Background that hides elements behind it.
 pub(crate) const GROUND: RGBColor = RGBColor(7, 1, 4);
 /// Grid lines.
 pub(crate) const GRID: RGBColor = RGBColor(7, 1, 3);
 
-/// The stand-in of a series' markers and line. More than 256 share colours with the first.
+/// The placeholder of a series' markers and line. Series beyond 256 share colors with the first.
 pub(super) fn series(index: usize) -> RGBColor {
     RGBColor(7, 0, u8::try_from(index % 256).unwrap_or(0))
 }
 
-/// The stand-in of a series' line in the legend.
+/// The placeholder of a series' line in the legend.
 pub(super) fn key(index: usize) -> RGBColor {
     RGBColor(7, 2, series(index).2)
 }
 
-/// The stand-in of the plane of a series that is one.
+/// The placeholder of the area of an area series.
 pub(super) fn area(index: usize) -> RGBColor {
     RGBColor(7, 4, series(index).2)
 }
 
-/// The stand-in of such a plane in the legend.
+/// The placeholder of an area in the legend.
 pub(super) fn area_key(index: usize) -> RGBColor {
     RGBColor(7, 5, series(index).2)
 }
 
-/// The stand-in of a cell that has this much of what there is most of, 0 to 1.
+/// The placeholder of a cell with this share of the maximum, 0 to 1.
 pub(super) fn heat(share: f64) -> RGBColor {
     let steps = (share.clamp(0.0, 1.0) * f64::from(HEAT_STEPS)).round();
     let step = (0..=HEAT_STEPS).find(|step| f64::from(*step) >= steps);
     RGBColor(7, 3, step.unwrap_or(HEAT_STEPS))
 }
 
-/// A colour of the light scheme in place of a stand-in: for paper.
+/// A light-scheme color for a placeholder, for PDF.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Flat {
     /// Red, green and blue, 0 to 1.
     pub(crate) rgb: [f32; 3],
-    /// Lengths of the dashes; none for a whole line.
+    /// Lengths of the dashes; empty for a solid line.
     pub(crate) dashes: &'static [f32],
 }
 
-/// What paper shows for a colour; one that is no stand-in as it is.
+/// Returns the PDF color of a color; one that is no placeholder stays unchanged.
 pub(crate) fn flat(colour: (u8, u8, u8)) -> Flat {
     let whole = |hex: &str| Flat { rgb: rgb(hex), dashes: &[] };
     let index = usize::from(colour.2);
@@ -129,7 +132,7 @@ fn heat_opacity(step: u8) -> f32 {
     0.04 + 0.66 * f32::from(step) / f32::from(HEAT_STEPS)
 }
 
-/// Puts classes and colours in place of the stand-ins, and a description and a class on the whole.
+/// Replaces the placeholders by classes and colors, and adds a description and a class to the root.
 pub(super) fn follow_scheme(drawn: &str, description: &str) -> String {
     let mut text = String::with_capacity(drawn.len() * 3 / 2);
     for line in drawn.lines() {
@@ -148,7 +151,7 @@ pub(super) fn follow_scheme(drawn: &str, description: &str) -> String {
     text
 }
 
-/// A file of its own: the styles, all series' colours and a background inside.
+/// Makes a standalone file, with the styles, all series' colors and a background.
 pub(super) fn alone(svg: &str) -> String {
     let Some((head, rest)) = svg.split_once(">\n") else { return svg.to_owned() };
     format!(
@@ -167,7 +170,7 @@ fn recolour(line: &str) -> String {
     line.to_owned()
 }
 
-/// The attributes in place of a stand-in, whose code is its last four digits.
+/// The attributes for a placeholder, whose code is its last four digits.
 fn paint(attribute: &str, code: &str) -> String {
     let fixed = |class: &str, colour: &str| format!("class=\"{class}\" {attribute}=\"{colour}\"");
     match (code, attribute) {

@@ -1,15 +1,15 @@
 //! Line plots as SVG, readable on light and on dark.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `draw` | from the data to shapes, with plotters |
-//! | `grid` | a figure for each pair of two settings: as cells with numbers, as a surface |
+//! | `grid` | values over two parameters: as cells with numbers, as a surface |
 //! | `picture` | any of them, onto anything that plotters draws on |
-//! | `ink` | from plotters' fixed colours to ones that follow the reader's scheme |
-//! | `ticks` | where the labels of an axis stand, and how numbers are written |
+//! | `ink` | from plotters' fixed colors to ones that follow the reader's scheme |
+//! | `ticks` | positions of axis labels, and number formats |
 //!
-//! Every point is drawn as a marker of its series' class (`mark s0`, `mark s1`, ...), every line as one
-//! polyline (`line s0`), so that what a page shows can be counted.
+//! Every point is a marker with the class of its series (`mark s0`, `mark s1`, ...). Every line is
+//! one polyline (`line s0`). The elements of a page can therefore be counted.
 
 mod draw;
 mod grid;
@@ -25,28 +25,28 @@ pub(crate) use ticks::number;
 /// A plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
-    /// Above it.
+    /// Title above it.
     pub title: String,
-    /// Below the title, smaller: machine, policy, and "simulated" where that is so.
+    /// Note below the title, smaller: machine, policy, and "simulated" if it is.
     pub note: String,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
-    /// In the order of the legend. A single one has no legend, unless it has a name.
+    /// Series in the order of the legend. A single one has no legend, unless it has a name.
     pub series: Vec<Series>,
 }
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// What it shows.
+    /// Title of the axis.
     pub title: String,
-    /// Its unit; empty if it has none.
+    /// Unit of the axis; empty if it has none.
     pub unit: String,
-    /// Every step doubles. Points at zero or below cannot be shown and are left out.
+    /// Logarithmic: every step doubles. Points at zero or below cannot be shown and are omitted.
     pub log2: bool,
-    /// Starts at zero even if no value is near it.
+    /// The axis starts at zero even if no value is near it.
     pub from_zero: bool,
     /// Names of the values 0, 1, 2, ... instead of numbers; empty for numbers.
     pub names: Vec<String>,
@@ -59,13 +59,13 @@ impl Axis {
         Self { title: title.into(), unit: unit.into(), ..Self::default() }
     }
 
-    /// The same, with steps that double.
+    /// The axis with steps that double.
     #[must_use]
     pub fn log2(self) -> Self {
         Self { log2: true, ..self }
     }
 
-    /// The same, from zero.
+    /// The axis starting at zero.
     #[must_use]
     pub fn from_zero(self) -> Self {
         Self { from_zero: true, ..self }
@@ -83,26 +83,27 @@ impl Axis {
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Series {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// As measured, in any order; several at one x are several runs. Points that are not finite are
-    /// left out.
+    /// Points as measured, in any order; several at one x are several runs.
+    ///
+    /// Points that are not finite are omitted.
     pub points: Vec<(f64, f64)>,
-    /// How they are shown.
+    /// Shape of the series.
     pub shape: Shape,
 }
 
-/// How points are shown.
+/// Shape of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
-    /// A marker for each, and a line through the mean at each x.
+    /// A marker per point, and a line through the mean at each x.
     #[default]
     MarkedLine,
-    /// Only the line: for time series.
+    /// A line alone: for time series.
     Line,
-    /// Only markers: for rows that do not belong to one curve.
+    /// Markers alone: for rows that do not belong to one curve.
     Marks,
-    /// The plane that the points go around, in their order, behind the lines of series before it: for a band.
+    /// The area enclosed by the points in order, behind the lines of earlier series: for a band.
     Area,
 }
 
@@ -115,14 +116,16 @@ impl Series {
 }
 
 impl Plot {
-    /// An `<svg>` to stand in a page that has [`STYLE`] among its styles.
+    /// An `<svg>` for a page whose styles include [`STYLE`].
     #[must_use]
     pub fn svg(&self) -> String {
         picture::svg(draw::size(self), &self.title, &self.note, |area| draw::shapes(self, area))
     }
 
-    /// An SVG file of its own, as Markdown refers to one: it brings its styles and its background
-    /// along, and its fixed colours are those of the light scheme where styles are not understood.
+    /// A standalone SVG file, for references from Markdown.
+    ///
+    /// It contains its styles and its background. Without support for styles, its fixed colors are
+    /// those of the light scheme.
     #[must_use]
     pub fn standalone_svg(&self) -> String {
         ink::alone(&self.svg())
@@ -150,7 +153,7 @@ mod tests {
         svg.matches(what).count()
     }
 
-    /// The corners of the line of a series.
+    /// Number of corners of the line of a series.
     fn corners(svg: &str, series: usize) -> usize {
         let line = svg.split(&format!("class=\"line s{series} ")).nth(1).unwrap();
         line.split("points=\"")
@@ -222,7 +225,7 @@ mod tests {
         assert!(!svg.contains("<none>"));
     }
 
-    /// Where the vertical axis stands: behind its labels, of whatever length.
+    /// Position of the vertical axis: behind its labels, of any length.
     #[test]
     fn long_labels_have_more_room() {
         let axis = |high: f64| {

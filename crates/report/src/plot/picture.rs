@@ -1,4 +1,4 @@
-//! Pictures of any kind, onto anything that plotters draws on.
+//! Draws pictures of any kind onto any backend of plotters.
 
 use plotters::prelude::*;
 
@@ -6,19 +6,19 @@ use super::draw::{self, Area, Drawn};
 use super::grid::{self, Grid};
 use super::{Plot, ink};
 
-/// What a report shows beside text.
+/// A picture of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Picture {
     /// Lines and markers over two axes.
     Plot(Plot),
-    /// Cells with numbers, darker where there is more.
+    /// Cells with numbers, darker for larger values.
     Cells(Grid),
-    /// The same as a surface seen from above one corner.
+    /// The same values as a surface seen from above one corner.
     Surface(Grid),
 }
 
 impl Picture {
-    /// An `<svg>` to stand in a page that has [`STYLE`](super::STYLE) among its styles.
+    /// An `<svg>` for a page whose styles include [`STYLE`](super::STYLE).
     #[must_use]
     pub fn svg(&self) -> String {
         let (title, note) = match self {
@@ -28,7 +28,7 @@ impl Picture {
         svg(self.size(), title, note, |area| self.draw(area))
     }
 
-    /// Pixels: wide, high.
+    /// Width and height in pixels.
     pub(crate) fn size(&self) -> (u32, u32) {
         match self {
             Self::Plot(plot) => draw::size(plot),
@@ -37,7 +37,7 @@ impl Picture {
         }
     }
 
-    /// Draws it in stand-in colours (`ink`).
+    /// Draws it in placeholder colors (`ink`).
     pub(crate) fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn
     where
         B::ErrorType: 'static,
@@ -50,7 +50,7 @@ impl Picture {
     }
 }
 
-/// What `draw` draws, as SVG that follows the reader's scheme.
+/// Returns the output of `draw` as SVG that follows the reader's scheme.
 pub(super) fn svg(
     size: (u32, u32),
     title: &str,
@@ -61,7 +61,7 @@ pub(super) fn svg(
     {
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         let outcome = draw(&area);
-        // A string takes everything that is drawn into it.
+        // A string accepts everything that is drawn into it.
         debug_assert!(outcome.is_ok(), "{outcome:?}");
     }
     ink::follow_scheme(&svg, &format!("{title}. {note}"))

@@ -1,23 +1,23 @@
-//! Where the labels of an axis stand, and how numbers are written.
+//! Positions of axis labels, and number formats.
 
 use super::Axis;
 
-/// Labels an axis aims at.
+/// Target number of labels on an axis.
 const WANTED: f64 = 6.0;
 
-/// From data to places along an axis: its ends, and its labels.
+/// Scale from data to positions on an axis: its ends, and its labels.
 #[derive(Debug, Clone)]
 pub(super) struct Scale {
-    /// Least and largest place.
+    /// Smallest and largest position.
     pub(super) ends: (f64, f64),
-    /// Places of the labels.
+    /// Positions of the labels.
     pub(super) labels: Vec<f64>,
     log2: bool,
     names: Vec<String>,
 }
 
 impl Scale {
-    /// A scale that holds all these values.
+    /// A scale that contains all these values.
     pub(super) fn over(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let mut this = Self {
             ends: (0.0, 1.0),
@@ -31,7 +31,7 @@ impl Scale {
         });
         let (mut low, mut high) = if ends.0 <= ends.1 { ends } else { (0.0, 1.0) };
         if !this.names.is_empty() {
-            // Points may stand beside a name.
+            // Points may be next to a name.
             (low, high) = (low.min(0.0).round() - 0.5, high.max(0.0).round() + 0.5);
             this.labels = every(1.0, low.ceil(), high);
         } else if axis.log2 {
@@ -57,13 +57,13 @@ impl Scale {
         this
     }
 
-    /// Where a value stands; `None` if it cannot be shown.
+    /// The position of a value; `None` if it cannot be shown.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let place = if self.log2 { (value > 0.0).then(|| value.log2())? } else { value };
         place.is_finite().then_some(place)
     }
 
-    /// The label at a place.
+    /// The label at a position.
     pub(super) fn label(&self, place: f64) -> String {
         if !self.names.is_empty() {
             let name = self.names.iter().enumerate().find(|(at, _)| {
@@ -75,7 +75,7 @@ impl Scale {
     }
 }
 
-/// A number with as many digits as a reader can use.
+/// Formats a number with the useful digits.
 pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
@@ -91,7 +91,7 @@ pub(crate) fn number(value: f64) -> String {
     if text == "-0" { "0".into() } else { text }
 }
 
-/// The step of 1, 2 or 5 times a power of ten at or above this one.
+/// The smallest step of 1, 2 or 5 times a power of ten that is at least `least`.
 fn nice_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * 0.999);

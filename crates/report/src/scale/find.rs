@@ -1,16 +1,17 @@
-//! Which root complex is full, and from when on.
+//! Finds saturated root complexes.
 //!
-//! A drive more should add what a drive reads alone. If it adds less than half of that, what the new drive hangs on is
-//! full. Of figures that say themselves what is full, as simulated ones, that is told instead.
+//! An added drive should add the bandwidth that one drive reads alone. If it adds less than 1/2 of
+//! that, the root complex of the new drive is saturated. Simulated results name the saturated parts
+//! themselves; these are reported instead.
 
 use super::{Run, Scaling, Step};
 
-/// A drive more that adds less than this part of what one reads alone has met something that is full.
+/// An added drive that adds less than this part of a drive's rate alone has hit a saturated part.
 const LITTLE: f64 = 0.5;
-/// A drive more that takes away more than this part of what one reads alone makes a dip.
+/// An added drive that removes more than this part of a drive's rate alone makes a dip.
 const DIP: f64 = 0.1;
 
-/// What there is to say of all runs, in words.
+/// The findings of all runs, as text.
 #[must_use]
 pub fn findings(scaling: &Scaling) -> Vec<String> {
     scaling.runs.iter().flat_map(of_run).collect()
@@ -80,7 +81,7 @@ fn dip(run: &Run, before: &Step, step: &Step, drives: usize) -> String {
     )
 }
 
-/// How much goes through a root complex that is named as `root complex 0000:60`.
+/// The bandwidth through a root complex that is named as `root complex 0000:60`.
 fn carries(run: &Run, what: &str, at: usize) -> String {
     let Some(root) = what.strip_prefix("root complex ") else { return String::new() };
     let drives = count(run.on(root, at + 1));

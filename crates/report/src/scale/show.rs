@@ -5,7 +5,7 @@ use crate::plot::Shape;
 use crate::table::{Column, Table};
 use crate::{Axis, Page, Plot, Series, Where};
 
-/// The table of one order; `reference` is what others measured of it.
+/// The table of one order, with the reference measurements if it has any.
 #[must_use]
 pub fn table(scaling: &Scaling, run: &Run) -> Table {
     let compared = has_reference(scaling, run);
@@ -68,11 +68,11 @@ pub fn table(scaling: &Scaling, run: &Run) -> Table {
     table
 }
 
-/// Bandwidth over the number of drives, a line an order, and what all would read if nothing were shared.
+/// Bandwidth over the number of drives: one line per order, and the sum without any sharing.
 #[must_use]
 pub fn plot(scaling: &Scaling) -> Plot {
     let mut series: Vec<Series> = Vec::new();
-    // First, and so on top of the lines.
+    // First, and therefore on top of the lines.
     if !scaling.reference.is_empty() {
         let points = scaling.reference.iter().map(|(drives, rate)| (number(*drives), *rate));
         series.push(Series {
@@ -104,7 +104,7 @@ pub fn plot(scaling: &Scaling) -> Plot {
     }
 }
 
-/// A page of all of it.
+/// A page with all results.
 #[must_use]
 pub fn page(scaling: &Scaling) -> Page {
     let mut page = Page::new("Drives over root complexes", scaling.place.name());
@@ -140,7 +140,7 @@ pub fn page(scaling: &Scaling) -> Page {
     page
 }
 
-/// Rows of others are of the drives in system order.
+/// Returns true for the first run: the reference rows have the drives in system order.
 fn has_reference(scaling: &Scaling, run: &Run) -> bool {
     let first = scaling.runs.first();
     !scaling.reference.is_empty() && first.is_some_and(|first| first.order == run.order)

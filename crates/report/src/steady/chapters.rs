@@ -4,7 +4,7 @@ use super::model::{Reading, Study, Test, TestRun, Verdict, Window};
 use super::{plots, tables};
 use crate::sheet::Sheet;
 
-/// Headings that a report of all four tests has, in their order; those of one test stand behind its name.
+/// Headings of a report of all four tests, in order; those of one test follow its name.
 pub const SECTIONS: [&str; 10] = [
     "Set-up",
     "Steady state",
@@ -22,7 +22,7 @@ const QUICK: &str = "QUICK MODE: points are shorter, less is written before roun
     sooner than the specification asks for. This shows that a drive can be tested; its figures are no result of that \
     specification and are not to be compared with any.";
 
-/// Writes all of it.
+/// Writes the whole report.
 pub fn write(study: &Study, sheet: &mut dyn Sheet) {
     sheet.paragraph(
         "After the Solid State Storage Performance Test Specification of SNIA: purge, workload-independent \
@@ -91,7 +91,7 @@ fn complaint(run: &TestRun) -> Option<String> {
     }
 }
 
-/// One test.
+/// Writes the chapter of one test.
 fn chapter(study: &Study, run: &TestRun, sheet: &mut dyn Sheet) {
     let title = run.test.title();
     sheet.heading(1, title);

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! Study --chapters--> any Sheet
-//!   |- Setup                     what was tested, where, how
+//!   |- Setup                     drive, host and parameters
 //!   '- TestRun, one a test       purge, preconditioning, rounds of readings, verdict
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `model` | what was measured; serde writes it to the results file |
+//! | `model` | the measurements; serde writes them to the results file |
 //! | `chapters` | the report from top to bottom, once for all kinds of sheets |
 //! | `plots` | its pictures |
 //! | `tables` | its tables |
@@ -37,7 +37,7 @@ pub fn html(study: &Study) -> String {
     page.document()
 }
 
-/// The report on paper.
+/// The report as a PDF.
 #[must_use]
 pub fn pdf(study: &Study) -> Vec<u8> {
     let mut pdf = Pdf::new(&study.title(), study.mark());

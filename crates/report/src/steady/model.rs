@@ -1,19 +1,19 @@
-//! What a drive test brings home.
+//! Results of a drive test.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A drive test, whole or as far as it came.
+/// A drive test, complete or partial.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Study {
-    /// What was tested, where, how.
+    /// Drive, host and parameters of the test.
     pub setup: Setup,
-    /// One a test that was asked for, in the order they were run.
+    /// One per requested test, in the order they ran.
     pub tests: Vec<TestRun>,
-    /// Why it is not whole; empty if it is.
+    /// Reason why it is partial; empty if it is complete.
     pub partial: String,
-    /// How often it was interrupted and gone on with.
+    /// Number of times it was interrupted and resumed.
     pub resumed: usize,
 }
 
@@ -26,7 +26,7 @@ impl Study {
         format!("Drive test of {drive}")
     }
 
-    /// What stands beside the title.
+    /// Mark after the title.
     pub(super) fn mark(&self) -> &'static str {
         match (self.setup.quick, self.partial.is_empty()) {
             (false, true) => "measured",
@@ -37,50 +37,50 @@ impl Study {
     }
 }
 
-/// What was tested, where, how.
+/// Drive, host and parameters of a test.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Setup {
-    /// As it was named on the command line.
+    /// Name on the command line.
     pub device: String,
-    /// Through what its commands went.
+    /// Path of its commands.
     pub path: String,
-    /// As the drive says.
+    /// Model, as the drive reports it.
     pub model: String,
-    /// As the drive says.
+    /// Serial number, as the drive reports it.
     pub serial: String,
-    /// As the drive says.
+    /// Firmware, as the drive reports it.
     pub firmware: String,
-    /// Bytes that were tested.
+    /// Bytes under test.
     pub capacity: u64,
     /// Bytes of a logical block.
     pub block_size: u32,
     /// Name of the machine that sent the commands.
     pub host: String,
-    /// Its operating system's kernel.
+    /// Release of its kernel.
     pub kernel: String,
     /// Its processor.
     pub processor: String,
-    /// Its processors, as the program may use them.
+    /// Processors available to the program.
     pub processors: usize,
     /// Version of the program.
     pub version: String,
-    /// All of it.
+    /// The whole command line.
     pub command_line: String,
-    /// When it began, UTC.
+    /// Start of the test, UTC.
     pub started: String,
     /// Threads that send commands.
     pub jobs: u16,
-    /// Commands outstanding, each thread.
+    /// Commands outstanding per thread.
     pub iodepth: u32,
     /// Length of a point.
     pub seconds: f64,
-    /// How often the capacity is written before rounds begin.
+    /// Capacities written before the rounds begin.
     pub precondition: f64,
-    /// Rounds in which a steady state is sought, at most.
+    /// Maximum rounds until a steady state.
     pub rounds: usize,
     /// Durations and preconditioning were scaled down.
     pub quick: bool,
-    /// What is done otherwise than the specification says, besides.
+    /// Further deviations from the specification.
     #[serde(default)]
     pub departures: Vec<String>,
 }
@@ -95,15 +95,15 @@ pub enum Test {
     Throughput,
     /// One command at a time: mixes by block sizes.
     Latency,
-    /// Random writes, and nothing else, for as long as it takes.
+    /// Random writes alone, until the end of the test.
     Saturation,
 }
 
 impl Test {
-    /// All of them, in the order in which they are run.
+    /// All tests, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Iops, Self::Throughput, Self::Latency, Self::Saturation];
 
-    /// As on the command line.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ impl Test {
         }
     }
 
-    /// What has to be steady, in words.
+    /// The variable that must become steady, as text.
     #[must_use]
     pub fn variable(self) -> &'static str {
         match self {
@@ -151,23 +151,23 @@ impl fmt::Display for Test {
     }
 }
 
-/// What was done in one test.
+/// Results of one test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestRun {
-    /// Which one.
+    /// The test.
     pub test: Test,
-    /// How the drive was emptied; nothing yet if it was not come to.
+    /// Purge of the drive; `None` if the test did not reach it.
     pub purge: Option<Preparation>,
-    /// How it was filled, in tests that do.
+    /// Preconditioning of the drive, in tests that have it.
     pub precondition: Option<Preparation>,
-    /// What was measured; of write saturation, each sample is a round.
+    /// Rounds of measurements; in write saturation, each sample is a round.
     pub rounds: Vec<Round>,
-    /// What came of it.
+    /// Result of the test.
     pub verdict: Verdict,
 }
 
 impl TestRun {
-    /// Of each whole round, what has to be steady.
+    /// The variable that must become steady, for each complete round.
     #[must_use]
     pub fn variables(&self) -> Vec<f64> {
         self.rounds.iter().map_while(|round| round.variable(self.test)).collect()
@@ -177,25 +177,25 @@ impl TestRun {
 /// A purge, or the preconditioning.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Preparation {
-    /// It took place.
+    /// True if it took place.
     pub done: bool,
-    /// What was done, or why nothing was.
+    /// Description of the operation, or the reason for its absence.
     pub how: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Bytes written for it.
     pub bytes: u64,
 }
 
-/// All points once, or as many as there was time for.
+/// All points once, or those that were reached.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Round {
-    /// In the order in which they were run.
+    /// Readings in the order in which they ran.
     pub readings: Vec<Reading>,
 }
 
 impl Round {
-    /// What has to be steady; `None` if its point was not come to.
+    /// The variable that must become steady; `None` if its point was not reached.
     #[must_use]
     pub fn variable(&self, test: Test) -> Option<f64> {
         let (random, bs) = match test {
@@ -220,10 +220,10 @@ impl Round {
     }
 }
 
-/// What was asked of the drive.
+/// Workload of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
-    /// Random addresses; else one after the other.
+    /// Random addresses instead of sequential ones.
     pub random: bool,
     /// Share of reads, 0 to 100.
     pub read_percent: u8,
@@ -231,24 +231,24 @@ pub struct Workload {
     pub bs: u64,
     /// Threads that send commands.
     pub jobs: u16,
-    /// Commands outstanding, each thread.
+    /// Commands outstanding per thread.
     pub iodepth: u32,
 }
 
-/// What it did.
+/// A measurement of the drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// What was asked of it.
+    /// Its workload.
     pub workload: Workload,
-    /// Length of time measured.
+    /// Measured time in seconds.
     pub seconds: f64,
-    /// Commands done in it.
+    /// Commands completed in that time.
     pub ios: u64,
-    /// Bytes moved in it.
+    /// Bytes moved in that time.
     pub bytes: u64,
     /// Response times.
     pub times: Times,
-    /// Response times in microseconds and how many commands took as long, coarsely.
+    /// Pairs of a response time in microseconds and the number of commands, coarsely.
     pub histogram: Vec<(f64, u64)>,
 }
 
@@ -288,47 +288,47 @@ pub struct Times {
     pub max: f64,
 }
 
-/// What came of a test.
+/// Result of a test.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// The last rounds are a steady state.
+    /// The last rounds are in steady state.
     Steady(Window),
-    /// It was run to its end, and its last rounds are none.
+    /// The test ran to its end without a steady state.
     Unsteady {
         /// The last rounds.
         window: Window,
-        /// Rounds that were allowed.
+        /// Maximum rounds.
         most: usize,
     },
-    /// Write saturation has come to its end.
+    /// Write saturation has ended.
     Over {
-        /// Why it ended there.
+        /// Reason for its end.
         why: String,
     },
-    /// It did not come to its end.
+    /// The test did not run to its end.
     Cut,
 }
 
-/// The last rounds, and how steady they are.
+/// The last rounds, and their steadiness.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
     /// Number of the first of its rounds, from 1.
     pub first: usize,
-    /// What has to be steady, of each of its rounds.
+    /// The variable that must become steady, for each of its rounds.
     pub values: Vec<f64>,
     /// Their mean.
     pub mean: f64,
-    /// Largest less smallest, as a share of the mean.
+    /// Largest minus smallest, relative to the mean.
     pub range: f64,
     /// The best-fit line at the first round.
     pub fit_first: f64,
     /// The best-fit line at the last round.
     pub fit_last: f64,
-    /// How much that line rises or falls over the window, as a share of the mean.
+    /// Change of that line over the window, relative to the mean.
     pub slope: f64,
-    /// The largest range that is steady.
+    /// The largest range of a steady state.
     pub range_allowed: f64,
-    /// The largest slope that is steady.
+    /// The largest slope of a steady state.
     pub slope_allowed: f64,
 }
 

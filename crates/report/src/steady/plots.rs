@@ -4,10 +4,10 @@ use super::model::{Reading, Round, Test, TestRun, Verdict, Window};
 use super::tables::{distinct, mean_of, measured, mix, percent, size, times, written};
 use crate::plot::{Axis, Grid, Picture, Plot, Series, Shape, number};
 
-/// Response times next to each other that are counted together: as many for each doubling.
+/// Bars of a histogram of response times per doubling.
 const BARS: f64 = 4.0;
 
-/// What has to be steady, and its like at other sizes, over all rounds.
+/// The variable that must become steady, and those of other sizes, over all rounds.
 pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
     match run.test {
         Test::Iops => {
@@ -50,13 +50,13 @@ fn over_rounds(what: &str, note: &str, y: Axis, series: Vec<Series>) -> Picture 
     })
 }
 
-/// Rounds stand at 0, 1, 2, ... and are called by their numbers.
+/// An axis of rounds: positions 0, 1, 2, ... with the numbers of the rounds as names.
 fn rounds_axis(first: usize, count: usize) -> Axis {
     let names = (first..first + count).map(|number| number.to_string()).collect();
     Axis { names, ..Axis::new("round", "") }
 }
 
-/// A line for each block size.
+/// One line per block size.
 fn lines(
     rounds: &[Round],
     random: bool,
@@ -73,7 +73,7 @@ fn lines(
     sizes.iter().map(line).collect()
 }
 
-/// The window with what is allowed and its best-fit line.
+/// The window with the allowed range and its best-fit line.
 pub(super) fn verification(test: Test, window: &Window, steady: bool) -> Picture {
     let (first, last) = (0.0, whole(window.values.len().saturating_sub(1)));
     let half = window.mean * window.range_allowed / 2.0;
@@ -178,7 +178,7 @@ pub(super) fn surface(run: &TestRun) -> Vec<Picture> {
     vec![Picture::Cells(grid.clone()), Picture::Surface(grid)]
 }
 
-/// How long commands took: what has to be steady, over the window.
+/// Response times of the variable that must become steady, over the window.
 pub(super) fn response_times(run: &TestRun) -> Vec<Picture> {
     let rounds = measured(run);
     let workloads: Vec<(String, (bool, u8, u64))> = match run.test {
@@ -207,7 +207,7 @@ pub(super) fn response_times(run: &TestRun) -> Vec<Picture> {
     })]
 }
 
-/// The outline of bars: as many as fit, each with its share of all in percent.
+/// The outline of a histogram, each bar with its share of all commands in percent.
 fn steps(counts: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let bar = |micros: f64| (micros.max(1e-3).log2() * BARS).floor();
     let mut bars: Vec<(f64, u64)> = Vec::new();
@@ -230,7 +230,7 @@ fn steps(counts: &[(f64, u64)]) -> Vec<(f64, f64)> {
             points.extend(end.map(|end| (edge(end), 0.0)));
             points.push((edge(at), 0.0));
         }
-        // A step is two points at almost one place: a line has one value at each.
+        // A step is two points at almost one position: a line has one value at each position.
         points.push((edge(at) * 1.0001, share));
         points.push((edge(at + 1.0) * 0.9999, share));
         end = Some(at + 1.0);
@@ -239,7 +239,7 @@ fn steps(counts: &[(f64, u64)]) -> Vec<(f64, f64)> {
     points
 }
 
-/// Rates and response times while nothing is done but to write.
+/// Rates and response times during writes alone.
 pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
     let curve = written(&run.rounds);
     let line = |name: &str, x: fn(f64, f64, u64) -> f64, figure: fn(&Reading) -> f64| {
@@ -292,7 +292,7 @@ pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
     ]
 }
 
-/// Samples of a day are too many for markers.
+/// The samples of a day are too many for markers.
 fn shape<T>(curve: &[T]) -> Shape {
     if curve.len() > 60 { Shape::Line } else { Shape::MarkedLine }
 }
@@ -307,7 +307,7 @@ fn whole(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// What a picture of the window says in words, for readers who do not see it.
+/// Text that describes a picture of the window, as an alternative to seeing it.
 pub(super) fn window_in_words(test: Test, window: &Window) -> String {
     let (low, high) =
         window.values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |ends, value| {

@@ -12,7 +12,7 @@ pub(super) fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} B"), |(unit, name)| format!("{} {name}", bytes / unit))
 }
 
-/// What the share of reads is called.
+/// The label of a share of reads.
 pub(super) fn mix(read_percent: u8) -> String {
     format!("{read_percent}/{}", 100 - read_percent.min(100))
 }
@@ -48,7 +48,7 @@ pub(super) fn setup(setup: &Setup) -> Table {
     table
 }
 
-/// One row a test: what came of it.
+/// The results, one row per test.
 #[must_use]
 pub fn verdicts(study: &Study) -> Table {
     let mut table = Table::new(vec![
@@ -85,7 +85,7 @@ pub fn verdicts(study: &Study) -> Table {
     table
 }
 
-/// How the drive was made ready for each test.
+/// The preparation of the drive for each test.
 pub(super) fn preparations(study: &Study) -> Table {
     let mut table = Table::new(vec![
         Column::words("test"),
@@ -112,7 +112,7 @@ pub(super) fn preparations(study: &Study) -> Table {
     table
 }
 
-/// The window's rounds against their line.
+/// The window's rounds, compared with the best-fit line.
 pub(super) fn window(test: Test, window: &Window) -> Table {
     let unit = test.unit();
     let mut table = Table::new(vec![
@@ -142,7 +142,7 @@ pub(super) fn window(test: Test, window: &Window) -> Table {
     table
 }
 
-/// The rounds that figures are means of: the window, or the last ones there are.
+/// The rounds behind mean figures: the window, or the last ones.
 pub(super) fn measured(run: &TestRun) -> &[Round] {
     let count = match &run.verdict {
         Verdict::Steady(window) | Verdict::Unsteady { window, .. } => window.values.len(),
@@ -163,7 +163,7 @@ pub(super) fn mean_of(
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / count)
 }
 
-/// Each value of a workload's setting, in the order in which they were run.
+/// The distinct values of a workload parameter, in the order in which they ran.
 pub(super) fn distinct<T: PartialEq>(rounds: &[Round], of: impl Fn(&Reading) -> T) -> Vec<T> {
     let mut all = Vec::new();
     for value in rounds.iter().flat_map(|round| &round.readings).map(of) {
@@ -178,7 +178,7 @@ fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
 
-/// Mixes by block sizes: rows are block sizes, as the specification has them.
+/// Mixes by block sizes: rows are block sizes, as in the specification.
 pub(super) fn by_mix(rounds: &[Round], figure: fn(&Reading) -> f64, unit: &str) -> Table {
     let mixes = distinct(rounds, |reading| reading.workload.read_percent);
     let sizes = distinct(rounds, |reading| reading.workload.bs);
@@ -208,7 +208,9 @@ pub(super) fn throughput(rounds: &[Round]) -> Table {
     table
 }
 
-/// Response times of each mix and block size. Least and largest are over all rounds, the rest are means of rounds.
+/// Response times of each mix and block size.
+///
+/// Minimum and maximum are over all rounds; the others are means of rounds.
 pub(super) fn latencies(rounds: &[Round]) -> Table {
     let mut table = Table::new(vec![
         Column::words("read/write"),
@@ -237,7 +239,7 @@ pub(super) fn latencies(rounds: &[Round]) -> Table {
     table
 }
 
-/// Write saturation in a few rows: its beginning, its parts, its end.
+/// Write saturation in a few rows, from beginning to end.
 pub(super) fn saturation(rounds: &[Round], capacity: u64) -> Table {
     const ROWS: usize = 16;
     let mut table = Table::new(vec![

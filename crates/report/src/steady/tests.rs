@@ -4,7 +4,9 @@ use crate::plot::{Picture, Shape};
 const MIXES: [u8; 7] = [100, 95, 65, 50, 35, 5, 0];
 const SIZES: [u64; 8] = [1 << 20, 128 << 10, 64 << 10, 32 << 10, 16 << 10, 8192, 4096, 512];
 
-/// A reading of a made-up drive that moves 100 MB/s and 100 000 commands a second at most, `percent` of that.
+/// A reading of a made-up drive at `percent` of its maximum rate.
+///
+/// The maximum is 100 MB/s and 100 000 commands a second.
 fn reading(random: bool, read_percent: u8, bs: u64, percent: u64) -> Reading {
     let ios = (100_000_000 / bs).min(100_000) * percent / 100;
     let mean = 1e6 / ios as f64;
@@ -103,7 +105,7 @@ pub(crate) fn study() -> Study {
     }
 }
 
-/// What a PDF shows as text.
+/// The text of a PDF.
 fn pdf_text(study: &Study) -> String {
     crate::pdf::tests::texts(&pdf(study)).concat().join("\n")
 }
@@ -162,7 +164,8 @@ fn tables_hold_what_was_measured() {
     let iops = tables::by_mix(tables::measured(&study.tests[0]), Reading::iops, "IOPS");
     let text = iops.markdown();
     assert_eq!(iops.len(), 8);
-    // 100 MB/s in commands of 4 KiB are 24414 a second; the window has 92, 93, 88, 89, 88 and 89 % of them or so.
+    // 100 MB/s in commands of 4 KiB are 24414 a second. The window has about 92, 93, 88, 89, 88 and
+    // 89 % of them.
     let row = text.lines().find(|line| line.contains("| 4 KiB")).unwrap();
     let last: f64 = row.trim_end_matches(" |").rsplit(' ').next().unwrap().parse().unwrap();
     assert!((21_000.0..22_900.0).contains(&last), "{row}");
@@ -180,7 +183,7 @@ fn the_outline_of_a_histogram_begins_and_ends_at_nothing() {
         assert!(series.points[0].1.abs() < 1e-9 && series.points.last().unwrap().1.abs() < 1e-9);
         assert!(series.points.is_sorted_by(|a, b| a.0 <= b.0));
         let tops: f64 = series.points.iter().map(|point| point.1).sum();
-        // Two points a bar.
+        // Two points per bar.
         assert!((tops - 200.0).abs() < 1.0, "{tops}");
     }
 }
@@ -234,7 +237,7 @@ fn the_page_asks_for_nothing_from_outside() {
     }
 }
 
-/// For looking at: `REPORT_SHOTS=FOLDER cargo test -p nvmeof-report --lib a_report_to_look_at`.
+/// For visual checks: `REPORT_SHOTS=FOLDER cargo test -p nvmeof-report --lib a_report_to_look_at`.
 #[test]
 fn a_report_to_look_at() {
     let Some(folder) = std::env::var_os("REPORT_SHOTS").map(std::path::PathBuf::from) else {

@@ -1,25 +1,25 @@
-//! Which varied key goes along x, and what names the series.
+//! Selects the varied key on the x axis and the keys that name the series.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plot::{Axis, Series};
 use crate::point::{Point, Varied, short_key};
 
-/// Steps of x double where the largest value is at least so many times the least.
+/// Minimum ratio of the largest to the smallest value at which steps of x double.
 const WIDE: f64 = 8.0;
 
-/// More lines than that are no longer told apart.
+/// Maximum number of distinguishable lines.
 const MOST_SERIES: usize = 10;
 
-/// Points with their places along x.
+/// Points with their positions on the x axis.
 pub(super) type Placed<'a> = Vec<(f64, &'a Point)>;
 
-/// How the points of a sweep are laid out in a plot.
+/// Layout of the points of a sweep in a plot.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
-    /// Along x; `None`: the points in their order.
+    /// Key on the x axis; `None`: the points in their order.
     x: Option<String>,
-    /// The values of x, where they are not numbers.
+    /// The values of x, if they are not numbers.
     names: Vec<String>,
     log2: bool,
     /// Keys whose values name a series.
@@ -33,8 +33,8 @@ impl Layout {
         let number = |key: &String| {
             points.iter().all(|p| p.value(key).is_some_and(|v| v.parse::<f64>().is_ok()))
         };
-        // Numbers before names, many values before few, depth before others, the policy last.
-        // Backwards, because the last one wins where two are alike, and the first of the plan should.
+        // Numbers before names, many values before few, depth before others, the policy last. In
+        // reverse, because the last of equal keys wins, and the first one of the plan should.
         let x = keys.iter().rev().filter(everywhere).max_by_key(|key| {
             let policy = key.ends_with("policy");
             (number(key), !policy, values(points, key).len(), key.ends_with("queue-depth"))
@@ -67,8 +67,10 @@ impl Layout {
         Axis { log2: self.log2, names: self.names.clone(), ..Axis::new(title, "") }
     }
 
-    /// The points in as many plots as it takes to tell the series apart, each with what names it: by
-    /// the values of the key that has fewest, where there are too many series for one plot.
+    /// Divides the points over plots with distinguishable series, each with its name.
+    ///
+    /// If there are too many series for one plot, the values of the key with the fewest values
+    /// divide them.
     pub(super) fn plots<'a>(&self, points: &'a [Point]) -> Vec<(String, Layout, Placed<'a>)> {
         let placed: Placed<'a> = points
             .iter()
@@ -95,7 +97,7 @@ impl Layout {
         plots
     }
 
-    /// The points that have this figure, in series.
+    /// The points that have this figure, grouped in series.
     pub(super) fn series(
         &self,
         points: &[(f64, &Point)],
@@ -134,14 +136,14 @@ impl Layout {
     }
 }
 
-/// Keys that do not have the same value everywhere, in the order of the plan.
+/// Keys with more than one value, in the order of the plan.
 fn varying(points: &[Point]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let keys = points.iter().flat_map(|point| &point.varied).map(|varied| &varied.key);
     let keys: Vec<_> = keys.filter(|key| seen.insert((*key).clone())).cloned().collect();
     let same =
         |key: &String| points.windows(2).all(|pair| pair[0].value(key) == pair[1].value(key));
-    // How often a point is run does not make it another one.
+    // The number of repetitions does not make another point.
     keys.into_iter().filter(|key| !same(key) && key != "load.repeat").collect()
 }
 
@@ -159,7 +161,7 @@ fn is_wide(points: &[Point], key: &str) -> bool {
     least > 0.0 && most >= WIDE * least
 }
 
-/// Who knows the value of one key knows that of the other.
+/// Returns true if the value of one key determines that of the other.
 fn determines(points: &[Point], one: &str, other: &str) -> bool {
     let mut known: BTreeMap<Option<&str>, Option<&str>> = BTreeMap::new();
     points.iter().all(|point| {
@@ -184,7 +186,7 @@ mod tests {
         Some(point.total.gbps)
     }
 
-    /// The series of a layout that needs but one plot.
+    /// The series of a layout that requires a single plot.
     fn all(layout: &Layout, points: &[Point]) -> Vec<Series> {
         let plots = layout.plots(points);
         assert_eq!(plots.len(), 1);

@@ -1,4 +1,4 @@
-//! What a sweep shows: one table, the plots that follow from what it varied, and a page of both.
+//! Results of a sweep: one table, the plots that follow from the varied keys, and a page of both.
 //!
 //! ```text
 //! varied keys -> one of them along x, the others name the series   (layout)
@@ -17,19 +17,19 @@ use crate::point::{Point, Where};
 use layout::Layout;
 pub use tables::{brief_table, table};
 
-/// Points of one plot over time; more would hide each other.
+/// Points in one plot over time; more would hide each other.
 const TIMES_A_PLOT: usize = 8;
 /// Plots over time; the JSON has the rest.
 const TIME_PLOTS: usize = 6;
 
-/// One line that says what these results are, with "simulated" where they are.
+/// One line that describes these results, with "simulated" if they are.
 #[must_use]
 pub fn heading(points: &[Point]) -> String {
     let plans = distinct(points, |point| point.plan.clone());
     format!("{}: {}", plans.join(", "), provenance(points))
 }
 
-/// The brief table under its heading, as Markdown that reads as well in a terminal.
+/// The brief table under its heading, as Markdown that is readable in a terminal.
 #[must_use]
 pub fn markdown(points: &[Point]) -> String {
     let table = brief_table(points).markdown();
@@ -37,7 +37,7 @@ pub fn markdown(points: &[Point]) -> String {
     format!("{}\n\n{table}{hits}", heading(points))
 }
 
-/// A plot for each figure that these points have; several where one would hold too many series.
+/// A plot per figure of these points; several plots if one would have too many series.
 #[must_use]
 pub fn plots(points: &[Point]) -> Vec<Plot> {
     let layout = Layout::of(points);
@@ -59,7 +59,7 @@ pub fn plots(points: &[Point]) -> Vec<Plot> {
     plots
 }
 
-/// Bandwidth of each point over time, a few points a plot; the first ones if there are many.
+/// Bandwidth of each point over time, a few points per plot; the first ones if there are many.
 #[must_use]
 pub fn plots_over_time(points: &[Point]) -> Vec<Plot> {
     let timed: Vec<_> = points.iter().filter(|point| point.series.len() > 1).collect();
@@ -81,10 +81,10 @@ pub fn plots_over_time(points: &[Point]) -> Vec<Plot> {
         .collect()
 }
 
-/// The whole as a page that opens from disk.
+/// The whole result as a page that opens from disk.
 ///
 /// # Errors
-/// None that a point can cause; serde's type says there may be one.
+/// No point causes one; the type of serde allows for it.
 pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
     let plans = distinct(points, |point| point.plan.clone()).join(", ");
     let places = distinct(points, |point| point.place.to_string()).join(", ");
@@ -136,7 +136,7 @@ pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
     Ok(page.document())
 }
 
-/// A figure that is plotted.
+/// A plotted figure.
 struct Figure {
     title: &'static str,
     name: &'static str,
@@ -189,7 +189,7 @@ const FIGURES: &[Figure] = &[
     },
 ];
 
-/// "simulated on platform A", "measured locally on HOST".
+/// Returns "simulated on platform A", or "measured locally on HOST".
 fn provenance(points: &[Point]) -> String {
     let all = distinct(points, |point| match point.place {
         Where::Simulated => format!("simulated on platform {}", point.platform),
@@ -199,7 +199,7 @@ fn provenance(points: &[Point]) -> String {
     all.join(" and ")
 }
 
-/// What the measured hits in the cache are of, or why there are none.
+/// Sources of the cache hits, or the reasons for their absence.
 fn hits(points: &[Point]) -> Vec<String> {
     let all = distinct(points, |point| point.hit_from.clone().unwrap_or_default());
     let told = all.into_iter().filter(|from| !from.is_empty());

@@ -7,7 +7,7 @@ use crate::table::{Column, Table};
 
 const MIB: f64 = 1_048_576.0;
 
-/// What is told of each part of a point, and where it stands.
+/// Selects the parts of a point.
 type PartsOf = fn(&Point) -> &[Part];
 pub(super) const PARTS: &[(&str, PartsOf)] = &[
     ("By host", |point| &point.hosts),
@@ -21,7 +21,7 @@ struct Figure {
     unit: &'static str,
     /// Digits after the point.
     decimals: usize,
-    /// The prototype's tables have it.
+    /// The tables of the Mellanox SPDK io_pacing prototype have it.
     brief: bool,
     of: fn(&Point) -> Option<f64>,
 }
@@ -61,24 +61,24 @@ const FIGURES: &[Figure] = &[
     figure("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
 ];
 
-/// More than 2^32 of anything counted here do not fit a run.
+/// No run counts more than 2^32 of anything here.
 fn count(value: u64) -> Option<f64> {
     u32::try_from(value).ok().map(f64::from)
 }
 
-/// One row a point: what varied, then everything that was measured.
+/// One row per point: the varied values, then everything that was measured.
 #[must_use]
 pub fn table(points: &[Point]) -> Table {
     columns(points, |_| true)
 }
 
-/// The same with the columns of the prototype's tables, to fit a terminal.
+/// The same with the columns of the Mellanox SPDK io_pacing prototype, to fit a terminal.
 #[must_use]
 pub fn brief_table(points: &[Point]) -> Table {
     columns(points, |figure| figure.brief)
 }
 
-/// What nobody has is left out.
+/// Builds the table; a column without any value is omitted.
 fn columns(points: &[Point], wanted: impl Fn(&Figure) -> bool) -> Table {
     let keys = keys(points);
     let known = |figure: &&Figure| points.iter().any(|point| (figure.of)(point).is_some());
@@ -94,7 +94,7 @@ fn columns(points: &[Point], wanted: impl Fn(&Figure) -> bool) -> Table {
     table
 }
 
-/// One row a part; empty where every point has but one.
+/// One row per part; empty if every point has a single one.
 pub(super) fn parts(points: &[Point], of: PartsOf) -> Table {
     let keys = keys(points);
     let mut columns = leading(points, &keys);
@@ -142,8 +142,8 @@ fn keys(points: &[Point]) -> Vec<String> {
     keys.filter(|key| seen.insert(key.clone())).collect()
 }
 
-/// The platform and the place only where they are not the same for all; the run where there are
-/// several.
+/// Detects different plans, places or platforms, and repeated runs; only then the table has these
+/// columns.
 fn mixed(points: &[Point]) -> (bool, bool) {
     let differ = |pair: &[Point]| {
         pair[0].place != pair[1].place
@@ -162,7 +162,7 @@ fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
     for key in keys {
         let numbers = points.iter().all(|p| p.value(key).is_none_or(|v| v.parse::<f64>().is_ok()));
         let short = short_key(key);
-        // Two keys with the same last part are told apart by the whole.
+        // Two keys with the same last part are distinguished by their whole names.
         let name = if keys.iter().filter(|other| short_key(other) == short).count() > 1 {
             key
         } else {
