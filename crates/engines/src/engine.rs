@@ -1,11 +1,12 @@
-//! Names of engines, and what tells them apart.
+//! Names and properties of engines.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A way to read a drive. The first seven are the kernel's and go by its names in fio; the last is ours.
+/// An I/O method for reads. The first seven use the kernel and have fio's names; the last is the
+/// VFIO driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Engine {
     /// `lseek`, then `read`.
@@ -16,13 +17,14 @@ pub enum Engine {
     Pvsync,
     /// `preadv2` without flags.
     Pvsync2,
-    /// `preadv2` with `RWF_HIPRI`: the thread looks for the completion at the drive instead of sleeping.
+    /// `preadv2` with `RWF_HIPRI`: the thread polls the drive for the completion instead of
+    /// sleeping.
     Pvsync2Hipri,
     /// io_uring, completions by interrupt.
     IoUring,
-    /// io_uring with `IORING_SETUP_IOPOLL`: completions are looked for at the drive.
+    /// io_uring with `IORING_SETUP_IOPOLL`: completions are polled at the drive.
     IoUringPolled,
-    /// Our own driver, past the kernel; it polls.
+    /// The VFIO driver, without the kernel; it polls.
     Vfio,
 }
 
@@ -32,7 +34,7 @@ pub enum Engine {
 pub struct UnknownEngine(pub String);
 
 impl Engine {
-    /// All, in the order of tables.
+    /// All engines, in the order of tables.
     pub const ALL: [Self; 8] = [
         Self::Sync,
         Self::Psync,
@@ -59,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Whether a queue holds one operation: N of them at once need N threads.
+    /// Returns true if a queue holds one operation: N concurrent ones require N threads.
     #[must_use]
     pub fn is_synchronous(self) -> bool {
         match self {

@@ -1,15 +1,15 @@
-//! Ways to read a drive, side by side, each as a [`BlockDevice`](nvmeof_core::block::BlockDevice).
+//! I/O methods to read a drive, each as a [`BlockDevice`](nvmeof_core::block::BlockDevice).
 //!
 //! ```text
-//!  Engine + Source --open--> Opened { device, note }      whoever drives block queues drives them all
-//!                     '----> Unable                       why not, in words: a row of a table, not a crash
+//!  Engine + Source --open--> Opened { device, note }    users of block queues can use them all
+//!                     '----> Unable                     reason as text: a table row, not a crash
 //!
-//!  sync, psync, pvsync, pvsync2, pvsync2-hipri   one operation a queue: so many at once take as many threads
+//!  sync, psync, pvsync, pvsync2, pvsync2-hipri   one operation a queue: N operations, N threads
 //!  io-uring, io-uring-polled                     core's file device
 //!  vfio                                          core's NVMe driver
 //! ```
 //!
-//! All of them are opened for reading only: nothing that is measured with them can be lost.
+//! All of them are opened for reading only: a measurement cannot destroy data.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! From an engine and a drive to a device that is known to work: it has read a block.
+//! Opens an engine on a drive as a device that is known to work: it has read a block.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,22 +19,24 @@ use thiserror::Error;
 use crate::engine::Engine;
 use crate::sync::{Call, SyncDevice};
 
-/// The first kernel whose block layer pays no heed to `RWF_HIPRI` on synchronous direct I/O (Linux commit
-/// 9650b453a3d4, "block: ignore RWF_HIPRI hint for sync dio"); some distributions' older ones have it, too.
+/// The first kernel whose block layer ignores `RWF_HIPRI` on synchronous direct I/O.
+///
+/// It is Linux commit 9650b453a3d4, "block: ignore RWF_HIPRI hint for sync dio"; older kernels of
+/// some distributions have it, too.
 const HIPRI_IGNORED_SINCE: (u32, u32) = (5, 19);
-/// Sectors a drive may have, smallest first.
+/// Possible sector sizes of a drive, smallest first.
 const SECTORS: [u32; 2] = [512, 4096];
 
-/// What is read.
+/// Source of the reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file or block device, through the kernel.
     Path {
-        /// Where it is.
+        /// Path of the file or device.
         path: PathBuf,
         /// Bytes of a block: those of the drive's LBA format.
         block_size: u32,
-        /// Whether the page cache may stand in between. Figures of a drive need [`Direct::Required`].
+        /// Use of the page cache. Figures of a drive require [`Direct::Required`].
         direct: Direct,
     },
     /// A namespace of a drive that is bound to `vfio-pci`.
@@ -46,16 +48,16 @@ pub enum Source {
     },
 }
 
-/// A device that works.
+/// A working device.
 #[derive(Debug)]
 pub struct Opened {
-    /// It.
+    /// The device.
     pub device: Arc<dyn BlockDevice>,
-    /// What the reader of its figures has to know.
+    /// Remark for readers of its figures.
     pub note: Option<String>,
 }
 
-/// Why an engine cannot be used on a drive.
+/// Reason why an engine cannot be used on a drive.
 #[derive(Debug, Error)]
 pub enum Unable {
     /// The file or block device does not open.
@@ -66,13 +68,13 @@ pub enum Unable {
     Take {
         /// PCI address.
         address: String,
-        /// What VFIO said.
+        /// Error of VFIO.
         why: String,
     },
-    /// The drive does not come up.
+    /// The drive does not initialize.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The kernel's engines need a block device.
+    /// The kernel's engines require a block device.
     #[error(
         "{address} is read past the kernel, which has no block device of it: give /dev/nvmeXnY of a drive that the \
          kernel's driver has (`nvmeof-tgt drives unbind {address}`)"
@@ -81,7 +83,7 @@ pub enum Unable {
         /// PCI address.
         address: String,
     },
-    /// Our driver needs the drive itself.
+    /// The VFIO driver requires the drive itself.
     #[error(
         "{} is the kernel's: bind an NVMe drive to vfio-pci (`nvmeof-tgt drives bind`) and give pci:ADDRESS",
         path.display()
@@ -105,35 +107,37 @@ pub enum Unable {
     NotPolled {
         /// Its path.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         why: BlockError,
     },
     /// A queue does not open.
     #[error("no queue to {name}: {why}")]
     Queue {
-        /// The drive.
+        /// Name of the drive.
         name: String,
-        /// Why.
+        /// Cause.
         why: BlockError,
     },
     /// The first block does not read.
     #[error("reading the first block of {name} failed: {why}")]
     Read {
-        /// The drive.
+        /// Name of the drive.
         name: String,
-        /// Why.
+        /// Cause.
         why: BlockError,
     },
 }
 
-/// What takes a PCI function from the system, by its address.
+/// Takes a PCI function from the system, by its address.
 pub type Take<'t> = &'t dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
 
-/// Opens a drive for an engine, with queues of `depth` operations, and reads its first block: what opens works.
-/// `pool` is where the buffers of all reads come from. `queues` is how many queues will be opened at most.
+/// Opens a drive for an engine, with queues of `depth` operations, and reads its first block.
+///
+/// A device that opens is therefore known to work. `pool` supplies the buffers of all reads.
+/// `queues` is the maximum number of queues.
 ///
 /// # Errors
-/// Why this engine cannot be used on this drive.
+/// Reason why this engine cannot be used on this drive.
 pub fn open(
     engine: Engine,
     source: &Source,
@@ -145,7 +149,7 @@ pub fn open(
     open_taking(engine, source, depth, queues, pool, &take)
 }
 
-/// The same, with PCI functions from elsewhere than VFIO.
+/// Opens a drive like [`open`], with PCI functions from another source than VFIO.
 ///
 /// # Errors
 /// As [`open`].
@@ -185,10 +189,13 @@ pub fn open_taking(
     }
 }
 
-/// Bytes of a sector of what is at `path`: a block device's own; for a file the least that goes past the page cache.
+/// Bytes of a sector at `path`.
+///
+/// For a block device it is that of the device; for a file, the smallest size that bypasses the
+/// page cache.
 ///
 /// # Errors
-/// It does not open, or does not go past the page cache.
+/// It does not open, or cannot bypass the page cache.
 pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
     let failed = |what, error: rustix::io::Errno| OpenError {
         path: path.to_owned(),
@@ -268,7 +275,7 @@ fn open_drive(
     Ok(Opened { device: Arc::new(device), note })
 }
 
-/// Reads the first block through a queue of its own.
+/// Reads the first block through a separate queue.
 fn try_read(device: &dyn BlockDevice, pool: &Arc<SharedPool>) -> Result<(), Unable> {
     let name = || device.info().name.clone();
     let pool = CorePool::new(pool);
@@ -278,7 +285,7 @@ fn try_read(device: &dyn BlockDevice, pool: &Arc<SharedPool>) -> Result<(), Unab
     let buf = pool.lease(block).map_err(|_| read(BlockError::NoMemory))?;
     queue.submit(BlockOp::read(0, 0, buf)).map_err(|_| read(BlockError::Unsupported))?;
     let mut done = Vec::new();
-    // What a device never answers, its warden or the kernel's driver ends.
+    // If the device never completes it, its supervisor or the kernel's driver ends the command.
     while done.is_empty() {
         queue.poll(&mut done);
         if done.is_empty() {
@@ -288,18 +295,18 @@ fn try_read(device: &dyn BlockDevice, pool: &Arc<SharedPool>) -> Result<(), Unab
     done.into_iter().try_for_each(|completed| completed.result).map_err(read)
 }
 
-/// Errors that say that an operation is not done this way.
+/// Errors that report an unsupported operation.
 fn is_refusal(error: &BlockError) -> bool {
     const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
     matches!(error, BlockError::Unsupported | BlockError::Io(INVALID))
 }
 
-/// Whether the drive's driver has queues to poll; none if that is not known, as of a file.
+/// Returns true if the drive's driver has queues to poll; `None` if unknown, as for a file.
 fn polls(file: &OpenFile) -> Option<bool> {
     file.queue_attribute("io_poll").map(|text| text != "0")
 }
 
-/// What high priority comes to on this kernel and drive, if to nothing.
+/// A note that high priority has no effect on this kernel or drive, if so.
 fn hipri_note(file: &OpenFile) -> Option<String> {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -315,7 +322,7 @@ fn hipri_note(file: &OpenFile) -> Option<String> {
     })
 }
 
-/// `(6, 1)` of `6.1.0-18-amd64`.
+/// Parses a kernel release: `(6, 1)` from `6.1.0-18-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -1,4 +1,4 @@
-//! Every engine on a file, and the driver on a drive in memory: what works reads, what does not says why.
+//! Every engine on a file, and the driver on a drive in memory: each reads, or returns the reason.
 
 use std::path::Path;
 use std::sync::Arc;

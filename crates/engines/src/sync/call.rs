@@ -1,4 +1,4 @@
-//! The calls themselves.
+//! The read calls.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use nvmeof_core::block::BlockError;
 use rustix::fs::SeekFrom;
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// What the system reports of a read that ends before it should: `ENODATA`.
+/// Error of a read that ends early: `ENODATA`.
 const NO_DATA: i32 = Errno::NODATA.raw_os_error();
 
-/// How bytes are read.
+/// System calls of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     /// `lseek`, then `read`.
@@ -24,7 +24,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// Fills `buf` from `offset` on, by as many calls as it takes; each starts on a block.
+    /// Fills `buf` from `offset` on with as many calls as necessary; each starts on a block.
     pub(super) fn read_all(
         self,
         file: &OwnedFd,
@@ -42,7 +42,7 @@ impl Call {
             let next = at + count;
             let next = if next < buf.len() { next - next % block } else { next };
             if next == at {
-                // The file has become shorter.
+                // The file has been truncated.
                 return Err(BlockError::from_errno(NO_DATA));
             }
             at = next;

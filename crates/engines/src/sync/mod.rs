@@ -1,4 +1,4 @@
-//! Reads that keep their thread until they are done: the kernel's synchronous calls.
+//! Blocking reads: the kernel's synchronous calls.
 
 mod call;
 #[cfg(test)]
@@ -12,8 +12,10 @@ use nvmeof_core::dma::CorePool;
 
 pub(crate) use self::call::Call;
 
-/// A file or block device, read by synchronous calls. Read-only. A queue does an operation while it is submitted,
-/// and holds it until it is polled for.
+/// A file or block device, read by synchronous calls. Read-only.
+///
+/// A queue executes an operation during its submission, and holds the completion until the next
+/// poll.
 #[derive(Debug)]
 pub struct SyncDevice {
     info: DeviceInfo,
@@ -22,10 +24,10 @@ pub struct SyncDevice {
 }
 
 impl SyncDevice {
-    /// Opens it for reading, whatever `config` says of that.
+    /// Opens it for reading, regardless of `config`.
     ///
     /// # Errors
-    /// Which file, what is wrong and what to do.
+    /// The file, the failure and the remedy.
     pub(crate) fn open(config: &FileConfig, call: Call) -> Result<Self, OpenError> {
         let file = OpenFile::open(&FileConfig { read_only: true, ..config.clone() })?;
         let info = DeviceInfo {
@@ -54,7 +56,7 @@ impl BlockDevice for SyncDevice {
         &self.info
     }
 
-    /// Opens the file once more: its position is what `lseek` sets.
+    /// Opens the file again, because `lseek` sets the position of the open file.
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         let file = self.file.reopen().map_err(|error| call::block_error(&error))?;
         let info = self.info.clone();
@@ -67,7 +69,7 @@ struct SyncQueue {
     info: DeviceInfo,
     file: std::os::fd::OwnedFd,
     call: Call,
-    /// Done, and not polled for yet.
+    /// Completed, and not polled yet.
     held: Option<Completed>,
 }
 
@@ -80,7 +82,7 @@ impl SyncQueue {
                 let block = usize::try_from(self.info.block_size).unwrap_or(usize::MAX);
                 self.call.read_all(&self.file, &mut buf.as_mut_slice()[..len], op.offset, block)
             }
-            // Nothing was ever written.
+            // No data was ever written.
             (BlockOpKind::Flush, _) => Ok(()),
             _ => Err(BlockError::Unsupported),
         }

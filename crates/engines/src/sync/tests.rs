@@ -16,7 +16,7 @@ const CALLS: [Call; 5] = [
     Call::Preadv2 { high_priority: true },
 ];
 
-/// A file whose blocks are filled with their numbers.
+/// A file whose blocks contain their numbers.
 fn numbered() -> (tempfile::TempDir, FileConfig) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
@@ -49,7 +49,7 @@ fn every_call_reads_the_block_it_is_asked_for() {
         assert_eq!(device.info().size, BLOCKS * BLOCK as u64);
         assert!(device.info().read_only);
         let pool = pool();
-        // Two queues in turns: each has a position of its own.
+        // Two queues in alternation: each has its own position.
         let mut queues = [device.open_queue(&pool).unwrap(), device.open_queue(&pool).unwrap()];
         for (token, block) in [(7, 5_u64), (8, 63), (9, 0), (10, 6)] {
             for queue in &mut queues {
@@ -94,7 +94,7 @@ fn nothing_is_written_and_nothing_is_read_that_is_not_there() {
     let end = BLOCKS * BLOCK as u64;
     let outside = Err(BlockError::OutOfRange { offset: end, len: BLOCK as u64 });
     assert_eq!(result(BlockOp::read(1, end, lease())), outside);
-    // The file becomes shorter while it is read.
+    // The file is truncated during the reads.
     File::options().write(true).open(&config.path).unwrap().set_len(BLOCK as u64).unwrap();
     assert_eq!(result(BlockOp::read(1, 0, lease())), Ok(()));
     let error = result(BlockOp::read(1, 8 * BLOCK as u64, lease())).unwrap_err();
