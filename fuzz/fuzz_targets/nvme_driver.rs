@@ -1,4 +1,4 @@
-//! A drive's answers into our NVMe driver.
+//! A drive's answers into the VFIO driver.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nvmeof_fuzz::nvme_driver::run(bytes));

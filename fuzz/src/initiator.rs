@@ -1,8 +1,8 @@
 //! A target's bytes into the host's side of NVMe/TCP.
 //!
-//! As long as the target keeps to the protocol nothing may end the connection, and data is what it was
-//! at the other end. Always: each command completes once, with success only if all of its data moved,
-//! and what the host sends is well formed.
+//! While the target keeps to the protocol, nothing is allowed to end the connection, and data
+//! arrive unchanged. Invariants: each command completes once, with success only if all of its data
+//! moved, and the host's PDUs are well formed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,13 +18,13 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 use crate::input::Input;
 use crate::pdu_stream::host::{assemble, check_digests, crc32c, with_pattern};
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: usize = 64;
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If the host does what it must not.
+/// If the host violates an invariant.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -44,7 +44,7 @@ pub fn run(bytes: &[u8]) {
     world.finish();
 }
 
-/// A command as the host knows it.
+/// State of a command at the host.
 #[derive(Debug)]
 enum Wanted {
     Nothing,
@@ -52,12 +52,12 @@ enum Wanted {
     Out { len: usize },
 }
 
-/// A command as the target knows it.
+/// State of a command at the target.
 #[derive(Debug)]
 struct Held {
     cid: u16,
     token: u64,
-    /// Bytes moved, and those an R2T asked for that have not come.
+    /// Bytes moved, and bytes of an R2T that have not arrived.
     moved: usize,
     asked: usize,
     bad: bool,
@@ -73,7 +73,7 @@ struct World {
     wanted: BTreeMap<u64, Wanted>,
     held: Vec<Held>,
     inbox: Vec<u8>,
-    /// Commands in the order in which they were submitted, not yet seen by the target.
+    /// Submitted commands that the target has not received yet, in their order.
     submitted: VecDeque<u64>,
     done: Vec<Completed>,
     next_token: u64,
@@ -170,13 +170,13 @@ impl World {
                 with_pattern(data.len(), seed(token), |sent| assert!(*data == *sent));
                 let cid = capsule.sqe.cid.get();
                 let (moved, asked, bad) = (data.len(), 0, false);
-                // One of an earlier life, that a target out of order ended early.
+                // An earlier command with this identifier, which a faulty target ended early.
                 self.held.retain(|held| held.cid != cid);
                 self.held.push(Held { cid, token, moved, asked, bad });
             }
             PduType::H2C_DATA => {
                 let header = H2CData::ref_from_prefix(pdu).expect("checked").0;
-                // Whoever asks for other than whole dwords gets that.
+                // A target that requests other than whole dwords receives them.
                 assert!(header.check(head).is_ok() || !self.sound);
                 let cid = header.cccid.get();
                 let held = self.held.iter_mut().find(|held| held.cid == cid);
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// What the target may do next for a command, chosen among those that `able` lets through.
+    /// Chooses a command for the target's next step, among those that `able` accepts.
     fn choose(
         &self,
         input: &mut Input<'_>,
@@ -214,7 +214,7 @@ impl World {
         (!able.is_empty()).then(|| input.pick(&able))
     }
 
-    /// Data for the host.
+    /// Sends data to the host.
     fn data(&mut self, input: &mut Input<'_>) {
         let able = |held: &Held, wanted: &Wanted| matches!(wanted, Wanted::In { len } if held.moved < *len);
         let Some(at) = self.choose(input, able) else { return self.exchange(usize::MAX) };
@@ -244,7 +244,7 @@ impl World {
         self.send(input, bytes);
     }
 
-    /// An R2T.
+    /// Sends an R2T.
     fn request(&mut self, input: &mut Input<'_>) {
         let able = |held: &Held, wanted: &Wanted| matches!(wanted, Wanted::Out { len } if held.moved < *len && held.asked == 0);
         let Some(at) = self.choose(input, able) else { return self.exchange(usize::MAX) };
@@ -259,7 +259,7 @@ impl World {
         let header = R2T::new(self.out, held.cid, held.cid ^ 0x55, r2to, r2tl);
         let bytes = assemble(self.out, &header, &[]);
         if !now.is_multiple_of(4) {
-            // What the host sends then is no more than what was asked for, but no dwords.
+            // The host then sends no more than the requested bytes, but not in dwords.
             self.ended = true;
             return;
         }
@@ -268,7 +268,7 @@ impl World {
 
     fn respond(&mut self, input: &mut Input<'_>) {
         let Some(at) = self.choose(input, |_, _| true) else { return self.exchange(usize::MAX) };
-        // Without its data it is a lie, but no fault of the protocol.
+        // Without its data the response is false, but no protocol error.
         let held = self.held.swap_remove(at);
         self.sound &= held.asked == 0;
         let status = if input.one_in(4) { Status::INTERNAL_ERROR } else { Status::SUCCESS };
@@ -344,7 +344,7 @@ impl World {
         self.complete();
     }
 
-    /// Commands that ended: once each.
+    /// Checks completed commands: each completes once.
     fn complete(&mut self) {
         for completed in self.done.drain(..) {
             let wanted = self.wanted.remove(&completed.token).expect("it was outstanding");

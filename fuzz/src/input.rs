@@ -1,66 +1,66 @@
-//! Choices made by the fuzzer's bytes.
+//! Choices derived from the fuzzer's bytes.
 
 use arbitrary::Unstructured;
 
-/// The bytes of one run, taken from the front; once they are used up every choice is 0.
+/// The bytes of one run, taken from the front; after their end every choice is 0.
 #[derive(Debug)]
 pub struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
-    /// All of a run's bytes.
+    /// Creates the input from all of a run's bytes.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(Unstructured::new(bytes))
     }
 
-    /// Nothing is left.
+    /// Returns whether no bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Any byte.
+    /// Returns any byte.
     pub fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Any 16 bits.
+    /// Returns any 16 bits.
     pub fn word(&mut self) -> u16 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Any 32 bits.
+    /// Returns any 32 bits.
     pub fn dword(&mut self) -> u32 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Any 64 bits.
+    /// Returns any 64 bits.
     pub fn qword(&mut self) -> u64 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Yes once in `of` times.
+    /// Returns `true` once in `of` times.
     pub fn one_in(&mut self, of: u8) -> bool {
-        // The highest byte, so that a run of zeroes is an uneventful one.
+        // The highest byte, so that a run of zeroes is uneventful.
         self.byte() > 255 - 255 / of.max(1)
     }
 
-    /// Yes or no.
+    /// Returns `true` or `false`.
     pub fn coin(&mut self) -> bool {
         self.byte() & 1 == 1
     }
 
-    /// One of `of`, which is not empty.
+    /// Returns one of `of`, which is not empty.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::from(self.byte()) % of.len()]
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: usize) -> usize {
         if end <= 256 { usize::from(self.byte()) % end } else { usize::from(self.word()) % end }
     }
 
-    /// As many bytes as there are, `len` at most.
+    /// Returns up to `len` bytes, as many as are left.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let len = len.min(self.0.len());
         self.0.bytes(len).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! What the fuzz targets have in common: each target turns bytes into what a peer does, runs the code
-//! of the daemon on it, and asserts what must hold whatever the peer does.
+//! Common parts of the fuzz targets. Each target turns bytes into a peer's actions, runs the
+//! daemon's code on them, and asserts its invariants for any peer.
 //!
-//! The bytes are a program, not a packet: most programs are near what a host says in good order, so
-//! that they get deep, and each may leave that order at any step.
+//! The bytes are a program, not a packet. Most programs are near a peer's valid behavior, so that
+//! they reach deep states, and each can deviate from it at any step.
 #![forbid(unsafe_code)]
 
 pub mod initiator;

@@ -1,10 +1,15 @@
-//! A drive's answers into our NVMe driver: registers, identify data, log pages, completions.
+//! A drive's answers into the VFIO driver: registers, identify data, log pages, completions.
 //!
-//! The drive is the controller in memory, which looks after itself: the fuzzer's bytes change what it says, make it
-//! late, fatal, gone and back, and choose what the driver is asked for. Time is the run's own. Whatever the drive
-//! says: every operation ends exactly once, no admin command waits for ever, the drive reaches no memory that it was
-//! not given or that was taken back, and when all is over every buffer is back (or counted as given up) and nothing
-//! is mapped, if the drive can be stopped at all.
+//! The drive is the controller in memory, which runs without help. The fuzzer's bytes change its
+//! answers, make it late, fatal, missing and present again, and choose the requests to the driver.
+//! Time is simulated.
+//!
+//! Invariants for any answers of the drive:
+//!
+//! * Every operation ends exactly once, and no admin command waits forever.
+//! * The drive accesses no memory that it was not given or that was unmapped.
+//! * At the end every buffer is returned (or counted as abandoned).
+//! * At the end nothing is mapped, if the drive can be stopped at all.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -30,15 +35,17 @@ use nvmeof_wire::{Cqe, Sqe, Status, U16, U32};
 
 use crate::input::Input;
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: usize = 32;
-/// Blocks of the namespace, of 512 bytes.
+/// Number of blocks of the namespace, of 512 bytes.
 const BLOCKS: u64 = 512;
 const MILLI: u64 = 1_000_000;
-/// Turns in which everything must have come to its end. A turn is 20 ms; a reset may take CAP.TO, 127.5 s at most, to
-/// disable and as long to enable, and there are two.
+/// Maximum number of turns until everything has ended.
+///
+/// A turn is 20 ms. A reset is allowed CAP.TO, at most 127.5 s, to disable and as long to enable,
+/// and there are two.
 const TURNS: usize = 100_000;
-/// Pauses of the driver in one run, of a millisecond at least.
+/// Maximum number of the driver's pauses in one run, each at least a millisecond.
 const WAITS: u64 = 8_000_000;
 
 thread_local! {
@@ -53,24 +60,24 @@ fn pool() -> (Arc<SharedPool>, CorePool) {
     (shared, pool)
 }
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If the driver does what it must not.
+/// If the driver violates an invariant.
 pub fn run(bytes: &[u8]) {
     SHARED.with_borrow_mut(|shared| {
-        // The second half is what the drive makes of its answers.
+        // The second half determines the drive's answers.
         let (program, answers) = bytes.split_at(bytes.len() / 2);
         let mut input = Input::new(program);
         World::run(&shared.0, &shared.1, &mut input, answers);
         if shared.1.leased() > 0 {
-            // Given up, with good reason (checked): not the next run's.
+            // Abandoned for a checked reason: the next run gets a new pool.
             *shared = pool();
         }
     });
 }
 
-/// What the drive lies about.
+/// Subjects of the drive's false answers.
 #[derive(Debug, Clone, Copy)]
 struct Lies {
     registers: bool,
@@ -78,7 +85,7 @@ struct Lies {
     completions: bool,
 }
 
-/// Changes answers by the fuzzer's bytes, until they are used up.
+/// Changes answers by the fuzzer's bytes, until their end.
 #[derive(Debug)]
 struct Liar {
     bytes: Vec<u8>,
@@ -117,7 +124,7 @@ impl Tamper for Liar {
     }
 
     fn data(&mut self, _: &Sqe, qid: u16, data: &mut [u8]) {
-        // What a read returns is the host's business.
+        // The data of a read are for the host, not for the driver.
         if !self.lies().data || qid != 0 || data.is_empty() {
             return;
         }
@@ -157,12 +164,12 @@ impl Tamper for Liar {
     }
 }
 
-/// A time that passes when somebody waits.
+/// A clock that advances only while the driver waits.
 #[derive(Debug)]
 struct Time {
     now: AtomicU64,
     waits: AtomicU64,
-    /// Works meanwhile.
+    /// Runs while time advances.
     fake: Fake,
 }
 
@@ -172,7 +179,7 @@ impl Wait for Time {
     }
 
     fn wait(&self, _: &[BorrowedFd<'_>], nanos: u64) {
-        // At least a millisecond: nothing finer matters, and waits are counted.
+        // At least a millisecond: finer steps do not matter, and the number of waits is limited.
         self.now.fetch_add(nanos.max(MILLI), Ordering::Relaxed);
         let waits = self.waits.fetch_add(1, Ordering::Relaxed);
         assert!(waits < WAITS, "the driver waits for ever");
@@ -187,13 +194,15 @@ struct World<'a> {
     controller: Arc<Controller>,
     maps: Arc<BufferMaps>,
     pool: &'a CorePool,
-    /// By a number of their own.
+    /// Queues, by a separate number.
     queues: Vec<(u64, IoQueue)>,
     /// Operations that have not ended: queue and token.
     out: BTreeSet<(u64, u64)>,
     next: u64,
-    /// Whether the drive tells the truth in its registers and completions, and can be stopped: then it does not use
-    /// memory any more that is taken from it. One that says that it failed, and did not, may: that is the IOMMU's case.
+    /// True if the drive's registers and completions are true, and the drive can be stopped.
+    ///
+    /// It then no longer uses unmapped memory. A drive that falsely reports its failure can: the
+    /// IOMMU covers that case.
     is_sure: bool,
 }
 
@@ -256,7 +265,7 @@ impl<'a> World<'a> {
             17 => self.happens(input),
             18 if !self.queues.is_empty() => {
                 let (id, queue) = self.queues.swap_remove(input.below(self.queues.len()));
-                // What it had is cancelled: its operations are not handed out.
+                // Its operations are cancelled and not returned.
                 drop(queue);
                 self.out.retain(|(owner, _)| *owner != id);
             }
@@ -328,7 +337,7 @@ impl<'a> World<'a> {
 
     fn ask(&mut self, input: &mut Input<'_>) {
         let controller = &self.controller;
-        // Any answer will do, if there is one.
+        // Any answer is valid, if there is one.
         match input.byte() % 8 {
             0 => drop(controller.smart()),
             1 => drop(controller.error_log()),
@@ -340,7 +349,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// These take as long as they take, a day where a command is lost: so none is.
+    /// Runs a format or a sanitize. They have long timeouts, a day after a lost command, so no
+    /// command is lost.
     fn destroy(&mut self, input: &mut Input<'_>) {
         self.fake.clear_faults();
         self.lies.lock().unwrap_or_else(PoisonError::into_inner).completions = false;
@@ -394,7 +404,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All comes to an end, by itself.
+    /// Everything ends automatically.
     fn finish(mut self) {
         for _ in 0..TURNS {
             if self.out.is_empty() {
@@ -411,7 +421,7 @@ impl<'a> World<'a> {
         let stats = self.controller.stats();
         let Self { controller, maps, pool, fake, lies, .. } = self;
         assert!(stats.leaked_buffers == 0 || failed, "{stats:?}");
-        // It can be stopped, if it says the truth about it.
+        // It can be stopped, if its registers are true.
         lies.lock().unwrap_or_else(PoisonError::into_inner).registers = false;
         fake.reconfigure(|config| config.disable = Readiness::AfterReads(0));
         drop((controller, maps));
@@ -437,7 +447,7 @@ fn options(input: &mut Input<'_>) -> ControllerOptions {
 fn config(input: &mut Input<'_>) -> Config {
     let mut config = Config { check_boundary: false, ..Config::default() };
     config.namespaces = vec![NamespaceConfig::new(1, BLOCKS, 9)];
-    // A format to larger blocks would make the drive write more than it says, once it lies.
+    // After a format to larger blocks a drive with false answers would write more than it reports.
     config.namespaces[0].identify.lbaf[..3].fill(LbaFormat::new(9));
     let bits = input.byte();
     if bits & 1 != 0 {
@@ -469,7 +479,7 @@ fn readiness(input: &mut Input<'_>) -> Readiness {
     }
 }
 
-/// Faults from the start on.
+/// Sets faults for the whole run.
 fn plan(fake: &Fake, input: &mut Input<'_>) {
     for _ in 0..input.byte() % 4 {
         inject(fake, input);

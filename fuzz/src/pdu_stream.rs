@@ -1,10 +1,11 @@
 //! A host's byte stream into the target's side of NVMe/TCP.
 //!
-//! The queue is the daemon's own, over a pair of Unix sockets; both ends take turns in one thread. As
-//! long as the host keeps to the protocol it is *sound*: then every capsule it sends must come out as
-//! it went in, every pull must come back with its bytes, and nothing may end the connection. Always:
-//! operations come back exactly once, `Closed` is the last event, what the target sends is well formed
-//! and in order, and no buffer is missing at the end.
+//! The queue is the daemon's own, over a pair of Unix sockets; both ends take turns in one thread.
+//! While the host keeps to the protocol it is *sound*. Every capsule must then arrive unchanged,
+//! every pull must return its bytes, and nothing is allowed to end the connection.
+//!
+//! Invariants: operations end exactly once, and `Closed` is the last event. The target's PDUs are
+//! well formed and in order, and no buffer is missing at the end.
 
 pub(crate) mod host;
 mod world;
@@ -18,7 +19,7 @@ use nvmeof_transport::tcp::TcpParams;
 use crate::input::Input;
 use world::World;
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: usize = 96;
 
 thread_local! {
@@ -29,7 +30,8 @@ thread_local! {
             huge_pages: false,
             ..PoolConfig::default()
         };
-        // As Rust's `main` has it, which libFuzzer's replaces: `sendfile` knows no MSG_NOSIGNAL.
+        // Rust's `main` ignores SIGPIPE, but libFuzzer's replaces it: `sendfile` does not support
+        // MSG_NOSIGNAL.
         signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::default()).expect("a signal");
         let shared = SharedPool::new(config).expect("a pool");
         let zeroes = LentRegion::zeroes().expect("zeroes");
@@ -37,10 +39,10 @@ thread_local! {
     };
 }
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If the target does what it must not.
+/// If the target violates an invariant.
 pub fn run(bytes: &[u8]) {
     SHARED.with(|(pool, lender)| {
         let mut input = Input::new(bytes);
@@ -71,7 +73,7 @@ fn params(input: &mut Input<'_>) -> TcpParams {
     }
 }
 
-/// The bytes are what the host sends, in pieces.
+/// Sends the bytes as the host's stream, in pieces.
 fn raw(world: &mut World, input: &mut Input<'_>) {
     while !input.is_empty() && !world.is_closed() {
         let len = input.below(256) + 1;
@@ -83,7 +85,7 @@ fn raw(world: &mut World, input: &mut Input<'_>) {
     }
 }
 
-/// The bytes are steps of host and target.
+/// Runs the bytes as steps of host and target.
 fn program(world: &mut World, input: &mut Input<'_>) {
     for _ in 0..STEPS {
         if input.is_empty() || world.is_closed() {

@@ -1,11 +1,11 @@
-//! A host's command capsules over RDMA, taken apart: the command, and where its data is.
+//! Parsing of a host's command capsules over RDMA: the command, and the location of its data.
 //!
-//! Either the capsule is made with a list of descriptors whose outcome is known, good or with one fault that
-//! has one name; or it is any bytes. Always: what comes out was in the capsule, and is in bounds.
+//! Either the capsule has a list of descriptors with a known outcome, valid or with one named
+//! fault, or it is any bytes. Invariant: all parsed values were in the capsule, and are in bounds.
 
 use nvmeof_transport::FabricError;
 use nvmeof_transport::rdma::MAX_DESCRIPTORS;
-use nvmeof_transport::rdma::capsule::{DataPointer, Remote, parse};
+use nvmeof_transport::rdma::capsule::{DataPointer, RemoteBuffer, parse};
 use nvmeof_wire::sqe::{Psdt, SQE_SIZE};
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Sgl, SglDescriptor, Sqe};
@@ -14,13 +14,13 @@ use crate::input::Input;
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = size_of::<SglDescriptor>();
-/// Most bytes behind a command.
+/// Maximum bytes behind a command.
 const BEHIND: usize = 4096;
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If a capsule is taken for something else than it is.
+/// If a capsule is parsed incorrectly.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.byte() % 4 {
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// What holds for any bytes.
+/// Checks the invariants for any bytes.
 fn check(capsule: &[u8]) {
     let Some((sqe, pointer)) = parse(capsule) else {
         assert!(capsule.len() < SQE_SIZE, "a whole command is not seen");
@@ -74,11 +74,11 @@ fn check(capsule: &[u8]) {
         assert!(one.address.checked_add(u64::from(one.length)).is_some(), "{one:?} wraps");
         let is_it = |sgl: &&Sgl| {
             matches!(**sgl, Sgl::Keyed { address, length, key, .. }
-                if (Remote { address, length, key }) == *one)
+                if (RemoteBuffer { address, length, key }) == *one)
         };
         let found: Vec<&Sgl> = sent.iter().filter(is_it).collect();
         assert!(!found.is_empty(), "{one:?} was not in the capsule");
-        // The same descriptor may be there with and without.
+        // The same descriptor can occur with and without it.
         asked = found
             .iter()
             .any(|sgl| matches!(sgl, Sgl::Keyed { invalidate: true, .. }))
@@ -87,7 +87,7 @@ fn check(capsule: &[u8]) {
     assert!(pointer.invalidate.is_none() || pointer.invalidate == asked);
 }
 
-/// A list with one fault, whose name is known.
+/// Checks a list with one named fault.
 fn faulty(input: &mut Input<'_>) {
     let mut list = List::new(input);
     let segment = input.below(list.segments.len());
@@ -116,7 +116,7 @@ fn faulty(input: &mut Input<'_>) {
             list.first = relocated(list.first, true, |at, _| (at, 0));
             FabricError::SglCount
         }
-        // No memory's descriptor, among those of a segment.
+        // Among the descriptors of a segment, one that describes no memory.
         5 => {
             let one = input.below(list.segments[segment].len().max(1));
             let strange = [
@@ -137,7 +137,7 @@ fn faulty(input: &mut Input<'_>) {
             list.replace(segment, one, Sgl::Keyed { address, length, key: 1, invalidate: false });
             FabricError::SglLength
         }
-        // More than a command may have.
+        // More than a command is allowed to have.
         7 => {
             let many = MAX_DESCRIPTORS + 1 + input.below(16);
             let keyed = Sgl::Keyed { address: 0, length: 1, key: 2, invalidate: false };
@@ -146,14 +146,14 @@ fn faulty(input: &mut Input<'_>) {
             list.first = list.head();
             FabricError::SglCount
         }
-        // The last segment leads on, which it must not.
+        // The last segment leads to another, which is invalid.
         _ if is_last => {
             let on = Sgl::LastSegment { address: 0, length: 16, offset: true };
             let one = input.below(list.segments[segment].len().max(1));
             list.replace(segment, one, on);
             FabricError::SglType
         }
-        // One that leads on says that it is the last.
+        // A segment that leads to another claims to be the last.
         _ if segment == 0 => {
             let (Sgl::Segment { address, length, .. } | Sgl::LastSegment { address, length, .. }) =
                 list.first
@@ -184,14 +184,14 @@ fn relocated(sgl: Sgl, offset: bool, change: impl FnOnce(u64, u32) -> (u64, u32)
     }
 }
 
-/// A good list of descriptors: segments of a capsule, of which all but the last lead to the next.
+/// A valid list of descriptors: segments of a capsule, of which all but the last lead to the next.
 #[derive(Debug)]
 struct List {
     /// The command's descriptor.
     first: Sgl,
-    /// Memory's descriptors, by segment; each segment has one at least.
+    /// Memory descriptors, by segment; each segment has at least one.
     segments: Vec<Vec<Sgl>>,
-    /// Unused bytes in front of each segment.
+    /// Unused bytes before each segment.
     gaps: Vec<usize>,
 }
 
@@ -212,13 +212,13 @@ impl List {
         list
     }
 
-    /// Bytes of a segment, with the descriptor that leads on.
+    /// Returns the bytes of a segment, including the descriptor of the next one.
     fn len(&self, at: usize) -> usize {
         let leads_on = usize::from(at + 1 < self.segments.len());
         (self.segments[at].len() + leads_on) * DESCRIPTOR
     }
 
-    /// The descriptor of a segment.
+    /// Returns the descriptor of a segment.
     fn descriptor(&self, at: usize) -> Sgl {
         let before: usize = (0..at).map(|one| self.gaps[one] + self.len(one)).sum();
         let address = (before + self.gaps[at]) as u64;
@@ -259,7 +259,7 @@ impl List {
             let Sgl::Keyed { address, length, key, invalidate } = *sgl else {
                 unreachable!("a good list has memory's descriptors")
             };
-            list.push(Remote { address, length, key });
+            list.push(RemoteBuffer { address, length, key });
             pointer.length += length;
             pointer.invalidate = invalidate.then_some(key);
         }
@@ -275,14 +275,14 @@ fn keyed(input: &mut Input<'_>) -> Sgl {
         _ => u32::from(input.word()),
     };
     let address = match input.byte() % 4 {
-        // The last byte there is.
+        // The last byte of the address space.
         0 => u64::MAX - u64::from(length),
         _ => input.qword() >> 1,
     };
     Sgl::Keyed { address, length, key: input.dword(), invalidate: input.coin() }
 }
 
-/// A capsule with a few bytes changed, or cut short.
+/// Returns a capsule with a few bytes changed, or truncated.
 fn bent(capsule: &[u8], input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = capsule.to_vec();
     for _ in 0..=input.below(4) {

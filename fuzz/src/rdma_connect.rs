@@ -1,15 +1,16 @@
 //! A host's connection requests over RDMA, with any private data, into the target's side.
 //!
-//! Listener and queues are the daemon's own, over a fabric in memory; hosts ask, wait, leave; time passes; the
-//! device refuses. Each request has one answer, which is right by a second reading of the specification,
-//! and when all is over nothing is left: no queue pair, no buffer, no registration.
+//! Listener and queues are the daemon's own, over a fabric in memory. Hosts request connections,
+//! wait and disconnect; time passes; the device fails calls. Each request has one response, which a
+//! second reading of the specification confirms. At the end nothing is left: no queue pair, no
+//! buffer, no registration.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvmeof_core::dma::{CorePool, PoolConfig, Registrar, SharedPool};
-use nvmeof_transport::rdma::{Limits, ParkedRdma, RdmaParams, Registration, admit};
-use nvmeof_transport::{CloseReason, Event, Home, HostQueue, ParkedQueue, Sources};
+use nvmeof_transport::rdma::{DetachedRdma, Limits, RdmaParams, Registration, admit};
+use nvmeof_transport::{CloseReason, DetachedQueue, Event, HostQueue, PollGroup, ReactorResources};
 use nvmeof_verbs::loopback::{
     DeviceOptions, Fabric, LoopbackCompletions, LoopbackDevice, LoopbackEndpoint, LoopbackListener,
 };
@@ -22,11 +23,11 @@ use nvmeof_wire::zerocopy::IntoBytes;
 
 use crate::input::Input;
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: usize = 24;
-/// Hosts of one run at most.
+/// Maximum number of hosts of one run.
 const HOSTS: usize = 6;
-/// The one controller that hosts may name.
+/// The only controller that hosts can name.
 const CNTLID: u16 = 5;
 const MAX_QID: u16 = 8;
 /// Bytes of private data that a request carries.
@@ -46,10 +47,10 @@ thread_local! {
     };
 }
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If the target does what it must not.
+/// If the target violates an invariant.
 pub fn run(bytes: &[u8]) {
     parsers(bytes);
     SHARED.with(|(shared, pool)| {
@@ -65,7 +66,7 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// Any bytes are taken apart, and put together again where they had a meaning.
+/// Checks that parsed bytes encode to the same bytes.
 fn parsers(bytes: &[u8]) {
     if let Ok(request) = Request::parse(bytes) {
         assert_eq!(Request::parse(request.encode().as_bytes()), Ok(request));
@@ -83,19 +84,19 @@ fn parsers(bytes: &[u8]) {
 struct Host {
     endpoint: LoopbackEndpoint,
     _completions: LoopbackCompletions,
-    /// Its address, another for each.
+    /// Address of the host; each host has another.
     address: SocketAddr,
-    /// What it may hear; the listener has decided.
+    /// The correct response; set after the listener's decision.
     verdict: Option<Verdict>,
     answer: Option<ConnectionEvent>,
 }
 
-/// What a request deserves.
+/// The correct response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
-    /// It is sound: so many receives are there for it.
+    /// Valid: it has this number of receives.
     Accept(u16),
-    /// It was sound, and refused for another reason.
+    /// Valid, and rejected for another reason.
     Refused(Option<RejectStatus>),
     Reject(RejectStatus),
 }
@@ -109,10 +110,10 @@ struct World<'a> {
     registration: Arc<Registration<LoopbackDevice>>,
     shared: &'a Arc<SharedPool>,
     pool: &'a CorePool,
-    sources: Sources,
+    sources: PollGroup,
     queues: Vec<Box<dyn HostQueue>>,
-    /// Requests that are taken: whose, and the entries of its submission queue.
-    parked: Vec<(usize, u16, ParkedRdma<LoopbackDevice>)>,
+    /// Accepted requests: host, and entries of its submission queue.
+    parked: Vec<(usize, u16, DetachedRdma<LoopbackDevice>)>,
     hosts: Vec<Host>,
     params: RdmaParams,
     limits: DeviceLimits,
@@ -141,7 +142,8 @@ impl<'a> World<'a> {
         let host_device = fabric.device("host");
         let address = SocketAddr::new(device.address(), 4420);
         let listener = fabric.listen(&device, address).expect("a listener");
-        let registration = Registration::by_hand(&device, shared).expect("registered memory");
+        let registration =
+            Registration::without_threads(&device, shared).expect("registered memory");
         Self {
             fabric,
             device,
@@ -151,7 +153,7 @@ impl<'a> World<'a> {
             registration,
             shared,
             pool,
-            sources: Sources::default(),
+            sources: PollGroup::default(),
             queues: Vec::new(),
             parked: Vec::new(),
             hosts: Vec::new(),
@@ -164,7 +166,7 @@ impl<'a> World<'a> {
         match input.byte() % 16 {
             0..=4 if self.hosts.len() < HOSTS => self.ask(input),
             5..=9 => self.decide(input),
-            10 | 11 => self.unpark(input),
+            10 | 11 => self.attach(input),
             12 => self.leave(input),
             13 => self.fabric.advance(u64::from(input.dword()) << (input.byte() % 8)),
             14 => self.close(input),
@@ -174,7 +176,7 @@ impl<'a> World<'a> {
         self.turn();
     }
 
-    /// A host asks.
+    /// A host requests a connection.
     fn ask(&mut self, input: &mut Input<'_>) {
         let data = private_data(input);
         let reads_in = input.pick(&[16, 1, 0, 255]);
@@ -196,14 +198,15 @@ impl<'a> World<'a> {
         let reads_out = input.byte();
         let params =
             ConnectParams { private_data: &data, reads_out, reads_in, retries: 7, rnr_retries: 7 };
-        // Refused are more bytes than fit, or READs than the device has: then nobody hears of it.
+        // Rejected are private data beyond the limit, and more READs than the device supports; the
+        // target sees no request then.
         let _ = endpoint.connect(&params);
         let host =
             Host { endpoint, _completions: completions, address, verdict: None, answer: None };
         self.hosts.push(host);
     }
 
-    /// The listener decides about the first request that waits.
+    /// The listener decides about the first waiting request.
     fn decide(&mut self, input: &mut Input<'_>) {
         let Some(ticket) = self.listener.next_ticket() else { return };
         let peer = ticket.peer();
@@ -230,7 +233,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Every fault of a request (RDMA 3.1), from its bytes.
+    /// Returns every fault of a request (RDMA 3.1), from its bytes.
     fn reasons(&self, data: &PrivateData, (_, taken): (u8, u8)) -> Vec<RejectStatus> {
         let bytes = data.as_slice();
         if bytes.len() < 32 {
@@ -256,8 +259,8 @@ impl<'a> World<'a> {
         faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, status)| status).collect()
     }
 
-    /// A request that was taken becomes a queue, or does not.
-    fn unpark(&mut self, input: &mut Input<'_>) {
+    /// Turns an accepted request into a queue, or rejects it.
+    fn attach(&mut self, input: &mut Input<'_>) {
         if self.parked.is_empty() {
             return;
         }
@@ -270,18 +273,18 @@ impl<'a> World<'a> {
                 parked.reject(RejectStatus::NO_RESOURCES);
             }
             _ => {
-                let mut home = Home { pool: self.pool, sources: &mut self.sources };
-                match Box::new(parked).unpark(&mut home) {
+                let mut home = ReactorResources { pool: self.pool, sources: &mut self.sources };
+                match Box::new(parked).attach(&mut home) {
                     Ok(mut queue) => {
                         queue.set_token(self.queues.len() as u64);
-                        // The first of a completion queue is made when that is.
-                        self.registration.usher().run();
+                        // The first queue of a completion queue is created together with it.
+                        self.registration.cm_worker().run();
                         for one in self.sources.iter_mut() {
                             one.source.poll(self.fabric.now(), &mut Vec::new());
                         }
                         let mut events = Vec::new();
                         queue.receive(self.fabric.now(), &mut events);
-                        events.retain(|event| !matches!(event, Event::Watch));
+                        events.retain(|event| !matches!(event, Event::RegisterFd));
                         if events.is_empty() {
                             *verdict = Some(Verdict::Accept(entries));
                             self.queues.push(queue);
@@ -313,9 +316,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What happens by itself, here and there.
+    /// Runs the periodic work.
     fn turn(&mut self) {
-        self.registration.usher().run();
+        self.registration.cm_worker().run();
         self.fabric.settle();
         let now = self.fabric.now();
         let mut ready = Vec::new();
@@ -326,7 +329,7 @@ impl<'a> World<'a> {
             let mut events = Vec::new();
             queue.receive(now, &mut events);
             queue.flush(&mut { usize::MAX }, now, &mut events);
-            events.retain(|event| !matches!(event, Event::Watch));
+            events.retain(|event| !matches!(event, Event::RegisterFd));
             let closed = events.iter().any(|event| matches!(event, Event::Closed { .. }));
             assert_eq!(events.len(), usize::from(closed), "no host has sent a command: {events:?}");
             !closed
@@ -347,11 +350,11 @@ impl<'a> World<'a> {
         self.turn();
         assert!(self.queues.is_empty(), "a queue does not end: {:?}", self.queues);
         drop(self.hosts);
-        // Shared receives go with their source.
+        // Shared receives are dropped with their source.
         self.sources.drop_unused(|_| ());
         assert!(self.sources.is_empty(), "a source is left");
         // Completion queues are destroyed off the reactor, after the sources that own them.
-        self.registration.usher().run();
+        self.registration.cm_worker().run();
         assert_eq!(self.pool.leased(), 0, "buffers are missing");
         self.pool.clear();
         let registrar: Arc<dyn Registrar> = self.registration.clone();
@@ -366,7 +369,7 @@ impl<'a> World<'a> {
 }
 
 impl Host {
-    /// Hears what there is to hear.
+    /// Receives all events.
     fn turn(&mut self) {
         while let Some(event) = self.endpoint.next_event() {
             match (&event, &self.verdict) {
@@ -389,7 +392,7 @@ impl Host {
                 (ConnectionEvent::Established { .. }, verdict) => {
                     panic!("accepted, though {verdict:?}")
                 }
-                // Nobody decided: the listener went away, or time did.
+                // There was no decision: the listener was closed, or the request timed out.
                 (ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed { .. }, _) => {}
                 (ConnectionEvent::Disconnected | ConnectionEvent::QueuePairError, _) => {
                     self.endpoint.disconnect();
@@ -410,7 +413,7 @@ impl Host {
     }
 }
 
-/// A request, mostly near a sound one.
+/// Returns the private data of a request, mostly near a valid one.
 fn private_data(input: &mut Input<'_>) -> Vec<u8> {
     if input.one_in(8) {
         return input.bytes(REQUEST).to_vec();

@@ -1,10 +1,12 @@
 //! Submission queue entries, and their data, into the queues of a target.
 //!
-//! A handful of connections to a target with several subsystems: any command on any of them, in any
-//! state, with data that comes or does not, completions in any order, time, disconnects, and changes of
-//! the configuration in between. Always: each command has one disposition and each identifier one
-//! completion, an I/O command lies within its namespace and its data within what the host gave, and when
-//! all is dropped the target is empty.
+//! A run has a few connections to a target with several subsystems. Any command arrives on any of
+//! them, in any state, with or without its data. Completions come in any order; time, disconnects
+//! and configuration changes come in between.
+//!
+//! Invariants: each command has one disposition and each identifier one completion. An I/O command
+//! lies within its namespace, and its data within the host's buffers. When all is dropped the
+//! target is empty.
 
 mod command;
 mod request;
@@ -15,13 +17,13 @@ mod world;
 use crate::input::Input;
 use world::World;
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: usize = 64;
 
-/// One run.
+/// Runs one input.
 ///
 /// # Panics
-/// If the target does what it must not.
+/// If the target violates an invariant.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new();

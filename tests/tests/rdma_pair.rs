@@ -1,6 +1,8 @@
-//! Both ends of NVMe/RDMA are ours: the initiator against the target's queues over the provider in memory. What the
-//! commands mean is answered by the initiator's target for tests; how they and their data travel is the real
-//! code of both sides.
+//! Both ends of NVMe/RDMA from this workspace: the initiator against the target's queues over the
+//! provider in memory.
+//!
+//! The initiator's test target executes the commands. The transport of commands and data is the
+//! real code of both sides.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +15,9 @@ use nvmeof_core::dma::{Buffer as Memory, CorePool, Payload, PoolConfig, Registra
 use nvmeof_initiator::fake::{Act, Answer, Session, Traits};
 use nvmeof_initiator::rdma::Routes;
 use nvmeof_initiator::{Buffer, CommandError, Completed, Controller, Io, IoKind, IoQueue, Options};
-use nvmeof_transport::queue::{Connected, Event, FabricOp, Home, HostQueue, ParkedQueue, Sources};
+use nvmeof_transport::queue::{
+    Connected, DetachedQueue, Event, FabricOp, HostQueue, PollGroup, ReactorResources,
+};
 use nvmeof_transport::rdma::{Limits, RdmaParams, Registration, admit};
 use nvmeof_verbs::VerbsError;
 use nvmeof_verbs::loopback::{
@@ -26,7 +30,7 @@ use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 const GUARD: Duration = Duration::from_secs(120);
 const BLOCK: usize = 512;
 
-/// The way from the host's device.
+/// Routes from the host's device.
 #[derive(Debug, Clone)]
 struct Ways {
     fabric: Fabric,
@@ -41,7 +45,7 @@ impl Routes for Ways {
     }
 }
 
-/// A target in a thread of its own, which also lets the fabric's time pass.
+/// A target in its own thread, which also advances the fabric's time.
 struct Target {
     fabric: Fabric,
     host: Arc<LoopbackDevice>,
@@ -66,7 +70,7 @@ impl Target {
             let mut reactor = Reactor::new(&device, listener, own, params);
             while !shared.load(Ordering::SeqCst) {
                 clock.settle();
-                // Events of connections are asked for only now and then.
+                // The reactor polls connection events only at intervals of that time.
                 clock.advance(20_000);
                 if !reactor.turn(clock.now()) {
                     std::thread::sleep(Duration::from_micros(50));
@@ -85,7 +89,7 @@ impl Target {
             .expect("a controller")
     }
 
-    /// Ends it, and counts what is left.
+    /// Ends it, and checks that nothing is left.
     fn check_empty(mut self) {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.take().expect("once").join().expect("the target's thread");
@@ -96,10 +100,10 @@ impl Target {
     }
 }
 
-/// A reactor in miniature.
+/// A minimal reactor.
 struct Reactor {
     queues: Vec<Served>,
-    sources: Sources,
+    sources: PollGroup,
     registration: Arc<Registration<LoopbackDevice>>,
     pool: CorePool,
     shared: Arc<SharedPool>,
@@ -111,9 +115,9 @@ struct Reactor {
 struct Served {
     queue: Box<dyn HostQueue>,
     session: Session,
-    /// Commands whose data is on its way, by token.
+    /// Commands whose data is being pulled, by token.
     pulls: BTreeMap<u64, Sqe>,
-    /// Data on its way out.
+    /// Number of responses whose data is being sent.
     pushes: usize,
     next: u64,
     is_over: bool,
@@ -129,10 +133,10 @@ impl Reactor {
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
         let shared = SharedPool::new(config).expect("a pool");
-        let registration = Registration::by_hand(device, &shared).expect("a registration");
+        let registration = Registration::without_threads(device, &shared).expect("a registration");
         Self {
             queues: Vec::new(),
-            sources: Sources::default(),
+            sources: PollGroup::default(),
             registration,
             pool: CorePool::new(&shared),
             shared,
@@ -142,12 +146,12 @@ impl Reactor {
         }
     }
 
-    /// One turn; whether there was anything to do.
+    /// Runs one turn; returns whether there was work.
     fn turn(&mut self, now: u64) -> bool {
         while let Some(ticket) = self.listener.next_ticket() {
             self.take(ticket);
         }
-        self.registration.usher().run();
+        self.registration.cm_worker().run();
         let mut ready = Vec::new();
         for one in self.sources.iter_mut() {
             one.source.poll(now, &mut ready);
@@ -166,14 +170,14 @@ impl Reactor {
         let parked =
             admit(ticket, &self.registration, self.params, &limits).expect("a good request");
         let session = self.first.another(parked.qid());
-        let mut home = Home { pool: &self.pool, sources: &mut self.sources };
-        let mut queue = Box::new(parked).unpark(&mut home).expect("a queue");
+        let mut home = ReactorResources { pool: &self.pool, sources: &mut self.sources };
+        let mut queue = Box::new(parked).attach(&mut home).expect("a queue");
         queue.set_token(self.queues.len() as u64);
         let pulls = BTreeMap::new();
         self.queues.push(Served { queue, session, pulls, pushes: 0, next: 0, is_over: false });
     }
 
-    /// Waits until every host is gone, and counts.
+    /// Waits until every host has disconnected, and checks that nothing is left.
     fn finish(mut self, clock: &Fabric) {
         let begin = Instant::now();
         while !self.queues.is_empty() {
@@ -184,7 +188,7 @@ impl Reactor {
         }
         self.turn(clock.now());
         assert!(self.sources.is_empty(), "a completion queue is left");
-        self.registration.usher().run();
+        self.registration.cm_worker().run();
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
         let registrar: Arc<dyn Registrar> = self.registration.clone();
@@ -210,14 +214,14 @@ impl Served {
     fn event(&mut self, event: Event, pool: &CorePool) {
         match event {
             Event::Command { sqe, data } => self.command(sqe, data, pool),
-            Event::Pulled { token, buf, result } => {
+            Event::HostDataArrived { token, buf, result } => {
                 let sqe = self.pulls.remove(&token).expect("a pull of ours");
                 if result.is_ok() {
                     self.perform(&sqe, buf.as_slice(), pool);
                 }
             }
             Event::Sent { .. } => self.pushes -= 1,
-            Event::Watch => {}
+            Event::RegisterFd => {}
             Event::CommandFailed { sqe, error } => panic!("{error}: {sqe:?}"),
             Event::Closed { .. } => {
                 assert!(self.pulls.is_empty() && self.pushes == 0, "not all was given back");
@@ -238,7 +242,7 @@ impl Served {
         let buf = pool.lease(sgl.length() as usize).expect("memory");
         let token = self.next;
         self.next += 1;
-        if self.queue.submit(FabricOp::Pull { token, cid, sgl, buf }).is_ok() {
+        if self.queue.submit(FabricOp::FetchHostData { token, cid, sgl, buf }).is_ok() {
             self.pulls.insert(token, sqe);
         }
     }
@@ -267,7 +271,7 @@ impl Served {
         let (token, pushes) = (self.next, usize::from(data.is_some()));
         self.next += 1;
         let op = FabricOp::Respond { token, cqe, sgl, data, elidable: false };
-        // Refused once the host is gone.
+        // Rejected after the host has disconnected.
         if self.queue.submit(op).is_ok() {
             self.pushes += pushes;
         }
@@ -282,7 +286,7 @@ fn io(token: u64, slba: u64, len: usize, kind: IoKind) -> Io {
     Io { token, nsid: 1, slba, blocks: u32::try_from(len / BLOCK).expect("small"), kind }
 }
 
-/// Runs `ios` to their end, as many at once as the queue takes.
+/// Runs `ios` to their end, as many concurrently as the queue allows.
 fn execute(controller: &mut Controller, queue: &mut IoQueue, ios: Vec<Io>) -> Vec<Completed> {
     let (clock, count) = (controller.clock(), ios.len());
     let begin = Instant::now();
@@ -369,7 +373,7 @@ fn commands_and_data_travel_both_ways() {
 fn a_host_that_vanishes_amid_everything_leaves_nothing() {
     for seed in 0..40 {
         let target = Target::start(seed, 128, RdmaParams::default());
-        // Slow enough that much is under way.
+        // Slow enough that many commands are in flight.
         target.fabric.set_costs(Costs { bytes_per_microsecond: 100, ..Costs::default() });
         let mut controller = target.connect(16);
         let mut queue = controller.open_queue().expect("a queue");

@@ -1,12 +1,13 @@
-//! What the TCP fabric alone costs: a target that answers at once, against a bare client.
+//! Cost of the TCP fabric alone: a target that answers immediately, and a minimal client.
 //!
-//! The target, pinned to CPU 0, has a `HostQueue` and nothing behind it: reads are answered with lent
-//! zeroes, writes are thrown away. The client, pinned to CPU 1, keeps a number of commands out and looks
-//! at lengths only. What is printed is the median and spread of several runs, and the target's CPU time
-//! a command (of one that spins).
+//! The target, pinned to CPU 0, has a `HostQueue` and no devices: reads are answered with zeroes by
+//! zero copy, and write data is dropped. The client, pinned to CPU 1, keeps a number of commands
+//! outstanding and checks only lengths. The output is the median and spread of several runs, and
+//! the CPU time per command of the target, which spins.
 //!
 //! ```text
-//! cargo run --release --example null_target -p nvmeof-transport -- [rounds] [milliseconds] [filter]
+//! cargo run --release --example null_target -p nvmeof-transport -- \
+//!     [rounds] [milliseconds] [filter]
 //! ```
 
 use std::net::TcpStream;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nvmeof_core::dma::{CorePool, Lender, LentRegion, Payload, PoolConfig, SharedPool};
 use nvmeof_transport::tcp::{TcpParams, accepted, listen};
-use nvmeof_transport::{Connected, Event, FabricOp, Home, Progress, Sources};
+use nvmeof_transport::{Connected, Event, FabricOp, PollGroup, Progress, ReactorResources};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::tcp::{
     CH_LEN, CapsuleCmd, CommonHeader, Framing, H2CData, ICReq, IcParams, PduType, R2T, SHORT_LEN,
@@ -95,7 +96,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Commands a second, and seconds of the target's CPU a command.
+/// Returns commands per second, and CPU seconds of the target per command.
 fn measure(case: &Case, time: Duration) -> Result<(f64, f64), Error> {
     let listener = listen("127.0.0.1:0".parse()?)?;
     listener.set_nonblocking(false)?;
@@ -133,12 +134,12 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Commands answered, and seconds of CPU.
+/// Returns the number of commands answered, and CPU seconds.
 fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(u64, f64), Error> {
     let pool = CorePool::new(&SharedPool::new(PoolConfig::default())?);
     let lender = Lender::new(&LentRegion::zeroes()?);
     let mut queue = accepted(stream, TcpParams::default())
-        .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })?;
+        .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })?;
     queue.connected(Connected { admin: false, depth });
     let mut events = Vec::new();
     let mut served = 0;
@@ -158,9 +159,9 @@ fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(
                 Event::Command { sqe, data: None } => {
                     let cid = sqe.cid.get();
                     let buf = pool.lease(len as usize)?;
-                    FabricOp::Pull { token: u64::from(cid), cid, sgl, buf }
+                    FabricOp::FetchHostData { token: u64::from(cid), cid, sgl, buf }
                 }
-                Event::Pulled { token, result: Ok(()), .. } => {
+                Event::HostDataArrived { token, result: Ok(()), .. } => {
                     respond(u16::try_from(token)?, sgl, None)
                 }
                 Event::Sent { .. } => continue,
@@ -179,7 +180,7 @@ fn respond(cid: u16, sgl: Sgl, data: Option<Payload>) -> FabricOp {
     FabricOp::Respond { token: 0, cqe: Cqe::success(cid, 0), sgl, data, elidable: true }
 }
 
-/// Keeps commands out.
+/// Keeps commands outstanding.
 struct Client {
     socket: TcpStream,
     framing: Framing,
@@ -188,7 +189,7 @@ struct Client {
     data: Vec<u8>,
     window: Vec<u8>,
     have: usize,
-    /// Bytes of the PDU at hand that are still to come.
+    /// Remaining bytes of the current PDU.
     skip: usize,
     output: Vec<u8>,
     sent: usize,
@@ -278,7 +279,7 @@ impl Client {
     }
 }
 
-/// A PDU as bytes.
+/// Assembles a PDU.
 fn assemble(framing: Framing, header: &[u8], data: &[u8]) -> Vec<u8> {
     let mut bytes = header.to_vec();
     if framing.hdgst {

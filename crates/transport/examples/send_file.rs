@@ -1,8 +1,9 @@
-//! From which length on is `sendfile` from memory cheaper than a vectored send that copies?
+//! Comparison of `sendfile` from memory with a vectored send that copies, by length.
 //!
-//! A sender pinned to CPU 0 sends header and data again and again, over the loopback interface, to a
-//! receiver pinned to CPU 1 that copies it out. Every way is run in turn, several times; what is printed
-//! is the median, the sender's CPU time a send, and the ratio.
+//! A sender pinned to CPU 0 repeatedly sends header and data over the loopback interface. A
+//! receiver pinned to CPU 1 copies them out. Every method runs in turn, several times. The output
+//! is the median, the sender's CPU time per send, and the ratio; it shows from which length
+//! `sendfile` is cheaper.
 //!
 //! ```text
 //! cargo run --release --example send_file -p nvmeof-transport -- [rounds] [milliseconds]
@@ -22,14 +23,14 @@ const FILE: usize = 64 << 20;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where data comes from.
-struct Source {
+/// Source of the data.
+struct CompletionSource {
     file: OwnedFd,
     memory: Vec<u8>,
 }
 
 /// Sends of header and data of a length, from each of some offsets.
-type Way = fn(&TcpStream, &Source, &[usize], usize) -> Result<(), Error>;
+type Way = fn(&TcpStream, &CompletionSource, &[usize], usize) -> Result<(), Error>;
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
@@ -75,7 +76,7 @@ fn median(results: &[(f64, f64)], value: impl Fn(&(f64, f64)) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
-fn source(filled: bool) -> Result<Source, Error> {
+fn source(filled: bool) -> Result<CompletionSource, Error> {
     let file = rustix::fs::memfd_create("send-file", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, FILE as u64)?;
     // A window of zeroes that stays in the cache, or as much data as the file has.
@@ -86,13 +87,13 @@ fn source(filled: bool) -> Result<Source, Error> {
             at += rustix::io::pwrite(&file, &memory[at..], at as u64)?;
         }
     }
-    Ok(Source { file, memory })
+    Ok(CompletionSource { file, memory })
 }
 
-/// Sends a second, and seconds of the sender's CPU a send.
+/// Returns sends per second, and CPU seconds of the sender per send.
 fn measure(
     way: Way,
-    source: &Source,
+    source: &CompletionSource,
     len: usize,
     batch: usize,
     roam: bool,
@@ -133,8 +134,13 @@ fn measure(
     Ok((sends as f64 / elapsed, cpu / sends as f64))
 }
 
-/// All headers and data in one vectored send.
-fn vectored(socket: &TcpStream, source: &Source, at: &[usize], len: usize) -> Result<(), Error> {
+/// Sends all headers and data in one vectored send.
+fn vectored(
+    socket: &TcpStream,
+    source: &CompletionSource,
+    at: &[usize],
+    len: usize,
+) -> Result<(), Error> {
     let mut pieces = Vec::with_capacity(2 * at.len());
     for at in at {
         pieces.push(IoSlice::new(&HEADER));
@@ -148,8 +154,13 @@ fn vectored(socket: &TcpStream, source: &Source, at: &[usize], len: usize) -> Re
     Ok(())
 }
 
-/// Each header held back, then its data from the file.
-fn from_file(socket: &TcpStream, source: &Source, at: &[usize], len: usize) -> Result<(), Error> {
+/// Sends each header with `MSG_MORE`, then its data from the file.
+fn from_file(
+    socket: &TcpStream,
+    source: &CompletionSource,
+    at: &[usize],
+    len: usize,
+) -> Result<(), Error> {
     for at in at {
         rustix::net::send(socket, &HEADER, SendFlags::MORE | SendFlags::NOSIGNAL)?;
         let (mut offset, end) = (*at as u64, (*at + len) as u64);
@@ -164,7 +175,7 @@ fn from_file(socket: &TcpStream, source: &Source, at: &[usize], len: usize) -> R
 /// The same, corked for the turn.
 fn from_file_corked(
     socket: &TcpStream,
-    source: &Source,
+    source: &CompletionSource,
     at: &[usize],
     len: usize,
 ) -> Result<(), Error> {

@@ -1,11 +1,10 @@
-//! Which way of driving sockets costs least: `epoll` with non-blocking calls, plain spinning, or
-//! `io_uring`?
+//! Comparison of socket engines: `epoll` with non-blocking calls, plain spinning, and `io_uring`.
 //!
-//! A server pinned to CPU 0 answers requests of 72 bytes with 24 + 4096 bytes each, as a target answers
-//! reads; a client pinned to CPU 1 keeps a number of them out on each connection. Every engine is run in
-//! turn, several times; what is printed is the median, its spread, the server's CPU time a request, and
-//! the ratios to `epoll`. On shared cores a rate says little; the CPU time of the engines that sleep
-//! is the figure to compare, as it counts no waiting.
+//! A server pinned to CPU 0 answers requests of 72 bytes with 24 + 4096 bytes each, as a target
+//! answers reads. A client pinned to CPU 1 keeps a number of them outstanding on each connection.
+//! Every engine runs in turn, several times. The output is the median, its spread, the server's CPU
+//! time per request, and the ratios to `epoll`. On shared cores the rate is unreliable. The figure
+//! to compare is the CPU time of the engines that sleep, as it excludes waiting.
 //!
 //! ```text
 //! cargo run --release --example socket_engine -p nvmeof-transport -- [rounds] [milliseconds]
@@ -78,7 +77,7 @@ fn median(results: &[(f64, f64)], value: impl Fn(&(f64, f64)) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
-/// Requests a second, and seconds of the server's CPU a request.
+/// Returns requests per second, and CPU seconds of the server per request.
 fn measure(
     engine: Engine,
     connections: usize,
@@ -111,7 +110,7 @@ fn measure(
     drive(&clients, out, time)?;
     let elapsed = started.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    // Wakes a server that sleeps.
+    // Wakes a sleeping server.
     drop(clients);
     let (served, cpu) = server.join().map_err(|_| "the server panicked")??;
     Ok((served as f64 / elapsed, cpu / served as f64))
@@ -128,7 +127,7 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The client: keeps `out` requests out on each connection.
+/// Runs the client: keeps `out` requests outstanding on each connection.
 fn drive(clients: &[TcpStream], out: usize, time: Duration) -> Result<(), Error> {
     let requests = vec![1u8; REQUEST * out];
     let mut window = vec![0u8; 1 << 20];
@@ -157,16 +156,16 @@ fn drive(clients: &[TcpStream], out: usize, time: Duration) -> Result<(), Error>
     Ok(())
 }
 
-/// What a server knows of one connection.
+/// Server state of one connection.
 struct Peer {
-    /// Bytes of a request that are there.
+    /// Received bytes of an incomplete request.
     part: usize,
     /// Bytes of responses still to send.
     unsent: usize,
     iovecs: Vec<libc::iovec>,
 }
 
-/// Header and data of all responses: nothing in them matters here.
+/// Header and data of all responses; their content does not matter.
 static BYTES: [u8; RESPONSE] = [0; RESPONSE];
 
 impl Peer {
@@ -174,7 +173,7 @@ impl Peer {
         Self { part: 0, unsent: 0, iovecs: Vec::new() }
     }
 
-    /// `len` bytes of requests came: how many are complete?
+    /// Records `len` received bytes of requests; returns the number of complete requests.
     fn arrived(&mut self, len: usize) -> u64 {
         self.part += len;
         let whole = self.part / REQUEST;
@@ -183,7 +182,7 @@ impl Peer {
         whole as u64
     }
 
-    /// Two pieces a response, as a target has them.
+    /// Builds a message of two pieces per response, like a target's.
     fn gather(&mut self) -> libc::msghdr {
         self.iovecs.clear();
         let mut left = self.unsent;
@@ -226,7 +225,7 @@ impl Peer {
     }
 }
 
-/// Reads once and answers; `None` when there was nothing, 0 requests when the client is gone.
+/// Reads once and answers; `None` without data, 0 requests when the client has closed.
 fn turn(socket: &TcpStream, peer: &mut Peer, window: &mut [u8]) -> Result<Option<u64>, Error> {
     let served = match rustix::net::recv(socket, &mut *window, RecvFlags::DONTWAIT) {
         Ok((len, _)) => Some(peer.arrived(len)),
@@ -270,7 +269,7 @@ fn epoll_engine(
         epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), wait.as_ref())?;
         for event in &events {
             let index = usize::try_from(event.data.u64())?;
-            // A full window may have left something behind.
+            // More data can remain after a full window.
             while let Some(count) = turn(&sockets[index], &mut peers[index], &mut window)? {
                 served += count;
                 if count < (WINDOW / REQUEST) as u64 {
@@ -309,7 +308,7 @@ fn uring_multishot_engine(sockets: &[TcpStream], stop: &AtomicBool) -> Result<u6
 /// Buffers of the multishot engine.
 const BUFFERS: u16 = 256;
 const BUFFER: usize = 16 << 10;
-/// Bit of `user_data` that tells a send from a receive.
+/// Bit of `user_data` that distinguishes a send from a receive.
 const SEND: u64 = 1 << 32;
 
 struct Uring<'a> {
@@ -330,7 +329,7 @@ impl<'a> Uring<'a> {
             .setup_defer_taskrun()
             .setup_coop_taskrun()
             .build(1024)?;
-        // Blocking sockets: the ring waits for them, it is not refused.
+        // Blocking sockets: the ring waits for them instead of an error.
         for socket in sockets {
             socket.set_nonblocking(false)?;
         }
@@ -356,9 +355,9 @@ impl<'a> Uring<'a> {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), Error> {
-        // SAFETY: what entries point to (`windows`, `messages`, the peers' iovecs, `buffers`) is not
-        // moved or freed while the ring lives: `run` ends before they are dropped, and the ring is
-        // dropped first.
+        // SAFETY: the targets of entries (`windows`, `messages`, the peers' iovecs, `buffers`) are
+        // not moved or freed while the ring lives. `run` ends before they are dropped, and the ring
+        // is dropped first.
         unsafe { self.ring.submission().push(entry) }.map_err(Into::into)
     }
 
@@ -403,7 +402,7 @@ impl<'a> Uring<'a> {
             if wait > 0 || !self.ring.submission().is_empty() {
                 self.ring.submit_and_wait(wait)?;
             } else {
-                // Deferred work runs only when asked for.
+                // Deferred work runs only on request.
                 let flags = io_uring::EnterFlags::GETEVENTS.bits();
                 // SAFETY: no argument is passed.
                 unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, flags, None)? };
@@ -421,7 +420,7 @@ impl<'a> Uring<'a> {
             return Ok(0);
         }
         let index = usize::try_from(entry.user_data() & (SEND - 1))?;
-        // An error is a client that is gone: nothing more to do for it.
+        // An error means that the client has closed: no further work for it.
         let len = usize::try_from(entry.result()).unwrap_or(0);
         if entry.user_data() & SEND != 0 {
             self.sending[index] = false;

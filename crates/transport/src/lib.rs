@@ -13,6 +13,7 @@ pub mod tcp;
 
 pub use pace::MIN_RATE;
 pub use queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
-    Progress, RejectReason, Rejected, Source, SourceCounts, Sources, TransportError,
+    CloseReason, CompletionSource, Connected, CqCounters, DetachedQueue, Event, FabricError,
+    FabricOp, HostQueue, Nanos, PollGroup, Progress, ReactorResources, RejectReason, Rejected,
+    TransportError,
 };

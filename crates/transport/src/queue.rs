@@ -1,6 +1,6 @@
 //! The interface between a reactor and a fabric: one [`HostQueue`] per host connection.
 //!
-//! A [`Source`] reports completions for several connections of a reactor.
+//! A [`CompletionSource`] reports completions for several connections of a reactor.
 //!
 //! Every fabric keeps these rules, and the shared tests check them:
 //!
@@ -46,15 +46,15 @@ pub trait HostQueue: Debug {
     /// whole, and returns [`Progress::More`] when there is no room for the rest.
     fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
-    /// Time of the next [`depart`](Self::depart) call, to check for data that is still leaving.
+    /// Time of the next [`poll_tx_done`](Self::poll_tx_done) call, to check for data that is still leaving.
     ///
     /// No event announces that data has left. `None` while no data is leaving.
-    fn departing(&self) -> Option<Nanos> {
+    fn next_tx_poll(&self) -> Option<Nanos> {
         None
     }
 
     /// Appends [`Event::Sent`] for the data that has left by now.
-    fn depart(&mut self, _now: Nanos, _events: &mut Vec<Event>) {}
+    fn poll_tx_done(&mut self, _now: Nanos, _events: &mut Vec<Event>) {}
 
     /// Begins the teardown.
     ///
@@ -67,7 +67,7 @@ pub trait HostQueue: Debug {
 
     /// Descriptor to register, edge-triggered, for input and output readiness.
     ///
-    /// If it appears only later, [`Event::Watch`] reports it.
+    /// If it appears only later, [`Event::RegisterFd`] reports it.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Time at which `receive` must be called even if nothing arrives.
@@ -79,7 +79,7 @@ pub trait HostQueue: Debug {
     fn excuse(&mut self, _nanos: Nanos) {}
 
     /// Makes the queue movable to another reactor. Fails while anything is in flight.
-    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>>;
+    fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>>;
 
     /// Stops (or resumes) the delivery of new commands; commands in flight continue.
     ///
@@ -87,11 +87,11 @@ pub trait HostQueue: Debug {
     /// not announced again.
     fn set_paused(&mut self, paused: bool);
 
-    /// Sets the token by which the [`Source`] of this queue reports it. Called once, first.
+    /// Sets the token by which the [`CompletionSource`] of this queue reports it. Called once, first.
     fn set_token(&mut self, _token: u64) {}
 
-    /// Returns true if a [`Source`] reports arrivals, so that the reactor need not poll the queue.
-    fn is_told(&self) -> bool {
+    /// Returns true if a [`CompletionSource`] reports arrivals, so that the reactor need not poll the queue.
+    fn is_event_driven(&self) -> bool {
         false
     }
 
@@ -106,7 +106,7 @@ pub trait HostQueue: Debug {
         true
     }
 
-    /// Returns true if [`park`](Self::park) can ever work.
+    /// Returns true if [`detach`](Self::park) can ever work.
     ///
     /// False for a queue that is bound to resources of its reactor.
     fn is_movable(&self) -> bool {
@@ -117,17 +117,20 @@ pub trait HostQueue: Debug {
     ///
     /// False if a device must have registered the memory it sends from, and has not registered
     /// this.
-    fn takes_lent(&self, _lent: &Lent) -> bool {
+    fn supports_zero_copy(&self, _lent: &Lent) -> bool {
         true
     }
 }
 
 /// A connection that no reactor owns: freshly accepted, or idle and moving to another reactor.
-pub trait ParkedQueue: Send + Debug {
+pub trait DetachedQueue: Send + Debug {
     /// Attaches the connection to the reactor that owns `home`.
     ///
     /// The reactor then calls `receive`: bytes can be waiting that no edge announces.
-    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError>;
+    fn attach(
+        self: Box<Self>,
+        home: &mut ReactorResources<'_>,
+    ) -> Result<Box<dyn HostQueue>, TransportError>;
 
     /// Address of the host, for display.
     fn peer(&self) -> String;
@@ -144,18 +147,18 @@ pub trait ParkedQueue: Send + Debug {
 
 /// Resources of a reactor for its connections.
 #[derive(Debug)]
-pub struct Home<'a> {
+pub struct ReactorResources<'a> {
     /// Its buffers.
     pub pool: &'a CorePool,
     /// Sources that the connections share.
-    pub sources: &'a mut Sources,
+    pub sources: &'a mut PollGroup,
 }
 
 /// A source of events for several connections of a reactor: a completion queue of an RDMA device.
 ///
 /// The reactor polls it in every turn, and then calls [`HostQueue::receive`] of the reported
 /// queues.
-pub trait Source: Debug {
+pub trait CompletionSource: Debug {
     /// Polls for events, and appends the token of each queue that has something to
     /// [`receive`](HostQueue::receive).
     ///
@@ -174,15 +177,15 @@ pub trait Source: Debug {
     fn is_used(&self) -> bool;
 
     /// Returns the counters.
-    fn counts(&self) -> SourceCounts;
+    fn counts(&self) -> CqCounters;
 
     /// Lets a fabric downcast to its own source type.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-/// Counters of a [`Source`] since its creation.
+/// Counters of a [`CompletionSource`] since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SourceCounts {
+pub struct CqCounters {
     /// Polls of the completion queue.
     pub polls: u64,
     /// Polls that found a completion.
@@ -196,7 +199,7 @@ pub struct SourceCounts {
     pub withheld: u64,
 }
 
-impl SourceCounts {
+impl CqCounters {
     /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Self) {
         self.polls += other.polls;
@@ -209,24 +212,24 @@ impl SourceCounts {
 
 /// The sources of a reactor, each with the name of its device.
 #[derive(Debug, Default)]
-pub struct Sources {
-    list: Vec<Registered>,
+pub struct PollGroup {
+    list: Vec<PollGroupEntry>,
 }
 
 /// A source and its registration in the reactor.
 #[derive(Debug)]
-pub struct Registered {
+pub struct PollGroupEntry {
     /// Name of the device, for display.
     pub name: String,
     /// True if the source is in the reactor's epoll set.
     pub is_watched: bool,
     /// The source.
-    pub source: Box<dyn Source>,
+    pub source: Box<dyn CompletionSource>,
 }
 
-impl Sources {
+impl PollGroup {
     /// Returns the source of type `T` that satisfies `is_it`, if there is one.
-    pub fn find<T: Source + 'static>(
+    pub fn find<T: CompletionSource + 'static>(
         &mut self,
         mut is_it: impl FnMut(&T) -> bool,
     ) -> Option<&mut T> {
@@ -237,17 +240,17 @@ impl Sources {
     }
 
     /// Adds a source.
-    pub fn add(&mut self, name: String, source: Box<dyn Source>) {
-        self.list.push(Registered { name, is_watched: false, source });
+    pub fn add(&mut self, name: String, source: Box<dyn CompletionSource>) {
+        self.list.push(PollGroupEntry { name, is_watched: false, source });
     }
 
     /// Iterates over the sources, to change them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Registered> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut PollGroupEntry> {
         self.list.iter_mut()
     }
 
     /// Iterates over the sources.
-    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+    pub fn iter(&self) -> impl Iterator<Item = &PollGroupEntry> {
         self.list.iter()
     }
 
@@ -258,7 +261,7 @@ impl Sources {
     }
 
     /// Drops the sources that no queue uses, each after a call of `each`.
-    pub fn drop_unused(&mut self, mut each: impl FnMut(&Registered)) {
+    pub fn drop_unused(&mut self, mut each: impl FnMut(&PollGroupEntry)) {
         self.list.retain(|one| {
             let is_used = one.source.is_used();
             if !is_used {
@@ -299,8 +302,8 @@ pub enum Event {
         data: Option<Buffer>,
     },
     /// A pull has ended; after success `buf` contains the host's data.
-    Pulled {
-        /// Token of the [`FabricOp::Pull`].
+    HostDataArrived {
+        /// Token of the [`FabricOp::FetchHostData`].
         token: u64,
         /// The buffer of the operation.
         buf: Buffer,
@@ -324,7 +327,7 @@ pub enum Event {
         error: FabricError,
     },
     /// [`HostQueue::fd`] returns a new descriptor: register it.
-    Watch,
+    RegisterFd,
     /// The connection has ended and no event follows: drop the queue.
     Closed {
         /// Reason of the end.
@@ -337,8 +340,8 @@ pub enum Event {
 pub enum FabricOp {
     /// Fetches `buf.len()` bytes of a command's data from the host (TCP: R2T and H2CData; RDMA:
     /// READ).
-    Pull {
-        /// Chosen by the caller, returned in [`Event::Pulled`].
+    FetchHostData {
+        /// Chosen by the caller, returned in [`Event::HostDataArrived`].
         token: u64,
         /// Identifier of the command.
         cid: u16,

@@ -1,4 +1,4 @@
-//! The host's end: what it sends, and what it makes of what it gets.
+//! The host's end: its PDUs, and its checks of received PDUs.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use nvmeof_wire::zerocopy::{FromBytes, Immutable, IntoBytes};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// What the target is to send, in this order.
+/// PDU that the target must send, in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     R2t { cid: u16, len: usize },
@@ -20,7 +20,7 @@ pub(super) enum Due {
     Response { cid: u16 },
 }
 
-/// What the host learns from a PDU.
+/// Content of a PDU for the host.
 #[derive(Debug)]
 pub(super) enum Told {
     Granted(ICResp),
@@ -35,11 +35,11 @@ pub(super) struct Host {
     socket: Option<OwnedFd>,
     unsent: VecDeque<u8>,
     inbox: Vec<u8>,
-    /// What it is told in PDUs, after the ICResp.
+    /// Framing of PDUs after the ICResp.
     pub(super) framing: Option<Framing>,
     pub(super) due: VecDeque<Due>,
     terminated: bool,
-    /// Something happened that wakes who waits for the target's end to be readable.
+    /// An event occurred that wakes a waiter for the target's end to be readable.
     pub(super) woke: bool,
 }
 
@@ -64,7 +64,7 @@ impl Host {
         !self.unsent.is_empty()
     }
 
-    /// Sends `len` bytes of what is queued at most.
+    /// Sends at most `len` queued bytes.
     pub(super) fn write(&mut self, len: usize) {
         let Some(socket) = &self.socket else { return };
         let len = len.min(self.unsent.len());
@@ -78,27 +78,27 @@ impl Host {
                 drop(self.unsent.drain(..sent));
             }
             Err(Errno::AGAIN) => {}
-            // The target has closed; what it said is still to be read.
+            // The target has closed; its last PDUs are still to be read.
             Err(_) => self.unsent.clear(),
         }
     }
 
-    /// Nobody is there any more.
+    /// Closes the host's end.
     pub(super) fn close(&mut self) {
         self.woke = true;
         if let Some(socket) = self.socket.take() {
-            // The target is to hear of it now: a socket ends with its last holder, and that may be
-            // whoever looks at this process's descriptors.
+            // Shut down now, so that the target sees it. A socket closes with its last descriptor,
+            // and a reader of this process's descriptors can hold one.
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
 
-    /// Is the target to say something?
+    /// Returns whether the target must send something.
     pub(super) fn expects(&self) -> bool {
         !self.terminated && (!self.due.is_empty() || self.framing.is_none())
     }
 
-    /// No more will be sent.
+    /// Shuts down the sending direction.
     pub(super) fn shut_down(&mut self) {
         if let Some(socket) = &self.socket {
             self.woke = true;
@@ -106,8 +106,9 @@ impl Host {
         }
     }
 
-    /// Reads what is there and checks each PDU against what is due. Ends at an ICResp: what follows
-    /// is framed as that says, so it is read by the next call.
+    /// Reads all available data and checks each PDU against the expected ones.
+    ///
+    /// Stops at an ICResp: it determines the framing of later PDUs, which the next call reads.
     pub(super) fn read(&mut self, told: &mut Vec<Told>) {
         let mut window = WINDOW.take();
         while let Some(socket) = &self.socket {
@@ -204,7 +205,7 @@ impl Host {
     }
 }
 
-/// Checks the digests and the padding, and gives the data.
+/// Checks the digests and the padding, and returns the data.
 pub(crate) fn check_digests<'a>(head: &PduHead, pdu: &'a [u8]) -> &'a [u8] {
     let hlen = usize::from(head.hlen);
     if head.hdgst {
@@ -229,18 +230,18 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Most bytes of data in this target.
+/// Maximum bytes of data in this target.
 const DATA_MAX: usize = 128 << 10;
 
 thread_local! {
-    /// Made once: code that runs for every byte would be most of a run.
+    /// Created once: code that runs for every byte would dominate a run.
     static TABLES: Tables = Tables {
         pattern: (0..DATA_MAX + 256)
             .map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes()[2])
             .collect(),
         zeroes: vec![0; DATA_MAX],
     };
-    /// What a read fills.
+    /// Buffer of a read.
     static WINDOW: Cell<Vec<u8>> = Cell::new(vec![0; 64 << 10]);
 }
 
@@ -249,7 +250,7 @@ struct Tables {
     zeroes: Vec<u8>,
 }
 
-/// Gives `len` bytes that differ from place to place and from seed to seed.
+/// Passes `len` bytes that differ by position and by seed.
 pub(crate) fn with_pattern<R>(len: usize, seed: u8, then: impl FnOnce(&[u8]) -> R) -> R {
     let from = usize::from(seed);
     TABLES.with(|tables| then(&tables.pattern[from..from + len]))
@@ -259,7 +260,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     TABLES.with(|tables| *bytes == tables.zeroes[..bytes.len()])
 }
 
-/// A PDU as bytes: header, digest, padding, data, digest.
+/// Assembles a PDU: header, digest, padding, data, digest.
 pub(crate) fn assemble<H: IntoBytes + Immutable>(
     framing: Framing,
     header: &H,

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use nvmeof_core::dma::{CorePool, Lender, Payload};
 use nvmeof_transport::tcp::{TcpParams, accepted};
 use nvmeof_transport::{
-    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
-    Progress, RejectReason, Sources,
+    CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
+    PollGroup, Progress, ReactorResources, RejectReason,
 };
 use nvmeof_wire::tcp::{
     ADMIN_IN_CAPSULE, CapsuleCmd, Framing, H2CData, ICReq, IcParams, MIN_MAXH2CDATA, Receiver,
@@ -21,13 +21,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::host::{Due, Host, Told, assemble, crc32c, with_pattern};
 use crate::input::Input;
 
-/// Commands a host may have out before its Connect.
+/// Maximum number of a host's outstanding commands before its Connect.
 const EARLY_DEPTH: u16 = 4;
 const SECOND: Nanos = 1_000_000_000;
-/// Turns after which whatever was going on is over.
+/// Turns after which everything has ended.
 const TURNS: usize = 64;
 
-/// A capsule a sound host sent.
+/// A capsule from a sound host.
 #[derive(Debug)]
 struct Sent {
     sqe: Sqe,
@@ -36,14 +36,14 @@ struct Sent {
     good: bool,
 }
 
-/// A pull the target was given.
+/// A pull that the target submitted.
 #[derive(Debug)]
 struct Pull {
     token: u64,
     cid: u16,
     len: usize,
     ttag: Option<u16>,
-    /// Bytes the host sent, and whether a digest of theirs was wrong.
+    /// Bytes that the host sent, and whether one of their digests was wrong.
     sent: usize,
     bad: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct World {
     pool: CorePool,
     lender: Rc<Lender>,
     params: TcpParams,
-    /// `None` only while it is parked.
+    /// `None` only while it is detached.
     queue: Option<Box<dyn HostQueue>>,
     host: Host,
     now: Nanos,
@@ -68,14 +68,14 @@ pub(super) struct World {
     depth: u16,
     admin: Option<bool>,
     paused: bool,
-    /// The queue is to be called although nothing arrived.
+    /// The queue requests another call, even without new data.
     call_again: bool,
 
-    /// Sound capsules on their way, in order.
+    /// Sound capsules in transit, in order.
     sent: VecDeque<Sent>,
-    /// Commands the host sent and has no answer for.
+    /// Number of the host's commands without a completion.
     outstanding: usize,
-    /// Commands delivered and not answered.
+    /// Delivered commands without a completion.
     waiting: Vec<u16>,
     pulls: Vec<Pull>,
     /// Tokens of responses with data.
@@ -97,7 +97,7 @@ impl World {
         if small_buffers {
             sockopt::set_socket_send_buffer_size(&target, 4096).expect("a smaller buffer");
         }
-        let queue = unpark(accepted(TcpStream::from(target), params), pool);
+        let queue = attach(accepted(TcpStream::from(target), params), pool);
         Self {
             pool: pool.clone(),
             lender: Rc::clone(lender),
@@ -132,9 +132,9 @@ impl World {
         self.queue.as_mut().expect("it is not parked")
     }
 
-    // What the host does.
+    // Actions of the host.
 
-    /// Says hello.
+    /// Sends the ICReq.
     pub(super) fn greet(&mut self, input: &mut Input<'_>) {
         if self.asked.is_some() {
             self.sound = false;
@@ -183,7 +183,7 @@ impl World {
         self.send(input, bytes, true);
     }
 
-    /// Sends data that was asked for, or some that was not.
+    /// Sends requested data, or unrequested data.
     pub(super) fn data(&mut self, input: &mut Input<'_>) {
         if input.one_in(24) {
             self.unasked_data(input);
@@ -219,7 +219,7 @@ impl World {
         self.send(input, bytes, true);
     }
 
-    /// Data with fields of the fuzzer's choice.
+    /// Sends data with fields of the fuzzer's choice.
     fn unasked_data(&mut self, input: &mut Input<'_>) {
         self.sound = false;
         let (cid, ttag, datao) = match self.pulls.first() {
@@ -237,7 +237,7 @@ impl World {
         self.send(input, bytes, true);
     }
 
-    /// What a host seldom does, or never.
+    /// Does something rare or invalid for a host.
     pub(super) fn host_oddity(&mut self, input: &mut Input<'_>) {
         match input.byte() % 8 {
             0 => {
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Bytes as they are.
+    /// Sends bytes unchanged.
     pub(super) fn send_raw(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -286,7 +286,8 @@ impl World {
         self.host.write(usize::MAX);
     }
 
-    /// Makes the data digest of `bytes` wrong, sometimes and if there is one. Is the data good?
+    /// Makes the data digest of `bytes` wrong, sometimes and if there is one. Returns whether the
+    /// data is valid.
     fn corrupt_digest(&mut self, input: &mut Input<'_>, bytes: &mut [u8], len: usize) -> bool {
         if len == 0 || !self.out.ddgst || !input.one_in(16) {
             return true;
@@ -306,7 +307,7 @@ impl World {
         self.host.queue(&bytes);
         match how % 8 {
             0..=3 => self.host.write(usize::MAX),
-            // With what comes next.
+            // Sent together with the next PDU.
             4 => {}
             5 | 6 => {
                 self.host.write(input.below(bytes.len().max(1)) + 1);
@@ -340,7 +341,7 @@ impl World {
                 _ => bytes.truncate(at.max(8)),
             }
         }
-        // With a digest that is right the change gets further.
+        // With a correct digest the change passes the first checks.
         let hlen = usize::from(before[2]);
         if digest && self.out.hdgst && !input.one_in(4) && bytes.len() >= hlen + 4 {
             let crc = crc32c(&bytes[..hlen]);
@@ -349,9 +350,9 @@ impl World {
         self.sound &= *bytes == before;
     }
 
-    // What the target does.
+    // Actions of the target.
 
-    /// What the reactor does with what it has.
+    /// Runs a reactor's step with the current commands.
     pub(super) fn target_step(&mut self, input: &mut Input<'_>) {
         let quiet = self.outstanding == self.waiting.len() || !self.sound;
         if self.admin.is_none() && self.pulls.is_empty() && quiet && input.coin() {
@@ -386,7 +387,7 @@ impl World {
         }
     }
 
-    /// Commands that are not being pulled for.
+    /// Returns commands without a pull.
     fn idle(&self) -> Vec<u16> {
         let pulled = |cid: &u16| self.pulls.iter().any(|pull| pull.cid == *cid);
         self.waiting.iter().copied().filter(|cid| !pulled(cid)).collect()
@@ -395,7 +396,7 @@ impl World {
     fn connect(&mut self, input: &mut Input<'_>) {
         let admin = input.coin();
         let depth = [2, 5, 32, 33][input.below(4)];
-        // Depth counts from when the host hears of it, with the answer to its Connect.
+        // The depth applies after the host receives it, with the completion of its Connect.
         if self.outstanding > usize::from(depth) {
             return;
         }
@@ -415,14 +416,16 @@ impl World {
         buf.as_mut_slice().fill(0);
         let length = u32::try_from(len).expect("bounded");
         let sgl = Sgl::Transport { length };
-        match self.queue().submit(FabricOp::Pull { token, cid, sgl, buf }) {
+        match self.queue().submit(FabricOp::FetchHostData { token, cid, sgl, buf }) {
             Ok(()) => {
                 self.pulls.push(Pull { token, cid, len, ttag: None, sent: 0, bad: false });
                 self.host.due.push_back(Due::R2t { cid, len });
             }
             Err(rejected) => {
                 assert_eq!(rejected.why, RejectReason::Closing);
-                assert!(matches!(rejected.op, FabricOp::Pull { token: same, .. } if same == token));
+                assert!(
+                    matches!(rejected.op, FabricOp::FetchHostData { token: same, .. } if same == token)
+                );
             }
         }
     }
@@ -452,7 +455,7 @@ impl World {
         }
     }
 
-    /// What a reactor does with a whole queue.
+    /// Runs a reactor's operation on a whole queue.
     pub(super) fn target_oddity(&mut self, input: &mut Input<'_>) {
         match input.byte() % 8 {
             0..=2 => {
@@ -461,7 +464,7 @@ impl World {
                 self.queue().set_paused(paused);
                 self.call_again = true;
             }
-            3..=5 => self.park(),
+            3..=5 => self.detach(),
             6 if input.one_in(8) => {
                 self.close();
             }
@@ -469,13 +472,13 @@ impl World {
         }
     }
 
-    fn park(&mut self) {
+    fn detach(&mut self) {
         let queue = self.queue.take().expect("it is not parked");
-        match queue.park() {
+        match queue.detach() {
             Ok(parked) => {
                 assert!(self.waiting.is_empty() && self.pulls.is_empty());
                 assert!(self.sending.is_empty());
-                self.queue = Some(unpark(parked, &self.pool));
+                self.queue = Some(attach(parked, &self.pool));
                 self.call_again = true;
             }
             Err(queue) => self.queue = Some(queue),
@@ -487,13 +490,13 @@ impl World {
         self.next_token
     }
 
-    // What happens.
+    // Progress of both ends.
 
-    /// One turn of both ends.
+    /// Runs one turn of both ends.
     pub(super) fn turn(&mut self) {
         self.host.write(usize::MAX);
         self.turn_of_target();
-        // What nobody waits for is read at the end.
+        // Without an expected PDU the host reads at the end.
         if !self.host.expects() {
             return;
         }
@@ -515,7 +518,7 @@ impl World {
     fn turn_of_target(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         let now = self.now;
-        // As the reactor does, which waits for edges: not without cause.
+        // As in the reactor, which is edge-triggered: no call without a cause.
         if std::mem::take(&mut self.host.woke) || self.call_again {
             self.call_again = self.queue().receive(now, &mut events) == Progress::More;
             for event in events.drain(..) {
@@ -526,7 +529,9 @@ impl World {
         for event in events.drain(..) {
             assert!(matches!(
                 event,
-                Event::Sent { .. } | Event::Pulled { result: Err(_), .. } | Event::Closed { .. }
+                Event::Sent { .. }
+                    | Event::HostDataArrived { result: Err(_), .. }
+                    | Event::Closed { .. }
             ));
             self.happen(event);
         }
@@ -544,7 +549,7 @@ impl World {
                 assert!(self.out.ddgst || !self.sound);
                 self.delivered(&sqe, &[], false);
             }
-            Event::Pulled { token, buf, result } => {
+            Event::HostDataArrived { token, buf, result } => {
                 let at = self.pulls.iter().position(|pull| pull.token == token);
                 let pull = self.pulls.swap_remove(at.expect("a pull that is out"));
                 assert_eq!(buf.len(), pull.len);
@@ -570,7 +575,7 @@ impl World {
                 assert!(!(self.sound && unjust), "{reason}");
                 self.closed = Some(reason);
             }
-            Event::Watch => panic!("a queue over TCP has one descriptor as long as it lives"),
+            Event::RegisterFd => panic!("a queue over TCP has one descriptor as long as it lives"),
         }
     }
 
@@ -614,7 +619,7 @@ impl World {
         }
     }
 
-    /// A deadline that has passed was acted on.
+    /// Checks that an expired deadline was handled.
     fn check_deadline(&mut self) {
         let now = self.now;
         let deadline = self.queue().deadline();
@@ -628,7 +633,7 @@ impl World {
         assert!(self.is_closed(), "still open");
     }
 
-    /// Ends the connection one way or another and sees that it ended.
+    /// Ends the connection in one of several ways and checks its end.
     pub(super) fn finish(&mut self, input: &mut Input<'_>) {
         if self.paused {
             self.paused = false;
@@ -664,7 +669,9 @@ impl World {
     }
 }
 
-/// Gives a connection a home; what connections share is nothing, over TCP.
-fn unpark(parked: Box<dyn ParkedQueue>, pool: &CorePool) -> Box<dyn HostQueue> {
-    parked.unpark(&mut Home { pool, sources: &mut Sources::default() }).expect("a queue")
+/// Attaches a connection; over TCP, connections share nothing.
+fn attach(parked: Box<dyn DetachedQueue>, pool: &CorePool) -> Box<dyn HostQueue> {
+    parked
+        .attach(&mut ReactorResources { pool, sources: &mut PollGroup::default() })
+        .expect("a queue")
 }

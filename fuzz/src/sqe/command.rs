@@ -1,4 +1,4 @@
-//! Commands near what a host says.
+//! Commands near a host's valid ones.
 
 use nvmeof_nvmf::TransportKind;
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData};
@@ -11,7 +11,7 @@ use nvmeof_wire::{Sgl, Sqe, U16, U32};
 use super::spec::{HOST, HOST_ID, PRIVATE, STRANGER, SUBSYSTEM, nqn};
 use crate::input::Input;
 
-/// Which commands are likely to get far.
+/// Set of commands that are likely to pass the checks of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Fresh,
@@ -41,7 +41,7 @@ pub(super) fn likely(input: &mut Input<'_>, kind: Kind, transport: TransportKind
     sqe
 }
 
-/// Bytes of data that a command would have if it were in order.
+/// Returns the data length of a valid command.
 fn wanted(sqe: &Sqe, kind: Kind) -> u32 {
     let dword = |dword: U32| dword.get();
     match (kind, sqe.opcode) {
@@ -211,7 +211,7 @@ fn fabrics(input: &mut Input<'_>) -> Sqe {
     }
 }
 
-/// A Connect for queue `qid`.
+/// Returns a Connect for queue `qid`.
 pub(super) fn connect(input: &mut Input<'_>, qid: u16) -> Connect {
     let bits = input.byte();
     Connect {
@@ -224,7 +224,7 @@ pub(super) fn connect(input: &mut Input<'_>, qid: u16) -> Connect {
     }
 }
 
-/// The data of a Connect; `cntlid` is that of a controller there is, for an I/O queue.
+/// Returns the data of a Connect; for an I/O queue, `cntlid` is an existing controller.
 pub(super) fn connect_data(input: &mut Input<'_>, sqe: &Sqe, cntlid: u16) -> Vec<u8> {
     let is_admin = sqe.cdw10.get() >> 16 == 0;
     let bits = input.byte();

@@ -1,4 +1,4 @@
-//! An I/O command from its admission to its end, as the reactor does it.
+//! An I/O command from its admission to its end, as in the reactor.
 
 use std::borrow::Cow;
 
@@ -10,13 +10,13 @@ use crate::input::Input;
 /// Data whose content matters only for range lists.
 pub(super) type Data = Cow<'static, [u8]>;
 
-/// What a pacer would give.
+/// Stands for a pacer's permit.
 #[derive(Debug)]
 struct Permit;
 
 static ZEROES: [u8; 128 << 10] = [0; 128 << 10];
 
-/// Runs `io` and gives its outcome. `list` is what a range list holds, `ranges` what it means.
+/// Runs `io` and returns its outcome. `list` is the content of a range list, `ranges` its meaning.
 pub(super) fn run(
     input: &mut Input<'_>,
     io: &IoCommand,
@@ -42,12 +42,12 @@ pub(super) fn run(
         assert!(request.into_permit().is_none());
         return Err(Failure::Aborted);
     }
-    // Bytes of a range list, or of zeroes, that the device has not been asked for.
+    // Bytes of a range list, or of zeroes, that are not submitted to the device yet.
     let mut left = if matches!(io.kind, IoKind::WriteZeroes { .. }) { io.len } else { 0 };
     let mut aborts = false;
     let mut step = request.admitted(Permit);
     loop {
-        // Fewer than one in the steps there are, so that all are reached.
+        // Less than one per run on average, so that all steps are reached.
         let fails = input.one_in(16);
         step = match step {
             Step::Lease(_) if fails => request.fail(Failure::Internal),

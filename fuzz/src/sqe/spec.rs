@@ -1,4 +1,4 @@
-//! What the target is, in variants that a configuration changes between.
+//! Variants of the target's configuration, between which a run changes.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub(super) const HOST_ID: [u8; 16] = [0x11; 16];
 pub(super) const TCP: PortId = PortId(1);
 pub(super) const RDMA: PortId = PortId(2);
 
-/// How many variants there are; each is valid.
+/// Number of variants; each is valid.
 pub(super) const VARIANTS: u8 = 8;
 
 pub(super) fn nqn(name: &str) -> Nqn {
@@ -65,16 +65,17 @@ fn port(id: PortId, transport: TransportKind) -> PortSpec {
 }
 
 thread_local! {
-    /// Each variant, made once.
+    /// Each variant, created once.
     static SPECS: Vec<Rc<TargetSpec>> = (0..VARIANTS).map(|variant| Rc::new(make(variant))).collect();
 }
 
-/// The variant of this number, below [`VARIANTS`].
+/// Returns the variant of this number, below [`VARIANTS`].
 pub(super) fn spec(variant: u8) -> Rc<TargetSpec> {
     SPECS.with(|specs| Rc::clone(&specs[usize::from(variant)]))
 }
 
-/// Namespaces 1 (512 bytes), 2 (4096 bytes, as large as can be), 3 (read only), 4 (can do little) and 1024.
+/// Namespaces 1 (512 bytes), 2 (4096 bytes, the maximum size), 3 (read only), 4 (few features) and
+/// 1024.
 fn make(variant: u8) -> TargetSpec {
     let largest = ((1 << 63) - 1) / 4096;
     let read_only = NamespaceSpec { read_only: true, ..namespace(3, 512, 64) };
@@ -139,7 +140,7 @@ fn make(variant: u8) -> TargetSpec {
     spec
 }
 
-/// One that is refused.
+/// Returns an invalid configuration.
 pub(super) fn broken(how: u8) -> TargetSpec {
     let mut spec = TargetSpec::clone(&spec(0));
     let subsystem = &mut spec.subsystems[0];

@@ -1,4 +1,4 @@
-//! What both ends read and write must be the same thing.
+//! Round trips: both ends must read what they write.
 
 use nvmeof_wire::abort::Abort;
 use nvmeof_wire::aer::AsyncEvent;
@@ -19,7 +19,7 @@ use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 
 use super::spec::nqn;
 
-/// What is parsed from a command parses the same after it was encoded.
+/// Checks that parsed commands parse the same after encoding.
 pub(super) fn check_command(sqe: &Sqe) {
     let cid = sqe.cid.get();
     let sgl = sqe.dptr.parse();
@@ -77,7 +77,7 @@ pub(super) fn check_command(sqe: &Sqe) {
     }
 }
 
-/// A status is the same after it was on the wire, and so is what a failed Connect says.
+/// Checks that a status is unchanged by encoding, and so are the details of a failed Connect.
 pub(super) fn check_completion(cqe: &Cqe) {
     let status = cqe.status();
     assert!(!cqe.phase());
@@ -90,7 +90,7 @@ pub(super) fn check_completion(cqe: &Cqe) {
     }
 }
 
-/// The event of a completed Asynchronous Event Request.
+/// Checks the event of a completed Asynchronous Event Request.
 pub(super) fn check_event(cqe: &Cqe) {
     if cqe.status().is_success() {
         let event = AsyncEvent::parse(cqe.dw0());
@@ -98,7 +98,7 @@ pub(super) fn check_event(cqe: &Cqe) {
     }
 }
 
-/// How things are called, for people.
+/// Checks the names for messages.
 pub(super) fn check_names(sqe: &Sqe, status: Status) {
     let names = format!(
         "{} {} {} {} {} {} {}",
@@ -113,7 +113,7 @@ pub(super) fn check_names(sqe: &Sqe, status: Status) {
     assert!(!names.is_empty());
 }
 
-/// Data that a host reads. `sqe` is an admin command.
+/// Checks data that a host reads. `sqe` is an admin command.
 pub(super) fn check_data(sqe: &Sqe, data: &[u8]) {
     match AdminOpcode(sqe.opcode) {
         AdminOpcode::IDENTIFY => identify(Identify::parse(sqe), data),

@@ -1,4 +1,4 @@
-//! A target, the connections to it, and the books on both.
+//! A target, its connections, and the model of both.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,13 +21,13 @@ use super::wire;
 use crate::input::Input;
 
 const SECOND: Nanos = 1_000_000_000;
-/// Connections at once.
+/// Maximum number of concurrent connections.
 const LINKS: usize = 7;
 
-/// A command that was taken and not answered.
+/// An accepted command without a completion.
 #[derive(Debug)]
 enum Open {
-    /// `size` is the most bytes that its namespace has had since it came.
+    /// `size` is the maximum size of its namespace since its arrival.
     Io {
         io: IoCommand,
         size: u64,
@@ -56,7 +56,7 @@ pub(super) struct World {
     target: Arc<Target>,
     spec: Rc<TargetSpec>,
     links: Vec<Link>,
-    /// The controller that I/O queues are made for.
+    /// The controller of its I/O queues.
     cntlid: u16,
     now: Nanos,
     epoch: u64,
@@ -71,7 +71,7 @@ impl World {
         Self { target, spec, links: Vec::new(), cntlid: 1, now: SECOND, epoch }
     }
 
-    // What comes first, in good order.
+    // The valid start of a run.
 
     pub(super) fn connect_admin(&mut self, discovery: bool) {
         let name = if discovery { DISCOVERY_NQN } else { SUBSYSTEM };
@@ -87,7 +87,7 @@ impl World {
         assert!(matches!(answer, Disposition::Respond(r) if r.cqe.status().is_success()));
     }
 
-    /// Asks for the events there are, and to be told of two.
+    /// Requests all events, and notification of two.
     pub(super) fn arm_events(&mut self, discovery: bool) {
         let wanted = if discovery { 1 << 31 } else { 1 << 8 };
         let set = Sqe::new(0x09, 0, 0).with_cdw10([0x0b, wanted]);
@@ -109,7 +109,7 @@ impl World {
         self.run(connect, &data);
     }
 
-    /// A Connect on a new connection.
+    /// Sends a Connect on a new connection.
     fn run(&mut self, sqe: Sqe, data: &[u8]) -> Cqe {
         let mut link = self.link(TCP);
         let sqe = sqe.with_sgl(Sgl::Transport { length: 1024 });
@@ -132,7 +132,7 @@ impl World {
 
     // Steps.
 
-    /// A command that may get somewhere.
+    /// Sends a command that is likely to be valid.
     pub(super) fn command(&mut self, input: &mut Input<'_>) {
         let Some(at) = self.choose(input) else { return };
         let link = &self.links[at];
@@ -145,7 +145,7 @@ impl World {
         self.submit(input, at, &sqe);
     }
 
-    /// A command of any bytes.
+    /// Sends a command of any bytes.
     pub(super) fn raw_command(&mut self, input: &mut Input<'_>) {
         let Some(at) = self.choose(input) else { return };
         let named = input.one_in(8);
@@ -159,7 +159,7 @@ impl World {
         self.submit(input, at, &sqe);
     }
 
-    /// The work of a command is done, or its data has come.
+    /// Completes the work of a command, or delivers its data.
     pub(super) fn complete(&mut self, input: &mut Input<'_>) {
         let Some(at) = self.choose(input) else { return };
         let link = &self.links[at];
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// The host connects, disconnects or goes.
+    /// The host connects, disconnects or disappears.
     pub(super) fn host(&mut self, input: &mut Input<'_>) {
         match input.byte() % 8 {
             0..=3 if self.links.len() < LINKS => {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Time passes; every timer that is due is seen to.
+    /// Advances time; runs every due timer.
     pub(super) fn time(&mut self, input: &mut Input<'_>) {
         self.now += match input.byte() % 4 {
             0 => SECOND / 10,
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// Another configuration.
+    /// Applies another configuration.
     pub(super) fn reconfigure(&mut self, input: &mut Input<'_>) {
         let how = input.byte();
         if how >= 224 {
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// Enters what became of a command; bytes of data it waits for.
+    /// Records the disposition of a command; returns the bytes of data for which it waits.
     fn book(
         &mut self,
         at: usize,
@@ -366,7 +366,7 @@ impl World {
         None
     }
 
-    /// The data of a command comes.
+    /// Delivers the data of a command.
     fn provide(&mut self, input: &mut Input<'_>, at: usize, sqe: &Sqe, len: u32) {
         let fresh = self.links[at].queue.connected().is_none();
         let mut data = if fresh {
@@ -378,7 +378,7 @@ impl World {
         let link = &mut self.links[at];
         let disposition = link.queue.handle_data(sqe, &data, self.now);
         if fresh && disposition == Disposition::Held {
-            // Commands of the association before are not over.
+            // Commands of the previous association have not ended.
             link.open.insert(sqe.cid.get(), Open::Held);
             return;
         }
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    // What always holds.
+    // Invariants.
 
     pub(super) fn check(&mut self) {
         let epoch = self.target.epoch();
@@ -461,7 +461,7 @@ fn refused(disposition: &Disposition) -> bool {
     matches!(disposition, Disposition::Respond(response) if !response.cqe.status().is_success())
 }
 
-/// An SGL that this transport can use.
+/// Checks that this transport can use an SGL.
 fn check_sgl(sgl: Sgl, transport: TransportKind) {
     match (sgl, transport) {
         (Sgl::Keyed { .. }, TransportKind::Rdma) => {}
@@ -494,8 +494,10 @@ fn size_of(namespace: &NamespaceSpec) -> u64 {
     namespace.blocks * u64::from(namespace.block_size)
 }
 
-/// An I/O command is within its namespace as it is now, and its data within what the host gave. Gives the
-/// namespace's size.
+/// Checks that an I/O command lies within its current namespace, and its data within the host's
+/// buffers.
+///
+/// Returns the namespace's size.
 fn check_io(io: &IoCommand, sqe: &Sqe, inline_len: u32, link: &Link, spec: &TargetSpec) -> u64 {
     let namespace = find(spec, &link.queue, io.nsid).expect("a namespace there is");
     assert_eq!((io.cid, io.nsid), (sqe.cid.get(), sqe.nsid.get()));
@@ -540,7 +542,7 @@ fn check_io(io: &IoCommand, sqe: &Sqe, inline_len: u32, link: &Link, spec: &Targ
     size
 }
 
-/// Ranges lie in the namespace as it was when the command came, or at a time since then.
+/// Checks that ranges lie in the namespace, by its maximum size since the command's arrival.
 fn check_extents(extents: &Result<Vec<Extent>, Failure>, io: &IoCommand, size: u64) {
     let Ok(extents) = extents else { return };
     let IoKind::Deallocate { ranges } = io.kind else { panic!("{io:?}") };
@@ -551,7 +553,7 @@ fn check_extents(extents: &Result<Vec<Extent>, Failure>, io: &IoCommand, size: u
     }
 }
 
-/// Data of which the first bytes are the input's and, for ranges, the rest is small numbers.
+/// Returns data with the input's bytes first and, for ranges, small numbers in the rest.
 fn data_of(input: &mut Input<'_>, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     for range in data.chunks_exact_mut(16).take(8) {

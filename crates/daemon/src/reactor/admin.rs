@@ -206,7 +206,7 @@ impl Reactor {
             }
             AdminStage::Fetch { sqe, sgl, .. } => {
                 admin.stage = AdminStage::Pulling { sqe };
-                FabricOp::Pull { token, cid: sqe.cid.get(), sgl, buf }
+                FabricOp::FetchHostData { token, cid: sqe.cid.get(), sgl, buf }
             }
             AdminStage::Pulling { .. } | AdminStage::Sending => return true,
         };

@@ -212,7 +212,7 @@ impl Reactor {
                 }
                 Step::Pull { buf, sgl } => {
                     let token = request.token(kind::REQUEST);
-                    let op = FabricOp::Pull { token, cid: command.cid, sgl, buf };
+                    let op = FabricOp::FetchHostData { token, cid: command.cid, sgl, buf };
                     self.trace_state(request, State::Pulling);
                     self.submit_fabric(request, key, op, now);
                     return;
@@ -321,7 +321,7 @@ impl Reactor {
         let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
             return false;
         };
-        if !self.connections.get(connection).is_some_and(|c| c.fabric.takes_lent(&lent)) {
+        if !self.connections.get(connection).is_some_and(|c| c.fabric.supports_zero_copy(&lent)) {
             return false;
         }
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };

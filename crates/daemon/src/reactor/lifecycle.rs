@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use nvmeof_core::dma::Reserve;
 use nvmeof_nvmf::Queue;
 use nvmeof_nvmf::request::Stage;
-use nvmeof_transport::{CloseReason, Home, ParkedQueue};
+use nvmeof_transport::{CloseReason, DetachedQueue, ReactorResources};
 
 use super::Reactor;
 use super::connection::{Connection, OWN_BUFFER, Phase};
@@ -18,7 +18,7 @@ use crate::logs::{Kind, limited};
 
 impl Reactor {
     /// Attaches a connection to this reactor.
-    pub(super) fn attach(&mut self, parked: Box<dyn ParkedQueue>, queue: Box<Queue>, now: u64) {
+    pub(super) fn attach(&mut self, parked: Box<dyn DetachedQueue>, queue: Box<Queue>, now: u64) {
         let peer = parked.peer();
         // The placement has counted it already.
         let is_io = parked.number().is_some_and(|qid| qid > 0);
@@ -42,7 +42,8 @@ impl Reactor {
                 return;
             }
         };
-        let fabric = match parked.unpark(&mut Home { pool: &self.pool, sources: &mut self.sources })
+        let fabric = match parked
+            .attach(&mut ReactorResources { pool: &self.pool, sources: &mut self.sources })
         {
             Ok(fabric) => fabric,
             Err(error) => {
@@ -276,7 +277,7 @@ impl Reactor {
         if let Some(fd) = fabric.fd() {
             self.poller.remove(fd);
         }
-        match fabric.park() {
+        match fabric.detach() {
             Ok(parked) => {
                 tracing::debug!(from = self.index, to, "connection moved");
                 for (load, change) in [(&self.loads[to], 1), (self.load(), usize::MAX)] {

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce, QuiesceGuard, RetiredNamespace};
 use nvmeof_pacing::Parts;
-use nvmeof_transport::ParkedQueue;
+use nvmeof_transport::DetachedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
@@ -27,7 +27,7 @@ pub(crate) enum Message {
     /// Serve this connection.
     Attach {
         /// The connection.
-        parked: Box<dyn ParkedQueue>,
+        parked: Box<dyn DetachedQueue>,
         /// Its NVMe queue, boxed because it is far larger than the other messages.
         queue: Box<Queue>,
     },

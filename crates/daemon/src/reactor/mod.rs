@@ -63,7 +63,7 @@ use nvmeof_core::block::{Completed, start_kernel_worker};
 use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
 use nvmeof_nvmf::Target;
 use nvmeof_pacing::{Core, Pacer, PacerConfig, Parts, Waker};
-use nvmeof_transport::{Event, Sources};
+use nvmeof_transport::{Event, PollGroup};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
@@ -193,7 +193,7 @@ pub(crate) struct Reactor {
     devices: Devices,
     connections: Slots<Connection>,
     /// Objects that connections share: the completion queues of RDMA devices.
-    sources: Sources,
+    sources: PollGroup,
     /// Addresses that hosts connected to, indexed by path.
     paths: Vec<Option<IpAddr>>,
     /// A connection has gone, and a source may be unused since.
@@ -296,7 +296,7 @@ impl Reactor {
             shares: Shares::default(),
             devices: Devices::default(),
             connections: Slots::with_capacity(16),
-            sources: Sources::default(),
+            sources: PollGroup::default(),
             has_unused_sources: false,
             paths: Vec::new(),
             requests: Requests::with_capacity(plan.requests),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{DeviceId, PortId, QueueInfo};
 use nvmeof_pacing::FlowStats;
-use nvmeof_transport::SourceCounts;
+use nvmeof_transport::CqCounters;
 use nvmeof_wire::Status;
 use tokio::sync::oneshot;
 
@@ -57,7 +57,7 @@ pub(crate) struct Counters {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FabricDevice {
     pub(crate) name: String,
-    pub(crate) counts: SourceCounts,
+    pub(crate) counts: CqCounters,
 }
 
 /// Counters of a listener.
@@ -279,7 +279,7 @@ impl Stats {
     }
 
     /// Keeps the counters of a completion queue that is closed.
-    pub(super) fn source_ended(&mut self, name: &str, counts: &SourceCounts) {
+    pub(super) fn source_ended(&mut self, name: &str, counts: &CqCounters) {
         add_source(&mut self.counters.sources, name, counts);
     }
 
@@ -359,7 +359,7 @@ pub(crate) fn add_tally(tallies: &mut BTreeMap<Whose, Tally>, whose: Whose, more
 }
 
 /// Adds to the counters of an RDMA device, by its name.
-pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &SourceCounts) {
+pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &CqCounters) {
     match sources.iter_mut().find(|known| known.name == name) {
         Some(known) => known.counts.add(counts),
         None => sources.push(FabricDevice { name: name.to_owned(), counts: *counts }),

@@ -163,7 +163,7 @@ impl Reactor {
 
     /// Returns the time to check next whether this connection's outgoing data has left.
     fn departing_at(&self, key: Key) -> Option<u64> {
-        self.connections.get(key)?.fabric.departing()
+        self.connections.get(key)?.fabric.next_tx_poll()
     }
 
     /// Checks for data that has left, on each connection where the check is due.
@@ -175,7 +175,7 @@ impl Reactor {
             if self.departing_at(key).is_some_and(|due| due <= now)
                 && let Some(connection) = self.connections.get_mut(key)
             {
-                connection.fabric.depart(now, &mut events);
+                connection.fabric.poll_tx_done(now, &mut events);
                 busy |= !events.is_empty();
                 self.handle_events(key, &mut events, now);
             }
@@ -287,7 +287,7 @@ impl Reactor {
         if busy {
             connection.active_at = now;
         }
-        let recent = !connection.fabric.is_told()
+        let recent = !connection.fabric.is_event_driven()
             && now.saturating_sub(connection.active_at) < ACTIVE
             && *direct < DIRECT;
         if recent {
@@ -322,7 +322,7 @@ impl Reactor {
             if !events.is_empty() {
                 now = (self.clock)();
             }
-            if !connection.departing && connection.fabric.departing().is_some() {
+            if !connection.departing && connection.fabric.next_tx_poll().is_some() {
                 connection.departing = true;
                 self.departing.push(key);
             }
@@ -341,12 +341,14 @@ impl Reactor {
             match event {
                 Event::Command { sqe, data } => self.command(key, &sqe, data, now),
                 Event::CommandFailed { sqe, error } => self.command_failed(key, &sqe, error, now),
-                Event::Pulled { token, buf, result } => self.pulled(token, buf, result, now),
+                Event::HostDataArrived { token, buf, result } => {
+                    self.pulled(token, buf, result, now)
+                }
                 Event::Sent { token, data } => {
                     drop(data);
                     self.sent(token, now);
                 }
-                Event::Watch => self.watch(key, now),
+                Event::RegisterFd => self.watch(key, now),
                 Event::Closed { reason } => self.closed(key, &reason, now),
             }
         }

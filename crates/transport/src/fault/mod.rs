@@ -5,7 +5,7 @@
 
 mod queue;
 
-use crate::queue::{Home, HostQueue, Nanos, ParkedQueue, TransportError};
+use crate::queue::{DetachedQueue, HostQueue, Nanos, ReactorResources, TransportError};
 
 /// A fault at one event or operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,24 +41,27 @@ pub struct FaultPlan {
 /// Wraps `queue` with faults.
 #[must_use]
 pub fn inject(queue: Box<dyn HostQueue>, plan: FaultPlan) -> Box<dyn HostQueue> {
-    Box::new(queue::Faulty::new(queue, queue::Dice::new(plan)))
+    Box::new(queue::FaultyQueue::new(queue, queue::FaultInjector::new(plan)))
 }
 
 /// Wraps a parked connection, which has faults once it is unparked.
 #[must_use]
-pub fn inject_parked(parked: Box<dyn ParkedQueue>, plan: FaultPlan) -> Box<dyn ParkedQueue> {
-    Box::new(ParkedFaulty { inner: parked, dice: queue::Dice::new(plan) })
+pub fn inject_parked(parked: Box<dyn DetachedQueue>, plan: FaultPlan) -> Box<dyn DetachedQueue> {
+    Box::new(ParkedFaulty { inner: parked, dice: queue::FaultInjector::new(plan) })
 }
 
 #[derive(Debug)]
 struct ParkedFaulty {
-    inner: Box<dyn ParkedQueue>,
-    dice: queue::Dice,
+    inner: Box<dyn DetachedQueue>,
+    dice: queue::FaultInjector,
 }
 
-impl ParkedQueue for ParkedFaulty {
-    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
-        Ok(Box::new(queue::Faulty::new(self.inner.unpark(home)?, self.dice)))
+impl DetachedQueue for ParkedFaulty {
+    fn attach(
+        self: Box<Self>,
+        home: &mut ReactorResources<'_>,
+    ) -> Result<Box<dyn HostQueue>, TransportError> {
+        Ok(Box::new(queue::FaultyQueue::new(self.inner.attach(home)?, self.dice)))
     }
 
     fn peer(&self) -> String {

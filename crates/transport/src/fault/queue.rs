@@ -6,13 +6,13 @@ use nvmeof_core::dma::Lent;
 
 use super::{Fault, FaultPlan, ParkedFaulty};
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, HostQueue, Nanos, ParkedQueue, Progress,
-    Rejected,
+    CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
+    Progress, Rejected,
 };
 
 /// Selects faults and their points.
 #[derive(Debug)]
-pub(super) struct Dice {
+pub(super) struct FaultInjector {
     plan: FaultPlan,
     state: u64,
     point: u64,
@@ -20,7 +20,7 @@ pub(super) struct Dice {
 
 /// A point where a fault can occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Point {
+enum InjectionPoint {
     Command,
     Pulled,
     Other,
@@ -28,24 +28,24 @@ enum Point {
 }
 
 impl Fault {
-    fn fits(self, point: Point) -> bool {
+    fn fits(self, point: InjectionPoint) -> bool {
         match self {
-            Self::DropCommand | Self::FailCommand => point == Point::Command,
-            Self::FailPull => point == Point::Pulled,
-            Self::DropResponse => point == Point::Response,
-            Self::Delay(_) => point != Point::Response,
+            Self::DropCommand | Self::FailCommand => point == InjectionPoint::Command,
+            Self::FailPull => point == InjectionPoint::Pulled,
+            Self::DropResponse => point == InjectionPoint::Response,
+            Self::Delay(_) => point != InjectionPoint::Response,
             Self::Close => true,
         }
     }
 }
 
-impl Dice {
+impl FaultInjector {
     pub(super) fn new(plan: FaultPlan) -> Self {
         Self { state: plan.seed, plan, point: 0 }
     }
 
     /// Returns the fault of the next point, which is of kind `at`.
-    fn roll(&mut self, at: Point) -> Option<Fault> {
+    fn roll(&mut self, at: InjectionPoint) -> Option<Fault> {
         let point = self.point;
         self.point += 1;
         let due =
@@ -78,9 +78,9 @@ impl Dice {
 
 /// A queue with faults.
 #[derive(Debug)]
-pub(super) struct Faulty {
+pub(super) struct FaultyQueue {
     inner: Box<dyn HostQueue>,
-    dice: Dice,
+    dice: FaultInjector,
     /// Delayed events, with their times.
     late: Vec<(Nanos, Event)>,
     /// Data of dropped responses.
@@ -89,8 +89,8 @@ pub(super) struct Faulty {
     fresh: Vec<Event>,
 }
 
-impl Faulty {
-    pub(super) fn new(inner: Box<dyn HostQueue>, dice: Dice) -> Self {
+impl FaultyQueue {
+    pub(super) fn new(inner: Box<dyn HostQueue>, dice: FaultInjector) -> Self {
         Self { inner, dice, late: Vec::new(), dropped: Vec::new(), fresh: Vec::new() }
     }
 
@@ -105,18 +105,18 @@ impl Faulty {
                 continue;
             }
             let point = match &event {
-                Event::Command { .. } => Point::Command,
-                Event::Pulled { .. } => Point::Pulled,
-                _ => Point::Other,
+                Event::Command { .. } => InjectionPoint::Command,
+                Event::HostDataArrived { .. } => InjectionPoint::Pulled,
+                _ => InjectionPoint::Other,
             };
             match (self.dice.roll(point), event) {
                 (Some(Fault::DropCommand), _) => {}
                 (Some(Fault::FailCommand), Event::Command { sqe, .. }) => {
                     events.push(Event::CommandFailed { sqe, error: FabricError::DataDigest });
                 }
-                (Some(Fault::FailPull), Event::Pulled { token, buf, .. }) => {
+                (Some(Fault::FailPull), Event::HostDataArrived { token, buf, .. }) => {
                     let result = Err(FabricError::DataDigest);
-                    events.push(Event::Pulled { token, buf, result });
+                    events.push(Event::HostDataArrived { token, buf, result });
                 }
                 (Some(Fault::Delay(by)), event) => {
                     self.late.push((now.saturating_add(by), event));
@@ -135,7 +135,7 @@ impl Faulty {
     }
 }
 
-impl HostQueue for Faulty {
+impl HostQueue for FaultyQueue {
     fn has_greeted(&self) -> bool {
         self.inner.has_greeted()
     }
@@ -154,7 +154,7 @@ impl HostQueue for Faulty {
         let FabricOp::Respond { .. } = &op else {
             return self.inner.submit(op);
         };
-        match self.dice.roll(Point::Response) {
+        match self.dice.roll(InjectionPoint::Response) {
             Some(Fault::DropResponse) => {
                 if let FabricOp::Respond { token, data: Some(data), .. } = op {
                     self.dropped.push(Event::Sent { token, data: Some(data) });
@@ -176,12 +176,12 @@ impl HostQueue for Faulty {
         progress
     }
 
-    fn departing(&self) -> Option<Nanos> {
-        self.inner.departing()
+    fn next_tx_poll(&self) -> Option<Nanos> {
+        self.inner.next_tx_poll()
     }
 
-    fn depart(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        self.inner.depart(now, &mut self.fresh);
+    fn poll_tx_done(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        self.inner.poll_tx_done(now, &mut self.fresh);
         self.pass(now, events);
     }
 
@@ -202,12 +202,12 @@ impl HostQueue for Faulty {
         self.inner.deadline().into_iter().chain(late).min()
     }
 
-    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+    fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>> {
         if !self.late.is_empty() || !self.dropped.is_empty() {
             return Err(self);
         }
         let Self { inner, dice, .. } = *self;
-        match inner.park() {
+        match inner.detach() {
             Ok(inner) => Ok(Box::new(ParkedFaulty { inner, dice })),
             Err(inner) => Err(Box::new(Self::new(inner, dice))),
         }
@@ -221,15 +221,15 @@ impl HostQueue for Faulty {
         self.inner.set_token(token);
     }
 
-    fn is_told(&self) -> bool {
-        self.inner.is_told()
+    fn is_event_driven(&self) -> bool {
+        self.inner.is_event_driven()
     }
 
     fn is_movable(&self) -> bool {
         self.inner.is_movable()
     }
 
-    fn takes_lent(&self, lent: &Lent) -> bool {
-        self.inner.takes_lent(lent)
+    fn supports_zero_copy(&self, lent: &Lent) -> bool {
+        self.inner.supports_zero_copy(lent)
     }
 }

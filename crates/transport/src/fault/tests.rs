@@ -3,7 +3,7 @@ use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
 use crate::loopback::{LoopbackHost, LoopbackParams, connect};
-use crate::queue::{Connected, Event, FabricOp, Home, Sources};
+use crate::queue::{Connected, Event, FabricOp, PollGroup, ReactorResources};
 
 struct World {
     pool: CorePool,
@@ -17,7 +17,7 @@ impl World {
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
         let (parked, host) = connect(LoopbackParams::default());
         let mut queue = inject_parked(parked, plan)
-            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })
             .unwrap();
         queue.connected(Connected { admin: false, depth: 1024 });
         Self { pool, queue, host }
@@ -88,8 +88,8 @@ fn chosen_points() {
     world.turn(0);
     let sgl = world.host.register(vec![0; 8]);
     let buf = world.pool.lease(8).unwrap();
-    world.queue.submit(FabricOp::Pull { token: 0, cid: 0, sgl, buf }).unwrap();
-    assert!(matches!(world.turn(0)[..], [Event::Pulled { result: Err(_), .. }]));
+    world.queue.submit(FabricOp::FetchHostData { token: 0, cid: 0, sgl, buf }).unwrap();
+    assert!(matches!(world.turn(0)[..], [Event::HostDataArrived { result: Err(_), .. }]));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use rustix::fd::OwnedFd;
 
 pub use host::{Delivery, LoopbackHost};
 
-use crate::queue::{CloseReason, FabricError, Nanos, ParkedQueue};
+use crate::queue::{CloseReason, DetachedQueue, FabricError, Nanos};
 
 /// Parameters of a loopback connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +41,11 @@ impl Default for LoopbackParams {
 /// # Panics
 /// Panics if the system has no eventfd left.
 #[must_use]
-pub fn connect(params: LoopbackParams) -> (Box<dyn ParkedQueue>, LoopbackHost) {
+pub fn connect(params: LoopbackParams) -> (Box<dyn DetachedQueue>, LoopbackHost) {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let wake = eventfd(0, flags).unwrap_or_else(|errno| panic!("no eventfd: {errno}"));
     let wire = Arc::new(Wire { shared: Mutex::default(), wake });
-    let parked = queue::ParkedLoopback::new(Arc::clone(&wire), params);
+    let parked = queue::DetachedLoopback::new(Arc::clone(&wire), params);
     (Box::new(parked), LoopbackHost::new(wire))
 }
 

@@ -9,28 +9,31 @@ use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
 
 use super::{LoopbackParams, Wire};
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
-    Progress, RejectReason, Rejected, TransportError,
+    CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
+    Progress, ReactorResources, RejectReason, Rejected, TransportError,
 };
 
 /// Maximum commands taken by one call of `receive`.
 const BUDGET: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct ParkedLoopback {
+pub(super) struct DetachedLoopback {
     wire: Arc<Wire>,
     params: LoopbackParams,
     connected: Option<Connected>,
 }
 
-impl ParkedLoopback {
+impl DetachedLoopback {
     pub(super) fn new(wire: Arc<Wire>, params: LoopbackParams) -> Self {
         Self { wire, params, connected: None }
     }
 }
 
-impl ParkedQueue for ParkedLoopback {
-    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+impl DetachedQueue for DetachedLoopback {
+    fn attach(
+        self: Box<Self>,
+        home: &mut ReactorResources<'_>,
+    ) -> Result<Box<dyn HostQueue>, TransportError> {
         let pool = home.pool;
         let mut queue = LoopbackQueue {
             reserve: reserve(pool, self.params, self.connected)?,
@@ -112,14 +115,14 @@ impl HostQueue for LoopbackQueue {
             return Err(Rejected { op, why: RejectReason::Closing });
         }
         match &op {
-            FabricOp::Pull { buf, .. } if buf.is_empty() => {
+            FabricOp::FetchHostData { buf, .. } if buf.is_empty() => {
                 return Err(Rejected { op, why: RejectReason::Invalid });
             }
             FabricOp::Respond { .. } if self.out == 0 => {
                 return Err(Rejected { op, why: RejectReason::Invalid });
             }
             FabricOp::Respond { .. } => self.out -= 1,
-            FabricOp::Pull { .. } => {}
+            FabricOp::FetchHostData { .. } => {}
         }
         self.submitted.push_back(op);
         Ok(())
@@ -167,13 +170,13 @@ impl HostQueue for LoopbackQueue {
         }
     }
 
-    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+    fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>> {
         let idle = self.out == 0 && self.submitted.is_empty() && self.moving.is_empty();
         if !idle || !matches!(self.end, End::Open) {
             return Err(self);
         }
         let LoopbackQueue { wire, params, connected, .. } = *self;
-        Ok(Box::new(ParkedLoopback { wire, params, connected }))
+        Ok(Box::new(DetachedLoopback { wire, params, connected }))
     }
 
     fn set_paused(&mut self, paused: bool) {
@@ -244,10 +247,10 @@ impl LoopbackQueue {
     fn complete_one(&self, op: FabricOp, events: &mut Vec<Event>) -> Result<(), FabricOp> {
         let mut shared = self.wire.lock();
         match op {
-            FabricOp::Pull { token, cid, sgl, mut buf } => {
+            FabricOp::FetchHostData { token, cid, sgl, mut buf } => {
                 match shared.read(cid, sgl, buf.as_mut_slice()) {
-                    None => return Err(FabricOp::Pull { token, cid, sgl, buf }),
-                    Some(result) => events.push(Event::Pulled { token, buf, result }),
+                    None => return Err(FabricOp::FetchHostData { token, cid, sgl, buf }),
+                    Some(result) => events.push(Event::HostDataArrived { token, buf, result }),
                 }
             }
             FabricOp::Respond { token, cqe, sgl, data, elidable: _ } => {
@@ -268,8 +271,12 @@ impl LoopbackQueue {
         let moving = self.moving.drain(..).map(|(_, op)| op);
         for op in moving.chain(self.submitted.drain(..)) {
             match op {
-                FabricOp::Pull { token, buf, .. } => {
-                    events.push(Event::Pulled { token, buf, result: Err(FabricError::Closed) });
+                FabricOp::FetchHostData { token, buf, .. } => {
+                    events.push(Event::HostDataArrived {
+                        token,
+                        buf,
+                        result: Err(FabricError::Closed),
+                    });
                 }
                 FabricOp::Respond { token, data: Some(data), .. } => {
                     events.push(Event::Sent { token, data: Some(data) });
@@ -287,7 +294,7 @@ impl LoopbackQueue {
 fn sent_by(op: &FabricOp) -> usize {
     match op {
         FabricOp::Respond { data: Some(data), .. } => data.len(),
-        FabricOp::Respond { data: None, .. } | FabricOp::Pull { .. } => 0,
+        FabricOp::Respond { data: None, .. } | FabricOp::FetchHostData { .. } => 0,
     }
 }
 

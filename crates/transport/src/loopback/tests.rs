@@ -2,14 +2,17 @@ use nvmeof_core::dma::{CorePool, Payload, PoolConfig, SharedPool};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
-use crate::queue::{Connected, Event, FabricOp, Home, HostQueue, RejectReason, Sources};
+use crate::queue::{
+    Connected, Event, FabricOp, HostQueue, PollGroup, ReactorResources, RejectReason,
+};
 
 fn open(params: LoopbackParams) -> (CorePool, Box<dyn HostQueue>, LoopbackHost) {
     let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
     let pool = CorePool::new(&SharedPool::new(config).unwrap());
     let (parked, host) = connect(params);
-    let mut queue =
-        parked.unpark(&mut Home { pool: &pool, sources: &mut Sources::default() }).unwrap();
+    let mut queue = parked
+        .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })
+        .unwrap();
     queue.connected(Connected { admin: false, depth: 4 });
     (pool, queue, host)
 }
@@ -34,11 +37,13 @@ fn a_write_then_a_read_of_host_memory_in_time() {
     let [Event::Command { sqe, data: Some(data) }] = &turn(&mut queue, 0)[..] else { panic!() };
     assert_eq!((sqe.cid.get(), data.as_slice()), (7, &b"inline"[..]));
     let buf = pool.lease(13).unwrap();
-    queue.submit(FabricOp::Pull { token: 3, cid: 7, sgl: from, buf }).unwrap();
+    queue.submit(FabricOp::FetchHostData { token: 3, cid: 7, sgl: from, buf }).unwrap();
     assert!(turn(&mut queue, 0).is_empty());
     assert_eq!(queue.deadline(), Some(10));
     let mut events = turn(&mut queue, 10);
-    let Some(Event::Pulled { token: 3, buf, result: Ok(()) }) = events.pop() else { panic!() };
+    let Some(Event::HostDataArrived { token: 3, buf, result: Ok(()) }) = events.pop() else {
+        panic!()
+    };
     assert_eq!(buf.as_slice(), b"from the host");
     let to = host.register(vec![0; 13]);
     queue.submit(respond(7, to, Some(Payload::Buffer(buf)))).unwrap();
@@ -56,15 +61,18 @@ fn pulls_wait_for_the_host_and_fail_on_demand() {
     turn(&mut queue, 0);
     let sgl = Sgl::Transport { length: 4 };
     let buf = pool.lease(4).unwrap();
-    queue.submit(FabricOp::Pull { token: 3, cid: 7, sgl, buf }).unwrap();
+    queue.submit(FabricOp::FetchHostData { token: 3, cid: 7, sgl, buf }).unwrap();
     assert!(turn(&mut queue, 0).is_empty());
     host.offer(7, b"data".to_vec());
-    assert!(matches!(turn(&mut queue, 0)[..], [Event::Pulled { result: Ok(()), .. }]));
+    assert!(matches!(turn(&mut queue, 0)[..], [Event::HostDataArrived { result: Ok(()), .. }]));
     host.fail_next(FabricError::DataDigest);
     let buf = pool.lease(4).unwrap();
-    queue.submit(FabricOp::Pull { token: 3, cid: 7, sgl, buf }).unwrap();
+    queue.submit(FabricOp::FetchHostData { token: 3, cid: 7, sgl, buf }).unwrap();
     let failed = turn(&mut queue, 0);
-    assert!(matches!(failed[..], [Event::Pulled { result: Err(FabricError::DataDigest), .. }]));
+    assert!(matches!(
+        failed[..],
+        [Event::HostDataArrived { result: Err(FabricError::DataDigest), .. }]
+    ));
 }
 
 #[test]
@@ -75,7 +83,7 @@ fn closing_gives_everything_back() {
         turn(&mut queue, 0);
         let sgl = Sgl::Transport { length: 4 };
         let buf = pool.lease(4).unwrap();
-        queue.submit(FabricOp::Pull { token: 3, cid: 7, sgl, buf }).unwrap();
+        queue.submit(FabricOp::FetchHostData { token: 3, cid: 7, sgl, buf }).unwrap();
         turn(&mut queue, 0);
         let data = Payload::Buffer(pool.lease(4).unwrap());
         queue.submit(respond(7, sgl, Some(data))).unwrap();
@@ -88,7 +96,7 @@ fn closing_gives_everything_back() {
         assert!(matches!(
             events[..],
             [
-                Event::Pulled { token: 3, result: Err(FabricError::Closed), .. },
+                Event::HostDataArrived { token: 3, result: Err(FabricError::Closed), .. },
                 Event::Sent { token: 1, data: Some(_) },
                 Event::Closed { .. }
             ]
@@ -123,10 +131,10 @@ fn parks_and_pauses() {
     host.send(Sqe::new(1, 1, 1), &[]);
     assert!(turn(&mut queue, 0).is_empty());
     let mut queue = queue
-        .park()
+        .detach()
         .unwrap()
-        .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+        .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })
         .unwrap();
     assert_eq!(turn(&mut queue, 0).len(), 1);
-    queue.park().unwrap_err();
+    queue.detach().unwrap_err();
 }

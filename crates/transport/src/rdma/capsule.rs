@@ -19,7 +19,7 @@ const DESCRIPTOR: usize = size_of::<SglDescriptor>();
 
 /// A run of the host's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteBuffer {
     /// Its first byte. Address plus length does not overflow.
     pub address: u64,
     /// Bytes.
@@ -32,7 +32,7 @@ pub struct Remote {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataPointer {
     /// The descriptors of a list; `None` if the command's own descriptor is complete.
-    pub list: Option<Rc<[Remote]>>,
+    pub list: Option<Rc<[RemoteBuffer]>>,
     /// Bytes of the list.
     pub length: u32,
     /// The key that the response has to invalidate: that of the last descriptor, if it requests it.
@@ -75,16 +75,16 @@ pub fn data_pointer(sqe: &Sqe, behind: &[u8]) -> Result<DataPointer, FabricError
     }
 }
 
-fn remote(address: u64, length: u32, key: u32) -> Result<Remote, FabricError> {
+fn remote(address: u64, length: u32, key: u32) -> Result<RemoteBuffer, FabricError> {
     match address.checked_add(u64::from(length)) {
-        Some(_) => Ok(Remote { address, length, key }),
+        Some(_) => Ok(RemoteBuffer { address, length, key }),
         None => Err(FabricError::SglLength),
     }
 }
 
 /// Returns the keyed descriptors of a segment and of the segments after it.
 fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
-    let mut found = [Remote::default(); MAX_DESCRIPTORS];
+    let mut found = [RemoteBuffer::default(); MAX_DESCRIPTORS];
     let mut count = 0;
     let (mut total, mut invalidate) = (0u32, None);
     let mut segment = Some(first);
@@ -182,8 +182,10 @@ mod tests {
     fn a_list_is_found_by_its_offset() {
         let behind = [keyed(1, 2, 3, true), keyed(4, 5, 6, false), keyed(7, 8, 9, true)];
         let list = pointer(last(16, 32), &behind).unwrap();
-        let expected =
-            [Remote { address: 4, length: 5, key: 6 }, Remote { address: 7, length: 8, key: 9 }];
+        let expected = [
+            RemoteBuffer { address: 4, length: 5, key: 6 },
+            RemoteBuffer { address: 7, length: 8, key: 9 },
+        ];
         assert_eq!(list.list.as_deref(), Some(&expected[..]));
         assert_eq!((list.length, list.invalidate), (13, Some(9)));
         // Only the last descriptor counts for invalidation.

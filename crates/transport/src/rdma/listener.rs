@@ -9,7 +9,7 @@ use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::registration::Registration;
 use super::{RdmaParams, queue};
-use crate::queue::{Home, HostQueue, ParkedQueue, TransportError};
+use crate::queue::{DetachedQueue, HostQueue, ReactorResources, TransportError};
 
 /// Limits of a host's requests in addition to [`RdmaParams`].
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Limits<'_> {
 
 /// Parameters negotiated with a host for its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct NegotiatedParams {
     /// The host's request.
     pub(super) request: Request,
     /// Receives of the target: commands that can be in transit.
@@ -76,11 +76,11 @@ pub fn admit<D: Device>(
     registration: &Arc<Registration<D>>,
     params: RdmaParams,
     limits: &Limits<'_>,
-) -> Result<ParkedRdma<D>, Reject<D>> {
+) -> Result<DetachedRdma<D>, Reject<D>> {
     let device = registration.device().limits();
     match check(ticket.private_data().as_slice(), ticket.reads(), device, params, limits) {
         Ok(terms) => {
-            Ok(ParkedRdma { ticket, terms, registration: Arc::clone(registration), params })
+            Ok(DetachedRdma { ticket, terms, registration: Arc::clone(registration), params })
         }
         Err(status) => Err(Reject { status, ticket }),
     }
@@ -93,7 +93,7 @@ fn check(
     device: DeviceLimits,
     params: RdmaParams,
     limits: &Limits<'_>,
-) -> Result<Terms, RejectStatus> {
+) -> Result<NegotiatedParams, RejectStatus> {
     let request = Request::parse(private_data)?;
     if request.qid > limits.max_qid {
         return Err(RejectStatus::INVALID_QID);
@@ -124,20 +124,20 @@ fn check(
     if reads_out == 0 {
         return Err(RejectStatus::INVALID_IRD);
     }
-    Ok(Terms { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
+    Ok(NegotiatedParams { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
 }
 
 /// An accepted connection request, which any reactor can unpark; that reactor accepts the
 /// connection.
 #[derive(Debug)]
-pub struct ParkedRdma<D: Device> {
+pub struct DetachedRdma<D: Device> {
     pub(super) ticket: D::Ticket,
-    pub(super) terms: Terms,
+    pub(super) terms: NegotiatedParams,
     pub(super) registration: Arc<Registration<D>>,
     pub(super) params: RdmaParams,
 }
 
-impl<D: Device> ParkedRdma<D> {
+impl<D: Device> DetachedRdma<D> {
     /// Returns the queue identifier; 0 for an admin queue.
     pub fn qid(&self) -> u16 {
         self.terms.request.qid
@@ -160,12 +160,15 @@ impl<D: Device> ParkedRdma<D> {
 
     /// Rejects the request after all.
     pub fn reject(self, status: RejectStatus) {
-        self.registration.usher().reject(self.ticket, status);
+        self.registration.cm_worker().reject(self.ticket, status);
     }
 }
 
-impl<D: Device> ParkedQueue for ParkedRdma<D> {
-    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+impl<D: Device> DetachedQueue for DetachedRdma<D> {
+    fn attach(
+        self: Box<Self>,
+        home: &mut ReactorResources<'_>,
+    ) -> Result<Box<dyn HostQueue>, TransportError> {
         queue::open(*self, home)
     }
 
@@ -196,11 +199,14 @@ mod tests {
         shared_receives: 0,
     };
 
-    fn ask(change: impl FnOnce(&mut Request)) -> Result<Terms, RejectStatus> {
+    fn ask(change: impl FnOnce(&mut Request)) -> Result<NegotiatedParams, RejectStatus> {
         ask_with((0, 4), change)
     }
 
-    fn ask_with(reads: (u8, u8), change: impl FnOnce(&mut Request)) -> Result<Terms, RejectStatus> {
+    fn ask_with(
+        reads: (u8, u8),
+        change: impl FnOnce(&mut Request),
+    ) -> Result<NegotiatedParams, RejectStatus> {
         let mut request = Request { qid: 1, host_receives: 64, entries: 64, cntlid: None };
         change(&mut request);
         let known = |cntlid| cntlid == 5;

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | `listener` | decision about a connection request, and the response (no I/O) |
 //! | `registration` | local keys: the pool's memory and lent zeroes, registered with a device |
-//! | `source` | a device's completion queue on one reactor, and the routes of its completions |
-//! | `shared` | the shared receive queue (SRQ) of a source's connections |
-//! | `usher` | worker threads for blocking CM and verbs calls |
-//! | `pair` | the allowed operations of a queue pair, by state: the table of transitions |
+//! | `cq_poller` | a device's completion queue on one reactor, and the routes of its completions |
+//! | `srq` | the shared receive queue (SRQ) of a source's connections |
+//! | `cm_worker` | worker threads for blocking CM and verbs calls |
+//! | `qp` | the allowed operations of a queue pair, by state: the table of transitions |
 //! | `capsule` | bytes to command and data pointer (no I/O) |
 //! | `slab` | registered memory in small equal slots |
 //! | `numbers` | maps by number |
 //! | `queue` | [`HostQueue`](crate::HostQueue) for a queue pair |
-//! | `queue/life` | completions, events, deadlines, and the end |
+//! | `queue/lifecycle` | completions, events, deadlines, and the end |
 //! | `queue/receives` | incoming capsules, and their memory |
 //! | `queue/commands` | outstanding commands of the host, and the location of their data |
 //! | `queue/transfers` | data transfers, and their next part |
@@ -26,32 +26,32 @@
 //!  receive completes --> capsule out of its slot, receive posted again immediately
 //!      |                            (in-capsule data leaves in its buffer, a new one replaces it)
 //!      v
-//!  Event::Command --> Pull: READ ... READ, as many at a time as negotiated --> Event::Pulled
+//!  Event::Command --> Pull: READ ... READ, as many at a time as negotiated --> Event::HostDataArrived
 //!                 `-> Respond: WRITE ... WRITE, SEND in one chain
 //!                        last WRITE completes --> Event::Sent: buffer and permit are released
 //!                        any later completion retires the SEND
 //! ```
 
 pub mod capsule;
+mod cm_worker;
+mod cq_poller;
 mod listener;
 mod numbers;
-pub mod pair;
 mod post;
+pub mod qp;
 mod queue;
 mod registration;
-mod shared;
 mod slab;
-mod source;
-mod usher;
+mod srq;
 
 #[cfg(test)]
 mod tests;
 
-pub use listener::{Limits, ParkedRdma, Reject, admit};
-pub use pair::{Accepted, Draining, Init, Pair, Ready};
+pub use cm_worker::CmWorker;
+pub use cq_poller::CqPoller;
+pub use listener::{DetachedRdma, Limits, Reject, admit};
+pub use qp::{Accepted, Draining, Init, Qp, Ready};
 pub use registration::{Registration, served};
-pub use source::DeviceSource;
-pub use usher::Usher;
 
 use crate::queue::Nanos;
 

@@ -24,7 +24,7 @@ use nvmeof_verbs::{
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::SQE_SIZE;
 
-use super::pair::{Draining, Pair, Receiving, Sends};
+use super::qp::{Draining, Qp, Receiving, Sends};
 
 /// Registers a chunk of the pool; only work requests of the target read and write it.
 pub(super) fn register_chunk<D: Device>(
@@ -56,9 +56,9 @@ pub(super) trait PostReceive {
     fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()>;
 }
 
-impl<S: Receiving, E: Endpoint> PostReceive for Pair<S, E> {
+impl<S: Receiving, E: Endpoint> PostReceive for Qp<S, E> {
     fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: the pieces are a slot and a buffer of a `Receives`. It marks them as posted,
+        // SAFETY: the pieces are a slot and a buffer of a `ReceiveBuffers`. It marks them as posted,
         // touches neither until the completion of this use of the slot, and outlives the endpoint.
         unsafe { self.endpoint.post_receive(id, pieces) }
     }
@@ -66,11 +66,11 @@ impl<S: Receiving, E: Endpoint> PostReceive for Pair<S, E> {
 
 /// A shared receive queue; its own type, so that posting to it is safe.
 #[derive(Debug)]
-pub(super) struct SharedQueue<Q>(pub(super) Q);
+pub(super) struct SrqPoster<Q>(pub(super) Q);
 
-impl<Q: SharedReceives> PostReceive for SharedQueue<Q> {
+impl<Q: SharedReceives> PostReceive for SrqPoster<Q> {
     fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: as above; the `Receives` of shared receives is dropped after the shared queue,
+        // SAFETY: as above; the `ReceiveBuffers` of shared receives is dropped after the shared queue,
         // which is dropped after every endpoint that uses it.
         unsafe { self.0.post_receive(id, pieces) }
     }
@@ -79,14 +79,14 @@ impl<Q: SharedReceives> PostReceive for SharedQueue<Q> {
 impl<E: Endpoint> Sends<'_, E> {
     /// Posts a chain; the caller keeps its memory under the first invariant.
     pub(super) fn post(&mut self, chain: &[Work]) -> Result<(), Refused> {
-        // SAFETY: `Outgoing` makes chains only of memory in its tables of pulls and payloads, and
+        // SAFETY: `SendQueue` makes chains only of memory in its tables of pulls and payloads, and
         // of slots in its own slab. It keeps each until a completion retires the ring's entry.
         // Inline pieces are also of that slab, and live longer than this call.
         unsafe { self.endpoint.post_send(chain) }
     }
 }
 
-impl<E: Endpoint> Pair<Draining, E> {
+impl<E: Endpoint> Qp<Draining, E> {
     /// Posts work without memory: it returns flushed, after all earlier work.
     pub(super) fn post_marker(&mut self, marker: &Work) -> Result<(), Refused> {
         debug_assert!(marker.pieces.as_slice().is_empty(), "a marker names memory");

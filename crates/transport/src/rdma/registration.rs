@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_core::dma::{Buffer, ChunkId, Lent, LentRegion, Payload, Registrar, SharedPool};
 use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
 
+use super::cm_worker::CmWorker;
 use super::post;
-use super::usher::Usher;
 
 /// Chunks by which a pool can grow beyond its reported maximum: one per reactor.
 const SLACK: usize = 1024;
@@ -20,7 +20,7 @@ const SLACK: usize = 1024;
 #[derive(Debug)]
 pub struct Registration<D: Device> {
     device: Arc<D>,
-    usher: Arc<Usher<D>>,
+    cm_worker: Arc<CmWorker<D>>,
     /// Local key of each chunk, by its number.
     keys: Box<[AtomicU32]>,
     regions: Mutex<Vec<Option<D::Region>>>,
@@ -56,24 +56,24 @@ impl<D: Device> Registration<D> {
     /// nothing is registered then.
     pub fn new(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
         served(&**device).map_err(io::Error::other)?;
-        Self::with(device, pool, Usher::start(&**device)?)
+        Self::with(device, pool, CmWorker::start(&**device)?)
     }
 
-    /// Creates a registration without threads: the caller of [`Usher::run`] makes blocking calls.
+    /// Creates a registration without threads: the caller of [`CmWorker::run`] makes blocking calls.
     /// For tests in virtual time.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn by_hand(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
+    pub fn without_threads(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
         served(&**device).map_err(io::Error::other)?;
-        Self::with(device, pool, Usher::by_hand(&**device))
+        Self::with(device, pool, CmWorker::without_threads(&**device))
     }
 
-    fn with(device: &Arc<D>, pool: &SharedPool, usher: Usher<D>) -> io::Result<Arc<Self>> {
+    fn with(device: &Arc<D>, pool: &SharedPool, cm_worker: CmWorker<D>) -> io::Result<Arc<Self>> {
         let places = pool.chunks() + SLACK;
         let registration = Arc::new(Self {
             device: Arc::clone(device),
-            usher: Arc::new(usher),
+            cm_worker: Arc::new(cm_worker),
             keys: (0..places).map(|_| AtomicU32::new(0)).collect(),
             regions: Mutex::new(Vec::new()),
             zeroes: Lending::zeroes(device),
@@ -88,8 +88,8 @@ impl<D: Device> Registration<D> {
     }
 
     /// Returns the threads for blocking calls.
-    pub fn usher(&self) -> &Arc<Usher<D>> {
-        &self.usher
+    pub fn cm_worker(&self) -> &Arc<CmWorker<D>> {
+        &self.cm_worker
     }
 
     /// Returns the local key of `buffer`, which belongs to the pool of this registration.

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `queue` | [`HostQueue`](crate::HostQueue) for a socket: the life cycle of the connection |
 //! | `handshake` | ICReq and ICResp |
-//! | `receive`, `pdu_in` | socket to bytes, bytes to events (no I/O in the latter) |
-//! | `capsules` | the window of outstanding commands, memory for in-capsule data |
+//! | `receive`, `pdu_reader` | socket to bytes, bytes to events (no I/O in the latter) |
+//! | `command_window` | the window of outstanding commands, memory for in-capsule data |
 //! | `transfer` | R2Ts and the pulls that wait for their data |
 //! | `send` | responses and data, one vectored send per turn while they are small |
-//! | `depart` | detection that data has left the socket |
-//! | `path` | choice between copying large lent data and sending it from its file |
+//! | `tx_tracker` | detection that data has left the socket |
+//! | `send_method` | choice between copying large lent data and sending it from its file |
 //! | `terminate` | C2HTermReq |
 //! | `digest` | CRC32C |
 //! | `listener` | [`listen`] |
@@ -49,12 +49,12 @@
 //! With a whole target and host, the gain becomes a loss while their cores are close to each other.
 //! At 128 KiB and 8 commands in flight, close cores reach 48 k/s by copying and 35 k/s by
 //! `sendfile`. Distant cores reach 14 k/s and 27 k/s. The cores of a virtual machine alternate
-//! between both. The send method is therefore chosen at run time (`path`).
+//! between both. The send method is therefore chosen at run time (`send_method`).
 //!
 //! Corking the turn as well gained nothing beyond the noise from 32 KiB on.
 //!
 //! **A response counts as sent when its data is on the network, not when the socket has it**
-//! (`depart`). Setup: eight connections over a link of 2 Gb/s, which is a token-bucket queue on a
+//! (`tx_tracker`). Setup: eight connections over a link of 2 Gb/s, which is a token-bucket queue on a
 //! pair of veth devices. The hosts issue 128 KiB reads, 32 in flight per connection; the budget is
 //! 2 MiB. The first row gives the most bytes that the sockets' queues contained, in two runs:
 //!
@@ -92,19 +92,19 @@
 //! calls of `socket_engine`, one after the other on the busy machine. 4 KiB reads, 32 in flight,
 //! reached 314 k/s of 339 k/s.
 
-mod capsules;
-mod depart;
+mod command_window;
 mod digest;
 mod handshake;
 mod listener;
-mod path;
-mod pdu_in;
+mod pdu_reader;
 mod queue;
 mod receive;
 mod send;
+mod send_method;
 mod sys;
 mod terminate;
 mod transfer;
+mod tx_tracker;
 
 #[cfg(test)]
 mod tests;
@@ -113,7 +113,7 @@ use std::net::TcpStream;
 
 pub use listener::listen;
 
-use crate::queue::{Nanos, ParkedQueue};
+use crate::queue::{DetachedQueue, Nanos};
 
 /// Parameters that a target offers its TCP hosts, and the timeouts for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +154,6 @@ impl Default for TcpParams {
 
 /// Wraps an accepted connection, ready for any reactor to unpark it.
 #[must_use]
-pub fn accepted(stream: TcpStream, params: TcpParams) -> Box<dyn ParkedQueue> {
-    Box::new(queue::ParkedTcp::accepted(stream, params))
+pub fn accepted(stream: TcpStream, params: TcpParams) -> Box<dyn DetachedQueue> {
+    Box::new(queue::DetachedTcp::accepted(stream, params))
 }

@@ -20,17 +20,17 @@ use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::net::sockopt;
 
 use super::TcpParams;
-use super::capsules::{Capsules, EARLY_DEPTH, Held};
+use super::command_window::{CommandWindow, EARLY_DEPTH, HeldCommand};
 use super::handshake::{self, Negotiated};
-use super::pdu_in::{Inbound, Intake, Stop};
+use super::pdu_reader::{ParseContext, ParseStop, PduReader};
 use super::receive::{self, Discarded, Failure, Outcome, Receiver};
-use super::send::Outbound;
-use super::terminate::Fault;
+use super::send::PduWriter;
+use super::terminate::FatalPduError;
 use super::transfer::Transfers;
 use crate::pace::{GRACE_WHEN_SHORT, Pace, time_for};
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, Nanos, ParkedQueue,
-    Progress, RejectReason, Rejected, TransportError,
+    CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
+    Progress, ReactorResources, RejectReason, Rejected, TransportError,
 };
 
 /// State of a connection, as in the diagram above.
@@ -52,10 +52,10 @@ pub(super) struct TcpQueue {
     phase: Phase,
     connected: Option<Connected>,
     receiver: Receiver,
-    inbound: Inbound,
-    capsules: Capsules,
+    inbound: PduReader,
+    capsules: CommandWindow,
     transfers: Transfers,
-    outbound: Outbound,
+    outbound: PduWriter,
     /// Time of the last received bytes; in the handshake, its start.
     ///
     /// The time is unknown before the first call of `receive`.
@@ -79,7 +79,7 @@ struct UrgentPace {
 
 /// A connection that no reactor owns.
 #[derive(Debug)]
-pub(super) struct ParkedTcp {
+pub(super) struct DetachedTcp {
     socket: OwnedFd,
     peer: Option<SocketAddr>,
     params: TcpParams,
@@ -88,10 +88,10 @@ pub(super) struct ParkedTcp {
     leftover: Vec<u8>,
     heard: Option<Nanos>,
     paused: bool,
-    held: Vec<Held>,
+    held: Vec<HeldCommand>,
 }
 
-impl ParkedTcp {
+impl DetachedTcp {
     pub(super) fn accepted(stream: TcpStream, params: TcpParams) -> Self {
         Self {
             peer: stream.peer_addr().ok(),
@@ -107,8 +107,11 @@ impl ParkedTcp {
     }
 }
 
-impl ParkedQueue for ParkedTcp {
-    fn unpark(self: Box<Self>, home: &mut Home<'_>) -> Result<Box<dyn HostQueue>, TransportError> {
+impl DetachedQueue for DetachedTcp {
+    fn attach(
+        self: Box<Self>,
+        home: &mut ReactorResources<'_>,
+    ) -> Result<Box<dyn HostQueue>, TransportError> {
         let pool = home.pool;
         let no_memory = |error: nvmeof_core::dma::LeaseError| {
             TransportError::NoMemory(format!("{}: {error}", describe(self.peer)))
@@ -117,7 +120,7 @@ impl ParkedQueue for ParkedTcp {
             what: format!("cannot set up the connection of {}", describe(self.peer)),
             source: source.into(),
         })?;
-        let mut capsules = Capsules::new(pool).map_err(no_memory)?;
+        let mut capsules = CommandWindow::new(pool).map_err(no_memory)?;
         let mut transfers = Transfers::new(EARLY_DEPTH);
         if let Some(info) = self.connected {
             capsules.connect(info, self.params.in_capsule).map_err(no_memory)?;
@@ -125,8 +128,8 @@ impl ParkedQueue for ParkedTcp {
         }
         capsules.set_paused(self.paused);
         capsules.hold(self.held).map_err(no_memory)?;
-        let mut inbound = Inbound::new();
-        let mut outbound = Outbound::new(self.params.pdu_timeout);
+        let mut inbound = PduReader::new();
+        let mut outbound = PduWriter::new(self.params.pdu_timeout);
         let phase = match self.negotiated {
             None => Phase::Handshake,
             Some(negotiated) => {
@@ -190,20 +193,25 @@ impl TcpQueue {
         self.capsules.release_held(events);
         let mut read = 0;
         let progress = loop {
-            let mut intake =
-                Intake { capsules: &mut self.capsules, transfers: &mut self.transfers, events };
+            let mut intake = ParseContext {
+                capsules: &mut self.capsules,
+                transfers: &mut self.transfers,
+                events,
+            };
             let socket = self.socket.as_fd();
             match self.receiver.run(socket, &mut self.inbound, &mut intake, &mut read) {
-                Ok(Outcome::Drained | Outcome::Stop(Stop::Paused)) => break Progress::Idle,
+                Ok(Outcome::Drained | Outcome::ParseStop(ParseStop::Paused)) => {
+                    break Progress::Idle;
+                }
                 Ok(Outcome::More) => break Progress::More,
-                Ok(Outcome::Stop(Stop::Hello(request))) => match self.answer(&request) {
+                Ok(Outcome::ParseStop(ParseStop::Hello(request))) => match self.answer(&request) {
                     Ok(()) => self.send_all(now, events),
                     Err(fault) => {
                         self.terminate(&fault, now, events);
                         return Progress::Idle;
                     }
                 },
-                Ok(Outcome::Stop(Stop::Terminated(error))) => {
+                Ok(Outcome::ParseStop(ParseStop::Terminated(error))) => {
                     self.close(CloseReason::PeerTerminated(error.to_string()));
                     return Progress::Idle;
                 }
@@ -262,9 +270,11 @@ impl TcpQueue {
     }
 
     /// Responds to an ICReq.
-    fn answer(&mut self, request: &ICReq) -> Result<(), Fault> {
-        let (negotiated, response) = handshake::negotiate(request, &self.params)
-            .map_err(|error| Fault::of(error, request.as_bytes(), request.as_bytes().len()))?;
+    fn answer(&mut self, request: &ICReq) -> Result<(), FatalPduError> {
+        let (negotiated, response) =
+            handshake::negotiate(request, &self.params).map_err(|error| {
+                FatalPduError::of(error, request.as_bytes(), request.as_bytes().len())
+            })?;
         self.inbound.settle(&negotiated);
         self.outbound.raw(response.as_bytes());
         self.outbound.settle(negotiated.outbound);
@@ -273,7 +283,7 @@ impl TcpQueue {
     }
 
     /// Reports the fault to the host, and waits for it to close.
-    fn terminate(&mut self, fault: &Fault, now: Nanos, events: &mut Vec<Event>) {
+    fn terminate(&mut self, fault: &FatalPduError, now: Nanos, events: &mut Vec<Event>) {
         self.outbound.cut(events);
         self.outbound.raw(&fault.encode());
         self.give_back_input(events);
@@ -356,8 +366,8 @@ impl TcpQueue {
     /// Returns the operations that wait for bytes from the host.
     fn give_back_input(&mut self, events: &mut Vec<Event>) {
         drop(self.capsules.take_held());
-        self.inbound = Inbound::new();
-        events.extend(self.transfers.drain().map(|pull| Event::Pulled {
+        self.inbound = PduReader::new();
+        events.extend(self.transfers.drain().map(|pull| Event::HostDataArrived {
             token: pull.token,
             buf: pull.buf,
             result: Err(FabricError::Closed),
@@ -411,7 +421,7 @@ impl HostQueue for TcpQueue {
             return Err(Rejected { op, why: RejectReason::Closing });
         }
         match op {
-            FabricOp::Pull { token, cid, sgl, buf } => {
+            FabricOp::FetchHostData { token, cid, sgl, buf } => {
                 let len = u32::try_from(buf.len()).unwrap_or(0);
                 let begun = match len {
                     0 => Err((buf, RejectReason::Invalid)),
@@ -423,7 +433,10 @@ impl HostQueue for TcpQueue {
                 match begun {
                     Ok(ttag) => self.outbound.r2t(cid, ttag, len),
                     Err((buf, why)) => {
-                        return Err(Rejected { op: FabricOp::Pull { token, cid, sgl, buf }, why });
+                        return Err(Rejected {
+                            op: FabricOp::FetchHostData { token, cid, sgl, buf },
+                            why,
+                        });
                     }
                 }
             }
@@ -460,13 +473,13 @@ impl HostQueue for TcpQueue {
         progress
     }
 
-    fn departing(&self) -> Option<Nanos> {
-        self.outbound.departures().due()
+    fn next_tx_poll(&self) -> Option<Nanos> {
+        self.outbound.tx_tracker().due()
     }
 
-    fn depart(&mut self, now: Nanos, events: &mut Vec<Event>) {
+    fn poll_tx_done(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
-            self.outbound.depart(self.socket.as_fd(), now, events);
+            self.outbound.poll_tx_done(self.socket.as_fd(), now, events);
         }
     }
 
@@ -512,7 +525,7 @@ impl HostQueue for TcpQueue {
         }
     }
 
-    fn park(mut self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+    fn detach(mut self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>> {
         let negotiated = match self.phase {
             Phase::Handshake => None,
             Phase::Open(negotiated) => Some(negotiated),
@@ -525,7 +538,7 @@ impl HostQueue for TcpQueue {
         {
             return Err(self);
         }
-        Ok(Box::new(ParkedTcp {
+        Ok(Box::new(DetachedTcp {
             paused: self.capsules.is_paused(),
             held: self.capsules.take_held(),
             socket: self.socket,

@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::RecvFlags;
 
-use super::pdu_in::{Inbound, Intake, Stop};
-use super::terminate::Fault;
+use super::pdu_reader::{ParseContext, ParseStop, PduReader};
+use super::terminate::FatalPduError;
 
 /// Bytes of the window: enough for a turn's commands with 4 KiB of in-capsule data.
 const WINDOW: usize = 64 << 10;
@@ -44,14 +44,14 @@ pub(super) enum Outcome {
     More,
     /// The host has closed its sending side.
     End,
-    Stop(Stop),
+    ParseStop(ParseStop),
 }
 
 /// Failure of a read.
 #[derive(Debug)]
 pub(super) enum Failure {
     Io(io::Error),
-    Fault(Fault),
+    Fault(FatalPduError),
 }
 
 impl Receiver {
@@ -78,8 +78,8 @@ impl Receiver {
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
-        inbound: &mut Inbound,
-        intake: &mut Intake<'_>,
+        inbound: &mut PduReader,
+        intake: &mut ParseContext<'_>,
         read: &mut usize,
     ) -> Result<Outcome, Failure> {
         let mut window = take_window();
@@ -92,14 +92,14 @@ impl Receiver {
         &mut self,
         window: &mut [u8],
         socket: BorrowedFd<'_>,
-        inbound: &mut Inbound,
-        intake: &mut Intake<'_>,
+        inbound: &mut PduReader,
+        intake: &mut ParseContext<'_>,
         read: &mut usize,
     ) -> Result<Outcome, Failure> {
         if std::mem::take(&mut self.parse_first) {
             let kept = std::mem::take(&mut self.leftover);
             if let Some(stop) = self.parse(&kept, inbound, intake)? {
-                return Ok(Outcome::Stop(stop));
+                return Ok(Outcome::ParseStop(stop));
             }
         }
         loop {
@@ -124,7 +124,7 @@ impl Receiver {
             }
             let input = &window[..have + len - placed];
             if let Some(stop) = self.parse(input, inbound, intake)? {
-                return Ok(Outcome::Stop(stop));
+                return Ok(Outcome::ParseStop(stop));
             }
             if len < wanted || *read >= BUDGET {
                 return Ok(Outcome::More);
@@ -136,9 +136,9 @@ impl Receiver {
     fn parse(
         &mut self,
         input: &[u8],
-        inbound: &mut Inbound,
-        intake: &mut Intake<'_>,
-    ) -> Result<Option<Stop>, Failure> {
+        inbound: &mut PduReader,
+        intake: &mut ParseContext<'_>,
+    ) -> Result<Option<ParseStop>, Failure> {
         let (done, stop) = inbound.parse(input, intake).map_err(Failure::Fault)?;
         self.leftover.clear();
         self.leftover.extend_from_slice(&input[done..]);
@@ -147,7 +147,7 @@ impl Receiver {
     }
 }
 
-impl Intake<'_> {
+impl ParseContext<'_> {
     /// Returns the bytes to read in addition to those that belong directly in a buffer.
     fn window(&self) -> usize {
         if self.transfers.mean_awaited() >= BULK { BULK_WINDOW } else { WINDOW }

@@ -12,10 +12,10 @@ use nvmeof_wire::Cqe;
 use nvmeof_wire::tcp::{C2HData, CapsuleResp, Framing, R2T, SHORT_LEN};
 use nvmeof_wire::zerocopy::{Immutable, IntoBytes};
 
-use super::depart::Departures;
 use super::digest::{Crc32c, crc32c};
-use super::path::{self, Chooser, Way};
-use super::sys::{self, Gather};
+use super::send_method::{self, SendMethod, SendMethodSelector};
+use super::sys::{self, IoSlices};
+use super::tx_tracker::TxTracker;
 use crate::pace::Pace;
 use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos, Progress};
@@ -26,7 +26,7 @@ const COMPACT: usize = 16 << 10;
 /// One PDU.
 #[derive(Debug)]
 struct Pdu {
-    /// Bytes in `Outbound::headers` before the data, and after it.
+    /// Bytes in `PduWriter::headers` before the data, and after it.
     before: usize,
     after: usize,
     data: Option<Data>,
@@ -53,7 +53,7 @@ impl Pdu {
 
 /// The sending half of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Outbound {
+pub(super) struct PduWriter {
     framing: Framing,
     /// Headers, padding and digests of `pdus`, in stream order, from `first` on.
     headers: Vec<u8>,
@@ -68,8 +68,8 @@ pub(super) struct Outbound {
     stalled: Option<Nanos>,
     /// Deadline for the queued data.
     pace: Pace,
-    chooser: Chooser,
-    departures: Departures,
+    chooser: SendMethodSelector,
+    tx_tracker: TxTracker,
 }
 
 /// Result of one send.
@@ -80,7 +80,7 @@ enum Sent {
     Part(usize),
 }
 
-impl Outbound {
+impl PduWriter {
     /// Creates the sender for a host that has to take its data within about `timeout`.
     pub(super) fn new(timeout: Nanos) -> Self {
         Self { pace: Pace::new(timeout), ..Self::default() }
@@ -94,7 +94,7 @@ impl Outbound {
     /// Adds the time for which the target was stalled.
     pub(super) fn excuse(&mut self, nanos: Nanos) {
         self.pace.excuse(nanos);
-        self.departures.excuse(nanos);
+        self.tx_tracker.excuse(nanos);
         self.stalled = self.stalled.map(|since| since.saturating_add(nanos));
     }
 
@@ -104,13 +104,13 @@ impl Outbound {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pdus.is_empty() && self.departures.is_empty()
+        self.pdus.is_empty() && self.tx_tracker.is_empty()
     }
 
     /// Returns the time since which the socket takes no queued data, or the host takes none of the
     /// socket's data.
     pub(super) fn stalled(&self) -> Option<Nanos> {
-        self.stalled.into_iter().chain(self.departures.stalled()).min()
+        self.stalled.into_iter().chain(self.tx_tracker.stalled()).min()
     }
 
     /// Returns the number of responses that the socket has taken since the last call.
@@ -118,17 +118,22 @@ impl Outbound {
         std::mem::take(&mut self.taken)
     }
 
-    pub(super) fn departures(&self) -> &Departures {
-        &self.departures
+    pub(super) fn tx_tracker(&self) -> &TxTracker {
+        &self.tx_tracker
     }
 
     /// Appends events for the data that has left.
-    pub(super) fn depart(&mut self, socket: BorrowedFd<'_>, now: Nanos, events: &mut Vec<Event>) {
-        if !self.departures.is_empty() {
-            if self.departures.worth_a_look() {
-                self.departures.look(sys::unsent(socket), now, events);
+    pub(super) fn poll_tx_done(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        now: Nanos,
+        events: &mut Vec<Event>,
+    ) {
+        if !self.tx_tracker.is_empty() {
+            if self.tx_tracker.worth_a_look() {
+                self.tx_tracker.look(sys::unsent(socket), now, events);
             } else {
-                self.departures.all_gone(events);
+                self.tx_tracker.all_gone(events);
             }
         }
         let (moved, owed) = self.progress();
@@ -138,8 +143,8 @@ impl Outbound {
     /// Returns the bytes that have left since the connection's start, and that number plus the
     /// bytes still to leave.
     pub(super) fn progress(&self) -> (u64, u64) {
-        let taken = self.departures.taken;
-        let moved = if self.departures.is_empty() { taken } else { self.departures.left() };
+        let taken = self.tx_tracker.taken;
+        let moved = if self.tx_tracker.is_empty() { taken } else { self.tx_tracker.left() };
         (moved, taken + self.queued as u64)
     }
 
@@ -256,13 +261,13 @@ impl Outbound {
         if let Some(began) = began {
             self.chooser.record(bytes, sys::clock().saturating_sub(began));
         }
-        self.depart(socket, now, events);
+        self.poll_tx_done(socket, now, events);
         Ok(progress)
     }
 
     /// Makes one system call, with at most the bytes that [`Self::gather`] collects for `enough`.
     fn send_some(&self, enough: usize, socket: BorrowedFd<'_>) -> io::Result<Sent> {
-        let mut gather = Gather::new();
+        let mut gather = IoSlices::new();
         let more = self.gather(enough, &mut gather);
         if gather.bytes() == 0 {
             return self.send_front_file(socket);
@@ -276,7 +281,7 @@ impl Outbound {
     ///
     /// It adds no PDU that begins after `enough` bytes. Returns `true` if data from a file is next;
     /// that data is first in the queue if nothing was gathered.
-    fn gather<'a>(&'a self, enough: usize, gather: &mut Gather<'a>) -> bool {
+    fn gather<'a>(&'a self, enough: usize, gather: &mut IoSlices<'a>) -> bool {
         let mut skip = self.sent;
         // Headers passed but not yet added: `run..at` in `headers`.
         let mut run = self.first;
@@ -321,13 +326,17 @@ impl Outbound {
     /// Returns true for large lent data without a digest: it can change during the send without
     /// damage.
     fn may_go_by_file(&self, data: &Data) -> bool {
-        data.len >= path::LARGE && !self.framing.ddgst && matches!(data.payload, Payload::Lent(_))
+        data.len >= send_method::LARGE
+            && !self.framing.ddgst
+            && matches!(data.payload, Payload::Lent(_))
     }
 
     /// Returns the file to send data from instead of copying it.
     fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
         match &data.payload {
-            Payload::Lent(lent) if self.chooser.way() == Way::File && self.may_go_by_file(data) => {
+            Payload::Lent(lent)
+                if self.chooser.way() == SendMethod::File && self.may_go_by_file(data) =>
+            {
                 lent.file()
             }
             _ => None,
@@ -356,7 +365,7 @@ impl Outbound {
     fn advance(&mut self, len: usize) {
         self.sent += len;
         self.queued = self.queued.saturating_sub(len);
-        self.departures.taken += len as u64;
+        self.tx_tracker.taken += len as u64;
         while let Some(pdu) = self.pdus.front() {
             let whole = pdu.len();
             if self.sent < whole {
@@ -366,7 +375,7 @@ impl Outbound {
             self.first += pdu.before + pdu.after;
             self.taken += u16::from(pdu.is_response);
             if let Some(Pdu { data: Some(data), .. }) = self.pdus.pop_front() {
-                self.departures.taken_whole(data.token, self.sent as u64);
+                self.tx_tracker.taken_whole(data.token, self.sent as u64);
             }
         }
         if self.pdus.is_empty() {
@@ -383,7 +392,7 @@ impl Outbound {
     ///
     /// The next queued PDU then follows a PDU boundary.
     pub(super) fn cut(&mut self, events: &mut Vec<Event>) {
-        self.departures.give_up(events);
+        self.tx_tracker.give_up(events);
         let keep = usize::from(self.sent > 0);
         let kept: usize = self.pdus.iter().take(keep).map(|pdu| pdu.before + pdu.after).sum();
         self.headers.truncate(self.first + kept);
@@ -393,7 +402,7 @@ impl Outbound {
 
     /// Returns everything.
     pub(super) fn drain(&mut self, events: &mut Vec<Event>) {
-        self.departures.give_up(events);
+        self.tx_tracker.give_up(events);
         give_back(self.pdus.drain(..), events);
         self.pace = Pace::default();
         self.headers.clear();
@@ -420,8 +429,8 @@ mod tests {
 
     /// Creates a turn's output: data with and without response, odd lengths, all digests and
     /// padding.
-    fn output(pool: &CorePool, responses: u16) -> Outbound {
-        let mut outbound = Outbound::default();
+    fn output(pool: &CorePool, responses: u16) -> PduWriter {
+        let mut outbound = PduWriter::default();
         outbound.settle(Framing::new(true, true, 4));
         for cid in 0..responses {
             let cqe = Cqe::success(cid, 0);
@@ -440,7 +449,7 @@ mod tests {
     }
 
     /// Returns the bytes that leave after `sent` bytes have, and the number of returned payloads.
-    fn rest(mut outbound: Outbound, sent: usize) -> (Vec<u8>, usize) {
+    fn rest(mut outbound: PduWriter, sent: usize) -> (Vec<u8>, usize) {
         let (socket, mut host) = UnixStream::pair().unwrap();
         host.set_nonblocking(true).unwrap();
         let mut events = Vec::new();
@@ -478,7 +487,7 @@ mod tests {
         const LEN: usize = 10_000;
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
-        let mut outbound = Outbound::default();
+        let mut outbound = PduWriter::default();
         // A started PDU is sent to its end, including the digest.
         outbound.settle(Framing::new(false, true, 0));
         for cid in 0..12 {
@@ -488,7 +497,7 @@ mod tests {
         }
         let (socket, mut host) = UnixStream::pair().unwrap();
         let mut events = Vec::new();
-        let mut turn = |outbound: &mut Outbound| {
+        let mut turn = |outbound: &mut PduWriter| {
             let progress = outbound.flush(socket.as_fd(), &mut { 45_000 }, 0, &mut events).unwrap();
             let left = events.len();
             // The socket was never full: it has room for more than this.

@@ -15,14 +15,14 @@ const MAX_PIECES: usize = 512;
 /// Memory ranges to send in one system call, in order.
 ///
 /// Invariant: `pieces[..len]` are initialized, and each refers to memory that is readable for `'a`.
-pub(super) struct Gather<'a> {
+pub(super) struct IoSlices<'a> {
     pieces: [MaybeUninit<libc::iovec>; MAX_PIECES],
     len: usize,
     bytes: usize,
     lives: PhantomData<&'a Payload>,
 }
 
-impl<'a> Gather<'a> {
+impl<'a> IoSlices<'a> {
     pub(super) fn new() -> Self {
         Self {
             pieces: [const { MaybeUninit::uninit() }; MAX_PIECES],

@@ -6,13 +6,13 @@ use nvmeof_wire::zerocopy::IntoBytes;
 
 /// A PDU that ends the connection, with the header bytes at fault.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FatalPduError {
     pub(super) error: TcpError,
     /// At most 128 bytes.
     header: Vec<u8>,
 }
 
-impl Fault {
+impl FatalPduError {
     /// Creates a fault in the first 8 bytes of `pdu`, after which no byte is reliable.
     #[cold]
     pub(super) fn in_common_header(error: TcpError, pdu: &[u8]) -> Self {

@@ -54,7 +54,7 @@ pub(super) struct Transfers {
 
 /// Destination of a checked H2CData: a slot, and the bytes of its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DataPlacement {
     pub(super) slot: u16,
     pub(super) start: usize,
     pub(super) end: usize,
@@ -184,7 +184,7 @@ impl Transfers {
         datao: u32,
         datal: u32,
         last: bool,
-    ) -> Result<Place, TcpError> {
+    ) -> Result<DataPlacement, TcpError> {
         let index = ttag & mask(self.index_bits);
         let slot = self.slots.get(usize::from(index)).filter(|slot| slot.tag == ttag);
         let Some(pull) = slot.and_then(|slot| slot.pull.as_ref()) else {
@@ -201,7 +201,7 @@ impl Transfers {
         if last != (end == pull.buf.len()) {
             return Err(TcpError::SEQUENCE);
         }
-        Ok(Place { slot: index, start, end })
+        Ok(DataPlacement { slot: index, start, end })
     }
 
     /// Returns the bytes `from..to` of a located pull's buffer.

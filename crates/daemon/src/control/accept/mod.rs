@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nvmeof_nvmf::{PortId, Queue, Target};
-use nvmeof_transport::ParkedQueue;
+use nvmeof_transport::DetachedQueue;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
@@ -59,7 +59,7 @@ impl Reactors {
     /// Passes a connection to a reactor; `node` is where its packets arrive, if that is known.
     fn hand_over(
         &self,
-        parked: Box<dyn ParkedQueue>,
+        parked: Box<dyn DetachedQueue>,
         mut queue: Box<Queue>,
         from: SocketAddr,
         node: Option<usize>,

@@ -317,7 +317,7 @@ fn held_by<V>(tenant: &TenantNow, figures: [V; 2]) -> impl Iterator<Item = (Name
 
 /// Writes the metrics of RDMA completion queues.
 fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
-    let each = |figure: fn(&nvmeof_transport::SourceCounts) -> u64| {
+    let each = |figure: fn(&nvmeof_transport::CqCounters) -> u64| {
         let sources = all.counters.sources.iter();
         sources.map(move |one| (vec![("rdma_device", one.name.clone())], figure(&one.counts)))
     };

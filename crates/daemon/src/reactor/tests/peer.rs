@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use nvmeof_transport::ParkedQueue;
+use nvmeof_transport::DetachedQueue;
 use nvmeof_transport::tcp::{TcpParams, accepted};
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
 use nvmeof_wire::properties::offset;
@@ -28,7 +28,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Creates both ends of a connection.
-    pub(super) fn connect() -> (Self, Box<dyn ParkedQueue>) {
+    pub(super) fn connect() -> (Self, Box<dyn DetachedQueue>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();

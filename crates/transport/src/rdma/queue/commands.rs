@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::rdma::capsule::{DataPointer, Remote};
+use crate::rdma::capsule::{DataPointer, RemoteBuffer};
 use crate::rdma::numbers::NumberMap;
 
 /// A command that has no response yet.
@@ -68,7 +68,7 @@ impl Commands {
 
     /// Returns the descriptor list of a command, if it has one; `None` if the command is not
     /// outstanding.
-    pub(super) fn list(&self, cid: u16) -> Option<Option<&Rc<[Remote]>>> {
+    pub(super) fn list(&self, cid: u16) -> Option<Option<&Rc<[RemoteBuffer]>>> {
         Some(self.by_cid.get(&cid)?.pointer.list.as_ref())
     }
 

@@ -1,6 +1,6 @@
 //! A queue pair as a queue.
 //!
-//! [`pair`](super::pair) has the diagram of its stages. A queue keeps in each stage:
+//! [`qp`](super::qp) has the diagram of its stages. A queue keeps in each stage:
 //!
 //! | stage | receives | operations | ends with |
 //! |---|---|---|---|
@@ -13,7 +13,7 @@
 //! | Gone | unposted again | returned as events, then `Closed` | |
 
 mod commands;
-mod life;
+mod lifecycle;
 mod outgoing;
 pub(super) mod receives;
 mod ring;
@@ -30,20 +30,20 @@ use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use self::commands::Commands;
-use self::life::Life;
-use self::outgoing::{Bounds, Outgoing};
-use self::receives::Receives;
-use self::transfers::Targets;
+use self::lifecycle::Life;
+use self::outgoing::{SendLimits, SendQueue};
+use self::receives::ReceiveBuffers;
+use self::transfers::HostBuffers;
 use super::RdmaParams;
-use super::listener::{ParkedRdma, Terms};
-use super::pair::{Link, Pair};
+use super::cm_worker::{AcceptTask, CancelToken};
+use super::cq_poller::{CqHandle, CqPoller, CqShared, Readiness, most_shared};
+use super::listener::{DetachedRdma, NegotiatedParams};
+use super::qp::{AnyQp, Qp};
 use super::registration::Registration;
-use super::shared::Share;
-use super::source::{DeviceSource, Hub, Port, Readiness, most_shared};
-use super::usher::{Accepting, Recall};
+use super::srq::SrqShare;
 use crate::queue::{
-    CloseReason, Connected, Event, FabricOp, Home, HostQueue, Nanos, ParkedQueue, Progress,
-    RejectReason, Rejected, TransportError,
+    CloseReason, Connected, DetachedQueue, Event, FabricOp, HostQueue, Nanos, Progress,
+    ReactorResources, RejectReason, Rejected, TransportError,
 };
 
 /// Kinds of work, in the top byte of an identifier.
@@ -62,13 +62,13 @@ pub(super) mod kind {
 /// completion queue.
 #[derive(Debug)]
 struct RdmaQueue<D: Device> {
-    link: Link<D>,
+    link: AnyQp<D>,
     /// Parameters of the queue pair and of the host's response.
     spec: EndpointSpec,
-    terms: Terms,
+    terms: NegotiatedParams,
     /// Its own receives; `None` if it shares those of its source.
-    receives: Option<Receives>,
-    outgoing: Outgoing,
+    receives: Option<ReceiveBuffers>,
+    outgoing: SendQueue,
     commands: Commands,
     /// Commands that arrived while paused.
     held: Vec<Event>,
@@ -77,7 +77,7 @@ struct RdmaQueue<D: Device> {
     params: RdmaParams,
     registration: Arc<Registration<D>>,
     pool: CorePool,
-    port: Port<D>,
+    port: CqHandle<D>,
     peer: SocketAddr,
 }
 
@@ -98,7 +98,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(limits: DeviceLimits, terms: &Terms, params: &RdmaParams) -> Self {
+    fn new(limits: DeviceLimits, terms: &NegotiatedParams, params: &RdmaParams) -> Self {
         let receives = u32::from(terms.receives);
         // Also on an admin queue: hosts send the data of admin commands up to the IOCCSZ of I/O
         // queues.
@@ -125,31 +125,31 @@ impl Sizes {
 
 /// Completion queue and receives of a queue pair.
 #[derive(Debug)]
-struct Place<D: Device> {
-    hub: Rc<Hub<D>>,
+struct CqBinding<D: Device> {
+    cq_shared: Rc<CqShared<D>>,
     /// Its share of the shared receives; `None` if it has its own.
-    share: Option<Share<D>>,
+    share: Option<SrqShare<D>>,
     /// Completion queue entries reserved for it alone.
     entries: u32,
 }
 
-impl<D: Device> Place<D> {
+impl<D: Device> CqBinding<D> {
     fn find(
-        home: &mut Home<'_>,
+        home: &mut ReactorResources<'_>,
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         sizes: &Sizes,
     ) -> Result<Self, TransportError> {
         let Sizes { entries, spec: EndpointSpec { receives, .. }, .. } = *sizes;
         if sizes.shares {
-            let hub = DeviceSource::find(home, registration, params, entries, Some(receives))?;
-            if let Some(share) = hub.share(registration, params, home.pool, receives)? {
-                return Ok(Self { hub, share: Some(share), entries });
+            let cq_shared = CqPoller::find(home, registration, params, entries, Some(receives))?;
+            if let Some(share) = cq_shared.share(registration, params, home.pool, receives)? {
+                return Ok(Self { cq_shared, share: Some(share), entries });
             }
         }
         let entries = entries + receives;
-        let hub = DeviceSource::find(home, registration, params, entries, None)?;
-        Ok(Self { hub, share: None, entries })
+        let cq_shared = CqPoller::find(home, registration, params, entries, None)?;
+        Ok(Self { cq_shared, share: None, entries })
     }
 }
 
@@ -157,25 +157,26 @@ impl<D: Device> Place<D> {
 ///
 /// The queue pair follows as soon as there is a completion queue.
 pub(super) fn open<D: Device>(
-    parked: ParkedRdma<D>,
-    home: &mut Home<'_>,
+    parked: DetachedRdma<D>,
+    home: &mut ReactorResources<'_>,
 ) -> Result<Box<dyn HostQueue>, TransportError> {
-    let ParkedRdma { ticket, terms, registration, params } = parked;
-    let usher = Arc::clone(registration.usher());
+    let DetachedRdma { ticket, terms, registration, params } = parked;
+    let cm_worker = Arc::clone(registration.cm_worker());
     let peer = nvmeof_verbs::Ticket::peer(&ticket);
     let limits = registration.device().limits();
     let sizes = Sizes::new(limits, &terms, &params);
     let pool = home.pool.clone();
-    let Place { hub, share, entries } = match Place::find(home, &registration, &params, &sizes) {
-        Ok(place) => place,
-        Err(error) => {
-            usher.reject(ticket, RejectStatus::NO_RESOURCES);
-            return Err(error);
-        }
-    };
-    let made = u32::try_from(hub.made() & u64::from(u32::MAX)).unwrap_or(0);
+    let CqBinding { cq_shared, share, entries } =
+        match CqBinding::find(home, &registration, &params, &sizes) {
+            Ok(place) => place,
+            Err(error) => {
+                cm_worker.reject(ticket, RejectStatus::NO_RESOURCES);
+                return Err(error);
+            }
+        };
+    let made = u32::try_from(cq_shared.made() & u64::from(u32::MAX)).unwrap_or(0);
     let generation = made.wrapping_mul(0x9e37_79b9) >> 8;
-    let bounds = Bounds {
+    let bounds = SendLimits {
         places: sizes.places,
         reads: terms.reads_out,
         message: limits.message,
@@ -183,20 +184,20 @@ pub(super) fn open<D: Device>(
     };
     let size = (usize::from(terms.receives), sizes.behind);
     let memory = || -> Result<_, LeaseError> {
-        let own = || Receives::new(&pool, &registration, kind::RECEIVE, size, generation);
+        let own = || ReceiveBuffers::new(&pool, &registration, kind::RECEIVE, size, generation);
         let receives = if share.is_some() { None } else { Some(own()?) };
-        Ok((receives, Outgoing::new(&pool, &registration, &bounds, generation)?))
+        Ok((receives, SendQueue::new(&pool, &registration, &bounds, generation)?))
     };
     let (receives, outgoing) = match memory() {
         Ok(memory) => memory,
         Err(error) => {
-            usher.reject(ticket, RejectStatus::NO_RESOURCES);
+            cm_worker.reject(ticket, RejectStatus::NO_RESOURCES);
             return Err(TransportError::NoMemory(format!("{peer}: {error}")));
         }
     };
-    let port = hub.port(entries, share);
+    let port = cq_shared.port(entries, share);
     let mut queue = RdmaQueue {
-        link: Link::Asking(ticket),
+        link: AnyQp::CreatingCq(ticket),
         spec: sizes.spec,
         terms,
         receives,
@@ -231,41 +232,41 @@ impl<D: Device> RdmaQueue<D> {
         let Self { link, port, receives, registration, outgoing, terms, .. } = self;
         let mut result = Ok(());
         link.make(|ticket| {
-            let (usher, slip) = port.usher();
+            let (cm_worker, reply_to) = port.cm_worker();
             let endpoint = match port.open(ticket, &self.spec) {
                 Ok(endpoint) => endpoint,
                 Err((error, ticket)) => {
-                    usher.reject(ticket, RejectStatus::NO_RESOURCES);
+                    cm_worker.reject(ticket, RejectStatus::NO_RESOURCES);
                     result = Err(failed(self.peer, error));
                     return None;
                 }
             };
             outgoing.set_inline(endpoint.inline());
-            let mut pair = Pair::new(endpoint);
-            let recall = Recall::default();
+            let mut pair = Qp::new(endpoint);
+            let cancel = CancelToken::default();
             let posted = receives.as_mut().map(|own| own.post_all(&mut pair, registration));
             if let Some(Err(error)) = posted {
                 tracing::warn!(peer = %self.peer, %error, "cannot post receives");
                 // The CM worker destroys the queue pair, and rejects the host.
-                recall.call();
+                cancel.call();
             }
-            usher.accept(Accepting {
+            cm_worker.accept(AcceptTask {
                 pair,
                 private_data: PrivateData::new(AcceptData::new(terms.receives).as_bytes()),
                 reads_out: terms.reads_out,
                 reads_in: terms.reads_in,
                 rnr_retries: self.params.rnr_retries,
-                recall: recall.clone(),
-                slip: slip.clone(),
+                cancel: cancel.clone(),
+                reply_to: reply_to.clone(),
             });
-            Some(recall)
+            Some(cancel)
         });
         result
     }
 
     /// Posts waiting work, if the connection is established.
     fn post(&mut self, events: &mut Vec<Event>) {
-        let Link::Open(pair) = &mut self.link else { return };
+        let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.post(pair.sends(), events) {
             self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
         }
@@ -273,23 +274,25 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Returns the host memory of an operation's data, if it has any, or the reason for a
     /// rejection.
-    fn targets(&self, op: &FabricOp) -> Result<Option<Targets>, RejectReason> {
+    fn targets(&self, op: &FabricOp) -> Result<Option<HostBuffers>, RejectReason> {
         if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
         }
         let (cid, sgl, len) = match op {
-            FabricOp::Pull { buf, .. } if buf.is_empty() => return Err(RejectReason::Invalid),
-            FabricOp::Pull { .. } if self.outgoing.pulling() >= self.commands.depth() => {
+            FabricOp::FetchHostData { buf, .. } if buf.is_empty() => {
+                return Err(RejectReason::Invalid);
+            }
+            FabricOp::FetchHostData { .. } if self.outgoing.pulling() >= self.commands.depth() => {
                 return Err(RejectReason::QueueFull);
             }
-            FabricOp::Pull { cid, sgl, buf, .. } => (*cid, *sgl, buf.len()),
+            FabricOp::FetchHostData { cid, sgl, buf, .. } => (*cid, *sgl, buf.len()),
             FabricOp::Respond { cqe, sgl, data: Some(data), .. } if !data.is_empty() => {
                 (cqe.cid.get(), *sgl, data.len())
             }
             FabricOp::Respond { .. } => return Ok(None),
         };
         let list = self.commands.list(cid).ok_or(RejectReason::Invalid)?;
-        let targets = Targets::new(sgl, list).filter(|targets| targets.hold(len));
+        let targets = HostBuffers::new(sgl, list).filter(|targets| targets.hold(len));
         targets.map(Some).ok_or(RejectReason::Invalid)
     }
 }
@@ -305,7 +308,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
             Err(why) => return Err(Rejected { op, why }),
         };
         match (op, targets) {
-            (FabricOp::Pull { token, buf, .. }, Some(targets)) => {
+            (FabricOp::FetchHostData { token, buf, .. }, Some(targets)) => {
                 let lkey = self.registration.key_of(&buf);
                 self.outgoing.pull(token, buf, lkey, targets);
             }
@@ -325,7 +328,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                     None => self.outgoing.respond(cqe, invalidate),
                 }
             }
-            (op @ FabricOp::Pull { .. }, None) => {
+            (op @ FabricOp::FetchHostData { .. }, None) => {
                 return Err(Rejected { op, why: RejectReason::Invalid });
             }
         }
@@ -363,7 +366,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         self.life.excuse(nanos);
     }
 
-    fn park(self: Box<Self>) -> Result<Box<dyn ParkedQueue>, Box<dyn HostQueue>> {
+    fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>> {
         Err(self)
     }
 
@@ -375,7 +378,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         self.port.set_token(token);
     }
 
-    fn is_told(&self) -> bool {
+    fn is_event_driven(&self) -> bool {
         true
     }
 
@@ -383,7 +386,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         false
     }
 
-    fn takes_lent(&self, lent: &Lent) -> bool {
+    fn supports_zero_copy(&self, lent: &Lent) -> bool {
         self.registration.knows(lent)
     }
 }

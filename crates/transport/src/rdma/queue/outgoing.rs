@@ -13,16 +13,16 @@ use nvmeof_wire::Cqe;
 use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::zerocopy::IntoBytes;
 
-use super::ring::{Posted, Ring};
-use super::transfers::{Cursor, Leaving, Pull, Table, Targets};
+use super::ring::{Posted, SendQueueSlots};
+use super::transfers::{Cursor, HostBuffers, IdTable, OutboundData, Pull};
 use crate::queue::{Event, FabricError};
-use crate::rdma::pair::{Draining, Pair, Sends};
+use crate::rdma::qp::{Draining, Qp, Sends};
 use crate::rdma::registration::{Registration, Span};
 use crate::rdma::slab::Slab;
 
 /// Limits of a queue's sends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct SendLimits {
     /// Slots of the send queue.
     pub(super) places: u32,
     /// Maximum concurrent READs.
@@ -44,13 +44,13 @@ struct Response {
 
 /// The sending half of a queue.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    ring: Ring,
+pub(super) struct SendQueue {
+    ring: SendQueueSlots,
     /// Responses, in slots by position in the ring.
     slots: Slab,
     chain: Vec<Work>,
-    pulls: Table<Pull>,
-    leaving: Table<Leaving>,
+    pulls: IdTable<Pull>,
+    leaving: IdTable<OutboundData>,
     /// Pulls with parts to post, in order.
     reads: VecDeque<u32>,
     responses: VecDeque<Response>,
@@ -65,22 +65,22 @@ pub(super) struct Outgoing {
     moved: u64,
 }
 
-impl Outgoing {
+impl SendQueue {
     pub(super) fn new<D: Device>(
         pool: &CorePool,
         registration: &Registration<D>,
-        bounds: &Bounds,
+        bounds: &SendLimits,
         generation: u32,
     ) -> Result<Self, LeaseError> {
-        let ring = Ring::new(bounds.places, generation);
+        let ring = SendQueueSlots::new(bounds.places, generation);
         let places = ring.capacity() + 1;
         let depth = usize::from(bounds.depth);
         Ok(Self {
             ring,
             slots: Slab::new(pool, registration, places, CQE_SIZE)?,
             chain: Vec::with_capacity(places),
-            pulls: Table::new(depth),
-            leaving: Table::new(depth),
+            pulls: IdTable::new(depth),
+            leaving: IdTable::new(depth),
             reads: VecDeque::with_capacity(depth),
             responses: VecDeque::with_capacity(depth),
             hollow: Vec::new(),
@@ -137,7 +137,7 @@ impl Outgoing {
     }
 
     /// Queues a pull of `buf`, which is not empty and fits `targets`.
-    pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, targets: Targets) {
+    pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, targets: HostBuffers) {
         let pull = Pull {
             token,
             buf,
@@ -164,7 +164,7 @@ impl Outgoing {
         cqe: Cqe,
         invalidate: Option<u32>,
         (token, payload): (u64, Payload),
-        way: Option<(Span, Targets)>,
+        way: Option<(Span, HostBuffers)>,
     ) {
         let length = u32::try_from(payload.len()).unwrap_or(0);
         let Some((span, targets)) = way else {
@@ -173,7 +173,7 @@ impl Outgoing {
         };
         let cursor = Cursor::default();
         self.owed += u64::from(length);
-        let leaving = Leaving { token, payload, span, length, targets, cursor };
+        let leaving = OutboundData { token, payload, span, length, targets, cursor };
         let data = Some(self.leaving.insert(leaving));
         self.responses.push_back(Response { cqe, invalidate, data });
     }
@@ -296,11 +296,11 @@ impl Outgoing {
                     && let Some(Pull { token, buf, .. }) = pulls.remove(at)
                 {
                     *moved += buf.len() as u64;
-                    events.push(Event::Pulled { token, buf, result: Ok(()) });
+                    events.push(Event::HostDataArrived { token, buf, result: Ok(()) });
                 }
             }
             Posted::Write { payload: Some(at) } => {
-                if let Some(Leaving { token, payload, length, .. }) = leaving.remove(at) {
+                if let Some(OutboundData { token, payload, length, .. }) = leaving.remove(at) {
                     *moved += u64::from(length);
                     events.push(Event::Sent { token, data: Some(payload) });
                 }
@@ -316,7 +316,7 @@ impl Outgoing {
     /// With `always`, a completion follows even if nothing is posted.
     pub(super) fn mark_end<E: Endpoint>(
         &mut self,
-        pair: &mut Pair<Draining, E>,
+        pair: &mut Qp<Draining, E>,
         always: bool,
     ) -> bool {
         if !always && (!self.ring.ends_silent() || self.ring.is_empty()) {
@@ -376,7 +376,7 @@ impl Outgoing {
     pub(super) fn give_back(&mut self, events: &mut Vec<Event>) {
         events.extend(self.pulls.drain().map(|Pull { token, buf, failed, .. }| {
             let error = if failed { FabricError::Transfer } else { FabricError::Closed };
-            Event::Pulled { token, buf, result: Err(error) }
+            Event::HostDataArrived { token, buf, result: Err(error) }
         }));
         let leaving = self.leaving.drain().map(|leaving| (leaving.token, leaving.payload));
         let hollow = self.hollow.drain(..);

@@ -20,7 +20,7 @@ use crate::rdma::slab::Slab;
 
 /// A received capsule.
 #[derive(Debug)]
-pub(in crate::rdma) struct Arrived {
+pub(in crate::rdma) struct ReceivedCapsule {
     /// The command.
     pub(in crate::rdma) sqe: Sqe,
     /// Location of its data.
@@ -43,7 +43,7 @@ struct Slot {
 
 /// The receives of a queue pair, or those of a shared receive queue.
 #[derive(Debug)]
-pub(in crate::rdma) struct Receives {
+pub(in crate::rdma) struct ReceiveBuffers {
     kind: u8,
     slots: Vec<Slot>,
     commands: Slab,
@@ -57,7 +57,7 @@ pub(in crate::rdma) struct Receives {
     starved: Vec<u32>,
 }
 
-impl Receives {
+impl ReceiveBuffers {
     /// Creates `count` receives of a command and `behind` bytes; none is posted yet.
     ///
     /// Work identifiers are of `kind`, with generations from `generation` on.
@@ -243,7 +243,7 @@ impl Receives {
         &mut self,
         slot: u32,
         completion: &Completion,
-    ) -> Result<Arrived, BadLength> {
+    ) -> Result<ReceivedCapsule, BadLength> {
         let bad = BadLength(completion.bytes);
         let at = usize::try_from(slot).map_err(|_| bad)?;
         let command = u32::try_from(SQE_SIZE).unwrap_or(0);
@@ -261,7 +261,7 @@ impl Receives {
                 buffer
             });
         }
-        Ok(Arrived { sqe, pointer, data })
+        Ok(ReceivedCapsule { sqe, pointer, data })
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
         let pool = CorePool::new(&shared);
         let device = Fabric::new(1).device("target");
         let registration = Registration::new(&device, &shared).unwrap();
-        let mut receives = Receives::new(&pool, &registration, 1, (2, 4096), 9).unwrap();
+        let mut receives = ReceiveBuffers::new(&pool, &registration, 1, (2, 4096), 9).unwrap();
         let mut posted = Recorder::default();
         receives.post_all(&mut posted, &registration).unwrap();
         let [first, second] = posted.0[..] else { panic!("{:?}", posted.0) };

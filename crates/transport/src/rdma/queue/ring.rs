@@ -36,7 +36,7 @@ impl Posted {
 
 /// The slots of the send queue.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct SendQueueSlots {
     held: VecDeque<Posted>,
     /// Number of the first of them, counted from the queue's start.
     head: u64,
@@ -46,7 +46,7 @@ pub(super) struct Ring {
     silent: u64,
 }
 
-impl Ring {
+impl SendQueueSlots {
     /// Creates a queue of `places`; numbers start with `generation`.
     pub(super) fn new(places: u32, generation: u32) -> Self {
         let places = u64::from(places.max(1)) + 1;
@@ -143,14 +143,14 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn complete(ring: &mut Ring, id: WorkId) -> Option<Vec<(Posted, bool)>> {
+    fn complete(ring: &mut SendQueueSlots, id: WorkId) -> Option<Vec<(Posted, bool)>> {
         let mut ended = Vec::new();
         ring.complete(id, |what, last| ended.push((what, last))).then_some(ended)
     }
 
     #[test]
     fn a_completion_frees_what_came_before() {
-        let mut ring = Ring::new(8, 3);
+        let mut ring = SendQueueSlots::new(8, 3);
         let write = Posted::Write { payload: Some(1) };
         let (first, _) = ring.push(write, true);
         ring.push(Posted::Send, false);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_stale_frees_nothing() {
-        let mut ring = Ring::new(4, 0);
+        let mut ring = SendQueueSlots::new(4, 0);
         let (old, _) = ring.push(Posted::Send, true);
         complete(&mut ring, old).unwrap();
         for _ in 0..9 {
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn silence_never_lasts_for_half_the_queue() {
         for places in 1..20 {
-            let mut ring = Ring::new(places, 0);
+            let mut ring = SendQueueSlots::new(places, 0);
             let mut heard = Vec::new();
             for _ in 0..1000 {
                 if ring.room() == 0 {

@@ -6,33 +6,33 @@ use nvmeof_core::dma::{Buffer, Payload};
 use nvmeof_verbs::Piece;
 use nvmeof_wire::Sgl;
 
-use crate::rdma::capsule::Remote;
+use crate::rdma::capsule::RemoteBuffer;
 use crate::rdma::registration::Span;
 
 /// Location of a command's data on the host.
 #[derive(Debug, Clone)]
-pub(super) enum Targets {
+pub(super) enum HostBuffers {
     /// One run.
-    One(Remote),
+    One(RemoteBuffer),
     /// The runs of the command's list.
-    List(Rc<[Remote]>),
+    List(Rc<[RemoteBuffer]>),
 }
 
-impl Targets {
+impl HostBuffers {
     /// Resolves an operation's SGL; `list` is that of its command.
     ///
     /// Returns `None` if this fabric cannot move data there.
-    pub(super) fn new(sgl: Sgl, list: Option<&Rc<[Remote]>>) -> Option<Self> {
+    pub(super) fn new(sgl: Sgl, list: Option<&Rc<[RemoteBuffer]>>) -> Option<Self> {
         match (sgl, list) {
             (Sgl::Keyed { address, length, key, .. }, _) => {
-                Some(Self::One(Remote { address, length, key }))
+                Some(Self::One(RemoteBuffer { address, length, key }))
             }
             (Sgl::Transport { .. }, Some(list)) => Some(Self::List(Rc::clone(list))),
             _ => None,
         }
     }
 
-    fn runs(&self) -> &[Remote] {
+    fn runs(&self) -> &[RemoteBuffer] {
         match self {
             Self::One(run) => std::slice::from_ref(run),
             Self::List(list) => list,
@@ -57,7 +57,7 @@ pub(super) struct Cursor {
 
 /// The part of a transfer that one work request moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct WrSegment {
     /// Offset in the local buffer, and length.
     pub(super) offset: u32,
     pub(super) length: u32,
@@ -70,7 +70,12 @@ pub(super) struct Part {
 
 impl Cursor {
     /// Returns the next part of `total` bytes, of at most `most`; `None` if no bytes are left.
-    pub(super) fn next(&mut self, targets: &Targets, total: u32, most: u32) -> Option<Part> {
+    pub(super) fn next(
+        &mut self,
+        targets: &HostBuffers,
+        total: u32,
+        most: u32,
+    ) -> Option<WrSegment> {
         let left = total.checked_sub(self.done).filter(|left| *left > 0)?;
         loop {
             let run = targets.runs().get(self.run)?;
@@ -80,7 +85,7 @@ impl Cursor {
                 continue;
             }
             let length = here.min(left).min(most.max(1));
-            let part = Part {
+            let part = WrSegment {
                 offset: self.done,
                 length,
                 // Cannot overflow: checked when the capsule arrived.
@@ -101,7 +106,7 @@ pub(super) struct Pull {
     pub(super) token: u64,
     pub(super) buf: Buffer,
     pub(super) lkey: u32,
-    pub(super) targets: Targets,
+    pub(super) targets: HostBuffers,
     pub(super) cursor: Cursor,
     /// Parts posted and not complete, and true if all parts are posted.
     pub(super) reading: u32,
@@ -111,18 +116,18 @@ pub(super) struct Pull {
 
 /// Data of a response.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct OutboundData {
     pub(super) token: u64,
     pub(super) payload: Payload,
     pub(super) span: Span,
     pub(super) length: u32,
-    pub(super) targets: Targets,
+    pub(super) targets: HostBuffers,
     pub(super) cursor: Cursor,
 }
 
-impl Leaving {
+impl OutboundData {
     /// Returns the next part, of at most `most` bytes, and its local memory: one run.
-    pub(super) fn next(&mut self, most: u32) -> Option<(Part, Piece)> {
+    pub(super) fn next(&mut self, most: u32) -> Option<(WrSegment, Piece)> {
         let Span { address, lkey, window } = self.span;
         let within = self.cursor.done % window.max(1);
         let part = self.cursor.next(&self.targets, self.length, most.min(window - within))?;
@@ -133,13 +138,13 @@ impl Leaving {
 
 /// A table with small numeric indexes.
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(super) struct IdTable<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
     live: usize,
 }
 
-impl<T> Table<T> {
+impl<T> IdTable<T> {
     pub(super) fn new(room: usize) -> Self {
         Self { places: Vec::with_capacity(room), free: Vec::with_capacity(room), live: 0 }
     }
@@ -188,7 +193,7 @@ impl<T> Table<T> {
 mod tests {
     use super::*;
 
-    fn parts(targets: &Targets, total: u32, most: u32) -> Vec<(u32, u32, u64, u32, bool)> {
+    fn parts(targets: &HostBuffers, total: u32, most: u32) -> Vec<(u32, u32, u64, u32, bool)> {
         let mut cursor = Cursor::default();
         std::iter::from_fn(|| cursor.next(targets, total, most))
             .map(|part| (part.offset, part.length, part.address, part.key, part.is_last))
@@ -197,22 +202,22 @@ mod tests {
 
     #[test]
     fn a_transfer_is_cut_at_runs_and_at_the_longest_message() {
-        let run = |address, length, key| Remote { address, length, key };
+        let run = |address, length, key| RemoteBuffer { address, length, key };
         let list = [run(100, 0, 1), run(200, 3, 2), run(300, 0, 3), run(400, 9, 4)];
-        let list = Targets::List(Rc::from(list));
+        let list = HostBuffers::List(Rc::from(list));
         let expected = vec![(0, 3, 200, 2, false), (3, 4, 400, 4, false), (7, 2, 404, 4, true)];
         assert_eq!(parts(&list, 9, 4), expected);
         assert_eq!(parts(&list, 12, 100), [(0, 3, 200, 2, false), (3, 9, 400, 4, true)]);
         assert!(list.hold(12) && !list.hold(13));
         assert_eq!(parts(&list, 0, 4), []);
-        let one = Targets::One(run(u64::MAX - 4, 4, 9));
+        let one = HostBuffers::One(run(u64::MAX - 4, 4, 9));
         let expected = [(0, 3, u64::MAX - 4, 9, false), (3, 1, u64::MAX - 1, 9, true)];
         assert_eq!(parts(&one, 4, 3), expected);
     }
 
     #[test]
     fn a_table_uses_its_places_again() {
-        let mut table = Table::new(2);
+        let mut table = IdTable::new(2);
         let (a, b) = (table.insert('a'), table.insert('b'));
         assert_eq!((table.remove(a), table.remove(a)), (Some('a'), None));
         assert_eq!(table.insert('c'), a);

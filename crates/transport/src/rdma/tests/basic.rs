@@ -186,7 +186,7 @@ fn what_cannot_work_is_handed_back() {
     let sgl = sqe.dptr.parse();
     let pull = |world: &World, cid, sgl, len| {
         let buf = world.pool.lease(len).unwrap();
-        FabricOp::Pull { token: 1, cid, sgl, buf }
+        FabricOp::FetchHostData { token: 1, cid, sgl, buf }
     };
     let ops = [
         pull(&world, 5, sgl, 0),

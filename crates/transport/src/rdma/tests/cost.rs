@@ -13,7 +13,7 @@ struct Bench {
     device: Arc<Instant>,
     registration: Arc<Registration<Instant>>,
     queue: Box<dyn HostQueue>,
-    sources: Sources,
+    sources: PollGroup,
     pool: CorePool,
     events: Vec<Event>,
     ready: Vec<u64>,
@@ -27,23 +27,23 @@ impl Bench {
             PoolConfig { cap: 16 << 20, reserve: 16 << 20, huge_pages: false, max_lease: 1 << 20 };
         let shared = SharedPool::new(config).unwrap();
         let pool = CorePool::new(&shared);
-        let registration = Registration::by_hand(&device, &shared).unwrap();
+        let registration = Registration::without_threads(&device, &shared).unwrap();
         let entries = u32::from(DEPTH);
         let request = Request { qid: 1, host_receives: DEPTH, entries, cntlid: None };
         let private_data = PrivateData::new(request.encode().as_bytes());
         let ticket = Asking { device: Arc::clone(&device), private_data };
         let limits = Limits { max_qid: 8, has_controller: &|_| true, may_add_queue: &|_| true };
         let parked = admit(ticket, &registration, RdmaParams::default(), &limits).unwrap();
-        let mut sources = Sources::default();
-        let mut home = Home { pool: &pool, sources: &mut sources };
-        let mut queue = Box::new(parked).unpark(&mut home).unwrap();
+        let mut sources = PollGroup::default();
+        let mut home = ReactorResources { pool: &pool, sources: &mut sources };
+        let mut queue = Box::new(parked).attach(&mut home).unwrap();
         queue.set_token(5);
         queue.connected(Connected { admin: false, depth: DEPTH });
         let (events, ready) = (Vec::with_capacity(256), Vec::with_capacity(256));
         let mut bench = Self { device, registration, queue, sources, pool, events, ready, now: 0 };
         // The first runs create the completion queue and accept the connection.
         for _ in 0..3 {
-            bench.registration.usher().run();
+            bench.registration.cm_worker().run();
             bench.turn();
         }
         bench
@@ -61,11 +61,11 @@ impl Bench {
         for event in events.drain(..) {
             let op = match event {
                 Event::Command { sqe, data } => self.begin(&sqe, data.as_ref()),
-                Event::Pulled { token, result, .. } => {
+                Event::HostDataArrived { token, result, .. } => {
                     result.unwrap();
                     answer(u16::try_from(token).unwrap(), Sgl::Transport { length: 0 }, None)
                 }
-                Event::Sent { .. } | Event::Watch => continue,
+                Event::Sent { .. } | Event::RegisterFd => continue,
                 other => panic!("{other:?}"),
             };
             self.queue.submit(op).unwrap();
@@ -80,7 +80,7 @@ impl Bench {
         match sqe.opcode {
             1 if data.is_none() => {
                 let buf = self.pool.lease(4096).unwrap();
-                FabricOp::Pull { token: cid.into(), cid, sgl, buf }
+                FabricOp::FetchHostData { token: cid.into(), cid, sgl, buf }
             }
             2 => answer(cid, sgl, Some(Payload::Buffer(self.pool.lease(4096).unwrap()))),
             _ => answer(cid, Sgl::Transport { length: 0 }, None),

@@ -94,7 +94,7 @@ fn lent_zeroes_are_written_from_one_window_and_come_back() {
         let (sqe, _) = world.queues[at].commands.pop().unwrap();
         let lender = Lender::new(&LentRegion::zeroes().unwrap());
         let lent = lender.lend(total as usize).unwrap();
-        assert!(world.queues[at].queue.as_ref().unwrap().takes_lent(&lent));
+        assert!(world.queues[at].queue.as_ref().unwrap().supports_zero_copy(&lent));
         let token = world.queues[at].answer_with(&sqe, Some(Payload::Lent(lent)));
         assert_eq!(Rc::strong_count(&lender), 2);
         for _ in 0..40 {

@@ -2,6 +2,7 @@
 //! directions.
 
 mod basic;
+mod cm_worker;
 mod cost;
 mod faults;
 mod host;
@@ -9,8 +10,7 @@ mod instant;
 mod lists;
 mod memory;
 mod random;
-mod shared;
-mod usher;
+mod srq;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ use nvmeof_wire::{Cqe, Sgl, Sqe};
 use self::host::Host;
 use super::*;
 use crate::queue::{
-    CloseReason, Connected, Event, FabricError, FabricOp, Home, HostQueue, ParkedQueue, Rejected,
-    Source, Sources, TransportError,
+    CloseReason, CompletionSource, Connected, DetachedQueue, Event, FabricError, FabricOp,
+    HostQueue, PollGroup, ReactorResources, Rejected, TransportError,
 };
 
 /// A target of one reactor, and its events.
@@ -39,7 +39,7 @@ struct World {
     fabric: Fabric,
     /// Dropped before the pool.
     queues: Vec<Connection>,
-    sources: Sources,
+    sources: PollGroup,
     target_device: Arc<LoopbackDevice>,
     host_device: Arc<LoopbackDevice>,
     listener: LoopbackListener,
@@ -106,12 +106,12 @@ impl Setup {
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
         let shared = SharedPool::new(config).unwrap();
-        let registration = Registration::by_hand(&target_device, &shared).unwrap();
+        let registration = Registration::without_threads(&target_device, &shared).unwrap();
         World {
             pool: CorePool::new(&shared),
             fabric,
             queues: Vec::new(),
-            sources: Sources::default(),
+            sources: PollGroup::default(),
             target_device,
             host_device,
             listener,
@@ -148,8 +148,8 @@ impl World {
         let known = |_| true;
         let limits = Limits { max_qid: 64, has_controller: &known, may_add_queue: &|_| true };
         let parked = admit(ticket, &self.registration, self.params, &limits).unwrap();
-        let mut home = Home { pool: &self.pool, sources: &mut self.sources };
-        let mut queue = Box::new(parked).unpark(&mut home)?;
+        let mut home = ReactorResources { pool: &self.pool, sources: &mut self.sources };
+        let mut queue = Box::new(parked).attach(&mut home)?;
         let at = self.queues.len();
         queue.set_token(at as u64);
         self.queues.push(Connection { queue: Some(queue), ..Connection::default() });
@@ -169,7 +169,7 @@ impl World {
 
     /// Runs one turn of the target.
     fn turn(&mut self) {
-        self.registration.usher().run();
+        self.registration.cm_worker().run();
         self.turn_alone();
     }
 
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// Returns the only source.
-    fn source(&mut self) -> &mut DeviceSource<LoopbackDevice> {
+    fn source(&mut self) -> &mut CqPoller<LoopbackDevice> {
         self.sources.find(|_| true).unwrap()
     }
 
@@ -233,8 +233,8 @@ impl World {
         drop(hosts);
         self.sources.drop_unused(|_| ());
         assert!(self.sources.is_empty(), "a source is left");
-        self.registration.usher().run();
-        assert!(self.registration.usher().is_idle(), "the usher has something left to do");
+        self.registration.cm_worker().run();
+        assert!(self.registration.cm_worker().is_idle(), "the CM worker has something left to do");
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
         assert_eq!(self.pool.held(), 0, "memory is left");
@@ -269,7 +269,7 @@ impl Connection {
         match event {
             Event::Command { sqe, data } => self.commands.push((sqe, data)),
             Event::CommandFailed { sqe, error } => self.failed.push((sqe, error)),
-            Event::Pulled { token, buf, result } => {
+            Event::HostDataArrived { token, buf, result } => {
                 assert_eq!(self.held.remove(&token), Some("pull"), "token {token}");
                 self.pulled.push((token, result, buf.as_slice().to_vec()));
             }
@@ -278,14 +278,14 @@ impl Connection {
                 assert!(data.is_some());
                 self.sent.push(token);
             }
-            Event::Watch => assert!(self.queue.as_ref().unwrap().fd().is_some()),
+            Event::RegisterFd => assert!(self.queue.as_ref().unwrap().fd().is_some()),
             Event::Closed { reason } => self.closed = Some(reason),
         }
     }
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
         let token = match &op {
-            FabricOp::Pull { token, .. } => Some((*token, "pull")),
+            FabricOp::FetchHostData { token, .. } => Some((*token, "pull")),
             FabricOp::Respond { token, data: Some(_), .. } => Some((*token, "data")),
             FabricOp::Respond { .. } => None,
         };
@@ -304,7 +304,7 @@ impl Connection {
     fn pull(&mut self, sqe: &Sqe, buf: Buffer) -> u64 {
         let token = self.token();
         let (cid, sgl) = (sqe.cid.get(), sqe.dptr.parse());
-        self.submit(FabricOp::Pull { token, cid, sgl, buf }).unwrap();
+        self.submit(FabricOp::FetchHostData { token, cid, sgl, buf }).unwrap();
         token
     }
 

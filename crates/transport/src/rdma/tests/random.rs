@@ -169,7 +169,7 @@ fn work(world: &mut World, mut job: Job) -> Option<Job> {
         1 if job.data.is_none() => {
             let buf = world.pool.lease(total as usize).unwrap();
             job.pull = Some(token);
-            world.queues[job.at].submit(FabricOp::Pull { token, cid, sgl, buf }).ok()?;
+            world.queues[job.at].submit(FabricOp::FetchHostData { token, cid, sgl, buf }).ok()?;
             Some(job)
         }
         opcode => {

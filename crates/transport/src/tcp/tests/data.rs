@@ -169,7 +169,9 @@ fn writes_by_r2t() {
             }
             world.until("command and data", |world| world.events.len() == 2);
             let pulled = world.events.iter().find_map(|event| match event {
-                Event::Pulled { token, buf, result: Ok(()) } => Some((*token, buf.as_slice())),
+                Event::HostDataArrived { token, buf, result: Ok(()) } => {
+                    Some((*token, buf.as_slice()))
+                }
                 _ => None,
             });
             assert_eq!(pulled, Some((u64::from(cid), &data[..])));
@@ -195,7 +197,7 @@ fn many_pulls_at_once_in_any_order() {
     }
     for cid in 0..32u16 {
         match world.event() {
-            Event::Pulled { token, buf, result: Ok(()) } => {
+            Event::HostDataArrived { token, buf, result: Ok(()) } => {
                 assert_eq!(token, u64::from(cid));
                 assert_eq!(buf.as_slice()[..4096], pattern(4096, cid));
                 assert_eq!(buf.as_slice()[4096..], pattern(4096, !cid));
@@ -271,7 +273,7 @@ fn bad_data_digest_fails_the_command_alone() {
         assert!(world.events.is_empty());
         world.host.h2c(2, ttag, 4096, &[6; 4096], true);
         match world.event() {
-            Event::Pulled { token: 2, result: Err(FabricError::DataDigest), .. } => {}
+            Event::HostDataArrived { token: 2, result: Err(FabricError::DataDigest), .. } => {}
             other => panic!("{other:?}"),
         }
         // The connection continues.

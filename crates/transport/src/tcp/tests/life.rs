@@ -8,8 +8,8 @@ use nvmeof_wire::{Cqe, Sgl};
 use super::world::{World, pattern, sqe, streams};
 use crate::tcp::TcpParams;
 use crate::{
-    CloseReason, Connected, Event, FabricOp, Home, Nanos, ParkedQueue, Progress, RejectReason,
-    Sources,
+    CloseReason, Connected, DetachedQueue, Event, FabricOp, Nanos, PollGroup, Progress,
+    ReactorResources, RejectReason,
 };
 
 const PARAMS: TcpParams = TcpParams {
@@ -99,7 +99,7 @@ fn data_asked_for_and_silence() {
     world.pull(1, 4096);
     world.turn();
     assert!(matches!(closes_at(&mut world, 430_000), CloseReason::Timeout(_)));
-    assert!(matches!(world.events[..], [Event::Pulled { token: 1, result: Err(_), .. }]));
+    assert!(matches!(world.events[..], [Event::HostDataArrived { token: 1, result: Err(_), .. }]));
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
 }
@@ -241,7 +241,7 @@ fn a_host_that_does_not_close_after_a_termreq() {
     world.host.send(&[0xee; 8]);
     assert_eq!(world.pdu().term(), TcpError::field(0));
     // Operations return before the host closes.
-    assert!(matches!(world.events[..], [Event::Pulled { token: 1, result: Err(_), .. }]));
+    assert!(matches!(world.events[..], [Event::HostDataArrived { token: 1, result: Err(_), .. }]));
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
     let refused = world.queue.submit(respond(1)).unwrap_err();
@@ -309,7 +309,7 @@ fn the_host_closes_in_the_middle_of_things() {
         let tokens: Vec<_> = world.events.drain(..).collect();
         assert_eq!(tokens.len(), 2);
         for event in tokens {
-            assert!(matches!(event, Event::Pulled { result: Err(_), .. }), "{event:?}");
+            assert!(matches!(event, Event::HostDataArrived { result: Err(_), .. }), "{event:?}");
         }
         assert_eq!(world.pool.leased(), 0);
     }
@@ -352,7 +352,9 @@ fn close_gives_everything_back_once() {
         .events
         .drain(..)
         .map(|event| match event {
-            Event::Pulled { token, result: Err(_), .. } | Event::Sent { token, .. } => token,
+            Event::HostDataArrived { token, result: Err(_), .. } | Event::Sent { token, .. } => {
+                token
+            }
             other => panic!("{other:?}"),
         })
         .collect();
@@ -370,15 +372,15 @@ fn operations_that_cannot_be() {
     let mut buf = world.pool.lease(1).unwrap();
     buf.truncate(0);
     let sgl = Sgl::Transport { length: 0 };
-    let op = FabricOp::Pull { token: 1, cid: 1, sgl, buf };
+    let op = FabricOp::FetchHostData { token: 1, cid: 1, sgl, buf };
     assert_eq!(world.queue.submit(op).unwrap_err().why, RejectReason::Invalid);
     for _ in 0..32 {
         world.pull(1, 512);
     }
-    let op = FabricOp::Pull { token: 1, cid: 1, sgl, buf: world.pool.lease(1).unwrap() };
+    let op = FabricOp::FetchHostData { token: 1, cid: 1, sgl, buf: world.pool.lease(1).unwrap() };
     let rejected = world.queue.submit(op).unwrap_err();
     assert_eq!(rejected.why, RejectReason::QueueFull);
-    assert!(matches!(rejected.op, FabricOp::Pull { buf, .. } if buf.len() == 1));
+    assert!(matches!(rejected.op, FabricOp::FetchHostData { buf, .. } if buf.len() == 1));
 }
 
 #[test]
@@ -399,23 +401,24 @@ fn reserves_are_given_back() {
 /// Parks the queue, and moves it to another thread and back.
 fn moved(world: &mut World) {
     let placeholder: Box<dyn crate::HostQueue> = crate::tcp::accepted(streams().0, PARAMS)
-        .unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() })
+        .attach(&mut ReactorResources { pool: &world.pool, sources: &mut PollGroup::default() })
         .unwrap();
     let queue = std::mem::replace(&mut world.queue, placeholder);
-    let parked = queue.park().unwrap();
-    let parked: Box<dyn ParkedQueue> = std::thread::spawn(move || {
+    let parked = queue.detach().unwrap();
+    let parked: Box<dyn DetachedQueue> = std::thread::spawn(move || {
         let pool: CorePool = super::world::pool();
         assert!(parked.peer().starts_with("127.0.0.1:"));
         parked
-            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })
             .unwrap()
-            .park()
+            .detach()
             .unwrap()
     })
     .join()
     .unwrap();
-    world.queue =
-        parked.unpark(&mut Home { pool: &world.pool, sources: &mut Sources::default() }).unwrap();
+    world.queue = parked
+        .attach(&mut ReactorResources { pool: &world.pool, sources: &mut PollGroup::default() })
+        .unwrap();
 }
 
 #[test]
@@ -423,7 +426,7 @@ fn parking_keeps_what_was_settled() {
     let mut world = World::open_with(PARAMS, true, true, 3);
     world.command(1);
     let queue = world.queue;
-    world.queue = queue.park().expect_err("a command is out");
+    world.queue = queue.detach().expect_err("a command is out");
     world.respond(1);
     world.pdu();
     moved(&mut world);
@@ -456,14 +459,14 @@ fn what_is_in_flight_is_not_parked() {
     world.host.capsule(sqe(1), &[0; 512]);
     let half = world.host.take_unsent(300);
     world.settle();
-    world.queue = world.queue.park().expect_err("data is arriving");
+    world.queue = world.queue.detach().expect_err("data is arriving");
     world.host.send(&half);
     assert!(matches!(world.event(), Event::Command { .. }));
     world.respond(1);
-    world.queue = world.queue.park().expect_err("the response has not left");
+    world.queue = world.queue.detach().expect_err("the response has not left");
     world.turn();
     world.queue.close(CloseReason::Shutdown);
-    world.queue = world.queue.park().expect_err("closing");
+    world.queue = world.queue.detach().expect_err("closing");
 }
 
 #[test]
@@ -475,7 +478,7 @@ fn a_paused_queue_takes_no_commands_but_the_data_it_asked_for() {
     world.host.h2c(1, ttag, 0, &[1; 8192], true);
     world.host.capsule(sqe(3), &[]);
     world.host.capsule(sqe(4), &[5; 8192]);
-    assert!(matches!(world.event(), Event::Pulled { token: 1, result: Ok(()), .. }));
+    assert!(matches!(world.event(), Event::HostDataArrived { token: 1, result: Ok(()), .. }));
     world.respond(1);
     assert_eq!(world.pdu().cqe().cid.get(), 1);
     world.settle();
@@ -511,7 +514,7 @@ fn held_commands_move_with_their_queue() {
     *bad.last_mut().unwrap() ^= 1;
     world.host.send(&bad);
     world.host.h2c(1, ttag, 0, &[1; 4096], true);
-    assert!(matches!(world.event(), Event::Pulled { .. }));
+    assert!(matches!(world.event(), Event::HostDataArrived { .. }));
     world.respond(1);
     world.pdu();
     moved(&mut world);
@@ -530,7 +533,7 @@ fn held_commands_move_with_their_queue() {
         world.respond(cid);
         assert_eq!(world.pdu().cqe().cid.get(), cid);
     }
-    world.queue.park().unwrap();
+    world.queue.detach().unwrap();
     // Held commands end with their connection.
     let mut world = open();
     world.asked(1, 4096);
@@ -539,7 +542,7 @@ fn held_commands_move_with_their_queue() {
     world.settle();
     world.queue.close(CloseReason::Shutdown);
     world.closed();
-    assert!(matches!(world.events[..], [Event::Pulled { .. }]));
+    assert!(matches!(world.events[..], [Event::HostDataArrived { .. }]));
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
 }
@@ -566,20 +569,20 @@ fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     world.respond_with(1, Some(Payload::Buffer(data)), true);
     world.until("room in the socket", |world| world.pool.leased() == 0);
     assert!(world.events.is_empty(), "{:?}", world.events);
-    assert!(world.queue.departing().is_some());
+    assert!(world.queue.next_tx_poll().is_some());
 
     // Only the host reads from now on, and the queue checks at the time it reported.
     world.host.read_step = 64 << 10;
     for _ in 0..200_000 {
         world.host.read_some();
-        let Some(due) = world.queue.departing() else { break };
+        let Some(due) = world.queue.next_tx_poll() else { break };
         assert!(due <= world.now + 1_000_000, "due {due} at {}", world.now);
         world.now = due;
-        world.queue.depart(due, &mut world.events);
+        world.queue.poll_tx_done(due, &mut world.events);
         std::thread::yield_now();
     }
     assert!(matches!(world.events[..], [Event::Sent { token: 1, data: None }]));
-    assert_eq!(world.queue.departing(), None);
+    assert_eq!(world.queue.next_tx_poll(), None);
 }
 
 /// A host that takes none of the socket's data cannot keep permits for ever.

@@ -181,13 +181,13 @@ fn the_same_data_twice() {
     let (mut world, framing) = open(PLAIN);
     let ttag = world.asked(5, 8192);
     world.host.h2c(5, ttag, 0, &[1; 8192], true);
-    assert!(matches!(world.event(), Event::Pulled { result: Ok(()), .. }));
+    assert!(matches!(world.event(), Event::HostDataArrived { result: Ok(()), .. }));
     fatal(world, &h2c(framing, 5, ttag, 0, &[1; 8192], true), TcpError::field(10), 24);
     // A tag is not reused immediately.
     let (mut world, _) = open(PLAIN);
     let first = world.asked(5, 4096);
     world.host.h2c(5, first, 0, &[1; 4096], true);
-    assert!(matches!(world.event(), Event::Pulled { result: Ok(()), .. }));
+    assert!(matches!(world.event(), Event::HostDataArrived { result: Ok(()), .. }));
     assert_ne!(world.asked(6, 4096), first);
 }
 
@@ -213,7 +213,7 @@ fn the_host_terminates() {
     world.host.send(TermReq::new(Receiver::Host, error, 24).as_bytes());
     world.host.send(&[0; 24]);
     assert_eq!(world.closed(), CloseReason::PeerTerminated(error.to_string()));
-    assert!(matches!(world.events[..], [Event::Pulled { result: Err(_), .. }]));
+    assert!(matches!(world.events[..], [Event::HostDataArrived { result: Err(_), .. }]));
     assert!(!world.host.pdus.iter().any(|pdu| pdu.ch.pdu_type.0 == 3), "no TermReq in answer");
     // A TermReq that is itself malformed.
     let (world, _) = open(PLAIN);

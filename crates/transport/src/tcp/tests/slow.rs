@@ -6,7 +6,7 @@ use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::world::{World, pattern, sqe};
 use crate::tcp::TcpParams;
-use crate::{CloseReason, Event, Home, MIN_RATE, Nanos, Sources};
+use crate::{CloseReason, Event, MIN_RATE, Nanos, PollGroup, ReactorResources};
 
 const SECOND: Nanos = 1_000_000_000;
 const TIMEOUT: Nanos = 10 * SECOND;
@@ -75,7 +75,7 @@ fn one_transfer_done_after_the_other_does_not_excuse_the_first() {
         let tag = world.asked(cid, 512);
         world.host.h2c(cid, tag, 0, &[0; 512], true);
         world.settle();
-        assert!(matches!(world.events[..], [Event::Pulled { .. }]), "{:?}", world.events);
+        assert!(matches!(world.events[..], [Event::HostDataArrived { .. }]), "{:?}", world.events);
         world.events.clear();
         world.respond(cid);
     };
@@ -127,7 +127,7 @@ fn a_slow_link_is_no_fault() {
             world.host.h2c(cid, tag, at * rate, part, (at + 1) * rate >= LEN);
             world.settle();
         }
-        assert!(matches!(world.event(), Event::Pulled { result: Ok(()), .. }));
+        assert!(matches!(world.event(), Event::HostDataArrived { result: Ok(()), .. }));
         world.respond(cid);
         world.settle();
     }
@@ -158,9 +158,9 @@ fn half_a_header_that_moves_to_another_reactor_is_still_half_a_header() {
     assert!(world.queue.deadline().is_some());
     let World { queue, pool, .. } = &mut world;
     let taken = std::mem::replace(queue, World::open().queue);
-    let parked = taken.park().unwrap();
-    let mut sources = Sources::default();
-    *queue = parked.unpark(&mut Home { pool, sources: &mut sources }).unwrap();
+    let parked = taken.detach().unwrap();
+    let mut sources = PollGroup::default();
+    *queue = parked.attach(&mut ReactorResources { pool, sources: &mut sources }).unwrap();
     world.settle();
     assert!(world.queue.deadline().is_some());
     world.host.send(&pdu[40..]);

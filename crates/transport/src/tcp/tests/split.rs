@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 use super::world::{World, assemble, pattern, pool, sqe};
 use crate::tcp::TcpParams;
-use crate::tcp::capsules::Capsules;
+use crate::tcp::command_window::CommandWindow;
 use crate::tcp::handshake::negotiate;
-use crate::tcp::pdu_in::{Inbound, Intake, Stop};
+use crate::tcp::pdu_reader::{ParseContext, ParseStop, PduReader};
 use crate::tcp::transfer::Transfers;
 use crate::{Connected, Event};
 
@@ -21,8 +21,8 @@ const PULL_LEN: usize = 3 * 4096;
 
 /// A parser with four pulls in flight, and its events.
 struct Parser {
-    inbound: Inbound,
-    capsules: Capsules,
+    inbound: PduReader,
+    capsules: CommandWindow,
     transfers: Transfers,
     tags: Vec<u16>,
     leftover: Vec<u8>,
@@ -32,7 +32,7 @@ struct Parser {
 
 impl Parser {
     fn new(pool: &CorePool) -> Self {
-        let mut capsules = Capsules::new(pool).unwrap();
+        let mut capsules = CommandWindow::new(pool).unwrap();
         capsules.connect(Connected { admin: false, depth: 64 }, 8192).unwrap();
         let mut transfers = Transfers::new(64);
         let tags = (0..PULLS)
@@ -43,7 +43,7 @@ impl Parser {
             })
             .collect();
         Self {
-            inbound: Inbound::new(),
+            inbound: PduReader::new(),
             capsules,
             transfers,
             tags,
@@ -56,7 +56,7 @@ impl Parser {
     /// Passes bytes in as `Receiver` does: bytes that belong in a buffer first.
     fn feed(&mut self, bytes: &[u8]) {
         let mut events = Vec::new();
-        let mut intake = Intake {
+        let mut intake = ParseContext {
             capsules: &mut self.capsules,
             transfers: &mut self.transfers,
             events: &mut events,
@@ -77,7 +77,7 @@ impl Parser {
                     input.drain(..done);
                     match stop {
                         None => break,
-                        Some(Stop::Hello(request)) => {
+                        Some(ParseStop::Hello(request)) => {
                             match negotiate(&request, &TcpParams::default()) {
                                 Ok((negotiated, _)) => self.inbound.settle(&negotiated),
                                 Err(error) => {
@@ -108,7 +108,9 @@ fn describe(event: &Event) -> String {
         Event::Command { sqe, data } => {
             format!("{:?} {:?}", sqe, data.as_ref().map(|data| data.as_slice().to_vec()))
         }
-        Event::Pulled { token, buf, result } => format!("{token} {result:?} {:?}", buf.as_slice()),
+        Event::HostDataArrived { token, buf, result } => {
+            format!("{token} {result:?} {:?}", buf.as_slice())
+        }
         other => format!("{other:?}"),
     }
 }
@@ -253,7 +255,7 @@ fn one_byte_at_a_time_over_a_socket() {
             other => panic!("{other:?}"),
         }
         match world.event() {
-            Event::Pulled { token: 1, buf, result: Ok(()) } => {
+            Event::HostDataArrived { token: 1, buf, result: Ok(()) } => {
                 assert_eq!(buf.as_slice()[..400], pattern(400, 3));
                 assert_eq!(buf.as_slice()[400..], pattern(200, 4));
             }

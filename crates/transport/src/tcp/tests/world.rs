@@ -13,7 +13,7 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::{FromBytes, Immutable, IntoBytes};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
-use crate::queue::{Connected, Event, FabricOp, Home, HostQueue, Nanos, Sources};
+use crate::queue::{Connected, Event, FabricOp, HostQueue, Nanos, PollGroup, ReactorResources};
 use crate::tcp::{TcpParams, accepted, listen};
 
 pub(super) const ORACLE: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
@@ -112,7 +112,7 @@ impl World {
     pub(super) fn over(target: TcpStream, host: TcpStream, params: TcpParams) -> Self {
         let pool = pool();
         let queue = accepted(target, params)
-            .unpark(&mut Home { pool: &pool, sources: &mut Sources::default() })
+            .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })
             .unwrap();
         let host = Host {
             stream: Some(host),
@@ -220,7 +220,7 @@ impl World {
     pub(super) fn pull(&mut self, cid: u16, len: usize) {
         let buf = self.pool.lease(len).unwrap();
         let length = u32::try_from(len).unwrap();
-        self.submit(FabricOp::Pull {
+        self.submit(FabricOp::FetchHostData {
             token: u64::from(cid),
             cid,
             sgl: Sgl::Transport { length },
@@ -405,6 +405,6 @@ impl Host {
 /// Checks at compile time the types that can cross threads.
 const _: fn() = || {
     fn is_send<T: Send>() {}
-    is_send::<Box<dyn crate::ParkedQueue>>();
+    is_send::<Box<dyn crate::DetachedQueue>>();
     is_send::<Arc<SharedPool>>();
 };

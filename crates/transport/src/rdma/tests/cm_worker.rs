@@ -16,7 +16,7 @@ fn closed_on_the_way(turns: &[bool], shared: u32) {
     let at = world.take().unwrap();
     for with_usher in turns {
         if *with_usher {
-            world.registration.usher().run();
+            world.registration.cm_worker().run();
         } else {
             world.turn_alone();
         }
@@ -81,7 +81,7 @@ fn what_comes_before_the_reactor_has_its_queue_pair_back_is_kept() {
     let (_, bystander) = world.connect(8);
     let mut host = world.ask(1, 8);
     let at = world.take().unwrap();
-    world.registration.usher().run();
+    world.registration.cm_worker().run();
     world.fabric.settle();
     host.turn();
     (0..8).for_each(|cid| assert!(host.send(Sqe::new(0, cid, 1), &[])));
@@ -318,7 +318,7 @@ fn threads_do_it_too() {
         host_device: fabric.device("host"),
         fabric: fabric.clone(),
         queues: Vec::new(),
-        sources: Sources::default(),
+        sources: PollGroup::default(),
         target_device: device,
         listener,
         address,

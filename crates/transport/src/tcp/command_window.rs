@@ -13,7 +13,7 @@ const EARLY_BUFFERS: usize = 2;
 
 /// A held command, without a buffer of any reactor.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldCommand {
     sqe: Sqe,
     /// Its in-capsule data, or the error in it.
     data: Result<Option<Vec<u8>>, FabricError>,
@@ -21,7 +21,7 @@ pub(super) struct Held {
 
 /// The command window of a queue.
 #[derive(Debug)]
-pub(super) struct Capsules {
+pub(super) struct CommandWindow {
     depth: u16,
     /// Commands received whose response is not in the socket yet: outstanding from the host's view.
     out: u16,
@@ -38,7 +38,7 @@ pub(super) struct Capsules {
     held: Vec<Event>,
 }
 
-impl Capsules {
+impl CommandWindow {
     /// Creates the window for the time before Connect.
     pub(super) fn new(pool: &CorePool) -> Result<Self, LeaseError> {
         Ok(Self {
@@ -135,20 +135,20 @@ impl Capsules {
     }
 
     /// Removes the held commands: the connection moves to another reactor, or ends.
-    pub(super) fn take_held(&mut self) -> Vec<Held> {
+    pub(super) fn take_held(&mut self) -> Vec<HeldCommand> {
         let take = |event| match event {
             Event::Command { sqe, data } => {
-                Some(Held { sqe, data: Ok(data.map(|data| data.as_slice().to_vec())) })
+                Some(HeldCommand { sqe, data: Ok(data.map(|data| data.as_slice().to_vec())) })
             }
-            Event::CommandFailed { sqe, error } => Some(Held { sqe, data: Err(error) }),
+            Event::CommandFailed { sqe, error } => Some(HeldCommand { sqe, data: Err(error) }),
             _ => None,
         };
         self.held.drain(..).filter_map(take).collect()
     }
 
     /// Holds commands that another reactor held.
-    pub(super) fn hold(&mut self, held: Vec<Held>) -> Result<(), LeaseError> {
-        for Held { sqe, data } in held {
+    pub(super) fn hold(&mut self, held: Vec<HeldCommand>) -> Result<(), LeaseError> {
+        for HeldCommand { sqe, data } in held {
             let event = match data {
                 Err(error) => Event::CommandFailed { sqe, error },
                 Ok(None) => Event::Command { sqe, data: None },
@@ -180,9 +180,9 @@ mod tests {
     fn a_command_held_since_before_connect_survives_the_smaller_limit() {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
         let pool = CorePool::new(&SharedPool::new(config).unwrap());
-        let mut capsules = Capsules::new(&pool).unwrap();
+        let mut capsules = CommandWindow::new(&pool).unwrap();
         capsules.connect(Connected { admin: false, depth: 8 }, 512).unwrap();
-        let held = Held { sqe: Sqe::new(1, 7, 1), data: Ok(Some(vec![3; 4096])) };
+        let held = HeldCommand { sqe: Sqe::new(1, 7, 1), data: Ok(Some(vec![3; 4096])) };
         capsules.set_paused(true);
         capsules.hold(vec![held]).unwrap();
         capsules.set_paused(false);

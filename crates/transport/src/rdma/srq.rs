@@ -32,18 +32,18 @@ use nvmeof_core::dma::{CorePool, LeaseError, Reserve};
 use nvmeof_verbs::{Completion, Device, VerbsError};
 
 use super::RdmaParams;
-use super::post::SharedQueue;
+use super::cq_poller::CqShared;
+use super::post::SrqPoster;
 use super::queue::kind;
-use super::queue::receives::{Arrived, BadLength, Receives};
+use super::queue::receives::{BadLength, ReceiveBuffers, ReceivedCapsule};
 use super::registration::Registration;
-use super::source::Hub;
 use crate::queue::TransportError;
 
 /// Shared receives of a source. The queue is dropped before the memory.
 #[derive(Debug)]
-pub(super) struct Shared<D: Device> {
-    queue: SharedQueue<D::SharedReceives>,
-    receives: Receives,
+pub(super) struct SrqPool<D: Device> {
+    queue: SrqPoster<D::SharedReceives>,
+    receives: ReceiveBuffers,
     /// Slots that are not posted.
     idle: Vec<u32>,
     /// Maximum number of receives, and those reserved for shares.
@@ -63,14 +63,14 @@ pub(super) struct Shared<D: Device> {
 /// Dropping it returns the part. That happens after its queue pair was dropped and all completions
 /// of the pair have been processed.
 #[derive(Debug)]
-pub(super) struct Share<D: Device> {
-    hub: Weak<Hub<D>>,
+pub(super) struct SrqShare<D: Device> {
+    cq_shared: Weak<CqShared<D>>,
     depth: usize,
     /// Buffers of its commands; `None` if nothing follows commands.
     work: Option<Rc<Reserve>>,
 }
 
-impl<D: Device> Shared<D> {
+impl<D: Device> SrqPool<D> {
     /// Creates a queue for up to `capacity` receives, none of them posted. `None` if the device has
     /// no SRQ.
     pub(super) fn new(
@@ -89,10 +89,10 @@ impl<D: Device> Shared<D> {
             return Ok(None);
         };
         let behind = if pieces < 2 { 0 } else { params.in_capsule };
-        let receives = Receives::shared(pool, kind::SHARED_RECEIVE, behind)
+        let receives = ReceiveBuffers::shared(pool, kind::SHARED_RECEIVE, behind)
             .map_err(|error| TransportError::NoMemory(format!("receives to share: {error}")))?;
         Ok(Some(Self {
-            queue: SharedQueue(queue),
+            queue: SrqPoster(queue),
             receives,
             idle: Vec::new(),
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
@@ -131,9 +131,9 @@ impl<D: Device> Shared<D> {
     /// [room](Self::has_room).
     pub(super) fn admit(
         &mut self,
-        hub: &Rc<Hub<D>>,
+        cq_shared: &Rc<CqShared<D>>,
         depth: u32,
-    ) -> Result<Share<D>, TransportError> {
+    ) -> Result<SrqShare<D>, TransportError> {
         let no_memory = |error: LeaseError| {
             TransportError::NoMemory(format!("{depth} receives more to share: {error}"))
         };
@@ -163,7 +163,9 @@ impl<D: Device> Shared<D> {
             })
         });
         match posted {
-            Ok(()) => Ok(Share { hub: Rc::downgrade(hub), depth: share.0, work: share.1 }),
+            Ok(()) => {
+                Ok(SrqShare { cq_shared: Rc::downgrade(cq_shared), depth: share.0, work: share.1 })
+            }
             Err(error) => {
                 self.give_back(share.0, share.1);
                 Err(error)
@@ -177,11 +179,11 @@ impl<D: Device> Shared<D> {
     pub(super) fn take(
         &mut self,
         completion: &Completion,
-        share: &Share<D>,
-    ) -> Option<Result<Arrived, BadLength>> {
+        share: &SrqShare<D>,
+    ) -> Option<Result<ReceivedCapsule, BadLength>> {
         let slot = self.receives.came_back(completion.id)?;
         let mut taken = self.receives.take(slot, completion);
-        if let (Ok(Arrived { data: Some(data), .. }), Some(work), Some(stock)) =
+        if let (Ok(ReceivedCapsule { data: Some(data), .. }), Some(work), Some(stock)) =
             (&mut taken, &share.work, self.receives.stock())
             && stock.pass(data, work)
         {
@@ -212,7 +214,7 @@ impl<D: Device> Shared<D> {
     }
 
     /// Posts the receives of one queue, before its host receives the responses.
-    pub(super) fn refill(&mut self, share: &Share<D>) {
+    pub(super) fn refill(&mut self, share: &SrqShare<D>) {
         if self.idle.is_empty() || self.broken {
             return;
         }
@@ -282,10 +284,10 @@ impl<D: Device> Shared<D> {
     }
 }
 
-impl<D: Device> Drop for Share<D> {
+impl<D: Device> Drop for SrqShare<D> {
     fn drop(&mut self) {
-        let Some(hub) = self.hub.upgrade() else { return };
-        if let Some(shared) = &mut *hub.shared().borrow_mut() {
+        let Some(cq_shared) = self.cq_shared.upgrade() else { return };
+        if let Some(shared) = &mut *cq_shared.shared().borrow_mut() {
             shared.give_back(self.depth, self.work.take());
         }
     }

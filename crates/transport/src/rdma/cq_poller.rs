@@ -1,7 +1,7 @@
 //! A device's completion queue (CQ) on one reactor, with the routes of its completions.
 //!
 //! Every queue pair reserves as many entries as it can have completions concurrently, so that the
-//! CQ never overflows. Queue pairs that do not fit get another CQ. The [CM worker](super::usher)
+//! CQ never overflows. Queue pairs that do not fit get another CQ. The [CM worker](super::cm_worker)
 //! creates the CQ; its replies for queue pairs also arrive here.
 
 use std::any::Any;
@@ -20,13 +20,15 @@ use nvmeof_verbs::{
 use rustix::event::epoll;
 
 use super::RdmaParams;
+use super::cm_worker::{CmReply, CmWorker, ReplyQueue, ReplyTo};
 use super::numbers::NumberMap;
 use super::queue::kind;
-use super::queue::receives::{Arrived, BadLength};
+use super::queue::receives::{BadLength, ReceivedCapsule};
 use super::registration::Registration;
-use super::shared::{Share, Shared};
-use super::usher::{Answer, Desk, Slip, Usher};
-use crate::queue::{Home, Nanos, Progress, Source, SourceCounts, TransportError};
+use super::srq::{SrqPool, SrqShare};
+use crate::queue::{
+    CompletionSource, CqCounters, Nanos, Progress, ReactorResources, TransportError,
+};
 
 /// Maximum completions taken from the device in one batch.
 const BATCH: usize = 64;
@@ -35,22 +37,22 @@ const BATCHES: usize = 4;
 
 /// A completion queue and the queues it serves.
 #[derive(Debug)]
-pub struct DeviceSource<D: Device> {
-    hub: Rc<Hub<D>>,
+pub struct CqPoller<D: Device> {
+    cq_shared: Rc<CqShared<D>>,
 }
 
 /// State that a source and its queues share. Fields are dropped in order: the completion queue
 /// last.
 #[derive(Debug)]
-pub(super) struct Hub<D: Device> {
+pub(super) struct CqShared<D: Device> {
     device: Arc<D>,
-    usher: Arc<Usher<D>>,
-    desk: Arc<Desk<D>>,
+    cm_worker: Arc<CmWorker<D>>,
+    replies: Arc<ReplyQueue<D>>,
     /// Readable when the reply queue or the completion queue has something.
     both: OwnedFd,
-    routes: RefCell<NumberMap<u32, Rc<Inbox<D>>>>,
+    routes: RefCell<NumberMap<u32, Rc<QueueInbox<D>>>>,
     /// Queues, by the number of their slips.
-    inboxes: RefCell<HashMap<u64, Rc<Inbox<D>>>>,
+    inboxes: RefCell<HashMap<u64, Rc<QueueInbox<D>>>>,
     /// Memory of queue pairs that could not be destroyed, by the same number.
     withheld: RefCell<Vec<(u64, Box<dyn Any>)>>,
     /// Entries of the completion queue, and those reserved for queue pairs.
@@ -58,13 +60,13 @@ pub(super) struct Hub<D: Device> {
     promised: Cell<u32>,
     /// Queues created: distinguishes uses of a queue pair number.
     made: Cell<u64>,
-    counts: Cell<SourceCounts>,
+    counts: Cell<CqCounters>,
     /// Completions that belong to no queue.
     stale: Cell<u64>,
     broken: Cell<bool>,
     /// True if a queue pair that shares receives remains because it cannot be destroyed.
-    is_haunted: Cell<bool>,
-    shared: RefCell<Option<Shared<D>>>,
+    has_undestroyed_qp: Cell<bool>,
+    shared: RefCell<Option<SrqPool<D>>>,
     batch: RefCell<Vec<Completion>>,
     /// Tokens found while a queue, not the reactor, polled.
     untold: RefCell<Vec<u64>>,
@@ -76,33 +78,33 @@ pub(super) struct Hub<D: Device> {
 
 /// Pending events of one queue.
 #[derive(Debug)]
-struct Inbox<D: Device> {
+struct QueueInbox<D: Device> {
     /// Reply of the CM worker.
-    answer: RefCell<Option<Answer<D>>>,
+    answer: RefCell<Option<CmReply<D>>>,
     token: Cell<Option<u64>>,
     /// True if the token was reported since the queue last took everything.
     told: Cell<bool>,
     arrived: RefCell<VecDeque<Completion>>,
 }
 
-impl<D: Device> DeviceSource<D> {
+impl<D: Device> CqPoller<D> {
     /// Returns a source of `home` for the registration's device with room for a queue pair.
     ///
     /// The pair has `entries` completions in addition to those of shared receives, of which it
     /// needs `shares`. Creates a new source if there is no room.
     pub(super) fn find(
-        home: &mut Home<'_>,
+        home: &mut ReactorResources<'_>,
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         entries: u32,
         shares: Option<u32>,
-    ) -> Result<Rc<Hub<D>>, TransportError> {
+    ) -> Result<Rc<CqShared<D>>, TransportError> {
         let device = registration.device();
         let capacity = most_shared(params, device.limits());
         let suits = |source: &Self| {
-            let hub = &source.hub;
-            let room = hub.depth.saturating_sub(hub.promised.get());
-            let shared = hub.shared.borrow();
+            let cq_shared = &source.cq_shared;
+            let room = cq_shared.depth.saturating_sub(cq_shared.promised.get());
+            let shared = cq_shared.shared.borrow();
             let (has_share, more) = match (shares, &*shared) {
                 (None, _) => (true, 0),
                 (Some(share), Some(shared)) => (shared.has_room(share), 0),
@@ -110,10 +112,10 @@ impl<D: Device> DeviceSource<D> {
                 (Some(_), None) => (true, capacity),
             };
             let has_room = has_share && room >= entries.saturating_add(more);
-            Arc::ptr_eq(&hub.device, device) && !hub.broken.get() && has_room
+            Arc::ptr_eq(&cq_shared.device, device) && !cq_shared.broken.get() && has_room
         };
         if let Some(source) = home.sources.find::<Self>(suits) {
-            return Ok(Rc::clone(&source.hub));
+            return Ok(Rc::clone(&source.cq_shared));
         }
         let shared = if shares.is_some() { capacity } else { 0 };
         let needed = entries.saturating_add(shared);
@@ -127,9 +129,9 @@ impl<D: Device> DeviceSource<D> {
             return Err(TransportError::NoMemory(what));
         }
         let source = Self::new(registration, depth)?;
-        let hub = Rc::clone(&source.hub);
+        let cq_shared = Rc::clone(&source.cq_shared);
         home.sources.add(device.name().to_owned(), Box::new(source));
-        Ok(hub)
+        Ok(cq_shared)
     }
 
     fn new(registration: &Arc<Registration<D>>, depth: u32) -> Result<Self, TransportError> {
@@ -138,16 +140,16 @@ impl<D: Device> DeviceSource<D> {
             what: format!("cannot watch a completion queue of {}", device.name()),
             source,
         };
-        let desk = Desk::new().map_err(failed)?;
+        let replies = ReplyQueue::new().map_err(failed)?;
         let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        watch(&both, desk.bell()).map_err(failed)?;
-        let usher = Arc::clone(registration.usher());
-        let slip = Slip { desk: Arc::clone(&desk), number: 0 };
-        usher.make_completions(depth, device, slip);
-        let hub = Hub {
+        watch(&both, replies.event_fd()).map_err(failed)?;
+        let cm_worker = Arc::clone(registration.cm_worker());
+        let reply_to = ReplyTo { replies: Arc::clone(&replies), number: 0 };
+        cm_worker.make_completions(depth, device, reply_to);
+        let cq_shared = CqShared {
             device: Arc::clone(device),
-            usher,
-            desk,
+            cm_worker,
+            replies,
             both,
             routes: RefCell::default(),
             inboxes: RefCell::default(),
@@ -158,26 +160,26 @@ impl<D: Device> DeviceSource<D> {
             counts: Cell::default(),
             stale: Cell::new(0),
             broken: Cell::new(false),
-            is_haunted: Cell::new(false),
+            has_undestroyed_qp: Cell::new(false),
             shared: RefCell::new(None),
             batch: RefCell::new(Vec::with_capacity(BATCH)),
             untold: RefCell::default(),
             failure: RefCell::default(),
             completions: RefCell::new(None),
         };
-        Ok(Self { hub: Rc::new(hub) })
+        Ok(Self { cq_shared: Rc::new(cq_shared) })
     }
 
     /// Returns the completions that belonged to nothing: late ones, of destroyed queues or of ended
     /// work.
     pub fn stale(&self) -> u64 {
-        self.hub.stale.get()
+        self.cq_shared.stale.get()
     }
 
     /// Returns the numbers of the queue pairs that the source serves.
     #[cfg(test)]
     pub(super) fn numbers(&self) -> Vec<u32> {
-        let mut numbers: Vec<_> = self.hub.routes.borrow().keys().copied().collect();
+        let mut numbers: Vec<_> = self.cq_shared.routes.borrow().keys().copied().collect();
         numbers.sort_unstable();
         numbers
     }
@@ -185,19 +187,19 @@ impl<D: Device> DeviceSource<D> {
     /// Returns the number of posted shared receives.
     #[cfg(test)]
     pub(super) fn shared_posted(&self) -> Option<usize> {
-        self.hub.shared.borrow().as_ref().map(Shared::posted)
+        self.cq_shared.shared.borrow().as_ref().map(SrqPool::posted)
     }
 
     /// Returns the number of shared receives that should be posted.
     #[cfg(test)]
     pub(super) fn shared_wanted(&self) -> Option<usize> {
-        self.hub.shared.borrow().as_ref().map(Shared::wanted)
+        self.cq_shared.shared.borrow().as_ref().map(SrqPool::wanted)
     }
 
     /// Returns the completion queue, for fault injection.
     #[cfg(test)]
     pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
-        std::cell::Ref::map(self.hub.completions.borrow(), |made| made.as_ref().unwrap())
+        std::cell::Ref::map(self.cq_shared.completions.borrow(), |made| made.as_ref().unwrap())
     }
 }
 
@@ -211,8 +213,8 @@ pub(super) fn most_shared(params: &RdmaParams, limits: DeviceLimits) -> u32 {
     params.shared_receives.min(limits.shared_receives)
 }
 
-impl<D: Device> Hub<D> {
-    /// Returns a share of `depth` receives, for which [`DeviceSource::find`] found room.
+impl<D: Device> CqShared<D> {
+    /// Returns a share of `depth` receives, for which [`CqPoller::find`] found room.
     ///
     /// Returns `None` if the device creates no queue to share.
     pub(super) fn share(
@@ -221,11 +223,11 @@ impl<D: Device> Hub<D> {
         params: &RdmaParams,
         pool: &CorePool,
         depth: u32,
-    ) -> Result<Option<Share<D>>, TransportError> {
+    ) -> Result<Option<SrqShare<D>>, TransportError> {
         let mut shared = self.shared.borrow_mut();
         if shared.is_none() {
             let capacity = most_shared(params, self.device.limits());
-            match Shared::new(registration, params, pool, capacity) {
+            match SrqPool::new(registration, params, pool, capacity) {
                 Ok(None) => return Ok(None),
                 Ok(made) => *shared = made,
                 Err(error) => {
@@ -239,7 +241,7 @@ impl<D: Device> Hub<D> {
     }
 
     /// Returns the shared receives, if there are any.
-    pub(super) fn shared(&self) -> &RefCell<Option<Shared<D>>> {
+    pub(super) fn shared(&self) -> &RefCell<Option<SrqPool<D>>> {
         &self.shared
     }
 
@@ -251,19 +253,26 @@ impl<D: Device> Hub<D> {
     /// Creates the port of a queue whose queue pair has at most `entries` concurrent completions.
     ///
     /// Completions of its share are not counted.
-    pub(super) fn port(self: &Rc<Self>, entries: u32, share: Option<Share<D>>) -> Port<D> {
+    pub(super) fn port(self: &Rc<Self>, entries: u32, share: Option<SrqShare<D>>) -> CqHandle<D> {
         let number = self.made.get() + 1;
         self.made.set(number);
         self.promised.set(self.promised.get() + entries);
-        let inbox = Rc::new(Inbox {
+        let inbox = Rc::new(QueueInbox {
             answer: RefCell::new(None),
             token: Cell::new(None),
             told: Cell::new(false),
             arrived: RefCell::default(),
         });
         self.inboxes.borrow_mut().insert(number, Rc::clone(&inbox));
-        let slip = Slip { desk: Arc::clone(&self.desk), number };
-        Port { hub: Rc::clone(self), inbox, slip, pair: Cell::new(None), entries, share }
+        let reply_to = ReplyTo { replies: Arc::clone(&self.replies), number };
+        CqHandle {
+            cq_shared: Rc::clone(self),
+            inbox,
+            reply_to,
+            pair: Cell::new(None),
+            entries,
+            share,
+        }
     }
 
     /// Handles a completion that belongs to no queue.
@@ -315,8 +324,8 @@ impl<D: Device> Hub<D> {
     }
 
     /// Handles a reply of the CM worker.
-    fn answered(&self, number: u64, answer: Answer<D>, mut ready: impl FnMut(u64)) {
-        let Answer::Completions(made) = answer else {
+    fn answered(&self, number: u64, answer: CmReply<D>, mut ready: impl FnMut(u64)) {
+        let CmReply::Completions(made) = answer else {
             if let Some(inbox) = self.inboxes.borrow().get(&number) {
                 inbox.answer.replace(Some(answer));
                 inbox.tell(&mut ready);
@@ -340,13 +349,13 @@ impl<D: Device> Hub<D> {
     }
 }
 
-impl<D: Device> Drop for Hub<D> {
+impl<D: Device> Drop for CqShared<D> {
     fn drop(&mut self) {
         if let Some(completions) = self.completions.get_mut().take() {
-            self.usher.dispose(completions);
+            self.cm_worker.dispose(completions);
         }
         let withheld = self.withheld.get_mut();
-        if self.is_haunted.get() || !withheld.is_empty() {
+        if self.has_undestroyed_qp.get() || !withheld.is_empty() {
             // This queue pair can have taken any of the shared receives.
             std::mem::forget(self.shared.get_mut().take());
         }
@@ -360,7 +369,7 @@ impl<D: Device> Drop for Hub<D> {
     }
 }
 
-impl<D: Device> Inbox<D> {
+impl<D: Device> QueueInbox<D> {
     fn tell(&self, ready: &mut impl FnMut(u64)) {
         if let Some(token) = self.token.get()
             && !self.told.replace(true)
@@ -370,17 +379,17 @@ impl<D: Device> Inbox<D> {
     }
 }
 
-impl<D: Device> Source for DeviceSource<D> {
+impl<D: Device> CompletionSource for CqPoller<D> {
     fn poll(&mut self, _now: Nanos, ready: &mut Vec<u64>) -> Progress {
-        for (number, answer) in self.hub.desk.take() {
-            self.hub.answered(number, answer, |token| ready.push(token));
+        for (number, answer) in self.cq_shared.replies.take() {
+            self.cq_shared.answered(number, answer, |token| ready.push(token));
         }
-        if let Some(shared) = &mut *self.hub.shared.borrow_mut() {
+        if let Some(shared) = &mut *self.cq_shared.shared.borrow_mut() {
             shared.repost();
         }
-        ready.append(&mut self.hub.untold.borrow_mut());
+        ready.append(&mut self.cq_shared.untold.borrow_mut());
         for _ in 0..BATCHES {
-            if !self.hub.poll_batch(|token| ready.push(token)) {
+            if !self.cq_shared.poll_batch(|token| ready.push(token)) {
                 return Progress::Idle;
             }
         }
@@ -388,26 +397,26 @@ impl<D: Device> Source for DeviceSource<D> {
     }
 
     fn arm(&mut self) {
-        if self.hub.broken.get() {
+        if self.cq_shared.broken.get() {
             return;
         }
-        let mut completions = self.hub.completions.borrow_mut();
+        let mut completions = self.cq_shared.completions.borrow_mut();
         if let Some(Err(error)) = completions.as_mut().map(Completions::arm) {
             // The next poll detects the cause, and notifies the queues.
-            tracing::warn!(device = self.hub.device.name(), %error, "cannot arm a completion queue");
+            tracing::warn!(device = self.cq_shared.device.name(), %error, "cannot arm a completion queue");
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.hub.both.as_fd()
+        self.cq_shared.both.as_fd()
     }
 
     fn is_used(&self) -> bool {
-        !self.hub.inboxes.borrow().is_empty() || !self.hub.withheld.borrow().is_empty()
+        !self.cq_shared.inboxes.borrow().is_empty() || !self.cq_shared.withheld.borrow().is_empty()
     }
 
-    fn counts(&self) -> SourceCounts {
-        self.hub.counts.get()
+    fn counts(&self) -> CqCounters {
+        self.cq_shared.counts.get()
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -417,14 +426,14 @@ impl<D: Device> Source for DeviceSource<D> {
 
 /// A queue's handle of its source. Dropped after the endpoint.
 #[derive(Debug)]
-pub(super) struct Port<D: Device> {
-    hub: Rc<Hub<D>>,
-    inbox: Rc<Inbox<D>>,
-    slip: Slip<D>,
+pub(super) struct CqHandle<D: Device> {
+    cq_shared: Rc<CqShared<D>>,
+    inbox: Rc<QueueInbox<D>>,
+    reply_to: ReplyTo<D>,
     /// Number of the queue pair whose completions arrive here.
     pair: Cell<Option<u32>>,
     entries: u32,
-    share: Option<Share<D>>,
+    share: Option<SrqShare<D>>,
 }
 
 /// Readiness for the creation of queue pairs.
@@ -437,12 +446,12 @@ pub(super) enum Readiness {
     Failed(String),
 }
 
-impl<D: Device> Port<D> {
+impl<D: Device> CqHandle<D> {
     /// Returns the state of the completion queue.
     pub(super) fn readiness(&self) -> Readiness {
-        match &*self.hub.failure.borrow() {
+        match &*self.cq_shared.failure.borrow() {
             Some(why) => Readiness::Failed(why.clone()),
-            None if self.hub.completions.borrow().is_some() => Readiness::Ready,
+            None if self.cq_shared.completions.borrow().is_some() => Readiness::Ready,
             None => Readiness::Wait,
         }
     }
@@ -453,19 +462,22 @@ impl<D: Device> Port<D> {
         ticket: D::Ticket,
         spec: &EndpointSpec,
     ) -> Result<D::Endpoint, (VerbsError, D::Ticket)> {
-        debug_assert!(Arc::ptr_eq(ticket.device(), &self.hub.device), "another device's ticket");
-        let completions = self.hub.completions.borrow();
+        debug_assert!(
+            Arc::ptr_eq(ticket.device(), &self.cq_shared.device),
+            "another device's ticket"
+        );
+        let completions = self.cq_shared.completions.borrow();
         let Some(completions) = completions.as_ref() else {
             let none = std::io::ErrorKind::NotConnected.into();
             let what = "making a queue pair without a completion queue".to_owned();
             return Err((VerbsError::Call { what, source: none }, ticket));
         };
-        let shared = self.hub.shared.borrow();
-        let shared = shared.as_ref().filter(|_| self.share.is_some()).map(Shared::queue);
-        let endpoint = self.hub.device.open(ticket, completions, shared, spec)?;
+        let shared = self.cq_shared.shared.borrow();
+        let shared = shared.as_ref().filter(|_| self.share.is_some()).map(SrqPool::queue);
+        let endpoint = self.cq_shared.device.open(ticket, completions, shared, spec)?;
         let number = nvmeof_verbs::Endpoint::number(&endpoint);
         self.pair.set(Some(number));
-        self.hub.routes.borrow_mut().insert(number, Rc::clone(&self.inbox));
+        self.cq_shared.routes.borrow_mut().insert(number, Rc::clone(&self.inbox));
         Ok(endpoint)
     }
 
@@ -473,47 +485,49 @@ impl<D: Device> Port<D> {
     /// reused.
     pub(super) fn close(&self) {
         let Some(number) = self.pair.take() else { return };
-        let mut routes = self.hub.routes.borrow_mut();
+        let mut routes = self.cq_shared.routes.borrow_mut();
         if routes.get(&number).is_some_and(|inbox| Rc::ptr_eq(inbox, &self.inbox)) {
             routes.remove(&number);
         }
     }
 
-    /// Returns the CM worker and the slip for its replies.
-    pub(super) fn usher(&self) -> (&Usher<D>, &Slip<D>) {
-        (&self.hub.usher, &self.slip)
+    /// Returns the CM worker and where it replies.
+    pub(super) fn cm_worker(&self) -> (&CmWorker<D>, &ReplyTo<D>) {
+        (&self.cq_shared.cm_worker, &self.reply_to)
     }
 
     /// Returns the CM worker's reply. Afterwards the source reports the next event.
-    pub(super) fn answer(&self) -> Option<Answer<D>> {
+    pub(super) fn answer(&self) -> Option<CmReply<D>> {
         self.inbox.told.set(false);
         self.inbox.answer.take()
     }
 
     /// Waits for the CM worker's reply, for `most` at most.
-    pub(super) fn wait_for_answer(&self, most: Duration) -> Option<Answer<D>> {
-        self.hub.usher.run();
-        self.answer().or_else(|| self.hub.desk.wait_for(self.slip.number, most))
+    pub(super) fn wait_for_answer(&self, most: Duration) -> Option<CmReply<D>> {
+        self.cq_shared.cm_worker.run();
+        self.answer().or_else(|| self.cq_shared.replies.wait_for(self.reply_to.number, most))
     }
 
     /// Keeps memory that the queue pair may use until it is destroyed, for ever if it never is.
-    pub(super) fn withhold(&self, memory: Box<dyn Any>) {
-        self.hub.withheld.borrow_mut().push((self.slip.number, memory));
-        let mut counts = self.hub.counts.get();
+    pub(super) fn quarantine_memory(&self, memory: Box<dyn Any>) {
+        self.cq_shared.withheld.borrow_mut().push((self.reply_to.number, memory));
+        let mut counts = self.cq_shared.counts.get();
         counts.withheld += 1;
-        self.hub.counts.set(counts);
+        self.cq_shared.counts.set(counts);
     }
 
     /// Records that the queue pair is never destroyed.
     pub(super) fn haunt(&self) {
-        self.hub.is_haunted.set(self.share.is_some() || self.hub.is_haunted.get());
+        self.cq_shared
+            .has_undestroyed_qp
+            .set(self.share.is_some() || self.cq_shared.has_undestroyed_qp.get());
     }
 
     /// Returns the share of the receives.
     ///
     /// The caller drops it when the queue pair is destroyed and its completions have been [taken
     /// in](Self::settle).
-    pub(super) fn take_share(&mut self) -> Option<Share<D>> {
+    pub(super) fn take_share(&mut self) -> Option<SrqShare<D>> {
         self.share.take()
     }
 
@@ -536,17 +550,17 @@ impl<D: Device> Port<D> {
 
     /// Returns true if the completion queue has failed.
     pub(super) fn is_broken(&self) -> bool {
-        self.hub.broken.get()
+        self.cq_shared.broken.get()
     }
 
     /// Takes the completions that the device has now.
     ///
     /// The queue pair will be destroyed, which would also discard its completions.
     pub(super) fn settle(&self) {
-        let mut untold = self.hub.untold.borrow_mut();
-        let batches = usize::try_from(self.hub.depth).unwrap_or(usize::MAX) / BATCH + 1;
+        let mut untold = self.cq_shared.untold.borrow_mut();
+        let batches = usize::try_from(self.cq_shared.depth).unwrap_or(usize::MAX) / BATCH + 1;
         for _ in 0..batches {
-            if !self.hub.poll_batch(|token| untold.push(token)) {
+            if !self.cq_shared.poll_batch(|token| untold.push(token)) {
                 break;
             }
         }
@@ -556,8 +570,8 @@ impl<D: Device> Port<D> {
     pub(super) fn take_shared(
         &self,
         completion: &Completion,
-    ) -> Option<Result<Arrived, BadLength>> {
-        let arrived = match (&mut *self.hub.shared.borrow_mut(), &self.share) {
+    ) -> Option<Result<ReceivedCapsule, BadLength>> {
+        let arrived = match (&mut *self.cq_shared.shared.borrow_mut(), &self.share) {
             (Some(shared), Some(share)) => shared.take(completion, share),
             (Some(shared), None) => {
                 shared.discard(completion);
@@ -573,24 +587,25 @@ impl<D: Device> Port<D> {
 
     /// Posts receives for the completed commands of this queue.
     pub(super) fn refill(&self) {
-        if let (Some(shared), Some(share)) = (&mut *self.hub.shared.borrow_mut(), &self.share) {
+        if let (Some(shared), Some(share)) = (&mut *self.cq_shared.shared.borrow_mut(), &self.share)
+        {
             shared.refill(share);
         }
     }
 
     /// Counts a completion that belongs to nothing of this queue.
     pub(super) fn count_stale(&self) {
-        self.hub.stale.set(self.hub.stale.get() + 1);
+        self.cq_shared.stale.set(self.cq_shared.stale.get() + 1);
     }
 }
 
-impl<D: Device> Drop for Port<D> {
+impl<D: Device> Drop for CqHandle<D> {
     fn drop(&mut self) {
         self.close();
-        self.hub.inboxes.borrow_mut().remove(&self.slip.number);
-        self.hub.promised.set(self.hub.promised.get().saturating_sub(self.entries));
+        self.cq_shared.inboxes.borrow_mut().remove(&self.reply_to.number);
+        self.cq_shared.promised.set(self.cq_shared.promised.get().saturating_sub(self.entries));
         while let Some(completion) = self.next() {
-            self.hub.discard(&completion);
+            self.cq_shared.discard(&completion);
         }
     }
 }

@@ -17,7 +17,7 @@ const SMOOTH: u64 = 8;
 
 /// A send method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Way {
+pub(super) enum SendMethod {
     /// `sendmsg` over the memory.
     #[default]
     Copy,
@@ -27,8 +27,8 @@ pub(super) enum Way {
 
 /// Selects the method of the next flush by the cost of the last ones.
 #[derive(Debug, Default)]
-pub(super) struct Chooser {
-    way: Way,
+pub(super) struct SendMethodSelector {
+    way: SendMethod,
     /// Nanoseconds per MiB, smoothed; 0 while unknown.
     copy: u64,
     file: u64,
@@ -36,9 +36,9 @@ pub(super) struct Chooser {
     since_probe: u32,
 }
 
-impl Chooser {
+impl SendMethodSelector {
     /// Returns the method of the next flush, or of the current one.
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> SendMethod {
         self.way
     }
 
@@ -49,8 +49,8 @@ impl Chooser {
         }
         let cost = (nanos << 20) / bytes as u64;
         let average = match self.way {
-            Way::Copy => &mut self.copy,
-            Way::File => &mut self.file,
+            SendMethod::Copy => &mut self.copy,
+            SendMethod::File => &mut self.file,
         };
         *average = match *average {
             0 => cost.max(1),
@@ -60,12 +60,12 @@ impl Chooser {
         self.way = self.next();
     }
 
-    fn next(&mut self) -> Way {
+    fn next(&mut self) -> SendMethod {
         let (cheap, dear, ratio) = match (self.copy, self.file) {
-            (0, _) => return Way::Copy,
-            (_, 0) => return Way::File,
-            (copy, file) if copy <= file => (Way::Copy, Way::File, file / copy),
-            (copy, file) => (Way::File, Way::Copy, copy / file),
+            (0, _) => return SendMethod::Copy,
+            (_, 0) => return SendMethod::File,
+            (copy, file) if copy <= file => (SendMethod::Copy, SendMethod::File, file / copy),
+            (copy, file) => (SendMethod::File, SendMethod::Copy, copy / file),
         };
         let every = if ratio >= 2 { PROBE_SELDOM } else { PROBE_EVERY };
         if self.since_probe >= every {
@@ -81,15 +81,15 @@ mod tests {
     use super::*;
 
     /// Runs flushes of 128 KiB at these costs; returns the count per method.
-    fn run(chooser: &mut Chooser, flushes: u32, copy: u64, file: u64) -> (u32, u32) {
+    fn run(chooser: &mut SendMethodSelector, flushes: u32, copy: u64, file: u64) -> (u32, u32) {
         let mut went = (0, 0);
         for _ in 0..flushes {
             match chooser.way() {
-                Way::Copy => {
+                SendMethod::Copy => {
                     went.0 += 1;
                     chooser.record(128 << 10, copy);
                 }
-                Way::File => {
+                SendMethod::File => {
                     went.1 += 1;
                     chooser.record(128 << 10, file);
                 }
@@ -100,17 +100,17 @@ mod tests {
 
     #[test]
     fn the_cheaper_way_is_taken_and_the_other_looked_at_now_and_then() {
-        let mut chooser = Chooser::default();
+        let mut chooser = SendMethodSelector::default();
         let (copy, file) = run(&mut chooser, 3200, 20_000, 30_000);
         assert_eq!(copy + file, 3200);
         assert!((90..=110).contains(&file), "{file}");
-        let (_, file) = run(&mut Chooser::default(), 3200, 10_000, 90_000);
+        let (_, file) = run(&mut SendMethodSelector::default(), 3200, 10_000, 90_000);
         assert!((1..=20).contains(&file), "{file}");
     }
 
     #[test]
     fn a_machine_that_changes_its_mind_is_followed() {
-        let mut chooser = Chooser::default();
+        let mut chooser = SendMethodSelector::default();
         run(&mut chooser, 1000, 20_000, 30_000);
         let (copy, file) = run(&mut chooser, 4000, 70_000, 35_000);
         assert!(file > 10 * copy, "{copy} {file}");
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn small_sends_say_nothing() {
-        let mut chooser = Chooser::default();
+        let mut chooser = SendMethodSelector::default();
         chooser.record(4096, 1);
-        assert_eq!((chooser.copy, chooser.way()), (0, Way::Copy));
+        assert_eq!((chooser.copy, chooser.way()), (0, SendMethod::Copy));
     }
 }

@@ -7,16 +7,16 @@ use nvmeof_core::dma::{Buffer, Payload};
 use nvmeof_verbs::{Completion, CompletionStatus, ConnectionEvent, Device, Endpoint, LastReceive};
 use nvmeof_wire::Sgl;
 
-use super::outgoing::Outgoing;
-use super::receives::{Arrived, BadLength};
+use super::outgoing::SendQueue;
+use super::receives::{BadLength, ReceivedCapsule};
 use super::{RdmaQueue, kind};
 use crate::pace::Pace;
 use crate::queue::{CloseReason, Event, Nanos, Progress};
 use crate::rdma::RdmaParams;
 use crate::rdma::capsule::DataPointer;
-use crate::rdma::pair::{Link, Stage, Step};
-use crate::rdma::source::Readiness;
-use crate::rdma::usher::Answer;
+use crate::rdma::cm_worker::CmReply;
+use crate::rdma::cq_poller::Readiness;
+use crate::rdma::qp::{AnyQp, QpStage, QpTransition};
 
 /// Maximum completions taken in one call of `receive`.
 const BUDGET: usize = 256;
@@ -97,7 +97,7 @@ impl Life {
     ///
     /// Most responses are unsignaled. A response that the host does not take shows only in a lack
     /// of completions.
-    fn watch(&mut self, outgoing: &Outgoing, now: Nanos) {
+    fn watch(&mut self, outgoing: &SendQueue, now: Nanos) {
         if outgoing.is_quiet() {
             self.stuck_since = None;
         } else if self.stuck_since.is_none() || self.ended != outgoing.ended() {
@@ -116,14 +116,14 @@ impl Life {
     }
 
     /// Returns the time at which the queue has to act without an event.
-    pub(super) fn deadline(&self, stage: Stage, params: &RdmaParams) -> Option<Nanos> {
+    pub(super) fn deadline(&self, stage: QpStage, params: &RdmaParams) -> Option<Nanos> {
         match stage {
-            Stage::Gone => (!self.has_said_closed).then_some(0),
-            Stage::Draining => Some(self.drained_by.unwrap_or(0)),
-            Stage::Ending => Some(self.ended_by.unwrap_or(0)),
+            QpStage::Destroyed => (!self.has_said_closed).then_some(0),
+            QpStage::Draining => Some(self.drained_by.unwrap_or(0)),
+            QpStage::Destroying => Some(self.ended_by.unwrap_or(0)),
             // The CM worker will reply.
-            Stage::Recalled => None,
-            Stage::Asking | Stage::Accepting | Stage::Accepted | Stage::Open => {
+            QpStage::Cancelling => None,
+            QpStage::CreatingCq | QpStage::Accepting | QpStage::Accepted | QpStage::Established => {
                 let look = (self.unasked > 0).then(|| self.asked.saturating_add(LATEST_LOOK));
                 let timeout = self.timeout(params).map(|(at, _)| at);
                 look.into_iter().chain(timeout).chain(self.probe_at(params)).min()
@@ -159,7 +159,10 @@ impl<D: Device> RdmaQueue<D> {
         }
         self.make_if_ready();
         let mut progress = Progress::Idle;
-        if !matches!(self.link.stage(), Stage::Asking | Stage::Accepting | Stage::Recalled) {
+        if !matches!(
+            self.link.stage(),
+            QpStage::CreatingCq | QpStage::Accepting | QpStage::Cancelling
+        ) {
             // Capsules of the host that arrive earlier wait until its queue pair returns.
             self.look(now);
             progress = self.take_completions(now, events);
@@ -191,7 +194,7 @@ impl<D: Device> RdmaQueue<D> {
         if self.life.probe_at(&self.params).is_none_or(|at| now < at) {
             return;
         }
-        let Link::Open(pair) = &mut self.link else { return };
+        let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.probe(pair.sends()) {
             return self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
         }
@@ -201,31 +204,31 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Handles a reply of the CM worker.
-    fn answered(&mut self, answer: Answer<D>, events: &mut Vec<Event>) {
+    fn answered(&mut self, answer: CmReply<D>, events: &mut Vec<Event>) {
         match answer {
-            Answer::Accepted(pair) => match self.link.accepted(pair) {
-                Some(Stage::Accepted) => events.push(Event::Watch),
+            CmReply::Accepted(pair) => match self.link.accepted(pair) {
+                Some(QpStage::Accepted) => events.push(Event::RegisterFd),
                 Some(_) => self.mark_end(),
                 None => debug_assert!(false, "accepted in {:?}", self.link.stage()),
             },
-            Answer::Refused(error) => {
+            CmReply::Refused(error) => {
                 self.life.reason.get_or_insert_with(|| {
                     CloseReason::Lost(format!("it could not be accepted: {error}"))
                 });
-                self.step(Step::Destroyed);
+                self.step(QpTransition::Destroyed);
                 self.gone();
             }
-            Answer::Destroyed => {
-                self.step(Step::Destroyed);
+            CmReply::Destroyed => {
+                self.step(QpTransition::Destroyed);
                 self.gone();
             }
-            Answer::Completions(_) => debug_assert!(false, "that is the source's"),
+            CmReply::Completions(_) => debug_assert!(false, "that is the source's"),
         }
     }
 
     /// Creates the queue pair when there is a completion queue.
     fn make_if_ready(&mut self) {
-        if self.link.stage() != Stage::Asking {
+        if self.link.stage() != QpStage::CreatingCq {
             return;
         }
         let failed = match self.port.readiness() {
@@ -236,19 +239,19 @@ impl<D: Device> RdmaQueue<D> {
         if let Some(why) = failed {
             tracing::warn!(peer = %self.peer, why, "connection refused");
             self.life.reason.get_or_insert(CloseReason::Lost(why));
-            self.step(Step::End);
+            self.step(QpTransition::End);
         }
     }
 
-    fn step(&mut self, step: Step) -> Option<Stage> {
-        let (usher, slip) = self.port.usher();
-        self.link.step(step, usher, slip)
+    fn step(&mut self, step: QpTransition) -> Option<QpStage> {
+        let (cm_worker, reply_to) = self.port.cm_worker();
+        self.link.step(step, cm_worker, reply_to)
     }
 
     /// Checks for connection events, if a check is due.
     fn look(&mut self, now: Nanos) {
         let since = now.saturating_sub(self.life.asked);
-        let is_due = self.link.stage() != Stage::Open
+        let is_due = self.link.stage() != QpStage::Established
             || self.life.unasked >= CALLS_BETWEEN_LOOKS
             || since >= LATEST_LOOK
             || (self.port.is_empty() && since >= SOONEST_LOOK);
@@ -264,7 +267,7 @@ impl<D: Device> RdmaQueue<D> {
         while let Some(event) = self.link.next_event() {
             match event {
                 ConnectionEvent::Established { .. } => {
-                    self.step(Step::Established);
+                    self.step(QpTransition::Established);
                 }
                 ConnectionEvent::Disconnected => self.end(CloseReason::PeerClosed),
                 ConnectionEvent::Rejected { status, .. } | ConnectionEvent::Failed { status } => {
@@ -284,14 +287,14 @@ impl<D: Device> RdmaQueue<D> {
     fn take_completions(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         for _ in 0..BUDGET {
             let Some(completion) = self.port.next() else { return Progress::Idle };
-            if self.link.stage() == Stage::Accepted
+            if self.link.stage() == QpStage::Accepted
                 && completion.status == CompletionStatus::Success
             {
                 // Only the host's capsules arrive this early: it has the acceptance, even if its
                 // confirmation was lost.
-                self.link.heard();
+                self.link.communication_established();
                 self.take_events();
-                self.step(Step::Established);
+                self.step(QpTransition::Established);
             }
             match completion.id.kind() {
                 kind::RECEIVE => self.received(&completion, events),
@@ -328,8 +331,8 @@ impl<D: Device> RdmaQueue<D> {
         let Some(receives) = &mut self.receives else { return };
         let arrived = receives.take(slot, completion);
         let posted = match &mut self.link {
-            Link::Accepted(pair) => receives.post(slot, pair, &self.registration),
-            Link::Open(pair) => receives.post(slot, pair, &self.registration),
+            AnyQp::Accepted(pair) => receives.post(slot, pair, &self.registration),
+            AnyQp::Established(pair) => receives.post(slot, pair, &self.registration),
             _ => Ok(()),
         };
         if let Err(error) = posted {
@@ -348,8 +351,8 @@ impl<D: Device> RdmaQueue<D> {
             return;
         };
         let posted = match &mut self.link {
-            Link::Accepted(pair) => receives.post_starved(pair, &self.registration),
-            Link::Open(pair) => receives.post_starved(pair, &self.registration),
+            AnyQp::Accepted(pair) => receives.post_starved(pair, &self.registration),
+            AnyQp::Established(pair) => receives.post_starved(pair, &self.registration),
             _ => Ok(()),
         };
         if let Err(error) = posted {
@@ -358,11 +361,11 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Delivers a received capsule, if the connection is still live.
-    fn arrived(&mut self, arrived: Result<Arrived, BadLength>, events: &mut Vec<Event>) {
+    fn arrived(&mut self, arrived: Result<ReceivedCapsule, BadLength>, events: &mut Vec<Event>) {
         if !self.link.stage().is_live() {
             return;
         }
-        let Arrived { sqe, pointer, data } = match arrived {
+        let ReceivedCapsule { sqe, pointer, data } = match arrived {
             Ok(arrived) => arrived,
             Err(BadLength(bytes)) => {
                 return self.end(CloseReason::Protocol(format!("a capsule of {bytes} bytes")));
@@ -430,7 +433,7 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Ends the connection: posted work returns. A second call changes nothing.
     pub(super) fn end(&mut self, why: CloseReason) {
-        if self.step(Step::End).is_none() {
+        if self.step(QpTransition::End).is_none() {
             return;
         }
         self.life.reason.get_or_insert(why);
@@ -440,7 +443,7 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Makes sure that all posted work returns.
     fn mark_end(&mut self) {
-        if let Link::Draining(pair) = &mut self.link {
+        if let AnyQp::Draining(pair) = &mut self.link {
             // The return of the whole send queue also gives information about shared receives.
             let always = self.receives.is_none();
             self.life.is_mute = !self.outgoing.mark_end(pair, always);
@@ -449,16 +452,16 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Handles the loss of the device: posted work will not return.
     fn lose(&mut self, why: &str) {
-        if !self.link.stage().is_live() && self.link.stage() != Stage::Draining {
+        if !self.link.stage().is_live() && self.link.stage() != QpStage::Draining {
             return;
         }
         self.life.reason.get_or_insert_with(|| CloseReason::Lost(why.to_owned()));
         self.held.clear();
-        self.leave(Step::Lost);
+        self.leave(QpTransition::Lost);
     }
 
     /// Has the queue pair destroyed; afterwards the device uses no memory of the target.
-    fn leave(&mut self, by: Step) {
+    fn leave(&mut self, by: QpTransition) {
         if !self.link.stage().is_away() {
             if self.receives.is_none() {
                 // Capsules in shared receives would be lost with it, unless they are processed
@@ -488,23 +491,23 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Continues the teardown, if it has begun.
     pub(super) fn settle(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        if self.link.stage() == Stage::Draining {
+        if self.link.stage() == QpStage::Draining {
             let until = now.saturating_add(self.params.drain_timeout);
             let until = *self.life.drained_by.get_or_insert(until);
             if self.has_receives_back() && (self.life.is_mute || self.outgoing.is_quiet()) {
-                self.leave(Step::Flushed);
+                self.leave(QpTransition::Flushed);
             } else if now >= until {
                 tracing::warn!(peer = %self.peer, "a queue pair did not give back its work in time");
-                self.leave(Step::Overdue);
+                self.leave(QpTransition::Overdue);
             }
         }
-        if self.link.stage() == Stage::Ending {
+        if self.link.stage() == QpStage::Destroying {
             let until = now.saturating_add(self.params.drain_timeout);
             if now >= *self.life.ended_by.get_or_insert(until) {
-                self.withhold(now, events);
+                self.quarantine_memory(now, events);
             }
         }
-        if self.link.stage() == Stage::Gone && !self.life.has_said_closed {
+        if self.link.stage() == QpStage::Destroyed && !self.life.has_said_closed {
             self.life.has_said_closed = true;
             self.outgoing.give_back(events);
             let reason = self.life.reason.clone().unwrap_or(CloseReason::Shutdown);
@@ -515,7 +518,7 @@ impl<D: Device> RdmaQueue<D> {
     /// Gives up on a queue pair that cannot be destroyed and may still use its memory.
     ///
     /// Operations return with other buffers; theirs are quarantined.
-    fn withhold(&mut self, now: Nanos, events: &mut Vec<Event>) {
+    fn quarantine_memory(&mut self, now: Nanos, events: &mut Vec<Event>) {
         let wanted = 0..self.outgoing.operations();
         let Some(mut empty) = wanted.map(|_| self.pool.lease(0).ok()).collect::<Option<Vec<_>>>()
         else {
@@ -524,8 +527,8 @@ impl<D: Device> RdmaQueue<D> {
             return;
         };
         let memory = self.take_memory(&mut empty, events);
-        self.port.withhold(memory);
-        self.step(Step::Withheld);
+        self.port.quarantine_memory(memory);
+        self.step(QpTransition::Withheld);
     }
 
     /// Removes all memory that the queue pair may still use.
@@ -542,7 +545,7 @@ impl<D: Device> RdmaQueue<D> {
         for event in events.iter_mut().skip(given) {
             let Some(none) = empty.pop() else { break };
             match event {
-                Event::Pulled { buf, .. } => {
+                Event::HostDataArrived { buf, .. } => {
                     kept.push(Payload::Buffer(std::mem::replace(buf, none)));
                 }
                 Event::Sent { data: Some(data), .. } => {
@@ -560,13 +563,13 @@ impl<D: Device> RdmaQueue<D> {
     /// Destroys the queue pair synchronously; false if that fails.
     pub(super) fn take_pair_away(&mut self) -> bool {
         let stage = self.link.stage();
-        if stage == Stage::Accepting {
-            self.step(Step::End);
+        if stage == QpStage::Accepting {
+            self.step(QpTransition::End);
         }
         let mut endpoint = self.link.take_endpoint();
         if endpoint.is_none() && stage.is_away() {
             match self.port.wait_for_answer(LONGEST_GOODBYE) {
-                Some(Answer::Accepted(pair)) => endpoint = Some(pair.into_endpoint()),
+                Some(CmReply::Accepted(pair)) => endpoint = Some(pair.into_endpoint()),
                 Some(_) => {}
                 None => return false,
             }

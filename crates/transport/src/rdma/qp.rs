@@ -19,13 +19,13 @@
 //! ```
 //!
 //! In Asking there is no queue pair yet: its completion queue is being created. In Accepting and
-//! Recalled the [CM worker](super::usher) owns it, with its receives posted, and makes it ready. A
+//! Recalled the [CM worker](super::cm_worker) owns it, with its receives posted, and makes it ready. A
 //! recalled pair ends as soon as it returns. Accepted allows receives, Open also sends, and
 //! Draining only a marker. In Ending the CM worker owns it again, and destroys it. Gone has no
 //! queue pair, or (Withheld) one that could not be destroyed and keeps the memory it may use.
 //!
-//! The types correspond: [`Pair<Init>`](Init), [`Pair<Accepted>`](Accepted),
-//! [`Pair<Ready>`](Ready), [`Pair<Draining>`](Draining). Work is sent through [`Pair::sends`],
+//! The types correspond: [`Qp<Init>`](Init), [`Qp<Accepted>`](Accepted),
+//! [`Qp<Ready>`](Ready), [`Qp<Draining>`](Draining). Work is sent through [`Qp::sends`],
 //! which only a ready pair has:
 //!
 //! ```
@@ -72,32 +72,32 @@ use std::os::fd::BorrowedFd;
 use nvmeof_verbs::{AcceptParams, ConnectionEvent, Device, Endpoint, LastReceive, VerbsError};
 use nvmeof_wire::rdma::RejectStatus;
 
-use super::usher::{Recall, Slip, Usher};
+use super::cm_worker::{CancelToken, CmWorker, ReplyTo};
 
 /// Stage of a queue pair, as in the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum QpStage {
     /// A connection request exists, and a completion queue is being created.
-    Asking,
+    CreatingCq,
     /// Receives are posted; the CM worker accepts.
     Accepting,
     /// As Accepting, but the connection is cancelled.
-    Recalled,
+    Cancelling,
     /// The host is notified; it has not confirmed yet.
     Accepted,
     /// The connection is established.
-    Open,
+    Established,
     /// The queue pair is in its error state, and returns its work.
     Draining,
     /// The CM worker destroys the queue pair.
-    Ending,
+    Destroying,
     /// The queue pair no longer exists.
-    Gone,
+    Destroyed,
 }
 
 /// Event that changes the stage of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum QpTransition {
     /// The queue pair is created.
     Made,
     /// The CM worker has accepted.
@@ -119,45 +119,45 @@ pub enum Step {
 }
 
 /// All transitions.
-const TABLE: [(Stage, Step, Stage); 19] = [
-    (Stage::Asking, Step::Made, Stage::Accepting),
-    (Stage::Asking, Step::End, Stage::Gone),
-    (Stage::Asking, Step::Lost, Stage::Gone),
-    (Stage::Accepting, Step::Accepted, Stage::Accepted),
-    (Stage::Accepting, Step::Destroyed, Stage::Gone),
-    (Stage::Accepting, Step::End, Stage::Recalled),
-    (Stage::Accepting, Step::Lost, Stage::Recalled),
-    (Stage::Recalled, Step::Accepted, Stage::Draining),
-    (Stage::Recalled, Step::Destroyed, Stage::Gone),
-    (Stage::Accepted, Step::Established, Stage::Open),
-    (Stage::Accepted, Step::End, Stage::Draining),
-    (Stage::Accepted, Step::Lost, Stage::Ending),
-    (Stage::Open, Step::End, Stage::Draining),
-    (Stage::Open, Step::Lost, Stage::Ending),
-    (Stage::Draining, Step::Flushed, Stage::Ending),
-    (Stage::Draining, Step::Overdue, Stage::Ending),
-    (Stage::Draining, Step::Lost, Stage::Ending),
-    (Stage::Ending, Step::Destroyed, Stage::Gone),
-    (Stage::Ending, Step::Withheld, Stage::Gone),
+const TABLE: [(QpStage, QpTransition, QpStage); 19] = [
+    (QpStage::CreatingCq, QpTransition::Made, QpStage::Accepting),
+    (QpStage::CreatingCq, QpTransition::End, QpStage::Destroyed),
+    (QpStage::CreatingCq, QpTransition::Lost, QpStage::Destroyed),
+    (QpStage::Accepting, QpTransition::Accepted, QpStage::Accepted),
+    (QpStage::Accepting, QpTransition::Destroyed, QpStage::Destroyed),
+    (QpStage::Accepting, QpTransition::End, QpStage::Cancelling),
+    (QpStage::Accepting, QpTransition::Lost, QpStage::Cancelling),
+    (QpStage::Cancelling, QpTransition::Accepted, QpStage::Draining),
+    (QpStage::Cancelling, QpTransition::Destroyed, QpStage::Destroyed),
+    (QpStage::Accepted, QpTransition::Established, QpStage::Established),
+    (QpStage::Accepted, QpTransition::End, QpStage::Draining),
+    (QpStage::Accepted, QpTransition::Lost, QpStage::Destroying),
+    (QpStage::Established, QpTransition::End, QpStage::Draining),
+    (QpStage::Established, QpTransition::Lost, QpStage::Destroying),
+    (QpStage::Draining, QpTransition::Flushed, QpStage::Destroying),
+    (QpStage::Draining, QpTransition::Overdue, QpStage::Destroying),
+    (QpStage::Draining, QpTransition::Lost, QpStage::Destroying),
+    (QpStage::Destroying, QpTransition::Destroyed, QpStage::Destroyed),
+    (QpStage::Destroying, QpTransition::Withheld, QpStage::Destroyed),
 ];
 
-impl Stage {
+impl QpStage {
     /// Returns the stage after a step; `None` if the step changes nothing.
     #[must_use]
-    pub fn after(self, step: Step) -> Option<Self> {
+    pub fn after(self, step: QpTransition) -> Option<Self> {
         TABLE.iter().find(|(from, by, _)| (*from, *by) == (self, step)).map(|(_, _, to)| *to)
     }
 
     /// Returns true if the connection is established or can still become so.
     #[must_use]
     pub fn is_live(self) -> bool {
-        matches!(self, Self::Asking | Self::Accepting | Self::Accepted | Self::Open)
+        matches!(self, Self::CreatingCq | Self::Accepting | Self::Accepted | Self::Established)
     }
 
     /// Returns true if the CM worker owns the queue pair.
     #[must_use]
     pub fn is_away(self) -> bool {
-        matches!(self, Self::Accepting | Self::Recalled | Self::Ending)
+        matches!(self, Self::Accepting | Self::Cancelling | Self::Destroying)
     }
 }
 
@@ -187,7 +187,7 @@ impl Connected for Ready {}
 
 /// A queue pair in state `S`.
 #[derive(Debug)]
-pub struct Pair<S, E> {
+pub struct Qp<S, E> {
     pub(super) endpoint: E,
     state: PhantomData<S>,
 }
@@ -198,9 +198,9 @@ pub struct Sends<'a, E> {
     pub(super) endpoint: &'a mut E,
 }
 
-impl<S, E: Endpoint> Pair<S, E> {
-    fn become_<T>(self) -> Pair<T, E> {
-        Pair { endpoint: self.endpoint, state: PhantomData }
+impl<S, E: Endpoint> Qp<S, E> {
+    fn become_<T>(self) -> Qp<T, E> {
+        Qp { endpoint: self.endpoint, state: PhantomData }
     }
 
     pub(super) fn into_endpoint(self) -> E {
@@ -216,16 +216,16 @@ impl<S, E: Endpoint> Pair<S, E> {
     }
 }
 
-impl<S: Connected, E: Endpoint> Pair<S, E> {
+impl<S: Connected, E: Endpoint> Qp<S, E> {
     /// Ends the connection: all posted work returns.
     #[must_use]
-    pub fn end(mut self) -> Pair<Draining, E> {
+    pub fn end(mut self) -> Qp<Draining, E> {
         self.endpoint.disconnect();
         self.become_()
     }
 }
 
-impl<E: Endpoint> Pair<Init, E> {
+impl<E: Endpoint> Qp<Init, E> {
     /// Wraps a new queue pair.
     #[must_use]
     pub fn new(endpoint: E) -> Self {
@@ -239,7 +239,7 @@ impl<E: Endpoint> Pair<Init, E> {
     pub fn accept(
         mut self,
         params: &AcceptParams<'_>,
-    ) -> Result<Pair<Accepted, E>, (VerbsError, Self)> {
+    ) -> Result<Qp<Accepted, E>, (VerbsError, Self)> {
         match self.endpoint.accept(params) {
             Ok(()) => Ok(self.become_()),
             Err(error) => Err((error, self)),
@@ -247,15 +247,15 @@ impl<E: Endpoint> Pair<Init, E> {
     }
 }
 
-impl<E: Endpoint> Pair<Accepted, E> {
+impl<E: Endpoint> Qp<Accepted, E> {
     /// Records that the connection is established.
     #[must_use]
-    pub fn established(self) -> Pair<Ready, E> {
+    pub fn established(self) -> Qp<Ready, E> {
         self.become_()
     }
 }
 
-impl<E: Endpoint> Pair<Ready, E> {
+impl<E: Endpoint> Qp<Ready, E> {
     /// Returns the right to post to the send queue.
     pub fn sends(&mut self) -> Sends<'_, E> {
         Sends { endpoint: &mut self.endpoint }
@@ -264,28 +264,28 @@ impl<E: Endpoint> Pair<Ready, E> {
 
 /// A queue pair in any state. Only the functions below change it, as the table specifies.
 #[derive(Debug)]
-pub(super) enum Link<D: Device> {
-    Asking(D::Ticket),
-    Accepting(Recall),
-    Recalled,
-    Accepted(Pair<Accepted, D::Endpoint>),
-    Open(Pair<Ready, D::Endpoint>),
-    Draining(Pair<Draining, D::Endpoint>),
-    Ending,
-    Gone,
+pub(super) enum AnyQp<D: Device> {
+    CreatingCq(D::Ticket),
+    Accepting(CancelToken),
+    Cancelling,
+    Accepted(Qp<Accepted, D::Endpoint>),
+    Established(Qp<Ready, D::Endpoint>),
+    Draining(Qp<Draining, D::Endpoint>),
+    Destroying,
+    Destroyed,
 }
 
-impl<D: Device> Link<D> {
-    pub(super) fn stage(&self) -> Stage {
+impl<D: Device> AnyQp<D> {
+    pub(super) fn stage(&self) -> QpStage {
         match self {
-            Self::Asking(_) => Stage::Asking,
-            Self::Accepting(_) => Stage::Accepting,
-            Self::Recalled => Stage::Recalled,
-            Self::Accepted(_) => Stage::Accepted,
-            Self::Open(_) => Stage::Open,
-            Self::Draining(_) => Stage::Draining,
-            Self::Ending => Stage::Ending,
-            Self::Gone => Stage::Gone,
+            Self::CreatingCq(_) => QpStage::CreatingCq,
+            Self::Accepting(_) => QpStage::Accepting,
+            Self::Cancelling => QpStage::Cancelling,
+            Self::Accepted(_) => QpStage::Accepted,
+            Self::Established(_) => QpStage::Established,
+            Self::Draining(_) => QpStage::Draining,
+            Self::Destroying => QpStage::Destroying,
+            Self::Destroyed => QpStage::Destroyed,
         }
     }
 
@@ -293,20 +293,20 @@ impl<D: Device> Link<D> {
     /// recall.
     ///
     /// If that fails, the stage is Gone.
-    pub(super) fn make(&mut self, made: impl FnOnce(D::Ticket) -> Option<Recall>) {
-        if self.stage().after(Step::Made).is_some()
-            && let Self::Asking(ticket) = std::mem::replace(self, Self::Gone)
-            && let Some(recall) = made(ticket)
+    pub(super) fn make(&mut self, made: impl FnOnce(D::Ticket) -> Option<CancelToken>) {
+        if self.stage().after(QpTransition::Made).is_some()
+            && let Self::CreatingCq(ticket) = std::mem::replace(self, Self::Destroyed)
+            && let Some(cancel) = made(ticket)
         {
-            *self = Self::Accepting(recall);
+            *self = Self::Accepting(cancel);
         }
     }
 
     /// Stores the accepted queue pair from the CM worker; returns the new stage.
-    pub(super) fn accepted(&mut self, pair: Pair<Accepted, D::Endpoint>) -> Option<Stage> {
-        let to = self.stage().after(Step::Accepted)?;
+    pub(super) fn accepted(&mut self, pair: Qp<Accepted, D::Endpoint>) -> Option<QpStage> {
+        let to = self.stage().after(QpTransition::Accepted)?;
         *self = match to {
-            Stage::Draining => Self::Draining(pair.end()),
+            QpStage::Draining => Self::Draining(pair.end()),
             _ => Self::Accepted(pair),
         };
         Some(to)
@@ -316,34 +316,39 @@ impl<D: Device> Link<D> {
     ///
     /// A pair that must be destroyed goes to the CM worker. After the reply, the device uses no
     /// memory of it.
-    pub(super) fn step(&mut self, step: Step, usher: &Usher<D>, slip: &Slip<D>) -> Option<Stage> {
+    pub(super) fn step(
+        &mut self,
+        step: QpTransition,
+        cm_worker: &CmWorker<D>,
+        reply_to: &ReplyTo<D>,
+    ) -> Option<QpStage> {
         let to = self.stage().after(step)?;
         debug_assert!(
-            !matches!(step, Step::Made | Step::Accepted),
+            !matches!(step, QpTransition::Made | QpTransition::Accepted),
             "these come with what they are of"
         );
         let destroy = |endpoint| {
-            usher.destroy(endpoint, slip.clone());
-            Self::Ending
+            cm_worker.destroy(endpoint, reply_to.clone());
+            Self::Destroying
         };
-        *self = match (std::mem::replace(self, Self::Gone), to) {
-            (Self::Asking(ticket), _) => {
-                usher.reject(ticket, RejectStatus::NO_RESOURCES);
-                Self::Gone
+        *self = match (std::mem::replace(self, Self::Destroyed), to) {
+            (Self::CreatingCq(ticket), _) => {
+                cm_worker.reject(ticket, RejectStatus::NO_RESOURCES);
+                Self::Destroyed
             }
-            (Self::Accepting(recall), Stage::Recalled) => {
-                recall.call();
-                Self::Recalled
+            (Self::Accepting(cancel), QpStage::Cancelling) => {
+                cancel.call();
+                Self::Cancelling
             }
-            (Self::Accepted(pair), Stage::Open) => Self::Open(pair.established()),
-            (Self::Accepted(pair), Stage::Draining) => Self::Draining(pair.end()),
-            (Self::Open(pair), Stage::Draining) => Self::Draining(pair.end()),
-            (Self::Accepted(pair), Stage::Ending) => destroy(pair.into_endpoint()),
-            (Self::Open(pair), Stage::Ending) => destroy(pair.into_endpoint()),
-            (Self::Draining(pair), Stage::Ending) => destroy(pair.into_endpoint()),
+            (Self::Accepted(pair), QpStage::Established) => Self::Established(pair.established()),
+            (Self::Accepted(pair), QpStage::Draining) => Self::Draining(pair.end()),
+            (Self::Established(pair), QpStage::Draining) => Self::Draining(pair.end()),
+            (Self::Accepted(pair), QpStage::Destroying) => destroy(pair.into_endpoint()),
+            (Self::Established(pair), QpStage::Destroying) => destroy(pair.into_endpoint()),
+            (Self::Draining(pair), QpStage::Destroying) => destroy(pair.into_endpoint()),
             (_, to) => {
-                debug_assert_eq!(to, Stage::Gone, "a transition that nobody does");
-                Self::Gone
+                debug_assert_eq!(to, QpStage::Destroyed, "a transition that nobody does");
+                Self::Destroyed
             }
         };
         Some(to)
@@ -351,16 +356,16 @@ impl<D: Device> Link<D> {
 
     /// Removes the queue pair permanently, if it is here.
     pub(super) fn take_endpoint(&mut self) -> Option<D::Endpoint> {
-        match std::mem::replace(self, Self::Gone) {
+        match std::mem::replace(self, Self::Destroyed) {
             Self::Accepted(pair) => Some(pair.into_endpoint()),
-            Self::Open(pair) => Some(pair.into_endpoint()),
+            Self::Established(pair) => Some(pair.into_endpoint()),
             Self::Draining(pair) => Some(pair.into_endpoint()),
             _ => None,
         }
     }
 
     /// Records that a capsule arrived before the host's confirmation: the host has the acceptance.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn communication_established(&mut self) {
         if let Self::Accepted(pair) = self {
             pair.endpoint.heard();
         }
@@ -369,7 +374,7 @@ impl<D: Device> Link<D> {
     pub(super) fn next_event(&mut self) -> Option<ConnectionEvent> {
         match self {
             Self::Accepted(pair) => pair.next_event(),
-            Self::Open(pair) => pair.next_event(),
+            Self::Established(pair) => pair.next_event(),
             Self::Draining(pair) => pair.next_event(),
             _ => None,
         }
@@ -386,7 +391,7 @@ impl<D: Device> Link<D> {
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Accepted(pair) => pair.fd(),
-            Self::Open(pair) => pair.fd(),
+            Self::Established(pair) => pair.fd(),
             Self::Draining(pair) => pair.fd(),
             _ => None,
         }
@@ -397,15 +402,15 @@ impl<D: Device> Link<D> {
 mod tests {
     use super::*;
 
-    const STAGES: [Stage; 8] = [
-        Stage::Asking,
-        Stage::Accepting,
-        Stage::Recalled,
-        Stage::Accepted,
-        Stage::Open,
-        Stage::Draining,
-        Stage::Ending,
-        Stage::Gone,
+    const STAGES: [QpStage; 8] = [
+        QpStage::CreatingCq,
+        QpStage::Accepting,
+        QpStage::Cancelling,
+        QpStage::Accepted,
+        QpStage::Established,
+        QpStage::Draining,
+        QpStage::Destroying,
+        QpStage::Destroyed,
     ];
 
     #[test]
@@ -413,17 +418,22 @@ mod tests {
         for stage in STAGES {
             // A pair of the CM worker that is already ending waits for the worker, whatever happens
             // to the device.
-            let waits = matches!(stage, Stage::Recalled | Stage::Ending | Stage::Gone);
-            assert_eq!(stage.after(Step::Lost).is_some(), !waits, "{stage:?}");
-            assert_eq!(stage.after(Step::Destroyed).is_some(), stage.is_away(), "{stage:?}");
-            assert_eq!(stage.after(Step::End).is_some(), stage.is_live(), "{stage:?}");
+            let waits =
+                matches!(stage, QpStage::Cancelling | QpStage::Destroying | QpStage::Destroyed);
+            assert_eq!(stage.after(QpTransition::Lost).is_some(), !waits, "{stage:?}");
+            assert_eq!(
+                stage.after(QpTransition::Destroyed).is_some(),
+                stage.is_away(),
+                "{stage:?}"
+            );
+            assert_eq!(stage.after(QpTransition::End).is_some(), stage.is_live(), "{stage:?}");
         }
         let rank = |stage| STAGES.iter().position(|one| *one == stage);
         for (from, _, to) in TABLE {
             assert!(rank(from) < rank(to), "{from:?} -> {to:?}");
         }
-        assert_eq!(Stage::Open.after(Step::Flushed), None);
-        assert_eq!(Stage::Draining.after(Step::Established), None);
+        assert_eq!(QpStage::Established.after(QpTransition::Flushed), None);
+        assert_eq!(QpStage::Draining.after(QpTransition::Established), None);
         for (at, (from, step, _)) in TABLE.iter().enumerate() {
             let same = TABLE.iter().skip(at + 1).find(|(f, s, _)| (f, s) == (from, step));
             assert_eq!(same, None, "a step that leads to two places");

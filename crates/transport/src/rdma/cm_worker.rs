@@ -10,7 +10,7 @@
 //!   a ticket that is not accepted -------> reject, no reply
 //! ```
 //!
-//! A reactor submits a task and continues. The reply arrives at the [`Desk`] of the source, which
+//! A reactor submits a task and continues. The reply arrives at the [`ReplyQueue`] of the source, which
 //! the reactor polls on every turn. A submitted task always runs, even if its connection is gone by
 //! then.
 
@@ -29,7 +29,7 @@ use nvmeof_wire::rdma::RejectStatus;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::listener::reject;
-use super::pair::{Accepted, Init, Pair};
+use super::qp::{Accepted, Init, Qp};
 
 /// Number of worker threads per device, and how many of them can accept connections concurrently.
 ///
@@ -44,61 +44,61 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the blocking calls of a device's reactors. Dropping it does not wait for running calls.
 #[derive(Debug)]
-pub struct Usher<D: Device> {
-    office: Arc<Office<D>>,
-    by_hand: bool,
+pub struct CmWorker<D: Device> {
+    shared: Arc<WorkerShared<D>>,
+    without_threads: bool,
 }
 
 #[derive(Debug)]
-struct Office<D: Device> {
+struct WorkerShared<D: Device> {
     name: String,
-    work: Mutex<Work<D>>,
+    work: Mutex<TaskQueue<D>>,
     news: Condvar,
 }
 
 /// Pending tasks and the state of the workers.
 #[derive(Debug)]
-struct Work<D: Device> {
-    errands: VecDeque<Errand<D>>,
+struct TaskQueue<D: Device> {
+    tasks: VecDeque<CmTask<D>>,
     /// Queue pairs that could not be destroyed, with the time of the next attempt.
-    later: Vec<(Instant, Ending<D>)>,
+    later: Vec<(Instant, DestroyTask<D>)>,
     accepting: usize,
     closing: bool,
 }
 
 /// Parameters for accepting a connection, and the destination of the reply.
 #[derive(Debug)]
-pub(super) struct Accepting<D: Device> {
-    pub(super) pair: Pair<Init, D::Endpoint>,
+pub(super) struct AcceptTask<D: Device> {
+    pub(super) pair: Qp<Init, D::Endpoint>,
     pub(super) private_data: PrivateData,
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
     pub(super) rnr_retries: u8,
-    pub(super) recall: Recall,
-    pub(super) slip: Slip<D>,
+    pub(super) cancel: CancelToken,
+    pub(super) reply_to: ReplyTo<D>,
 }
 
 /// A queue pair to destroy, and the destination of the reply.
 #[derive(Debug)]
-struct Ending<D: Device> {
+struct DestroyTask<D: Device> {
     endpoint: D::Endpoint,
-    slip: Slip<D>,
+    reply_to: ReplyTo<D>,
     /// Reply after the destruction: the reason why it could not be accepted, or nothing.
     refused: Option<VerbsError>,
     pause: Duration,
 }
 
 /// A task of the worker threads.
-enum Errand<D: Device> {
-    Completions(u32, Arc<D>, Slip<D>),
-    Accept(Box<Accepting<D>>),
-    Destroy(Ending<D>),
+enum CmTask<D: Device> {
+    Completions(u32, Arc<D>, ReplyTo<D>),
+    Accept(Box<AcceptTask<D>>),
+    Destroy(DestroyTask<D>),
     Reject(D::Ticket, RejectStatus),
     /// Only drops the value.
     Drop(Box<dyn Any + Send>),
 }
 
-impl<D: Device> Debug for Errand<D> {
+impl<D: Device> Debug for CmTask<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Completions(..) => "Completions",
@@ -112,23 +112,23 @@ impl<D: Device> Debug for Errand<D> {
 
 /// Destination of a reply: a reply queue, and a queue that it serves.
 #[derive(Debug)]
-pub(super) struct Slip<D: Device> {
-    pub(super) desk: Arc<Desk<D>>,
+pub(super) struct ReplyTo<D: Device> {
+    pub(super) replies: Arc<ReplyQueue<D>>,
     /// Number of the queue among those that the reply queue serves.
     pub(super) number: u64,
 }
 
-impl<D: Device> Clone for Slip<D> {
+impl<D: Device> Clone for ReplyTo<D> {
     fn clone(&self) -> Self {
-        Self { desk: Arc::clone(&self.desk), number: self.number }
+        Self { replies: Arc::clone(&self.replies), number: self.number }
     }
 }
 
 /// Cancels an accept in progress.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recall(Arc<AtomicBool>);
+pub(super) struct CancelToken(Arc<AtomicBool>);
 
-impl Recall {
+impl CancelToken {
     pub(super) fn call(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -140,18 +140,18 @@ impl Recall {
 
 /// Reply to a task.
 #[derive(Debug)]
-pub(super) enum Answer<D: Device> {
+pub(super) enum CmReply<D: Device> {
     /// A completion queue, or the reason why there is none.
     Completions(Result<D::Completions, VerbsError>),
     /// The connection is accepted; the host can send from now on.
-    Accepted(Pair<Accepted, D::Endpoint>),
+    Accepted(Qp<Accepted, D::Endpoint>),
     /// The accept failed or was recalled first; the queue pair no longer exists.
     Refused(VerbsError),
     /// The queue pair no longer exists.
     Destroyed,
 }
 
-impl<D: Device> Usher<D> {
+impl<D: Device> CmWorker<D> {
     /// Creates it with its own threads.
     ///
     /// They start on the CPUs that the calling thread is allowed to use, not on a reactor's.
@@ -159,122 +159,122 @@ impl<D: Device> Usher<D> {
     /// # Errors
     /// Returns the error of the system if it has no thread left.
     pub(super) fn start(device: &D) -> io::Result<Self> {
-        let usher = Self::of(device, false);
-        // If one thread fails to start, the drop of `usher` ends the others.
+        let cm_worker = Self::of(device, false);
+        // If one thread fails to start, the drop of `cm_worker` ends the others.
         for _ in 0..THREADS {
-            spawn(&usher.office)?;
+            spawn(&cm_worker.shared)?;
         }
-        Ok(usher)
+        Ok(cm_worker)
     }
 
     /// Creates it without threads: [`run`](Self::run) runs the tasks, for tests in virtual time.
-    pub(super) fn by_hand(device: &D) -> Self {
+    pub(super) fn without_threads(device: &D) -> Self {
         Self::of(device, true)
     }
 
-    fn of(device: &D, by_hand: bool) -> Self {
+    fn of(device: &D, without_threads: bool) -> Self {
         let work =
-            Work { errands: VecDeque::new(), later: Vec::new(), accepting: 0, closing: false };
+            TaskQueue { tasks: VecDeque::new(), later: Vec::new(), accepting: 0, closing: false };
         let name = device.name().to_owned();
-        let office = Office { name, work: Mutex::new(work), news: Condvar::new() };
-        Self { office: Arc::new(office), by_hand }
+        let shared = WorkerShared { name, work: Mutex::new(work), news: Condvar::new() };
+        Self { shared: Arc::new(shared), without_threads }
     }
 
     /// Runs the tasks submitted so far if there are no threads.
     ///
     /// Each queue pair that cannot be destroyed gets one more attempt.
     pub fn run(&self) {
-        if !self.by_hand {
+        if !self.without_threads {
             return;
         }
-        let mut errands = {
-            let mut work = self.office.lock();
+        let mut tasks = {
+            let mut work = self.shared.lock();
             let later: Vec<_> = work.later.drain(..).collect();
-            work.errands.extend(later.into_iter().map(|(_, ending)| Errand::Destroy(ending)));
-            std::mem::take(&mut work.errands)
+            work.tasks.extend(later.into_iter().map(|(_, ending)| CmTask::Destroy(ending)));
+            std::mem::take(&mut work.tasks)
         };
-        for errand in errands.drain(..) {
-            self.office.carry_out(errand);
+        for task in tasks.drain(..) {
+            self.shared.run_task(task);
         }
     }
 
     /// Returns true if no task is pending. A task in progress does not count.
     pub fn is_idle(&self) -> bool {
-        let work = self.office.lock();
-        work.errands.is_empty() && work.later.is_empty()
+        let work = self.shared.lock();
+        work.tasks.is_empty() && work.later.is_empty()
     }
 
     /// Creates a completion queue of `depth` entries.
-    pub(super) fn make_completions(&self, depth: u32, device: &Arc<D>, slip: Slip<D>) {
-        self.hand_over(Errand::Completions(depth, Arc::clone(device), slip));
+    pub(super) fn make_completions(&self, depth: u32, device: &Arc<D>, reply_to: ReplyTo<D>) {
+        self.submit(CmTask::Completions(depth, Arc::clone(device), reply_to));
     }
 
     /// Accepts a connection.
-    pub(super) fn accept(&self, accepting: Accepting<D>) {
-        self.hand_over(Errand::Accept(Box::new(accepting)));
+    pub(super) fn accept(&self, accepting: AcceptTask<D>) {
+        self.submit(CmTask::Accept(Box::new(accepting)));
     }
 
     /// Destroys a queue pair.
-    pub(super) fn destroy(&self, endpoint: D::Endpoint, slip: Slip<D>) {
-        let ending = Ending { endpoint, slip, refused: None, pause: FIRST_PAUSE };
-        self.hand_over(Errand::Destroy(ending));
+    pub(super) fn destroy(&self, endpoint: D::Endpoint, reply_to: ReplyTo<D>) {
+        let ending = DestroyTask { endpoint, reply_to, refused: None, pause: FIRST_PAUSE };
+        self.submit(CmTask::Destroy(ending));
     }
 
     /// Rejects a connection request.
     pub(super) fn reject(&self, ticket: D::Ticket, status: RejectStatus) {
-        self.hand_over(Errand::Reject(ticket, status));
+        self.submit(CmTask::Reject(ticket, status));
     }
 
     /// Drops a value whose destructor can block.
     pub(super) fn dispose(&self, what: impl Any + Send) {
-        self.hand_over(Errand::Drop(Box::new(what)));
+        self.submit(CmTask::Drop(Box::new(what)));
     }
 
-    fn hand_over(&self, errand: Errand<D>) {
-        self.office.lock().errands.push_back(errand);
-        self.office.news.notify_one();
+    fn submit(&self, task: CmTask<D>) {
+        self.shared.lock().tasks.push_back(task);
+        self.shared.news.notify_one();
     }
 }
 
-impl<D: Device> Drop for Usher<D> {
+impl<D: Device> Drop for CmWorker<D> {
     fn drop(&mut self) {
         self.run();
-        self.office.lock().closing = true;
-        self.office.news.notify_all();
+        self.shared.lock().closing = true;
+        self.shared.news.notify_all();
     }
 }
 
-fn spawn<D: Device>(office: &Arc<Office<D>>) -> io::Result<()> {
-    let mine = Arc::clone(office);
-    let name: String = format!("usher-{}", office.name).chars().take(15).collect();
+fn spawn<D: Device>(shared: &Arc<WorkerShared<D>>) -> io::Result<()> {
+    let mine = Arc::clone(shared);
+    let name: String = format!("cm-{}", shared.name).chars().take(15).collect();
     thread::Builder::new().name(name).spawn(move || serve(&mine)).map(drop)
 }
 
 /// Runs tasks in a thread until no more can follow.
-fn serve<D: Device>(office: &Arc<Office<D>>) {
-    while let Some(errand) = office.next() {
-        let accepts = matches!(errand, Errand::Accept(_));
-        office.carry_out(errand);
+fn serve<D: Device>(shared: &Arc<WorkerShared<D>>) {
+    while let Some(task) = shared.next() {
+        let accepts = matches!(task, CmTask::Accept(_));
+        shared.run_task(task);
         if accepts {
-            office.lock().accepting -= 1;
-            office.news.notify_one();
+            shared.lock().accepting -= 1;
+            shared.news.notify_one();
         }
     }
 }
 
-impl<D: Device> Office<D> {
-    fn lock(&self) -> MutexGuard<'_, Work<D>> {
+impl<D: Device> WorkerShared<D> {
+    fn lock(&self) -> MutexGuard<'_, TaskQueue<D>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next task and returns it; `None` at the end.
-    fn next(&self) -> Option<Errand<D>> {
+    fn next(&self) -> Option<CmTask<D>> {
         let mut work = self.lock();
         loop {
-            if let Some(errand) = work.take(Instant::now()) {
-                return Some(errand);
+            if let Some(task) = work.take(Instant::now()) {
+                return Some(task);
             }
-            if work.closing && work.errands.is_empty() && work.later.is_empty() {
+            if work.closing && work.tasks.is_empty() && work.later.is_empty() {
                 return None;
             }
             let due = work.later.iter().map(|(at, _)| *at).min();
@@ -289,20 +289,20 @@ impl<D: Device> Office<D> {
         }
     }
 
-    fn carry_out(&self, errand: Errand<D>) {
-        match errand {
-            Errand::Completions(depth, device, slip) => {
-                slip.answer(Answer::Completions(device.completions(depth)));
+    fn run_task(&self, task: CmTask<D>) {
+        match task {
+            CmTask::Completions(depth, device, reply_to) => {
+                reply_to.answer(CmReply::Completions(device.completions(depth)));
             }
-            Errand::Accept(accepting) => self.accept(*accepting),
-            Errand::Destroy(ending) => self.destroy(ending),
-            Errand::Reject(ticket, status) => reject(ticket, status),
-            Errand::Drop(what) => drop(what),
+            CmTask::Accept(accepting) => self.accept(*accepting),
+            CmTask::Destroy(ending) => self.destroy(ending),
+            CmTask::Reject(ticket, status) => reject(ticket, status),
+            CmTask::Drop(what) => drop(what),
         }
     }
 
-    fn accept(&self, accepting: Accepting<D>) {
-        let Accepting { pair, private_data, reads_out, reads_in, rnr_retries, recall, slip } =
+    fn accept(&self, accepting: AcceptTask<D>) {
+        let AcceptTask { pair, private_data, reads_out, reads_in, rnr_retries, cancel, reply_to } =
             accepting;
         let params = AcceptParams {
             private_data: private_data.as_slice(),
@@ -310,23 +310,23 @@ impl<D: Device> Office<D> {
             reads_in,
             rnr_retries,
         };
-        let (error, pair) = if recall.is_called() {
+        let (error, pair) = if cancel.is_called() {
             let gone = io::ErrorKind::ConnectionAborted.into();
             (VerbsError::Call { what: "accepting a connection".to_owned(), source: gone }, pair)
         } else {
             match pair.accept(&params) {
-                Ok(accepted) => return slip.answer(Answer::Accepted(accepted)),
+                Ok(accepted) => return reply_to.answer(CmReply::Accepted(accepted)),
                 Err(failed) => failed,
             }
         };
         let endpoint = pair.into_endpoint();
-        self.destroy(Ending { endpoint, slip, refused: Some(error), pause: FIRST_PAUSE });
+        self.destroy(DestroyTask { endpoint, reply_to, refused: Some(error), pause: FIRST_PAUSE });
     }
 
-    fn destroy(&self, ending: Ending<D>) {
-        let Ending { endpoint, slip, refused, pause } = ending;
+    fn destroy(&self, ending: DestroyTask<D>) {
+        let DestroyTask { endpoint, reply_to, refused, pause } = ending;
         match endpoint.destroy() {
-            Ok(()) => slip.answer(refused.map_or(Answer::Destroyed, Answer::Refused)),
+            Ok(()) => reply_to.answer(refused.map_or(CmReply::Destroyed, CmReply::Refused)),
             Err((error, endpoint)) => {
                 if pause == FIRST_PAUSE {
                     tracing::error!(
@@ -335,7 +335,7 @@ impl<D: Device> Office<D> {
                     );
                 }
                 let pause_next = (2 * pause).min(LONGEST_PAUSE);
-                let ending = Ending { endpoint, slip, refused, pause: pause_next };
+                let ending = DestroyTask { endpoint, reply_to, refused, pause: pause_next };
                 self.lock().later.push((Instant::now() + pause, ending));
                 self.news.notify_one();
             }
@@ -343,60 +343,60 @@ impl<D: Device> Office<D> {
     }
 }
 
-impl<D: Device> Work<D> {
+impl<D: Device> TaskQueue<D> {
     /// Removes and returns the next task that is allowed to run.
-    fn take(&mut self, now: Instant) -> Option<Errand<D>> {
+    fn take(&mut self, now: Instant) -> Option<CmTask<D>> {
         if let Some(at) = self.later.iter().position(|(due, _)| *due <= now) {
-            return Some(Errand::Destroy(self.later.swap_remove(at).1));
+            return Some(CmTask::Destroy(self.later.swap_remove(at).1));
         }
         let may_accept = self.accepting < ACCEPTING;
-        let may = |errand: &Errand<D>| may_accept || !matches!(errand, Errand::Accept(_));
-        let at = self.errands.iter().position(may)?;
-        let errand = self.errands.remove(at)?;
-        self.accepting += usize::from(matches!(errand, Errand::Accept(_)));
-        Some(errand)
+        let may = |task: &CmTask<D>| may_accept || !matches!(task, CmTask::Accept(_));
+        let at = self.tasks.iter().position(may)?;
+        let task = self.tasks.remove(at)?;
+        self.accepting += usize::from(matches!(task, CmTask::Accept(_)));
+        Some(task)
     }
 }
 
-impl<D: Device> Slip<D> {
-    fn answer(&self, answer: Answer<D>) {
-        self.desk.put(self.number, answer);
+impl<D: Device> ReplyTo<D> {
+    fn answer(&self, answer: CmReply<D>) {
+        self.replies.put(self.number, answer);
     }
 }
 
 /// Replies for a source, and the descriptor that wakes its reactor.
 #[derive(Debug)]
-pub(super) struct Desk<D: Device> {
-    answers: Mutex<Vec<(u64, Answer<D>)>>,
+pub(super) struct ReplyQueue<D: Device> {
+    answers: Mutex<Vec<(u64, CmReply<D>)>>,
     has: AtomicBool,
     news: Condvar,
-    bell: OwnedFd,
+    event_fd: OwnedFd,
 }
 
-impl<D: Device> Desk<D> {
+impl<D: Device> ReplyQueue<D> {
     pub(super) fn new() -> io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let event_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let answers = Mutex::new(Vec::new());
-        Ok(Arc::new(Self { answers, has: AtomicBool::new(false), news: Condvar::new(), bell }))
+        Ok(Arc::new(Self { answers, has: AtomicBool::new(false), news: Condvar::new(), event_fd }))
     }
 
     /// Returns a descriptor that is readable while there are replies.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.event_fd.as_fd()
     }
 
     /// Removes and returns the current replies.
-    pub(super) fn take(&self) -> Vec<(u64, Answer<D>)> {
+    pub(super) fn take(&self) -> Vec<(u64, CmReply<D>)> {
         if !self.has.load(Ordering::Acquire) {
             return Vec::new();
         }
         let mut answers = self.lock();
-        self.silence();
+        self.clear_event();
         std::mem::take(&mut *answers)
     }
 
     /// Waits for the reply to one task, for `most` at most.
-    pub(super) fn wait_for(&self, number: u64, most: Duration) -> Option<Answer<D>> {
+    pub(super) fn wait_for(&self, number: u64, most: Duration) -> Option<CmReply<D>> {
         let until = Instant::now() + most;
         let mut answers = self.lock();
         loop {
@@ -409,11 +409,11 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    fn put(&self, number: u64, answer: Answer<D>) {
+    fn put(&self, number: u64, answer: CmReply<D>) {
         let mut answers = self.lock();
         answers.push((number, answer));
         self.has.store(true, Ordering::Release);
-        if let Err(error) = rustix::io::write(&self.bell, &1_u64.to_ne_bytes()) {
+        if let Err(error) = rustix::io::write(&self.event_fd, &1_u64.to_ne_bytes()) {
             // Only if the counter is at its maximum, which is readable already.
             tracing::debug!(%error, "an eventfd could not be written");
         }
@@ -421,12 +421,12 @@ impl<D: Device> Desk<D> {
     }
 
     /// Clears the descriptor. The lock is held, so that it stays clear once all replies are taken.
-    fn silence(&self) {
+    fn clear_event(&self) {
         self.has.store(false, Ordering::Release);
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        let _ = rustix::io::read(&self.event_fd, &mut [0_u8; 8]);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Answer<D>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, CmReply<D>)>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -460,40 +460,41 @@ mod tests {
     #[test]
     fn what_waits_holds_nothing_else_up() {
         let device = Fabric::new(1).device("slow");
-        let usher = Usher::start(&*device).unwrap();
+        let cm_worker = CmWorker::start(&*device).unwrap();
         let gates: Vec<_> = (1..THREADS)
             .map(|_| {
                 let (open, gate) = channel::<()>();
-                usher.dispose(Gate(gate));
+                cm_worker.dispose(Gate(gate));
                 open
             })
             .collect();
-        let (bell, rung) = channel();
-        usher.dispose(Bell(bell));
+        let (event_fd, rung) = channel();
+        cm_worker.dispose(Bell(event_fd));
         rung.recv_timeout(Duration::from_secs(60)).expect("nobody was left to do it");
         drop(gates);
     }
 
     #[test]
     fn a_desk_is_loud_while_it_has_something() {
-        let desk: Arc<Desk<nvmeof_verbs::loopback::LoopbackDevice>> = Desk::new().unwrap();
+        let replies: Arc<ReplyQueue<nvmeof_verbs::loopback::LoopbackDevice>> =
+            ReplyQueue::new().unwrap();
         let is_loud = || {
             let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-                desk.bell(),
+                replies.event_fd(),
                 rustix::event::PollFlags::IN,
             )];
             rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
         };
-        assert!(!is_loud() && desk.take().is_empty());
-        let slip = Slip { desk: Arc::clone(&desk), number: 4 };
-        slip.answer(Answer::Destroyed);
-        slip.answer(Answer::Destroyed);
+        assert!(!is_loud() && replies.take().is_empty());
+        let reply_to = ReplyTo { replies: Arc::clone(&replies), number: 4 };
+        reply_to.answer(CmReply::Destroyed);
+        reply_to.answer(CmReply::Destroyed);
         assert!(is_loud());
-        let numbers: Vec<_> = desk.take().into_iter().map(|(number, _)| number).collect();
+        let numbers: Vec<_> = replies.take().into_iter().map(|(number, _)| number).collect();
         assert_eq!(numbers, [4, 4]);
-        assert!(!is_loud() && desk.take().is_empty());
-        slip.answer(Answer::Destroyed);
-        assert!(desk.wait_for(4, Duration::ZERO).is_some());
-        assert!(desk.wait_for(4, Duration::ZERO).is_none());
+        assert!(!is_loud() && replies.take().is_empty());
+        reply_to.answer(CmReply::Destroyed);
+        assert!(replies.wait_for(4, Duration::ZERO).is_some());
+        assert!(replies.wait_for(4, Duration::ZERO).is_none());
     }
 }

@@ -21,7 +21,7 @@ const LATEST: Nanos = 1_000_000;
 
 /// Responses in the socket's queue.
 #[derive(Debug, Default)]
-pub(super) struct Departures {
+pub(super) struct TxTracker {
     /// Bytes the socket has taken since the start.
     pub(super) taken: u64,
     /// Tokens of responses in order, and the stream position where each ends.
@@ -37,7 +37,7 @@ pub(super) struct Departures {
     due: Nanos,
 }
 
-impl Departures {
+impl TxTracker {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -129,83 +129,83 @@ mod tests {
     }
 
     /// Creates three responses of 1000 bytes, taken whole.
-    fn three() -> Departures {
-        let mut departures = Departures::default();
+    fn three() -> TxTracker {
+        let mut tx_tracker = TxTracker::default();
         for token in 1..=3 {
-            departures.taken += 1000;
-            departures.taken_whole(token, 0);
+            tx_tracker.taken += 1000;
+            tx_tracker.taken_whole(token, 0);
         }
-        departures
+        tx_tracker
     }
 
     #[test]
     fn what_left_at_once_is_never_waited_for() {
-        let (mut departures, mut events) = (three(), Vec::new());
-        departures.look(0, 50, &mut events);
+        let (mut tx_tracker, mut events) = (three(), Vec::new());
+        tx_tracker.look(0, 50, &mut events);
         assert_eq!(tokens(&mut events), [1, 2, 3]);
-        assert_eq!((departures.due(), departures.stalled()), (None, None));
+        assert_eq!((tx_tracker.due(), tx_tracker.stalled()), (None, None));
     }
 
     #[test]
     fn little_is_not_worth_a_look_until_it_adds_up() {
-        let (mut departures, mut events) = (three(), Vec::new());
-        assert!(!departures.worth_a_look());
-        departures.all_gone(&mut events);
+        let (mut tx_tracker, mut events) = (three(), Vec::new());
+        assert!(!tx_tracker.worth_a_look());
+        tx_tracker.all_gone(&mut events);
         assert_eq!(tokens(&mut events), [1, 2, 3]);
-        departures.taken += SMALL - 3000;
-        departures.taken_whole(4, 0);
-        assert!(departures.worth_a_look());
-        departures.look(1, 10, &mut events);
+        tx_tracker.taken += SMALL - 3000;
+        tx_tracker.taken_whole(4, 0);
+        assert!(tx_tracker.worth_a_look());
+        tx_tracker.look(1, 10, &mut events);
         // From now on every send justifies a check, until one finds the queue empty.
-        departures.taken += 1;
-        assert!(departures.worth_a_look());
-        departures.look(0, 20, &mut events);
-        departures.taken += 1;
-        assert!(!departures.worth_a_look());
+        tx_tracker.taken += 1;
+        assert!(tx_tracker.worth_a_look());
+        tx_tracker.look(0, 20, &mut events);
+        tx_tracker.taken += 1;
+        assert!(!tx_tracker.worth_a_look());
     }
 
     #[test]
     fn each_leaves_with_its_last_byte() {
-        let (mut departures, mut events) = (three(), Vec::new());
-        departures.look(2001, 50, &mut events);
+        let (mut tx_tracker, mut events) = (three(), Vec::new());
+        tx_tracker.look(2001, 50, &mut events);
         assert_eq!(tokens(&mut events), [0_u64; 0]);
-        departures.look(2000, 60, &mut events);
+        tx_tracker.look(2000, 60, &mut events);
         assert_eq!(tokens(&mut events), [1]);
-        departures.look(1, 70, &mut events);
+        tx_tracker.look(1, 70, &mut events);
         assert_eq!(tokens(&mut events), [2]);
-        departures.look(0, 80, &mut events);
+        tx_tracker.look(0, 80, &mut events);
         assert_eq!(tokens(&mut events), [3]);
     }
 
     #[test]
     fn the_next_look_is_when_the_next_should_have_left_and_never_far_off() {
-        let (mut departures, mut events) = (Departures::default(), Vec::new());
+        let (mut tx_tracker, mut events) = (TxTracker::default(), Vec::new());
         for token in 1..=4 {
-            departures.taken += 100_000;
-            departures.taken_whole(token, 0);
+            tx_tracker.taken += 100_000;
+            tx_tracker.taken_whole(token, 0);
         }
         // The rate is unknown: check soon.
-        departures.look(400_000, 1_000_000, &mut events);
-        assert_eq!(departures.due(), Some(1_000_000 + SOONEST));
+        tx_tracker.look(400_000, 1_000_000, &mut events);
+        assert_eq!(tx_tracker.due(), Some(1_000_000 + SOONEST));
         // 100 kB in 100 us: the next response takes as long.
-        departures.look(300_000, 1_100_000, &mut events);
-        assert_eq!(departures.due(), Some(1_200_000));
-        assert_eq!(departures.stalled(), None);
+        tx_tracker.look(300_000, 1_100_000, &mut events);
+        assert_eq!(tx_tracker.due(), Some(1_200_000));
+        assert_eq!(tx_tracker.stalled(), None);
         // The queue stalls: checks continue, and the host is reported as stalled.
-        departures.look(300_000, 1_200_000, &mut events);
-        assert_eq!(departures.stalled(), Some(1_200_000));
-        let due = departures.due().unwrap();
+        tx_tracker.look(300_000, 1_200_000, &mut events);
+        assert_eq!(tx_tracker.stalled(), Some(1_200_000));
+        let due = tx_tracker.due().unwrap();
         assert!((1_200_000 + SOONEST..=1_200_000 + LATEST).contains(&due));
-        departures.look(0, 9_000_000, &mut events);
+        tx_tracker.look(0, 9_000_000, &mut events);
         assert_eq!(tokens(&mut events), [1, 2, 3, 4]);
     }
 
     #[test]
     fn the_end_gives_back_what_waits() {
-        let (mut departures, mut events) = (three(), Vec::new());
-        departures.look(1500, 50, &mut events);
-        departures.give_up(&mut events);
+        let (mut tx_tracker, mut events) = (three(), Vec::new());
+        tx_tracker.look(1500, 50, &mut events);
+        tx_tracker.give_up(&mut events);
         assert_eq!(tokens(&mut events), [1, 2, 3]);
-        assert!(departures.is_empty());
+        assert!(tx_tracker.is_empty());
     }
 }

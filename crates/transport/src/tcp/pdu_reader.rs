@@ -16,11 +16,11 @@ use nvmeof_wire::tcp::{
 };
 use nvmeof_wire::zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::capsules::Capsules;
+use super::command_window::CommandWindow;
 use super::digest::{Crc32c, crc32c};
 use super::handshake::Negotiated;
-use super::terminate::Fault;
-use super::transfer::{Place, Transfers};
+use super::terminate::FatalPduError;
+use super::transfer::{DataPlacement, Transfers};
 use crate::queue::{Event, FabricError};
 
 /// Bytes of a digest.
@@ -60,8 +60,8 @@ enum Dest {
 
 /// Reason why parsing stopped before the end of the input, other than a fault.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// An ICReq arrived: respond, then call [`Inbound::settle`].
+pub(super) enum ParseStop {
+    /// An ICReq arrived: respond, then call [`PduReader::settle`].
     Hello(Box<ICReq>),
     /// The host terminated the connection.
     Terminated(TcpError),
@@ -70,22 +70,22 @@ pub(super) enum Stop {
 }
 
 /// State of the connection that the parser changes in addition to its own.
-pub(super) struct Intake<'a> {
-    pub(super) capsules: &'a mut Capsules,
+pub(super) struct ParseContext<'a> {
+    pub(super) capsules: &'a mut CommandWindow,
     pub(super) transfers: &'a mut Transfers,
     pub(super) events: &'a mut Vec<Event>,
 }
 
 /// The receiving half of a connection.
 #[derive(Debug)]
-pub(super) struct Inbound {
+pub(super) struct PduReader {
     rules: RxRules,
     state: State,
     /// Headers, and ends of data, that have arrived since the start.
     pdus: u64,
 }
 
-impl Inbound {
+impl PduReader {
     /// Creates a parser that expects an ICReq.
     pub(super) fn new() -> Self {
         Self { rules: RxRules::initial(Receiver::Controller), state: State::Hello, pdus: 0 }
@@ -96,7 +96,7 @@ impl Inbound {
         self.rules = RxRules {
             receiver: Receiver::Controller,
             framing: negotiated.inbound,
-            // The in-capsule limit depends on the command: `Capsules` checks it.
+            // The in-capsule limit depends on the command: `CommandWindow` checks it.
             max_in_capsule: u32::MAX,
             max_data: negotiated.max_h2c_data,
         };
@@ -130,7 +130,7 @@ impl Inbound {
     }
 
     /// Records `len` bytes written to [`direct`](Self::direct) memory.
-    pub(super) fn filled(&mut self, len: usize, intake: &mut Intake<'_>) {
+    pub(super) fn filled(&mut self, len: usize, intake: &mut ParseContext<'_>) {
         if let State::Data(incoming) = &mut self.state {
             incoming.take_in(len, intake.transfers);
             self.end_of_data(intake);
@@ -143,8 +143,8 @@ impl Inbound {
     pub(super) fn parse(
         &mut self,
         input: &[u8],
-        intake: &mut Intake<'_>,
-    ) -> Result<(usize, Option<Stop>), Fault> {
+        intake: &mut ParseContext<'_>,
+    ) -> Result<(usize, Option<ParseStop>), FatalPduError> {
         let mut done = 0;
         loop {
             let rest = &input[done..];
@@ -176,31 +176,35 @@ impl Inbound {
                         self.pdus += 1;
                         done += len;
                     }
-                    Header::Stop(len, stop) => return Ok((done + len, Some(stop))),
+                    Header::ParseStop(len, stop) => return Ok((done + len, Some(stop))),
                 },
             }
         }
     }
 
     /// Parses one header, up to the start of its data.
-    fn header(&mut self, rest: &[u8], intake: &mut Intake<'_>) -> Result<Header, Fault> {
+    fn header(
+        &mut self,
+        rest: &[u8],
+        intake: &mut ParseContext<'_>,
+    ) -> Result<Header, FatalPduError> {
         let Ok((ch, _)) = CommonHeader::ref_from_prefix(rest) else {
             return Ok(Header::Incomplete);
         };
         let head = self
             .may_come_now(ch)
             .and_then(|()| self.rules.check(ch))
-            .map_err(|error| Fault::in_common_header(error, &rest[..CH_LEN]))?;
+            .map_err(|error| FatalPduError::in_common_header(error, &rest[..CH_LEN]))?;
         let len = usize::from(head.data_offset);
         let Some(pdu) = rest.get(..len) else {
             return Ok(Header::Incomplete);
         };
-        let fault = |error| Fault::of(error, pdu, usize::from(head.hlen));
+        let fault = |error| FatalPduError::of(error, pdu, usize::from(head.hlen));
         check_digest(&head, pdu).map_err(fault)?;
         match head.pdu_type {
             PduType::CAPSULE_CMD => {
                 if intake.capsules.is_paused() && intake.transfers.live() == 0 {
-                    return Ok(Header::Stop(0, Stop::Paused));
+                    return Ok(Header::ParseStop(0, ParseStop::Paused));
                 }
                 let capsule = view::<CapsuleCmd>(pdu).map_err(fault)?;
                 self.capsule(&capsule.sqe, &head, intake).map_err(fault)?;
@@ -211,11 +215,11 @@ impl Inbound {
             }
             PduType::H2C_TERM_REQ => {
                 let term = view::<TermReq>(pdu).map_err(fault)?;
-                return Ok(Header::Stop(len, Stop::Terminated(term.error())));
+                return Ok(Header::ParseStop(len, ParseStop::Terminated(term.error())));
             }
             PduType::IC_REQ => {
                 let request = view::<ICReq>(pdu).map_err(fault)?;
-                return Ok(Header::Stop(len, Stop::Hello(Box::new(*request))));
+                return Ok(Header::ParseStop(len, ParseStop::Hello(Box::new(*request))));
             }
             // `RxRules::check` rejects every other type.
             _ => return Err(fault(TcpError::field(0))),
@@ -237,7 +241,7 @@ impl Inbound {
         &mut self,
         sqe: &Sqe,
         head: &PduHead,
-        intake: &mut Intake<'_>,
+        intake: &mut ParseContext<'_>,
     ) -> Result<(), TcpError> {
         intake.capsules.admit()?;
         let len = head.data_len as usize;
@@ -259,14 +263,14 @@ impl Inbound {
         &mut self,
         data: &H2CData,
         head: &PduHead,
-        intake: &mut Intake<'_>,
+        intake: &mut ParseContext<'_>,
     ) -> Result<(), TcpError> {
         data.check(head)?;
         let last = head.flags & flags::LAST_PDU != 0;
         let (cccid, ttag) = (data.cccid.get(), data.ttag.get());
         let place =
             intake.transfers.locate(cccid, ttag, data.datao.get(), data.datal.get(), last)?;
-        let Place { slot, start, end } = place;
+        let DataPlacement { slot, start, end } = place;
         self.state = State::Data(Incoming {
             dest: Dest::Pull { slot },
             at: start,
@@ -277,7 +281,7 @@ impl Inbound {
     }
 
     /// Continues with the digest or the end once the data is complete; returns true if so.
-    fn end_of_data(&mut self, intake: &mut Intake<'_>) -> bool {
+    fn end_of_data(&mut self, intake: &mut ParseContext<'_>) -> bool {
         match std::mem::replace(&mut self.state, State::Head) {
             State::Data(of) if of.at == of.end => {
                 if of.digest.is_some() {
@@ -295,7 +299,7 @@ impl Inbound {
         }
     }
 
-    fn end_of_digest(&mut self, intake: &mut Intake<'_>) {
+    fn end_of_digest(&mut self, intake: &mut ParseContext<'_>) {
         if let State::Digest { of, bytes, .. } = std::mem::replace(&mut self.state, State::Head) {
             let received = u32::from_le_bytes(bytes);
             let good = of.digest.as_ref().is_some_and(|digest| digest.value() == received);
@@ -310,7 +314,7 @@ enum Header {
     Incomplete,
     /// Bytes consumed.
     Done(usize),
-    Stop(usize, Stop),
+    ParseStop(usize, ParseStop),
 }
 
 impl Incoming {
@@ -345,7 +349,7 @@ impl Incoming {
     }
 
     /// Completes the PDU.
-    fn finish(self, good: bool, intake: &mut Intake<'_>) {
+    fn finish(self, good: bool, intake: &mut ParseContext<'_>) {
         let event = match self.dest {
             Dest::Capsule { sqe, buf } if good => Event::Command { sqe, data: Some(buf) },
             Dest::Capsule { sqe, .. } => {
@@ -354,7 +358,11 @@ impl Incoming {
             Dest::Pull { slot } => {
                 if let Some((pull, good)) = intake.transfers.arrived(slot, self.end, good) {
                     let result = if good { Ok(()) } else { Err(FabricError::DataDigest) };
-                    intake.events.push(Event::Pulled { token: pull.token, buf: pull.buf, result });
+                    intake.events.push(Event::HostDataArrived {
+                        token: pull.token,
+                        buf: pull.buf,
+                        result,
+                    });
                 }
                 return;
             }
