@@ -1,4 +1,4 @@
-//! What bytes cost to understand and to make: `cargo bench -p nvmeof-benches --bench parse`.
+//! Cost of parsing and encoding: `cargo bench -p nvmeof-benches --bench parse`.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn rules(framing: Framing) -> RxRules {
     RxRules { receiver: Receiver::Controller, framing, max_in_capsule: 8192, max_data: 128 << 10 }
 }
 
-/// Bytes of a submission queue entry to what a read is about.
+/// Measures parsing of a submission queue entry to a read's arguments.
 fn sqe(c: &mut Criterion) {
     let mut group = c.benchmark_group("sqe");
     group.throughput(Throughput::Elements(1));
@@ -37,7 +37,7 @@ fn sqe(c: &mut Criterion) {
     group.finish();
 }
 
-/// The headers of NVMe/TCP, in and out.
+/// Measures the headers of NVMe/TCP, in and out.
 fn tcp(c: &mut Criterion) {
     let mut group = c.benchmark_group("tcp");
     group.throughput(Throughput::Elements(1));

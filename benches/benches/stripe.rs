@@ -1,13 +1,15 @@
-//! What a stripe costs: `cargo bench -p nvmeof-benches --bench stripe`.
+//! Cost of a stripe: `cargo bench -p nvmeof-benches --bench stripe`.
 //!
-//! The same random operations on N null devices, once given to the devices themselves and once to a stripe
-//! over them, in turns; the ratio is of operations in the same time, the median over all pairs of turns. A null
-//! device does nothing but fill the buffer, so what a stripe adds shows more than with any other. On one core:
-//! queues share nothing, so cores add up on both sides alike.
+//! The same random operations run on N null devices, once on the devices themselves and once on a
+//! stripe over them, in turns. The ratio is of operations in the same time; the result is the
+//! median over all pairs of turns. A null device only fills the buffer, so the cost of a stripe is
+//! more visible than with any other device. The bench uses one core: queues share nothing, so cores
+//! scale alike on both sides.
 //!
-//! What the stripe adds to a read is one more call through a queue. Of a bare null queue, which takes some tens
-//! of nanoseconds for 4 KiB, that is a good part. The second table is of whole commands, from the capsule to the
-//! response through a reactor: what a host gets of a stripe against what it gets of its members.
+//! A stripe adds one more call through a queue to a read. A bare null queue takes some tens of
+//! nanoseconds for 4 KiB, so the addition is a large part. The second table has whole commands,
+//! from the capsule to the response through a reactor: a host's performance with a stripe and with
+//! its members.
 
 mod world;
 
@@ -25,14 +27,14 @@ const BLOCK: u32 = 512;
 /// Bytes of each null device.
 const SIZE: u64 = 16 << 40;
 const CHUNK: u64 = 128 << 10;
-/// Operations submitted at once, and then polled for.
+/// Operations submitted together, and then polled.
 const BATCH: usize = 32;
 /// Batches in a turn.
 const BATCHES: usize = 2000;
 /// Pairs of turns.
 const PAIRS: usize = 31;
 
-/// Where an operation goes: the offset in the stripe, and the same place in a device.
+/// Position of an operation: the offset in the stripe, and the same position in a device.
 struct Place {
     offset: u64,
     device: usize,
@@ -77,7 +79,7 @@ impl Bench {
         self.pool.lease(self.len).expect("a buffer")
     }
 
-    /// Reads into buffers from the devices themselves.
+    /// Reads into buffers from the devices themselves; returns the time.
     fn direct(&mut self) -> f64 {
         let begin = cpu_time();
         for batch in self.batches() {
@@ -95,7 +97,7 @@ impl Bench {
         cpu_time() - begin
     }
 
-    /// The same from the stripe.
+    /// Reads the same from the stripe; returns the time.
     fn striped(&mut self) -> f64 {
         let begin = cpu_time();
         for batch in self.batches() {
@@ -110,7 +112,8 @@ impl Bench {
         cpu_time() - begin
     }
 
-    /// The median of what the stripe does while the devices do one, and nanoseconds an operation of both.
+    /// Returns the median ratio of the stripe's operations to the devices', and nanoseconds per
+    /// operation of both.
     fn ratio(&mut self) -> (f64, f64, f64) {
         // Once without counting, to warm up.
         self.direct();
@@ -128,13 +131,13 @@ impl Bench {
     }
 }
 
-/// Seconds this thread has run: others on its core do not count.
+/// Returns the CPU seconds of this thread: other threads on its core do not count.
 fn cpu_time() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Random places of `len` bytes that lie in one chunk.
+/// Returns random positions of `len` bytes that lie in one chunk.
 fn places(devices: usize, len: u64) -> Vec<Place> {
     let mut state = 1_u64;
     let mut random = |end: u64| {
@@ -154,7 +157,8 @@ fn places(devices: usize, len: u64) -> Vec<Place> {
         .collect()
 }
 
-/// Nanoseconds of CPU a command takes in a reactor: of null devices themselves, and of a stripe over so many.
+/// Returns the CPU nanoseconds of a command in a reactor: with the null devices themselves, and
+/// with a stripe over `devices` of them.
 fn in_a_reactor(devices: u64, is_read: bool) -> (f64, f64, f64) {
     let null = |size: u64| -> Arc<dyn BlockDevice> {
         Arc::new(NullDevice::new("null", size, REACTOR_BLOCK).expect("there is memory"))

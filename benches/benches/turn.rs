@@ -1,9 +1,10 @@
 //! One command from its capsule to its response: `cargo bench -p nvmeof-benches --bench turn`.
 //!
-//! `nvmf` is what the command's meaning costs alone. `reactor` is a whole reactor: fabric, nvmf,
-//! pacing, device and fabric again, without a socket. The loopback fabric takes a lock, copies the
-//! data for its host and rings an eventfd for each command, which a socket does not; so compare its
-//! figures with each other, and take real ones from `cargo xtask bench e2e`.
+//! `nvmf` is the cost of the command's interpretation alone. `reactor` is a whole reactor: fabric,
+//! nvmf, pacing, device and fabric again, without a socket. For each command the loopback fabric
+//! takes a lock, copies the data for its host and rings an eventfd, which a socket does not. Its
+//! figures are therefore comparable only with each other; `cargo xtask bench e2e` measures real
+//! ones.
 
 mod world;
 
@@ -19,7 +20,7 @@ use nvmeof_pacing::PolicyConfig;
 use nvmeof_wire::fabrics::CNTLID_DYNAMIC;
 use world::{World, cntlid_of};
 
-/// An I/O queue whose controller is ready, and the admin queue that keeps it so.
+/// Returns an I/O queue whose controller is ready, and the admin queue that keeps it ready.
 fn queues(target: &Arc<Target>) -> (Queue, Queue) {
     let mut admin = Queue::new(target, PORT, "here", 0);
     let cntlid = connected(&mut admin, 0, CNTLID_DYNAMIC);
@@ -42,7 +43,7 @@ fn connected(queue: &mut Queue, qid: u16, cntlid: u16) -> u16 {
     }
 }
 
-/// `Queue::handle_command`, then `Queue::complete`.
+/// Measures `Queue::handle_command`, then `Queue::complete`.
 fn nvmf(c: &mut Criterion) {
     let mut group = c.benchmark_group("nvmf");
     group.throughput(Throughput::Elements(1));

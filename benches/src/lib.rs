@@ -1,9 +1,9 @@
-//! What the benchmarks share: a target with one namespace, and the commands of a host.
+//! Support for the benchmarks: a target with one namespace, and the commands of a host.
 //!
-//! The benchmarks themselves are in `benches/`: `parse`, what bytes cost to understand and to make;
-//! `turn`, what one command costs from its capsule to its response; `stripe`, what a stripe costs against
-//! its members. Admission alone is measured in `nvmeof-pacing`, and everything together, over real sockets,
-//! by `cargo xtask bench e2e`.
+//! The benchmarks themselves are in `benches/`. `parse` measures the cost of parsing and encoding,
+//! and `turn` the cost of one command from its capsule to its response. `stripe` measures the cost
+//! of a stripe compared with its members. `nvmeof-pacing` has the benchmark of admission alone.
+//! `cargo xtask bench e2e` measures the whole system over real sockets.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ pub const BLOCK: u32 = 4096;
 pub const BLOCKS: u64 = 16 << 10;
 /// The device behind the namespace.
 pub const DEVICE: DeviceId = DeviceId(0);
-/// Where hosts connect.
+/// Port for hosts.
 pub const PORT: PortId = PortId(1);
 /// Entries of a queue.
 pub const DEPTH: u16 = 128;
 
 const NSID: u32 = 1;
-/// IOCQES 4, IOSQES 6, EN: what Linux writes.
+/// CC as Linux writes it: IOCQES 4, IOSQES 6, EN.
 const CC_ENABLE: u64 = 0x0046_0001;
 
-/// A target with one subsystem, one namespace and one port on the loopback fabric.
+/// Creates a target with one subsystem, one namespace and one port on the loopback fabric.
 ///
 /// # Errors
-/// The target refuses what it is to serve.
+/// The target rejects the configuration.
 pub fn target() -> Result<Arc<Target>, ApplyError> {
     let namespace = NamespaceSpec {
         nsid: NSID,
@@ -78,7 +78,7 @@ pub fn target() -> Result<Arc<Target>, ApplyError> {
     Ok(target)
 }
 
-/// Connect for queue `qid`, and its in-capsule data.
+/// Returns Connect for queue `qid`, and its in-capsule data.
 #[must_use]
 pub fn connect(qid: u16, cntlid: u16) -> (Sqe, Vec<u8>) {
     let connect = Connect {
@@ -96,20 +96,20 @@ pub fn connect(qid: u16, cntlid: u16) -> (Sqe, Vec<u8>) {
     (connect.encode(0).with_sgl(sgl), data)
 }
 
-/// Enables the controller, on its admin queue.
+/// Returns the command that enables the controller, for its admin queue.
 #[must_use]
 pub fn enable() -> Sqe {
     PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE }.encode(0)
 }
 
-/// A read of one block.
+/// Returns a read of one block.
 #[must_use]
 pub fn read(cid: u16, lba: u64) -> Sqe {
     let sgl = Sgl::Transport { length: BLOCK };
     BlockIo::new(lba, 1).encode(IoOpcode::READ, cid, NSID).with_sgl(sgl)
 }
 
-/// A write of one block, its data in the capsule.
+/// Returns a write of one block, with its data in the capsule.
 #[must_use]
 pub fn write(cid: u16, lba: u64) -> Sqe {
     let sgl = Sgl::InCapsule { offset: 0, length: BLOCK };

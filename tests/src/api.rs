@@ -21,10 +21,10 @@ pub struct Api {
 }
 
 impl Api {
-    /// That of a daemon whose config has [`config::api`](crate::config::api).
+    /// The API of a daemon whose config has [`config::api`](crate::config::api).
     ///
     /// # Panics
-    /// Never for such a daemon.
+    /// Never for a daemon with that config.
     #[must_use]
     pub fn of(daemon: &Daemon) -> Self {
         let socket = daemon.folder().join(SOCKET);
@@ -32,19 +32,19 @@ impl Api {
         Self { client, socket }
     }
 
-    /// Where it is.
+    /// Returns the path of its socket.
     #[must_use]
     pub fn socket(&self) -> &PathBuf {
         &self.socket
     }
 
-    /// A call, with what it answers.
+    /// Sends a request and returns the response.
     ///
     /// # Errors
-    /// The daemon's own word.
+    /// The daemon's error.
     ///
     /// # Panics
-    /// If it does not answer at all.
+    /// If there is no response at all.
     #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn call(
         &self,
@@ -61,17 +61,17 @@ impl Api {
         })
     }
 
-    /// `GET`.
+    /// Sends `GET`.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the request is rejected.
     #[must_use]
     pub fn get(&self, path: &str) -> Value {
         let got = self.call(Method::GET, path, None, None);
         got.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// What runs.
+    /// Returns the running configuration.
     ///
     /// # Panics
     /// If it is no document.
@@ -80,13 +80,13 @@ impl Api {
         serde_json::from_value(self.get("/v1/config")).expect("a document")
     }
 
-    /// A change.
+    /// Requests a change.
     ///
     /// # Errors
-    /// The daemon's own word.
+    /// The daemon's error.
     ///
     /// # Panics
-    /// If the answer tells of no change.
+    /// If the response describes no change.
     pub fn change(
         &self,
         method: Method,

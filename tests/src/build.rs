@@ -1,10 +1,10 @@
-//! The binaries under test, built once for a test process, as the tests themselves were built.
+//! The binaries under test, built once per test process, in the profile of the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Path of `nvmeof-tgt`.
+/// Returns the path of `nvmeof-tgt`.
 ///
 /// # Panics
 /// If it does not build.
@@ -14,7 +14,7 @@ pub fn target_daemon() -> &'static Path {
     PATH.get_or_init(|| binaries().join("nvmeof-tgt"))
 }
 
-/// Path of `nvmeof-perf`.
+/// Returns the path of `nvmeof-perf`.
 ///
 /// # Panics
 /// If it does not build.
@@ -24,7 +24,7 @@ pub fn load_generator() -> &'static Path {
     PATH.get_or_init(|| binaries().join("nvmeof-perf"))
 }
 
-/// Path of `nvmeofctl`.
+/// Returns the path of `nvmeofctl`.
 ///
 /// # Panics
 /// If it does not build.
@@ -34,11 +34,14 @@ pub fn control() -> &'static Path {
     PATH.get_or_init(|| binaries().join("nvmeofctl"))
 }
 
-/// If this is set the programs are there: who runs the tests of the whole workspace has built them with it. What one package
-/// alone needs of its libraries is less, so that building them here would compile most of it again.
+/// Environment variable of test runs whose programs are built already.
+///
+/// A run of the whole workspace's tests sets it, after it has built the programs together with the
+/// tests. One package alone requires fewer features of its libraries, so a build here would compile
+/// most of it again.
 const ARE_BUILT: &str = "NVMEOF_TESTS_PROGRAMS_ARE_BUILT";
 
-/// Builds them and gives the folder they are in. Cargo finds nothing to do if they are up to date.
+/// Builds them and returns their folder. Cargo does nothing if they are up to date.
 fn binaries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

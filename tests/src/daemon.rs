@@ -15,11 +15,12 @@ use tempfile::TempDir;
 use crate::GUARD;
 use crate::build::target_daemon;
 
-/// What the daemon says it holds, by name; how much memory its buffers have is left out, since that
-/// stays for the next user.
+/// Counts of the daemon's objects, by name.
+///
+/// The memory of its buffers is omitted, because it stays for the next user.
 pub type Counts = BTreeMap<String, u64>;
 
-/// What its log says of a config that cannot be.
+/// Part of its log line about a rejected config.
 const REFUSED: &str = "is not reloaded";
 
 /// A running `nvmeof-tgt`, killed when dropped.
@@ -31,11 +32,11 @@ pub struct Daemon {
     folder: TempDir,
 }
 
-/// The lines of standard error, as they come.
+/// The lines of standard error, as they arrive.
 #[derive(Debug, Default)]
 struct Log {
     lines: Mutex<Vec<String>>,
-    /// A line has come, or the stream has ended.
+    /// Signaled on a new line and at the end of the stream.
     changed: Condvar,
     ended: Mutex<bool>,
 }
@@ -44,16 +45,17 @@ impl Daemon {
     /// Starts the daemon and waits until it serves.
     ///
     /// # Panics
-    /// If it does not get that far; with its log.
+    /// If it does not reach that state; with its log.
     #[must_use]
     pub fn start(config: &str) -> Self {
         Self::start_with(config, &[])
     }
 
-    /// As [`Self::start`], with more arguments; those that name a file name it in [`Self::folder`].
+    /// Like [`Self::start`], with more arguments; file names in them are relative to
+    /// [`Self::folder`].
     ///
     /// # Panics
-    /// As [`Self::start`].
+    /// Like [`Self::start`].
     #[must_use]
     pub fn start_with(config: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("folder for the config");
@@ -81,7 +83,7 @@ impl Daemon {
         let (first_line, wait_for_it) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The test has what it wanted if nobody listens.
+                // A failed send means that the test no longer waits for the line.
                 let _ = first_line.send(line);
             }
         });
@@ -93,13 +95,13 @@ impl Daemon {
         daemon
     }
 
-    /// The line it wrote when it was ready.
+    /// Returns its ready line.
     #[must_use]
     pub fn ready_line(&self) -> &str {
         &self.ready
     }
 
-    /// Where it listens, in the order of the config.
+    /// Returns its listen addresses, in the order of the config.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let words = self.ready.split(' ').skip(1);
@@ -107,25 +109,25 @@ impl Daemon {
         urls.map(|url| url.parse().expect("an address")).collect()
     }
 
-    /// Where it listens first.
+    /// Returns its first listen address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.addresses()[0]
     }
 
-    /// The subsystem `nqn` at its first listener.
+    /// Returns the subsystem `nqn` at its first listener.
     #[must_use]
     pub fn endpoint(&self, nqn: &str) -> Endpoint {
         format!("tcp://{}/{nqn}", self.address()).parse().expect("an endpoint")
     }
 
-    /// A folder that lives as long as the daemon and those started again from it.
+    /// Returns a folder that lives as long as the daemon and its restarted successors.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Process identifier.
+    /// Returns its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -169,13 +171,13 @@ impl Daemon {
         Self::start_in(folder, &[])
     }
 
-    /// Stops it in good order and starts another one with the same folder and config.
+    /// Stops it cleanly and starts another one with the same folder and config.
     #[must_use]
     pub fn restart(self) -> Self {
         self.restart_after(|| {})
     }
 
-    /// The same, with something done while none runs.
+    /// Restarts it; calls `what` while none runs.
     #[must_use]
     pub fn restart_after(mut self, what: impl FnOnce()) -> Self {
         let status = self.stop();
@@ -185,27 +187,28 @@ impl Daemon {
         Self::start_in(folder, &[])
     }
 
-    /// Changes the config, sends SIGHUP, and waits until that is in force; what is said about it.
+    /// Changes the config, sends SIGHUP, and waits until the config is in force; returns the log
+    /// line.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the config is rejected.
     pub fn reload(&self, config: &str) -> String {
         let said = self.offer(config);
         assert!(!said.contains(REFUSED), "{said}\n{}", self.log_text());
         said
     }
 
-    /// The same with a config that is refused.
+    /// Changes the config to one that is rejected; returns the log line.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the config is accepted.
     pub fn reload_refused(&self, config: &str) -> String {
         let said = self.offer(config);
         assert!(said.contains(REFUSED), "{said}");
         said
     }
 
-    /// Changes the config, sends SIGHUP, and waits for what is said about it.
+    /// Changes the config, sends SIGHUP, and waits for the log line about it.
     fn offer(&self, config: &str) -> String {
         let path: PathBuf = self.folder.path().join("target.toml");
         std::fs::write(path, config).expect("config");
@@ -218,10 +221,10 @@ impl Daemon {
         lines[at..].join("\n")
     }
 
-    /// Waits for a line of the log that contains `part`, and gives it.
+    /// Waits for a line of the log that contains `part`, and returns it.
     ///
     /// # Panics
-    /// If none comes.
+    /// If none arrives.
     pub fn wait_for_line(&self, part: &str) -> String {
         match self.log.wait_for(|line| line.contains(part), 0) {
             Some(at) => self.log.line(at),
@@ -229,17 +232,17 @@ impl Daemon {
         }
     }
 
-    /// The lines of its log so far that contain `part`.
+    /// Returns the lines of its log so far that contain `part`.
     #[must_use]
     pub fn lines_with(&self, part: &str) -> Vec<String> {
         let lines = self.log.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| line.contains(part)).cloned().collect()
     }
 
-    /// What it holds now (SIGUSR1).
+    /// Returns its counts (SIGUSR1).
     ///
     /// # Panics
-    /// If it does not say.
+    /// If it does not report them.
     pub fn counts(&self) -> Counts {
         let from = self.log.len();
         self.signal(Signal::USR1);
@@ -253,7 +256,7 @@ impl Daemon {
         pairs.filter(|(name, _): &(String, u64)| name != "buffer_memory").collect()
     }
 
-    /// Waits until it holds exactly `wanted` and has as many open files.
+    /// Waits until it has exactly these counts and this number of open files.
     ///
     /// # Panics
     /// If that does not happen: something has leaked.
@@ -269,19 +272,19 @@ impl Daemon {
                 "{counts:?} and {files} files, not {wanted:?} and {open_files}\n{}",
                 self.log_text()
             );
-            // Nothing says when the last connection is forgotten.
+            // No event marks the removal of the last connection.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Files it has open.
+    /// Returns the number of its open files.
     #[must_use]
     pub fn open_files(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         files.expect("its open files").count()
     }
 
-    /// Resident memory in bytes.
+    /// Returns its resident memory in bytes.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
@@ -291,7 +294,7 @@ impl Daemon {
         kib.trim().parse::<u64>().expect("a number") << 10
     }
 
-    /// What it wrote to standard error, but for what it was asked for by signal.
+    /// Returns its standard error, without the replies to signals.
     #[must_use]
     pub fn log_text(&self) -> String {
         let lines = self.log.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +306,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It has ended if it cannot be killed.
+        // If kill fails, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -328,7 +331,8 @@ impl Log {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)[at].clone()
     }
 
-    /// The first line from `from` on that is as wanted; `None` if the log ends without, or the guard is up.
+    /// Returns the first line from `from` on that matches; `None` if the log ends without one, or
+    /// at the timeout.
     fn wait_for(&self, wanted: impl Fn(&str) -> bool, from: usize) -> Option<usize> {
         let until = Instant::now() + GUARD;
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Asynchronous events, as a host asks for them.
+//! Asynchronous events, as a host requests them.
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::Status;
@@ -19,7 +19,7 @@ pub fn ask_for_events(admin: &mut Raw) {
         cdw12: 0,
         uuid_index: 0,
     };
-    // Each kind of controller has its events and refuses those of the other.
+    // Each kind of controller has its events and rejects those of the other.
     let both = admin.command(set.encode(0));
     if !both.status().is_success() {
         for bit in [8, 31] {
@@ -36,16 +36,16 @@ pub fn request_event(admin: &mut Raw) {
     admin.send(&capsule);
 }
 
-/// The event comes; nothing else.
+/// Receives this event and no other.
 ///
 /// # Panics
-/// If another comes.
+/// If another arrives.
 pub fn assert_event(admin: &mut Raw, event: AsyncEvent) {
     let cqe = admin.response();
     assert_eq!((cqe.status(), AsyncEvent::parse(cqe.dw0())), (Status::SUCCESS, event));
 }
 
-/// The namespaces that changed; reading them rearms the event.
+/// Returns the namespaces that changed; reading them rearms the event.
 ///
 /// # Panics
 /// If the log cannot be read.

@@ -1,4 +1,4 @@
-//! A host that checks what it reads.
+//! A host that verifies the data it reads.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,7 +10,7 @@ use nvmeof_wire::Nqn;
 
 use crate::GUARD;
 
-/// The host `number`: its own name and identifier.
+/// Returns the options of host `number`: its own name and identifier.
 #[must_use]
 pub fn options(number: u8) -> Options {
     let mut hostid = [0x5a; 16];
@@ -18,7 +18,7 @@ pub fn options(number: u8) -> Options {
     Options {
         hostnqn: Nqn::from_uuid(&hostid),
         hostid,
-        // A test that waits for something is not taken for dead.
+        // The target must not drop the connection of a test that waits.
         keep_alive: 2 * GUARD,
         connect_timeout: GUARD,
         io_timeout: GUARD,
@@ -26,7 +26,7 @@ pub fn options(number: u8) -> Options {
     }
 }
 
-/// Fills `data` with what belongs to this seed: no two blocks are alike.
+/// Fills `data` with the pattern of this seed: no two blocks are alike.
 pub fn fill(data: &mut [u8], seed: u64) {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     for word in data.chunks_mut(8) {
@@ -47,7 +47,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Connects with as many queues as the options ask for.
+    /// Connects with as many queues as the options request.
     ///
     /// # Panics
     /// If it cannot.
@@ -56,10 +56,10 @@ impl Host {
         Self::try_connect(endpoint, options).unwrap_or_else(|error| panic!("{endpoint}: {error}"))
     }
 
-    /// As [`Self::connect`].
+    /// Like [`Self::connect`].
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub fn try_connect(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
         let mut controller = Controller::connect(endpoint, options)?;
         let queues = controller.info().queues.min(options.queues);
@@ -67,17 +67,17 @@ impl Host {
         Ok(Self { controller, queues })
     }
 
-    /// Bytes of a block of this namespace.
+    /// Returns the bytes of a block of this namespace.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If it does not exist.
     #[must_use]
     pub fn block_size(&self, nsid: u32) -> u32 {
         let found = self.controller.namespaces().iter().find(|found| found.nsid == nsid);
         found.expect("the namespace").block_size
     }
 
-    /// Executes these commands on queue `at`, all at once, and gives the completions by token.
+    /// Executes these commands concurrently on queue `at`, and returns the completions by token.
     ///
     /// # Errors
     /// If the connection ends.
@@ -113,7 +113,7 @@ impl Host {
     /// Executes one command on the first queue.
     ///
     /// # Errors
-    /// What came of it.
+    /// The command's error status.
     ///
     /// # Panics
     /// If the connection ends.
@@ -129,7 +129,7 @@ impl Host {
         done.result.map(|_| done.buffer)
     }
 
-    /// Writes what belongs to `seed`.
+    /// Writes the pattern of `seed`.
     ///
     /// # Panics
     /// If the write fails.
@@ -153,10 +153,10 @@ impl Host {
         read.expect("the buffer")
     }
 
-    /// Reads and compares with what belongs to `seed`.
+    /// Reads and compares with the pattern of `seed`.
     ///
     /// # Panics
-    /// If it is something else.
+    /// If the data differ.
     pub fn check(&mut self, nsid: u32, slba: u64, len: usize, seed: u64) {
         let read = self.read(nsid, slba, len);
         let mut wanted = vec![0; len];
@@ -165,7 +165,7 @@ impl Host {
         assert_eq!(differs, None, "first wrong byte of {len} at block {slba}, seed {seed}");
     }
 
-    /// Everything written is on the medium.
+    /// Flushes: all written data are on the medium.
     ///
     /// # Panics
     /// If the flush fails.
@@ -198,20 +198,21 @@ struct State {
     ended: bool,
 }
 
-/// Blocks the small writes of all rounds go over, four in each; those of the large ones come after them.
+/// Blocks that the small writes of all rounds cover, four in each; those of the large ones follow
+/// them.
 const REGION: u64 = 4096;
 
 impl Worker {
-    /// Blocks a worker writes to, from its first one on.
+    /// Blocks that a worker writes, from its first one on.
     pub const BLOCKS: u64 = 2 * REGION;
 
-    /// Connects, and does I/O from then on, on the first [`Self::BLOCKS`].
+    /// Connects, and then runs I/O on the first [`Self::BLOCKS`].
     #[must_use]
     pub fn start(endpoint: &Endpoint, options: &Options) -> Self {
         Self::start_at(endpoint, options, 0)
     }
 
-    /// As [`Self::start`], from block `first` on: workers on one device are to keep clear of each other.
+    /// Like [`Self::start`], from block `first` on: workers on one device must not overlap.
     #[must_use]
     pub fn start_at(endpoint: &Endpoint, options: &Options, first: u64) -> Self {
         Self::start_with(Host::connect(endpoint, options), move |host, round| {
@@ -224,7 +225,7 @@ impl Worker {
         })
     }
 
-    /// As [`Self::start`], with rounds of another kind; a round that panics is one that failed.
+    /// Like [`Self::start`], with rounds of another kind; a round that panics has failed.
     #[must_use]
     pub fn start_with(mut host: Host, round: impl Fn(&mut Host, u64) + Send + 'static) -> Self {
         let shared = Arc::new(Shared::default());
@@ -248,10 +249,10 @@ impl Worker {
         worker
     }
 
-    /// Waits until a few rounds have been done from now on.
+    /// Waits until a few more rounds have completed.
     ///
     /// # Panics
-    /// If they are not: its I/O has failed or hangs.
+    /// If they do not complete: its I/O has failed or hangs.
     pub fn goes_on(&self) {
         let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = state.rounds + 3;
@@ -264,20 +265,20 @@ impl Worker {
         assert!(!waited.timed_out(), "I/O of the healthy host hangs after {} rounds", state.rounds);
     }
 
-    /// Ends it and disconnects.
+    /// Stops it and disconnects.
     ///
     /// # Panics
-    /// If anything went wrong with it.
+    /// If it had an error.
     pub fn stop(mut self) {
         self.ask_to_stop();
         let thread = self.thread.take().expect("stopped once");
         thread.join().expect("I/O of the healthy host");
     }
 
-    /// Waits until it fails, which it has to.
+    /// Waits until it fails, which the test requires.
     ///
     /// # Panics
-    /// If it goes on.
+    /// If it continues.
     pub fn fails(mut self) {
         let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (state, _) = self
@@ -300,13 +301,13 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.ask_to_stop();
         if let Some(thread) = self.thread.take() {
-            // A test that fails has a reason of its own.
+            // A failing test reports its own reason.
             let _ = thread.join();
         }
     }
 }
 
-/// Says that the thread has ended, however it did.
+/// Records on every exit that the thread has ended.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {

@@ -1,15 +1,15 @@
-//! What tests of the whole need: the daemon as users start it, a host that checks what it reads, and a
-//! host that can break every rule.
+//! Support for end-to-end tests: the daemon as users start it, a host that verifies its reads, and
+//! a host that can break every rule.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`Api`] | calls of the daemon's API |
 //! | [`build`] | the binaries, built once |
 //! | [`config`] | pieces of a config file |
 //! | [`Daemon`] | a running `nvmeof-tgt`; ends with the value |
 //! | [`Host`], [`Worker`] | verified I/O through the initiator |
-//! | [`events`] | asynchronous events, as a host asks for them |
-//! | [`Raw`] | PDUs as they are, good and bad |
+//! | [`events`] | asynchronous events, as a host requests them |
+//! | [`Raw`] | raw PDUs, valid and invalid |
 
 mod api;
 pub mod build;
@@ -26,5 +26,5 @@ pub use raw::{Pdu, Raw};
 
 use std::time::Duration;
 
-/// How long anything may take before a test gives up: a guard against hanging, never a measurement.
+/// Timeout of every step of a test: a guard against hanging, never a measurement.
 pub const GUARD: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! NVMe/TCP PDUs as a test wants them, good and bad, and what the target answers.
+//! NVMe/TCP PDUs in any form, valid and invalid, and the target's responses.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,33 +18,33 @@ use crate::GUARD;
 
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
-/// What came from the target.
+/// A PDU from the target.
 #[derive(Debug)]
 pub enum Pdu {
     /// A completion.
     Response(Cqe),
     /// Data, and its header.
     Data(C2HData, Vec<u8>),
-    /// Data is asked for.
+    /// Request for data.
     R2T(R2T),
-    /// The end, why, and the header of the PDU that is blamed.
+    /// Termination: the error, and the header of the faulty PDU.
     Terminated(TcpError, Vec<u8>),
-    /// The connection is closed.
+    /// End of the connection.
     End,
 }
 
-/// A connection.
+/// An NVMe/TCP connection.
 #[derive(Debug)]
 pub struct Raw {
     stream: TcpStream,
     framing: Framing,
-    /// Most bytes of data in an H2CData, as the target told.
+    /// Maximum bytes of data in an H2CData, from the target's ICResp.
     pub max_h2c_data: u32,
     next_cid: u16,
 }
 
 impl Raw {
-    /// A TCP connection, and nothing said on it.
+    /// Opens a TCP connection without sending anything.
     #[must_use]
     pub fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("a TCP connection");
@@ -54,12 +54,12 @@ impl Raw {
         Self { stream, framing: Framing::default(), max_h2c_data: 0, next_cid: 0x100 }
     }
 
-    /// Receives little that it does not read, from now on.
+    /// Shrinks the receive buffer, so that the socket holds few unread bytes.
     pub fn narrow(&self) {
         rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 4096).expect("a size");
     }
 
-    /// After ICReq and ICResp.
+    /// Opens a connection and exchanges ICReq and ICResp.
     #[must_use]
     pub fn hello(address: SocketAddr, hdgst: bool, ddgst: bool) -> Self {
         let mut raw = Self::open(address);
@@ -74,7 +74,7 @@ impl Raw {
         raw
     }
 
-    /// An admin queue of an enabled controller, and its CNTLID.
+    /// Connects an admin queue and enables its controller; returns it with the CNTLID.
     #[must_use]
     pub fn admin(address: SocketAddr, nqn: &str, host: &Options) -> (Self, u16) {
         let mut raw = Self::hello(address, host.hdgst, host.ddgst);
@@ -89,7 +89,7 @@ impl Raw {
         (raw, cntlid)
     }
 
-    /// I/O queue 1 of a controller, of this many entries.
+    /// Connects I/O queue 1 of a controller, with this many entries.
     #[must_use]
     pub fn io(address: SocketAddr, nqn: &str, host: &Options, cntlid: u16, entries: u32) -> Self {
         let mut raw = Self::hello(address, host.hdgst, host.ddgst);
@@ -98,7 +98,7 @@ impl Raw {
         raw
     }
 
-    /// Sends Connect and gives its completion.
+    /// Sends Connect and returns its completion.
     pub fn connect(
         &mut self,
         qid: u16,
@@ -112,7 +112,7 @@ impl Raw {
             qid,
             entries,
             priority: 0,
-            // With flow control every command has a response capsule of its own.
+            // With flow control every command has its own response capsule.
             disable_sq_flow_control: false,
             queue_deletion: false,
             kato_ms: if qid == 0 { keep_alive } else { 0 },
@@ -125,32 +125,32 @@ impl Raw {
         self.response()
     }
 
-    /// The command with the next free identifier.
+    /// Assigns the next free identifier to the command.
     pub fn numbered(&mut self, mut sqe: Sqe) -> Sqe {
         sqe.cid.set(self.next_cid);
         self.next_cid += 1;
         sqe
     }
 
-    /// The command with the next free identifier, and `len` bytes of in-capsule data.
+    /// Assigns the next free identifier, and `len` bytes of in-capsule data.
     pub fn in_capsule(&mut self, sqe: Sqe, len: usize) -> Sqe {
         let length = u32::try_from(len).expect("a short length");
         self.numbered(sqe).with_sgl(Sgl::InCapsule { offset: 0, length })
     }
 
-    /// The command with the next free identifier, and `len` bytes of data that go separately.
+    /// Assigns the next free identifier, and `len` bytes of data outside the capsule.
     pub fn separate(&mut self, sqe: Sqe, len: usize) -> Sqe {
         let length = u32::try_from(len).expect("a short length");
         self.numbered(sqe).with_sgl(Sgl::Transport { length })
     }
 
-    /// Sends a command without data, with an identifier of its own, and gives its completion.
+    /// Sends a command without data, with a new identifier, and returns its completion.
     pub fn command(&mut self, sqe: Sqe) -> Cqe {
         let sqe = self.numbered(sqe);
         self.execute(sqe)
     }
 
-    /// Sends a command as it is, and gives its completion.
+    /// Sends a command unchanged, and returns its completion.
     pub fn execute(&mut self, sqe: Sqe) -> Cqe {
         let capsule = self.capsule(sqe, &[]);
         self.send(&capsule);
@@ -159,7 +159,7 @@ impl Raw {
         cqe
     }
 
-    /// Sends a command that reads `len` bytes, and gives them.
+    /// Sends a command that reads `len` bytes, and returns them.
     pub fn read(&mut self, sqe: Sqe, len: usize) -> Vec<u8> {
         let sqe = self.separate(sqe, len);
         let capsule = self.capsule(sqe, &[]);
@@ -181,21 +181,21 @@ impl Raw {
         }
     }
 
-    /// A command capsule, with digests as agreed.
+    /// Encodes a command capsule, with the negotiated digests.
     #[must_use]
     pub fn capsule(&self, sqe: Sqe, data: &[u8]) -> Vec<u8> {
         let len = u32::try_from(data.len()).expect("a short length");
         self.encode(CapsuleCmd::new(self.framing, sqe, len).as_bytes(), data)
     }
 
-    /// An H2CData, with digests as agreed.
+    /// Encodes an H2CData, with the negotiated digests.
     #[must_use]
     pub fn h2c_data(&self, cid: u16, ttag: u16, at: u32, data: &[u8], last: bool) -> Vec<u8> {
         let len = u32::try_from(data.len()).expect("a short length");
         self.encode(H2CData::new(self.framing, cid, ttag, at, len, last).as_bytes(), data)
     }
 
-    /// A header, its digest, data, and its digest.
+    /// Encodes a header, its digest, data, and its digest.
     #[must_use]
     pub fn encode(&self, header: &[u8], data: &[u8]) -> Vec<u8> {
         let mut pdu = header.to_vec();
@@ -214,17 +214,17 @@ impl Raw {
         self.stream.write_all(bytes).expect("the target takes it");
     }
 
-    /// Sends bytes to a target that may have closed the connection; false if it has.
+    /// Sends bytes to a target that can have closed the connection; returns `false` if it has.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending direction.
     pub fn finish(&mut self) {
         self.stream.shutdown(std::net::Shutdown::Write).expect("half a close");
     }
 
-    /// The next PDU, which has to be a completion.
+    /// Receives the next PDU, which has to be a completion.
     pub fn response(&mut self) -> Cqe {
         match self.pdu() {
             Pdu::Response(cqe) => cqe,
@@ -232,7 +232,7 @@ impl Raw {
         }
     }
 
-    /// The next PDU, which has to ask for data.
+    /// Receives the next PDU, which has to be an R2T.
     pub fn r2t(&mut self) -> R2T {
         match self.pdu() {
             Pdu::R2T(r2t) => r2t,
@@ -240,7 +240,8 @@ impl Raw {
         }
     }
 
-    /// The next PDU, which has to be the end, with the header it blames.
+    /// Receives the next PDU, which has to be a termination; returns the error and the faulty
+    /// header.
     pub fn terminated(&mut self) -> (TcpError, Vec<u8>) {
         match self.pdu() {
             Pdu::Terminated(error, header) => (error, header),
@@ -248,7 +249,7 @@ impl Raw {
         }
     }
 
-    /// The next PDU.
+    /// Receives the next PDU.
     pub fn pdu(&mut self) -> Pdu {
         let mut bytes = vec![0; CH_LEN];
         if !self.fill(&mut bytes) {
@@ -292,7 +293,7 @@ impl Raw {
         data
     }
 
-    /// False at the end of the connection.
+    /// Fills `bytes`; returns `false` at the end of the connection.
     fn fill(&mut self, bytes: &mut [u8]) -> bool {
         match self.stream.read_exact(bytes) {
             Ok(()) => true,

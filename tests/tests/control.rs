@@ -1,5 +1,6 @@
-//! The API over its socket, with hosts connected: what it changes hosts see, and what it refuses changes
-//! nothing.
+//! The API over its socket, with connected hosts.
+//!
+//! Hosts see its changes, and a rejected request changes nothing.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,14 +19,14 @@ use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::IoOpcode;
 use serde_json::{Value, json};
 
-/// A daemon with one namespace in memory, and its API.
+/// Starts a daemon with one namespace in memory, and its API.
 fn controlled(config: &str) -> (Daemon, Api) {
     let daemon = Daemon::start(&(config.to_owned() + &api()));
     let api = Api::of(&daemon);
     (daemon, api)
 }
 
-/// Refused with this kind; the state is as it was.
+/// Checks that a request is rejected with this kind of error and leaves the state unchanged.
 #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
 fn refused(
     api: &Api,
@@ -151,7 +152,8 @@ fn a_change_is_made_as_a_whole_or_not_at_all() {
     let mut with_taken = wanted.clone();
     let listener = |port: u16| json!({ "type": "tcp", "address": "127.0.0.1", "port": port });
     list(&mut with_taken, "listener", listener(port));
-    // A file that another process holds: found out after sockets and other devices are made.
+    // A file that another process has locked: the daemon detects it after it has created sockets
+    // and other devices.
     let held = daemon.folder().join("held");
     std::fs::write(&held, [0; 4096]).expect("a file");
     let lock = std::fs::File::open(&held).expect("the file");
@@ -289,7 +291,7 @@ fn connections_are_listed_and_dropped() {
     assert_eq!(dropped["host"], json!(name));
     let read = || IoKind::Read(Buffer::zeroed(4096));
     let io = |token| nvmeof_initiator::Io { token, nsid: 1, slba: 0, blocks: 8, kind: read() };
-    // The host sees its queues end, sooner or later.
+    // The host sees its queues end eventually.
     while one.execute(0, vec![io(0)]).is_ok() {}
     while !of_one().is_empty() {
         std::thread::yield_now();
@@ -335,7 +337,7 @@ fn what_hosts_are_connected_through_goes_only_by_force() {
     worker.fails();
 }
 
-/// A caller that has lost the first answer takes "not there" for the end of what it removed.
+/// A caller that lost the first response interprets "not there" as the end of the removed object.
 #[test]
 fn what_is_removed_twice_is_said_to_be_gone_when_its_commands_have_ended() {
     let host = options(1).hostnqn.to_string();
@@ -364,7 +366,7 @@ fn what_is_removed_twice_is_said_to_be_gone_when_its_commands_have_ended() {
             first.join().expect("an answer").expect("a removal");
         });
         let namespace = json!({ "nsid": 1, "device": "slow" });
-        // Whichever of the two it was.
+        // Either of the two outcomes.
         let _ = api.call(Method::POST, &namespaces(NQN), Some(namespace), None);
     }
 }
@@ -426,7 +428,7 @@ fn what_is_saved_is_there_after_a_restart() {
     let api = Api::of(&daemon);
     assert_eq!(api.document(), document);
     assert_eq!(api.get("/v1/status")["saved"], true);
-    // An edit by hand is applied or kept, never lost.
+    // A manual edit is applied or kept, never lost.
     let text =
         std::fs::read_to_string(&path).expect("the file").replace("weight = 3", "weight = 4");
     std::fs::write(&path, &text).expect("an edit");
@@ -442,8 +444,9 @@ fn what_is_saved_is_there_after_a_restart() {
     assert!(error.place.contains("target.toml:1:"), "{error}");
 }
 
-/// A value against a schema of the document: types, required and unknown fields, references. Where it is
-/// not what it should be.
+/// Compares a value with a schema of the document: types, required and unknown fields, references.
+///
+/// Returns the position of the first mismatch.
 fn mismatch(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.strip_prefix("#/components/schemas/").expect("a schema of the document");

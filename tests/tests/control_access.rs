@@ -1,4 +1,4 @@
-//! Who may use the API and how: sockets, tokens, callers that are slow or silent, and the command line.
+//! Access to the API: sockets, tokens, callers that are slow or idle, and the command line.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ fn ctl(socket: &Path, arguments: &str) -> Output {
     command.args(arguments.split(' ')).output().expect("nvmeofctl runs")
 }
 
-/// What it prints, where it succeeds.
+/// Returns the program's output, if it succeeds.
 fn said(socket: &Path, arguments: &str) -> String {
     let output = ctl(socket, arguments);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -130,11 +130,12 @@ fn over_tcp_only_with_the_token() {
             other => panic!("{other:?}"),
         }
     }
-    // The socket's mode says who may; no token is asked for.
+    // The socket's mode controls access; no token is required.
     assert!(Api::of(&daemon).get("/v1/status").is_object());
 }
 
-/// Nobody opens the control interface to a network by accident, or shows its token to others on the machine.
+/// The control interface is never opened to a network by accident, and its token is never readable
+/// by other users of the machine.
 #[test]
 fn what_is_open_to_others_is_refused_unless_it_is_meant() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -163,7 +164,8 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&token, mode).expect("a mode");
     };
-    // A check and a start refuse alike, as what no restart mends.
+    // A check and a start report the same error, with the exit status of one that no restart
+    // repairs.
     let refused = |said: &[&str]| {
         for more in [&["--check"][..], &[]] {
             let (status, error) = run(&with_token, more);
@@ -186,14 +188,16 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
     refused(&["api.token-file", "no regular file"]);
 }
 
-/// That they lose their places in time is a test of the door's own, which need not wait so long.
+/// The server's unit tests check that these callers lose their places in time, without the long
+/// wait.
 #[test]
 fn callers_that_are_silent_or_never_read_take_no_more_than_their_places() {
     let daemon = Daemon::start(&(small() + &api()));
     let api = Api::of(&daemon);
     let files = daemon.open_files();
     let open = || UnixStream::connect(api.socket()).expect("a connection");
-    // One asks without end and reads nothing: it is read from no further than its answers go.
+    // One caller sends requests without end and reads nothing: the daemon reads its requests only
+    // while it can send responses.
     let mut greedy = open();
     greedy.set_nonblocking(true).expect("no waiting");
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -202,14 +206,14 @@ fn callers_that_are_silent_or_never_read_take_no_more_than_their_places() {
         asked += sent;
         assert!(asked < 64 << 20, "it takes whatever comes");
     }
-    // One who is answered all the same, and stays.
+    // One caller that gets its response nevertheless, and stays.
     let mut answered = open();
     answered.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").expect("a request");
     let mut status = [0; 15];
     answered.set_read_timeout(Some(GUARD)).expect("a guard");
     answered.read_exact(&mut status).expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 200 OK");
-    // All places are taken, the others by callers that say nothing, or half of it.
+    // All places are taken, the others by callers that send nothing, or half a request.
     let mut silent: Vec<UnixStream> = (0..62).map(|_| open()).collect();
     for (at, stream) in silent.iter_mut().enumerate().filter(|(at, _)| at % 2 == 0) {
         let half: &[u8] = if at % 4 == 0 { b"GET /v1/sta" } else { b"PUT /v1/config HTTP/1.1\r\n" };

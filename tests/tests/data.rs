@@ -1,5 +1,5 @@
-//! What is written is what is read, over every kind of device, block size, way of the data and spread of
-//! queues; and what was flushed outlives the daemon.
+//! Reads return the written data, over every kind of device, block size, data transfer and spread
+//! of queues. Flushed data survives the daemon.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -11,10 +11,10 @@ use nvmeof_wire::identify::{Cns, DESCRIPTORS_SIZE, Identify, NamespaceId, Namesp
 use nvmeof_wire::nvm::DsmRange;
 use nvmeof_wire::zerocopy::IntoBytes;
 
-/// Seed of everything that is written here.
+/// Seed of all data in this file.
 const SEED: u64 = 0x006e_766d_652d_6f66;
 
-/// Namespaces 1 to 4: memory and file, blocks of 512 and 4096 bytes; 16 MiB each.
+/// Returns namespaces 1 to 4: memory and file, blocks of 512 and 4096 bytes; 16 MiB each.
 fn every_device(folder: &std::path::Path) -> String {
     [
         listener("127.0.0.1"),
@@ -27,8 +27,9 @@ fn every_device(folder: &std::path::Path) -> String {
     .concat()
 }
 
-/// Writes a region of `len` bytes in transfers of `bs`, all that fit a queue at once, spread over the
-/// queues; then reads it back the other way round.
+/// Writes a region of `len` bytes in transfers of `bs`, then reads it back in reverse.
+///
+/// The transfers fill the queues and are spread over them.
 fn write_and_check(host: &mut Host, nsid: u32, len: usize, bs: usize, seed: u64) {
     let block = host.block_size(nsid) as usize;
     let blocks = u32::try_from(bs / block).expect("few blocks");
@@ -70,7 +71,8 @@ fn every_device_block_size_digest_and_transfer_size() {
         assert_eq!(host.queues.len(), 2);
         for nsid in 1..=4 {
             let block = host.block_size(nsid) as usize;
-            // One block; the most a capsule holds, one block more; odd; the most a command moves.
+            // One block; the maximum of a capsule, one block more; an odd size; the maximum of a
+            // command.
             for bs in [block, 8192, 8192 + block, 68 << 10, 1 << 20] {
                 let seed = SEED ^ (u64::from(nsid) << 56) ^ ((bs as u64) << 24);
                 write_and_check(&mut host, nsid, (64 * bs).min(4 << 20), bs, seed);
@@ -108,7 +110,7 @@ fn commands_besides_read_and_write() {
         assert!(read.as_slice() == wanted, "namespace {nsid}: zeroes");
         let ranges = [DsmRange::new(8, 8), DsmRange::new(32, 8)];
         host.one(nsid, 0, 0, IoKind::Deallocate(Buffer::from(ranges.as_bytes()))).expect("done");
-        // What is deallocated reads as it likes; what is not must stay.
+        // Deallocated blocks read as anything; the others must be unchanged.
         let read = host.read(nsid, 0, len);
         for (from, to) in [(0, 8), (16, 32), (40, 64)] {
             let part = from * block..to * block;
@@ -169,7 +171,8 @@ fn a_small_budget_paces_many_queues_and_hangs_none() {
     daemon.wait_for_counts(&baseline, open_files);
 }
 
-/// Every queue full of writes and then reads of 128 KiB, all queues at once, in this host's quarter.
+/// Fills every queue with writes and then reads of 128 KiB, all queues concurrently, in this host's
+/// quarter.
 fn keep_busy(host: &mut Host, quarter: u64) {
     const BS: usize = 128 << 10;
     let (clock, blocks) = (host.controller.clock(), 32);
@@ -207,7 +210,7 @@ fn keep_busy(host: &mut Host, quarter: u64) {
                 }
             }
             if left == before {
-                // Whichever queue has news; the others are looked at again at once.
+                // Wait on one queue; the others are polled again directly afterwards.
                 host.queues[0].wait(std::time::Duration::from_millis(1));
                 host.controller.poll().expect("keep alive");
             }
@@ -215,7 +218,7 @@ fn keep_busy(host: &mut Host, quarter: u64) {
     }
 }
 
-/// The identifiers of a namespace as a host sees them, and the serial number.
+/// Returns the identifiers of a namespace as a host reads them, and the serial number.
 fn identity(daemon: &Daemon, nsid: u32) -> (Vec<NamespaceId>, Vec<u8>) {
     let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(7));
     let sqe = Identify::new(Cns::NAMESPACE_DESCRIPTORS, nsid).encode(0);
@@ -274,7 +277,7 @@ fn what_was_flushed_outlives_a_kill() {
         host.check(nsid, 0, 256 << 10, SEED);
         host.check(nsid, 1024, 4096, SEED + 1);
     }
-    // It is in the file, too, where the namespace has it.
+    // The data are in the file, too, at the namespace's offset.
     let image = std::fs::File::open(folder.path().join("b.img")).expect("the file");
     let (mut found, mut wanted) = (vec![0; 4096], vec![0; 4096]);
     image.read_exact_at(&mut found, 1024 * 4096).expect("its bytes");

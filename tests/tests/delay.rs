@@ -1,5 +1,7 @@
-//! Delay devices over TCP. How late a command is has only a lower bound here: how much later than
-//! that depends on what else the machine does.
+//! Delay devices over TCP.
+//!
+//! The tests check only a lower bound of the latency: the excess depends on other load of the
+//! machine.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +9,7 @@ use nvmeof_initiator::{Buffer, Io, IoKind, Options};
 use nvmeof_tests::config::{NQN, delay, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, GUARD, Host, Worker, options};
 
-/// Namespace 1 in memory, 2 a delay on it.
+/// Returns namespace 1 in memory, and 2 as a delay on it.
 fn slowed(size: &str, read: &str, write: &str) -> String {
     let devices = [ram("ram0", size, 512), delay("slow0", "ram0", read, write)].concat();
     [listener("127.0.0.1"), devices, subsystem(NQN, &[(1, "ram0"), (2, "slow0")])].concat()
@@ -25,7 +27,7 @@ fn each_direction_takes_its_latency_at_least_on_the_data_of_the_base() {
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     let (read, write) = (Duration::from_millis(1), Duration::from_micros(250));
     for seed in 0..20 {
-        // In the capsule, and asked for.
+        // In the capsule, and by R2T.
         for (at, len) in [(8, 4096), (128, 128 << 10)] {
             let took = timed(|| host.write(2, at, len, seed));
             assert!(took >= write, "a write took {took:?}");
@@ -73,7 +75,7 @@ fn a_whole_queue_of_reads_is_late_together_and_comes_back_right() {
         assert!(queue.submit(io, clock.now()).is_ok());
     }
     queue.flush().expect("the connection");
-    // All of them are on their way at once; one after the other, there would be one.
+    // All of them are in flight concurrently; in sequence, there would be one.
     while daemon.counts()["requests"] < DEPTH {
         assert!(begin.elapsed() < READ, "never were {DEPTH} reads in flight");
     }
@@ -129,7 +131,7 @@ fn a_reload_changes_the_latency_under_io_and_reopens_with_the_base_only() {
     }
     worker.goes_on();
     worker.stop();
-    // Memory of another size is other memory, under the delay as well.
+    // A memory device of another size is a new device, also under the delay.
     let said = daemon.reload(&slowed("32MiB", "40ms", "0"));
     assert!(said.contains("2 devices opened, 2 closed"), "{said}");
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(3));

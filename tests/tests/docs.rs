@@ -1,5 +1,7 @@
-//! Commands of the operator's pages that need a daemon alone, run as they stand: blocks marked `sh daemon`, in their
-//! order, in one shell a page. What a block of `text` shows has to be in what they write, and a config has to be one.
+//! Commands of the operator's pages that need a daemon alone, run unchanged.
+//!
+//! These are the blocks marked `sh daemon`, in their order, in one shell per page. Their output
+//! must contain the content of `text` blocks, and config blocks must be valid.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +14,7 @@ use nvmeof_tests::{Daemon, build};
 /// The pages; a check of the repository reads this line, too.
 const PAGES: &[&str] = &["control.md", "observe.md", "tenants.md"];
 
-/// A block of a page: its line, what it is said to hold, and what it holds.
+/// A block of a page: its line, its info string, and its text.
 #[derive(Debug)]
 struct Block {
     line: usize,
@@ -40,7 +42,7 @@ fn blocks(page: &str) -> Vec<Block> {
     all
 }
 
-/// All of one kind, one behind the other.
+/// Returns all blocks of one kind, in their order.
 fn holding<'b>(blocks: &'b [Block], info: &str) -> Vec<&'b Block> {
     blocks.iter().filter(|block| block.info == info).collect()
 }
@@ -49,7 +51,7 @@ fn holding<'b>(blocks: &'b [Block], info: &str) -> Vec<&'b Block> {
 fn commands_of_the_pages_do_what_the_pages_say() {
     for page in PAGES {
         let blocks = blocks(page);
-        // A page that shows a whole target is tried on that one.
+        // A page with a config of a whole target is tested on that target.
         let shown: String =
             holding(&blocks, "toml").iter().map(|block| block.text.as_str()).collect();
         let config = match shown.contains("[[subsystem]]") {

@@ -1,4 +1,5 @@
-//! What cannot be opened at first: it is shown, tried again, and comes up without anybody's doing.
+//! Listeners and devices that cannot be opened at first: the daemon reports them, retries, and
+//! opens them without intervention.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -12,14 +13,14 @@ use nvmeof_tests::{Api, Daemon, Host, Raw, build, options};
 use nvmeof_wire::aer::AsyncEvent;
 use serde_json::json;
 
-/// A port of 127.0.0.2 that somebody else has.
+/// Returns a port of 127.0.0.2 that another socket uses.
 fn taken() -> (TcpListener, u16) {
     let other = TcpListener::bind(("127.0.0.2", 0)).expect("a port");
     let port = other.local_addr().expect("its number").port();
     (other, port)
 }
 
-/// The ports of the daemon's discovery log.
+/// Returns the ports of the daemon's discovery log.
 fn listed(daemon: &Daemon) -> Vec<String> {
     let address = daemon.address();
     let address =
@@ -83,7 +84,7 @@ fn a_listener_whose_port_is_taken_is_shown_and_comes_up_when_it_is_free() {
     let before = listed(&daemon);
     assert!(!before.contains(&place) && before.len() == 1, "{before:?}");
 
-    // A host that keeps a discovery controller hears of it.
+    // A host that keeps a discovery controller gets an event.
     let discovery = nvmeof_wire::Nqn::discovery();
     let (mut admin, _) = Raw::admin(daemon.address(), discovery.as_str(), &options(2));
     ask_for_events(&mut admin);
@@ -109,19 +110,19 @@ fn a_listener_that_waits_can_be_removed_and_reload_tries_it_at_once() {
     let daemon = Daemon::start(&config);
     let control = Api::of(&daemon);
     let id = format!("tcp:127.0.0.2:{port}");
-    // Whoever adds one hears at once that it does not work.
+    // The API's caller gets an immediate error if the new listener does not work.
     let wanted = json!({ "type": "tcp", "address": "192.0.2.1", "port": 4420 });
     let refused = control.change(Method::POST, "/v1/listeners", Some(wanted));
     assert_eq!(refused.expect_err("no such address").error, ErrorKind::Conflict);
     control.change(Method::DELETE, &format!("/v1/listeners/{id}"), None).expect("it goes");
     assert_eq!(control.get("/v1/status")["waiting_listeners"], json!([]));
-    // By a signal it may wait.
+    // After SIGHUP it is allowed to wait.
     let said = daemon.reload(&config);
     assert!(said.contains("0 listeners started"), "{said}");
     assert_eq!(control.get("/v1/listeners").as_array().map(Vec::len), Some(2));
     drop(other);
     let change = control.change(Method::POST, "/v1/reload", None).expect("a reload");
-    // It may have come up by itself a moment before.
+    // It can have opened automatically a moment before.
     let came_up_by_itself = !daemon.lines_with("hosts can connect to tcp://127.0.0.2").is_empty();
     let expected = if came_up_by_itself { vec![] } else { vec![format!("tcp://127.0.0.2:{port}")] };
     assert_eq!(change.listening, expected);

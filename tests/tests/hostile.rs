@@ -1,4 +1,4 @@
-//! Peers that want to keep others out, and a target that stood still.
+//! Peers that try to starve other hosts, and a target that was stopped.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::sleep;
@@ -15,19 +15,19 @@ use nvmeof_wire::{Nqn, Sqe, Status};
 use rustix::process::Signal;
 
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Well below the timeouts of the daemon, and well above what a busy machine makes of a read.
+/// Well below the timeouts of the daemon, and well above the duration of a read on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
-/// Responses that a peer leaves unread. Two sockets hold fewer if one of them is narrow.
+/// Number of responses that a peer leaves unread. Two sockets hold fewer if one of them is narrow.
 const UNREAD: usize = 400_000;
 
-/// A host with a name of its own.
+/// Returns a host with its own name.
 fn named(name: &str, nth: usize) -> Options {
     let hostnqn: Nqn = format!("nqn.2026-11.org.example:{name}{nth}").parse().expect("a name");
     Options { hostnqn, ..options(2) }
 }
 
-/// A file in the folder of the daemon, whose reads need buffers, in little memory.
+/// Returns a file device in the daemon's folder, whose reads need buffers, with little memory.
 fn with_buffers(folder: &tempfile::TempDir, keys: &str) -> String {
     [
         format!("[limits]\nbuffer-memory = \"32MiB\"\n{keys}"),
@@ -38,7 +38,8 @@ fn with_buffers(folder: &tempfile::TempDir, keys: &str) -> String {
     .concat()
 }
 
-/// Queues of one greedy host that ask for a megabyte a hundred times each, by reading or by writing, and do nothing more.
+/// Opens queues of one greedy host. Each submits a hundred commands of a megabyte, reads or writes,
+/// and sends nothing more.
 fn greedy(daemon: &Daemon, opcode: IoOpcode) -> Vec<Raw> {
     let host = options(2);
     let mut queues = Vec::new();
@@ -55,7 +56,7 @@ fn greedy(daemon: &Daemon, opcode: IoOpcode) -> Vec<Raw> {
     queues
 }
 
-/// An honest host reads beside them, none of its reads late.
+/// Reads with an honest host at the same time; no read is late.
 fn reads_go_on(daemon: &Daemon, greedy: &[Raw]) {
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     for _ in 0..50 {
@@ -63,7 +64,7 @@ fn reads_go_on(daemon: &Daemon, greedy: &[Raw]) {
         assert_eq!(host.read(1, 0, 4096).len(), 4096);
         assert!(began.elapsed() < SOON, "beside {} connections", greedy.len());
     }
-    // Nor what needs more memory than a connection has for itself.
+    // A read that needs more memory than a connection's reservation is not late either.
     let began = Instant::now();
     assert_eq!(host.read(1, 0, 256 << 10).len(), 256 << 10);
     assert!(began.elapsed() < SOON, "beside {} connections", greedy.len());
@@ -91,7 +92,7 @@ fn a_host_that_sends_nothing_of_what_it_writes_holds_up_nobody() {
     }
 }
 
-/// Under a name of its own each may have a command's memory, and all together have it all.
+/// With its own name, each host is allowed a command's memory, and together they use all of it.
 #[test]
 fn hosts_that_send_a_byte_now_and_then_do_not_keep_the_memory() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +109,7 @@ fn hosts_that_send_a_byte_now_and_then_do_not_keep_the_memory() {
             (admin, io)
         })
         .collect();
-    // There is memory for nearly as many.
+    // The memory suffices for nearly as many.
     let data = vec![0; 64 << 10];
     let mut sending = Vec::new();
     for (_, io) in &mut greedy[..28] {
@@ -262,6 +263,6 @@ fn a_target_that_stood_still_keeps_the_hosts_that_spoke_meanwhile() {
     for _ in 0..6 {
         assert_eq!(admin.response().status(), Status::SUCCESS);
     }
-    // It is as strict as ever.
+    // It still enforces the protocol.
     assert!(matches!(admin.pdu(), Pdu::End));
 }

@@ -1,4 +1,5 @@
-//! What hosts take for one disk: over restarts, saves, renames, and when other bytes come under the same name.
+//! Identity of a disk for hosts: over restarts, saves, renames, and with other bytes under the same
+//! name.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +11,10 @@ use nvmeof_tests::{Api, Daemon, GUARD, Host, Raw, build, options};
 use nvmeof_wire::identify::{Cns, Identify, NamespaceId, NamespaceIds};
 use serde_json::json;
 
-/// Devices by their names, and their files.
+/// Names of devices, and their files.
 type Files<'a> = &'a [(&'a str, &'a str)];
 
-/// The UUID of a namespace as hosts see it.
+/// Returns the UUID of a namespace as hosts read it.
 fn seen(daemon: &Daemon, nsid: u32) -> String {
     let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(9));
     let list = admin.read(Identify::new(Cns::NAMESPACE_DESCRIPTORS, nsid).encode(0), 4096);
@@ -24,7 +25,7 @@ fn seen(daemon: &Daemon, nsid: u32) -> String {
     uuid.expect("a UUID").iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The UUID of namespace 1, which the API tells as hosts see it.
+/// Returns the UUID of namespace 1 from the API, which reports it as hosts read it.
 fn uuid(daemon: &Daemon) -> String {
     let view = Api::of(daemon).get(&format!("/v1/subsystems/{NQN}/namespaces/1"));
     let told = view["uuid"].as_str().expect("a UUID").to_owned();
@@ -32,7 +33,7 @@ fn uuid(daemon: &Daemon) -> String {
     told
 }
 
-/// One namespace over the file of this path, by a device of this name.
+/// Returns one namespace over the file of this path, by a device of this name.
 fn config(name: &str, path: &Path) -> String {
     let parts =
         [listener("127.0.0.1"), file(name, path, "1MiB", 512), subsystem(NQN, &[(1, name)]), api()];
@@ -68,7 +69,7 @@ fn a_file_is_one_disk_by_its_path_and_not_by_its_devices_name() {
 fn files_go_from_device_to_device_while_hosts_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
-    // The devices' names and files, the first of which is namespace 1.
+    // Names and files of the devices, the first of which is namespace 1.
     let config = |devices: Files<'_>, more: &str| {
         let files = devices.iter().map(|(name, path)| file(name, &at(path), "1MiB", 512) + more);
         let namespaces: Vec<(u32, &str)> =
@@ -87,7 +88,8 @@ fn files_go_from_device_to_device_while_hosts_read() {
         let at = usize::from(byte == 20);
         assert_eq!(seen(&daemon, nsid), uuids[at]);
     };
-    // Renamed, swapped, one takes what the other gives up, and with another way to use it.
+    // Renamed, swapped, a name moved to the file that another device released, and with another
+    // access mode.
     let direct = "direct = \"off\"\n";
     let steps: [(Files<'_>, &str, &[u64]); 6] = [
         (&[("x", "a"), ("e", "b")], "", &[10, 20]),
@@ -103,7 +105,7 @@ fn files_go_from_device_to_device_while_hosts_read() {
             holds(&mut host, nsid, *byte);
         }
     }
-    // What is served is still not to be had by another server.
+    // Another server still cannot open a served file.
     for name in ["a", "b"] {
         let file = std::fs::File::open(at(name)).expect("the file");
         assert!(file.try_lock().is_err(), "{name}");
@@ -133,10 +135,10 @@ fn save_keeps_the_uuid_for_its_medium() {
     let change = control.change(Method::POST, "/v1/reload", None).expect("a reload");
     assert_eq!(change.changes, [], "what runs is what was saved");
 
-    // The device is called otherwise; the bytes are the same.
+    // The device has another name; the bytes are the same.
     daemon.reload(&saved.replace("\"disk\"", "\"other\""));
     assert_eq!(uuid(&daemon), first);
-    // The same name, other bytes: it is another disk, and it is said.
+    // The same name with other bytes is another disk, and the log reports it.
     let swapped = saved.replacen("/a\"", "/b\"", 1);
     assert_ne!(swapped, saved);
     daemon.reload(&swapped);
@@ -163,7 +165,7 @@ fn what_is_saved_of_a_file_is_not_another_files() {
     let daemon = daemon.restart();
     assert_eq!(uuid(&daemon), first, "the same file");
     if kept.created().is_err() {
-        // The file system does not tell them apart.
+        // The file system does not distinguish them.
         return;
     }
     let bytes = std::fs::read(at("a")).expect("the file");
@@ -172,7 +174,7 @@ fn what_is_saved_of_a_file_is_not_another_files() {
     let daemon = daemon.restart();
     assert_ne!(uuid(&daemon), first);
     daemon.wait_for_line("hosts see another disk");
-    // It is said to be the same disk.
+    // The config declares it the same disk.
     let text = std::fs::read_to_string(daemon.folder().join("target.toml")).expect("the config");
     let mine = text.lines().filter(|line| !line.starts_with("medium = "));
     let mine: Vec<&str> = mine.collect();
@@ -184,7 +186,7 @@ fn what_is_saved_of_a_file_is_not_another_files() {
 struct Loop(String);
 
 impl Loop {
-    /// One of this file; nothing where there are none to be had.
+    /// Attaches a loop device to this file; `None` on a machine without loop devices.
     fn of(path: &Path) -> Option<Self> {
         losetup(&["--find", "--show", &path.display().to_string()]).map(Self)
     }
@@ -194,7 +196,7 @@ impl Loop {
         losetup(&["--detach", &self.0]).expect("nobody has it open");
         let path = path.display().to_string();
         let until = Instant::now() + GUARD;
-        // It is free when whoever else looks at it, as udev does, is done.
+        // It is free when other readers, for example udev, have closed it.
         while losetup(&[&self.0, &path]).is_none() {
             assert!(Instant::now() < until, "{} does not become free", self.0);
             std::thread::yield_now();
@@ -208,7 +210,7 @@ impl Drop for Loop {
     }
 }
 
-/// What `losetup` says, if it does what it is to do.
+/// Returns the output of `losetup`, if it succeeds.
 fn losetup(arguments: &[&str]) -> Option<String> {
     let output = Command::new("losetup").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -222,7 +224,7 @@ fn a_loop_device_is_the_file_behind_it() {
         std::fs::write(at(name), vec![0; 1 << 20]).expect("a file");
     }
     let Some(disk) = Loop::of(&at("a")) else {
-        // Here nobody may; how the kernel tells of one has a test of its own beside the code.
+        // This machine does not permit it; the kernel's report on a loop device has a unit test.
         return;
     };
     let node = device("disk", "file", &format!("path = \"{}\"", disk.0));
@@ -267,7 +269,7 @@ fn a_device_and_a_delay_on_it_are_two_disks() {
     assert_ne!(seen(&daemon, 1), seen(&daemon, 2));
 }
 
-/// A mount of its own, as containers give a file: nothing can be renamed to it.
+/// The config is a separate mount, as containers provide a file: no file can be renamed to it.
 #[test]
 fn a_config_that_is_a_mount_of_its_own_is_saved() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -290,7 +292,7 @@ fn a_config_that_is_a_mount_of_its_own_is_saved() {
     };
     let probe = own("mount --bind real.toml etc/target.toml").output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        // Here nobody may mount; the in-place write has a test of its own beside the code.
+        // This machine permits no mount; the in-place write has a unit test.
         return;
     }
     let mut daemon = own(&script).spawn().expect("it starts");

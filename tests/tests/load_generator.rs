@@ -1,4 +1,4 @@
-//! `nvmeof-perf` against the daemon: exit codes, the JSON, and that wrong data is found.
+//! `nvmeof-perf` against the daemon: exit codes, the JSON, and detection of wrong data.
 
 use std::process::{Command, Output};
 
@@ -87,7 +87,7 @@ fn data_that_changed_underneath_is_found() {
     let all = "--bs 4k --qd 4 --nsid 1 --size 1m --seed 7 --verify --time 60s --ios 256";
     json(&perf(&daemon, &format!("--rw write {all}")));
     json(&perf(&daemon, &format!("--rw read {all}")));
-    // One bit, in the data of a block in the middle.
+    // One bit, in the data of an inner block.
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     let mut data = host.read(1, 1000, 512);
     data.as_mut_slice()[300] ^= 4;
@@ -102,7 +102,7 @@ fn data_that_changed_underneath_is_found() {
 #[test]
 fn memory_that_is_refused_is_1_and_a_line() {
     let daemon = Daemon::start(&config());
-    // Less than 64 buffers take, and more than a start.
+    // Less than 64 buffers require, and more than a start.
     for kib in [40_000, 50_000, 60_000] {
         let mut perf = Command::new("prlimit");
         perf.arg(format!("--as={}", kib << 10)).arg(build::load_generator());

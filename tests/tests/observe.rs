@@ -1,4 +1,5 @@
-//! What can be seen of a running daemon: metrics, the status page, live figures, commands that are followed, the log.
+//! Observability of a running daemon: metrics, the status page, live figures, traced commands, the
+//! log.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,7 +10,8 @@ use nvmeof_tests::config::{NQN, delay, listener, ram, subsystem, subsystem_for};
 use nvmeof_tests::{Daemon, Host, build, options};
 use serde_json::Value;
 
-/// One reactor, one namespace, reads 5 ms late; and a subsystem that is for nobody who comes.
+/// Returns one reactor, one namespace with a read delay of 5 ms, and a subsystem that admits none
+/// of the hosts.
 fn config() -> String {
     [
         "reactors = \"0\"\nlog-format = \"json\"\n[api]\nsocket = \"api.sock\"\n",
@@ -25,7 +27,8 @@ fn config() -> String {
 
 const CLOSED: &str = "nqn.2026-11.io.nvmeof-tgt:closed";
 
-/// Asks the daemon's API; the head and the body of the answer, without the sizes of its pieces.
+/// Sends a request to the daemon's API; returns head and body of the response, without the sizes of
+/// its chunks.
 fn ask(daemon: &Daemon, request: &str) -> (String, String) {
     let mut answer = String::new();
     begin(daemon, request).read_to_string(&mut answer).expect("the answer");
@@ -53,7 +56,7 @@ fn posting(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// The figure of the first line that begins so and has this in it.
+/// Returns the value of the first metrics line with this start and this part.
 fn figure(metrics: &str, name: &str, part: &str) -> f64 {
     let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(part));
     let line = lines.next().unwrap_or_else(|| panic!("no {name} with {part} in\n{metrics}"));
@@ -94,7 +97,7 @@ fn metrics_and_live_figures_are_those_of_the_load() {
     assert_eq!(live["pacer"]["budget_bytes"], 2 << 20);
     assert!(live["work"][0]["times"]["buckets"][0]["end_ns"].as_u64() > Some(5_000_000), "{live}");
 
-    // What has been done for a host stays when it has gone.
+    // A host's counters remain after it has disconnected.
     host.controller.disconnect().expect("shutdown");
     drop(host.queues);
     let (_, metrics) = get(&daemon, "/metrics");
@@ -123,7 +126,7 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
     host.write(1, 0, 4096, 1);
     let (done, reading) = std::sync::mpsc::channel();
     let load = std::thread::spawn(move || {
-        // As long as anybody looks.
+        // While the other thread reads.
         while reading.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             host.write(1, 0, 4096, 1);
             host.check(1, 0, 4096, 1);
@@ -131,7 +134,7 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
     });
     let wanted = "{\"seconds\":2,\"slower_than_us\":4000,\"op\":\"read\"}";
     let mut first = begin(&daemon, &posting("/v1/trace", wanted));
-    // Its head comes when the reactors have been told.
+    // Its head arrives after all reactors have the request.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -159,7 +162,7 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
             let state = states.iter().find(|state| state["state"] == name);
             state.unwrap_or_else(|| panic!("no {name} in {command}"))["at_ns"].as_u64()
         };
-        // That is where the time went.
+        // Most of the time was spent there.
         assert!(at("sending") >= at("device").map(|at| at + 4_900_000), "{command}");
         assert_eq!((at("capsule"), at("done") == command["took_ns"].as_u64()), (Some(0), true));
     }
@@ -176,10 +179,11 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
     }
 }
 
-/// The states of a command, in the order in which it goes through those it needs.
+/// States of a command, in the order in which it passes those that it needs.
 const STATES: [&str; 7] = ["capsule", "waiting", "buffer", "pulling", "device", "sending", "done"];
 
-/// What `nvmeofctl trace` says of reads and writes that a slow device does meanwhile.
+/// Returns the output of `nvmeofctl trace` about reads and writes that a slow device executes
+/// during the trace.
 fn traced(daemon: &Daemon, host: &mut Host, json: bool) -> String {
     let mut command = Command::new(build::control());
     command.arg("--api").arg(format!("unix:{}", daemon.folder().join("api.sock").display()));
@@ -187,7 +191,7 @@ fn traced(daemon: &Daemon, host: &mut Host, json: bool) -> String {
     command.args(["trace", "--seconds", "2", "--slower-than", "4000", "--nsid", "1"]);
     let followed = std::thread::spawn(move || command.output().expect("nvmeofctl runs"));
     while !followed.is_finished() {
-        // More than a capsule brings, so that it is pulled.
+        // Larger than in-capsule data, so that it is pulled.
         host.write(1, 0, 64 << 10, 1);
         host.check(1, 0, 64 << 10, 1);
     }
@@ -219,7 +223,7 @@ fn the_command_line_follows_slow_commands_through_every_state() {
         let (first, last) = (states.first().expect("one"), states.last().expect("one"));
         assert_eq!((name(first), at(first), name(last)), ("capsule".into(), 0, "done".into()));
         assert_eq!(Some(at(last)), command["took_ns"].as_u64(), "{command}");
-        // That is where the time went.
+        // Most of the time was spent there.
         let device = states.iter().position(|state| name(state) == "device").expect("the device");
         assert!(at(&states[device + 1]) - at(&states[device]) >= 4_900_000, "{command}");
         let op = command["op"].as_str().expect("what it does").to_owned();
@@ -276,7 +280,7 @@ fn a_host_that_is_refused_again_and_again_does_not_fill_the_log() {
     for _ in 0..40 {
         assert!(Host::try_connect(&daemon.endpoint(CLOSED), &options(1)).is_err());
     }
-    // The rest is told of when no more come.
+    // The log reports the rest when no more arrive.
     let told = daemon.wait_for_line("Connect commands refused");
     let told: Value = serde_json::from_str(&told).expect("JSON");
     let lines = daemon.lines_with("\"Connect refused\"");

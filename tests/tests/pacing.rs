@@ -1,11 +1,14 @@
-//! The policy changes by SIGHUP while hosts are served: whatever it changes from and to, no command is
-//! lost and nothing stays held.
+//! SIGHUP changes the policy while hosts are served.
+//!
+//! For every pair of policies, no command is lost and nothing stays waiting.
 
 use nvmeof_tests::config::{NQN, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, Host, Worker, options};
 
-/// `[pacing]` sections, tight enough that commands wait, and the names of their policies. The
-/// prototype's pool is all in the reactors' caches: with less there it starves them, as it is known to.
+/// `[pacing]` sections, tight enough that commands wait, and the names of their policies.
+///
+/// The pool of io_pacing is entirely in the reactors' caches: with a smaller share there it starves
+/// them, which is a known behavior.
 const POLICIES: [(&str, &str); 7] = [
     ("none", "policy = \"none\"\n"),
     ("buffer-credit", "policy = \"buffer-credit\"\nbudget = \"256KiB\"\n"),
@@ -27,11 +30,11 @@ fn config(pacing: &str) -> String {
     .concat()
 }
 
-/// A walk over all policies in which each follows each other one once.
+/// Returns a walk over all policies in which each follows each other one once.
 fn from_each_to_each(count: usize) -> Vec<usize> {
     let mut left: Vec<Vec<usize>> =
         (0..count).map(|from| (0..count).filter(|to| *to != from).collect()).collect();
-    // Hierholzer: every policy is left as often as it is come to.
+    // Hierholzer: the walk leaves every policy as often as it enters it.
     let (mut stack, mut walk) = (vec![0], Vec::new());
     while let Some(&at) = stack.last() {
         match left[at].pop() {
@@ -61,7 +64,7 @@ fn every_policy_takes_over_from_every_other_under_load() {
             format!("policy \"{from}\" replaced by \"{to}\"")
         };
         assert!(said.contains(&wanted), "{said}\nlacks {wanted}");
-        // Shown if it fails.
+        // Shown if the test fails.
         println!("{said}");
         workers.iter().for_each(Worker::goes_on);
     }
@@ -70,7 +73,7 @@ fn every_policy_takes_over_from_every_other_under_load() {
     assert_eq!(daemon.counts()["lost_permits"], 0);
 }
 
-/// Another host, on blocks of its own, with its whole depth out.
+/// Starts another host, on separate blocks, with its whole queue depth in flight.
 fn deep_reader(endpoint: &nvmeof_initiator::Endpoint) -> Worker {
     let mut host = Host::connect(endpoint, &options(2));
     for block in 0..8 {

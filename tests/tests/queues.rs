@@ -1,5 +1,5 @@
-//! Queues and controllers over their lives: moved between reactors, out of credit, aborted, silent, reset,
-//! more than there may be.
+//! Lifetimes of queues and controllers: moved between reactors, out of credit, aborted, idle,
+//! reset, beyond the maximum number.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::properties::{CC_CSS_NVM, Cc, Csts, offset};
 use nvmeof_wire::{Sqe, Status};
 
-/// The number behind `key=` in a line of the log.
+/// Returns the number behind `key=` in a line of the log.
 fn number(line: &str, key: &str) -> u16 {
     let value = line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {line}"))
@@ -29,7 +29,7 @@ fn queues_move_to_an_idle_reactor_and_go_on() {
     let daemon = Daemon::start(&["reactors = \"0-1\"\nlog = \"debug\"\n", &small()].concat());
     let options = Options { queues: 8, depth: 8, ..options(1) };
     let mut host = Host::connect(&daemon.endpoint(NQN), &options);
-    // Its log is as far as its last word.
+    // The log is complete up to the reply.
     daemon.counts();
     let connected = daemon.lines_with("queue connected");
     assert_eq!(connected.len(), 8, "{}", daemon.log_text());
@@ -39,7 +39,7 @@ fn queues_move_to_an_idle_reactor_and_go_on() {
         .map(|line| number(line, "qid"))
         .collect();
     assert!((2..=6).contains(&on_one.len()), "queues of reactor 1: {on_one:?}");
-    // Nothing is left on reactor 0 but the admin queue.
+    // Only the admin queue remains on reactor 0.
     host.queues.retain(|queue| on_one.contains(&queue.qid()));
     let wanted = on_one.len() / 2;
     let mut round = 0;
@@ -47,7 +47,7 @@ fn queues_move_to_an_idle_reactor_and_go_on() {
     while daemon.lines_with("connection moved").len() < wanted {
         for _ in 0..host.queues.len() {
             round += 1;
-            // The first queue does it; each gets its turn.
+            // The commands use the first queue; each queue gets its turn.
             host.queues.rotate_left(1);
             for len in [4096, 65536] {
                 host.write(1, round % 512 * 128, len, round);
@@ -88,21 +88,22 @@ fn commands_out_of_credit_wait_alone_and_can_be_aborted() {
     let tags = [io.r2t(), io.r2t()].map(|r2t| (r2t.cccid.get(), r2t.ttag.get()));
     assert_eq!(tags.map(|(cid, _)| cid), holders);
     let waiting = [begin(&mut io, 512), begin(&mut io, 768)];
-    // Commands without data pass, on the same queue and on the admin queue.
+    // Commands without data are not blocked, on the same queue and on the admin queue.
     let flush = io.command(Sqe::io(IoOpcode::FLUSH, 0, 1));
     assert_eq!(flush.status(), Status::SUCCESS);
     assert_eq!(admin.command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0)).status(), Status::SUCCESS);
-    // Those two have come; what they wait for may be taken from the others after a while, as their data does not move.
+    // Both have arrived. Later the target can take budget from the first two for them, as their
+    // data does not arrive.
     assert_eq!(daemon.counts()["requests"], 4);
-    // One of those that wait is aborted, and says so.
+    // One of the waiting commands is aborted, and its completion reports it.
     let abort = admin.command(Abort { sqid: 1, cid: waiting[0] }.encode(0));
     assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 0), "aborted");
     let aborted = io.response();
     assert_eq!((aborted.cid.get(), aborted.status()), (waiting[0], Status::ABORT_REQUESTED));
-    // What is not there cannot be.
+    // A command that does not exist cannot be aborted.
     let abort = admin.command(Abort { sqid: 1, cid: 0xfff0 }.encode(0));
     assert_eq!((abort.status(), abort.dw0() & 1), (Status::SUCCESS, 1), "nothing to abort");
-    // Those that end make room for the other.
+    // Completed commands make room for the other.
     for (cid, ttag) in tags {
         let pdu = io.h2c_data(cid, ttag, 0, &data, true);
         io.send(&pdu);
@@ -161,12 +162,12 @@ fn a_reset_ends_the_io_queues_and_the_controller_starts_over() {
             let set = PropertySet { size: PropertySize::Four, offset: offset::CC, value };
             assert_eq!(admin.command(set.encode(0)).status(), Status::SUCCESS);
             let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };
-            // As soon as no command of it is with a device.
+            // Once no command of it is at a device.
             while Csts::from_bits(admin.command(get.encode(0)).dw0()).rdy() != cc.en() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // The command in flight may be answered; then the queue ends.
+        // The command in flight can still complete; then the queue ends.
         while !matches!(io.pdu(), Pdu::End) {}
     }
     worker.goes_on();

@@ -1,4 +1,5 @@
-//! SIGHUP: what changed is added or removed with the events hosts expect, the rest goes on.
+//! SIGHUP: changed objects are added or removed with the events that hosts expect; the rest
+//! continues.
 
 use nvmeof_initiator::{Address, DiscoveryLog, Fabric, IoKind, discover};
 use nvmeof_tests::config::{
@@ -11,7 +12,7 @@ use nvmeof_wire::log::{DiscoveryHeader, GetLogPage, Lid};
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Nqn, Status};
 
-/// Namespaces 1 and those given, of 64 MiB each.
+/// Returns namespaces 1 and those given, of 64 MiB each.
 fn with_namespaces(nsids: &[u32]) -> String {
     let mut text = listener("127.0.0.1");
     let names: Vec<(u32, String)> = nsids.iter().map(|n| (*n, format!("ram{n}"))).collect();
@@ -166,8 +167,9 @@ fn listeners_come_and_go_with_their_hosts() {
     worker.stop();
 }
 
-/// A listener whose address takes in another's takes its port over. Should the change not be made, the one before has
-/// its port back, and its hosts have noticed nothing.
+/// A listener whose address includes another's takes over its port.
+///
+/// If the change fails, the previous listener gets its port again, and its hosts notice nothing.
 #[test]
 fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
     let on = |listener: String| {
@@ -178,7 +180,7 @@ fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
     let at = |address: &str| on(listener_at(address, port));
     let endpoint = daemon.endpoint(NQN);
     let worker = Worker::start(&endpoint, &options(1));
-    // More than a process can have, which shows only when it is opened.
+    // More than a process can map, which shows only when the device is opened.
     let too_large = [at("0.0.0.0"), ram("ram1", "1000TiB", 512)].concat();
     let said = daemon.reload_refused(&too_large);
     assert!(said.contains("nothing changes"), "{said}");
@@ -220,7 +222,7 @@ fn a_bad_config_changes_nothing_and_says_why() {
     for (config, part) in cases {
         let said = daemon.reload_refused(&config);
         assert!(said.contains("nothing changes"), "{said}");
-        // The problems stand on the lines behind.
+        // The problems are on the following lines.
         daemon.wait_for_line(part);
         worker.goes_on();
         let mut host = Host::connect(&daemon.endpoint(NQN), &options(2));
@@ -229,7 +231,7 @@ fn a_bad_config_changes_nothing_and_says_why() {
         host.write(2, 0, 4096, 3);
         host.check(2, 0, 4096, 3);
     }
-    // And the same config changes nothing either.
+    // The same config changes nothing either.
     let said = daemon.reload(&good);
     assert!(said.contains("0 devices opened, 0 closed, 0 subsystems added, 0 removed"), "{said}");
     assert!(said.contains("0 namespaces changed, 0 controllers ended"), "{said}");

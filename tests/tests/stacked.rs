@@ -1,11 +1,11 @@
-//! Devices on devices over TCP: stripes and splits with every byte verified, and a device that goes away
-//! and comes back.
+//! Devices on devices over TCP: stripes and splits with every byte verified, and a device that
+//! disappears and returns.
 
 use nvmeof_initiator::{Buffer, IoKind};
 use nvmeof_tests::config::{NQN, device, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, Host, Worker, options};
 
-/// A stripe over the halves of one memory and a whole one, of odd chunks.
+/// Returns a stripe over the halves of one memory and a whole one, with odd chunks.
 fn striped(more: &str) -> String {
     let devices = [
         ram("ram0", "32MiB", 512),
@@ -25,14 +25,14 @@ fn striped(more: &str) -> String {
 fn a_stripe_holds_what_was_written_over_all_its_members() {
     let text = striped(&subsystem(NQN, &[(1, "stripe0"), (2, "ram0")]));
     let daemon = Daemon::start(&text);
-    // What is over of the members is told: 16 and 17 MiB are not whole chunks of 24 KiB.
+    // The log reports the unused ends of the members: 16 and 17 MiB are not whole chunks of 24 KiB.
     daemon.wait_for_line("bytes at its end are unused");
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     let chunk = 24 << 10;
     let each = (16 << 20) / chunk * chunk;
     let blocks = host.controller.namespaces().iter().map(|found| found.blocks).collect::<Vec<_>>();
     assert_eq!(blocks, [3 * each / 512, (32 << 20) / 512]);
-    // Within a chunk, over a border, over all members and more, to the very end.
+    // Within a chunk, across a border, over all members and more, to the last byte.
     let pieces = [(0, 4096), (40, 8192), (48, 24 << 10), (7, 200 << 10), (1000, 1 << 20)];
     for (seed, (at, len)) in (0..).zip(pieces) {
         host.write(1, at, len, seed);
@@ -40,7 +40,7 @@ fn a_stripe_holds_what_was_written_over_all_its_members() {
     }
     host.write(1, blocks[0] - 256, 128 << 10, 99);
     host.check(1, blocks[0] - 256, 128 << 10, 99);
-    // The first chunk is the first of the first member, which is where the memory begins.
+    // The first chunk is the first of the first member, at the beginning of the memory.
     host.write(1, 0, 24 << 10, 5);
     host.check(2, 0, 24 << 10, 5);
     host.flush(1);
@@ -73,7 +73,7 @@ fn a_device_that_goes_away_fails_its_namespace_alone_and_comes_back() {
     assert!(said.contains("0 devices opened, 0 closed"), "{said}");
     assert!(!reads(&mut host, 2));
     worker.goes_on();
-    // Still away: closed, and nothing is opened.
+    // Still missing: closed, and nothing is opened.
     let said = daemon.reload(&text(true));
     assert!(said.contains("0 devices opened"), "{said}");
     daemon.wait_for_line("still gone: device \"bad0\": cannot be used: the device is gone");
@@ -89,7 +89,7 @@ fn a_device_that_goes_away_fails_its_namespace_alone_and_comes_back() {
     daemon.wait_for_counts(&baseline, open_files);
 }
 
-/// Whether a read succeeds.
+/// Returns whether a read succeeds.
 fn reads(host: &mut Host, nsid: u32) -> bool {
     host.one(nsid, 0, 8, IoKind::Read(Buffer::zeroed(4096))).is_ok()
 }

@@ -1,4 +1,4 @@
-//! From the command line to `ready` and back to the prompt: configs, exit codes, signals, memory.
+//! From the command line to `ready` and to the exit: configs, exit codes, signals, memory.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -60,7 +60,7 @@ fn a_bad_config_ends_with_2_and_the_place_of_every_problem() {
         assert!(line.starts_with(&format!("{path}:")), "{line}");
         assert!(output.stdout.is_empty(), "ready with a bad config");
     }
-    // More than one at once.
+    // Several errors together.
     let two = "drain-timeout = \"9q\"\nlog = \"x\"\n".to_owned() + &small();
     let (output, _) = run(&two, &[]);
     let said = stderr(&output);
@@ -97,7 +97,7 @@ fn a_busy_port_alone_ends_with_1_and_names_it() {
     let config = small().replace("port = 0", &format!("port = {port}"));
     let (output, path) = run(&config, &[]);
     let said = stderr(&output);
-    // Not 2, after which the service manager would not try again: the port may be free by then.
+    // Not 2, after which the service manager would not restart it: the port can become free.
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(&path) && said.contains("listener.port: "), "{said}");
     assert!(said.contains(&port.to_string()), "{said}");
@@ -118,7 +118,7 @@ fn a_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
 }
 
-/// Where there is no RDMA, its listener says what is missing, and the others work.
+/// On a machine without RDMA, its listener reports the missing part, and the others work.
 #[test]
 fn an_rdma_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     let rdma = listener_at("192.0.2.1", 4420).replace("\"tcp\"", "\"rdma\"");
@@ -158,7 +158,7 @@ fn the_ready_line_has_every_listener_with_its_real_port() {
 fn sigterm_and_sigint_end_an_idle_daemon_well() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon = Daemon::start(&small());
-        // A connected host is no reason to wait.
+        // A connected host does not delay the exit.
         let (_admin, _) = Raw::admin(daemon.address(), NQN, &options(1));
         daemon.signal(signal);
         assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log_text());
@@ -172,7 +172,7 @@ fn commands_in_flight_are_answered_before_the_end() {
     let (address, host) = (daemon.address(), options(1));
     let (_admin, cntlid) = Raw::admin(address, NQN, &host);
     let mut io = Raw::io(address, NQN, &host, cntlid, 8);
-    // A write that waits for its data: it is in flight when the signal comes.
+    // A write that waits for its data: it is in flight when the signal arrives.
     let sqe = io.separate(BlockIo::new(0, 128).encode(IoOpcode::WRITE, 0, 1), 65536);
     let capsule = io.capsule(sqe, &[]);
     io.send(&capsule);
@@ -242,7 +242,7 @@ fn memory_is_taken_as_it_is_written_and_not_before() {
         let buffer = completed.buffer.expect("its buffer");
         assert!(buffer.as_slice().iter().all(|&byte| byte == 0), "not zero before it is written");
     }
-    // 64 MiB were read, all over the 1 GiB; buffers may stay for the next command.
+    // 64 MiB were read, across the 1 GiB; buffers can stay for the next command.
     let after_reads = daemon.resident();
     assert!(after_reads < at_start + (32 << 20), "{at_start} at start, {after_reads} after reads");
     let done = host.execute(0, ios(true).collect()).expect("writes");

@@ -8,7 +8,7 @@ use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem};
 use nvmeof_tests::{Daemon, Host, options};
 use serde_json::Value;
 
-/// Two subsystems, each with a namespace of its own; on one reactor.
+/// Returns two subsystems, each with its own namespace, on one reactor.
 fn two_namespaces() -> String {
     [
         "reactors = \"0\"\n[pacing]\npolicy = \"buffer-credit\"\nbudget = \"2MiB\"\n",
@@ -21,7 +21,7 @@ fn two_namespaces() -> String {
     .concat()
 }
 
-/// Every line of a file of statistics; all of them parse.
+/// Returns every line of a file of statistics; all of them parse.
 fn lines(daemon: &Daemon, name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(daemon.folder().join(name)).expect("the statistics");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -43,7 +43,7 @@ fn the_sums_are_those_of_the_load() {
     let mut one = Host::connect(&daemon.endpoint(NQN), &options(1));
     let mut two = Host::connect(&daemon.endpoint(OTHER_NQN), &options(2));
     for round in 0..40 {
-        // Larger than a capsule takes, so that each holds a permit.
+        // Larger than a capsule's data, so that each holds a permit.
         one.write(1, round * 256, 64 << 10, round);
         two.write(7, round * 256, 32 << 10, round);
     }
@@ -57,7 +57,7 @@ fn the_sums_are_those_of_the_load() {
     let done = one.execute(0, (0..30).map(read).collect()).expect("reads");
     assert!(done.iter().all(|done| done.result.is_ok()));
     one.flush(1);
-    // The one leaves before the end, the other stays: both count.
+    // The first host leaves before the end, the second stays: both count.
     drop(std::mem::take(&mut one.queues));
     one.controller.disconnect().expect("shutdown");
     assert!(daemon.stop().success());
@@ -77,7 +77,7 @@ fn the_sums_are_those_of_the_load() {
     assert_eq!(number(last, "/listeners/0/ios"), 111);
     let (requests, completions) =
         (number(last, "/listeners/0/requests"), number(last, "/listeners/0/completions"));
-    // Event requests may never be answered; all else is.
+    // Event requests can remain without a completion; all other requests complete.
     assert!((111..=requests).contains(&completions), "{completions} of {requests}");
     assert!(number(last, "/listeners/0/polls") > 0 && number(last, "/polls") > 0);
 
@@ -97,7 +97,7 @@ fn the_sums_are_those_of_the_load() {
     assert_eq!(second["host"], options(2).hostnqn.to_string());
 }
 
-/// Each sample's total is the sum of its reactors, and nothing that is counted ever goes down.
+/// Each sample's total is the sum of its reactors, and no counter ever decreases.
 #[test]
 fn samples_add_up_and_grow() {
     let arguments = ["--stats", "stats.jsonl", "--stats-interval", "10ms"];
@@ -128,7 +128,7 @@ fn samples_add_up_and_grow() {
     assert!(flows.into_iter().any(|flow| flow["qid"] == 1 && flow["device"] == "ram0"));
 }
 
-/// What tells how pacing goes: of every flow and core, and of the whole why the budget moved.
+/// Samples describe pacing: each flow, each core, and the reason of the last budget change.
 #[test]
 fn samples_tell_how_pacing_goes() {
     let config = [
@@ -204,7 +204,7 @@ fn a_signal_shows_a_table() {
     }
 }
 
-/// What the daemon says, and its exit status, if it does not start.
+/// Returns the exit status and the error output of a daemon that does not start.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("target.toml");
@@ -236,7 +236,7 @@ fn what_cannot_be_recorded_is_refused_with_what_to_do() {
     }
 }
 
-/// `/dev/full` takes nothing, as a disk without room.
+/// `/dev/full` accepts no writes, like a full disk.
 #[test]
 fn a_full_disk_ends_the_statistics_and_not_the_service() {
     let arguments = ["--stats", "/dev/full", "--stats-interval", "10ms"];

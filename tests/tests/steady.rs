@@ -1,5 +1,5 @@
-//! `nvmeof-perf steady` against the daemon: all four tests in quick mode, their report in both forms, and what becomes of
-//! one that is cut short.
+//! `nvmeof-perf steady` against the daemon: all four tests in quick mode, their report in both
+//! forms, and a test that is interrupted.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,8 @@ use nvmeof_tests::config::{NQN, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, GUARD, build};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Rounds of each test: as many as a verdict needs, and no more are allowed, so that it is known what is in the report.
+/// Rounds of each test: the minimum for a verdict, with no more allowed, so that the content of the
+/// report is fixed.
 const ROUNDS: usize = 5;
 /// Points of a round, and all headings of the report.
 const POINTS: [usize; 3] = [7 * 8, 5 * 2, 3 * 3];
@@ -65,7 +66,7 @@ fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
-/// The text of a PDF, as somebody who selects it gets it.
+/// Returns the text of a PDF, as a reader would select it.
 fn pdf_text(pdf: &Path) -> String {
     let output = Command::new("pdftotext").arg("-layout").arg(pdf).arg("-").output();
     let output = output.expect("pdftotext (Debian: apt-get install poppler-utils)");
@@ -77,7 +78,7 @@ fn page(results: &Path) -> String {
     std::fs::read_to_string(results.with_extension("html")).expect("the page")
 }
 
-/// The plots of a page whose description begins so.
+/// Returns the plots of a page whose description has this start.
 fn plots<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
     let begins = format!("aria-label=\"{title}");
     let all = page.split("<svg ").skip(1).filter(|svg| svg.contains(&begins));
@@ -88,13 +89,13 @@ fn marks(plot: &str, series: usize) -> usize {
     plot.matches(&format!("class=\"mark s{series} ")).count()
 }
 
-/// Lines of the results that are readings.
+/// Counts the lines of the results that are readings.
 fn readings(results: &Path) -> usize {
     let text = std::fs::read_to_string(results).unwrap_or_default();
     text.lines().filter(|line| line.starts_with("{\"measured\"")).count()
 }
 
-/// Waits until a running test has kept so many readings.
+/// Waits until a running test has stored this number of readings.
 fn wait_for_readings(child: &mut Child, results: &Path, wanted: usize) {
     let began = Instant::now();
     while readings(results) < wanted {
@@ -152,7 +153,7 @@ fn all_four_tests_make_a_report_with_every_section() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_whole(&results);
     assert!(!page(&results).contains("PARTIAL"));
-    // What is there is not overwritten: neither the data nor the results.
+    // Existing data and results are not overwritten.
     let other = daemon.folder().join("other");
     let output = steady(&daemon, &other, "").output().expect("nvmeof-perf runs");
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
@@ -162,7 +163,7 @@ fn all_four_tests_make_a_report_with_every_section() {
     let output = steady(&daemon, &out, &destroy).output().expect("nvmeof-perf runs");
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("has results already"), "{}", said(&output));
-    // Nothing is left to do: the reports are made again.
+    // No work is left: the reports are written again.
     std::fs::remove_file(out.with_extension("pdf")).expect("the report");
     let output = resume(&daemon, &results);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -1,5 +1,7 @@
-//! What surrounds the programs: a log that cannot be written or is not read, limits of the process, and output that
-//! is not taken. Each costs log lines, a command or a change; the daemon serves on and ends in good order.
+//! The programs' environment: a log that is not writable or not read, process limits, and output
+//! without a reader.
+//!
+//! Each costs log lines, a command or a change; the daemon continues to serve and ends cleanly.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter};
@@ -20,12 +22,12 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getuid, kill_process, prlim
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What the log says where lines are missing.
+/// Log text in place of missing lines.
 const MISSING: &str = "log lines are missing here";
-/// User and group without any right.
+/// User and group without any permission.
 const NOBODY: u32 = 65534;
 
-/// A daemon that is found by its API, wherever its output goes. Killed when dropped.
+/// A daemon that the test finds by its API, wherever its output goes. Killed when dropped.
 struct Served {
     child: Child,
     folder: TempDir,
@@ -79,7 +81,7 @@ impl Served {
         format!("{url}/{NQN}").parse().expect("an endpoint")
     }
 
-    /// Log lines that it says it dropped.
+    /// Returns the number of log lines that it reports as dropped.
     fn dropped(&self) -> u64 {
         let stats = self.get("/v1/stats");
         let lines = stats["lines"].as_array().expect("lines");
@@ -117,7 +119,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It has ended if it cannot be killed.
+        // If kill fails, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -125,18 +127,18 @@ impl Drop for Served {
 
 fn pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    // One page, so that it is full soon.
+    // One page, so that it fills soon.
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("its size");
     (reader, writer)
 }
 
-/// A config with many devices, of which SIGUSR1 logs a line each.
+/// Returns a config with many devices; SIGUSR1 logs a line for each.
 fn many_devices() -> String {
     let more = (0..100).map(|number| device(&format!("null{number}"), "null", "size = \"1GiB\""));
     small() + &more.collect::<String>()
 }
 
-/// Has the daemon log until lines are dropped.
+/// Makes the daemon log until lines are dropped.
 fn overflow(served: &Served) {
     let until = Instant::now() + GUARD;
     while served.dropped() == 0 {
@@ -145,7 +147,7 @@ fn overflow(served: &Served) {
     }
 }
 
-/// The lines that come out of a pipe, read by a thread.
+/// Returns the lines from a pipe, read by a thread.
 fn lines(reader: PipeReader) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
@@ -168,7 +170,7 @@ fn a_reader_of_the_log_that_stops_costs_lines_and_the_log_tells_how_many() {
     let at_least = served.dropped();
     let lines = lines(reader);
     let missing = loop {
-        // The log goes on by itself, also if nothing more is logged.
+        // The log continues automatically, even without further log calls.
         let line = lines.recv_timeout(GUARD).expect("the log goes on");
         if line.contains(MISSING) {
             break line;
@@ -244,7 +246,7 @@ fn a_write_beyond_the_limit_of_file_size_fails_and_no_other() {
         panic!("a write beyond the limit succeeds");
     };
     assert_eq!(status, Status::CAPACITY_EXCEEDED.with_dnr());
-    // Answered, one way or the other.
+    // The command completes, with or without success.
     let _ = host.one(2, 65536, 8, IoKind::WriteZeroes { deallocate: false });
     host.check(2, 0, 4096, 1);
     host.flush(2);
@@ -294,7 +296,8 @@ fn a_file_that_lost_its_name_is_served_and_stops_no_change() {
     assert_eq!(served.stop().code(), Some(0));
 }
 
-/// RLIMIT_NPROC does not bind root: then the daemon runs as another user, from a copy that this user can read.
+/// RLIMIT_NPROC does not limit root: as root, the daemon runs as another user, from a copy that
+/// this user can read.
 #[test]
 fn the_limit_of_threads_stops_no_host_no_change_and_no_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -307,7 +310,7 @@ fn the_limit_of_threads_stops_no_host_no_change_and_no_end() {
     ];
     let is_root = getuid().is_root();
     if is_root {
-        // It makes its socket and its file there.
+        // The daemon creates its socket and its file there.
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("mode");
     }
     let served = Served::start_in(folder, &program, &config.concat(), |command| {
@@ -320,7 +323,7 @@ fn the_limit_of_threads_stops_no_host_no_change_and_no_end() {
     let mut limit = Command::new("prlimit");
     limit.args(["--nproc=1:1", "--pid", &served.child.id().to_string()]);
     if is_root {
-        // Another user's limits may not be set without CAP_SYS_RESOURCE.
+        // Without CAP_SYS_RESOURCE another user's limits cannot be set.
         limit.uid(NOBODY).gid(NOBODY);
     }
     assert!(limit.status().expect("prlimit of util-linux").success());
@@ -333,7 +336,7 @@ fn the_limit_of_threads_stops_no_host_no_change_and_no_end() {
             .unwrap_or_else(|error| panic!("{name}: {error:#}"));
         assert_eq!(added["changes"][0]["name"], name);
     }
-    // Writes to a sparse file and flushes are what the kernel does in a thread of its own.
+    // The kernel runs writes to a sparse file and flushes in separate threads.
     for round in 0..4 {
         host.write(1, round * 64, 4096, round);
         host.flush(1);
@@ -385,7 +388,7 @@ fn without_memory_commands_and_changes_can_be_tried_again() {
     assert_eq!(served.stop().code(), Some(0));
 }
 
-/// Runs a program with standard output into `/dev/full`, and into a pipe whose reader has gone.
+/// Runs a program with standard output into `/dev/full`, and into a pipe whose reader has closed.
 fn with_output_not_taken(command: impl Fn() -> Command) -> (Output, Output) {
     let full = File::options().write(true).open("/dev/full").expect("/dev/full");
     let (reader, writer) = pipe();

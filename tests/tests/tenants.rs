@@ -1,5 +1,6 @@
-//! Hosts and namespaces with limits, on the running daemon: what one may have is what it gets, whoever else
-//! is there, and SIGHUP changes it.
+//! Hosts and namespaces with limits, on the running daemon.
+//!
+//! Each receives its limit, regardless of other hosts, and SIGHUP changes it.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use nvmeof_tests::{Daemon, Host, Worker, options};
 use nvmeof_wire::Status;
 use serde_json::Value;
 
-/// One reactor, so that a sample of it is exact; a namespace in memory behind a millisecond.
+/// Returns a config with one reactor, so that its sample is exact, and a namespace in memory with a
+/// delay of 1 ms.
 fn config(tenants: &str) -> String {
     [
         "reactors = \"0\"\n[limits]\nmax-transfer = \"128KiB\"\n[pacing]\npolicy = \"none\"\n",
@@ -37,13 +39,13 @@ fn reads(count: u64) -> Vec<Io> {
     (0..count).map(read).collect()
 }
 
-/// What samples said of a daemon that has stopped.
+/// Returns the samples of a daemon that has stopped.
 fn lines(daemon: &Daemon) -> Vec<Value> {
     let text = std::fs::read_to_string(daemon.folder().join("stats.jsonl")).expect("statistics");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What a line says of a host.
+/// Returns a host's part of a line.
 fn tenant(line: &Value, number: u8) -> Option<&Value> {
     let nqn = options(number).hostnqn.to_string();
     line["tenants"].as_array()?.iter().find(|tenant| tenant["host"] == nqn)
@@ -108,18 +110,18 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
     let Error::Refused { reason, .. } = &refused else { panic!("refused otherwise: {refused}") };
     assert!(reason.contains(&Status::CONTROLLER_BUSY.to_string()), "{reason}");
     daemon.wait_for_line("Connect refused, the host has as many");
-    // Nobody else is concerned, and it gets on again when it has let go.
+    // No other host is affected, and the first one continues after it has released its connections.
     let mut other = Host::connect(&daemon.endpoint(NQN), &many_of(2));
     other.write(1, 0, 128 << 10, 1);
     drop(first);
-    // Its connections may still be ending.
+    // Its connections can still be closing.
     let again = std::iter::repeat_with(|| {
         std::thread::sleep(Duration::from_millis(10));
         Host::try_connect(&daemon.endpoint(NQN), &many)
     });
     let again = again.take(1000).find_map(Result::ok).expect("a controller");
     assert!(!again.queues.is_empty());
-    // A bound that is raised counts at once.
+    // A raised limit applies immediately.
     daemon.reload(&config(""));
     let more = Host::connect(&daemon.endpoint(NQN), &many);
     assert_eq!(more.queues.len(), 8);
@@ -133,7 +135,7 @@ fn many_of(number: u8) -> Options {
 
 #[test]
 fn limits_change_by_reload_for_commands_that_wait_already() {
-    // One a second: of this nothing would end in time.
+    // One per second: with this limit no test would end in time.
     let slow = "limit = { iops = 1, burst = \"0s\" }\n";
     let daemon = Daemon::start(&config(&host(1, slow)));
     let idle = (daemon.counts(), daemon.open_files());

@@ -1,4 +1,5 @@
-//! Bad input on the wire: the specified answer, only that connection affected, nothing leaked.
+//! Invalid input on the wire: the specified response, only that connection affected, nothing
+//! leaked.
 
 use nvmeof_initiator::Options;
 use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem, subsystem_for};
@@ -13,10 +14,10 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 
-/// Blocks of namespace 1, of 512 bytes.
+/// Number of blocks of namespace 1, of 512 bytes.
 const BLOCKS: u64 = (64 << 20) / 512;
 
-/// A daemon, a healthy host at work, and what the daemon held before any host came.
+/// A daemon, a healthy host with a load, and the daemon's counts before any host connected.
 struct Scene {
     daemon: Daemon,
     worker: Worker,
@@ -36,12 +37,12 @@ impl Scene {
         Self { daemon, worker, baseline, open_files }
     }
 
-    /// The bad host: not the one at work.
+    /// Returns the bad host, which differs from the healthy one.
     fn host(&self, digests: bool) -> Options {
         Options { hdgst: digests, ddgst: digests, ..options(2) }
     }
 
-    /// An admin queue and an I/O queue of 8 entries.
+    /// Connects an admin queue and an I/O queue of 8 entries.
     fn queues(&self, digests: bool) -> (Raw, Raw) {
         let (host, address) = (self.host(digests), self.daemon.address());
         let (admin, cntlid) = Raw::admin(address, NQN, &host);
@@ -49,8 +50,8 @@ impl Scene {
         (admin, io)
     }
 
-    /// The healthy host has not noticed, and when the connections `open` are closed, too, nothing is left
-    /// of anybody.
+    /// Checks that the healthy host was not affected, and that nothing remains after the
+    /// connections `open` are closed, too.
     fn finish<T>(self, open: T) {
         self.worker.goes_on();
         drop(open);
@@ -59,7 +60,7 @@ impl Scene {
     }
 }
 
-/// A PDU that ends the connection: the error named, and the header it is blamed on echoed.
+/// Checks that a PDU ends the connection, with this error and an echo of the faulty header.
 fn assert_fatal(raw: &mut Raw, pdu: &[u8], wanted: TcpError, header_len: usize) {
     raw.try_send(pdu);
     let (error, header) = raw.terminated();
@@ -77,7 +78,7 @@ fn write_blocks(slba: u64, blocks: u32) -> Sqe {
     BlockIo::new(slba, blocks).encode(IoOpcode::WRITE, 0, 1)
 }
 
-/// A write of 16 KiB, more than fits the capsule, and the R2T for it.
+/// Begins a write of 16 KiB, more than the capsule can hold, and receives its R2T.
 fn begin_write(io: &mut Raw, slba: u64) -> (u16, u16) {
     let sqe = io.separate(write_blocks(slba, 32), 16384);
     let capsule = io.capsule(sqe, &[]);
@@ -92,7 +93,7 @@ fn the_common_header_is_checked_field_by_field() {
     let scene = Scene::new();
     let good = CapsuleCmd::new(Framing::default(), read_blocks(0, 8), 0);
     let good = good.as_bytes();
-    // What is changed: byte, value, and the offset blamed.
+    // Changed byte, its value, and the reported offset.
     let cases: [(usize, u8, u32); 7] = [
         (0, 0x0b, 0),
         (0, PduType::CAPSULE_RESP.0, 0),
@@ -154,14 +155,14 @@ fn a_wrong_data_digest_fails_the_command_alone() {
     io.send(&pdu);
     let cqe = io.response();
     assert_eq!((cqe.cid, cqe.status()), (sqe.cid, Status::TRANSIENT_TRANSPORT_ERROR));
-    // Asked for.
+    // By R2T.
     let (cid, ttag) = begin_write(&mut io, 60000);
     let mut pdu = io.h2c_data(cid, ttag, 0, &[7; 16384], true);
     *pdu.last_mut().expect("a digest") ^= 1;
     io.send(&pdu);
     let cqe = io.response();
     assert_eq!((cqe.cid.get(), cqe.status()), (cid, Status::TRANSIENT_TRANSPORT_ERROR));
-    // Neither was written, and the queue is as good as before.
+    // Neither was written, and the queue still works.
     assert_eq!(io.read(read_blocks(60000, 32), 16384), [0; 16384]);
     let sqe = io.in_capsule(write_blocks(60000, 8), data.len());
     let pdu = io.capsule(sqe, &data);
@@ -194,7 +195,7 @@ fn more_data_than_agreed_ends_the_connection_before_it_is_taken_in() {
 fn data_goes_where_it_was_asked_for_or_ends_the_connection() {
     let scene = Scene::new();
     let part = [9; 4096];
-    // How the H2CData for the first of two writes is wrong, and what is said.
+    // A faulty H2CData for the first of two writes, and its error.
     type Wrong = fn(&Raw, (u16, u16), (u16, u16)) -> Vec<u8>;
     let cases: [(Wrong, TcpError); 7] = [
         (
@@ -221,7 +222,7 @@ fn data_goes_where_it_was_asked_for_or_ends_the_connection() {
     header.datal.set(8192);
     let pdu = io.encode(header.as_bytes(), &part);
     assert_fatal(&mut io, &pdu, TcpError::field(16), 24);
-    // Nobody asked.
+    // Data without an R2T.
     let (admin2, mut io) = scene.queues(false);
     let pdu = io.h2c_data(1, 0, 0, &part, true);
     assert_fatal(&mut io, &pdu, TcpError::field(10), 24);
@@ -271,7 +272,7 @@ fn silence_where_something_is_owed_ends_the_connection() {
     for raw in [&mut mute, &mut half_header, &mut half_data, &mut no_data] {
         assert!(matches!(raw.pdu(), Pdu::End));
     }
-    // An admin queue owes nothing and may be silent.
+    // An admin queue has no data to send and is allowed to stay idle.
     let cqe = admin.command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0));
     assert_eq!(cqe.status(), Status::SUCCESS);
     scene.finish((admin, admin2, admin3));
@@ -287,7 +288,7 @@ fn hosts_that_vanish_in_the_middle_leave_nothing() {
         let pdu = io.capsule(sqe, &[3; 4096]);
         io.send(&pdu[..cut]);
     }
-    // Reads nobody takes the data of.
+    // Reads whose data the host never receives.
     let (admin, mut io) = scene.queues(false);
     for _ in 0..8 {
         let sqe = io.separate(read_blocks(0, 2048), 1 << 20);
@@ -305,7 +306,7 @@ fn noise_ends_the_connection() {
         println!("seed {seed}");
         let mut noise = vec![0; 4096];
         nvmeof_tests::fill(&mut noise, seed);
-        // A type the target may get, so that the fields behind it matter.
+        // A PDU type that is valid for the target, so that the fields behind it matter.
         noise[0] = [0, 2, 4, 6][usize::try_from(seed % 4).expect("small")];
         let mut raw = Raw::hello(scene.daemon.address(), seed % 2 == 1, seed % 3 == 1);
         raw.try_send(&noise);
@@ -369,7 +370,7 @@ fn commands_that_make_no_sense_get_the_specified_status() {
         ),
         (sgl(read, Sgl::Transport { length: 4095 }), Status::DATA_SGL_LENGTH_INVALID),
         (sgl(write, Sgl::Transport { length: 0 }), Status::DATA_SGL_LENGTH_INVALID),
-        // In-capsule data that did not come.
+        // In-capsule data that was not sent.
         (sgl(write, Sgl::InCapsule { offset: 0, length: 4096 }), Status::DATA_SGL_LENGTH_INVALID),
         (sgl(write, Sgl::InCapsule { offset: 512, length: 4096 }), Status::SGL_OFFSET_INVALID),
         (sgl(write, Sgl::InCapsule { offset: u64::MAX, length: 4096 }), Status::SGL_OFFSET_INVALID),
@@ -400,7 +401,7 @@ fn commands_that_make_no_sense_get_the_specified_status() {
         let cqe = admin.command(sqe);
         assert_eq!(cqe.status(), status.with_dnr(), "{sqe:?}");
     }
-    // Neither queue minds.
+    // Neither queue is affected.
     assert_eq!(io.read(read_blocks(0, 8), 4096).len(), 4096);
     scene.finish((admin, io));
 }
@@ -438,7 +439,7 @@ fn connect_to_what_is_not_there_or_not_for_this_host() {
     let invalid = |ipo, in_data| {
         (Status::CONNECT_INVALID_PARAMETERS.with_dnr(), InvalidParameter { ipo, in_data })
     };
-    // Of what may be there, or allowed, the next time.
+    // Errors of objects that can exist, or be allowed, at the next try.
     let not_now =
         |ipo| (Status::CONNECT_INVALID_PARAMETERS, InvalidParameter { ipo, in_data: true });
     let fresh = || Raw::hello(address, false, false);
@@ -453,7 +454,7 @@ fn connect_to_what_is_not_there_or_not_for_this_host() {
         let cqe = fresh().connect(0, entries, CNTLID_DYNAMIC, NQN, &host);
         assert_eq!(parameter(&cqe), invalid(Connect::SQSIZE_OFFSET, false), "{entries} entries");
     }
-    // An I/O queue of no controller, of another host's, and twice.
+    // An I/O queue of no controller, of another host's, and the same one twice.
     let cqe = fresh().connect(1, 8, 0x1234, NQN, &host);
     assert_eq!(parameter(&cqe), not_now(ConnectData::CNTLID_OFFSET));
     let (admin, cntlid) = Raw::admin(address, NQN, &host);
@@ -465,7 +466,7 @@ fn connect_to_what_is_not_there_or_not_for_this_host() {
     let cqe = io.connect(2, 8, cntlid, NQN, &host);
     assert_eq!(cqe.status(), Status::COMMAND_SEQUENCE_ERROR.with_dnr(), "Connect on a queue");
     assert_eq!(io.read(read_blocks(0, 8), 4096).len(), 4096, "the queue it came on");
-    // Before Connect there is nothing else.
+    // No other command is valid before Connect.
     let cqe = fresh().command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0));
     assert_eq!(cqe.status(), Status::COMMAND_SEQUENCE_ERROR.with_dnr());
     scene.finish((admin, io));

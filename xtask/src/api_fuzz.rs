@@ -1,8 +1,11 @@
-//! The API against its own description: schemathesis reads the OpenAPI document of a live daemon and calls everything
-//! in it, with what it allows and with what it does not. The daemon must answer each as the document says, fail at
-//! nothing, and end in good order.
+//! The API against its own description, with schemathesis.
 //!
-//! The daemon runs in a folder of its own, and as a user who owns nothing else: calls may name any file.
+//! schemathesis reads the OpenAPI document of a live daemon and sends every call in it, with valid
+//! and with invalid arguments. The daemon must answer each as the document specifies, never fail,
+//! and end cleanly.
+//!
+//! The daemon runs in its own folder, and as a user that owns no other files: calls can name any
+//! file.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,16 +22,19 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use crate::setup;
 use crate::workspace::{Workspace, show};
 
-/// Whom root runs the daemon as.
+/// User ID of the daemon if xtask runs as root.
 const NOBODY: u32 = 65534;
-/// How long the daemon may take to come and to go.
+/// Timeout for the daemon to start and to end.
 const GUARD: Duration = Duration::from_secs(60);
-/// How long the calls may take; a guard against hanging.
+/// Timeout for all calls; a guard against hanging.
 const CALLS: Duration = Duration::from_secs(600);
-/// The document cannot say what the daemon knows (whether a name is free, say): that it refuses what the document
-/// allows is no defect. What the document does not allow it has to refuse, with whichever status tells why: of a call
-/// that also names an old state that may be 412. A trace that is asked for takes as long as it says, so only wrong
-/// ones are; the same calls each time.
+/// Settings of schemathesis.
+///
+/// The document cannot express the daemon's state, for example whether a name is free. It is
+/// therefore no defect if the daemon rejects a call that the document allows. A call that the
+/// document does not allow must be rejected with a status that gives the reason. For a call that
+/// also names an old state, this can be 412. A trace takes the requested time, so only invalid ones
+/// are requested; the calls are the same each time.
 const SETTINGS: &str = "\
 seed = 8
 request-timeout = 60
@@ -48,7 +54,7 @@ include-path = \"/v1/trace\"
 generation.mode = \"negative\"
 ";
 
-/// Installs schemathesis where it is missing, and runs it.
+/// Installs schemathesis if it is missing, and runs it.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let schemathesis = setup::schemathesis(workspace)?;
     let folder = tempfile::Builder::new().prefix("api-fuzz").tempdir()?;
@@ -65,14 +71,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let ended = daemon.stop();
     fuzzed?;
     ended?;
-    // A job that panics is answered, and the daemon goes on.
+    // The daemon answers after a panic in a job and continues.
     let log = fs::read_to_string(&daemon.log)?;
     let panics: Vec<&str> = log.lines().filter(|line| line.contains("panicked")).collect();
     ensure!(panics.is_empty(), "the daemon's log has {panics:?}");
     Ok(())
 }
 
-/// Runs a command that may take so long.
+/// Runs a command with a time limit.
 fn run_within(command: &mut Command, time: Duration) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("cannot start {}", show(command)))?;
     let until = Instant::now() + time;
@@ -100,7 +106,7 @@ struct Daemon {
 
 impl Daemon {
     fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
-        // A port that is free now, and most likely still is in a moment.
+        // The port is free now, and most likely remains free for a moment.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let config = format!(
             "log = \"info\"\n[api]\nsocket = \"api.sock\"\nlisten = [\"{address}\"]\n\
@@ -110,7 +116,7 @@ impl Daemon {
              [[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\n"
         );
         fs::write(folder.join("target.toml"), config)?;
-        // A copy, as the user may not see the target folder.
+        // A copy, because the user can lack access to the target folder.
         let binary = folder.join("nvmeof-tgt");
         fs::copy(workspace.release_binary("nvmeof-tgt"), &binary)
             .context("cannot copy the daemon: cargo build --release -p nvmeof-tgt")?;
@@ -139,14 +145,14 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Ends it in good order.
+    /// Stops it cleanly.
     fn stop(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the daemon ended meanwhile ({status}):\n{}", self.said());
@@ -173,7 +179,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It has ended if it cannot be killed.
+        // If kill fails, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

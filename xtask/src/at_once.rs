@@ -1,10 +1,12 @@
-//! What runs beside what: several at once, and some only where nothing else runs.
+//! Concurrent execution: several items concurrently, and some only alone.
 
 use std::sync::Mutex;
 use std::thread;
 
-/// Runs `run` for each item, `jobs` of them at once, in their order; at last, one after the other, for those that are to
-/// be `alone`. Yields the results in the order of the items.
+/// Runs `run` for each item, `jobs` of them concurrently, in their order.
+///
+/// At the end it runs the items that have to be `alone`, one after the other. Returns the results
+/// in the order of the items.
 pub(crate) fn run_in_turns<I: Sync, T: Send>(
     items: &[I],
     jobs: usize,
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn as_many_as_allowed_run_at_once() {
-        // Neither comes back before both have begun.
+        // Neither returns before both have begun.
         let both = Barrier::new(2);
         run_in_turns(&[(), ()], 2, |()| false, |()| both.wait());
     }

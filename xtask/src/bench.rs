@@ -1,14 +1,14 @@
-//! `cargo xtask bench`: what the target reaches, from outside and from end to end.
+//! `cargo xtask bench`: performance of the target, measured from outside and end to end.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `lines` | what is measured, and the figures it is held against |
-//! | `server` | our daemon as a process: start, time, memory, CPU |
-//! | `load` | one run of the load generator, and the middle of several |
-//! | `table` | how it is shown |
+//! | `lines` | the measurements, and their reference figures |
+//! | `server` | the daemon as a process: start, time, memory, CPU |
+//! | `load` | one run of the load generator, and the median of several |
+//! | `table` | output as a table |
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
-//! | `memory` | `bench memory`: what a connection and a namespace cost |
-//! | `instructions` | `bench instructions`: what an I/O costs our NVMe driver, held against a baseline |
+//! | `memory` | `bench memory`: memory per connection and per namespace |
+//! | `instructions` | `bench instructions`: cost of an I/O in the VFIO driver, against a baseline |
 
 pub(crate) mod instructions;
 mod lines;
@@ -35,11 +35,11 @@ use lines::{LINES, Line};
 use load::{Endpoint, Sample, Spread};
 use server::{Process, Server};
 
-/// Times the daemon is started to see how long that takes.
+/// Number of daemon starts whose time is measured.
 const STARTS: usize = 5;
-/// Hosts that are connected and silent while idle CPU is measured.
+/// Connected hosts without commands while idle CPU is measured.
 const IDLE_HOSTS: usize = 10;
-/// How long they may take to connect and to become silent.
+/// Time for these hosts to connect and to become idle.
 const IDLE_SETTLE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
@@ -81,7 +81,7 @@ struct E2e {
     /// The other target's namespace in memory; it is overwritten
     #[arg(long, value_name = "NSID", default_value_t = 2)]
     ram_nsid: u32,
-    /// Where the daemon listens
+    /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
     listen: Listen,
     /// CPU of our daemon
@@ -90,7 +90,7 @@ struct E2e {
     /// CPU of the load generator
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     initiator_cpu: usize,
-    /// How long each point is measured in each round, as nvmeof-perf takes it
+    /// Time to measure each point in each round, in the form of nvmeof-perf
     #[arg(long, value_name = "TIME", default_value = "2s")]
     time: String,
     /// Rounds over all lines
@@ -102,10 +102,10 @@ struct E2e {
     /// Seconds to measure the idle daemon with ten hosts; 0 leaves it out
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     idle: u64,
-    /// Run both sides under SCHED_FIFO, for machines that are not ours alone
+    /// Run both sides under SCHED_FIFO, for machines with other users
     #[arg(long)]
     realtime: bool,
-    /// Take the release binaries as they are
+    /// Use the existing release binaries
     #[arg(long)]
     no_build: bool,
     /// Print the table as Markdown
@@ -125,11 +125,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Everything measured on one target, in the order of the lines.
+/// All measurements of one target, in the order of the lines.
 struct Outcome {
     name: &'static str,
     endpoint: Endpoint,
-    /// If it is known.
+    /// The target's process, if it is known.
     process: Option<Process>,
     samples: Vec<Vec<Sample>>,
     idle_percent: Option<f64>,
@@ -146,13 +146,13 @@ impl Outcome {
         Self { name, endpoint, process, samples, idle_percent: None }
     }
 
-    /// CPU time spent so far, if that can be known.
+    /// Returns the CPU time spent so far, if the process is known.
     fn cpu(&self) -> Result<Option<Duration>> {
         self.process.map(Process::cpu).transpose()
     }
 }
 
-/// What is measured while our daemon starts.
+/// Measurements of the daemon's start.
 struct Starts {
     ready_ms: Spread,
     rss_mib: Spread,
@@ -167,7 +167,7 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
     );
     require_programs()?;
     let cpus = [args.target_cpu, args.initiator_cpu];
-    server::time_of(cpus)?; // Before anything is built: they exist.
+    server::time_of(cpus)?; // Fails before the build if a CPU does not exist.
     let lines = chosen(args)?;
     if !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
@@ -220,7 +220,7 @@ fn require_programs() -> Result<()> {
     Ok(())
 }
 
-/// A command that runs one of our binaries, all its threads on one CPU.
+/// Returns a command that runs one of the workspace's binaries, all its threads on one CPU.
 fn pinned(workspace: &Workspace, realtime: bool, cpu: usize, binary: &str) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpu.to_string()]);
@@ -231,8 +231,10 @@ fn pinned(workspace: &Workspace, realtime: bool, cpu: usize, binary: &str) -> Co
     command
 }
 
-/// Puts this process, which times the daemon's start and reads its CPU time, before all it measures.
-/// It sleeps but for that.
+/// Gives this process priority over all processes it measures, because it times the daemon's start
+/// and reads its CPU time.
+///
+/// Otherwise it sleeps.
 fn go_first() -> Result<()> {
     let pid = std::process::id().to_string();
     run_checked(Command::new("chrt").args(["--fifo", "--pid", "20", &pid]))
@@ -241,7 +243,7 @@ fn go_first() -> Result<()> {
 
 fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
     let wanted = |line: &&Line| {
-        // RDMA has checks of its own, and no digests.
+        // RDMA has its own checks, and no digests.
         let is_possible = args.listen.has_digests() || !line.digests;
         is_possible && args.only.as_ref().is_none_or(|text| line.name.contains(text.as_str()))
     };
@@ -256,7 +258,7 @@ fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
 struct Bench<'a> {
     args: &'a E2e,
     workspace: &'a Workspace,
-    /// For the config and what the load generator writes.
+    /// Folder of the config and of the load generator's output.
     folder: PathBuf,
 }
 
@@ -282,13 +284,15 @@ impl Bench<'_> {
         }
     }
 
-    /// A command that runs one of our binaries, all its threads on one CPU.
+    /// Returns a command that runs one of the workspace's binaries, all its threads on one CPU.
     fn pinned(&self, cpu: usize, binary: &str) -> Command {
         pinned(self.workspace, self.args.realtime, cpu, binary)
     }
 
-    /// Idle first, then the rounds: every line on every target, again and again, so that what the
-    /// machine does meanwhile meets them all alike.
+    /// Measures idle CPU first, then the rounds.
+    ///
+    /// Each round measures every line on every target, so that other load of the machine affects
+    /// all of them alike.
     fn measure(&self, lines: &[&Line], outcomes: &mut [Outcome]) -> Result<()> {
         for outcome in outcomes.iter_mut() {
             if self.args.idle > 0 {
@@ -326,7 +330,7 @@ impl Bench<'_> {
         Sample::read(&result, cpu)
     }
 
-    /// Runs the load generator to its end and hands back what it reports.
+    /// Runs the load generator to its end and returns its report.
     fn perf(&self, args: Vec<String>) -> Result<Value> {
         let json = self.folder.join("point.json");
         let mut command = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
@@ -336,7 +340,8 @@ impl Bench<'_> {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    /// Percent of a CPU the target takes while hosts are connected and ask for nothing.
+    /// Returns the percentage of a CPU that the target uses while hosts are connected and send no
+    /// commands.
     fn idle(&self, outcome: &Outcome) -> Result<Option<f64>> {
         let Some(process) = outcome.process else { return Ok(None) };
         let window = Duration::from_secs(self.args.idle);
@@ -355,7 +360,7 @@ impl Bench<'_> {
     }
 }
 
-/// The processor, the kernel and the number of CPUs.
+/// Returns the processor, the kernel and the number of CPUs.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo

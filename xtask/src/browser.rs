@@ -1,6 +1,8 @@
-//! Reports in a real browser: Chromium without a window opens the pages as a reader would, in light and in dark,
-//! says nothing on its console, and shows as many series and points as the results have. Screenshots are kept.
-//! So is the daemon's status page, under load (`status_page`), in a stage of its own.
+//! Reports in a real browser, as a reader sees them.
+//!
+//! Headless Chromium opens the pages in light and in dark, and must write nothing to its console.
+//! Every page must show all series and points of the results. Screenshots are kept. The daemon's
+//! status page has a stage of its tests, under load (`status_page`).
 
 mod status_page;
 
@@ -15,11 +17,11 @@ use nvmeof_report::{Point, json, sweep};
 use crate::this_program;
 use crate::workspace::{Workspace, show};
 
-/// Below the target folder.
+/// Folder below the target folder.
 const SHOTS: &str = "screenshots";
-/// A plan with many points, one with several jobs, one with a time series of its own.
+/// A plan with many points, one with several jobs, one with its own time series.
 const PLANS: [&str; 3] = ["test-03", "test-12", "adaptive-stall"];
-/// How Chromium numbers what a reader prefers.
+/// Chromium's numbers for the preferred color scheme.
 const SCHEMES: [(&str, u8); 2] = [("light", 1), ("dark", 0)];
 
 /// Opens pages of simulated sweeps, and one that is broken on purpose.
@@ -54,15 +56,16 @@ pub(crate) fn run_status_page(workspace: &Workspace) -> Result<()> {
     status_page::run(workspace, &browser, profile.path(), &shots)
 }
 
-/// A quick drive test of memory, all four tests, and what its page shows: each picture, each series, each round.
+/// Runs a quick drive test of memory, all four tests, and checks its page: each picture, each
+/// series, each round.
 fn drive_test(
     workspace: &Workspace,
     browser: &Browser<'_>,
     shots: &Path,
     folder: &Path,
 ) -> Result<()> {
-    // A verdict takes five rounds, and no more are allowed. Memory has blocks of 4 KiB: seven sizes are left of IOPS,
-    // four of throughput, two of latency.
+    // A verdict takes five rounds, and no more are allowed. Memory has blocks of 4 KiB: seven sizes
+    // remain for IOPS, four for throughput, two for latency.
     const ROUNDS: usize = 5;
     const SERIES: [(&str, usize); 4] = [
         ("Convergence: IOPS.", 7),
@@ -101,7 +104,7 @@ fn drive_test(
     Ok(())
 }
 
-/// Runs a plan, shortly, and hands back its page and its results.
+/// Runs a plan briefly and returns its page and its results.
 fn simulate(workspace: &Workspace, plan: &str, folder: &Path) -> Result<(PathBuf, Vec<Point>)> {
     let page = folder.join(format!("{plan}.html"));
     let results = folder.join(format!("{plan}.jsonl"));
@@ -115,7 +118,7 @@ fn simulate(workspace: &Workspace, plan: &str, folder: &Path) -> Result<(PathBuf
     Ok((page, json::read(std::io::BufReader::new(file))?.0))
 }
 
-/// What the browser made of the page against what the results have.
+/// Compares the browser's page with the results.
 fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
     let (figures, over_time) = (sweep::plots(points), sweep::plots_over_time(points));
     let drawn: Vec<&str> = dom.split("<svg").skip(1).collect();
@@ -124,7 +127,7 @@ fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
     let (mut series, mut marks) = (0, 0);
     for (plot, svg) in figures.iter().zip(&drawn) {
         let (own_marks, own_keys) = (count(svg, "mark "), count(svg, "key "));
-        // Every result once, in every plot of a figure that all results have.
+        // Every result appears once, in every plot of a figure that all results have.
         let shown: usize = plot.series.iter().map(|series| series.points.len()).sum();
         ensure!(own_marks == shown, "{}: {own_marks} of {shown} points", plot.title);
         let keys = if plot.series.len() > 1 { plot.series.len() } else { own_keys };
@@ -141,13 +144,13 @@ fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
     Ok(format!("{} plots, {series} series, {marks} points, {rows} rows", drawn.len()))
 }
 
-/// Elements of a class; the class is the first of its element.
+/// Counts the elements of a class, which is the first class of its element.
 fn count(svg: &str, class: &str) -> usize {
     let own = svg.split("</svg>").next().unwrap_or(svg);
     own.matches(&format!("class=\"{class}")).count()
 }
 
-/// The check itself can fail.
+/// Verifies that the check itself can fail.
 fn broken_pages_are_seen(browser: &Browser<'_>, folder: &Path) -> Result<()> {
     let page = folder.join("broken.html");
     for broken in ["<script>throw new Error(\"x\")</script>", "<script>console.log(1)</script>"] {
@@ -158,17 +161,17 @@ fn broken_pages_are_seen(browser: &Browser<'_>, folder: &Path) -> Result<()> {
 }
 
 struct Browser<'a> {
-    /// Where it keeps what it wants to keep.
+    /// Folder for the browser's own files.
     profile: &'a Path,
 }
 
 impl Browser<'_> {
-    /// The page as the browser understood it; anything on its console is an error.
+    /// Returns the page's DOM; any message on its console is an error.
     fn dom(&self, page: &Path) -> Result<String> {
         self.dom_of(&format!("file://{}", page.display()), &[])
     }
 
-    /// The same of a page that is served.
+    /// Returns the DOM of a page that is served.
     fn dom_of(&self, url: &str, more: &[String]) -> Result<String> {
         self.open(url, &[&["--dump-dom".to_owned()], more].concat())
     }
@@ -177,9 +180,9 @@ impl Browser<'_> {
         self.picture_of(&format!("file://{}", page.display()), file, scheme, &[])
     }
 
-    /// The same of a page that is served.
+    /// Takes a screenshot of a page that is served.
     fn picture_of(&self, url: &str, file: &Path, scheme: u8, more: &[String]) -> Result<()> {
-        // Of an earlier run.
+        // The file of an earlier run.
         let _ = fs::remove_file(file);
         let mut all = vec![
             format!("--screenshot={}", file.display()),
@@ -195,7 +198,7 @@ impl Browser<'_> {
 
     fn open(&self, url: &str, more: &[String]) -> Result<String> {
         let mut command = Command::new("chromium");
-        // Its own sandbox refuses to be root's; the page is ours.
+        // Chromium's sandbox refuses to run as root; the page is trusted.
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
         command.args(["--enable-logging=stderr", "--no-first-run", "--disable-extensions"]);
         command.arg(format!("--user-data-dir={}", self.profile.join("profile").display()));

@@ -1,8 +1,12 @@
-//! Checks of the repository itself: nothing left out of the build, nothing that only holds on one
-//! machine, `unsafe` where it belongs, no dependency that goes untold, no command in docs/ that nothing runs.
+//! Checks of the repository itself.
+//!
+//! They verify that the build includes every file and that no path names one machine. `unsafe`
+//! stays in its modules, every dependency is documented, and every command in docs/ is run. Prose
+//! uses the field's words.
 
 mod dependencies;
 mod docs;
+mod prose;
 mod source;
 
 use std::collections::BTreeSet;
@@ -14,8 +18,8 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{Workspace, output_of};
 
-/// Where `unsafe` may be: memory shared with devices, rings shared with the kernel, raw system
-/// calls. Everything else is safe code.
+/// Files that are allowed `unsafe`: memory shared with devices, rings shared with the kernel, raw
+/// system calls. All other code is safe.
 const UNSAFE_FENCE: &[&str] = &[
     "crates/allocations/",
     "crates/core/examples/vfio_probe.rs",
@@ -46,17 +50,17 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/verbs/src/conformance/rig.rs",
 ];
 
-/// Members whose every file must be reached from their manifest.
+/// Members whose manifest must reach every file.
 const COMPLETE_MEMBERS: &[&str] = &["benches", "tests"];
-/// But for what `cargo xtask bench instructions` reads and writes.
+/// Exception: the files that `cargo xtask bench instructions` reads and writes.
 const READ_BY_XTASK: &str = "benches/baseline";
 
-/// Runs every check and hands back what is wrong, one line a finding.
+/// Runs every check and returns one line per finding.
 pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
     let files = tracked_files(workspace.root())?;
     let mut findings = Vec::new();
     for file in &files {
-        // A link or a file that is being removed is another check's business.
+        // Skip links and files that are being removed.
         let Ok(text) = fs::read_to_string(workspace.root().join(file)) else { continue };
         findings.extend(machine_paths(file, &text, workspace.root()));
         if file.ends_with(".rs") {
@@ -66,6 +70,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
     }
     findings.extend(dependencies::findings(workspace.root(), &files)?);
     findings.extend(docs::findings(workspace.root(), &files)?);
+    findings.extend(prose::findings(workspace.root(), &files)?);
     let roots = target_roots(workspace)?;
     for member in COMPLETE_MEMBERS {
         let reached = reach(workspace.root(), member, &roots)?;
@@ -79,12 +84,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Which commands of the operator's pages are run by a test, and which are not.
+/// Lists the commands of the operator's pages that a test runs, and those that none runs.
 pub(crate) fn commands_in_docs(workspace: &Workspace) -> Result<String> {
     docs::report(workspace.root(), &tracked_files(workspace.root())?)
 }
 
-/// Every file git knows or would add, so that a new file is checked before it is committed.
+/// Returns every file that git tracks or would add, so that a new file is checked before it is
+/// committed.
 fn tracked_files(root: &Path) -> Result<Vec<String>> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
@@ -96,12 +102,12 @@ fn is_below(file: &str, folder: &str) -> bool {
     file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Lines that name a place of one machine: a home folder, or this checkout itself.
+/// Finds lines that name a path of one machine: a home folder, or this checkout.
 fn machine_paths(file: &str, text: &str, root: &Path) -> Vec<String> {
-    // In pieces, or this file would find itself.
+    // In pieces, or the check would find this file.
     let mut patterns: Vec<String> =
         ["home", "root", "Users", "work"].iter().map(|folder| format!("/{folder}/")).collect();
-    // A checkout right below `/` is named as other folders are.
+    // A checkout directly below `/` is skipped: its path is like ordinary ones.
     if root.components().count() > 2 {
         patterns.push(root.display().to_string());
     }
@@ -114,7 +120,7 @@ fn machine_paths(file: &str, text: &str, root: &Path) -> Vec<String> {
     findings
 }
 
-/// Whether a line has `pattern` as the start of a path, not amid one or in an address.
+/// Returns whether a line has `pattern` at the start of a path, not inside one or in an address.
 fn starts_path(line: &str, pattern: &str) -> bool {
     line.match_indices(pattern).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -140,7 +146,7 @@ fn ignored_tests(file: &str, text: &str) -> Vec<String> {
     lines.map(|(number, _)| format!("{file}:{}: an ignored test", number + 1)).collect()
 }
 
-/// The root source file of every target cargo knows, named in a manifest or found by its place.
+/// Returns the root source file of every cargo target, named in a manifest or found by its path.
 fn target_roots(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let mut metadata = workspace.cargo(["metadata", "--no-deps", "--format-version", "1"]);
     let text = String::from_utf8(output_of(&mut metadata)?)?;
@@ -157,7 +163,8 @@ fn target_roots(workspace: &Workspace) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// The files of a member that its manifest, its targets, their modules or their includes reach.
+/// Returns the files of a member that its manifest, its targets, their modules or their includes
+/// reach.
 fn reach(root: &Path, member: &str, roots: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
     let mut reached = BTreeSet::from([Path::new(member).join("Cargo.toml")]);
     let mut waiting: Vec<(PathBuf, bool)> = roots

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what CI does, on this machine, before pushing.
+//! `cargo xtask ci`: runs the CI steps on this machine, before pushing.
 
 use std::process::{Command, ExitCode};
 

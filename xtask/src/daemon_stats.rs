@@ -1,4 +1,4 @@
-//! What the daemon wrote with `--stats` (docs/stats.md), as far as measurements need it.
+//! The values that measurements need from the daemon's `--stats` output (docs/stats.md).
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ const MIB: f64 = 1_048_576.0;
 pub(crate) struct Moment {
     /// Seconds since the daemon began to record.
     pub(crate) t: f64,
-    /// Turns of the loop a second, in thousands; since the moment before, as the next two.
+    /// Turns of the loop per second, in thousands, since the previous line.
     pub(crate) kpolls: f64,
-    /// Commands started.
+    /// Commands started since the previous line.
     pub(crate) ios: f64,
-    /// Microseconds from one command to the next; none if there was none.
+    /// Microseconds from one command to the next since the previous line; `None` without commands.
     pub(crate) period_us: Option<f64>,
-    /// None if the policy has none.
+    /// `None` if the policy has none.
     pub(crate) budget_mib: Option<f64>,
     /// The policy's own period per I/O in us, if it has one.
     pub(crate) policy_period_us: Option<f64>,
@@ -26,7 +26,7 @@ pub(crate) struct Moment {
     pub(crate) waiting: f64,
 }
 
-/// Reads the lines; a last one that was cut off is left out.
+/// Parses the lines; drops a truncated last line.
 pub(crate) fn parse(text: &str) -> Result<Vec<Moment>> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let mut moments = Vec::new();
@@ -58,7 +58,7 @@ fn moment(line: &Value) -> Result<Moment> {
     })
 }
 
-/// Those in which commands started, in the last so many seconds of them.
+/// Returns the moments in which commands started, within the last `seconds` of them.
 pub(crate) fn last(moments: &[Moment], seconds: f64) -> &[Moment] {
     let end = moments.iter().rposition(|moment| moment.ios > 0.0).map_or(0, |last| last + 1);
     let busy = &moments[..end];

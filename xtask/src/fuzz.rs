@@ -1,10 +1,11 @@
-//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, built and run with the toolchain the rest is built
-//! with.
+//! `cargo xtask fuzz`: builds and runs the fuzz targets in `fuzz/` with the toolchain of the
+//! workspace.
 //!
-//! libFuzzer comes in source with the crate `libfuzzer-sys`, and what it needs of the compiler, counters
-//! at every edge, is an LLVM pass that a stable rustc has too. So there is no nightly toolchain, no
-//! cargo-fuzz and no clang. The sanitizers would need them; the code under test is safe Rust, but for
-//! the fenced modules, and built here with debug assertions and overflow checks.
+//! The crate `libfuzzer-sys` contains the source of libFuzzer. libFuzzer requires one thing of the
+//! compiler: a counter at every edge. An LLVM pass adds it, and a stable rustc has that pass. The
+//! targets therefore need no nightly toolchain, no cargo-fuzz and no clang. The sanitizers would
+//! need them. The code under test is safe Rust, except for the fenced modules, and is built with
+//! debug assertions and overflow checks.
 
 use std::fs::{self, File};
 use std::num::NonZero;
@@ -20,7 +21,7 @@ use crate::at_once::run_in_turns;
 use crate::setup;
 use crate::workspace::{Workspace, output_of, run_checked, show};
 
-/// A fuzz target, and the longest input that is worth a run.
+/// A fuzz target with its maximum input length.
 struct Target {
     name: &'static str,
     about: &'static str,
@@ -52,15 +53,16 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// Inputs of each target that are committed, at most.
+/// Maximum number of committed inputs per target.
 const SEEDS: usize = 64;
 
-/// What the coverage is printed of.
+/// Crates whose coverage is printed.
 const COVERED: &[&str] = &["wire", "nvmf"];
 
-/// What libFuzzer lives on, as cargo-fuzz has rustc do it, but without a look at every comparison: the
-/// bytes are programs, whose steps make well-formed commands and PDUs by themselves, and runs are twice
-/// as fast.
+/// Compiler flags that libFuzzer requires, as cargo-fuzz passes them to rustc.
+///
+/// Comparisons are not traced. The inputs are programs whose steps build well-formed commands and
+/// PDUs, and runs are twice as fast without the trace.
 const INSTRUMENT: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=3",
@@ -68,8 +70,9 @@ const INSTRUMENT: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-pc-table",
 ];
 
-/// Where the programs of LLVM are of this version; Debian 12 and 13 and Ubuntu 24.04 have it. It reads
-/// what rustc 1.95 writes, although that has a newer LLVM.
+/// LLVM version of the coverage tools; Debian 12 and 13 and Ubuntu 24.04 package it.
+///
+/// It reads the profiles of rustc 1.95, although rustc has a newer LLVM.
 const LLVM: u8 = 19;
 
 #[derive(Debug, clap::Args)]
@@ -120,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A short run of every target, for CI: bounded in executions and in time.
+/// Runs every target for a short time, for CI: bounded in executions and in time.
 pub(crate) fn fuzz_short(workspace: &Workspace) -> Result<()> {
     run_checked(&mut workspace.cargo(["fmt", "--check", "--manifest-path", "fuzz/Cargo.toml"]))?;
     Fuzzer::build()?.run_all(&chosen(&[])?, 200_000, Some(60))
@@ -135,12 +138,12 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
     Ok(TARGETS.iter().filter(wanted).collect())
 }
 
-/// The targets, built, and the folders they use.
+/// The built targets and the folders they use.
 struct Fuzzer {
     workspace: Workspace,
     /// `fuzz/corpus`, committed.
     seeds: PathBuf,
-    /// What runs find, what they say, and what ends them.
+    /// Inputs that runs find, their logs, and the inputs that crash a target.
     found: PathBuf,
     triple: String,
     binaries: PathBuf,
@@ -158,7 +161,7 @@ impl Fuzzer {
         Ok(Self { seeds, found: target_dir.join("found"), triple, binaries, workspace })
     }
 
-    /// Runs targets, as many at a time as there are CPUs, and all of them even if one fails.
+    /// Runs targets, one per CPU concurrently, and all of them even if one fails.
     fn run_all(&self, targets: &[&Target], runs: u64, seconds: Option<u64>) -> Result<()> {
         let at_once = thread::available_parallelism().map_or(1, NonZero::get);
         let run = |target: &&Target| self.run(target, runs, seconds);
@@ -169,7 +172,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Runs a target until it has done its runs or its time is over.
+    /// Runs a target until it has completed its runs or its time has ended.
     fn run(&self, target: &Target, runs: u64, seconds: Option<u64>) -> Result<()> {
         let mut command = self.command(&self.binaries, target)?;
         command.arg(format!("-runs={runs}")).arg(format!("-max_len={}", target.max_len));
@@ -210,7 +213,8 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Replaces the committed corpus by few inputs that reach as many edges as all there are.
+    /// Replaces the committed corpus by a few inputs that reach the same edges as all inputs
+    /// together.
     fn merge(&self, target: &Target) -> Result<()> {
         let smallest = self.found.join(target.name).with_extension("merged");
         if smallest.exists() {
@@ -226,7 +230,7 @@ impl Fuzzer {
             let entry = entry?;
             inputs.push((entry.metadata()?.len(), entry.file_name()));
         }
-        // What is long reaches much.
+        // Long inputs reach many edges.
         inputs.sort_unstable_by(|a, b| b.cmp(a));
         inputs.truncate(SEEDS);
         fs::remove_dir_all(&seeds)?;
@@ -238,12 +242,12 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Prints the line coverage of both corpora, the committed one and what runs here found.
+    /// Prints the line coverage of both corpora, the committed one and the inputs found locally.
     fn coverage(&self, targets: &[&Target]) -> Result<()> {
         setup::ensure(&[setup::COVERAGE])?;
         let target_dir = self.workspace.target().join("fuzz-coverage");
         say!("building the fuzz targets once more, to count lines");
-        // Optimised a little: it runs once, and building is what takes the time.
+        // Low optimization: the program runs once, and the build takes most of the time.
         let flags = ["-Cinstrument-coverage", "-Copt-level=1"];
         let binaries = build(&self.workspace, &self.triple, &target_dir, &flags)?;
         let mut profiles = Vec::new();
@@ -271,7 +275,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// A target on its corpora; what it finds goes to the first of them.
+    /// Returns the command for a target on both corpora; new inputs go to the first.
     fn command(&self, binaries: &Path, target: &Target) -> Result<Command> {
         let found = self.found.join(target.name);
         fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
@@ -286,14 +290,15 @@ impl Fuzzer {
     }
 }
 
-/// Builds the targets with these flags, and without anyone else's; gives the folder they are in.
+/// Builds the targets with these flags and no others; returns their folder.
 fn build(
     workspace: &Workspace,
     triple: &str,
     target_dir: &Path,
     flags: &[&str],
 ) -> Result<PathBuf> {
-    // A target triple keeps the flags from build scripts and procedural macros, which cannot have them.
+    // A target triple keeps the flags from build scripts and procedural macros, which cannot use
+    // them.
     let build =
         ["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target"];
     let mut cargo = workspace.cargo(build);
@@ -303,7 +308,7 @@ fn build(
     Ok(target_dir.join(triple).join("release"))
 }
 
-/// The triple of the machine, as rustc says it.
+/// Returns the machine's target triple, as rustc reports it.
 fn host_triple() -> Result<String> {
     let mut rustc = Command::new("rustc");
     let version = String::from_utf8(output_of(rustc.arg("-vV"))?)?;
@@ -316,7 +321,7 @@ fn statistic<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Edges reached, as libFuzzer's last line of progress says.
+/// Returns the number of edges reached, from libFuzzer's last line of progress.
 fn edges(text: &str) -> Option<&str> {
     text.lines().rev().find_map(|line| {
         let mut words = line.split_whitespace().skip_while(|word| *word != "cov:");
@@ -324,12 +329,13 @@ fn edges(text: &str) -> Option<&str> {
     })
 }
 
-/// Lines of `llvm-cov report`, of which the columns on lines are kept.
+/// Formats the line columns of an `llvm-cov report`.
 fn table(member: &str, report: &str) -> String {
     let mut text = format!("\n{:<40} {:>7} {:>7} {:>9}\n", "lines of", "all", "missed", "reached");
     for line in report.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // Name, then all, missed and share of regions, functions and lines each.
+        // Columns: name, then total, missed and covered percentage of regions, functions and lines
+        // each.
         let [name, _, _, _, _, _, _, lines, missed, share, ..] = words[..] else { continue };
         if !share.ends_with('%') {
             continue;

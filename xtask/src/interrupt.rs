@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: what is under way is given up in good order, and what was started is stopped.
+//! Ctrl-C and SIGTERM: running work is cancelled cleanly, and started processes are stopped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,13 +11,13 @@ use signal_hook::flag;
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Exit status of a command that was interrupted: what a shell says of one that Ctrl-C ended.
+/// Exit status of an interrupted command, as a shell reports it after Ctrl-C.
 pub(crate) const STATUS: u8 = 130;
 
-/// A signal is noticed so soon.
+/// Delay until a signal is noticed.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// From now on the first signal is only noted; a second one ends us.
+/// Installs the handlers: the first signal is only noted, a second one ends the program.
 pub(crate) fn handle_signals() -> Result<()> {
     let noted = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
@@ -28,7 +28,7 @@ pub(crate) fn handle_signals() -> Result<()> {
     Ok(())
 }
 
-/// Sleeps for so long, or until there is a signal.
+/// Sleeps for `time`, or until a signal.
 pub(crate) fn sleep(time: Duration) {
     let begun = Instant::now();
     while !is_noted() {
@@ -39,7 +39,7 @@ pub(crate) fn sleep(time: Duration) {
     }
 }
 
-/// Was there a signal?
+/// Returns whether there was a signal.
 pub(crate) fn is_noted() -> bool {
     INTERRUPTED.get().is_some_and(|noted| noted.load(Ordering::Relaxed))
 }

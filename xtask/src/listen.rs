@@ -1,19 +1,20 @@
-//! Where a daemon under test listens, as a person types it: `tcp://ADDR[:PORT]` or `rdma://ADDR[:PORT]`.
+//! Listen address of a daemon under test, as a person types it: `tcp://ADDR[:PORT]` or
+//! `rdma://ADDR[:PORT]`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// An address of the daemon's machine, and what is spoken there.
+/// An address of the daemon's machine, and its fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listen {
     pub(crate) fabric: Fabric,
     pub(crate) address: IpAddr,
-    /// 0: any.
+    /// 0: any port.
     pub(crate) port: u16,
 }
 
-/// Between target and hosts.
+/// Fabric between target and hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fabric {
     Tcp,
@@ -21,12 +22,12 @@ pub(crate) enum Fabric {
 }
 
 impl Listen {
-    /// Whether what is sent can have digests.
+    /// Returns whether PDUs can carry digests.
     pub(crate) fn has_digests(&self) -> bool {
         self.fabric == Fabric::Tcp
     }
 
-    /// A `[[listener]]` of the daemon's config.
+    /// Returns a `[[listener]]` of the daemon's config.
     pub(crate) fn config(&self) -> String {
         let Self { fabric, address, port } = self;
         format!(
@@ -43,7 +44,7 @@ impl Default for Listen {
 }
 
 impl Fabric {
-    /// As addresses and configs write it.
+    /// Returns the name in addresses and configs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",

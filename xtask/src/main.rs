@@ -1,9 +1,9 @@
-//! Everything a person types in this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `plots`,
+//! All developer commands of this repository: `cargo xtask run`, `test`, `vm`, `sweep`, `plots`,
 //! `bench`, `fuzz`, `deb` and `ci`.
 //!
-//! The commands shell out to the tools a Debian or Ubuntu machine has (apt, dpkg, xz, QEMU), so that
-//! this crate itself builds quickly. Of ours it links only what `sweep` and `plots` take: pacing, sim and
-//! report.
+//! The commands run the tools of a Debian or Ubuntu machine (apt, dpkg, xz, QEMU), so that this
+//! crate itself builds quickly. It links only those workspace crates that `sweep` and `plots`
+//! require: pacing, sim and report.
 
 mod api_fuzz;
 mod at_once;

@@ -1,6 +1,7 @@
-//! The middle of what was measured.
+//! The median of measurements.
 
-/// The value in the middle of these, which are in order, or halfway between two; none of nothing.
+/// Returns the median of sorted values: the middle one, or the mean of the two middle ones; `None`
+/// if there are none.
 pub(crate) fn middle(sorted: &[f64]) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     Some(f64::midpoint(sorted[last / 2], sorted[last.div_ceil(2)]))

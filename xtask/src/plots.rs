@@ -2,21 +2,21 @@
 //!
 //! ```text
 //! plans --simulator--> simulated.jsonl \
-//! bench pacing --json, --svg --> measured.jsonl, activity.json > figures (SVG) and blocks (tables inside the pages)
+//! bench pacing --json, --svg --> measured.jsonl, activity.json > figures (SVG) and blocks (tables)
 //! suite --simulator--> suite.jsonl     |
 //! measured rows --simulator--> calibration.txt /
 //! ```
 //!
-//! What is drawn and quoted follows from files that are committed beside it, so a test can tell that
-//! the pages say what was measured.
+//! All plots and tables are derived from files that are committed with them. A test can therefore
+//! check that the pages agree with the measurements.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `gather` | runs plans and the suite, and takes in real runs |
+//! | `gather` | runs plans and the suite, and reads real runs |
 //! | `data` | the committed files, read back |
 //! | `figures` | from points to plots |
-//! | `measured` | the same for real runs, whatever they hold |
-//! | `measuring` | a picture for each of the prototype's tests |
+//! | `measured` | the same for any real runs |
+//! | `measuring` | a picture for each test of the Mellanox SPDK io_pacing prototype |
 //! | `blocks` | from points to the tables of the pages |
 
 mod blocks;
@@ -39,7 +39,7 @@ use nvmeof_console::say;
 use crate::workspace::Workspace;
 use data::Data;
 
-/// Below the root: where figures and their data are, and the pages that have blocks.
+/// Folders of the figures and their data, below the root, and the pages that have blocks.
 const FOLDER: &str = "docs/pacing";
 const PAGES: [&str; 3] = ["docs/pacing.md", "docs/design/adaptive.md", "docs/design/simulator.md"];
 
@@ -50,19 +50,21 @@ const PAGES: [&str; 3] = ["docs/pacing.md", "docs/design/adaptive.md", "docs/des
     Example: cargo xtask bench pacing --json pacing.jsonl && cargo xtask plots --real pacing.jsonl"
 )]
 pub(crate) struct Args {
-    /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those committed
+    /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those
+    /// committed
     #[arg(long, value_name = "FILE")]
     real: Option<PathBuf>,
-    /// Take what the pacer did over time from this file, which `cargo xtask bench pacing --svg DIR` leaves in DIR
+    /// Take what the pacer did over time from this file, which `cargo xtask bench pacing --svg DIR`
+    /// leaves in DIR
     #[arg(long, value_name = "FILE")]
     activity: Option<PathBuf>,
-    /// Take rows of the prototype's tests from this file of `cargo xtask sweep --where local --csv`
+    /// Take rows of io_pacing's tests from this file of `cargo xtask sweep --where local --csv`
     #[arg(long, value_name = "FILE")]
     local: Option<PathBuf>,
-    /// Simulate nothing: draw what is committed, and what --real and --activity bring
+    /// Simulate nothing: draw the committed data, and the files of --real and --activity
     #[arg(long)]
     draw_only: bool,
-    /// Leave the results of the acceptance suite as they are
+    /// Keep the committed results of the acceptance suite
     #[arg(long, conflicts_with = "draw_only")]
     no_suite: bool,
 }
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     let folder = workspace.root().join(FOLDER);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Not after minutes of simulating.
+    // Fail now, not after minutes of simulation.
     let real = args.real.as_deref().map(gather::real).transpose()?;
     if let Some(points) = &real {
         data::write_points(&folder.join(data::MEASURED), points)?;
@@ -109,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes every plot, and takes away those of earlier times that are none any more.
+/// Writes every plot, and removes obsolete ones.
 fn draw(folder: &Path, data: &Data) -> Result<usize> {
     let figures = figures::all(data);
     let names: BTreeSet<_> = figures.iter().map(|figure| figure.file.clone()).collect();
@@ -124,7 +126,7 @@ fn draw(folder: &Path, data: &Data) -> Result<usize> {
     Ok(figures.len())
 }
 
-/// Names of the plots in a folder.
+/// Returns the names of the plots in a folder.
 fn svg_files(folder: &Path) -> Result<BTreeSet<String>> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     config: String,
 }
 
-/// Serves until the daemon ends; its exit code is ours.
+/// Serves until the daemon ends; returns its exit code.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD])?;
@@ -34,14 +34,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
     run_checked(&mut workspace.cargo(build))?;
 
-    // Taken before the daemon starts: from here on no signal can end us and leave it behind.
+    // Registered before the daemon starts: from here on no signal can end xtask and leave the
+    // daemon running.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let mut daemon = Command::new(workspace.release_binary("nvmeof-tgt"))
         .args(["--config", &args.config])
         .current_dir(workspace.root())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // A group of its own: Ctrl-C reaches us alone, and we hand it on exactly once.
+        // A separate process group: Ctrl-C reaches xtask alone, which forwards it exactly once.
         .process_group(0)
         .spawn()
         .context("cannot start the daemon that was just built")?;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(exit_code(status))
 }
 
-/// Hands every signal we get to the daemon.
+/// Forwards every signal to the daemon.
 fn forward(mut signals: Signals, daemon: Pid) {
     thread::spawn(move || {
         for number in signals.forever() {
@@ -64,14 +65,14 @@ fn forward(mut signals: Signals, daemon: Pid) {
                 SIGHUP => Signal::HUP,
                 _ => Signal::TERM,
             };
-            // The daemon may be gone already; then there is nobody left to tell.
+            // If the daemon has ended already, no process is left to notify.
             let _ = kill_process(daemon, signal);
         }
     });
 }
 
-/// Prints what the daemon prints until it closes its output; after the line that says it serves,
-/// says how to connect.
+/// Relays the daemon's output until the daemon closes it; after the ready line, prints the commands
+/// to connect.
 fn relay(stdout: ChildStdout, workspace: &Workspace) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         say!("{line}");
@@ -115,7 +116,7 @@ fn tcp_address(word: &str) -> Option<(&str, &str)> {
     word.strip_prefix("tcp://")?.rsplit_once(':')
 }
 
-/// Waits for the daemon; a signal that interrupts the wait was forwarded, so waiting goes on.
+/// Waits for the daemon; continues after a signal, which was forwarded.
 fn wait(daemon: &mut Child) -> Result<ExitStatus> {
     loop {
         match daemon.wait() {
@@ -125,7 +126,7 @@ fn wait(daemon: &mut Child) -> Result<ExitStatus> {
     }
 }
 
-/// The daemon's exit code as ours; death by a signal counts as 128 plus its number, as in shells.
+/// Converts the daemon's exit code; death by a signal becomes 128 plus its number, as in shells.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)

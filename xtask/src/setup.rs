@@ -1,4 +1,4 @@
-//! What each command needs from the system, why, and how a missing piece is installed.
+//! System requirements of each command, their reasons, and the installation of missing ones.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use nvmeof_console::{complain, say};
 
 use crate::workspace::{Workspace, run_checked};
 
-/// One program (or file, by its whole path) a command needs, the Debian package it comes in, and the reason said aloud.
+/// A program (or file, by its whole path) that a command needs, its Debian package, and the reason
+/// to print.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
     program: &'static str,
@@ -22,13 +23,13 @@ const fn need(program: &'static str, package: &'static str, why: &'static str) -
     Need { program, package, why }
 }
 
-/// What building the daemon and the load generator takes.
+/// Requirements of building the daemon and the load generator.
 pub(crate) const BUILD: &[Need] = &[
     need("cc", "build-essential", "rustc links with it"),
     need("ld", "binutils", "rustc links with it"),
 ];
 
-/// What the tests take beside the build.
+/// Requirements of the tests, in addition to the build.
 pub(crate) const TEST: &[Need] = &[
     need("git", "git", "the repository checks list tracked files"),
     need(
@@ -40,20 +41,20 @@ pub(crate) const TEST: &[Need] = &[
     need("/usr/include/rdma/rdma_cma.h", "librdmacm-dev", "RDMA's bindings are compared with it"),
 ];
 
-/// What the fuzz targets take beside the build.
+/// Requirements of the fuzz targets, in addition to the build.
 pub(crate) const FUZZ: &[Need] = &[need("c++", "build-essential", "libFuzzer is C++")];
 
-/// What counting instructions takes.
+/// Requirements of counting instructions.
 pub(crate) const INSTRUCTIONS: &[Need] =
     &[need("valgrind", "valgrind", "Callgrind counts the instructions of an I/O")];
 
-/// What counting the lines that fuzzing reaches takes.
+/// Requirements of counting the lines that fuzzing reaches.
 pub(crate) const COVERAGE: &[Need] = &[
     need("llvm-profdata-19", "llvm-19", "adds up line counts"),
     need("llvm-cov-19", "llvm-19", "prints line counts"),
 ];
 
-/// What the QEMU machine takes.
+/// Requirements of the QEMU machine.
 pub(crate) const VM: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86", "the virtual machine"),
     need("busybox", "busybox-static", "the machine's first user space"),
@@ -69,7 +70,7 @@ pub(crate) const VM: &[Need] = &[
     need("timeout", "coreutils", "bounds every part of a guest script"),
 ];
 
-/// What RDMA in the QEMU machine takes beside it.
+/// Requirements of RDMA in the QEMU machine, in addition to it.
 pub(crate) const VM_RDMA: &[Need] = &[
     need("rdma", "iproute2", "makes the guest's soft-RoCE device"),
     need("/etc/libibverbs.d/rxe.driver", "ibverbs-providers", "the verbs of soft-RoCE"),
@@ -78,25 +79,25 @@ pub(crate) const VM_RDMA: &[Need] = &[
     need("/etc/rdma/modules/infiniband.conf", "rdma-core", "the user's side of RDMA"),
 ];
 
-/// What a sweep over ssh takes, and its test.
+/// Requirements of a sweep over ssh, and of its test.
 pub(crate) const SSH: &[Need] = &[
     need("ssh", "openssh-client", "reaches the hosts of a sweep"),
     need("/usr/sbin/sshd", "openssh-server", "is reached, in namespaces of the test"),
     need("ip", "iproute2", "makes those namespaces"),
 ];
 
-/// What looking at reports takes.
+/// Requirements of opening reports.
 pub(crate) const BROWSER: &[Need] =
     &[need("chromium", "chromium", "opens reports as a reader does")];
 
-/// What fuzzing the API takes.
+/// Requirements of fuzzing the API.
 pub(crate) const PYTHON: &[Need] =
     &[need("/usr/bin/python3", "python3-venv", "runs schemathesis, from a folder of its own")];
 
-/// schemathesis, which fuzzes the API: this version, as another may look for other things.
+/// schemathesis, which fuzzes the API: a fixed version, as another one can have other checks.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
-/// What packing and checking the Debian package takes.
+/// Requirements of packing and checking the Debian package.
 pub(crate) const DEB: &[Need] = &[
     need("dpkg-deb", "dpkg", "packs the package"),
     need("dpkg-shlibdeps", "dpkg-dev", "finds which libraries' packages the programs need"),
@@ -106,20 +107,21 @@ pub(crate) const DEB: &[Need] = &[
     need("git", "git", "says when the last change was made"),
 ];
 
-/// What a guest with a Debian of its own takes beside the machine.
+/// Requirements of a guest with its own Debian, in addition to the machine.
 pub(crate) const VM_ROOT: &[Need] = &[
     need("mmdebstrap", "mmdebstrap", "makes the Debian that the package is installed on"),
     need("mkfs.ext4", "e2fsprogs", "makes its disk"),
 ];
 
-/// What profiles in the QEMU machine take beside that.
+/// Requirements of profiles in the QEMU machine, in addition to these.
 pub(crate) const VM_PROFILE: &[Need] = &[
     need("perf", "linux-perf", "samples what the guest runs"),
     need("strace", "strace", "counts the daemon's system calls in the guest"),
 ];
 
-/// Makes sure that every program of `needs` is there, and installs the packages of those that are
-/// not: it says what and why, and uses sudo where it has to.
+/// Ensures that every program of `needs` exists, and installs the packages of missing ones.
+///
+/// It prints the package and the reason, and uses sudo if necessary.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
     let missing: Vec<Need> =
         needs.iter().flat_map(|group| group.iter()).filter(|n| !is_there(n)).copied().collect();
@@ -151,7 +153,7 @@ pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
     }
 }
 
-/// The path of schemathesis, which is installed below the target folder where it is missing.
+/// Returns the path of schemathesis; installs it below the target folder if it is missing.
 pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.target().join("python").join(SCHEMATHESIS);
     let program = folder.join("bin/schemathesis");
@@ -159,7 +161,7 @@ pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(program);
     }
     say!("{SCHEMATHESIS} will be installed in {}", folder.display());
-    // What an earlier try left.
+    // Remains of an earlier try.
     let _ = std::fs::remove_dir_all(&folder);
     run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
     let mut pip = Command::new(folder.join("bin/pip"));
@@ -171,14 +173,14 @@ pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Refreshes apt's package lists, once in the life of this process.
+/// Refreshes apt's package lists, once per process.
 pub(crate) fn apt_update() -> Result<()> {
     static DONE: OnceLock<()> = OnceLock::new();
     if DONE.get().is_some() {
         return Ok(());
     }
-    // A broken third-party list must not stop us where Debian's own lists are fine: what is really
-    // missing shows when the install that follows fails.
+    // A broken third-party list must not stop xtask if Debian's own lists are fine. If a package is
+    // really missing, the following install fails.
     if let Err(error) = run_checked(as_root("apt-get")?.args(["update", "-q"])) {
         complain!("warning: {error:#}; going on with the package lists there are");
     }
@@ -186,15 +188,15 @@ pub(crate) fn apt_update() -> Result<()> {
     Ok(())
 }
 
-/// A program's path, searched in PATH and in the administrator's folders, which an ordinary
-/// user's PATH leaves out.
+/// Returns a program's path, searched in PATH and in the administrator's folders, which an ordinary
+/// user's PATH omits.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(extra).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// A command run as root: directly where we are root, else by sudo.
+/// Returns a command that runs as root: directly if xtask runs as root, otherwise by sudo.
 fn as_root(name: &str) -> Result<Command> {
     if rustix::process::geteuid().is_root() {
         return Ok(Command::new(name));
@@ -210,13 +212,13 @@ fn as_root(name: &str) -> Result<Command> {
 
 fn is_there(need: &Need) -> bool {
     match program(need.program) {
-        // Another package has a busybox too, one that needs shared libraries the initramfs lacks.
+        // Another package has a busybox too, which needs shared libraries that the initramfs lacks.
         Some(path) if need.package == "busybox-static" => is_static(&path),
         found => found.is_some(),
     }
 }
 
-/// Whether a program starts without a dynamic loader.
+/// Returns whether a program starts without a dynamic loader.
 fn is_static(path: &Path) -> bool {
     let loader = b"/ld-linux";
     std::fs::read(path).is_ok_and(|bytes| !bytes.windows(loader.len()).any(|w| w == loader))

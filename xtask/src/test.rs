@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test there is, in stages, with a table of what ran at the end.
+//! `cargo xtask test`: runs every test in stages, and prints a table of the stages at the end.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
-    /// Formatting, clippy, unit tests and configs only: nothing that takes long or needs a QEMU machine
+    /// Formatting, clippy, unit tests and configs only: nothing that takes long or needs a QEMU
+    /// machine
     #[arg(long)]
     fast: bool,
     /// Run only this stage, again for more
@@ -21,12 +22,12 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// One step of the tests.
+/// One stage of the tests.
 struct Stage {
     name: &'static str,
     about: &'static str,
     slow: bool,
-    /// A stage without which this one cannot run.
+    /// The stage on which this one depends.
     needs: Option<&'static str>,
     run: fn(&Workspace) -> Result<()>,
 }
@@ -171,7 +172,7 @@ fn after_help() -> String {
     text
 }
 
-/// Runs the stages; the exit code is a success only if each that was to run passed.
+/// Runs the stages; the exit code is a success only if every selected stage passed.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(unknown) = args.only.iter().find(|name| !STAGES.iter().any(|s| s.name == **name)) {
         let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
@@ -206,14 +207,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     print_table(&rows, started.elapsed());
-    // Once more what was said above: who reads the end of a long output is to find it there.
+    // Repeat the errors, so that a reader of the end of a long output finds them there.
     for (name, error) in &failed {
         say!("failed: {name}; run it again: cargo xtask test --only {name}\n  {error}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A line of the table at the end.
+/// A row of the table at the end.
 struct Row {
     name: &'static str,
     result: &'static str,
@@ -230,7 +231,7 @@ fn has_failed(failed: &[(&str, String)], stage: &str) -> bool {
     failed.iter().any(|(name, _)| *name == stage)
 }
 
-/// Runs a stage; with what went wrong, if anything did.
+/// Runs a stage; returns its error, if it failed.
 fn run_stage(workspace: &Workspace, stage: &Stage) -> (Row, Option<String>) {
     say!("\n=== {}: {}", stage.name, stage.about);
     let started = Instant::now();
@@ -252,11 +253,13 @@ fn print_table(rows: &[Row], total: Duration) {
     say!("{:<12} {:<14} {:>9.1}\n", "total", "", total.as_secs_f32());
 }
 
-/// The programs with what the tests of the workspace are linked to: with less beside them, cargo would choose other
-/// features of their libraries and compile these twice.
+/// Arguments that build the programs together with the tests of the workspace.
+///
+/// With fewer targets, cargo would choose other features of their libraries and compile these
+/// twice.
 const PROGRAMS_AND_TESTS: [&str; 5] = ["build", "--workspace", "--bins", "--tests", "--locked"];
 
-/// Runs a command of a stage after showing it.
+/// Shows a command of a stage, then runs it.
 fn step(mut command: Command) -> Result<()> {
     say!("$ {}", show(&command));
     run_checked(&mut command)
@@ -291,7 +294,7 @@ fn unit(workspace: &Workspace) -> Result<()> {
 }
 
 fn configs(workspace: &Workspace) -> Result<()> {
-    // It is there already when the tests were run.
+    // The tests have built it already, if they ran.
     step(workspace.cargo(PROGRAMS_AND_TESTS))?;
     for config in ["configs/target.toml", "configs/loopback.toml"] {
         let mut command = Command::new(workspace.target().join("debug/nvmeof-tgt"));
@@ -301,7 +304,7 @@ fn configs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The models are compiled for loom's atomics, and so apart from everything else.
+/// Builds the models for loom's atomics, so they cannot share a build with the rest.
 fn loom(workspace: &Workspace) -> Result<()> {
     let models = ["test", "--release", "--locked", "-p", "nvmeof-pacing", "--lib", "loom_"];
     let mut command = workspace.cargo(models);
@@ -316,7 +319,7 @@ fn release(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// On both platforms, each plan as a person would type it.
+/// Runs each plan on both platforms with the command of a user.
 fn sweep_sim(workspace: &Workspace) -> Result<()> {
     let folder = workspace.root().join("configs/sweeps");
     let mut plans: Vec<_> = std::fs::read_dir(folder)?

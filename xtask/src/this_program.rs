@@ -1,17 +1,19 @@
-//! The program that runs, for what starts it again or copies it to another machine.
+//! The running program, for code that starts it again or copies it to another machine.
 
 use std::path::{Path, PathBuf};
 
-/// What it is called where a person reads it.
+/// Name of the program in messages.
 pub(crate) const NAME: &str = "xtask";
 
-/// This very program, for as long as it runs. Not its name in the target folder: a build may put another in its
-/// place meanwhile, and ours of `cargo xtask test` does.
+/// Returns a path to the running program itself, valid while it runs.
+///
+/// Its path in the target folder is not suitable. A build can replace that file while the program
+/// runs, and the build of `cargo xtask test` does.
 pub(crate) fn path() -> PathBuf {
     PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }
 
-/// Whether a path is the one [`path`] gives.
+/// Returns whether a path is the one [`path`] returns.
 pub(crate) fn is(program: &Path) -> bool {
     program == path()
 }
@@ -23,7 +25,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells the copy below which file it is.
+    /// Environment variable that names the file of the copy below.
     const COPY: &str = "NVMEOF_TESTS_THIS_PROGRAM";
 
     #[test]

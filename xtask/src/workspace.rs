@@ -1,4 +1,4 @@
-//! Where the checkout and its build products are, and how cargo is called.
+//! The checkout, its build products, and calls of cargo.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::this_program;
 
-/// The checkout this command runs in, and the places derived from it.
+/// The checkout in which this command runs, and the paths derived from it.
 #[derive(Debug, Clone)]
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -16,8 +16,10 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Finds the workspace: cargo names this package's folder when it runs us, and the root is its
-    /// parent; without cargo, the current folder and its parents are searched.
+    /// Finds the workspace.
+    ///
+    /// cargo passes this package's folder to xtask, and the root is its parent. Without cargo, the
+    /// current folder and its parents are searched.
     pub(crate) fn find() -> Result<Self> {
         let root = match env::var_os("CARGO_MANIFEST_DIR") {
             Some(package) => Path::new(&package)
@@ -37,26 +39,27 @@ impl Workspace {
         Ok(Self { root, target })
     }
 
-    /// The folder of the workspace's `Cargo.toml`.
+    /// Returns the folder of the workspace's `Cargo.toml`.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Cargo's target folder.
+    /// Returns cargo's target folder.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// A release binary of this workspace, whether or not it has been built.
+    /// Returns the path of a release binary of this workspace, built or not.
     pub(crate) fn release_binary(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
 
-    /// A cargo command in the workspace root, with the same cargo that started us.
+    /// Returns a cargo command in the workspace root, with the cargo that started xtask.
     pub(crate) fn cargo<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root).args(args);
-        // Set for this package when cargo runs us; a cargo below us must not inherit them.
+        // cargo sets these for this package when it runs xtask; a cargo below xtask must not
+        // inherit them.
         for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_PKG_NAME"] {
             command.env_remove(name);
         }
@@ -64,8 +67,10 @@ impl Workspace {
     }
 }
 
-/// Runs a command to its end with our own standard streams; an unsuccessful end is an error that
-/// shows the command line.
+/// Runs a command to its end with xtask's standard streams.
+///
+/// # Errors
+/// The command was unsuccessful; the error shows the command line.
 pub(crate) fn run_checked(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
@@ -75,8 +80,10 @@ pub(crate) fn run_checked(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command to its end and hands back its standard output; an unsuccessful end is an error
-/// that carries what it wrote to standard error.
+/// Runs a command to its end and returns its standard output.
+///
+/// # Errors
+/// The command was unsuccessful; the error contains its standard error.
 pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     let shown = show(command);
     let output =
@@ -88,7 +95,7 @@ pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// A command as a person would type it.
+/// Formats a command as a user would type it.
 pub(crate) fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let mut text = if this_program::is(program) {

@@ -1,4 +1,5 @@
-//! A reactor with a host on the loopback fabric, for the benches that send commands through all of it.
+//! A reactor with a host on the loopback fabric, for benches that send commands through the whole
+//! reactor.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ impl World {
         Self { reactor, host, _admin: admin }
     }
 
-    /// Sends a batch and turns until all of it is answered.
+    /// Sends a batch and runs turns until all of it has completed.
     pub(crate) fn round(&mut self, commands: &[Sqe], in_capsule: &[u8]) {
         for sqe in commands {
             self.host.send(*sqe, in_capsule);
@@ -45,7 +46,7 @@ impl World {
     }
 }
 
-/// One command's DW0.
+/// Executes one command; returns the DW0 of its completion.
 fn ask(reactor: &mut OneReactor, host: &LoopbackHost, sqe: Sqe, data: &[u8]) -> u32 {
     host.send(sqe, data);
     for _ in 0..100 {
@@ -58,7 +59,7 @@ fn ask(reactor: &mut OneReactor, host: &LoopbackHost, sqe: Sqe, data: &[u8]) -> 
     panic!("no answer to {sqe:?}");
 }
 
-/// The controller that Connect made.
+/// Returns the controller that Connect created.
 pub(crate) fn cntlid_of(dw0: u32) -> u16 {
     u16::try_from(dw0 & 0xffff).expect("16 bits")
 }

@@ -1,9 +1,10 @@
-//! Reads through our NVMe driver on the controller in memory, to count the driver's instructions.
+//! Reads through the VFIO driver on the controller in memory, to count the driver's instructions.
 //!
-//! `nvme_instructions BYTES DEPTH ROUNDS` submits `DEPTH` reads of `BYTES`, polls, lets the controller work, and polls
-//! again, `ROUNDS` times. Callgrind counts what runs inside of [`driver_submit`] and [`driver_poll`], and not what
-//! runs inside of [`outside_of_the_driver`]: functions to toggle collection by. `cargo xtask bench instructions` runs it
-//! with two numbers of rounds, and takes the difference.
+//! `nvme_instructions BYTES DEPTH ROUNDS` submits `DEPTH` reads of `BYTES`, polls, runs the
+//! controller, and polls again, `ROUNDS` times. Callgrind counts instructions inside
+//! [`driver_submit`] and [`driver_poll`], and none inside [`outside_of_the_driver`]: these
+//! functions toggle collection. `cargo xtask bench instructions` runs it with two numbers of
+//! rounds, and subtracts the counts.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -32,7 +33,7 @@ fn main() {
     let mut buffers: Vec<_> =
         (0..depth).map(|_| rig.pool.lease(bytes).expect("a buffer")).collect();
     let mut done = Vec::with_capacity(depth);
-    // The controller's own affairs, before anything is counted.
+    // The controller's startup work, before anything is counted.
     for _ in 0..16 {
         rig.device.controller().turn();
         rig.fake.run();
@@ -101,7 +102,7 @@ impl Rig {
     }
 }
 
-/// A time that passes when somebody waits.
+/// A clock that advances only while the driver waits.
 #[derive(Debug, Default)]
 struct Counted(AtomicU64);
 

@@ -1,12 +1,13 @@
-//! A drive through our own driver, without any fabric: how fast it reads, and whether it keeps what was written.
+//! Measures and verifies a drive through the VFIO driver, without any fabric.
 //!
 //! Usage:
-//! * `nvme_bench randread ADDRESS DEPTH SECONDS poll|sleep`: reads of 4 KiB at random places, so many at a time;
-//!   `poll` spins for completions, `sleep` waits for the queue's descriptor when there is none;
-//! * `nvme_bench write ADDRESS SEED BYTES`: writes a pattern from the start, and flushes;
+//! * `nvme_bench randread ADDRESS DEPTH SECONDS poll|sleep`: reads of 4 KiB at random offsets,
+//!   `DEPTH` in flight. `poll` spins for completions, `sleep` waits for the queue's descriptor when
+//!   there is none.
+//! * `nvme_bench write ADDRESS SEED BYTES`: writes a pattern from the start, and flushes.
 //! * `nvme_bench verify ADDRESS SEED BYTES`: reads it back and compares.
 //!
-//! One line on stdout says what came of it; exit code 1 on any error.
+//! One line on stdout reports the result; the exit code is 1 on any error.
 
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -23,7 +24,8 @@ type Failure = Box<dyn Error>;
 
 const BLOCK_LEN: usize = 4096;
 const BLOCK: u64 = BLOCK_LEN as u64;
-/// Bytes of one operation of `write` and `verify`: longer than the drive's MDTS or a page list allows at once.
+/// Bytes of one operation of `write` and `verify`: longer than the drive's MDTS or one page list
+/// allows.
 const PIECE_LEN: usize = 1 << 20;
 const PIECE: u64 = PIECE_LEN as u64;
 /// Pieces in flight.
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A drive's first namespace, opened, and buffers it reaches.
+/// The opened first namespace of a drive, and buffers that it reaches.
 struct Drive {
     device: NvmeDevice,
     pool: CorePool,
@@ -84,7 +86,7 @@ fn random_reads(
     let drive = Drive::open(address)?;
     let blocks = drive.device.info().size / BLOCK;
     let mut queue = drive.device.open_queue(&drive.pool)?;
-    // The same places in every run.
+    // The same offsets in every run.
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut read = move |buffer: Buffer| {
         random ^= random << 13;
@@ -116,7 +118,7 @@ fn random_reads(
     Ok(format!("randread depth {depth} rate {rate:.0}/s of {count} reads"))
 }
 
-/// Polls; if it may sleep and nothing was there, waits until there is something.
+/// Polls; if it is allowed to sleep and there was no completion, waits for one.
 fn wait_and_poll(
     queue: &mut dyn BlockQueue,
     done: &mut Vec<Completed>,
@@ -178,7 +180,7 @@ fn pattern(address: &str, seed: &str, bytes: &str, writes: bool) -> Result<Strin
     Ok(format!("{} {bytes} bytes", if writes { "wrote" } else { "verified" }))
 }
 
-/// Eight bytes a word: the seed, mixed with where the word is.
+/// Eight bytes of the pattern: the seed, mixed with the word's offset.
 fn word(seed: u64, offset: u64) -> u64 {
     (offset ^ seed.rotate_left(32)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ offset
 }

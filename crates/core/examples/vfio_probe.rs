@@ -1,10 +1,12 @@
-//! Checks what VFIO hands over, on NVMe controllers that are bound to `vfio-pci`: registers, memory, interrupts,
-//! reset, removal. It writes nothing to a drive.
+//! Checks VFIO on NVMe controllers that are bound to `vfio-pci`: registers, memory, interrupts,
+//! reset, removal.
 //!
-//! Usage: `vfio_probe check ADDRESS...`, `vfio_probe open ADDRESS` (and says why not), `vfio_probe hold ADDRESS`
-//! (until the system wants it back).
+//! It writes nothing to a drive.
 //!
-//! A line `ok ...` or `FAIL ...` a check; exit code 1 if one failed.
+//! Usage: `vfio_probe check ADDRESS...`, `vfio_probe open ADDRESS` (reports the reason of a
+//! failure), `vfio_probe hold ADDRESS` (until the system requests the function).
+//!
+//! Each check prints a line `ok ...` or `FAIL ...`; the exit code is 1 if one failed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io::ErrorKind;
@@ -31,7 +33,7 @@ const AQA: u32 = 0x24;
 const ASQ: u32 = 0x28;
 const ACQ: u32 = 0x30;
 const DOORBELLS: u32 = 0x1000;
-/// Entries of the admin queues here.
+/// Entries of the admin queues.
 const ENTRIES: u16 = 8;
 
 #[expect(clippy::print_stderr, clippy::print_stdout, reason = "a person reads it")]
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every check on every function, all open at the same time.
+/// Runs every check on every function, all open at the same time.
 fn check(addresses: &[&str]) -> ExitCode {
     let mut checks = Checks::default();
     let mut functions = Vec::new();
@@ -102,7 +104,7 @@ fn check(addresses: &[&str]) -> ExitCode {
     checks.end()
 }
 
-/// What was found so far.
+/// Results so far.
 #[derive(Debug, Default)]
 struct Checks {
     passed: u32,
@@ -152,7 +154,7 @@ fn registers_end(function: &dyn Function) -> Check {
     Ok(format!("{len:#x} bytes"))
 }
 
-/// An enabled controller is disabled by a reset.
+/// Checks that a reset disables an enabled controller.
 fn reset(function: &dyn Function) -> Check {
     let registers = function.registers();
     function.reset().map_err(|error| error.to_string())?;
@@ -171,7 +173,7 @@ fn twice(function: &dyn Function) -> Check {
     }
 }
 
-/// The controller reads a command, writes 4 KiB and raises an interrupt.
+/// Checks that the controller reads a command, writes 4 KiB and raises an interrupt.
 fn identify(function: &dyn Function) -> Check {
     function.reset().map_err(|error| error.to_string())?;
     let signals = function.interrupts(1).map_err(|error| error.to_string())?;
@@ -191,7 +193,7 @@ fn identify(function: &dyn Function) -> Check {
     Ok(format!("(serial `{serial}`, model `{model}`)"))
 }
 
-/// A command that is given to a controller that was reset reaches no memory.
+/// Checks that a command given to a controller after a reset reaches no memory.
 fn silent_after_reset(function: &dyn Function) -> Check {
     let mut queues = Admin::enable(function)?;
     let data = Memory::new(&function.dma(), PAGE)?;
@@ -223,7 +225,7 @@ fn not_removed(function: &dyn Function) -> Check {
     Ok(String::new())
 }
 
-/// What one maps, another maps at the same address: they see memory the same way.
+/// Checks that both functions map memory at the same address, so that they share one address space.
 fn shared(one: &dyn Function, other: &dyn Function) -> Check {
     let memory = Memory::new(&one.dma(), 4 * PAGE)?;
     let other = other.dma();
@@ -238,7 +240,7 @@ fn mappings(space: &dyn DmaSpace) -> Check {
     // SAFETY: the layout has a size.
     let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory")?;
     let len = 2 << 20;
-    // SAFETY: this memory is not used otherwise, and freed only after it was unmapped.
+    // SAFETY: nothing other uses this memory, and it is freed only after it was unmapped.
     let first = unsafe { space.map(base, len) }.map_err(|error| error.to_string())?;
     // SAFETY: as above.
     let again = unsafe { space.map(base, len) }.map_err(|error| error.to_string())?;
@@ -255,15 +257,15 @@ fn mappings(space: &dyn DmaSpace) -> Check {
     }
     let wrong = space.unmap(first, len).map_err(|error| error.kind());
     expect(wrong == Err(ErrorKind::NotFound), || "it was unmapped three times".to_owned())?;
-    // SAFETY: an address that is no multiple of a page is refused before it is looked at.
+    // SAFETY: an address that is no multiple of a page is rejected before any access.
     let askew = unsafe { space.map(base.add(1), PAGE) }.map_err(|error| error.kind());
     expect(askew == Err(ErrorKind::InvalidInput), || "memory askew was mapped".to_owned())?;
-    // SAFETY: allocated above by this layout, and not mapped any more.
+    // SAFETY: allocated above by this layout, and no longer mapped.
     unsafe { dealloc(base.as_ptr(), layout) };
     Ok(format!("(at {:#x})", first.0))
 }
 
-/// As many as memory has pages here, all at different addresses, all given back.
+/// Maps as many pages as the memory has, checks that all addresses differ, and unmaps all.
 fn many(space: &dyn DmaSpace) -> Check {
     let count = 600;
     let layout = Layout::from_size_align(count * PAGE, PAGE).map_err(|error| error.to_string())?;
@@ -282,7 +284,7 @@ fn many(space: &dyn DmaSpace) -> Check {
     for iova in iovas {
         space.unmap(iova, PAGE).map_err(|error| error.to_string())?;
     }
-    // SAFETY: allocated above by this layout, and not mapped any more.
+    // SAFETY: allocated above by this layout, and no longer mapped.
     unsafe { dealloc(base.as_ptr(), layout) };
     Ok(format!("({count})"))
 }
@@ -292,12 +294,12 @@ fn again(address: &str) -> Check {
     registers(function.as_ref())
 }
 
-/// A space whose functions are all gone maps nothing, and has nothing left to unmap.
+/// Checks that a space without functions maps nothing, and has nothing left to unmap.
 fn unattached(space: &dyn DmaSpace) -> Check {
     let layout = Layout::from_size_align(PAGE, PAGE).map_err(|error| error.to_string())?;
     // SAFETY: the layout has a size.
     let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory")?;
-    // SAFETY: nothing else uses this memory; it is not freed if it was mapped against all expectation.
+    // SAFETY: nothing other uses this memory; it is not freed if it was mapped unexpectedly.
     let mapped = unsafe { space.map(base, PAGE) };
     expect(mapped.is_err(), || "memory was mapped for nobody".to_owned())?;
     // SAFETY: allocated above by this layout, and not mapped.
@@ -306,7 +308,7 @@ fn unattached(space: &dyn DmaSpace) -> Check {
     Ok(String::new())
 }
 
-/// Holds a function until the system wants it back.
+/// Holds a function until the system requests it.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn hold(address: &str) -> ExitCode {
     let function = match vfio::open(address) {
@@ -325,7 +327,8 @@ fn hold(address: &str) -> ExitCode {
     let registers = function.registers();
     drop(function);
     println!("{} {:#x}", if wanted { "wanted back" } else { "nobody asked" }, registers.read32(VS));
-    // As a driver whose queues are not taken down yet: what is left of it does not hold the drive.
+    // Stands for a driver that still closes its queues: the remains of this function do not keep
+    // the drive in use.
     thread::sleep(Duration::from_secs(8));
     if wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -343,13 +346,14 @@ impl Memory {
         let layout = Layout::from_size_align(len, PAGE).map_err(|error| error.to_string())?;
         // SAFETY: the layout has a size.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory")?;
-        // SAFETY: freed only after it was unmapped, and read and written by volatile accesses alone.
+        // SAFETY: freed only after it was unmapped, and read and written by volatile accesses
+        // alone.
         let iova = unsafe { space.map(base, len) }.map_err(|error| error.to_string())?;
         Ok(Self { base, len, iova, space: Arc::clone(space) })
     }
 
     fn map_again(&self, space: &Arc<dyn DmaSpace>) -> Result<Iova, String> {
-        // SAFETY: as in `new`; the caller unmaps it before this value goes.
+        // SAFETY: as in `new`; the caller unmaps it before this value is dropped.
         unsafe { space.map(self.base, self.len) }.map_err(|error| error.to_string())
     }
 
@@ -375,13 +379,13 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let Ok(layout) = Layout::from_size_align(self.len, PAGE) else { return };
         if self.space.unmap(self.iova, self.len).is_ok() {
-            // SAFETY: allocated by this layout, and the device cannot reach it any more.
+            // SAFETY: allocated by this layout, and the device can no longer reach it.
             unsafe { dealloc(self.base.as_ptr(), layout) };
         }
     }
 }
 
-/// The admin queues of a controller, enabled by hand.
+/// The admin queues of a controller, enabled without a driver.
 struct Admin {
     registers: Arc<dyn Registers>,
     submission: Memory,
@@ -419,7 +423,7 @@ impl Admin {
         self.registers.write32(DOORBELLS, 1);
     }
 
-    /// Status of the first completion; `None` while its phase is the old one.
+    /// Returns the status of the first completion; `None` while its phase is the old one.
     fn status(&self) -> Option<u16> {
         let word = self.completion.get16(14);
         (word & 1 == 1).then_some(word >> 1)

@@ -1,7 +1,7 @@
-//! What admission costs a command: `cargo bench -p nvmeof-pacing`.
+//! Cost of admission per command: `cargo bench -p nvmeof-pacing`.
 //!
-//! The group `reference` is a plain loop of known length: on a machine that is busy, or clocked
-//! down, the ratio to it says more than nanoseconds.
+//! The group `reference` is a plain loop of known length. On a machine that is busy or clocked
+//! down, the ratio to it is more meaningful than nanoseconds.
 
 mod load;
 
@@ -16,7 +16,7 @@ use nvmeof_pacing::{
     Cost, FlowConfig, Nanos, Outcome, Pace, Pacer, PacerConfig, PolicyConfig, TokenBucketConfig,
 };
 
-/// A loop of 100 multiplications that wait for each other: about 400 cycles.
+/// A loop of 100 dependent multiplications: about 400 cycles.
 fn reference(c: &mut Criterion) {
     let mut group = c.benchmark_group("reference");
     group.bench_function("100 dependent multiplications", |bench| {
@@ -31,8 +31,8 @@ fn reference(c: &mut Criterion) {
     group.finish();
 }
 
-/// Flows that always have something waiting, 32 commands in flight: each that ends is followed by
-/// the next flow's.
+/// Flows that always have waiting commands, 32 commands in flight: after each completion the next
+/// flow's command starts.
 fn admit_and_release(c: &mut Criterion) {
     for (what, flows) in [
         ("1 flow", one_way(1)),
@@ -52,7 +52,8 @@ fn admit_and_release(c: &mut Criterion) {
     }
 }
 
-/// Of commands that wait already: what it takes to let one go and another start, without what hosts send meanwhile.
+/// Release of one command and start of the next, which waits already; without the arrivals from
+/// hosts.
 fn release_and_next(c: &mut Criterion) {
     let mut group = c.benchmark_group("release and next alone, 64 flows");
     group.throughput(Throughput::Elements(1));
@@ -66,7 +67,7 @@ fn release_and_next(c: &mut Criterion) {
     group.finish();
 }
 
-/// The first again, of a host with limits that it never reaches: what passing them costs.
+/// The first group again, with a host whose limits are never reached: the cost of the limits.
 fn within_limits(c: &mut Criterion) {
     let mut group = c.benchmark_group("admit and release within limits, 64 flows");
     group.throughput(Throughput::Elements(1));
@@ -81,8 +82,10 @@ fn within_limits(c: &mut Criterion) {
     group.finish();
 }
 
-/// Queue depth 1, as a reactor does it: each turn asks until there is nothing more, so that credit
-/// not in use is laid open for other cores after every command. The worst case.
+/// Queue depth 1, as in a reactor.
+///
+/// Each turn asks until nothing more starts, so that unused credit is published for other cores
+/// after every command. This is the worst case.
 fn one_a_turn(c: &mut Criterion) {
     let mut group = c.benchmark_group("one command at a time, two turns");
     group.throughput(Throughput::Elements(1));
@@ -105,8 +108,8 @@ fn one_a_turn(c: &mut Criterion) {
     group.finish();
 }
 
-/// The budget or the rate is out and 64 flows wait: each command that ends lets one start, and then
-/// none.
+/// The budget or the rate is exhausted and 64 flows wait: each completion starts one command, and
+/// then none.
 fn bound(c: &mut Criterion) {
     let mut group = c.benchmark_group("bound, 64 flows");
     group.throughput(Throughput::Elements(1));
@@ -131,7 +134,7 @@ fn bound(c: &mut Criterion) {
     group.finish();
 }
 
-/// One command ends and the next in line starts, as a reactor does it: it asks until nothing more
+/// One command completes and the next one starts, as in a reactor, which asks until nothing more
 /// starts.
 #[inline]
 fn turn(load: &mut Load) {
@@ -140,9 +143,10 @@ fn turn(load: &mut Load) {
     while load.start() {}
 }
 
-/// Several cores under one policy at the same time, each with a clock it reads once a turn. The
-/// figure is the time of a turn on each: it stays the same if cores do not slow each other down
-/// (and there are as many processors).
+/// Several cores under one policy at the same time, each with a clock that it reads once per turn.
+///
+/// The figure is the time of a turn on each core. It stays constant if cores do not slow each other
+/// down (with as many processors).
 fn threads(c: &mut Criterion) {
     for (name, policy) in policies() {
         let mut group = c.benchmark_group(format!("threads, {name}"));
@@ -163,8 +167,9 @@ fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
         let mut load = Load::new(&shared, core, &one_way(64), 32, IO);
         barrier.wait();
         let began = Instant::now();
-        // One command ends in a turn if as many are in flight as are to be, and fewer the fewer there are: all take equally
-        // long. Were it as fast with few, adaptive would be right to let no more in, and cores would wait for each other.
+        // One command completes per turn at the full number in flight, and proportionally fewer
+        // below it: all take equally long. If a few were equally fast, adaptive would be right to
+        // admit no more, and cores would wait for each other.
         let mut over = 0;
         for _ in 0..turns {
             load.now = Nanos::try_from(start.elapsed().as_nanos()).unwrap_or(Nanos::MAX);
@@ -187,7 +192,7 @@ fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
     took / u32::try_from(threads).unwrap_or(1)
 }
 
-/// A flow comes and goes, with a queue's commands in its lane.
+/// A flow is opened and closed, with a queue's commands in its lane.
 fn flows(c: &mut Criterion) {
     c.bench_function("flow added, filled with 32, removed", |bench| {
         let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());

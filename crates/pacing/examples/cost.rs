@@ -1,15 +1,17 @@
-//! What admission costs a command on a core that nothing disturbs: the fastest of many short rounds.
+//! Cost of admission per command on an undisturbed core: the fastest of many short rounds.
 //!
 //! ```text
 //! cargo run --release -p nvmeof-pacing --example cost
 //! cargo run --release -p nvmeof-pacing --example cost -- adaptive 60000    # for callgrind
 //! ```
 //!
-//! The means of `cargo bench` hold whatever else the machine does; the fastest round does not. With a
-//! policy and a number of commands it does that many and prints nothing, so that the instructions
-//! of two runs can be taken from each other. Behind that, `limited` puts all flows under a host with
-//! limits that it never reaches, `spread` has them go to 16 devices and 2 ports, and a number is how many commands wait
-//! on each of the 64 flows.
+//! The means of `cargo bench` include the other load of the machine; the fastest round does not.
+//! With a policy and a number of commands the program runs that many and prints nothing. The
+//! instructions of two runs can then be subtracted.
+//!
+//! More arguments can follow. `limited` puts all flows under a host with limits that it never
+//! reaches, and `spread` spreads them over 16 devices and 2 ports. A number sets the commands that
+//! wait on each of the 64 flows.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
@@ -21,7 +23,7 @@ use nvmeof_pacing::{FlowConfig, PolicyConfig};
 
 const ROUNDS: u32 = 400;
 const COMMANDS: u32 = 5000;
-/// Rounds so short that nothing disturbs the fastest.
+/// Commands per round: few enough that the fastest round is undisturbed.
 const WAITED_FOR: u32 = 640;
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
@@ -85,7 +87,7 @@ fn fastest(what: &str, load: impl Fn(&PolicyConfig) -> Load, round: impl Fn(&mut
     let policies = policies();
     let mut loads = policies.each_ref().map(|(_, policy)| (load(policy), f64::INFINITY));
     for _ in 0..ROUNDS {
-        // In turns, so that all meet the same machine.
+        // In turns, so that the machine's load affects all alike.
         for (load, fastest) in &mut loads {
             *fastest = fastest.min(round(load));
         }

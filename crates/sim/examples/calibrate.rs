@@ -1,7 +1,8 @@
-//! Prints how far the machine is from the measured rows of a platform:
-//! `cargo run -p nvmeof-sim --example calibrate -- --platform A`. `--platform` also takes a file;
-//! `--only A` then says whose rows to compare it with. `--rows FILE` takes other rows of the same
-//! columns.
+//! Prints the deviation of the simulated machine from the measured rows of a platform.
+//!
+//! Run it as `cargo run -p nvmeof-sim --example calibrate -- --platform A`. `--platform` also
+//! accepts a file; `--only A` then names the platform whose rows are compared. `--rows FILE` reads
+//! other rows of the same columns.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Runs the acceptance suite and prints a line a case, of what is in the middle of several seeds. Every figure is
-//! simulated.
+//! Runs the acceptance suite and prints one line per case, with the median of several seeds. Every
+//! figure is simulated.
 //!
 //! ```text
 //! cargo run -p nvmeof-sim --example suite -- depth slow --platform A --quick
@@ -31,7 +31,7 @@ use nvmeof_sim::suite::{
 struct Arguments {
     /// Families to run (depth, cores, slow, stall, machines, small, scale, tenants); none: all.
     families: Vec<String>,
-    /// A platform by name (a file of `configs/platforms`) or a file of its own; may be given again.
+    /// A platform by name (a file of `configs/platforms`) or another file; can be repeated.
     #[arg(long, default_values = ["A", "B"])]
     platform: Vec<String>,
     /// Fewer cases, shorter.
@@ -40,28 +40,28 @@ struct Arguments {
     /// adaptive, none, endless, or credit:N for N buffers of 128 KiB.
     #[arg(long, default_value = "adaptive")]
     policy: String,
-    /// Only cases whose name has this in it.
+    /// Only cases whose name contains this.
     #[arg(long)]
     only: Option<String>,
     /// Print Markdown tables.
     #[arg(long)]
     markdown: bool,
-    /// Cases that run at once.
+    /// Cases that run concurrently.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Everything random follows from it.
+    /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds, from that one on; each bound is held by what is in the middle of them.
+    /// Number of seeds, from that one on; each bound applies to their median.
     #[arg(long, default_value_t = SEEDS, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// How many in all for a case on which those do not agree.
+    /// Total number of seeds for a case on which those disagree.
     #[arg(long, default_value_t = SEEDS_TO_DECIDE)]
     seeds_to_decide: u64,
     /// Print the course of every run that does not pass (or of every run with --only).
     #[arg(long)]
     series: bool,
-    /// Write what is not reached to this file, as the list of known gaps (run rustfmt on it).
+    /// Write the missed bounds to this file, as the list of known gaps (run rustfmt on it).
     #[arg(long)]
     gaps: Option<PathBuf>,
     /// List the cases and run none.
@@ -122,7 +122,7 @@ fn title(style: Style, family: Family) {
     }
 }
 
-/// Judges cases a few at a time and prints them in their order.
+/// Judges a few cases concurrently and prints them in their order.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
     let next = AtomicUsize::new(0);
@@ -156,7 +156,7 @@ fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<
     Ok(done.into_inner().expect("nobody panics with the list").1)
 }
 
-/// The course of a run.
+/// Prints the course of a run.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn series(case: &Case, verdict: &Verdict) {
     println!("\n{}\n    ms    Gb/s  hit % buffers waiting budget KiB", case.name);

@@ -1,12 +1,14 @@
-//! Both ends of RDMA connections in one process, over rdma-core: a line for each check, and success only if
-//! all passed. It proves the provider on a machine with an RDMA device, soft RoCE for example:
+//! Both ends of RDMA connections in one process, over rdma-core. The program prints a line for each
+//! check, and succeeds only if all passed. It proves the provider on a machine with an RDMA device,
+//! for example Soft-RoCE:
 //!
 //! ```text
 //! cargo run -p nvmeof-verbs --example ping -- 10.0.1.1
 //! ```
 //!
-//! With `removal` after the address it waits for the device to be removed, gives everything back, waits for
-//! the device to come again and uses it; somebody has to do the one and the other (`rdma link`).
+//! With `removal` after the address, it waits until the device is removed, and releases everything.
+//! Then it waits until the device returns, and uses it. The operator removes and restores the
+//! device (`rdma link`).
 
 mod ping {
     pub(crate) mod checks;
@@ -73,11 +75,11 @@ fn every_check(score: &mut Score, address: IpAddr) {
     });
     score.check("listening where it cannot be says why", || refusals::listening(address));
     score.check("a route to nowhere says why", || refusals::route(address));
-    // The last one: it takes rights away that do not come back.
+    // The last check, because it drops rights permanently.
     score.check("too little lockable memory says so", || refusals::locked_memory(address));
 }
 
-/// What passed and what did not.
+/// Numbers of checks that passed and failed.
 #[derive(Debug, Default)]
 struct Score {
     passed: u32,

@@ -1,4 +1,5 @@
-//! A host of raw PDUs: it writes and reads the same few blocks as others, and leaves with commands under way.
+//! A host of raw PDUs: it writes and reads the same few blocks as other hosts, and disconnects with
+//! commands in flight.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,14 +24,14 @@ use super::world::{BLOCKS, World};
 
 /// The disks' NSIDs.
 pub(crate) const DISKS: Range<u64> = 1..3;
-/// What Linux writes to CC: IOCQES 4, IOSQES 6, EN.
+/// CC as Linux writes it: IOCQES 4, IOSQES 6, EN.
 const ENABLED: u32 = 0x0046_0001;
 
-/// The connection, or the controller behind it, is gone.
+/// The connection, or the controller behind it, has ended.
 #[derive(Debug)]
 struct Gone;
 
-/// What a command was sent for.
+/// Purpose of a command.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Write(WriteId),
@@ -42,7 +43,7 @@ struct Association {
     cntlid: u16,
     admin: Raw,
     io: Raw,
-    /// Commands of the I/O queue that were not answered, and what came for them.
+    /// Commands of the I/O queue in flight, and their data so far.
     out: BTreeMap<u16, (Sent, Vec<u8>)>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Host<'a> {
     dice: Dice,
 }
 
-/// The name of a host.
+/// Returns the name of a host.
 pub(crate) fn name(number: usize) -> Nqn {
     options(u8::try_from(number).expect("a few hosts")).hostnqn
 }
@@ -72,17 +73,18 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Connects, writes, reads and leaves, again and again until the run is over.
+    /// Connects, writes, reads and disconnects repeatedly until the end of the run.
     pub(crate) fn run(&mut self) {
         while !self.world.is_over() {
-            // How it ended makes no difference: what is under way is lost, and the next association tells more.
+            // The reason of the end does not matter: commands in flight are lost, and the next
+            // association shows more.
             let ended = self.connect().and_then(|association| self.serve(association));
             drop(ended);
             self.world.rests(self.number);
         }
     }
 
-    /// Reads everything.
+    /// Reads all blocks.
     pub(crate) fn read_all(&mut self) {
         let end = Instant::now() + GUARD;
         let mut association = loop {
@@ -98,8 +100,10 @@ impl<'a> Host<'a> {
         self.take_all(&mut association).expect("the reads");
     }
 
-    /// A new association. Connections of the one before are gone by then: as long as the target has not seen that,
-    /// there are two.
+    /// Creates a new association.
+    ///
+    /// The host has closed the connections of the previous one. Until the target notices, there are
+    /// two associations.
     fn connect(&mut self) -> Result<Association, Gone> {
         let end = Instant::now() + GUARD;
         let name = self.options.hostnqn.to_string();
@@ -133,7 +137,7 @@ impl<'a> Host<'a> {
         raw.try_send(&capsule);
         match raw.pdu() {
             Pdu::Response(cqe) if cqe.status().is_success() => Ok((raw, cqe)),
-            // Fenced, or an association before it is not over: it tries again.
+            // Fenced, or a previous association has not ended: the host retries.
             Pdu::Response(_) | Pdu::End => {
                 std::thread::sleep(Duration::from_millis(5));
                 Err(Gone)
@@ -149,7 +153,7 @@ impl<'a> Host<'a> {
                 self.take_all(&mut association)?;
                 self.world.rests(self.number);
             }
-            // And now without waiting for answers.
+            // This time without waiting for completions.
             self.send_some(&mut association);
             match self.dice.within(0..3) {
                 0 => self.reset(&mut association)?,
@@ -215,7 +219,7 @@ impl<'a> Host<'a> {
         association.send(sqe, &[], Sent::Read(read));
     }
 
-    /// Takes the answers to everything.
+    /// Receives all completions.
     fn take_all(&self, association: &mut Association) -> Result<(), Gone> {
         while !association.out.is_empty() {
             match association.io.pdu() {
@@ -264,7 +268,7 @@ fn set_cc(admin: &mut Raw, cc: u32) -> Result<(), Gone> {
     ask(admin, set.encode(0)).map(drop)
 }
 
-/// Waits until CSTS says so.
+/// Waits for a state of CSTS.
 fn wait_for(admin: &mut Raw, is_so: impl Fn(Csts) -> bool) -> Result<(), Gone> {
     let end = Instant::now() + GUARD;
     let get = PropertyGet { size: PropertySize::Four, offset: offset::CSTS };

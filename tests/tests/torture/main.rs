@@ -1,10 +1,12 @@
-//! Nothing acknowledged is undone, by the daemon as users start it. Hosts on TCP reset and shut down controllers and cut
-//! connections with writes under way; an operator fences them and removes namespaces and connections by the API and by
-//! SIGHUP; devices stall; and a checker looks for an order of the writes that explains every read.
+//! No acknowledged write is undone, by the daemon as users start it.
 //!
-//! The tests of the reactor do the same in virtual time, with many more seeds and more that goes wrong
-//! (`crates/daemon/src/reactor/tests/torture`). `TORTURE_SEEDS` says how many seeds and `TORTURE_SEED` the first. Here a
-//! seed settles what is done, not when.
+//! Hosts on TCP reset and shut down controllers and cut connections with writes in flight. An
+//! operator fences them, and removes namespaces and connections by the API and by SIGHUP. Devices
+//! stall. A checker then searches for an order of the writes that explains every read.
+//!
+//! The reactor's tests run the same in virtual time, with many more seeds and more faults
+//! (`crates/daemon/src/reactor/tests/torture`). `TORTURE_SEEDS` sets the number of seeds and
+//! `TORTURE_SEED` the first. Here a seed determines the actions, not their times.
 
 mod host;
 mod world;
@@ -21,15 +23,16 @@ use serde_json::json;
 use host::{DISKS, Host, name};
 use world::{HOSTS, World};
 
-/// Seeds without a wish for others, and how many of them run at once: most of a run is waiting.
+/// Default seeds, and the number that runs concurrently: a run mostly waits.
 const SEEDS: u64 = 10;
 const AT_ONCE: usize = 5;
-/// How long things go wrong.
+/// Duration of the faults.
 const LENGTH: Duration = Duration::from_secs(3);
-/// Top of each disk: by NSID, less one.
+/// Top device of each disk: by NSID, minus one.
 const TOPS: [&str; 2] = ["slow-ram", "slow-file"];
 
-/// Two disks, `ram` and `file`, each under `fault` and `delay`; without a host, or without a namespace.
+/// Returns two disks, `ram` and `file`, each under `fault` and `delay`; without a host, or without
+/// a namespace.
 fn config(folder: &Path, fenced: Option<usize>, missing: Option<u32>) -> String {
     let names: Vec<String> = (0..=HOSTS)
         .filter(|host| Some(*host) != fenced)
@@ -61,7 +64,7 @@ fn config(folder: &Path, fenced: Option<usize>, missing: Option<u32>) -> String 
     .concat()
 }
 
-/// Who takes things away and gives them back.
+/// Operator that removes objects and restores them.
 struct Operator<'a> {
     world: &'a World,
     daemon: &'a Daemon,
@@ -85,7 +88,7 @@ impl Operator<'_> {
         self.world.end();
     }
 
-    /// Some of the operations get stuck, of a million.
+    /// Makes some operations hang, out of a million.
     fn stall(&self, stalls: u32) {
         for device in ["fault-ram", "fault-file"] {
             self.change(
@@ -112,8 +115,10 @@ impl Operator<'_> {
         }
     }
 
-    /// What was sent before the operator was told, and not read yet, has to be refused before there is such a namespace
-    /// again.
+    /// Removes a namespace and restores it.
+    ///
+    /// Commands that hosts sent before the operator's confirmation, and that are not read yet, must
+    /// fail before the namespace exists again.
     fn remove_namespace(&mut self) {
         let nsid = u32::try_from(self.dice.within(DISKS)).expect("a small number");
         let path = format!("/v1/subsystems/{NQN}/namespaces");
@@ -142,7 +147,7 @@ impl Operator<'_> {
         };
         let pending = self.world.pending(host);
         let path = format!("/v1/connections/{}", found["id"]);
-        // It may be gone by now.
+        // It can have ended by now.
         if self.api.call(Method::DELETE, &path, None, None).is_ok() {
             self.world.settle_these(&pending, "connection removed");
         }
@@ -162,7 +167,7 @@ impl Operator<'_> {
     }
 }
 
-/// A run of this seed, which is explained; or why it is not.
+/// Runs this seed; returns an error if no order explains the reads.
 fn run(seed: u64) -> Result<Summary, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let daemon = Daemon::start(&config(folder.path(), None, None));

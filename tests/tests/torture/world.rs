@@ -1,4 +1,4 @@
-//! What all hosts and the operator of a run share: the history, and which writes are not over.
+//! State shared by all hosts and the operator of a run: the history, and the writes in flight.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use nvmeof_history::{BLOCK, Block, Content, History, ReadId, Stamp, WriteId};
 use nvmeof_tests::GUARD;
 
-/// Hosts of a run; one more looks at what they left.
+/// Hosts of a run; one more reads the result.
 pub(crate) const HOSTS: usize = 3;
-/// Blocks of a disk: few, so that hosts meet.
+/// Blocks of a disk: few, so that hosts conflict.
 pub(crate) const BLOCKS: u64 = 16;
 
-/// A write that was sent and is not over.
+/// A write that was sent and has not completed.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     write: WriteId,
@@ -31,13 +31,13 @@ struct Told {
 #[derive(Debug, Default)]
 pub(crate) struct World {
     told: Mutex<Told>,
-    /// Counts, for each host, how often nothing of it was under way.
+    /// Counts, for each host, how often it had nothing in flight.
     rests: [AtomicU64; HOSTS],
     is_over: AtomicBool,
 }
 
 impl World {
-    /// `host` is about to write these blocks: the write, and its data.
+    /// Begins a write of `host` to these blocks; returns the write, and its data.
     pub(crate) fn write(&self, host: usize, disk: u32, lbas: &Range<u64>) -> (WriteId, Vec<u8>) {
         let mut told = self.told();
         told.sequence += 1;
@@ -54,7 +54,7 @@ impl World {
         (write, data)
     }
 
-    /// `host` is about to zero these blocks.
+    /// Begins to zero these blocks for `host`.
     pub(crate) fn zero(&self, host: usize, disk: u32, lbas: &Range<u64>) -> WriteId {
         let mut told = self.told();
         let write = told.history.write(number(host), disk, lbas.clone(), Content::Zero);
@@ -62,7 +62,7 @@ impl World {
         write
     }
 
-    /// The write was answered.
+    /// Records the completion of a write.
     pub(crate) fn answered(&self, write: WriteId, is_success: bool) {
         let mut told = self.told();
         told.pending.retain(|pending| pending.write != write);
@@ -73,17 +73,17 @@ impl World {
         }
     }
 
-    /// `host` is about to read blocks from `first` on.
+    /// Begins a read of `host`, of blocks from `first` on.
     pub(crate) fn read(&self, host: usize, disk: u32, first: u64) -> ReadId {
         self.told().history.read(number(host), disk, first)
     }
 
-    /// The read found this.
+    /// Records the data of a read.
     pub(crate) fn found(&self, read: ReadId, found: &[u8]) {
         self.told().history.found(read, found);
     }
 
-    /// Somebody was told that what a host has under way, everything or to one disk, is over.
+    /// Records a confirmation that commands of a host have ended: all, or those to one disk.
     pub(crate) fn settle(&self, host: Option<usize>, disk: Option<u32>, event: &'static str) {
         let mut told = self.told();
         let Told { history, pending, .. } = &mut *told;
@@ -97,25 +97,25 @@ impl World {
         });
     }
 
-    /// What `host` has under way, to be settled later.
+    /// Returns the writes of `host` in flight, to be settled later.
     pub(crate) fn pending(&self, host: usize) -> Vec<WriteId> {
         let told = self.told();
         told.pending.iter().filter(|one| one.host == host).map(|one| one.write).collect()
     }
 
-    /// Somebody was told that these writes are over.
+    /// Records a confirmation that these writes have ended.
     pub(crate) fn settle_these(&self, writes: &[WriteId], event: &'static str) {
         let mut told = self.told();
         writes.iter().for_each(|write| told.history.settle(*write, event));
         told.pending.retain(|one| !writes.contains(&one.write));
     }
 
-    /// Nothing of `host` is under way.
+    /// Records that `host` has nothing in flight.
     pub(crate) fn rests(&self, host: usize) {
         self.rests[host].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits until everything that hosts have sent by now has been read and answered, or is lost.
+    /// Waits until everything that hosts have sent by now is read and completed, or lost.
     pub(crate) fn wait_for_rests(&self) {
         let until = Instant::now() + GUARD;
         let before = self.rests.each_ref().map(|rests| rests.load(Ordering::SeqCst));
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Hosts are to end.
+    /// Ends the hosts.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
@@ -134,7 +134,7 @@ impl World {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// What happened.
+    /// Returns the history.
     pub(crate) fn into_history(self) -> History {
         self.told.into_inner().unwrap_or_else(PoisonError::into_inner).history
     }

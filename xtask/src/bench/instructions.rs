@@ -1,8 +1,9 @@
-//! `cargo xtask bench instructions`: what an I/O costs our NVMe driver, in instructions.
+//! `cargo xtask bench instructions`: cost of an I/O in the VFIO driver, in instructions.
 //!
-//! Callgrind counts what the driver runs for reads on the controller in memory (`nvme_instructions` in
-//! `benches`), twice, with more reads the second time: the difference has no warm-up in it. The count is the same on
-//! every run and nearly so on every machine, so CI holds it against `benches/baseline`.
+//! Callgrind counts the driver's instructions for reads on the controller in memory
+//! (`nvme_instructions` in `benches`). It runs twice, with more reads the second time: the
+//! difference excludes the warm-up. The count is the same on every run and nearly the same on every
+//! machine, so CI compares it with `benches/baseline`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use nvmeof_console::say;
 use crate::setup;
 use crate::workspace::{Workspace, output_of, run_checked};
 
-/// What is counted: a name, bytes of a read, reads in flight.
+/// Counted loads: a name, bytes of a read, reads in flight.
 const LINES: &[(&str, u32, u64)] = &[
     ("read 4 KiB, depth 1", 4 << 10, 1),
     ("read 4 KiB, depth 32", 4 << 10, 32),
@@ -25,10 +26,10 @@ const LINES: &[(&str, u32, u64)] = &[
 /// Rounds of the two runs.
 const ROUNDS: [u64; 2] = [256, 1280];
 
-/// Functions of the program at whose beginning and end Callgrind starts or stops to count.
+/// Functions of the program at whose beginning and end Callgrind starts or stops counting.
 const TOGGLES: &[&str] = &["driver_submit", "driver_poll", "outside_of_the_driver"];
 
-/// How much more than the baseline is a failure, in percent.
+/// Excess over the baseline that is a failure, in percent.
 const TOLERANCE: f64 = 2.0;
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts, and fails if it is more than the baseline; for CI.
+/// Counts, and fails if the count exceeds the baseline; for CI.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let counts = count(workspace)?;
     compare(workspace, &counts)
@@ -59,7 +60,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 type Counts = BTreeMap<String, f64>;
 
-/// Instructions an I/O, by line.
+/// Returns instructions per I/O, by line.
 fn count(workspace: &Workspace) -> Result<Counts> {
     setup::ensure(&[setup::BUILD, setup::INSTRUCTIONS])?;
     let build = ["build", "--release", "--locked", "-p", "nvmeof-benches", "--bin"];
@@ -77,7 +78,7 @@ fn count(workspace: &Workspace) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Instructions of the driver in one run.
+/// Returns the instructions of the driver in one run.
 fn collected(workspace: &Workspace, bytes: u32, depth: u64, rounds: u64) -> Result<u64> {
     let out = workspace.target().join("instructions.callgrind");
     let mut valgrind = Command::new("valgrind");
@@ -94,7 +95,7 @@ fn collected(workspace: &Workspace, bytes: u32, depth: u64, rounds: u64) -> Resu
     totals(&text).with_context(|| format!("{} has no totals", out.display()))
 }
 
-/// The instructions that were counted, as Callgrind writes them at the end of its file.
+/// Returns the counted instructions, which Callgrind writes at the end of its file.
 fn totals(text: &str) -> Option<u64> {
     text.lines().rev().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
 }
@@ -104,7 +105,7 @@ fn ratio(instructions: u64, operations: u64) -> f64 {
     instructions as f64 / operations as f64
 }
 
-/// Prints what was counted beside the baseline.
+/// Prints the counts next to the baseline.
 fn compare(workspace: &Workspace, counts: &Counts) -> Result<()> {
     let path = baseline_path(workspace);
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

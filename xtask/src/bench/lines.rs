@@ -1,10 +1,10 @@
-//! What is measured: the lines the target is held to, and what others measured of another one.
+//! The measured lines, with the target's goals and figures measured with another target.
 
-/// One line: a load, and figures to hold its result against.
+/// One line: a load, and reference figures for its result.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) name: &'static str,
-    /// On the namespace in memory, not on the one without a medium.
+    /// Selects the namespace in memory, not the one without a medium.
     pub(super) ram: bool,
     /// `--rw` of the load generator.
     pub(super) rw: &'static str,
@@ -14,10 +14,12 @@ pub(super) struct Line {
     pub(super) qd: u32,
     /// Header and data digests.
     pub(super) digests: bool,
-    /// I/Os a second, from and to, of the leading target written in C: on another machine, with
-    /// another load generator, run by others. Nothing to be compared closely.
+    /// I/Os per second, from and to, of SPDK nvmf_tgt.
+    ///
+    /// They were measured on another machine, with another load generator, and allow no close
+    /// comparison.
     pub(super) reference: (f64, f64),
-    /// More of the same.
+    /// Remarks on the line.
     pub(super) note: &'static str,
 }
 
@@ -49,7 +51,7 @@ pub(super) const LINES: &[Line] = &[
     },
 ];
 
-/// Random reads of nothing; `from` and `to` are the reference in thousands a second.
+/// Returns a line of random null reads; `from` and `to` are the reference in thousands per second.
 const fn null(name: &'static str, bs: &'static str, qd: u32, from: f64, to: f64) -> Line {
     Line {
         name,

@@ -1,4 +1,4 @@
-//! The load generator: how it is called, what it says, and the middle of what it said.
+//! The load generator: its arguments, its report, and the median of its reports.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::lines::Line;
 use crate::middle::middle;
 
-/// Bytes of the namespace in memory that are used. More than the caches hold.
+/// Bytes of the namespace in memory that are used: more than the caches hold.
 const RAM_SIZE: &str = "256m";
 
 /// A target to load.
@@ -22,7 +22,7 @@ pub(super) struct Endpoint {
     pub(super) ram: u32,
 }
 
-/// Arguments that measure a line, but for the time.
+/// Returns the arguments that measure a line, without the time.
 pub(super) fn arguments(line: &Line, endpoint: &Endpoint) -> Vec<String> {
     let nsid = if line.ram { endpoint.ram } else { endpoint.null };
     let mut args = run(endpoint, nsid, line.rw, line.bs, line.qd);
@@ -35,7 +35,8 @@ pub(super) fn arguments(line: &Line, endpoint: &Endpoint) -> Vec<String> {
     args
 }
 
-/// Arguments that write the namespace in memory once, so that no line pays for its first touch.
+/// Returns arguments that write the namespace in memory once, so that no line pays for its first
+/// touch.
 pub(super) fn fill(endpoint: &Endpoint) -> Vec<String> {
     let mut args = run(endpoint, endpoint.ram, "write", "128k", 8);
     // 256 MiB in 128 KiB each.
@@ -43,8 +44,9 @@ pub(super) fn fill(endpoint: &Endpoint) -> Vec<String> {
     args
 }
 
-/// Arguments for `hosts` connections that are silent for `time`: each reads one block, and its next
-/// turn comes long after the end.
+/// Returns arguments for `hosts` connections that are idle for `time`.
+///
+/// Each reads one block, and its next turn is long after the end.
 pub(super) fn idle(endpoint: &Endpoint, hosts: usize, time: Duration) -> Vec<String> {
     let mut args = run(endpoint, endpoint.null, "randread", "4k", 1);
     for _ in 1..hosts {
@@ -79,9 +81,9 @@ fn owned(args: &[&str]) -> Vec<String> {
 /// One run of one line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
-    /// I/Os a second.
+    /// I/Os per second.
     pub(super) iops: f64,
-    /// 10^9 bits of data a second.
+    /// 10^9 bits of data per second.
     pub(super) gbps: f64,
     /// Microseconds.
     pub(super) p50: f64,
@@ -92,7 +94,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Takes what the load generator wrote; `cpu` is what the target spent meanwhile.
+    /// Parses the load generator's output; `cpu` is the target's CPU time during the run.
     pub(super) fn read(result: &Value, cpu: Option<Duration>) -> Result<Self> {
         let number = |pointer: &str| {
             result
@@ -123,7 +125,7 @@ impl Sample {
     }
 }
 
-/// The middle of several values, and how far they lie apart.
+/// Median and range of several values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -132,7 +134,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value; not-a-number otherwise.
+    /// Computes the spread of at least one value; not-a-number otherwise.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);

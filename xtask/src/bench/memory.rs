@@ -1,7 +1,8 @@
-//! `cargo xtask bench memory`: what a connection and a namespace cost of memory, for docs/sizing.md.
+//! `cargo xtask bench memory`: memory per connection and per namespace, for docs/sizing.md.
 //!
-//! Each figure is a slope: the daemon's resident memory with many of a thing less that with few, over the difference.
-//! What is reserved and never touched costs nothing, so an idle connection and one whose queue is full are told apart.
+//! Each figure is a slope: the daemon's resident memory with many instances minus that with few,
+//! divided by the difference. Reserved memory that is never touched costs nothing, so an idle
+//! connection and one with a full queue have separate figures.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,16 +23,16 @@ use crate::workspace::{Workspace, output_of, run_checked};
 const HOSTS: [usize; 2] = [4, 36];
 /// Namespaces of a slope's two ends.
 const NAMESPACES: [usize; 2] = [8, 264];
-/// How long hosts may take to connect, and how long they then stay.
+/// Time for hosts to connect, and time they then stay.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Bytes of a write that comes whole in its capsule, and entries of a queue, by default.
+/// Bytes of a write that fits into its capsule, and entries of a queue, by default.
 const IN_CAPSULE: &str = "8k";
 const DEPTH: &str = "128";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask bench memory")]
 pub(crate) struct Args {
-    /// Take the release binaries as they are
+    /// Use the existing release binaries
     #[arg(long)]
     no_build: bool,
     /// Write what was measured to this file as JSON
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What a namespace stands on.
+/// Medium of a namespace.
 #[derive(Debug, Clone, Copy)]
 enum Medium {
     Null,
@@ -87,7 +88,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// What one more costs, in KiB.
+    /// Returns the cost of one more instance, in KiB.
     fn slope(&self, ends: [usize; 2], measure: impl Fn(usize) -> Result<f64>) -> Result<f64> {
         let [few, many] = ends;
         let difference = measure(many)? - measure(few)?;
@@ -126,7 +127,7 @@ impl Bench<'_> {
         Ok(text + &tail)
     }
 
-    /// KiB that the daemon has with nobody connected.
+    /// Returns the daemon's memory without connections, in KiB.
     fn at_rest(&self, namespaces: usize, medium: Medium) -> Result<f64> {
         let server = self.start(namespaces, medium)?;
         let kib = server.process().rss_mib()? * 1024.0;
@@ -134,7 +135,8 @@ impl Bench<'_> {
         Ok(kib)
     }
 
-    /// KiB that it has while so many hosts are connected, and have filled their queues once if `full`.
+    /// Returns its memory with `hosts` connections, in KiB; if `full`, they have filled their
+    /// queues once.
     fn connected(&self, hosts: usize, full: bool) -> Result<f64> {
         let server = self.start(1, Medium::Null)?;
         let endpoint = server.endpoint();
@@ -156,7 +158,7 @@ impl Bench<'_> {
     }
 }
 
-/// Arguments for hosts that keep their queues full of writes.
+/// Returns arguments for hosts that keep their queues full of writes.
 fn writing(endpoint: &Endpoint, hosts: usize) -> Vec<String> {
     let mut args: Vec<String> =
         ["run", "--nsid", "1", "--rw", "randwrite", "--bs", IN_CAPSULE].map(str::to_owned).to_vec();

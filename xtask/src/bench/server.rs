@@ -1,4 +1,4 @@
-//! Our daemon as a process, and what the kernel says of a process.
+//! The daemon as a process, and the kernel's statistics of a process.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -13,7 +13,7 @@ use crate::listen::Listen;
 
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
 
-/// The daemon's config: one reactor, everything else as it is by default.
+/// Returns the daemon's config: one reactor, and defaults for the rest.
 pub(super) fn config(cpu: usize, listen: Listen) -> String {
     let listener = listen.config();
     format!(
@@ -32,14 +32,14 @@ pub(super) fn config(cpu: usize, listen: Listen) -> String {
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
-    /// Kept, so that the daemon always has somebody to talk to.
+    /// Kept open, so that the daemon can always write.
     _output: Lines<BufReader<ChildStdout>>,
     address: String,
     ready_after: Duration,
 }
 
 impl Server {
-    /// Starts the daemon and waits until it says that it is ready.
+    /// Starts the daemon and waits for its ready line.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         let begun = Instant::now();
         let mut child = command
@@ -69,12 +69,12 @@ impl Server {
         Process(self.child.id())
     }
 
-    /// From the fork to the line that says `ready`.
+    /// Returns the time from the fork to the line that says `ready`.
     pub(super) fn ready_after(&self) -> Duration {
         self.ready_after
     }
 
-    /// Asks it to end and waits for that.
+    /// Stops it and waits for its end.
     pub(super) fn stop(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)
             .context("the daemon ended while it was measured")?;
@@ -86,7 +86,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Not there any more after `stop`; both calls know.
+        // After `stop` the process no longer exists; both calls detect that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -97,14 +97,15 @@ impl Drop for Server {
 pub(super) struct Process(pub(super) u32);
 
 impl Process {
-    /// CPU time of all its threads that are alive, to the nanosecond; `/proc/PID/stat` counts in
-    /// hundredths of a second.
+    /// Returns the CPU time of all its live threads, to the nanosecond.
+    ///
+    /// `/proc/PID/stat` has a resolution of only 10 ms.
     pub(super) fn cpu(self) -> Result<Duration> {
         let folder = format!("/proc/{}/task", self.0);
         let mut nanos = 0;
         for task in fs::read_dir(&folder).with_context(|| format!("no process {}", self.0))? {
             let path = task?.path().join("schedstat");
-            // A thread may end between the listing and now.
+            // A thread can end after the listing.
             let Ok(text) = fs::read_to_string(&path) else { continue };
             let spent = text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
             nanos += spent.with_context(|| format!("{}: not understood", path.display()))?;
@@ -113,7 +114,7 @@ impl Process {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// Memory it has in use, in MiB.
+    /// Returns its resident memory, in MiB.
     pub(super) fn rss_mib(self) -> Result<f64> {
         let path = format!("/proc/{}/status", self.0);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -124,22 +125,22 @@ impl Process {
     }
 }
 
-/// What CPUs have done so far, in ticks.
+/// Time of CPUs so far, in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct CpuTime {
     all: f64,
-    /// They were to run, but the machine below this one ran something else.
+    /// Time in which they were ready to run, but the hypervisor ran another task.
     stolen: f64,
 }
 
 impl CpuTime {
-    /// Percent of the time since `before`.
+    /// Returns the percentage of the time since `before`.
     pub(super) fn stolen_since(self, before: Self) -> f64 {
         (self.stolen - before.stolen) / (self.all - before.all).max(1.0) * 100.0
     }
 }
 
-/// What these CPUs have done since the machine started.
+/// Returns the time of these CPUs since the machine started.
 pub(super) fn time_of(cpus: [usize; 2]) -> Result<CpuTime> {
     let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     sum(&text, cpus)

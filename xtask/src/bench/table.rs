@@ -19,7 +19,7 @@ const HEAD: [&str; 10] = [
     "ratio",
 ];
 
-/// One row for each line and target.
+/// Returns one row for each line and target.
 pub(super) fn lines(lines: &[&Line], outcomes: &[Outcome], markdown: bool) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     for (index, line) in lines.iter().enumerate() {
@@ -38,7 +38,7 @@ pub(super) fn lines(lines: &[&Line], outcomes: &[Outcome], markdown: bool) -> St
     if markdown { as_markdown(&rows) } else { as_text(&rows) }
 }
 
-/// What is not of a line.
+/// Returns the results that belong to no line.
 pub(super) fn totals(starts: &Starts, outcomes: &[Outcome]) -> String {
     let show =
         |spread: &Spread| format!("{:.1} ({:.1}-{:.1})", spread.median, spread.min, spread.max);

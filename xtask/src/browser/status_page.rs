@@ -1,5 +1,6 @@
-//! The daemon's status page in a real browser: under load its plots move, in light and in dark, and its console
-//! stays empty.
+//! The daemon's status page in a real browser.
+//!
+//! Under load its plots move, in light and in dark, and its console stays empty.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,34 +15,34 @@ use super::{Browser, SCHEMES};
 use crate::workspace::Workspace;
 
 const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:page";
-/// What the page is given to ask and draw, in milliseconds of its own time: more than ten times.
+/// Virtual time of the page, in milliseconds: enough for more than ten requests.
 const TIME: u32 = 14_000;
-/// Plots, and lines in them that there are under a load of reads and writes.
+/// Number of plots, and their lines under a load of reads and writes.
 const PLOTS: usize = 6;
 const LINES: [&str; 8] =
     ["budget", "in flight", "waiting", "p50", "reads", "writes", "read p50", "read p99"];
-/// Lines that are never at one height for long.
+/// Lines that must not stay at one height.
 const MOVING: [&str; 2] = ["reads", "writes"];
 
-/// A program that ends with the test.
+/// A child process that ends with the test.
 struct Guarded(Child);
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // It has ended if it cannot be killed.
+        // If kill fails, the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Serves, loads, looks. Pictures go into `shots`.
+/// Serves, loads and checks the page. Screenshots go into `shots`.
 pub(super) fn run(
     workspace: &Workspace,
     browser: &Browser<'_>,
     folder: &Path,
     shots: &Path,
 ) -> Result<()> {
-    // Free a moment ago; the daemon says so if somebody else was faster.
+    // The port was free a moment ago; the daemon reports if another process took it.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let (_daemon, target) = serve(workspace, folder, port)?;
     let page = format!("http://127.0.0.1:{port}/");
@@ -67,7 +68,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// A daemon with two null namespaces and its API on loopback; gives where hosts connect.
+/// Starts a daemon with two null namespaces and its API on loopback; returns the hosts' address.
 fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, String)> {
     let config = folder.join("page.toml");
     let socket = folder.join("page.sock");
@@ -92,7 +93,7 @@ fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, St
     Ok((daemon, target.to_owned()))
 }
 
-/// Reads and writes for longer than anybody looks.
+/// Reads and writes for longer than the test runs.
 fn load(workspace: &Workspace, target: &str) -> Result<Guarded> {
     let mut command = Command::new(workspace.release_binary("nvmeof-perf"));
     command.args(["run", "--connect", &format!("{target}/{NQN}"), "--rw", "randrw:70"]);
@@ -101,7 +102,7 @@ fn load(workspace: &Workspace, target: &str) -> Result<Guarded> {
     Ok(Guarded(command.spawn().context("cannot start the load")?))
 }
 
-/// What the page shows under load.
+/// Checks the page's plots under load.
 fn looks_alive(dom: &str) -> Result<String> {
     let plots = dom.matches("<svg").count();
     ensure!(plots == PLOTS, "{plots} plots are shown, {PLOTS} are to be");
@@ -127,7 +128,7 @@ fn looks_alive(dom: &str) -> Result<String> {
     Ok(format!("{plots} plots, {points} points, {rows} flows, a tenant"))
 }
 
-/// How high the points of a line are, from the commands of its path.
+/// Returns the heights of a line's points, from the commands of its path.
 fn heights<'a>(dom: &'a str, series: &str) -> Option<Vec<&'a str>> {
     let of = format!("data-series=\"{series}\"");
     let path = dom.split("<path ").skip(1).find(|path| {

@@ -1,4 +1,4 @@
-//! Every dependency is told of in `docs/dependencies.md`, and every shared version is used.
+//! Every dependency is documented in `docs/dependencies.md`, and every shared version is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use toml::{Table, Value};
 
 const PAGE: &str = "docs/dependencies.md";
 
-/// What is wrong, one line a finding, with the manifests among `files`.
+/// Returns the findings in the manifests among `files`, one per line.
 pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
     let mut manifests = BTreeMap::new();
     for file in files.iter().filter(|file| file.rsplit('/').next() == Some("Cargo.toml")) {
-        // One that is being removed is another check's business.
+        // Skip a manifest that is being removed.
         let Ok(text) = fs::read_to_string(root.join(file)) else { continue };
         let table = text.parse().with_context(|| format!("cannot read {file}"))?;
         manifests.insert(file.clone(), table);
@@ -25,7 +25,7 @@ pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Packages from elsewhere that the page does not name.
+/// Returns external packages that the page does not name.
 fn unmentioned(manifests: &BTreeMap<String, Table>, page: &str) -> Vec<String> {
     let mut findings = Vec::new();
     for (file, manifest) in manifests {
@@ -38,7 +38,7 @@ fn unmentioned(manifests: &BTreeMap<String, Table>, page: &str) -> Vec<String> {
     findings
 }
 
-/// Versions in the root manifest that no member asks for.
+/// Returns versions in the root manifest that no member uses.
 fn unused(manifests: &BTreeMap<String, Table>) -> Vec<String> {
     let asked: BTreeSet<&str> = manifests
         .values()
@@ -54,7 +54,7 @@ fn unused(manifests: &BTreeMap<String, Table>) -> Vec<String> {
         .collect()
 }
 
-/// Every dependency of a manifest, of any kind and for any target, and how it is asked for.
+/// Returns every dependency of a manifest, of any kind and for any target, with its specification.
 fn dependencies(manifest: &Table) -> impl Iterator<Item = (&str, &Value)> {
     let mut tables: Vec<&Table> = Vec::new();
     let targets = manifest.get("target").and_then(Value::as_table);
@@ -68,7 +68,7 @@ fn dependencies(manifest: &Table) -> impl Iterator<Item = (&str, &Value)> {
     tables.into_iter().flatten().map(|(name, how)| (name.as_str(), how))
 }
 
-/// Not ours, and not the root manifest's to tell.
+/// Returns whether a dependency is external and has its version outside the root manifest.
 fn is_foreign(how: &Value) -> bool {
     how.get("path").is_none() && !is_inherited(how)
 }

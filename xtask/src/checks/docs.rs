@@ -1,5 +1,7 @@
-//! The operator's pages, which are those that docs/README.md leads to: every block of commands is run by a script of the
-//! guest, or by a test on a daemon alone, or is listed as needing hardware.
+//! Commands in the operator's pages, which are the pages that docs/README.md links.
+//!
+//! Every block of commands is run by a script of the guest or by a test on a daemon alone.
+//! Otherwise it must be listed as hardware-dependent.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +11,7 @@ use anyhow::{Context, Result};
 /// Words after `sh` of blocks that no test runs: they need a network card.
 const HARDWARE: &[&str] = &["nic"];
 
-/// The word of blocks that need a daemon alone, and the test that names the pages whose blocks it runs.
+/// Word of blocks that need a daemon alone, and the test that names the pages whose blocks it runs.
 const DAEMON: &str = "daemon";
 const DAEMON_TEST: &str = "tests/tests/docs.rs";
 
@@ -18,11 +20,11 @@ const DAEMON_TEST: &str = "tests/tests/docs.rs";
 struct Block<'a> {
     /// Line of its opening fence.
     line: usize,
-    /// What stands behind the fence: `sh`, `sh rdma`, `toml`, or nothing.
+    /// Info string of the fence: `sh`, `sh rdma`, `toml`, or nothing.
     info: &'a str,
 }
 
-/// Blocks of commands that nobody runs, and fences that do not say what they hold.
+/// Finds blocks of commands that no test runs, and fences without an info string.
 pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
     let run = calls(root, files)?;
     let mut findings = Vec::new();
@@ -50,7 +52,7 @@ pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Which blocks no test runs, a line each, and how many are run.
+/// Lists the blocks that no test runs, one per line, and counts those that are run.
 pub(crate) fn report(root: &Path, files: &[String]) -> Result<String> {
     let (mut run, mut on_daemon, mut text) = (0, 0, String::new());
     for (page, content) in pages(root, files)? {
@@ -77,7 +79,7 @@ pub(crate) fn report(root: &Path, files: &[String]) -> Result<String> {
 /// The index of the operator's pages.
 const INDEX: &str = "docs/README.md";
 
-/// The pages of docs/ that the index leads to, and their texts.
+/// Returns the pages of docs/ that the index links, with their texts.
 fn pages(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
     let index = fs::read_to_string(root.join(INDEX)).unwrap_or_default();
     let names = files.iter().filter_map(|file| file.strip_prefix("docs/"));
@@ -92,7 +94,8 @@ fn pages(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Pages and words that scripts of the guest run: `run_page PAGE [WORD]`; and those of the test on a daemon alone.
+/// Returns pages and words that the guest's scripts run with `run_page PAGE [WORD]`, and those of
+/// the test on a daemon alone.
 fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
     let mut calls = Vec::new();
     for file in files.iter().filter(|file| file.starts_with("xtask/vm/") && file.ends_with(".sh")) {
@@ -101,7 +104,7 @@ fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
             let mut words = line.split_whitespace();
             if words.next() == Some("run_page") {
                 let page = words.next().unwrap_or_default().to_owned();
-                // What follows may also be a pipe.
+                // The next word can also be a pipe.
                 let word = words.next().filter(|word| word.starts_with(char::is_alphabetic));
                 calls.push((page, word.unwrap_or_default().to_owned()));
             }
@@ -114,7 +117,7 @@ fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
     Ok(calls)
 }
 
-/// The word of a block of commands; empty for one that is just `sh`.
+/// Returns the word of a block of commands; empty for a plain `sh`.
 fn word<'a>(block: &Block<'a>) -> Option<&'a str> {
     let rest = block.info.strip_prefix("sh")?;
     (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
@@ -159,7 +162,7 @@ mod tests {
         let page = put("docs/a.md", PAGE);
         let bare = put("docs/b.md", "```sh\nls\n```\n```\nwhat\n```\n");
         let none = put("docs/c.md", "```\nno commands here\n```\n");
-        // One that the index does not name is for others.
+        // A page that the index does not name is not the operator's.
         put("docs/README.md", "[a](a.md) [b](b.md) [c](c.md) [e](e.md) [f](f.md)");
         let other = put("docs/d.md", PAGE);
         let alone = put("docs/e.md", "```sh daemon\nls\n```\n");

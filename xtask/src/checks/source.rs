@@ -1,10 +1,10 @@
-//! Just enough of Rust's grammar to look at code without its comments and strings, and to follow
-//! `mod`, `#[path]` and the include macros.
+//! A minimal scanner for Rust: it blanks comments and strings, and follows `mod`, `#[path]` and the
+//! include macros.
 
 use std::path::{Path, PathBuf};
 
-/// A source text in which the content of comments and of string and character literals is blank;
-/// line breaks stay where they were.
+/// Returns a source text with the content of comments and of string and character literals blanked;
+/// line breaks are kept.
 pub(crate) fn without_comments_and_strings(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -21,7 +21,7 @@ pub(crate) fn without_comments_and_strings(text: &str) -> String {
     code
 }
 
-/// Whether a line of code has a word, not as a part of a longer one.
+/// Returns whether a line of code has a word that is not part of a longer one.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -31,8 +31,9 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// The files a source file may name: modules (both places a module may be in) and included files.
-/// `is_root` says that the file is a target's root, whose modules lie beside it.
+/// Returns the files that a source file can name: modules (both possible paths) and included files.
+///
+/// `is_root`: the file is a target's root, whose modules lie in the same folder.
 pub(crate) fn references(file: &Path, is_root: bool, text: &str) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let stem = file.file_stem().unwrap_or_default();
@@ -51,7 +52,7 @@ pub(crate) fn references(file: &Path, is_root: bool, text: &str) -> Vec<PathBuf>
     found
 }
 
-/// The length of the comment or literal that `rest` starts with.
+/// Returns the length of the comment or literal at the start of `rest`.
 fn skipped(rest: &str, before: Option<char>) -> Option<usize> {
     let bytes = rest.as_bytes();
     match *bytes.first()? {
@@ -64,7 +65,7 @@ fn skipped(rest: &str, before: Option<char>) -> Option<usize> {
     }
 }
 
-/// The length of a block comment; they nest.
+/// Returns the length of a block comment; they nest.
 fn block_comment(bytes: &[u8]) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < bytes.len() {
@@ -96,7 +97,7 @@ fn quoted(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The length of a raw string, if there is one.
+/// Returns the length of a raw string, if there is one.
 fn raw(rest: &str) -> Option<usize> {
     let hashes = rest[1..].bytes().take_while(|byte| *byte == b'#').count();
     let body = rest[1 + hashes..].strip_prefix('"')?;
@@ -105,7 +106,7 @@ fn raw(rest: &str) -> Option<usize> {
     Some(1 + hashes + 1 + length)
 }
 
-/// The length of a character literal; `None` for a lifetime.
+/// Returns the length of a character literal; `None` for a lifetime.
 fn character(rest: &str) -> Option<usize> {
     let mut chars = rest.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -117,7 +118,7 @@ fn character(rest: &str) -> Option<usize> {
     (second == '\'').then_some(at + 1)
 }
 
-/// The name in a line like `pub(crate) mod name;`.
+/// Returns the name in a line like `pub(crate) mod name;`.
 fn module_name(line: &str) -> Option<&str> {
     let declared = line.split_once(';')?.0;
     let (before, name) = match declared.rsplit_once("mod ") {
@@ -133,7 +134,7 @@ fn quoted_after<'a>(line: &'a str, opening: &str) -> Option<&'a str> {
     line.split_once(opening)?.1.split('"').next()
 }
 
-/// A path without `.` and `..` steps.
+/// Returns a path without `.` and `..` steps.
 fn normal(path: &Path) -> PathBuf {
     let mut result = PathBuf::new();
     for part in path {

@@ -1,4 +1,4 @@
-//! What is looked at in a package before anybody installs it.
+//! Checks of a package before its installation.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,15 +9,15 @@ use nvmeof_console::say;
 use super::{PROGRAMS, tree_of};
 use crate::workspace::{Workspace, output_of, run_checked};
 
-/// The C library of Debian 12, the oldest that a package is for.
+/// glibc version of Debian 12, the oldest release that the package supports.
 const GLIBC: (u32, u32) = (2, 36);
-/// What the package is cross-checked for.
+/// Target triple of the cross-check.
 const ARM64: &str = "aarch64-unknown-linux-gnu";
-/// Folders in which a package may have files.
+/// Folders in which a package is allowed to have files.
 const ROOTS: &[&str] = &["./usr/", "./etc/nvmeof-tgt/"];
 
-/// Fails if the package needs a C library that Debian 12 has not, has files where it should not, or
-/// lintian finds anything that is not explained.
+/// Fails if the package requires a newer C library than Debian 12's, has files outside [`ROOTS`],
+/// or has a lintian finding without an explanation.
 pub(super) fn package(package: &Path) -> Result<()> {
     let floor = symbol_floor(&tree_of(package)?)?;
     say!("symbols: glibc {}.{} at least; Debian 12 has 2.36, Debian 13 has 2.41", floor.0, floor.1);

@@ -1,4 +1,4 @@
-//! What the package says of itself.
+//! Control fields and metadata of the package.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::PROGRAMS;
 use crate::workspace::{Workspace, output_of};
 
 const CONTROL: &str = include_str!("../../../packaging/debian/control.in");
-/// Scripts of the package's life, as small as can be.
+/// Maintainer scripts of the package, as small as possible.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
 /// Writes the control folder of a tree that is laid out.
@@ -44,10 +44,11 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The libraries' packages, as dpkg finds them from the symbols that the programs use.
+/// Returns the packages of the libraries, which dpkg derives from the symbols that the programs
+/// use.
 fn depends(root: &Path) -> Result<String> {
     let folder = root.join("..");
-    // The tool wants a source package's control file; only its first name counts.
+    // The tool requires a source package's control file, but reads only its first name.
     fs::create_dir_all(folder.join("debian"))?;
     fs::write(
         folder.join("debian/control"),
@@ -74,7 +75,7 @@ fn kibibytes(folder: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// The sums by which `dpkg --verify` looks whether files are as they were installed.
+/// Returns the checksums that `dpkg --verify` compares with the installed files.
 fn sums(root: &Path) -> Result<String> {
     let mut sum = Command::new("find");
     sum.args([
@@ -86,7 +87,7 @@ fn sums(root: &Path) -> Result<String> {
     Ok(lines.into_iter().map(|line| line + "\n").collect())
 }
 
-/// Debian's own change log: of the packaging. What changed in the program is in `changelog`.
+/// Returns Debian's change log, which describes the packaging. `changelog` describes the program.
 pub(super) fn changelog(version: &str, epoch: u64) -> Result<String> {
     let mut date = Command::new("date");
     date.args(["--utc", "--rfc-email", "--date", &format!("@{epoch}")]);
@@ -97,7 +98,7 @@ pub(super) fn changelog(version: &str, epoch: u64) -> Result<String> {
     ))
 }
 
-/// What the programs are linked with, and under which licences.
+/// Returns the licenses of the libraries that the programs link.
 pub(super) fn licences(workspace: &Workspace) -> Result<String> {
     let mut tree = workspace.cargo(["tree", "--locked", "--edges", "normal", "--prefix", "none"]);
     tree.args([
@@ -114,7 +115,8 @@ pub(super) fn licences(workspace: &Workspace) -> Result<String> {
     let lines: BTreeSet<&str> = output
         .lines()
         .map(|line| line.trim_end_matches(" (*)"))
-        // Ours are under the package's own, and their lines name this checkout.
+        // The workspace's crates have the package's own license, and their lines name this
+        // checkout.
         .filter(|line| !line.is_empty() && !line.starts_with("nvmeof-"))
         .collect();
     let clean = lines.into_iter().map(|line| line.replace(" (proc-macro)", "") + "\n");

@@ -1,13 +1,14 @@
 //! `cargo xtask deb`: the Debian package of the daemon, its control program and the load generator.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `tree` | which file goes where |
+//! | `tree` | path of every file in the package |
 //! | `fields` | control fields: dependencies, sizes, the change log |
-//! | `check` | what a package from here needs of the machine it is installed on; lintian; arm64 |
+//! | `check` | requirements of a package on its machine; lintian; arm64 |
 //!
-//! dpkg's own tools do the packing, so that what comes out is what every other package is. The build is the
-//! release build of the pinned toolchain: Debian 12's and 13's linker and C library are all it needs besides.
+//! dpkg's own tools pack the files, so that the package has the standard form. The build is the
+//! release build of the pinned toolchain. It requires only the linker and the C library of Debian
+//! 12 and 13.
 
 mod check;
 mod fields;
@@ -23,7 +24,7 @@ use nvmeof_console::{say, show};
 use crate::workspace::{Workspace, output_of, run_checked};
 use crate::{checks, setup};
 
-/// The programs of the package, and the builds they come from.
+/// Programs of the package, by the name of their build.
 pub(crate) const PROGRAMS: &[&str] = &["nvmeof-tgt", "nvmeofctl", "nvmeof-perf"];
 const BUILD: &[&str] = &[
     "build",
@@ -70,14 +71,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The stage of `cargo xtask test`: the package with every check. (Not arm64: `--check-arm64` builds all anew.)
+/// Runs the stage of `cargo xtask test`: builds the package and runs every check.
+///
+/// The stage omits arm64: `--check-arm64` rebuilds everything.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     show(checks::commands_in_docs(workspace)?);
     let package = build(workspace, 1)?;
     check::package(&package)
 }
 
-/// Packs the release binaries there are, as this revision; the package's path.
+/// Packs the existing release binaries as this revision; returns the package's path.
 pub(crate) fn build(workspace: &Workspace, revision: u16) -> Result<PathBuf> {
     let folder = workspace.target().join("deb");
     let root = folder.join("root");
@@ -92,7 +95,7 @@ pub(crate) fn build(workspace: &Workspace, revision: u16) -> Result<PathBuf> {
     fields::write(workspace, &root, &version, &architecture)?;
     let package = folder.join(format!("nvmeof-tgt_{version}_{architecture}.deb"));
     let mut pack = Command::new("dpkg-deb");
-    // The same input gives the same package: owners, times and order are not this machine's.
+    // The same input gives the same package: owners, times and order do not depend on this machine.
     pack.args(["--root-owner-group", "-Zxz", "--build"]).arg(&root).arg(&package);
     pack.env("SOURCE_DATE_EPOCH", epoch.to_string()).stdout(std::process::Stdio::null());
     run_checked(&mut pack)?;
@@ -105,7 +108,8 @@ fn architecture() -> Result<String> {
     Ok(String::from_utf8(output)?.trim().to_owned())
 }
 
-/// When the last change was made, in seconds since 1970: the package's time, whenever it is built.
+/// Returns the time of the last change, in seconds since 1970: the package's time, whenever it is
+/// built.
 fn epoch(workspace: &Workspace) -> Result<u64> {
     let mut git = Command::new("git");
     git.args(["log", "-1", "--format=%ct"]).current_dir(workspace.root());
@@ -116,13 +120,13 @@ fn epoch(workspace: &Workspace) -> Result<u64> {
     }
 }
 
-/// Packs a file as Debian does with what documents it.
+/// Packs a file as Debian packs documentation.
 fn gzip(file: &Path) -> Result<()> {
-    // -n: no name and no time in it.
+    // -n: the file contains no name and no time.
     run_checked(Command::new("gzip").args(["-9", "-n", "-f"]).arg(file))
 }
 
-/// The tree that a package was packed from.
+/// Returns the tree from which a package was packed.
 fn tree_of(package: &Path) -> Result<PathBuf> {
     Ok(package.parent().context("a package lies in a folder")?.join("root"))
 }

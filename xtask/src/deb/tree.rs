@@ -1,4 +1,4 @@
-//! Which file of the package goes where.
+//! Layout of the package's files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use crate::workspace::{Workspace, output_of, run_checked};
 
 /// Folder of the package's documents.
 const DOC: &str = "usr/share/doc/nvmeof-tgt";
-/// Files of this size and more are packed, as Debian's policy has it.
+/// Size from which files are compressed, by Debian's policy.
 const PACKED_FROM: u64 = 4096;
 
-/// What is taken as it is: from the checkout, to the package.
+/// Files copied unchanged: path in the checkout, path in the package.
 const FILES: &[(&str, &str)] = &[
     ("packaging/nvmeof-tgt.service", "usr/lib/systemd/system/nvmeof-tgt.service"),
     ("packaging/nvmeof-tgt-drive@.service", "usr/lib/systemd/system/nvmeof-tgt-drive@.service"),
@@ -27,7 +27,7 @@ const FILES: &[(&str, &str)] = &[
     ("configs/drive.toml", "usr/share/doc/nvmeof-tgt/examples/drive.toml"),
 ];
 
-/// Manual pages made from what a program says of itself: name, command line, section.
+/// Manual pages generated from a program's own help: name, command line, section.
 const MANUALS: &[(&str, &[&str], &str)] =
     &[("nvmeof-tgt", &[], "8"), ("nvmeof-tgt-drives", &["drives"], "8"), ("nvmeof-perf", &[], "1")];
 
@@ -59,7 +59,7 @@ pub(super) fn lay_out(workspace: &Workspace, root: &Path, version: &str, epoch: 
     manuals(root, epoch)
 }
 
-/// The operator's pages, and the pictures they show.
+/// Copies the operator's pages and the pictures they show.
 fn documents(workspace: &Workspace, root: &Path) -> Result<()> {
     let docs = workspace.root().join("docs");
     for entry in fs::read_dir(&docs)? {
@@ -70,7 +70,7 @@ fn documents(workspace: &Workspace, root: &Path) -> Result<()> {
         let name = from.file_name().context("a page without a name")?;
         let to = root.join(DOC).join(name);
         copy(&from, &to, 0o644)?;
-        // The index stays readable as it is.
+        // The index stays uncompressed and readable.
         if fs::metadata(&to)?.len() >= PACKED_FROM && name != "README.md" {
             gzip(&to)?;
         }
@@ -78,7 +78,7 @@ fn documents(workspace: &Workspace, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Shells find `nvmeofctl`'s commands; it says them itself.
+/// Writes the shell completions of `nvmeofctl`, which prints them.
 fn completions(root: &Path) -> Result<()> {
     for (shell, to) in [
         ("bash", "usr/share/bash-completion/completions/nvmeofctl"),
@@ -99,7 +99,7 @@ fn manuals(root: &Path, epoch: u64) -> Result<()> {
     fs::create_dir_all(&folder)?;
     for (name, words, section) in MANUALS {
         let program = root.join("usr/bin").join(words.first().map_or(*name, |_| "nvmeof-tgt"));
-        // A page has the name of the program that it was made of.
+        // A page has the name of the program from which it was generated.
         let words_of = folder.join(name);
         let line = format!("#!/bin/sh\nexec {} {} \"$@\"\n", program.display(), words.join(" "));
         write_program(&words_of, &line)?;
@@ -111,7 +111,7 @@ fn manuals(root: &Path, epoch: u64) -> Result<()> {
         run_checked(&mut make)?;
         gzip(&to)?;
     }
-    // `nvmeofctl` writes its own, one a command.
+    // `nvmeofctl` writes its own pages, one per command.
     let folder = root.join("usr/share/man/man1");
     fs::create_dir_all(&folder)?;
     run_checked(Command::new(root.join("usr/bin/nvmeofctl")).arg("man").arg(&folder))?;
@@ -124,7 +124,7 @@ fn manuals(root: &Path, epoch: u64) -> Result<()> {
     Ok(())
 }
 
-/// The first line a program says of itself, without its full stop.
+/// Returns the first line of a program's help, without its full stop.
 fn about(program: &Path) -> Result<String> {
     let help = String::from_utf8(output_of(Command::new(program).arg("--help"))?)?;
     let line = help.lines().next().context("a program says what it is")?;

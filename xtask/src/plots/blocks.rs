@@ -1,4 +1,4 @@
-//! Tables inside the pages: what stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+//! Tables inside the pages: the text between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 use anyhow::{Context, Result, bail};
 use nvmeof_report::{Column, Point, Table};
@@ -13,7 +13,7 @@ pub(super) const CLOSING: &str = "<!-- end -->";
 
 const NOT_RUN: &str = "The suite was not run yet.\n";
 
-/// The page with every block made anew.
+/// Returns the page with every block regenerated.
 pub(super) fn fill(page: &str, data: &Data) -> Result<String> {
     let mut filled = String::new();
     let mut rest = page;
@@ -77,7 +77,7 @@ fn others(data: &Data) -> Table {
     table
 }
 
-/// A line a platform and depth: bandwidth and hits of each policy, and the ceiling.
+/// One row per platform and depth: bandwidth and hits of each policy, and the ceiling.
 fn depths(data: &Data, initiator: &str) -> Table {
     let mut columns = vec![Column::words("platform"), Column::numbers("queue depth", "")];
     for (name, ..) in LINES {
@@ -141,7 +141,7 @@ fn of_slow(point: &Point, slow: u32) -> Option<f64> {
     (jobs > 0).then(|| point.jobs.iter().take(jobs).map(|job| job.figures.gbps).sum())
 }
 
-/// A line a family.
+/// One row per family.
 fn suite(cases: &[Judged]) -> Table {
     let mut table = Table::new(vec![
         Column::words("family"),
@@ -163,13 +163,13 @@ fn suite(cases: &[Judged]) -> Table {
     table
 }
 
-/// Cases, those that are met, runs of them with one seed, and those that missed a bound.
+/// Counts: cases, cases that are met, their runs with one seed, and the runs that missed a bound.
 fn counts(cases: &[Judged]) -> [String; 4] {
     let sum = |of: fn(&Judged) -> usize| cases.iter().map(of).sum::<usize>().to_string();
     [sum(|_| 1), sum(|case| usize::from(case.met)), sum(|case| case.runs), sum(|case| case.missed)]
 }
 
-/// Every case that some seeds miss, though what is in the middle of all does not.
+/// Lists every case that some seeds miss although the median meets it.
 fn missed(cases: &[Judged]) -> String {
     let mut table = Table::new(vec![
         Column::words("family"),
@@ -188,7 +188,7 @@ fn missed(cases: &[Judged]) -> String {
     }
 }
 
-/// Every bound that is not kept.
+/// Lists every bound that is missed.
 fn gaps(cases: &[Judged]) -> String {
     let mut table = Table::new(vec![
         Column::words("family"),

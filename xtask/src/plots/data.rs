@@ -1,4 +1,4 @@
-//! The files that figures and tables follow from.
+//! Input files of the figures and tables.
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
@@ -10,24 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::pacing::activity::Activity;
 
-/// Below [`super::FOLDER`].
+/// File below [`super::FOLDER`].
 pub(super) const SIMULATED: &str = "simulated.jsonl";
 pub(super) const MEASURED: &str = "measured.jsonl";
 pub(super) const ACTIVITY: &str = "activity.json";
 pub(super) const SUITE: &str = "suite.jsonl";
 pub(super) const TRIED: &str = "tried.csv";
-/// How far the simulator is from what others measured; a test of the simulator holds it.
+/// Deviation of the simulator from the measurements with io_pacing; a test of the simulator checks
+/// it.
 pub(super) const CALIBRATION: &str = "calibration.txt";
-/// Rows that others measured.
+/// Rows measured with the Mellanox SPDK io_pacing prototype.
 const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
 
-/// Everything there is to show.
+/// All data behind the pages.
 #[derive(Debug, Default)]
 pub(super) struct Data {
     pub(super) simulated: Vec<Point>,
-    /// Empty if no real run was taken in yet.
+    /// Empty until a real run is committed.
     pub(super) measured: Vec<Point>,
-    /// What the pacer did in one real run; none if none was taken in yet.
+    /// The pacer's activity in one real run; `None` until one is committed.
     pub(super) activity: Option<Activity>,
     pub(super) others: Vec<Row>,
     pub(super) suite: Vec<Judged>,
@@ -35,7 +36,7 @@ pub(super) struct Data {
     pub(super) calibration: String,
 }
 
-/// A row of what others measured, as far as it is shown.
+/// The columns of a measured row that the pages show.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub(super) platform: String,
@@ -46,27 +47,27 @@ pub(super) struct Row {
     pub(super) hit_pct: Option<f64>,
 }
 
-/// What the acceptance suite says of a case.
+/// Verdict of the acceptance suite on a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Judged {
     pub(super) family: String,
-    /// What the family asks.
+    /// Question that the family answers.
     pub(super) about: String,
     pub(super) case: String,
     pub(super) met: bool,
-    /// Runs it is the middle of, one a seed.
+    /// Number of runs, one per seed; the case has their median.
     pub(super) runs: usize,
-    /// How many of them missed a bound.
+    /// Number of runs that missed a bound.
     pub(super) missed: usize,
     pub(super) gbps: f64,
-    /// Of the reference it is compared with, if there is one.
+    /// Percent of the reference, if there is one.
     pub(super) percent: Option<f64>,
     pub(super) checks: Vec<Held>,
-    /// What the machine's checkers found broken.
+    /// Violations that the machine's checkers found.
     pub(super) violations: Vec<String>,
 }
 
-/// A bound and what is held against it; no value: never.
+/// A bound and the value compared with it; no value: never.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) what: String,
@@ -81,12 +82,12 @@ pub(super) struct Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tried {
     pub(super) question: String,
-    /// Platform, load, what was changed, Gb/s.
+    /// Platform, load, change, Gb/s.
     pub(super) cells: Vec<String>,
 }
 
 impl Data {
-    /// What is committed below this root.
+    /// Loads the committed data below this root.
     pub(super) fn load(root: &Path) -> Result<Self> {
         let folder = root.join(super::FOLDER);
         Ok(Self {
@@ -116,7 +117,7 @@ pub(super) fn write_cases(file: &Path, cases: &[Judged]) -> Result<()> {
     fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// None where there is no such file.
+/// Reads points; none if the file does not exist.
 fn points(file: &Path) -> Result<Vec<Point>> {
     match File::open(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -129,7 +130,7 @@ fn points(file: &Path) -> Result<Vec<Point>> {
     }
 }
 
-/// Empty where there is no such file.
+/// Reads a file; empty if it does not exist.
 fn text(file: &Path) -> Result<String> {
     match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
@@ -148,7 +149,7 @@ fn cases(text: &str) -> Result<Vec<Judged>> {
     text.lines().map(|line| serde_json::from_str(line).context(SUITE)).collect()
 }
 
-/// Rows by the names of the columns; none of their fields has a comma in it.
+/// Parses rows by column name; no field contains a comma.
 fn others(text: &str) -> Result<Vec<Row>> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -171,7 +172,7 @@ fn others(text: &str) -> Result<Vec<Row>> {
     lines.map(row).collect()
 }
 
-/// Lines of question, platform, load, variant and Gb/s; `#` begins a remark.
+/// Parses lines of question, platform, load, variant and Gb/s; `#` begins a remark.
 fn tried(text: &str) -> Vec<Tried> {
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines

@@ -1,4 +1,4 @@
-//! From points to plots. Every title says where its figures are from.
+//! Plots of points. Every title names the source of its figures.
 
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Point, Sample, Series};
@@ -7,7 +7,7 @@ use super::data::{Data, Row};
 use super::gather::PLATFORMS;
 use super::measured;
 
-/// A plot and its file below the folder.
+/// A plot and its file name below the folder.
 #[derive(Debug)]
 pub(super) struct Figure {
     pub(super) file: String,
@@ -17,10 +17,10 @@ pub(super) struct Figure {
 const MIB: f64 = 1_048_576.0;
 /// Bytes of a command in every plan shown here.
 const BLOCK: f64 = 131_072.0;
-/// Depth of each job in the plots of slow devices.
+/// Queue depth of each job in the plots of slow devices.
 pub(super) const SLOW_DEPTH: u32 = 341;
 
-/// The programs on the hosts, as points call them.
+/// The host program in userspace, as points name it.
 pub(super) const USERSPACE: &str = "fio+SPDK";
 pub(super) const KERNEL: &str = "fio+kernel 8 jobs";
 
@@ -51,7 +51,7 @@ pub(super) fn all(data: &Data) -> Vec<Figure> {
     figures
 }
 
-/// What an axis upwards shows, with its unit.
+/// Y axis: label and unit.
 type Scale = (&'static str, &'static str);
 
 const BANDWIDTH: Scale = ("bandwidth", "Gb/s");
@@ -137,7 +137,7 @@ pub(super) const POOLS: [(&str, &str, &str, Option<u64>); 3] = [
     ("adaptive", "adaptive-11", "adaptive", None),
 ];
 
-/// Numbers of slow devices that are shown.
+/// Numbers of slow devices that the plots show.
 pub(super) const SLOW: [u32; 3] = [0, 16, 32];
 
 fn slow(data: &Data, platform: &str) -> Plot {
@@ -206,7 +206,7 @@ fn stall(data: &Data, platform: &str) -> Plot {
     }
 }
 
-/// Of the same run.
+/// Plots the budget and the bytes in flight over time, in the same run as `stall`.
 fn budget(data: &Data, platform: &str) -> Plot {
     let run = of(data, platform, "adaptive-stall", "adaptive").next();
     let exact = |value: u64| f64::from(u32::try_from(value).unwrap_or(u32::MAX));

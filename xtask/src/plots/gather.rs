@@ -1,4 +1,4 @@
-//! Runs what the pages show, and keeps of it what they need.
+//! Runs the simulations behind the pages, and keeps the values they show.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -21,10 +21,10 @@ use crate::sweep;
 use crate::workspace::Workspace;
 
 pub(super) const PLATFORMS: [&str; 2] = ["A", "B"];
-/// Cases judged at once.
+/// Maximum number of cases judged concurrently.
 const AT_ONCE: usize = 2;
 
-/// Points of a plan that are shown.
+/// Points of a plan that the pages show.
 struct Part {
     plan: &'static str,
     wanted: fn(&[Varied]) -> bool,
@@ -32,7 +32,7 @@ struct Part {
     keep: Keep,
 }
 
-/// What is kept of a point beside its totals.
+/// Values of a point that are kept in addition to its totals.
 #[derive(Clone, Copy)]
 struct Keep {
     series: bool,
@@ -71,18 +71,18 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Not a depth between two that double.
+/// Returns whether the depth belongs to the doubling series.
 fn is_doubled(varied: &[Varied]) -> bool {
     !["36", "40", "44", "48"].contains(&value(varied, "queue-depth"))
 }
 
-/// What was taken for the key that ends so.
+/// Returns the value of the key that ends so.
 fn value<'a>(varied: &'a [Varied], key: &str) -> &'a str {
     let ends = |varied: &&Varied| varied.key.rsplit('.').next() == Some(key);
     varied.iter().find(ends).map_or("", |varied| &varied.value)
 }
 
-/// Every simulated point that is shown.
+/// Returns every simulated point that the pages show.
 pub(super) fn simulated(workspace: &Workspace) -> Result<Vec<Point>> {
     let mut all = Vec::new();
     for part in PARTS {
@@ -96,7 +96,7 @@ pub(super) fn simulated(workspace: &Workspace) -> Result<Vec<Point>> {
     Ok(all)
 }
 
-/// The point without what is not shown, or differs from build to build.
+/// Returns the point without values that no page shows or that differ between builds.
 fn slim(point: Point, keep: Keep) -> Point {
     let Keep { series, jobs } = keep;
     Point {
@@ -110,7 +110,7 @@ fn slim(point: Point, keep: Keep) -> Point {
     }
 }
 
-/// Real runs out of a file; each that went wrong and each that is not real is refused.
+/// Reads real runs from a file; rejects failed runs and simulated ones.
 pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
     let shown = file.display();
     let opened = File::open(file).with_context(|| format!("cannot open {shown}"))?;
@@ -124,12 +124,12 @@ pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
             bail!("{shown}: {} of {}: {problem}", point.label(), point.plan);
         }
     }
-    // Flows tell slow namespaces from fast ones.
+    // Flows distinguish slow namespaces from fast ones.
     let slim = |point: Point| Point { flows: point.flows.clone(), ..slim(point, TOTALS) };
     Ok(points.into_iter().map(slim).collect())
 }
 
-/// How far the simulator is from what others measured, a line a test and half.
+/// Computes the simulator's deviation from the measurements, one line per test and half.
 pub(super) fn calibration(workspace: &Workspace) -> Result<String> {
     let rows = rows(ROWS).map_err(anyhow::Error::msg)?;
     let (warm_up, time) = RUN;
@@ -147,7 +147,7 @@ pub(super) fn calibration(workspace: &Workspace) -> Result<String> {
     Ok(text)
 }
 
-/// What the acceptance suite says of `adaptive`, in the cases that the tests hold it to.
+/// Runs the acceptance suite on `adaptive`, in the cases that the tests require.
 pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     let load = |name: &str| -> Result<(String, Platform)> {
         let file = workspace.root().join(format!("configs/platforms/{name}.toml"));

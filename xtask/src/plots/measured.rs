@@ -1,4 +1,4 @@
-//! Plots and tables of real runs, whatever devices, policies and depths they have.
+//! Plots and tables of real runs, for any devices, policies and depths.
 
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
@@ -18,7 +18,7 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Its name without kernel and number of CPUs.
+    /// Returns the machine's name without the kernel and the number of CPUs.
     fn machine(&self) -> &str {
         self.platform.split(',').next().unwrap_or_default()
     }
@@ -33,7 +33,7 @@ fn policy(point: &Point) -> &str {
     point.value(POLICY).unwrap_or(&point.policy)
 }
 
-/// Each value once, in the order of the points.
+/// Returns each value once, in the order of the points.
 fn distinct<'a, T: PartialEq>(points: &'a [Point], of: impl Fn(&'a Point) -> T) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for value in points.iter().map(of) {
@@ -44,7 +44,7 @@ fn distinct<'a, T: PartialEq>(points: &'a [Point], of: impl Fn(&'a Point) -> T) 
     all
 }
 
-/// What is drawn of each group.
+/// Content of each group's plot.
 struct Drawn {
     name: &'static str,
     title: &'static str,
@@ -96,9 +96,9 @@ pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
     figures
 }
 
-/// What the pacer did over time in one run.
+/// Plots the pacer's activity over time in one run.
 pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
-    // Without kernel and number of CPUs, as other titles have it.
+    // Without kernel and number of CPUs, like other titles.
     let place = activity.place.split(',').next().unwrap_or_default();
     let figure = |(name, plot): (&str, Plot)| Figure {
         file: format!("measured-{name}.svg"),
@@ -107,7 +107,7 @@ pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
     activity.plots().into_iter().map(figure).collect()
 }
 
-/// The part of the page about that run.
+/// Returns the section of the page about that run.
 pub(super) fn activity(activity: Option<&Activity>) -> String {
     let Some(activity) = activity else {
         return "**No measured run is shown yet.**\n".to_owned();
@@ -129,7 +129,7 @@ fn file(at: usize, group: &Group<'_>, drawn: &str) -> String {
     format!("measured-{}-{}-{drawn}.svg", at + 1, words.join("-").to_lowercase())
 }
 
-/// The part of the page about real runs.
+/// Returns the section of the page about real runs.
 pub(super) fn markdown(points: &[Point]) -> String {
     if points.is_empty() {
         return "**No measured run is shown yet.** Make one, and show it here, with\n\n\
@@ -158,7 +158,7 @@ pub(super) fn markdown(points: &[Point]) -> String {
     text + &pacing::findings(points).unwrap_or_default()
 }
 
-/// A line a policy and depth.
+/// One row per policy and depth.
 fn table(points: &[Point], group: &Group<'_>) -> Table {
     let mut table = Table::new(vec![
         Column::words("policy"),
@@ -181,7 +181,7 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
     table
 }
 
-/// The same with what each of several namespaces got.
+/// The same table with the bandwidth of each of several namespaces.
 fn each_namespace(points: &[Point], group: &Group<'_>) -> Option<Table> {
     let of_group = points.iter().filter(|point| self::group(point) == *group);
     let namespaces = of_group.map(|point| point.flows.len()).min().filter(|count| *count > 1)?;
@@ -202,7 +202,7 @@ fn each_namespace(points: &[Point], group: &Group<'_>) -> Option<Table> {
     Some(table)
 }
 
-/// The runs of each policy at each depth of a group.
+/// Calls a function with the runs of each policy at each depth of a group.
 fn for_each_setting(
     points: &[Point],
     group: &Group<'_>,

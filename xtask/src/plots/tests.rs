@@ -1,4 +1,4 @@
-//! The pages say what the committed files say, show every plot, and link only what is there.
+//! The pages agree with the committed files, show every plot, and have no broken links.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn committed() -> Data {
     Data::load(&root()).unwrap()
 }
 
-/// Real runs that nobody made, of the form that real ones have.
+/// Returns invented points in the form of real runs.
 fn made_up() -> Vec<Point> {
     let base = &committed().simulated[0];
     let mut points = Vec::new();
@@ -100,7 +100,7 @@ fn every_plot_is_on_the_page() {
     }
 }
 
-/// What a page links, anchors and the web left out.
+/// Returns the links of a page, without anchors and web addresses.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets
@@ -121,7 +121,7 @@ fn the_pages_link_only_what_is_there() {
     }
 }
 
-/// A page without what is made from data, and without code.
+/// Returns a page without generated blocks and code.
 fn prose(text: &str) -> String {
     let mut prose = String::new();
     let mut rest = text;
@@ -133,7 +133,7 @@ fn prose(text: &str) -> String {
     prose.split("```").step_by(2).collect()
 }
 
-/// Results in a text: numbers with the unit of one.
+/// Returns the results in a text: numbers with the unit of a result.
 fn results(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let unit = |word: &str| ["Gb/s", "%", "us", "IOPS"].iter().any(|unit| word.starts_with(unit));
@@ -149,7 +149,7 @@ fn results(text: &str) -> Vec<String> {
     pairs.map(|pair| pair.join(" ")).chain(together.map(|word| (*word).to_owned())).collect()
 }
 
-/// A result in a sentence has no file behind it: it belongs in a table that is made from one.
+/// A result in a sentence has no file behind it: it belongs in a table that is generated from one.
 #[test]
 fn no_result_stands_on_the_pages_outside_of_their_tables() {
     for name in PAGES {
@@ -162,8 +162,8 @@ fn no_result_stands_on_the_pages_outside_of_their_tables() {
     assert!(results(&prose(&hidden)).is_empty());
 }
 
-/// If these fail, the simulator, a platform or the control changed: `cargo xtask plots` makes the
-/// page say so.
+/// If this fails, the simulator, a platform or the controller has changed: `cargo xtask plots`
+/// updates the page.
 #[test]
 fn the_committed_data_is_of_this_simulator() {
     let workspace = Workspace::find().unwrap();

@@ -45,7 +45,7 @@ fn read(file: &Path) -> Result<Vec<Point>> {
     Ok(points)
 }
 
-/// What a column is called.
+/// Returns the name of a column.
 fn name(file: &Path) -> String {
     file.with_extension("").display().to_string()
 }

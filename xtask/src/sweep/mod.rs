@@ -1,18 +1,18 @@
-//! `cargo xtask sweep`: runs every point of a plan, and reports.
+//! `cargo xtask sweep`: runs every point of a plan and reports the results.
 //!
 //! ```text
 //! plan (TOML) -> points -> place (sim, local, remote) -> results -> JSON lines, CSV, HTML, table
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `options` | what a person says about the machines |
+//! | `options` | the machines that the user names |
 //! | `compare` | two files of results |
 //! | `plan` | from TOML to checked points |
-//! | `setup` | what a point runs, wherever it runs |
-//! | `place` | where it runs: one file a place |
-//! | `run` | the points, some at once, those of an earlier run left out |
-//! | `results` | the file of results that outlives an interruption |
+//! | `setup` | configuration of a point at any place |
+//! | `place` | the places, one file each |
+//! | `run` | the points, some concurrently, without those of an earlier run |
+//! | `results` | the file of results that survives an interruption |
 
 mod compare;
 mod options;
@@ -41,7 +41,7 @@ use place::sim::Simulator;
 use plan::Plan;
 use results::Results;
 
-/// What clap says for arguments that cannot be.
+/// clap's exit code for invalid arguments.
 const USAGE: u8 = 2;
 
 #[derive(Debug, clap::Args)]
@@ -53,10 +53,10 @@ const USAGE: u8 = 2;
         cargo xtask sweep --compare before.jsonl after.jsonl"
 )]
 pub(crate) struct Args {
-    /// What to run
+    /// Plan to run
     #[arg(long, value_name = "FILE", required_unless_present = "compare")]
     plan: Option<PathBuf>,
-    /// Where to run it
+    /// Place to run it
     #[arg(long = "where", value_enum, required_unless_present = "compare")]
     place: Option<PlaceName>,
     /// Run nothing: compare two files of --json point by point, with confidence intervals
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// Write every result here as it comes, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write all results here with the prototype's columns
+    /// Write all results here with the columns of io_pacing's file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a page with plots here
@@ -91,14 +91,14 @@ pub(crate) struct Args {
 enum PlaceName {
     /// In the simulator
     Sim,
-    /// Target and nvmeof-perf on this machine, each on CPUs of its own
+    /// Target and nvmeof-perf on this machine, each on its own CPUs
     Local,
     /// Hosts over ssh, and the target here or over ssh
     Remote,
 }
 
 impl PlaceName {
-    /// As plans and results write it.
+    /// Returns the name in plans and results.
     fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(plan) => plan,
         Err(error) => return Ok(refused(&error)),
     };
-    // Not after hours of measuring.
+    // Fail now, not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
     let place: Box<dyn Place> = match place {
         PlaceName::Sim => {
@@ -166,7 +166,7 @@ fn sweep(args: &Args, plan: &Plan, place: &dyn Place) -> Result<ExitCode> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs points of a plan we ship in the simulator, those whose varied values are wanted.
+/// Runs the matching points of a shipped plan in the simulator.
 pub(crate) fn simulate(
     workspace: &Workspace,
     plan: &str,
@@ -186,13 +186,14 @@ pub(crate) fn simulate(
     Ok(points)
 }
 
-/// The plan, with the points that are for this place.
+/// Returns the plan with the points that are for this place.
 fn prepare(args: &Args, file: &Path, place: PlaceName) -> Result<Plan> {
     let mut plan = Plan::load(file)?;
     if args.short {
         plan.shorten();
     }
-    // What is for one platform alone says how that machine behaves: real ones take the first.
+    // Points for one platform alone describe that machine's behavior: real machines use the first
+    // platform.
     let name = stem(Path::new(&args.platform)).unwrap_or_default();
     plan.points.retain(|point| point.runs_on(&name, place.name()));
     anyhow::ensure!(
@@ -214,7 +215,8 @@ fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
     Ok(simulator)
 }
 
-/// The machines, looked at, and the points that they cannot run, which leave the plan.
+/// Returns the checked machines, and the points that they cannot run, which are removed from the
+/// plan.
 fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
     let place = if place == PlaceName::Local { Where::Local } else { Where::Remote };
     let machines = args.machines.machines(place, plan)?;
@@ -224,7 +226,7 @@ fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec
     Ok((place, left_out))
 }
 
-/// Name and file of a platform that is called by its name or by its file.
+/// Returns name and file of a platform that is given by its name or by its file.
 fn platform(workspace: &Workspace, wanted: &str) -> Result<(String, PathBuf)> {
     let folder = workspace.root().join("configs/platforms");
     let named = folder.join(format!("{wanted}.toml"));
@@ -245,7 +247,7 @@ fn platform(workspace: &Workspace, wanted: &str) -> Result<(String, PathBuf)> {
     Ok((name, file))
 }
 
-/// That a file can be written, what is in it being left as it is.
+/// Checks that a file can be written, without changing its content.
 fn writable(file: &Path) -> Result<()> {
     let opened = fs::File::options().create(true).append(true).open(file);
     opened.map(|_| ()).with_context(|| format!("cannot write {}", file.display()))

@@ -1,4 +1,4 @@
-//! The machines of a sweep, as a person names them.
+//! The machines of a sweep, as the user names them.
 
 use std::thread::available_parallelism;
 
@@ -13,26 +13,30 @@ use crate::workspace::{Workspace, run_checked};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Machines (--where local and remote)")]
 pub(super) struct MachineArgs {
-    /// Where the target listens, and hosts connect to; port 0 or none: any [default for local: tcp://127.0.0.1]
+    /// Address at which the target listens and to which hosts connect; port 0 or none: any [default
+    /// for local: tcp://127.0.0.1]
     #[arg(long, value_name = "tcp|rdma://ADDR[:PORT]")]
     listen: Option<Listen>,
-    /// The target's machine, as ssh knows it [default: this one]
+    /// The target's machine, as an ssh destination [default: this one]
     #[arg(long, value_name = "USER@HOST")]
     target: Option<String>,
-    /// A host's machine, as ssh knows it; the plan's hosts take them in turn [default: host.ssh of the plan]
+    /// A host's machine, as an ssh destination; the plan's hosts take them in turn [default:
+    /// host.ssh of the plan]
     #[arg(long = "host", value_name = "USER@HOST")]
     hosts: Vec<String>,
     /// An argument for ssh, as -p2222
     #[arg(long = "ssh-option", value_name = "ARG", allow_hyphen_values = true)]
     ssh_options: Vec<String>,
-    /// CPUs of the target's reactors [default for local: the first half; for remote: as many as the plan wants]
+    /// CPUs of the target's reactors [default for local: the first half; for remote: the number in
+    /// the plan]
     #[arg(long, value_name = "LIST")]
     target_cpus: Option<String>,
     /// CPUs of each host's load generator [default for local: the second half; for remote: all]
     #[arg(long, value_name = "LIST")]
     host_cpus: Option<String>,
-    /// Files, block devices or PCI addresses of the target that are the plan's drives; jobs that write to them
-    /// destroy what is there [default: null devices of which each read takes 87 us longer stand for them]
+    /// Files, block devices or PCI addresses of the target that are the plan's drives; jobs that
+    /// write to them destroy their data [default: null devices instead, each of whose reads takes
+    /// 87 us longer]
     #[arg(long, value_name = "PATH|PCI,...", value_delimiter = ',')]
     drives: Vec<String>,
     /// nvmeof-tgt on the target [default: the release build here, nvmeof-tgt elsewhere]
@@ -47,13 +51,13 @@ pub(super) struct MachineArgs {
     /// SPDK's plugin for fio on the hosts
     #[arg(long, value_name = "PATH")]
     spdk_plugin: Option<String>,
-    /// Take the release builds as they are
+    /// Use the existing release builds
     #[arg(long)]
     no_build: bool,
 }
 
 impl MachineArgs {
-    /// The simulator has no machines.
+    /// Rejects machine options: the simulator has no machines.
     pub(super) fn refuse_all(&self) -> Result<()> {
         let given = [
             ("--listen", self.listen.is_some()),
@@ -69,7 +73,7 @@ impl MachineArgs {
         }
     }
 
-    /// The machines of a place; builds what runs on this one.
+    /// Returns the machines of a place; builds the programs of this one.
     pub(super) fn machines(&self, place: Where, plan: &Plan) -> Result<Machines> {
         let is_local = place == Where::Local;
         let hosts = self.hosts(is_local, plan)?;
@@ -117,7 +121,8 @@ impl MachineArgs {
         })
     }
 
-    /// A program by what was given, on this machine else by its release build, which is brought up to date.
+    /// Returns the given program; without one, on this machine, its release build, which is
+    /// updated.
     fn program(&self, given: &Option<String>, name: &str, is_here: bool) -> Result<String> {
         match given {
             Some(path) => Ok(path.clone()),
@@ -155,7 +160,7 @@ impl MachineArgs {
     }
 }
 
-/// Numbers and ranges, as `0-3,8`.
+/// Parses numbers and ranges, as `0-3,8`.
 fn cpus(text: &str) -> Result<Vec<usize>> {
     let mut list = Vec::new();
     for part in text.split(',') {

@@ -1,4 +1,4 @@
-//! The file of results: a line as soon as a point is done, so that what was measured outlives an
+//! The file of results. It gets a line when a point completes, so that measurements survive an
 //! interruption.
 
 use std::fs::{File, TryLockError};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nvmeof_report::{Point, json};
 
-/// Results of an earlier run, and where the new ones go.
+/// Results of an earlier run, and the file for new ones.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     file: Option<(File, PathBuf)>,
@@ -16,8 +16,10 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Takes the file for itself. Without `resume` it starts empty; with it, what is there is kept, but
-    /// for a last line that was cut off.
+    /// Opens the file and locks it.
+    ///
+    /// Without `resume` the file starts empty. With it, existing results are kept, except for a
+    /// truncated last line.
     pub(super) fn open(path: &Path, resume: bool) -> Result<Self> {
         let shown = path.display();
         let mut file = File::options()
@@ -44,18 +46,18 @@ impl Results {
         Ok(Self { file: Some((file, path.to_owned())), earlier })
     }
 
-    /// Results into a file that is open already.
+    /// Writes results into a file that is open already.
     #[cfg(test)]
     pub(super) fn over(file: File, path: &Path) -> Self {
         Self { file: Some((file, path.to_owned())), earlier: Vec::new() }
     }
 
-    /// The result of this very run, if an earlier sweep has it.
+    /// Returns the result of this same run, if an earlier sweep has it.
     pub(super) fn earlier(&self, same: impl Fn(&Point) -> bool) -> Option<&Point> {
         self.earlier.iter().find(|point| same(point))
     }
 
-    /// Keeps a result.
+    /// Appends a result.
     pub(super) fn keep(&mut self, point: &Point) -> Result<()> {
         if let Some((file, path)) = &mut self.file {
             json::write(file, point).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! The points of a plan, some at once.
+//! The points of a plan, some concurrently.
 
 use std::io::IsTerminal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +15,10 @@ use super::place::{Place, Run};
 use super::plan::{Plan, Planned};
 use super::results::Results;
 
-/// Complaints that are shown before the rest is only counted.
+/// Number of messages shown before the rest is only counted.
 const SHOWN: usize = 10;
 
-/// Refuses a plan with a point that cannot run at this place, before the first one runs.
+/// Rejects a plan with a point that cannot run at this place, before the first one runs.
 pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
     let mut complaints: Vec<String> = Vec::new();
     for point in &plan.points {
@@ -38,8 +38,13 @@ pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
     bail!("{}", complaints.join("\n"))
 }
 
-/// Makes the plan's points what this place can run, and takes those out that cannot run at this place, or would run as an earlier one, and tells
-/// which and why. It is an error if none is left.
+/// Adapts the plan's points to this place and removes points that cannot run or would repeat an
+/// earlier one.
+///
+/// Returns the removed points with their reasons.
+///
+/// # Errors
+/// No point is left.
 pub(super) fn leave_out(plan: &mut Plan, place: &dyn Place) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
     let name = plan.name.clone();
@@ -70,7 +75,7 @@ pub(super) struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Each point of the plan, as often as it says.
+    /// Lists each point of the plan with all its repetitions.
     pub(super) fn of(plan: &'a Plan, platform: &str, seed: u64) -> Self {
         let runs = plan.points.iter().flat_map(|point| {
             (1..=point.setup.repeat).map(move |repetition| {
@@ -81,7 +86,8 @@ impl<'a> Runs<'a> {
         Self { runs: runs.collect(), platform: platform.to_owned() }
     }
 
-    /// Runs what `results` does not have yet. Hands back all results in order, and what failed.
+    /// Runs the points that `results` does not have yet. Returns all results in order, and the
+    /// failures.
     pub(super) fn all(
         &self,
         place: &dyn Place,
@@ -121,7 +127,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// What is told of a run while it lasts.
+    /// Returns the progress text of a run.
     fn under_way(&self, at: usize) -> String {
         let run = &self.runs[at];
         let label = label(&run.plan.name, &run.point.varied, run.repetition);
@@ -141,7 +147,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// What the workers fill.
+/// Results of the workers.
 struct Shared<'a> {
     points: Vec<Option<Point>>,
     failures: Vec<String>,
@@ -150,7 +156,7 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// Keeps what came of a run. False if there is no use in going on.
+    /// Keeps the outcome of a run. Returns `false` if the sweep has to stop.
     fn take(&mut self, at: usize, run: &Run<'_>, outcome: Result<Point>) -> bool {
         match outcome {
             Ok(point) => {
@@ -169,7 +175,7 @@ impl Shared<'_> {
     }
 }
 
-/// Runs a point; what goes wrong in it does not take the sweep along.
+/// Runs a point; a panic in it does not end the sweep.
 fn attempt(place: &dyn Place, run: &Run<'_>) -> Result<Point> {
     catch_unwind(AssertUnwindSafe(|| place.run(run))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -179,7 +185,7 @@ fn attempt(place: &dyn Place, run: &Run<'_>) -> Result<Point> {
     })
 }
 
-/// Plan and point, as a message names them.
+/// Returns the name of plan and point in messages.
 fn label(plan: &str, varied: &[Varied], repetition: u32) -> String {
     let values = varied.iter().map(|varied| format!("{} = {}", varied.key, varied.value));
     let mut parts: Vec<_> = std::iter::once(plan.to_owned()).chain(values).collect();
@@ -189,17 +195,17 @@ fn label(plan: &str, varied: &[Varied], repetition: u32) -> String {
     parts.join(", ")
 }
 
-/// The same for every point, so that points differ by what was varied only.
+/// Returns the seed, the same for every point, so that points differ only by the varied values.
 fn seed_of(seed: u64, repetition: u32) -> u64 {
     seed.wrapping_add(u64::from(repetition - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// How far the sweep is, and below it the point under way: the last one begun, where several are.
+/// Progress of the sweep, and below it the running point: the one begun last, if there are several.
 const FORM: &str = "{bar:40} {pos} of {len} points, {elapsed} gone, {eta} to go\n{wide_msg}";
-/// Between two looks at the clock.
+/// Interval of updates of the clock.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A bar on a terminal, nothing elsewhere.
+/// Returns a bar on a terminal, and a hidden one otherwise.
 fn progress(points: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! What one point runs, wherever it runs. Times are in nanoseconds, sizes in bytes.
+//! Configuration of one point, for any place. Times are in nanoseconds, sizes in bytes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,29 +8,29 @@ use std::path::PathBuf;
 pub(crate) struct Setup {
     /// Target cores.
     pub(crate) cores: u32,
-    /// What the target serves.
+    /// Devices of the target.
     pub(crate) devices: Devices,
-    /// How it admits commands.
+    /// Admission of commands.
     pub(crate) pacing: Pacing,
-    /// What every host, or some of them, run at once.
+    /// Jobs that run concurrently, on every host or on some.
     pub(crate) jobs: Vec<Job>,
-    /// One entry a host.
+    /// One entry per host.
     pub(crate) hosts: Vec<Initiator>,
-    /// How ssh reaches each of them, if the plan says so; not for the simulator.
+    /// ssh destination of each host, if the plan names it; not for the simulator.
     pub(crate) ssh: Vec<Option<String>>,
-    /// The daemon's config to start from; not for the simulator.
+    /// Config from which the daemon's is made; not for the simulator.
     pub(crate) config: Option<PathBuf>,
-    /// Laid over the daemon's config; not for the simulator.
+    /// Settings merged into the daemon's config; not for the simulator.
     pub(crate) set: toml::Table,
     /// Time measured, after the ramp.
     pub(crate) time: u64,
-    /// Time before anything is measured.
+    /// Time before the measurement.
     pub(crate) ramp: u64,
-    /// From one sample of the time series to the next; 0: 100 ms, or less in a short run.
+    /// Interval of the time series; 0: 100 ms, or less in a short run.
     pub(crate) sample: u64,
-    /// Runs of the point.
+    /// Number of runs of the point.
     pub(crate) repeat: u32,
-    /// What goes wrong meanwhile.
+    /// Disturbances during the run.
     pub(crate) disturbances: Vec<Disturbance>,
     /// Numbers of the platform that this point changes.
     pub(crate) platform: BTreeMap<String, f64>,
@@ -39,27 +39,27 @@ pub(crate) struct Setup {
 /// Namespaces, part by part: all first parts, then all second ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Devices {
-    /// What they are made of.
+    /// Kind of the devices.
     pub(crate) kind: DeviceKind,
-    /// Null devices, or drives.
+    /// Number of null devices or drives.
     pub(crate) count: u32,
     /// The added delay, and how many devices, counted from the first, have it.
     pub(crate) delay: Option<(u64, u32)>,
 }
 
-/// What a device is made of.
+/// Storage of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
-    /// Nothing.
+    /// No storage.
     Null,
     /// A whole drive.
     Drive,
-    /// One of so many parts of a drive.
+    /// One of this number of parts of a drive.
     Part(u32),
 }
 
 impl Devices {
-    /// Namespaces.
+    /// Returns the number of namespaces.
     pub(crate) fn namespaces(&self) -> u32 {
         match self.kind {
             DeviceKind::Part(parts) => self.count * parts,
@@ -67,7 +67,7 @@ impl Devices {
         }
     }
 
-    /// Number and kind, as the CSV names them.
+    /// Returns number and kind, as the CSV names them.
     pub(crate) fn name(&self) -> String {
         let delay = if self.delay.is_some() { "+delay" } else { "" };
         match self.kind {
@@ -78,67 +78,67 @@ impl Devices {
     }
 }
 
-/// How the target admits commands.
+/// Admission of commands at the target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Pacing {
-    /// Everything at once.
+    /// No limit.
     None,
-    /// The same on a machine whose cache never runs out: the simulator's ceiling.
+    /// No limit, on a machine whose cache never overflows: the simulator's ceiling.
     EndlessCache,
-    /// Finds its own budget.
+    /// A budget that the controller determines.
     Adaptive,
-    /// A bound on the bytes in flight.
+    /// A limit on the bytes in flight.
     BufferCredit { budget: u64 },
-    /// A rate.
+    /// A rate limit.
     TokenBucket { pace: Pace, burst: Option<u64>, budget: Option<u64> },
-    /// The measured prototype.
+    /// The Mellanox SPDK io_pacing prototype.
     Prototype { pool: Option<Pool>, pacer: Option<Pacer> },
 }
 
-/// How fast a token bucket fills.
+/// Fill rate of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Bytes a second.
+    /// Bytes per second.
     Rate(u64),
-    /// From one I/O to the next.
+    /// Time from one I/O to the next.
     Period(u64),
 }
 
-/// The prototype's static pool.
+/// The static pool of io_pacing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool {
-    /// In all.
+    /// Total number of buffers.
     pub(crate) buffers: u32,
-    /// Kept by each core; not set: all of them, spread over the cores.
+    /// Buffers that each core keeps; not set: all of them, spread over the cores.
     pub(crate) cache: Option<u32>,
 }
 
-/// The prototype's pacer.
+/// The pacer of io_pacing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pacer {
-    /// From tick to tick for the whole target; 0: every poll.
+    /// Time from tick to tick for the whole target; 0: every poll.
     pub(crate) period: u64,
-    /// Bytes a tick grants.
+    /// Bytes that a tick grants.
     pub(crate) credit: u32,
-    /// I/O below so many bytes starts at once.
+    /// Size in bytes below which an I/O starts immediately.
     pub(crate) bypass_below: u32,
-    /// I/Os in flight on one drive.
+    /// Maximum number of I/Os in flight on one drive.
     pub(crate) drive_limit: Option<u32>,
-    /// Moves the period.
+    /// Tuner that changes the period.
     pub(crate) tuner: Option<Tuner>,
 }
 
-/// How the prototype moves its period.
+/// Rule by which io_pacing changes its period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuner {
-    /// With the bytes in flight beyond a threshold.
+    /// By the bytes in flight beyond a threshold.
     BytesInFlight { threshold: u64 },
     /// Towards more bandwidth.
     Bandwidth { interval: u64, step: u64 },
 }
 
 impl Pacing {
-    /// As plans and results name it.
+    /// Returns the name in plans and results.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -150,7 +150,7 @@ impl Pacing {
         }
     }
 
-    /// Period per I/O for the whole target, if it is set.
+    /// Returns the period per I/O for the whole target, if it is set.
     pub(crate) fn period(&self) -> Option<u64> {
         match self {
             Self::TokenBucket { pace: Pace::Period(period), .. } => Some(*period),
@@ -159,7 +159,7 @@ impl Pacing {
         }
     }
 
-    /// Buffers of a static bound, with blocks of this size.
+    /// Returns the number of buffers of a static limit, with blocks of this size.
     pub(crate) fn buffers(&self, block: u32) -> Option<u64> {
         match self {
             Self::BufferCredit { budget } => Some(budget / u64::from(block)),
@@ -169,7 +169,7 @@ impl Pacing {
         }
     }
 
-    /// Buffers each core keeps, if that is set.
+    /// Returns the number of buffers that each core keeps, if it is set.
     pub(crate) fn cache(&self) -> Option<u32> {
         match self {
             Self::Prototype { pool: Some(pool), .. } => pool.cache,
@@ -178,19 +178,19 @@ impl Pacing {
     }
 }
 
-/// The program on a host.
+/// Load generator of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initiator {
-    /// fio with the kernel's initiator.
+    /// fio with the Linux kernel's initiator.
     FioKernel,
     /// fio with SPDK's plugin.
     FioSpdk,
-    /// Our own load generator.
+    /// `nvmeof-perf`.
     Perf,
 }
 
 impl Initiator {
-    /// As plans write it.
+    /// Returns the name in plans.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::FioKernel => "fio-kernel",
@@ -203,7 +203,7 @@ impl Initiator {
 /// One load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Job {
-    /// How results call it.
+    /// Name in results.
     pub(crate) name: String,
     /// Positions of the devices.
     pub(crate) devices: Vec<u32>,
@@ -219,37 +219,37 @@ pub(crate) struct Job {
     pub(crate) blocks: Vec<(u32, f64)>,
     /// Share of reads, 0 to 1.
     pub(crate) reads: f64,
-    /// Runs from here, from the start of the run.
+    /// Start, from the start of the run.
     pub(crate) from: u64,
-    /// To here.
+    /// End, from the start of the run.
     pub(crate) until: Option<u64>,
 }
 
 impl Job {
-    /// Hosts that run it, out of so many.
+    /// Returns the number of hosts that run it, out of `all`.
     pub(crate) fn hosts_of(&self, all: usize) -> usize {
         if self.hosts.is_empty() { all } else { self.hosts.len() }
     }
 }
 
-/// Something that goes wrong for a while.
+/// A disturbance for a limited time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Disturbance {
-    /// From the start of the run, ramp included.
+    /// Start, from the start of the run, ramp included.
     pub(crate) at: u64,
-    /// For so long.
+    /// Duration.
     pub(crate) lasts: u64,
-    /// What.
+    /// Kind of the disturbance.
     pub(crate) what: Trouble,
 }
 
-/// What goes wrong.
+/// Kind of a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Trouble {
     /// The network runs at this share of its rate.
     Link(f64),
     /// The drives complete nothing.
     Drives,
-    /// The target's cores do nothing.
+    /// The target's cores stall.
     Cores,
 }

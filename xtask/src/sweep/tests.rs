@@ -1,5 +1,4 @@
-//! The sweep as a whole: the plans we ship, a small one through the simulator, and what happens when it
-//! is interrupted.
+//! Tests of the whole sweep: the shipped plans, a small plan in the simulator, and interruption.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,12 +39,12 @@ fn simulator(platform: &str) -> Simulator {
     Simulator::new(platform, &file).unwrap()
 }
 
-/// A place that only counts.
+/// A place that only counts runs.
 #[derive(Default)]
 struct Counter {
     simulator: Option<Simulator>,
     runs: AtomicUsize,
-    /// The run that fails, and the one that panics.
+    /// The run that fails, and the run that panics.
     fails: Option<usize>,
     panics: Option<usize>,
 }
@@ -129,7 +128,7 @@ fn the_first_and_the_last_point_of_every_plan_we_ship_run() {
         plan.points.retain(|point| point.runs_on("A", "sim"));
         for at in [0, plan.points.len() - 1] {
             let mut point = plan.points[at].clone();
-            // What is set to happen at a time would not: then it is left out.
+            // The run ends before the disturbance would begin.
             point.setup.disturbances.clear();
             point.setup.jobs.iter_mut().for_each(|job| job.from = 0);
             (point.setup.time, point.setup.ramp) = (10_000_000, 5_000_000);
@@ -304,7 +303,7 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     let (ran, again) = sweep(true, 1);
     assert_eq!(ran, 0);
     assert!(again == first);
-    // Killed while it wrote the third line.
+    // The sweep was killed while it wrote the third line.
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<_> = text.split_inclusive('\n').collect();
     fs::write(&file, format!("{}{}{}", lines[0], lines[1], &lines[2][..100])).unwrap();
@@ -312,7 +311,7 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     assert_eq!(ran, 2);
     assert!(again == first);
     assert!(fs::read_to_string(&file).unwrap() == text);
-    // Another seed is another run; without --resume the file starts anew.
+    // Another seed is another run; without --resume the file starts empty.
     assert_eq!(sweep(true, 2).0, 4);
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 8);
     assert_eq!(sweep(false, 1).0, 4);

@@ -1,6 +1,9 @@
-//! A remote sweep tried for real: target and two hosts are network namespaces of this machine, each host reached
-//! by a sshd of its own. Then a host dies in the middle, and then somebody presses Ctrl-C. At last the target, too, is
-//! on a machine behind ssh: it is measured, it dies, Ctrl-C is pressed, the sweep is killed.
+//! A trial of the remote sweep with real processes: target and two hosts are network namespaces of
+//! this machine.
+//!
+//! The sweep reaches each host by the host's own sshd. During the sweep a host dies; in another run
+//! the trial sends Ctrl-C. Finally the target, too, runs on a machine behind ssh: it is measured,
+//! it dies, Ctrl-C is sent, the sweep is killed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::this_program;
 use crate::workspace::{Workspace, output_of, run_checked};
 
-/// Two points that take a moment each.
+/// Two points with a short runtime.
 const PLAN: &str = r#"
 name = "trial"
 about = "Two hosts, reads and writes."
@@ -41,7 +44,7 @@ job.queue-depth = [4, 16]
 target.set.limits.in-capsule = ["0", "8KiB"]
 "#;
 const POINTS: usize = 8;
-/// The same for a target that is far away, too: points long enough to be met in the middle.
+/// The same for a remote target: the points are long enough to be interrupted while they run.
 const FAR_PLAN: &str = r#"
 name = "far"
 about = "The target over ssh."
@@ -61,7 +64,7 @@ queue-depth = 4
 target.pacing.policy = ["none", "adaptive"]
 "#;
 const FAR_POINTS: usize = 2;
-/// Nothing here takes as long, however busy the machine is.
+/// Time limit of every step; no step takes as long, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(240);
 const TARGET: &str = "10.77.7.1";
 const PORT: &str = "2222";
@@ -80,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 struct Trial {
     folder: tempfile::TempDir,
-    /// This very program.
+    /// Path of the running program.
     xtask: PathBuf,
     tgt: PathBuf,
     perf: PathBuf,
@@ -90,12 +93,12 @@ struct Trial {
 
 struct Host {
     address: String,
-    /// Before the namespace: it is ended first.
+    /// Before the namespace, so that it is ended first.
     sshd: Child,
     namespace: Namespace,
 }
 
-/// A network namespace; goes when dropped.
+/// A network namespace, removed when dropped.
 struct Namespace(String);
 
 impl Trial {
@@ -134,7 +137,7 @@ impl Trial {
         })
     }
 
-    /// The sweep as a person types it, in the target's namespace.
+    /// Starts the sweep with the command of a user, in the target's namespace.
     fn sweep(&self, results: &str, more: &[&str]) -> Result<Sweep> {
         let hosts = self.hosts.iter().map(|host| format!("--host=root@{}", host.address));
         let own = ["--plan=plan.toml".to_owned(), format!("--listen=tcp://{TARGET}")];
@@ -142,7 +145,8 @@ impl Trial {
         self.start(results, own.into_iter().chain(hosts).chain(more))
     }
 
-    /// The same with the target on the first host's machine, and both hosts of the plan on the second's.
+    /// Starts the sweep with the target on the first host's machine, and both hosts of the plan on
+    /// the second's.
     fn far_sweep(&self, results: &str) -> Result<Sweep> {
         let [target, host] = &self.hosts[..] else { bail!("there are two hosts") };
         let words = [
@@ -198,7 +202,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The first point is kept, the others fail with the host's name, and the sweep comes to its end.
+    /// The first point is kept, the others fail with the host's name, and the sweep runs to its
+    /// end.
     fn outlives_a_host(&self) -> Result<()> {
         let mut sweep = self.sweep("dead.jsonl", &[])?;
         sweep.wait_for_points(1)?;
@@ -218,7 +223,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Ctrl-C keeps what was measured, ends everything, and `--resume` does only the rest.
+    /// Ctrl-C keeps the results, ends all processes, and `--resume` runs only the remaining points.
     fn ends_in_good_order(mut self) -> Result<Self> {
         let address = self.hosts[1].address.clone();
         self.hosts[1].sshd = sshd(&self.hosts[1].namespace, self.folder.path(), &address)?;
@@ -263,7 +268,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The point under way fails with the target's name, the next one has a new daemon.
+    /// The running point fails with the target's name; the next one has a new daemon.
     fn outlives_a_far_target(&self) -> Result<()> {
         let mut sweep = self.far_sweep("far-dead.jsonl")?;
         let daemon = self.far_daemon(&mut sweep)?;
@@ -300,7 +305,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Nobody is left to stop it: it ends by itself.
+    /// The sweep is killed and cannot stop the target: the target ends automatically.
     fn kills(&self) -> Result<()> {
         let mut sweep = self.far_sweep("far-killed.jsonl")?;
         let daemon = self.far_daemon(&mut sweep)?;
@@ -311,7 +316,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The daemon on the first host's machine, once it runs there.
+    /// Returns the daemon on the first host's machine, once it runs there.
     fn far_daemon(&self, sweep: &mut Sweep) -> Result<Pid> {
         let limit = Instant::now() + LIMIT;
         loop {
@@ -332,11 +337,11 @@ impl Trial {
         }
     }
 
-    /// Neither this process nor another of ours is left.
+    /// Waits until neither this process nor another one of the sweep is left.
     fn is_gone(&self, daemon: Pid) -> Result<()> {
         self.nothing_runs()?;
         let limit = Instant::now() + Duration::from_secs(30);
-        // A number may be somebody else's by now.
+        // Another process can have this number by now.
         while self.hosts[0].namespace.pids().contains(&number(daemon)) {
             ensure!(Instant::now() < limit, "process {} is still there", number(daemon));
             thread::sleep(Duration::from_millis(20));
@@ -344,7 +349,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Neither target nor load generator is left.
+    /// Checks that neither target nor load generator is left.
     fn nothing_runs(&self) -> Result<()> {
         let limit = Instant::now() + Duration::from_secs(30);
         loop {
@@ -363,7 +368,7 @@ impl Trial {
 impl Drop for Trial {
     fn drop(&mut self) {
         for host in &mut self.hosts {
-            // A shared connection of ssh may have outlived it.
+            // A shared connection of ssh can have outlived it.
             let _ = host.namespace.kill_all();
             let _ = host.sshd.wait();
         }
@@ -371,7 +376,7 @@ impl Drop for Trial {
     }
 }
 
-/// A point of the remote sweep has everything that such a point is to have.
+/// Checks that a point of the remote sweep has all its values.
 fn check(point: &Point) -> Result<()> {
     let label = point.label();
     let has = |what: bool, name: &str| {
@@ -397,7 +402,7 @@ fn check(point: &Point) -> Result<()> {
     has(point.policy != "adaptive" || point.budget_bytes.is_some(), "the budget")
 }
 
-/// A sweep under way; ended when dropped.
+/// A running sweep; ended when dropped.
 struct Sweep {
     child: Child,
     results: PathBuf,
@@ -440,7 +445,7 @@ impl Sweep {
 
 impl Drop for Sweep {
     fn drop(&mut self) {
-        // Both fail where it has ended.
+        // Both fail if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -465,20 +470,21 @@ impl Namespace {
         run_checked(&mut self.command(words))
     }
 
-    /// Processes in it.
+    /// Returns the processes in the namespace.
     fn pids(&self) -> Vec<i32> {
         let listed = output_of(Command::new("ip").args(["netns", "pids", &self.0]));
         let listed = String::from_utf8(listed.unwrap_or_default()).unwrap_or_default();
         listed.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// Their names.
+    /// Returns their names.
     fn programs(&self) -> Vec<String> {
         let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
         self.pids().iter().filter_map(name).collect()
     }
 
-    /// The daemons in it; not the program that is asked for its version before, which is gone again at once.
+    /// Returns the daemons in the namespace, without the short-lived process that prints its
+    /// version.
     fn daemons(&self) -> Vec<i32> {
         let serves = |pid: &i32| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -489,10 +495,10 @@ impl Namespace {
         self.pids().into_iter().filter(serves).collect()
     }
 
-    /// Ends what runs in it, which is all ours.
+    /// Ends all processes in the namespace; the trial started all of them.
     fn kill_all(&self) -> Result<()> {
         for pid in self.pids().into_iter().filter_map(Pid::from_raw) {
-            // It may be gone by now.
+            // The process can have ended by now.
             let _ = kill_process(pid, Signal::KILL);
         }
         Ok(())
@@ -501,7 +507,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What is left of it goes with its last process.
+        // The kernel removes the rest of it with its last process.
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
 }
@@ -510,7 +516,7 @@ fn number(process: Pid) -> i32 {
     process.as_raw_nonzero().get()
 }
 
-/// Keys of both sides, and ssh's config.
+/// Writes the keys of both sides and ssh's config.
 fn keys(folder: &Path) -> Result<()> {
     for name in ["host_key", "user_key"] {
         let mut command = Command::new("ssh-keygen");
@@ -527,13 +533,13 @@ fn keys(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A sshd in a namespace, which lets in who has our key.
+/// Starts a sshd in a namespace, which accepts the trial's key.
 fn sshd(namespace: &Namespace, folder: &Path, address: &str) -> Result<Child> {
-    // sshd insists on its folder, and on who may write to it.
+    // sshd requires its folder, and checks its permissions.
     fs::create_dir_all("/run/sshd").context("sshd needs the folder /run/sshd")?;
     fs::set_permissions("/run/sshd", fs::Permissions::from_mode(0o755))?;
     let shown = folder.display();
-    // A home without start files: what somebody's shell does first is not what is tried here.
+    // A home without start files: the user's shell setup is not under test.
     let config = format!(
         "ListenAddress {address}:{PORT}\nHostKey {shown}/host_key\nPidFile none\nUsePAM no\n\
          AuthorizedKeysFile {shown}/authorized_keys\nPasswordAuthentication no\nStrictModes no\n\
@@ -545,7 +551,7 @@ fn sshd(namespace: &Namespace, folder: &Path, address: &str) -> Result<Child> {
     command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.spawn().context("cannot start sshd")?;
     let limit = Instant::now() + LIMIT;
-    // `ss` tells when it listens.
+    // `ss` shows when it listens.
     loop {
         let listening = output_of(&mut namespace.command(&["ss", "-Hltn"]))?;
         if String::from_utf8_lossy(&listening).contains(&format!("{address}:{PORT}")) {

@@ -1,4 +1,4 @@
-//! What can be run in the machine, what each boot of it must report, and whether it did.
+//! Test cases of the QEMU machine, the report that each boot must make, and its check.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) fabric: Fabric,
-    /// Emulated drives behind an emulated IOMMU that each boot has.
+    /// Emulated drives behind an emulated IOMMU, in each boot.
     pub(crate) drives: &'static [Drive],
     pub(crate) boots: &'static [Boot],
 }
@@ -25,15 +25,15 @@ pub(crate) struct Boot {
     pub(crate) guests: &'static [Guest],
 }
 
-/// What one guest of a boot runs.
+/// Script and parts of one guest of a boot.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    /// Empty where it is the only one.
+    /// Empty for a single guest.
     pub(crate) name: &'static str,
     pub(crate) script: &'static str,
 }
 
-/// Between the host and the target.
+/// Fabric between the host and the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fabric {
     Tcp,
@@ -46,14 +46,16 @@ macro_rules! script {
     };
 }
 
-/// The target with a host beside it, and a second host.
+/// The target's guest, which also has a host, and a second host.
 const RDMA_HOSTS: &[Guest] = &[
     Guest { name: "a", script: include_str!("../../vm/rdma-hosts-a.sh") },
     Guest { name: "b", script: include_str!("../../vm/rdma-hosts-b.sh") },
 ];
 
-/// What the scripts of the case `vfio` find: four in slots of their own, one of them with blocks of 4096 bytes, and one
-/// that shares its slot, and so its IOMMU group, with the one before.
+/// Drives for the scripts of the case `vfio`.
+///
+/// Four have their own slots, one of them with blocks of 4096 bytes. The last one shares its slot,
+/// and so its IOMMU group, with the one before.
 const DRIVES: &[Drive] = &[
     Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) },
     Drive { serial: "DRIVE1", block: 512, size: 128 << 20, place: (1, 0) },
@@ -62,11 +64,11 @@ const DRIVES: &[Drive] = &[
     Drive { serial: "DRIVE4", block: 512, size: 128 << 20, place: (3, 1) },
 ];
 
-/// What the operator's pages find: one drive to take from the kernel, at 0000:01:00.0.
+/// Drives for the operator's pages: one drive to unbind from the kernel, at 0000:01:00.0.
 const OPERATORS_DRIVES: &[Drive] =
     &[Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) }];
 
-/// Every case there is.
+/// All cases.
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "boot",
@@ -144,17 +146,17 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// Which target the guest's scripts are run against.
+/// Target under test in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Target {
-    /// Our daemon, from the release build
+    /// The daemon of this workspace, from the release build
     Ours,
-    /// The guest kernel's own target, to compare with and to prove the scripts
+    /// The guest kernel's target (Linux nvmet), to compare with and to prove the scripts
     Nvmet,
 }
 
 impl Target {
-    /// The name scripts know it by.
+    /// Returns the target's name in scripts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -177,7 +179,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 }
 
 impl Fabric {
-    /// The name scripts know it by.
+    /// Returns the fabric's name in scripts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -187,34 +189,38 @@ impl Fabric {
 }
 
 impl Boot {
-    /// Whether a guest of it has a Debian of its own.
+    /// Returns whether a guest of it has its own Debian.
     pub(crate) fn is_rooted(&self) -> bool {
         self.guests.iter().any(|guest| guest.root().is_some())
     }
 
-    /// Whether a guest of it measures speeds that mean something only if nothing runs beside it, by its script's line
-    /// `# measures`.
+    /// Returns whether a guest's speeds are valid only without concurrent boots, by its script's
+    /// line `# measures`.
     pub(crate) fn measures(&self) -> bool {
         self.guests.iter().any(|guest| guest.script.lines().any(|line| line == "# measures"))
     }
 }
 
 impl Guest {
-    /// The release of the Debian that the guest boots with systemd, by its script's line `# root: bookworm`; without
-    /// one it runs its script on this machine's files.
+    /// Returns the release of the Debian that the guest boots with systemd, by its script's line `#
+    /// root: bookworm`.
+    ///
+    /// Without that line it runs its script on this machine's files.
     pub(crate) fn root(&self) -> Option<&'static str> {
         self.script.lines().find_map(|line| line.strip_prefix("# root: ")).map(str::trim)
     }
 
-    /// What a boot of this guest may take, by its script's line `# limit: 460`, in seconds.
+    /// Returns the time limit of a boot of this guest in seconds, by its script's line `# limit:
+    /// 460`.
     pub(crate) fn limit(&self) -> Option<Duration> {
         let line = self.script.lines().find_map(|line| line.strip_prefix("# limit: "))?;
         Some(Duration::from_secs(line.trim().parse().ok()?))
     }
 
-    /// The parts this guest must run against a target over a fabric: what its script lists in lines
-    /// `# parts: a b c` and, for one target or fabric only, `# parts ours: d e`, `# parts rdma: f`
-    /// or `# parts rdma ours: g`.
+    /// Returns the parts that this guest must run against a target over a fabric.
+    ///
+    /// Its script lists them in lines `# parts: a b c`. For one target or fabric only, it lists
+    /// them in `# parts ours: d e`, `# parts rdma: f` or `# parts rdma ours: g`.
     pub(crate) fn parts(&self, target: Target, fabric: Fabric) -> Vec<&'static str> {
         let mut parts = Vec::new();
         for line in self.script.lines() {
@@ -232,7 +238,7 @@ impl Guest {
     }
 }
 
-/// The listed parts that a serial log has no line `part <name> ok` of.
+/// Returns the listed parts for which a serial log has no line `part <name> ok`.
 pub(crate) fn missing<'a>(parts: &[&'a str], log: &str) -> Vec<&'a str> {
     let ran: BTreeSet<&str> = log
         .lines()

@@ -1,7 +1,7 @@
-//! Emulated NVMe drives behind an emulated IOMMU, and the hands that pull them out and plug them in.
+//! Emulated NVMe drives behind an emulated IOMMU, and their removal and insertion.
 //!
 //! ```text
-//!   guest: ask-N  "remove 1"  --> | the share | --> hands: device_del over QMP, until it is out
+//!   guest: ask-N  "remove 1"  --> | the share | --> serve: device_del over QMP, until it is out
 //!   guest: answer-N  "ok"     <-- |           | <--
 //! ```
 
@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 
 use super::qmp::Monitor;
 
-/// How often the hands look whether they are asked for something.
+/// Interval of checks for requests.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a guest may take to let go of a drive.
+/// Time in which a guest must release a drive.
 const LET_GO: Duration = Duration::from_secs(60);
 
-/// What one drive of a case looks like.
+/// Geometry of one drive of a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drive {
     pub(crate) serial: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct Drive {
     pub(crate) place: (u8, u8),
 }
 
-/// The drives of one boot, gone with this value.
+/// The drives of one boot, removed with this value.
 #[derive(Debug)]
 pub(crate) struct Bay {
     drives: Vec<(Drive, PathBuf)>,
@@ -42,7 +42,8 @@ pub(crate) struct Bay {
 }
 
 impl Bay {
-    /// Makes the drives' files in `folder`, with names that begin with `name`; QEMU is asked at the socket `monitor`.
+    /// Creates the drives' files in `folder`, with names that begin with `name`; `monitor` is
+    /// QEMU's socket.
     pub(crate) fn new(
         drives: &[Drive],
         folder: &Path,
@@ -60,13 +61,14 @@ impl Bay {
         Ok(bay)
     }
 
-    /// Whether there is anything in it.
+    /// Returns whether there are no drives.
     pub(crate) fn is_empty(&self) -> bool {
         self.drives.is_empty()
     }
 
-    /// Adds the IOMMU and the drives to a machine, each behind a root port of its own: `pcie.0` takes no hot plug, and
-    /// a port of its own is an IOMMU group of its own.
+    /// Adds the IOMMU and the drives to a machine, each behind its own root port.
+    ///
+    /// `pcie.0` does not support hot plug, and a drive with its own port has its own IOMMU group.
     pub(crate) fn plug(&self, qemu: &mut Command) {
         if self.is_empty() {
             return;
@@ -78,7 +80,7 @@ impl Bay {
                 qemu.arg("-device");
                 qemu.arg(format!("pcie-root-port,id=port{port},chassis={0},slot={0}", port + 1));
             }
-            // Not `-drive`: that would go with its device.
+            // Not `-drive`: QEMU would remove it with its device.
             qemu.arg("-blockdev").arg(format!(
                 "driver=raw,node-name=disk{index},cache.no-flush=on,file.driver=file,file.filename={}",
                 path.display()
@@ -97,7 +99,7 @@ impl Bay {
         }
     }
 
-    /// The options of a drive's device.
+    /// Returns the options of a drive's device.
     fn device(&self, index: usize, drive: Drive) -> Vec<(&'static str, Value)> {
         let (port, function) = drive.place;
         let beside = |(other, _): &(Drive, PathBuf)| other.place.0 == port && other.place.1 > 0;
@@ -113,7 +115,7 @@ impl Bay {
         ]
     }
 
-    /// Answers what a guest asks for in its share, until `done`.
+    /// Serves a guest's requests in its share, until `done`.
     pub(crate) fn serve(&self, share: &Path, done: &AtomicBool) -> Result<()> {
         let mut monitor = None;
         while !done.load(Ordering::Acquire) {
@@ -131,7 +133,7 @@ impl Bay {
         Ok(())
     }
 
-    /// Does what was asked for: `remove NUMBER` or `add NUMBER`.
+    /// Executes a request: `remove NUMBER` or `add NUMBER`.
     fn obey(&self, monitor: &mut Option<Monitor>, text: &str) -> Result<()> {
         let Some((verb, number)) = text.split_once(' ') else { bail!("what is `{text}`?") };
         let index: usize = number.parse().with_context(|| format!("`{number}` is no number"))?;
@@ -161,13 +163,13 @@ impl Bay {
 impl Drop for Bay {
     fn drop(&mut self) {
         for (_, path) in &self.drives {
-            // What stays is a sparse file in the build's folder, written anew by the next run.
+            // A leftover is a sparse file in the build's folder, which the next run overwrites.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// The requests that lie in a share, oldest first: their names end with a number that grows.
+/// Returns the requests in a share, oldest first: their names end with a number that grows.
 fn asks(share: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(share)? {
@@ -179,7 +181,7 @@ fn asks(share: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Puts an answer beside a request, in one step.
+/// Writes the answer to a request next to it, in one step.
 fn give_answer(ask: &Path, text: &str) -> Result<()> {
     let name = ask.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let answer = ask.with_file_name(name.replacen("ask-", "answer-", 1));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::kernel::{self, Kernel};
 use crate::setup;
 
-/// What `init` loads before it can mount anything.
+/// Modules that `init` loads before it can mount anything.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_blk", "ext4"];
 const INIT: &str = include_str!("../../vm/init.sh");
 
@@ -38,7 +38,7 @@ pub(crate) fn build(kernel: &Kernel, work: &Path, file: &Path) -> Result<()> {
     pack(work, file)
 }
 
-/// Copies a module in, unpacked, unless an earlier one needed it already.
+/// Copies a module into the initramfs, unpacked, unless an earlier module has added it.
 fn add_module(work: &Path, path: &Path, order: &mut Vec<String>) -> Result<()> {
     let name = path.file_name().context("a module without a name")?.to_string_lossy();
     let name = name.trim_end_matches(".xz").trim_end_matches(".zst").to_owned();
@@ -49,7 +49,7 @@ fn add_module(work: &Path, path: &Path, order: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Packs a folder's content as a cpio archive of the kind the kernel reads.
+/// Packs a folder's content as a cpio archive in the kernel's format.
 fn pack(folder: &Path, file: &Path) -> Result<()> {
     let mut names = Vec::new();
     list(folder, Path::new("."), &mut names)?;
@@ -71,7 +71,7 @@ fn pack(folder: &Path, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lists what is below a folder, each folder before its content.
+/// Lists the content of a folder recursively, each folder before its content.
 fn list(base: &Path, below: &Path, names: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(base.join(below))? {
         let entry = entry?;

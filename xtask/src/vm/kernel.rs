@@ -18,8 +18,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Hands back the distribution's current kernel, downloading and unpacking it if the cache does
-    /// not have it.
+    /// Returns the distribution's current kernel; downloads and unpacks it if the cache does not
+    /// have it.
     pub(crate) fn prepare(cache: &Path) -> Result<Self> {
         fs::create_dir_all(cache)?;
         let name = match image_package() {
@@ -37,23 +37,23 @@ impl Kernel {
         Ok(Self { root, release })
     }
 
-    /// The plain ELF kernel image.
+    /// Returns the path of the plain ELF kernel image.
     pub(crate) fn vmlinux(&self) -> PathBuf {
         self.root.join("vmlinux")
     }
 
-    /// The folder that has this release's modules.
+    /// Returns the folder of this release's modules.
     pub(crate) fn modules(&self) -> PathBuf {
         self.root.join("lib/modules").join(&self.release)
     }
 
-    /// What `uname -r` says in the guest.
+    /// Returns the output of `uname -r` in the guest.
     pub(crate) fn release(&self) -> &str {
         &self.release
     }
 
-    /// The files of a module and of everything it needs, in the order to load them. A module that
-    /// is built into this kernel has none.
+    /// Returns the files of a module and its dependencies, in the order to load them; none for a
+    /// module built into this kernel.
     pub(crate) fn module_files(&self, module: &str) -> Result<Vec<PathBuf>> {
         let modprobe = setup::program("modprobe").context("modprobe is missing")?;
         let mut command = Command::new(modprobe);
@@ -65,7 +65,7 @@ impl Kernel {
     }
 }
 
-/// The package with the distribution's current kernel image, as apt's lists have it.
+/// Returns the package with the distribution's current kernel image, from apt's lists.
 fn image_package() -> Option<String> {
     ["linux-image-amd64", "linux-image-generic"].iter().find_map(|meta| {
         let output = output_of(Command::new("apt-cache").args(["depends", meta])).ok()?;
@@ -73,7 +73,7 @@ fn image_package() -> Option<String> {
     })
 }
 
-/// The versioned image among a meta package's dependencies.
+/// Returns the versioned image among a meta package's dependencies.
 fn first_image(depends: &str) -> Option<String> {
     depends
         .lines()
@@ -82,13 +82,14 @@ fn first_image(depends: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Downloads and unpacks a kernel beside `root`, then moves it into place in one step, so that an
-/// interrupted run leaves nothing that looks whole.
+/// Downloads and unpacks a kernel next to `root`, then moves it into place in one step.
+///
+/// An interrupted run therefore leaves nothing that looks complete.
 fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
     say!("downloading the guest kernel {name} (kept in {})", cache.display());
     let work = cache.join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(&work)?;
-    // Ubuntu splits the modules off; Debian has them in the image's package.
+    // Ubuntu has the modules in a separate package; Debian has them in the image's package.
     let modules = name.replacen("linux-image-", "linux-modules-", 1);
     let extra = name.replacen("linux-image-", "linux-modules-extra-", 1);
     download(&work, name)?;
@@ -122,12 +123,12 @@ fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
 
 fn download(folder: &Path, package: &str) -> Result<()> {
     let mut get = Command::new("apt-get");
-    // As root, apt would drop to a user who may not write here, and warn about it.
+    // As root, apt would drop to a user without write permission here, and warn about it.
     get.args(["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(folder);
     if get.status().is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    // Lists older than the archive name a version that is gone.
+    // Lists older than the archive name a version that no longer exists.
     setup::apt_update()?;
     run_checked(&mut get)
 }
@@ -140,8 +141,9 @@ fn only_entry(folder: &Path) -> Result<String> {
     }
 }
 
-/// The ELF kernel inside a bzImage. Booting that is several times faster under emulation than
-/// letting the bzImage unpack itself.
+/// Returns the ELF kernel inside a bzImage.
+///
+/// Under emulation its boot is several times faster than that of a bzImage, which unpacks itself.
 fn elf_image(image: &[u8]) -> Result<Vec<u8>> {
     let payload = payload(image).context("the kernel image is not a bzImage")?;
     let elf = if payload.starts_with(b"\x7fELF") {
@@ -157,9 +159,11 @@ fn elf_image(image: &[u8]) -> Result<Vec<u8>> {
     Ok(elf)
 }
 
-/// The packed kernel in a bzImage, found by the boot protocol's header (2.08 and later:
-/// setup_sects at 0x1f1, "HdrS" at 0x202, payload_offset at 0x248, payload_length at 0x24c),
-/// without the four bytes of unpacked size that the kernel's build appends.
+/// Returns the packed kernel in a bzImage, found by the boot protocol's header.
+///
+/// The header (2.08 and later) has setup_sects at 0x1f1, "HdrS" at 0x202, payload_offset at 0x248
+/// and payload_length at 0x24c. The result excludes the four bytes of unpacked size that the
+/// kernel's build appends.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| -> Option<usize> {
         let bytes: [u8; 4] = image.get(at..at + 4)?.try_into().ok()?;
@@ -177,7 +181,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..end)
 }
 
-/// Unpacks bytes by a tool that reads standard input and writes standard output.
+/// Unpacks bytes with a tool that reads standard input and writes standard output.
 fn filter(tool: &str, packed: &[u8]) -> Result<Vec<u8>> {
     use std::io::Write;
     let mut child = Command::new(tool)
@@ -188,7 +192,7 @@ fn filter(tool: &str, packed: &[u8]) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot start {tool}"))?;
     let mut stdin = child.stdin.take().context("no pipe to the tool")?;
     let output = std::thread::scope(|scope| {
-        // The tool's own exit status tells of a broken pipe.
+        // The tool's own exit status reports a broken pipe.
         scope.spawn(move || stdin.write_all(packed));
         child.wait_with_output()
     })?;
@@ -196,7 +200,7 @@ fn filter(tool: &str, packed: &[u8]) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// A module's bytes, unpacked where the distribution packs its modules.
+/// Returns a module's bytes, unpacked if the distribution packs its modules.
 pub(crate) fn module_bytes(file: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     match file.extension().and_then(|ext| ext.to_str()) {
@@ -210,7 +214,7 @@ pub(crate) fn module_bytes(file: &Path) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A bzImage with two setup sectors and `packed` 16 bytes into the protected-mode part.
+    /// Builds a bzImage with two setup sectors and `packed` 16 bytes into the protected-mode part.
     fn bzimage(packed: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 3 * 512 + 16];
         image[0x1f1] = 2;

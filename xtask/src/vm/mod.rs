@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: a QEMU machine in which the distribution's kernel is the NVMe-oF host.
 //!
-//! Needs no network card, no drive and no nested virtualisation. One case is one or more boots;
-//! each boot runs a script from `xtask/vm/` and must report every part the script lists.
+//! It needs no network card, no drive and no nested virtualization. One case is one or more boots.
+//! Each boot runs a script from `xtask/vm/` and must report every part the script lists.
 
 mod case;
 mod drives;
@@ -51,18 +51,21 @@ pub(crate) const RELEASE: &[&[&str]] = &[
     &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
 ];
 
-/// What one boot may take if its scripts do not say; the guest ends itself then, with its state in the log.
+/// Default time limit of a boot.
+///
+/// The guest ends itself at the limit, with its state in the log.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
-/// What the trial boot under hardware virtualisation may take.
+/// Time limit of the trial boot under hardware virtualization.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
 /// Size of each of the machine's two disks; sparse files.
 const DISK_BYTES: u64 = 256 << 20;
 const DISKS: usize = 2;
-/// Boots of a machine that says nothing of what it tests: an emulated one now and then stands still before its script
-/// has begun, or its kernel waits for nobody where a connection ends, and QEMU 7.2 was seen to crash where its guest
-/// restarts.
+/// Number of boots of a machine that fails before it tests anything.
+///
+/// An emulated machine occasionally stalls before its script begins. Its kernel can also wait
+/// without a task where a connection ends, and QEMU 7.2 can crash where its guest restarts.
 const TRIES: usize = 3;
-/// How much of the serial log is shown when a boot fails.
+/// Lines of the serial log that are shown when a boot fails.
 const TAIL_LINES: usize = 80;
 
 #[derive(Debug, clap::Args)]
@@ -83,22 +86,22 @@ pub(crate) struct Args {
     /// Run the scripts against this target
     #[arg(long, value_enum, default_value = "ours")]
     target: Target,
-    /// Use KVM if a short trial boot works with it; else say so and emulate
+    /// Use KVM if a short trial boot works with it; otherwise report it and emulate
     #[arg(long)]
     kvm: bool,
-    /// Count instructions instead of time: each takes 2^SHIFT ns of the guest's time, it has one CPU, and its speeds
-    /// are the same on a busy machine
+    /// Count instructions instead of time: each takes 2^SHIFT ns of the guest's time, it has one
+    /// CPU, and its speeds are the same on a busy machine
     #[arg(long, value_name = "SHIFT", num_args = 0..=1, default_missing_value = "2", conflicts_with = "kvm")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=10))]
     icount: Option<u8>,
-    /// Use the release binaries there are, without building
+    /// Use the existing release binaries, without building
     #[arg(long)]
     no_build: bool,
-    /// Measure only for as long as it takes to see that measuring works
+    /// Measure only briefly, to verify that measuring works
     #[arg(long)]
     short: bool,
-    /// Boots at once, each with two CPUs to emulate and 1 GiB: on a machine with more than two. One that measures runs
-    /// alone, unless `--short` is given
+    /// Concurrent boots, each with two CPUs to emulate and 1 GiB: on a machine with more than two.
+    /// One that measures runs alone, unless `--short` is given
     #[arg(short, long, value_name = "N", default_value = "1")]
     jobs: NonZeroUsize,
     /// Show the serial line while it runs
@@ -117,7 +120,7 @@ fn after_help() -> String {
     text
 }
 
-/// Runs a case, or lists what there is.
+/// Runs a case, or lists the cases.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.list {
         list(args.target);
@@ -141,7 +144,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs every part of a case against the release binaries there are, measuring shortly, and yields what failed.
+/// Runs every part of a case against the existing release binaries, measuring briefly, and returns
+/// the failures.
 pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
     let args = Args {
         case: None,
@@ -159,7 +163,7 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>>
     run_boots(workspace, case::find(name)?, &args)
 }
 
-/// Runs the chosen boots of a case and says which failed; yields how.
+/// Runs the chosen boots of a case, reports the failures and returns them.
 fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<String>> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
     let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
@@ -203,7 +207,7 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
     Ok(failures)
 }
 
-/// The parts each guest is to run: all that it lists, or those of them that were asked for.
+/// Returns the parts that each guest runs: all that it lists, or the requested ones of them.
 fn choose(case: &Case, boot: &Boot, args: &Args) -> Vec<Vec<&'static str>> {
     let asked = |part: &&str| args.part.is_empty() || args.part.iter().any(|name| name == part);
     let listed = |guest: &Guest| guest.parts(args.target, case.fabric);
@@ -222,7 +226,7 @@ fn list(target: Target) {
     }
 }
 
-/// What every boot of this run uses.
+/// Resources that every boot of this run uses.
 #[derive(Debug)]
 struct Bench<'a> {
     workspace: &'a Workspace,
@@ -233,11 +237,11 @@ struct Bench<'a> {
     target: Target,
     short: bool,
     verbose: bool,
-    /// Held by who reports how a boot went, so that reports do not mix.
+    /// Held during the report on a boot, so that reports do not mix.
     report: Mutex<()>,
-    /// What a Debian of its own is to install: our package, and one to upgrade to.
+    /// Packages for the guest's own Debian: the daemon's package, and one to upgrade to.
     packages: Vec<PathBuf>,
-    /// Held while we run: two runs of one checkout would share logs and disks.
+    /// Held while xtask runs: two runs of one checkout would share logs and disks.
     _lock: File,
 }
 
@@ -272,7 +276,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Takes KVM if the machine boots with it: where it is itself emulated, kernels hang or die.
+    /// Selects KVM if the machine boots with it: on emulated hardware, kernels hang or die.
     fn try_kvm(&mut self) -> Result<()> {
         let trial = case::find("boot")?;
         self.accel = Accel::Kvm;
@@ -291,7 +295,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs one boot and says how it went; yields what its guests list and did not run or pass.
+    /// Runs one boot and reports on it; returns the parts that its guests list and did not run or
+    /// pass.
     fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<Vec<String>> {
         say!(
             "vm {} {}: Linux {}, target {}, {:?}",
@@ -306,7 +311,7 @@ impl<'a> Bench<'a> {
         let mut runs = self.boot(case, boot, parts, limit)?;
         for again in 1..TRIES {
             if runs.iter().any(|run| has_failures(&run.log)) {
-                // What failed before the machine did stays failed.
+                // A failure before the machine's failure stays a failure.
                 break;
             }
             let Some(run) = runs.iter().find(|run| run.ending.end.is_of_the_machine()) else {
@@ -325,7 +330,7 @@ impl<'a> Bench<'a> {
         Ok(failures)
     }
 
-    /// Says how one guest's run went; yields how it failed, unless every part ran and passed.
+    /// Reports on one guest's run; returns the failure, unless every part ran and passed.
     fn judge(&self, run: &Run, parts: &[&str]) -> Result<Option<String>> {
         let name = &run.name;
         let log = String::from_utf8_lossy(&fs::read(&run.log)?).into_owned();
@@ -453,7 +458,8 @@ impl<'a> Bench<'a> {
         Ok(Run { name, ending, log })
     }
 
-    /// A disk with a Debian of this release, and our packages and the operator's pages in the share.
+    /// Returns a disk with a Debian of this release; puts the packages and the operator's pages
+    /// into the share.
     fn root(&self, release: &str, name: &str, share: &Share) -> Result<PathBuf> {
         let kept = root::prepare(&cache(&self.folder), release)?;
         let disk = self.folder.join(format!("{name}-root.raw"));
@@ -476,7 +482,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How one guest's run ended, and what it left.
+/// End of one guest's run, and its log.
 #[derive(Debug)]
 struct Run {
     name: String,
@@ -484,17 +490,18 @@ struct Run {
     log: PathBuf,
 }
 
-/// What connects one guest with what is outside of it.
+/// Connections of one guest with the outside.
 #[derive(Debug)]
 struct Wires {
-    /// To a second guest.
+    /// Network to a second guest.
     link: Option<Link>,
-    /// Where QEMU is asked to pull and plug drives.
+    /// Socket of QEMU's monitor, which removes and adds drives.
     monitor: PathBuf,
 }
 
-/// A folder for the sockets that join two guests, and of QEMU's monitors, gone with this value. Not in the build's folder, whose
-/// path may be longer than a socket's may.
+/// A folder for the sockets between two guests and of QEMU's monitors, removed with this value.
+///
+/// It is not in the build's folder, whose path can exceed the limit of a socket's path.
 #[derive(Debug)]
 struct Sockets(PathBuf);
 
@@ -515,12 +522,12 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        // A few bytes in a temporary folder are no reason to fail.
+        // A few leftover bytes in a temporary folder are no reason to fail.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Where unpacked kernels are kept between runs.
+/// Returns the folder of unpacked kernels, kept between runs.
 fn cache(folder: &Path) -> PathBuf {
     match env::var_os("XDG_CACHE_HOME") {
         Some(cache) if !cache.is_empty() => Path::new(&cache).join("nvmeof-tgt/vm"),
@@ -528,13 +535,13 @@ fn cache(folder: &Path) -> PathBuf {
     }
 }
 
-/// Lines of the serial log that are worth showing when nothing went wrong.
+/// Returns whether a line of the serial log is worth showing after a success.
 fn is_report(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("part ") || line.starts_with("note ") || line.starts_with("table ")
 }
 
-/// Does a serial log say that something failed? One that cannot be read is judged by what reads it next.
+/// Returns whether a serial log reports a failure. The next reader reports an unreadable log.
 fn has_failures(log: &Path) -> bool {
     fs::read(log).is_ok_and(|log| says_failure(&String::from_utf8_lossy(&log)))
 }

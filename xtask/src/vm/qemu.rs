@@ -15,27 +15,33 @@ use signal_hook::consts::signal;
 
 use super::drives::Bay;
 
-/// QEMU's exit code when the guest wrote 0 to the debug port: the only success there is. 0 means
-/// the guest panicked or switched itself off.
+/// QEMU's exit code when the guest wrote 0 to the debug port: the only code of success.
+///
+/// Code 0 means that the guest panicked or powered itself off.
 const SUCCESS: i32 = 1;
-/// What a guest reports that did not come as far as its script's first part: an emulated processor that got no more
-/// interrupts, mostly.
+/// Code of a guest that did not reach its script's first part.
+///
+/// The usual cause is an emulated processor that received no more interrupts.
 const NOT_UP: u8 = 126;
-/// What the guest reports when its kernel waits for calls that no task is in (`init.sh`).
+/// Code of a guest whose kernel waits for calls that no task is in (`init.sh`).
 const WAITS_FOR_NOBODY: u8 = 119;
-/// How much longer than its own limit a guest may live: by then it should have ended itself, with
-/// its state in the log.
+/// Time that a guest may live beyond its own limit.
+///
+/// By then it should have ended itself, with its state in the log.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How guest instructions are run.
+/// Execution of guest instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accel {
     /// Plain emulation: works everywhere.
     Tcg,
-    /// Hardware virtualisation, where it is real.
+    /// Hardware virtualization, on hosts that really have it.
     Kvm,
-    /// Emulation of a single CPU (of more, QEMU 7.2 hardly gets through Linux's boot), on which an instruction takes
-    /// `1 << shift` nanoseconds of the guest's time: what is measured is instructions, however busy this machine is.
+    /// Emulation of a single CPU, on which an instruction takes `1 << shift` nanoseconds of the
+    /// guest's time.
+    ///
+    /// A measurement therefore counts instructions, however busy this machine is. With more CPUs,
+    /// QEMU 7.2 rarely completes Linux's boot.
     Counted {
         /// 0 to 10.
         shift: u8,
@@ -43,7 +49,7 @@ pub(crate) enum Accel {
 }
 
 impl Accel {
-    /// The name scripts know its clock by.
+    /// Returns the name of its clock in scripts.
     pub(crate) fn clock(self) -> &'static str {
         match self {
             Self::Tcg | Self::Kvm => "running",
@@ -58,7 +64,7 @@ impl Accel {
         }
     }
 
-    /// How much longer a guest may live than by its own time.
+    /// Returns the factor between the guest's own time limit and its limit in real time.
     fn patience(self) -> u32 {
         match self {
             Self::Tcg | Self::Kvm => 1,
@@ -67,17 +73,17 @@ impl Accel {
     }
 }
 
-/// Everything one boot needs.
+/// Parameters of one boot.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
     pub(crate) vmlinux: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) modules: &'a Path,
     pub(crate) share: &'a Path,
-    /// To a second guest that runs at the same time.
+    /// Network to a second guest that runs at the same time.
     pub(crate) link: Option<Link>,
     pub(crate) disks: &'a [PathBuf],
-    /// A disk with a Debian, which the guest boots with systemd and may boot again.
+    /// A disk with a Debian, which the guest boots with systemd, more than once if it restarts.
     pub(crate) root: Option<&'a Path>,
     /// Drives behind an IOMMU.
     pub(crate) bay: &'a Bay,
@@ -87,8 +93,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) echo: bool,
 }
 
-/// One end of what joins two guests: a network, whose frames go as datagrams between two sockets, and a
-/// folder of both, in which they see how far the other is.
+/// One end of a link between two guests.
+///
+/// The link is a network, whose frames travel as datagrams between two sockets, and a common
+/// folder, in which each guest sees the other's progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     number: u8,
@@ -97,17 +105,17 @@ pub(crate) struct Link {
     meeting: PathBuf,
 }
 
-/// How a boot ended.
+/// Result of a boot.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) took: Duration,
     pub(crate) end: End,
 }
 
-/// What QEMU's exit says about the guest.
+/// The guest's state, from QEMU's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The guest's script ended well.
+    /// The guest's script succeeded.
     Success,
     /// The guest did not come up: nothing was tested.
     NotUp,
@@ -117,14 +125,14 @@ pub(crate) enum End {
     Failure(u8),
     /// The guest panicked or switched itself off without a report.
     NoReport,
-    /// QEMU itself did not work, or was killed.
+    /// QEMU itself failed, or was killed.
     Broken(ExitStatus),
-    /// Killed by us at the limit.
+    /// xtask killed it at the limit.
     Limit,
 }
 
 impl Machine<'_> {
-    /// Boots the machine and waits for its end, at most for the limit and a little grace.
+    /// Boots the machine and waits for its end, at most for the limit and the grace period.
     pub(crate) fn boot(&self) -> Result<Ending> {
         let started = Instant::now();
         let mut command = self.command();
@@ -140,7 +148,8 @@ impl Machine<'_> {
             if !self.bay.is_empty() {
                 scope.spawn(|| {
                     if let Err(error) = self.bay.serve(self.share, &done) {
-                        // A guest that asked waits in vain then, and fails with what it waited for.
+                        // A guest that sent a request then waits in vain, and fails with the event
+                        // it waited for.
                         say!("the drives are served no longer: {error:#}");
                     }
                 });
@@ -185,7 +194,7 @@ impl Machine<'_> {
             link.plug(&mut qemu);
         }
         self.bay.plug(&mut qemu);
-        // The root last: the others have the names they have everywhere.
+        // The root last: the other disks keep their usual names.
         let root = self.root.map(Path::to_path_buf);
         for (index, disk) in self.disks.iter().chain(&root).enumerate() {
             let file = disk.display();
@@ -196,9 +205,11 @@ impl Machine<'_> {
         qemu
     }
 
-    /// `hardened_usercopy=off`: Linux 6.1's NVMe/TCP host joins physically adjacent pages of a large
-    /// write into one fragment; over loopback the check then takes the receiver's copy of it for an
-    /// overrun and kills the kernel, whatever the target.
+    /// Returns the kernel command line.
+    ///
+    /// `hardened_usercopy=off`: Linux 6.1's NVMe/TCP host joins physically adjacent pages of a
+    /// large write into one fragment. Over loopback the check then mistakes the receiver's copy of
+    /// it for an overrun and kills the kernel, with any target.
     fn cmdline(&self) -> String {
         let root = match (self.root, self.disks.len()) {
             (None, _) => String::new(),
@@ -218,7 +229,7 @@ impl Machine<'_> {
 }
 
 impl Link {
-    /// Both ends, by the folder and the paths of their sockets.
+    /// Returns both ends, by the folder and the paths of their sockets.
     pub(crate) fn pair(meeting: PathBuf, [one, other]: [PathBuf; 2]) -> [Self; 2] {
         let first = Self {
             number: 1,
@@ -229,8 +240,10 @@ impl Link {
         [first, Self { number: 2, own_socket: other, peer_socket: one, meeting }]
     }
 
-    /// Sockets with a path, not UDP's: where the reader is slow the writer waits. UDP would drop frames,
-    /// and soft-RoCE hardly gets over a burst of losses.
+    /// Adds the end to a machine.
+    ///
+    /// The sockets have paths and are not UDP: the writer waits for a slow reader. UDP would drop
+    /// frames, and soft-RoCE rarely recovers from a burst of losses.
     fn plug(&self, qemu: &mut Command) {
         shared_folder(qemu, "meeting", &self.meeting, false);
         let (own, peer) = (self.own_socket.display(), self.peer_socket.display());
@@ -238,16 +251,18 @@ impl Link {
             "dgram,id=cable,local.type=unix,local.path={own},remote.type=unix,remote.path={peer}"
         ));
         let mac = format!("52:54:00:00:01:{:02x}", self.number);
-        // No boot ROM: the firmware would look for a system on the other guest first.
+        // No boot ROM: the firmware would first search for a system on the other guest.
         qemu.arg("-device")
             .arg(format!("virtio-net-pci,netdev=cable,mac={mac},host_mtu=9000,romfile="));
     }
 }
 
 impl End {
-    /// The machine failed, not what it tests: the guest did not come up, its kernel waits for nobody, or QEMU itself crashed.
-    /// One that was killed is not among them (where memory ran out, it does so again), nor one that gave up by itself: a
-    /// driver may make an emulated drive do that.
+    /// Returns whether the machine failed, not the software under test.
+    ///
+    /// Either the guest did not come up, its kernel waits without a task, or QEMU itself crashed. A
+    /// killed QEMU does not count: if memory ran out, it does so again. Nor does a QEMU that exited
+    /// with an error: a driver can cause that in an emulated drive.
     pub(crate) fn is_of_the_machine(self) -> bool {
         const CRASHES: [i32; 4] = [signal::SIGSEGV, signal::SIGBUS, signal::SIGILL, signal::SIGFPE];
         match self {
@@ -288,7 +303,7 @@ fn record(stdout: ChildStdout, mut log: File, echo: bool) {
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         line.retain(|byte| *byte != b'\r');
-        // A full disk shows as a log that lacks its parts, and that is a failure of the case.
+        // A full disk shows as a log without its parts, and that is a failure of the case.
         let _ = log.write_all(&line);
         if echo {
             show(String::from_utf8_lossy(&line));
@@ -297,7 +312,7 @@ fn record(stdout: ChildStdout, mut log: File, echo: bool) {
     }
 }
 
-/// Waits for a child until `deadline`; then kills it, by its id alone, and hands back `None`.
+/// Waits for a child until `deadline`; then kills it, by its ID alone, and returns `None`.
 fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {

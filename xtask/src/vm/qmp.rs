@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// How long QEMU may take to answer a command.
+/// Timeout for QEMU's answer to a command.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// A connection to a machine's monitor.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     reader: BufReader<UnixStream>,
-    /// What was read of a line whose end is not there yet.
+    /// The part of a line that has been read, without its end.
     partial: Vec<u8>,
     events: VecDeque<Value>,
 }
@@ -37,7 +37,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Has QEMU do something, and waits for its answer.
+    /// Executes a command in QEMU, and waits for its answer.
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<()> {
         let mut request = json!({ "execute": command });
         if !arguments.is_null() {
@@ -59,7 +59,7 @@ impl Monitor {
         }
     }
 
-    /// Waits for an event about a device; what came before it is forgotten.
+    /// Waits for an event about a device; earlier events are dropped.
     pub(crate) fn wait_for(&mut self, name: &str, device: &str, deadline: Instant) -> Result<()> {
         loop {
             let event = match self.events.pop_front() {
@@ -104,7 +104,8 @@ mod tests {
 
     use super::*;
 
-    /// A monitor that says these lines, one after each line it is told, the first unasked.
+    /// Starts a fake monitor that sends these lines: the first immediately, each other one after a
+    /// line it receives.
     fn says(
         lines: &'static [&'static str],
     ) -> (tempfile::TempDir, thread::JoinHandle<Vec<String>>) {
@@ -115,7 +116,7 @@ mod tests {
             let mut reader = BufReader::new(stream.try_clone().expect("a reader"));
             let mut told = Vec::new();
             for line in lines {
-                // In two pieces, as a socket may have it.
+                // In two pieces, as a socket can deliver it.
                 let (head, tail) = line.split_at(line.len() / 2);
                 stream.write_all(head.as_bytes()).expect("the first half");
                 thread::yield_now();

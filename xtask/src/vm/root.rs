@@ -1,4 +1,5 @@
-//! A Debian of its own for the guest, with systemd: made once by mmdebstrap, kept, and copied for each boot.
+//! The guest's own Debian, with systemd: created once by mmdebstrap, kept, and copied for each
+//! boot.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -10,11 +11,11 @@ use nvmeof_console::say;
 
 use crate::workspace::run_checked;
 
-/// What a small server has, and what a host needs.
+/// Packages of a small server, and those that a host needs.
 const PACKAGES: &str = "systemd-sysv,udev,kmod,iproute2,nvme-cli,curl,procps,pciutils,rdma-core,ibverbs-providers,librdmacm1";
-/// Bytes of its disk; a sparse file.
+/// Size of its disk in bytes; a sparse file.
 const DISK_BYTES: u64 = 1200 << 20;
-/// Raised when what is put on the disk here changes.
+/// Version of the disk's content, raised when this file changes it.
 const VERSION: u32 = 1;
 
 /// Runs the boot's script once the system is up, on the serial line.
@@ -28,7 +29,7 @@ StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS0
 ";
-/// The network that docs/ writes of: an address that hosts reach.
+/// The network that docs/ assumes: an address that hosts reach.
 const NETWORK: &str = "[Unit]
 Description=The guest's network
 Before=network.target network-online.target
@@ -40,7 +41,7 @@ ExecStart=ip link add dummy0 type dummy
 ExecStart=ip addr add 192.0.2.10/24 dev dummy0
 ExecStart=ip link set dummy0 up mtu 9000
 ";
-/// What would only cost time.
+/// Units that would only cost time.
 const MASKED: &[&str] = &[
     "getty@tty1.service",
     "serial-getty@ttyS0.service",
@@ -55,7 +56,7 @@ const MASKED: &[&str] = &[
     "systemd-timesyncd.service",
 ];
 
-/// A disk with this release of Debian, made if the cache does not have it.
+/// Returns a disk with this release of Debian, created if the cache does not have it.
 pub(crate) fn prepare(cache: &Path, release: &str) -> Result<PathBuf> {
     fs::create_dir_all(cache)?;
     let disk = cache.join(format!("debian-{release}-{VERSION}.raw"));
@@ -65,7 +66,7 @@ pub(crate) fn prepare(cache: &Path, release: &str) -> Result<PathBuf> {
     say!("making a Debian {release} for the guest (kept in {})", cache.display());
     let work = cache.join(format!("debian-{release}.{}", std::process::id()));
     let made = make(&work, release);
-    // Half a system is of no use to anybody, and a whole one is on its disk.
+    // A partial system is useless, and a complete one is on its disk.
     let root = work.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).context("cannot remove what mmdebstrap made")?;

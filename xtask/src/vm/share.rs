@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Scripts every boot gets, whatever it runs.
+/// Scripts that every boot gets.
 const COMMON: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("target-ours.sh", include_str!("../../vm/target-ours.sh")),
@@ -21,7 +21,7 @@ const COMMON: &[(&str, &str)] = &[
     ("deb-lib.sh", include_str!("../../vm/deb-lib.sh")),
 ];
 
-/// Empties or makes a folder.
+/// Empties or creates a folder.
 pub(crate) fn fresh(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder)
@@ -38,7 +38,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Empties or makes the folder and puts the scripts in.
+    /// Empties or creates the folder and copies the scripts into it.
     pub(crate) fn create(folder: PathBuf, script: &str, settings: &[(&str, &str)]) -> Result<Self> {
         let share = Self { folder: fresh(folder)? };
         for (name, text) in COMMON {
@@ -50,8 +50,10 @@ impl Share {
         Ok(share)
     }
 
-    /// Copies a program in. A copy, because the original may lie on a filesystem the guest does not
-    /// see, and may be rebuilt while the guest runs it.
+    /// Copies a program into the share.
+    ///
+    /// The original can lie on a filesystem that the guest does not see. A build can also replace
+    /// it while the guest runs it.
     pub(crate) fn add_program(&self, path: &Path) -> Result<()> {
         self.add_file(path)
     }
@@ -61,7 +63,7 @@ impl Share {
         self.copy(path, name.as_ref())
     }
 
-    /// Copies a folder's own files in, as a folder of its name.
+    /// Copies a folder's own files into the share, as a folder of its name.
     pub(crate) fn add_folder(&self, path: &Path) -> Result<()> {
         let folder = self.folder.join(path.file_name().context("a folder without a name")?);
         fs::create_dir_all(&folder)?;
@@ -74,12 +76,12 @@ impl Share {
         Ok(())
     }
 
-    /// Copies any file in.
+    /// Copies any file into the share.
     pub(crate) fn add_file(&self, path: &Path) -> Result<()> {
         self.copy(path, path.file_name().context("a program without a name")?)
     }
 
-    /// Where the share is on this machine.
+    /// Returns the share's path on this machine.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

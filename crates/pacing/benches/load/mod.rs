@@ -1,4 +1,4 @@
-//! A core with flows that always have something waiting: what is measured.
+//! The measured load: a core with flows that always have waiting commands.
 
 use std::hint::black_box;
 use std::mem::forget;
@@ -13,18 +13,20 @@ use nvmeof_pacing::{
 const LARGEST: u32 = 1 << 20;
 /// A small read.
 pub(crate) const IO: Cost = Cost::data(4096);
-/// Time from one command to the next where as many are in flight as are to be, for policies that look at it.
+/// Time from one command to the next at the full number in flight, for policies that read the
+/// clock.
 pub(crate) const STEP: Nanos = 100;
 
-/// Commands of each flow that start before more are made to wait: few enough that they stay in the processor's cache.
+/// Commands of each flow that start before more are queued: few enough to stay in the processor's
+/// cache.
 const A_ROUND: u32 = 10;
 
-/// So many flows, all to one device.
+/// Returns `flows` flows, all to one device.
 pub(crate) fn one_way(flows: usize) -> Vec<FlowConfig> {
     vec![FlowConfig::weight(1); flows]
 }
 
-/// So many flows, over 16 devices and 2 ports.
+/// Returns `flows` flows, over 16 devices and 2 ports.
 pub(crate) fn many_ways(flows: u16) -> Vec<FlowConfig> {
     let flow = |number: u16| FlowConfig {
         device: u32::from(number % 16),
@@ -34,9 +36,9 @@ pub(crate) fn many_ways(flows: u16) -> Vec<FlowConfig> {
     (0..flows).map(flow).collect()
 }
 
-/// Policies with room for all that the benches have in flight.
+/// Returns policies with room for all commands that the benches have in flight.
 pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
-    // Faster than the commands come (4 KiB in 100 ns): the bucket never runs dry.
+    // Faster than the commands arrive (4 KiB in 100 ns): the bucket never runs dry.
     let pace = Pace::Rate(100_000_000_000);
     [
         ("none", PolicyConfig::None),
@@ -49,7 +51,7 @@ pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
     ]
 }
 
-/// A core with flows that always have something waiting.
+/// A core with flows that always have waiting commands.
 #[derive(Debug)]
 pub(crate) struct Load {
     pacer: Pacer,
@@ -60,7 +62,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// With these flows and so many commands in flight.
+    /// Creates a load with these flows and this number of commands in flight.
     pub(crate) fn new(
         shared: &Shared,
         core: usize,
@@ -79,7 +81,7 @@ impl Load {
         load
     }
 
-    /// So many wait on every flow, not fewer than now.
+    /// Queues commands until `each` wait on every flow; `each` is not below the current number.
     pub(crate) fn wait(&mut self, each: u32) {
         for &flow in &self.flows {
             let now = self.pacer.flow_stats(flow).map_or(0, |stats| stats.waiting);
@@ -113,7 +115,7 @@ impl Load {
         true
     }
 
-    /// One command ends, its host sends another.
+    /// One command completes, and its host sends another.
     #[inline]
     pub(crate) fn end(&mut self) {
         if let Some(permit) = self.running.pop() {
@@ -123,20 +125,21 @@ impl Load {
         }
     }
 
-    /// Starts as many as are to be in flight, as far as there is room.
+    /// Starts commands up to the number in flight, while there is room.
     #[inline]
     pub(crate) fn fill(&mut self) {
         while !self.running.is_full() && self.start() {}
     }
 
-    /// One command ends, its host sends another, and the next in line starts.
+    /// One command completes, its host sends another, and the next one starts.
     #[inline(always)]
     pub(crate) fn turn_over(&mut self) {
         self.turn(true);
     }
 
-    /// How long so many turns take without what hosts send meanwhile: enough waits already, and is made good between
-    /// rounds, which is not counted.
+    /// Returns the time of `turns` turns without the arrivals from hosts.
+    ///
+    /// Enough commands wait already. Arrivals are made up between rounds, which is not counted.
     pub(crate) fn time_of_waiting(&mut self, turns: u64) -> Duration {
         let round = self.flows.len() as u64 * u64::from(A_ROUND);
         let mut took = Duration::ZERO;
@@ -158,7 +161,7 @@ impl Load {
             return self.catch_up();
         }
         self.now = self.now.wrapping_add(STEP);
-        // The place of the oldest is where the next one goes.
+        // The slot of the oldest is the slot of the next one.
         let place = self.running.turn();
         let permit = place.take().expect("the ring is full");
         let flow = permit.flow();
@@ -172,8 +175,10 @@ impl Load {
         }
     }
 
-    /// A turn with fewer in flight than are to be. All commands take equally long, so fewer come one by one more slowly: were it
-    /// as fast with few, adaptive would be right to let no more in.
+    /// A turn with fewer than the full number in flight.
+    ///
+    /// All commands take equally long, so fewer in flight complete more slowly. If a few were
+    /// equally fast, adaptive would be right to admit no more.
     #[cold]
     fn catch_up(&mut self) {
         let (are_to_be, are) = (self.running.permits.len(), self.running.count);
@@ -182,7 +187,7 @@ impl Load {
         self.fill();
     }
 
-    /// All that is in flight ends.
+    /// Completes all commands in flight.
     pub(crate) fn finish(mut self) {
         while let Some(permit) = self.running.pop() {
             self.pacer.release(permit, Outcome::Completed, self.now);
@@ -190,8 +195,9 @@ impl Load {
     }
 }
 
-/// What is in flight, the oldest first: a ring of as many places as commands are to be in flight. It is part of what is
-/// measured, so it does nothing that it need not.
+/// Commands in flight, the oldest first: a ring with a slot for each command of the full number.
+///
+/// It is part of the measurement, so it does no unnecessary work.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) permits: Box<[Option<Permit>]>,
@@ -209,7 +215,7 @@ impl Running {
         self.count == self.permits.len()
     }
 
-    /// There must be room.
+    /// Adds a permit; there must be room.
     #[inline]
     fn push(&mut self, permit: Permit) {
         let end = self.oldest + self.count;
@@ -224,7 +230,7 @@ impl Running {
         permit
     }
 
-    /// The place of the oldest, which is the last of the ring from now on.
+    /// Returns the slot of the oldest, which becomes the last of the ring.
     #[inline]
     fn turn(&mut self) -> &mut Option<Permit> {
         let oldest = self.oldest;
@@ -233,7 +239,7 @@ impl Running {
     }
 }
 
-/// What the cores share.
+/// Creates the state that the cores share.
 pub(crate) fn shared(policy: &PolicyConfig, cores: usize) -> Shared {
     Shared::new(policy, Machine { cores, largest: LARGEST }).expect("these can work")
 }

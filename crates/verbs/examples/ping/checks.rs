@@ -42,7 +42,7 @@ pub(crate) fn refusal(address: IpAddr) -> Result<()> {
     }
 }
 
-/// What was posted before comes back when the queue pair is stopped, though it was never ready.
+/// Earlier receives are flushed when the queue pair is stopped, although it was never ready.
 pub(crate) fn refused_receives(address: IpAddr) -> Result<()> {
     let mut listener = listen(address)?;
     let mut asking = end(route(&listener)?, Shape::Own)?;
@@ -85,7 +85,7 @@ pub(crate) fn traffic_class(address: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Connections that come and go, each answered on a thread of its own, while one stays.
+/// Opens and closes connections, each accepted on its own thread, while one stays.
 pub(crate) fn leaks(address: IpAddr) -> Result<()> {
     let _stays = Ends::new(address, Shape::Shared)?;
     let before = descriptors()?;
@@ -95,11 +95,11 @@ pub(crate) fn leaks(address: IpAddr) -> Result<()> {
         ask(asking.endpoint(), b"ask", 7)?;
         let ticket = request(&mut listener)?;
         match round % 4 {
-            // Opened and dropped, refused, forgotten.
+            // Opened and dropped, rejected, dropped.
             0 => drop(end(ticket, Shape::Own)?),
             1 => ticket.reject(&[]),
             2 => drop(ticket),
-            // Accepted elsewhere, and dropped there.
+            // Accepted and dropped on another thread.
             _ => std::thread::spawn(move || accepted_and_dropped(ticket))
                 .join()
                 .map_err(|_| anyhow!("the thread panicked"))??,
@@ -125,7 +125,8 @@ fn accepted_and_dropped(ticket: SystemTicket) -> Result<()> {
     Ok(())
 }
 
-/// Descriptors of this process: one for each connection, each completion queue, each device.
+/// Number of descriptors of this process: one for each connection, each completion queue, each
+/// device.
 fn descriptors() -> Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
@@ -167,7 +168,7 @@ pub(crate) fn inline(address: IpAddr) -> Result<()> {
     let piece = Piece { lkey: 0xdead, ..send.pieces.as_slice()[0] };
     send.pieces = nvmeof_verbs::Pieces::one(piece);
     pair.asking.post(&[send])?;
-    // Reusable at once.
+    // Reusable immediately.
     pair.asking.memory_mut().fill(0, &[0; 16]);
     let (sent, received) = pair.completions(1, 1);
     ensure!(sent[0].status == CompletionStatus::Success, "{sent:?}");
@@ -181,7 +182,7 @@ pub(crate) fn window(address: IpAddr) -> Result<()> {
     let device = Arc::clone(pair.asking.device());
     let mut bytes = vec![0_u8; 8_192].into_boxed_slice();
     let access = Access { local_write: true, remote_read: true, remote_write: true };
-    // SAFETY: the bytes are dropped after the region: it is declared after them.
+    // SAFETY: the bytes are dropped after the region, because they are declared before it.
     let region = unsafe { device.register_bindable(bytes.as_mut_ptr(), bytes.len(), access)? };
     let mut window = device.window()?.context("the device has no memory windows of type 2")?;
     let base = bytes.as_ptr().addr() as u64;
@@ -288,7 +289,7 @@ pub(crate) fn no_receive(address: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// The queue pair of the side that is written to fails, too, and its descriptor says so.
+/// The queue pair of the written side fails, too, and its descriptor becomes readable.
 pub(crate) fn wrong_key(address: IpAddr, shape: Shape) -> Result<()> {
     let mut pair = Ends::new(address, shape)?.pair;
     pair.answering.receive(4, 0, 64)?;

@@ -17,15 +17,16 @@ use nvmeof_verbs::{
     Ticket,
 };
 
-/// Longest wait for anything that has to come. A slow machine is no failure; silence is.
+/// Maximum wait for anything that has to arrive. A slow machine is no failure; a missing event is
+/// one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the receives of the ends are.
+/// Location of the receives of the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Each queue pair has its own.
+    /// Each queue pair has its own queue.
     Own,
-    /// In a shared queue.
+    /// All are in a shared queue.
     Shared,
 }
 
@@ -42,9 +43,9 @@ impl fmt::Display for Shape {
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) pair: Pair<SystemDevice>,
-    /// What the listener saw of the request: private data, depths.
+    /// Data of the request at the listener: private data, depths.
     pub(crate) request: (PrivateData, (u8, u8)),
-    /// What the side that asked saw of the acceptance: private data, depth.
+    /// Data of the acceptance at the asking side: private data, depth.
     pub(crate) acceptance: (PrivateData, u8),
 }
 
@@ -53,13 +54,13 @@ impl Ends {
         Self::with_tries(address, shape, 7)
     }
 
-    /// With a traffic class.
+    /// Connects with a traffic class.
     pub(crate) fn of_class(address: IpAddr, class: u8) -> Result<Self> {
         let spec = EndpointSpec { traffic_class: Some(class), ..SPEC };
         Self::connected(address, Shape::Own, 7, &spec)
     }
 
-    /// With so many tries where the peer has no receive, 7 for ever.
+    /// Connects with `rnr_retries` retries when the peer has no receive; 7 means without limit.
     pub(crate) fn with_tries(address: IpAddr, shape: Shape, rnr_retries: u8) -> Result<Self> {
         Self::connected(address, shape, rnr_retries, &SPEC)
     }
@@ -95,7 +96,7 @@ impl Ends {
     }
 }
 
-/// How long the ends wait between looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) fn listen(address: IpAddr) -> Result<Listener> {
@@ -106,7 +107,7 @@ pub(crate) fn route(listener: &Listener) -> Result<SystemTicket> {
     Ok(resolve(listener.local_addr(), None, Duration::from_secs(5))?)
 }
 
-/// An end of a ticket, with all it needs.
+/// Creates an end from a ticket, with its queues and memory.
 pub(crate) fn end(ticket: SystemTicket, shape: Shape) -> Result<End<SystemDevice>> {
     end_of(ticket, shape, &SPEC)
 }
@@ -137,13 +138,13 @@ pub(crate) fn ask(
         private_data,
         reads_out: READS,
         reads_in: READS,
-        // A peer that is gone is given up soon.
+        // Detects a missing peer soon.
         retries: 1,
         rnr_retries,
     })?)
 }
 
-/// The next request that comes to a listener.
+/// Returns the next request of a listener.
 pub(crate) fn request(listener: &mut Listener) -> Result<SystemTicket> {
     until("a connection request", || match listener.next() {
         Some(Ok(ListenerEvent::Request(ticket))) => Ok(Some(ticket)),
@@ -153,12 +154,12 @@ pub(crate) fn request(listener: &mut Listener) -> Result<SystemTicket> {
     })
 }
 
-/// The next event of an endpoint.
+/// Returns the next event of an endpoint.
 pub(crate) fn event(endpoint: &mut SystemEndpoint) -> Result<ConnectionEvent> {
     until("an event", || Ok(endpoint.next_event()))
 }
 
-/// Repeats `look` until it finds something.
+/// Repeats `look` until it returns a value.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -172,14 +173,14 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) 
     }
 }
 
-/// Whether a descriptor is readable, at once or within `wait`.
+/// Returns true if a descriptor is readable, immediately or within `wait`.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>, wait: Duration) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&Timespec::try_from(wait)?))? > 0)
 }
 
-/// Whether a descriptor becomes readable.
+/// Returns true if a descriptor becomes readable.
 pub(crate) fn wakes(fd: BorrowedFd<'_>) -> Result<bool> {
     is_readable(fd, PATIENCE)
 }

@@ -1,4 +1,4 @@
-//! Checks of what a person is told.
+//! Checks of error messages.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::ends::{self, listen};
 
-/// An address for documentation: nobody has it.
+/// An address for documentation, which no machine has.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
@@ -71,7 +71,7 @@ pub(crate) fn listening(address: IpAddr) -> Result<()> {
 }
 
 pub(crate) fn route(address: IpAddr) -> Result<()> {
-    // Nobody listens there, but the way is known; the refusal would be an event.
+    // The port has no listener, but the route resolves; the rejection would be an event.
     resolve(SocketAddr::new(address, 1), None, Duration::from_secs(5))?;
     let there = SocketAddr::new(address, 1);
     match resolve(there, Some(NOBODY), Duration::from_secs(5)) {

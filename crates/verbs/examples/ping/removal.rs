@@ -1,4 +1,4 @@
-//! A device that goes away while it is used.
+//! A device that is removed while it is used.
 
 use std::net::IpAddr;
 

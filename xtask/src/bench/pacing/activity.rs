@@ -1,4 +1,4 @@
-//! What the daemon's pacer did over time, from the file that `nvmeof-tgt --stats` writes.
+//! Activity of the daemon's pacer over time, from the file that `nvmeof-tgt --stats` writes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 pub(super) use crate::daemon_stats::Moment;
 use crate::daemon_stats::parse;
 
-/// What a pacer did over a run, with what run that was.
+/// Activity of a pacer in a run, with a description of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Activity {
-    /// What was run, and where.
+    /// Load and machine of the run.
     pub(crate) run: String,
     pub(crate) place: String,
     pub(crate) moments: Vec<Moment>,
 }
 
 impl Activity {
-    /// Of a file that a daemon wrote with `--stats`, from its first moment to its last.
+    /// Reads a file that a daemon wrote with `--stats`, from its first moment to its last.
     pub(super) fn of_stats(path: &Path) -> Result<Self> {
         let moments = read(path, 0)?;
         ensure!(!moments.is_empty(), "{}: no `total` line in it", path.display());
@@ -34,18 +34,20 @@ impl Activity {
         format!("{}; {}", self.run, self.place)
     }
 
-    /// A plot for each unit, over the time since the first moment, with the names of their files.
+    /// Returns a plot for each unit, over the time since the first moment, with the names of their
+    /// files.
     pub(crate) fn plots(&self) -> Vec<(&'static str, Plot)> {
         plots(&self.moments, &self.note())
     }
 }
 
-/// Reads the file from the first line that begins at `from` bytes or later; a last line that was cut off is left out.
+/// Reads the file from the first line that begins at `from` bytes or later; drops a truncated last
+/// line.
 pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
     let mut text = String::new();
     let read = |text: &mut String| {
         let mut file = BufReader::new(File::open(path)?);
-        // A byte before it: if that ends a line, what is read is none of it.
+        // Start one byte earlier: if that byte ends a line, all of the line at `from` is read.
         if let Some(before) = from.checked_sub(1) {
             file.seek(SeekFrom::Start(before))?;
             file.read_until(b'\n', &mut Vec::new())?;

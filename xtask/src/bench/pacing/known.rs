@@ -1,22 +1,26 @@
-//! How far the middle of what was measured is known.
+//! Confidence intervals of medians.
 
 use std::fmt;
 
 use crate::middle::middle;
 
-/// The median of what rounds gave, and where it may really lie.
+/// The median of the rounds, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
     pub(super) median: f64,
-    /// In at least 95 of 100 such measurements the real median lies between these two; they are infinite where so few
-    /// rounds say nothing.
+    /// Lower end of the 95 % confidence interval.
+    ///
+    /// In at least 95 of 100 measurements of this kind the real median lies between the two ends.
+    /// They are infinite if the rounds are too few.
     pub(super) low: f64,
     pub(super) high: f64,
 }
 
 impl Known {
-    /// Of at least one value; not-a-number otherwise. No shape of what is measured is assumed: each round lies above
-    /// the real median or below it, by the toss of a coin.
+    /// Computes the median of at least one value; not-a-number otherwise.
+    ///
+    /// It assumes no distribution: each round lies above or below the real median with equal
+    /// probability.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -37,11 +41,12 @@ impl fmt::Display for Known {
     }
 }
 
-/// How many of the least, and as many of the largest, of so many values are left out; `None` where even all of them lie
-/// on the same side more often than once in twenty times.
+/// Returns the number of values to drop at each end, out of `values`.
+///
+/// `None` if even all of them lie on the same side with a probability above 5 %.
 fn left_out(values: usize) -> Option<usize> {
     const ONE_SIDE: f64 = 0.025;
-    // Of so many tosses exactly `heads` are heads.
+    // Probability of exactly `heads` heads in this number of tosses.
     let mut exactly = 0.5_f64.powi(i32::try_from(values).ok()?);
     let mut at_most = exactly;
     let mut out = None;
@@ -62,7 +67,7 @@ fn left_out(values: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// As tables of the sign test have it.
+    /// The numbers of sign-test tables.
     #[test]
     fn few_rounds_say_nothing_and_many_leave_more_out() {
         let known =

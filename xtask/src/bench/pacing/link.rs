@@ -1,7 +1,7 @@
-//! A link slower than the machine: in a network namespace of its own, what leaves has so much bandwidth and no more.
+//! A link slower than the machine: in its own network namespace, egress has a fixed bandwidth.
 //!
-//! Without it processors are the bound, and on a machine that is shared these wander by a tenth from one second to the
-//! next: far more than policies differ. A link wanders by less than a hundredth.
+//! Without it processors are the bottleneck. On a shared machine their speed varies by 10 % from
+//! one second to the next, far more than policies differ. A link varies by less than 1 %.
 
 use std::fmt;
 use std::fs;
@@ -15,22 +15,22 @@ use crate::listen::{Fabric, Listen};
 use crate::setup::program;
 use crate::workspace::run_checked;
 
-/// What a packet scheduler sends at once at least, in bytes: more than one packet before it is cut into segments.
+/// Minimum burst of the packet scheduler in bytes: more than one packet before segmentation.
 const LEAST_BURST: f64 = 262_144.0;
-/// It sends at once what the link takes in so many seconds.
+/// Burst of the packet scheduler, as the time in seconds that the link takes for it.
 const BURST_S: f64 = 1e-3;
-/// What may wait in it, in bytes: more than sockets ever hand it.
+/// Limit of its queue in bytes: more than sockets ever submit.
 const LIMIT: u32 = 64 << 20;
-/// Slower than two processors are that others share, and faster than most.
+/// Slower than two processors of a shared machine, and faster than most links.
 const USUAL_GBIT: f64 = 10.0;
-/// Where `ip` keeps namespaces, and how ours are called, with our process behind it.
+/// Folder in which `ip` keeps namespaces, and the prefix of the link's, followed by the process ID.
 const NAMESPACES: &str = "/run/netns";
 const PREFIX: &str = "nvmeof-bench-";
 
-/// How fast a link is.
+/// Rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Rate {
-    /// As the machine is.
+    /// The machine's own speed.
     Unbound,
     Gbit(f64),
 }
@@ -62,12 +62,12 @@ impl fmt::Display for Rate {
 }
 
 impl Rate {
-    /// What a link to `listen` is, if nothing is said.
+    /// Returns the default for a link to `listen`.
     pub(super) fn usual(listen: Listen) -> Self {
         if is_local_tcp(listen) { Self::Gbit(USUAL_GBIT) } else { Self::Unbound }
     }
 
-    /// Whether there can be such a link, before anything else is done.
+    /// Checks that this link is possible, before any other step.
     pub(super) fn check(self, listen: Listen) -> Result<()> {
         if self == Self::Unbound {
             return Ok(());
@@ -95,19 +95,19 @@ fn is_local_tcp(listen: Listen) -> bool {
     listen.fabric == Fabric::Tcp && listen.address.is_loopback()
 }
 
-/// A link, while it lasts.
+/// A link, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Of its namespace, if it has one.
+    /// Name of its namespace, if it has one.
     name: Option<String>,
 }
 
 impl Link {
-    /// Makes one; [`Rate::check`] has had its say.
+    /// Creates a link that [`Rate::check`] accepted.
     pub(super) fn make(rate: Rate) -> Result<Self> {
         let Rate::Gbit(gbit) = rate else { return Ok(Self { name: None }) };
         remove_left_over();
-        // From here on it is taken away, whatever comes of it.
+        // From here on the link is removed on every exit.
         let name = format!("{PREFIX}{}", process::id());
         let link = Self { name: Some(name.clone()) };
         run_checked(Command::new("ip").args(["netns", "add", &name]))
@@ -123,11 +123,11 @@ impl Link {
         Ok(link)
     }
 
-    /// The same command at this link.
+    /// Returns the same command at this link.
     pub(super) fn command(&self, command: Command) -> Command {
         let Some(name) = &self.name else { return command };
         let mut within = Command::new("ip");
-        // It becomes the program, so that signals are for that.
+        // `ip` becomes the program, so that signals reach the program.
         within.args(["netns", "exec", name]).arg(command.get_program()).args(command.get_args());
         within
     }
@@ -139,13 +139,13 @@ impl Link {
     }
 }
 
-/// Takes away what runs left that were killed.
+/// Removes the links of killed runs.
 fn remove_left_over() {
     let names = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         let is_left = |pid: &str| !Path::new("/proc").join(pid).exists();
         if name.strip_prefix(PREFIX).is_some_and(is_left) {
-            // Another run may be quicker.
+            // Another run can remove it first.
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
     }
@@ -154,7 +154,7 @@ fn remove_left_over() {
 impl Drop for Link {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // What is left of it goes with its last process.
+            // The kernel removes the rest of it with its last process.
             let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
         }
     }
@@ -200,7 +200,7 @@ mod tests {
         let within = link.command(command);
         let words: Vec<_> = within.get_args().collect();
         assert_eq!(words, ["netns", "exec", "x", "echo", "a", "b"]);
-        // Nothing is there to be taken away.
+        // There is nothing to remove.
         std::mem::forget(link);
     }
 }

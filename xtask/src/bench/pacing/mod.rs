@@ -1,17 +1,17 @@
-//! `cargo xtask bench pacing`: the daemon under each pacing policy, on NVMe/TCP over the loopback
-//! interface or on another listener.
+//! `cargo xtask bench pacing`: the daemon under each pacing policy, on NVMe/TCP over loopback or on
+//! another listener.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
-//! | `rounds` | everything in turns, round by round |
-//! | `serving` | a daemon that goes from one policy to another while it serves |
-//! | `turns` | a load that goes on meanwhile, and is counted in turns |
-//! | `link` | a link that is slower than the machine, and wanders less |
+//! | `rounds` | the measurements in turns, round by round |
+//! | `serving` | a daemon that changes its policy while it serves |
+//! | `turns` | a continuous load, counted in turns |
+//! | `link` | a link that is slower than the machine, and varies less |
 //! | `result` | a turn as a point |
-//! | `activity` | what the pacer did over time, from the daemon's statistics |
-//! | `known` | how far the middle of what was measured is known |
-//! | `verdict` | whether adaptive keeps what it promises |
+//! | `activity` | the pacer's activity over time, from the daemon's statistics |
+//! | `known` | confidence intervals of medians |
+//! | `verdict` | verdicts on adaptive |
 //! | `show` | tables, plots, the page |
 
 pub(crate) mod activity;
@@ -67,20 +67,20 @@ pub(super) struct Args {
         default_value = "32,64,256,1024,2048"
     )]
     depths: Vec<u32>,
-    /// What is read
+    /// Devices to read
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', value_enum, default_values_t = DEVICES.to_vec())]
     devices: Vec<Device>,
-    /// Threads of the load generator, each with a connection of its own; they share its CPU
+    /// Threads of the load generator, each with its own connection; they share its CPU
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// How long a turn is counted: a number and ms or s
+    /// Time to count in a turn: a number and ms or s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     time: Duration,
-    /// How long the load settles before that
+    /// Time for the load to settle before that
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
-    /// How much longer the load settles under adaptive, which finds its place in a number of commands: a slow link carries
-    /// few in a second. 0s for as long as under the others
+    /// Additional time for the load to settle under adaptive, which learns from a number of
+    /// commands: a slow link carries few in a second. 0s for the same time as the others
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration_or_none)]
     learn: Duration,
     /// Rounds over all points
@@ -89,12 +89,12 @@ pub(super) struct Args {
     /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
     #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "learn", "repeat"])]
     quick: bool,
-    /// Where the daemon listens
+    /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
     listen: Listen,
-    /// How fast the link is: a number and gbit, or none for as fast as the machine goes, which wanders by itself where
-    /// others share it. A link is made in a network namespace of its own, which takes root [default: 10gbit for tcp:// on a
-    /// loopback address, none for all else]
+    /// Rate of the link: a number and gbit, or none for the machine's own speed, which varies on a
+    /// shared machine. A link is made in its own network namespace, which requires root [default:
+    /// 10gbit for tcp:// on a loopback address, none otherwise]
     #[arg(long, value_name = "RATE|none")]
     link: Option<Rate>,
     /// CPU of the daemon
@@ -103,27 +103,29 @@ pub(super) struct Args {
     /// CPU of the load generator
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     initiator_cpu: usize,
-    /// Take the release binaries as they are
+    /// Use the existing release binaries
     #[arg(long)]
     no_build: bool,
     /// Measure nothing: show what an earlier run wrote with --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "quick", "depths"])]
     from: Option<PathBuf>,
-    /// Measure nothing: draw what a pacer did over time, from what `nvmeof-tgt --stats` wrote, with --svg or --html
+    /// Measure nothing: draw what a pacer did over time, from what `nvmeof-tgt --stats` wrote, with
+    /// --svg or --html
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "quick", "depths"])]
     activity: Option<PathBuf>,
-    /// Write every point of a round to this file as JSON lines, as soon as its depth is over
+    /// Write every point of a round to this file as JSON lines, as soon as its depth is complete
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write tables and plots to this file as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the plots into this folder, a file each, and what the pacer did over time as activity.json
+    /// Write the plots into this folder, a file each, and what the pacer did over time as
+    /// activity.json
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 }
 
-/// Milliseconds at least: what is shorter measures nothing.
+/// Parses a duration of milliseconds at least: shorter ones measure nothing.
 fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e-3),
@@ -137,7 +139,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a time from 100ms to 3600s"))
 }
 
-/// The same, or nothing.
+/// Parses the same, or zero.
 fn duration_or_none(text: &str) -> Result<Duration, String> {
     match text {
         "0s" | "0ms" | "0" => Ok(Duration::ZERO),
@@ -145,7 +147,7 @@ fn duration_or_none(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What is run, after `--quick` had its say.
+/// Parameters of the run, after `--quick` is applied.
 #[derive(Debug)]
 struct Plan {
     depths: Vec<u32>,
@@ -190,7 +192,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How long the load settles under a policy.
+    /// Returns the time that the load settles under a policy.
     fn settle(&self, policy: Policy) -> Duration {
         match policy {
             Policy::Adaptive => self.ramp + self.learn,
@@ -211,7 +213,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let cpus = [args.target_cpu, args.initiator_cpu];
     ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
     require_programs()?;
-    server::time_of(cpus)?; // Before anything is built: they exist.
+    server::time_of(cpus)?; // Fails before the build if a CPU does not exist.
     let rate = args.link.unwrap_or(Rate::usual(args.listen));
     rate.check(args.listen)?;
     let mut json = Output::open(args)?;
@@ -238,7 +240,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let is_drawn = args.html.is_some() || args.svg.is_some();
     let activity = if is_drawn { bench.activity() } else { Ok(None) };
     let activity = activity.unwrap_or_else(|error| {
-        // Nothing that was measured is lost for a picture.
+        // A failed picture loses no measurement.
         complain!("{error:#}");
         None
     });
@@ -271,7 +273,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How `adaptive` stands beside the others in points of this bench, for a page; `None` if these are of something else.
+/// Compares `adaptive` with the other policies in points of this bench, for a page; `None` for
+/// other points.
 pub(crate) fn findings(points: &[Point]) -> Option<String> {
     let is_of_one = |pair: &[Point]| {
         (&pair[0].platform, &pair[0].machines) == (&pair[1].platform, &pair[1].machines)
@@ -300,7 +303,7 @@ pub(crate) fn findings(points: &[Point]) -> Option<String> {
     Some(text)
 }
 
-/// The depths that these points have.
+/// Returns the depths of these points.
 fn depths_of(points: &[Point]) -> Vec<u32> {
     let depth = |point: &Point| point.value(result::DEPTH)?.parse().ok();
     let depths: BTreeSet<u32> = points.iter().filter_map(depth).collect();
@@ -345,19 +348,19 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was measured, in a few words.
+/// Describes the measurement in a few words.
 fn note(machine: &str, point: Option<&Point>, rounds: u32) -> String {
     let link = point.and_then(|point| point.machines.as_deref());
     let link = link.map_or_else(String::new, |link| format!(", {link}"));
     format!("measured locally on {machine}{link}, {rounds} round(s)")
 }
 
-/// Where results go as they come.
+/// Destination of results as they arrive.
 #[derive(Debug)]
 struct Output(Option<(File, PathBuf)>);
 
 impl Output {
-    /// Finds out before anything is measured whether it can be written.
+    /// Checks that the file can be written, before anything is measured.
     fn open(args: &Args) -> Result<Self> {
         if let Some(folder) = &args.svg {
             fs::create_dir_all(folder)
@@ -375,7 +378,7 @@ impl Output {
         ))
     }
 
-    /// The file, if there is one.
+    /// Returns the file, if there is one.
     fn place(&self) -> Option<String> {
         self.0.as_ref().map(|(_, path)| path.display().to_string())
     }
@@ -401,7 +404,7 @@ fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The plots of what a pacer did, and what they are drawn from.
+/// Writes the plots of a pacer's activity, and their data.
 fn write_activity(folder: &Path, activity: &Activity) -> Result<()> {
     for (name, plot) in activity.plots() {
         write(&folder.join(name).with_extension("svg"), &plot.standalone_svg())?;
@@ -413,7 +416,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Draws what a daemon's pacer did, from the file that it wrote.
+/// Plots a daemon's pacer activity, from the file that the daemon wrote.
 fn draw_activity(args: &Args, stats: &Path) -> Result<ExitCode> {
     ensure!(
         args.svg.is_some() || args.html.is_some(),
@@ -428,7 +431,7 @@ fn draw_activity(args: &Args, stats: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Changes when one of the binaries does.
+/// Returns a hash that changes with the binaries.
 fn build_of(workspace: &Workspace) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     for binary in ["nvmeof-tgt", "nvmeof-perf", "nvmeofctl"] {

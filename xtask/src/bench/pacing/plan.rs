@@ -1,4 +1,4 @@
-//! What is measured: policies, devices and depths, in which order, and how each is set up.
+//! Plan of the measurements: policies, devices and depths, their order, and their setup.
 
 use std::fmt;
 
@@ -7,30 +7,33 @@ use crate::listen::Listen;
 
 /// Bytes of an I/O.
 pub(super) const BLOCK: u64 = 128 << 10;
-/// Of the addresses that are read.
+/// Seed of the addresses that are read.
 pub(super) const SEED: u64 = 1;
-/// Largest I/O the daemon takes: what a host may ask for without being asked to split.
+/// Largest I/O of the daemon: hosts can send it without a split.
 const MAX_TRANSFER: u64 = 1 << 20;
-/// Bytes of a namespace; as many as `load::fill` writes.
+/// Size of a namespace; `load::fill` writes as much.
 const SIZE: &str = "256MiB";
-/// Memory for data in flight: never the bound here, at twice the data of the deepest queue.
+/// Minimum memory for data in flight. It is twice the data of the deepest queue, and never the
+/// limit here.
 const BUFFER_MEMORY_LEAST: u64 = 256 << 20;
-/// What the slow device adds to a read.
+/// Delay that the slow device adds to a read.
 pub(super) const DELAY: &str = "1ms";
-/// Connections beside those of the measured jobs, and of those measured before that are not gone yet: the admin queues,
-/// and those that fill.
+/// Connections in addition to those of the measured jobs.
+///
+/// These are the admin queues, the connections of earlier jobs that are not closed yet, and those
+/// that fill.
 const MORE_CONNECTIONS: u32 = 16;
 
-/// A pacing policy, as it is set.
+/// A pacing policy with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
     None,
-    /// So many buffers of [`BLOCK`] bytes.
+    /// This number of buffers of [`BLOCK`] bytes.
     BufferCredit(u64),
     Adaptive,
 }
 
-/// In the order of tables and legends.
+/// Policies in the order of tables and legends.
 pub(super) const POLICIES: &[Policy] = &[
     Policy::None,
     Policy::BufferCredit(16),
@@ -50,7 +53,7 @@ impl Policy {
         }
     }
 
-    /// Buffers of the pool, if it is one.
+    /// Returns the buffers of the pool, if it is one.
     pub(super) fn buffers(self) -> Option<u64> {
         match self {
             Self::BufferCredit(buffers) => Some(buffers),
@@ -69,7 +72,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What is read.
+/// Device to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Device {
     /// A namespace in memory
@@ -82,11 +85,12 @@ pub(super) enum Device {
 
 pub(super) const DEVICES: &[Device] = &[Device::Ram, Device::Delay, Device::Mix];
 
-/// Namespaces of the daemon, whatever is read: the fast one and the slow one. Each is written once before.
+/// Namespaces of the daemon, for every device: the fast one and the slow one. Each is written once
+/// before.
 pub(super) const NSIDS: [u32; 2] = [1, 2];
 
 impl Device {
-    /// How many of the namespaces are read.
+    /// Returns the number of namespaces that are read.
     pub(super) fn namespaces(self) -> u32 {
         match self {
             Self::Ram | Self::Delay => 1,
@@ -94,7 +98,7 @@ impl Device {
         }
     }
 
-    /// Which ones, as the load generator takes it.
+    /// Returns their IDs, in the load generator's form.
     fn nsids(self) -> String {
         let [fast, slow] = NSIDS;
         match self {
@@ -112,12 +116,12 @@ impl Device {
         }
     }
 
-    /// Whether the fast one is among them.
+    /// Returns whether the fast one is among them.
     fn reads_fast(self) -> bool {
         matches!(self, Self::Ram | Self::Mix)
     }
 
-    /// Namespaces that are read and slowed.
+    /// Returns the number of slow namespaces that are read.
     pub(super) fn slow(self) -> u32 {
         match self {
             Self::Ram => 0,
@@ -145,23 +149,26 @@ pub(super) struct Step {
     pub(super) depth: u32,
 }
 
-/// What is measured under a policy before the next one has its turn.
+/// Measurements under a policy before the next policy's turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stint {
     pub(super) policy: Policy,
     pub(super) steps: Vec<Step>,
 }
 
-/// What is compared with one another: a stint for each policy, one right after the other.
+/// Measurements that are compared with one another: consecutive stints, one per policy.
 pub(super) type Comparison = Vec<Stint>;
 
-/// Everything once at one depth. Who comes first changes from round to round, so that what the machine does meanwhile meets
-/// all policies alike; and what a fast namespace gets alone is measured right beside what it gets next to a slow one.
+/// Returns everything once at one depth.
+///
+/// The first policy changes from round to round, so that other load of the machine affects all
+/// policies alike. A fast namespace alone is measured directly before or after the fast one next to
+/// a slow one.
 pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparison> {
     let number = usize::try_from(number).unwrap_or(0);
     let mut policies = POLICIES.to_vec();
     policies.rotate_left(number % POLICIES.len());
-    // Nobody always comes after the same one.
+    // No policy always follows the same one.
     if number / POLICIES.len() % 2 == 1 {
         policies.reverse();
     }
@@ -181,14 +188,14 @@ pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparis
 }
 
 impl Step {
-    /// `--qd` of the load generator, if the depth can be shared among the jobs without a rest.
+    /// Returns `--qd` of the load generator, if the depth is divisible among the jobs.
     pub(super) fn qd(&self, jobs: u32) -> Option<u32> {
         let lanes = jobs * self.device.namespaces();
         (self.depth >= lanes && self.depth.is_multiple_of(lanes)).then(|| self.depth / lanes)
     }
 
-    /// How many I/Os are outstanding on each namespace, as turns of the load generator take it; `None` if the depth
-    /// cannot be shared.
+    /// Returns the I/Os outstanding on each namespace, in the form of the load generator's turns;
+    /// `None` if the depth is not divisible.
     pub(super) fn depths(&self, jobs: u32) -> Option<String> {
         let qd = self.qd(jobs)?;
         let [fast, slow] = NSIDS;
@@ -200,7 +207,7 @@ impl Step {
         Some(format!("{fast}={on_fast} {slow}={on_slow}"))
     }
 
-    /// Whether it reads this namespace.
+    /// Returns whether it reads this namespace.
     pub(super) fn reads(&self, nsid: u32) -> bool {
         match self.device {
             Device::Ram => nsid == NSIDS[0],
@@ -209,7 +216,8 @@ impl Step {
         }
     }
 
-    /// Arguments that measure it, but for the times; `None` if the depth cannot be shared.
+    /// Returns the arguments that measure it, without the times; `None` if the depth is not
+    /// divisible.
     pub(super) fn arguments(&self, address: &str, jobs: u32) -> Option<Vec<String>> {
         let (qd, jobs) = (self.qd(jobs)?.to_string(), jobs.to_string());
         let (block, nsids) = (BLOCK.to_string(), self.device.nsids());
@@ -237,8 +245,9 @@ impl fmt::Display for Step {
     }
 }
 
-/// Arguments of a load that goes on through all turns of a depth: on both namespaces, with so many I/Os outstanding on each
-/// at most.
+/// Returns the arguments of a load that lasts through all turns of a depth.
+///
+/// It runs on both namespaces, with at most `depth` I/Os outstanding on each.
 pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
     let (qd, jobs) = ((depth / jobs).to_string(), jobs.to_string());
     let (block, nsids, seed) = (BLOCK.to_string(), Device::Mix.nsids(), SEED.to_string());
@@ -247,7 +256,7 @@ pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
     args.into_iter().chain(more).map(str::to_owned).collect()
 }
 
-/// Depths of a load that pauses.
+/// Returns the depths of a paused load.
 pub(super) fn nothing() -> String {
     NSIDS.map(|nsid| format!("{nsid}=0")).join(" ")
 }
@@ -262,11 +271,13 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Its config: one reactor, and bounds that leave it to the policy what is in flight. Policies change nothing but
-    /// `[pacing]`, so that the daemon can go from one to the other.
+    /// Returns its config: one reactor, and limits that leave the bytes in flight to the policy.
+    ///
+    /// Policies change only `[pacing]`, so that the daemon can change from one to the other.
     pub(super) fn config(&self, policy: Policy) -> String {
         let Self { depth, jobs, cpu, listen } = *self;
-        // The load generator has so many for each of the two namespaces before it is told otherwise.
+        // The load generator starts with this number for each of the two namespaces, until its
+        // first turn.
         let queue_depth = (2 * depth.div_ceil(jobs)).next_power_of_two().clamp(128, 4096);
         // The largest pool has to fit, even if it is larger than the depth.
         let most = POLICIES.iter().filter_map(|policy| policy.buffers()).max().unwrap_or(0);
@@ -415,7 +426,7 @@ mod tests {
         }
     }
 
-    /// What else changed would need a daemon of its own.
+    /// Any other change would require another daemon.
     #[test]
     fn policies_differ_in_pacing_alone() {
         let served = Served { depth: 64, jobs: 1, cpu: 0, listen: Listen::default() };

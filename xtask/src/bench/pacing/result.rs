@@ -1,4 +1,4 @@
-//! From what the load generator and the daemon wrote to a [`Point`].
+//! Builds a [`Point`] from the output of the load generator and the daemon.
 
 use std::time::Duration;
 
@@ -15,26 +15,26 @@ pub(super) const DEVICE: &str = "device";
 pub(super) const POLICY: &str = "policy";
 pub(super) const DEPTH: &str = "depth";
 
-/// CPUs the load generator may have used: it has one, and its clocks are read one after the other.
+/// Maximum CPUs of the load generator: it has one, and its clocks are read one after the other.
 const MOST_CPUS: f64 = 1.1;
 
-/// What a run was.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) step: Step,
-    /// From 1.
+    /// Number of the repetition, from 1.
     pub(super) repetition: u32,
     pub(super) jobs: u32,
     /// Processor and kernel.
     pub(super) machine: &'a str,
     pub(super) link: Rate,
-    /// How much longer adaptive settled than the others.
+    /// Additional settling time of adaptive.
     pub(super) learn: Duration,
-    /// Changes with the daemon, its config or the load.
+    /// Hash that changes with the daemon, its config or the load.
     pub(super) fingerprint: &'a str,
 }
 
-/// What results have to have alike to be shown together.
+/// Describes the conditions that results must share to be shown together.
 fn circumstances(run: &Run<'_>) -> Option<String> {
     let link = (run.link != Rate::Unbound).then(|| format!("over a link of {}", run.link));
     let learn = (!run.learn.is_zero())
@@ -43,7 +43,8 @@ fn circumstances(run: &Run<'_>) -> Option<String> {
     (!both.is_empty()).then(|| both.join(", "))
 }
 
-/// Takes what the load generator reports of a turn, and what the daemon counted meanwhile.
+/// Builds a point from the load generator's report of a turn and the daemon's statistics of that
+/// time.
 pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result<Point> {
     let errors = number(result, "/errors")?;
     ensure!(errors == 0.0, "{errors} I/Os failed");
@@ -124,7 +125,7 @@ fn figures(of: &Value) -> Result<Figures> {
     })
 }
 
-/// By namespace.
+/// Returns the flows by namespace.
 fn flows(result: &Value) -> Result<Vec<Flow>> {
     let flows = result["flows"].as_array().context("nvmeof-perf reports no flows")?;
     let mut flows: Vec<Flow> = flows
@@ -137,7 +138,7 @@ fn flows(result: &Value) -> Result<Vec<Flow>> {
                 device: nsid.context("a flow has no namespace")?.saturating_sub(1),
                 weight: 1,
                 gbps: number(flow, "/bandwidth_gbps")?,
-                // Nothing got through: there is no latency to tell.
+                // No command completed, so there is no latency.
                 mean_us: number(flow, "/latency_us/mean").unwrap_or_default(),
                 p99_us: number(flow, "/latency_us/p99").unwrap_or_default(),
             })

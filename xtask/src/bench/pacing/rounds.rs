@@ -1,7 +1,7 @@
-//! Everything that is measured, in turns.
+//! The measurements, interleaved in turns.
 //!
 //! ```text
-//! round --a depth--> daemon and load --what is compared--> a stint a policy --> a turn a device
+//! round --a depth--> daemon and load --a comparison--> a stint a policy --> a turn a device
 //! ```
 
 use std::fs;
@@ -27,34 +27,36 @@ use crate::bench::pinned;
 use crate::interrupt;
 use crate::workspace::{Workspace, output_of};
 
-/// How often the daemon writes down what it counted while it is measured, at most: it has one CPU for that, too.
+/// Maximum interval of the daemon's statistics during a measurement, which cost time on its one
+/// CPU.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// And in a turn at least.
+/// Minimum number of intervals in a turn.
 const MOMENTS: u32 = 4;
-/// How often in the run that is drawn over time.
+/// Interval in the run that is plotted over time.
 const FINE_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a load goes on before its first turn, on each namespace: memory is touched for the first time meanwhile.
+/// Time of a load before its first turn, on each namespace: the load touches its memory for the
+/// first time.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Times a comparison is tried.
+/// Number of attempts at a comparison.
 const ATTEMPTS: u32 = 3;
-/// The run that is drawn over time.
+/// Duration of the run that is plotted over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
-/// Whoever measures.
+/// The state of a benchmark.
 pub(super) struct Bench<'a> {
     pub(super) args: &'a Args,
     pub(super) plan: &'a Plan,
     pub(super) workspace: &'a Workspace,
-    /// For the config and what both sides write.
+    /// Folder of the config and of both sides' output.
     pub(super) folder: PathBuf,
     pub(super) machine: String,
     pub(super) build: u64,
-    /// Between daemon and load.
+    /// Rate of the link between daemon and load.
     pub(super) rate: Rate,
     pub(super) link: Link,
 }
 
-/// A daemon under load; the load goes first when it ends.
+/// A daemon under load; the load ends first.
 struct Loaded {
     load: Load,
     serving: Serving,
@@ -79,7 +81,7 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// All points of a depth in a round, in the order of tables.
+    /// Measures all points of a depth in a round, in the order of tables.
     fn depth(&self, depth: u32, round: u32) -> Result<Vec<Point>> {
         let mut points = Vec::new();
         let mut loaded = None;
@@ -87,7 +89,7 @@ impl Bench<'_> {
             points.extend(self.try_to_compare(&mut loaded, &comparison, round + 1)?);
         }
         if let Some(Loaded { load, serving }) = loaded {
-            // All points are there, so how it ends costs none of them.
+            // All points are complete, so an error at the end costs none of them.
             if let Err(error) = load.stop().and_then(|()| serving.stop()) {
                 complain!("round {}, the end of depth {depth}: {error:#}", round + 1);
             }
@@ -97,7 +99,9 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// The machine may stop for longer than a turn lasts; hours of results are not lost for that.
+    /// Measures a comparison, with further attempts after an error.
+    ///
+    /// The machine can stop for longer than a turn lasts, which must not lose hours of results.
     fn try_to_compare(
         &self,
         loaded: &mut Option<Loaded>,
@@ -109,7 +113,7 @@ impl Bench<'_> {
             match self.compare(loaded, comparison, repetition) {
                 Err(error) if attempt < ATTEMPTS && !interrupt::is_noted() => {
                     complain!("once more, round {repetition}: {error:#}");
-                    // Whatever went wrong, the next one has nothing of it.
+                    // The next attempt inherits nothing of the failed one.
                     *loaded = None;
                     attempt += 1;
                 }
@@ -169,8 +173,9 @@ impl Bench<'_> {
         result::point(&run, &counted, &moments)
     }
 
-    /// One run of adaptive, from its first command on: with two namespaces if that is measured at all, at the depth in the
-    /// middle.
+    /// Runs adaptive once, from its first command on, for the plots over time.
+    ///
+    /// It uses two namespaces if any measured device has two, at the median depth.
     pub(super) fn activity(&self) -> Result<Option<Activity>> {
         let device = self.args.devices.iter().copied().max_by_key(|device| device.namespaces());
         let depth = self.plan.depths.get(self.plan.depths.len() / 2).copied();
@@ -187,7 +192,7 @@ impl Bench<'_> {
         Ok(Some(Activity { run: step.to_string(), place, moments }))
     }
 
-    /// What the daemon writes down from the first command of a step on.
+    /// Returns the daemon's statistics from the first command of a step on.
     fn moments(&self, serving: &Serving, step: Step, time: Duration) -> Result<Vec<Moment>> {
         let Some(mut args) = step.arguments(&serving.address(), self.args.jobs) else {
             bail!("{} jobs cannot share this depth", self.args.jobs);
@@ -232,13 +237,13 @@ impl Bench<'_> {
         Ok(serving)
     }
 
-    /// The load generator at its end of the link.
+    /// Returns the load generator's command, at its end of the link.
     fn initiator(&self) -> Command {
         let Self { workspace, link, args, .. } = self;
         link.command(pinned(workspace, false, args.initiator_cpu, "nvmeof-perf"))
     }
 
-    /// Runs the load generator to its end and hands back what it reports.
+    /// Runs the load generator to its end and returns its report.
     fn perf(&self, args: Vec<String>) -> Result<Value> {
         let json = self.folder.join("point.json");
         let mut command = self.initiator();
@@ -250,9 +255,9 @@ impl Bench<'_> {
 }
 
 impl Loaded {
-    /// Has the next policy begin with nothing of what the one before has left.
+    /// Changes to the next policy, which must inherit nothing from the one before.
     fn hand_over(&mut self, policy: Policy) -> Result<()> {
-        // Nothing that waits is held up for long.
+        // Without a limit, waiting commands start soon.
         self.serving.go_on_with(Policy::None)?;
         self.load.empty()?;
         self.serving.go_on_with(policy)

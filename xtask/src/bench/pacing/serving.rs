@@ -1,4 +1,4 @@
-//! A daemon that goes from one policy to another while it serves.
+//! A daemon that changes from one policy to another while it serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,24 @@ use super::plan::{Policy, Served};
 use crate::bench::server::Server;
 use crate::workspace::{Workspace, output_of};
 
-/// Started, and stopped by [`stop`](Self::stop) or when dropped.
+/// A running daemon, stopped by [`stop`](Self::stop) or when dropped.
 #[derive(Debug)]
 pub(super) struct Serving {
     server: Server,
     served: Served,
-    /// In force.
+    /// The policy in force.
     policy: Policy,
     config: PathBuf,
     stats: PathBuf,
-    /// `nvmeofctl`.
+    /// Path of `nvmeofctl`.
     control: PathBuf,
-    /// Of the socket to control it by. Not in the build's folder, whose path may be longer than a socket's may.
+    /// Folder of the control socket. Not in the build's folder, whose path can exceed the limit of
+    /// a socket's path.
     socket: TempDir,
 }
 
 impl Serving {
-    /// Starts it under a policy. `command` is the program, `folder` where its files go.
+    /// Starts it under a policy. `command` is the program, `folder` is for its files.
     pub(super) fn start(
         workspace: &Workspace,
         mut command: Command,
@@ -50,15 +51,15 @@ impl Serving {
         Ok(Self { server, served, policy, config, stats, control, socket })
     }
 
-    /// `tcp://ADDR:PORT/SUBNQN`.
+    /// Returns `tcp://ADDR:PORT/SUBNQN`.
     pub(super) fn address(&self) -> String {
         self.server.endpoint().address
     }
 
-    /// Has it go on under a policy that knows nothing yet; it does when this returns.
+    /// Changes it to a policy without learned state, which is in force on return.
     pub(super) fn go_on_with(&mut self, policy: Policy) -> Result<()> {
         if policy == self.policy {
-            // It would go on with what it has learned.
+            // The policy would continue with its learned state.
             self.set(if policy == Policy::None { Policy::Adaptive } else { Policy::None })?;
         }
         self.set(policy)
@@ -74,13 +75,13 @@ impl Serving {
         Ok(())
     }
 
-    /// How much it has recorded so far, in bytes.
+    /// Returns the size of its statistics so far, in bytes.
     pub(super) fn recorded(&self) -> Result<u64> {
         let shown = self.stats.display();
         Ok(fs::metadata(&self.stats).with_context(|| format!("cannot look at {shown}"))?.len())
     }
 
-    /// What it has counted since it had recorded so much.
+    /// Returns its statistics since the file had this size.
     pub(super) fn moments_since(&self, recorded: u64) -> Result<Vec<Moment>> {
         activity::read(&self.stats, recorded)
     }

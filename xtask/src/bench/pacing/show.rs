@@ -10,7 +10,7 @@ use super::verdict::{
 };
 use crate::bench::load::Spread;
 
-/// What a run was, for everything that is shown.
+/// Description of a run, for all output.
 #[derive(Debug)]
 pub(super) struct Shown<'a> {
     pub(super) points: &'a [Point],
@@ -58,7 +58,7 @@ pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
     table
 }
 
-/// `alone`: the same policy with the fast namespace alone, where there are two.
+/// `alone`: the same policy with the fast namespace alone, if there are two.
 fn row(
     depth: u32,
     policy: Policy,
@@ -91,7 +91,8 @@ fn row(
     row
 }
 
-/// Bandwidth and tail over depth, a line a policy, for each device; with the names of their files.
+/// Returns plots of bandwidth and tail over depth, a line per policy, for each device; with the
+/// names of their files.
 pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
     let figures: [(&str, &str, &str, &str, Of); 3] = [
         ("bandwidth", "Bandwidth", "bandwidth", "Gb/s", GBPS),
@@ -109,7 +110,7 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
                 title: format!("{title}: {device}"),
                 note: shown.note.to_owned(),
                 x: Axis::new("queue depth in total", "").log2(),
-                // From tens of microseconds to hundreds of milliseconds.
+                // The values range from tens of microseconds to hundreds of milliseconds.
                 y: if file == "p99" { y.log2() } else { y.from_zero() },
                 series: POLICIES.iter().map(|&p| series(shown, device, p, of)).collect(),
             };
@@ -119,7 +120,7 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
     plots
 }
 
-/// The median at each depth.
+/// Returns the median at each depth.
 fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
     let at = |&depth: &u32| {
         let cell = Cell::of(shown.points, policy, device, depth);
@@ -128,7 +129,7 @@ fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
     Series::new(&policy.to_string(), shown.depths.iter().filter_map(at).collect())
 }
 
-/// Tables and verdicts as Markdown that reads as well in a terminal.
+/// Returns tables and verdicts as Markdown that is readable in a terminal too.
 pub(super) fn markdown(shown: &Shown<'_>) -> String {
     let mut text = format!("measured locally: {}\n", shown.about);
     for &device in shown.devices {
@@ -144,7 +145,7 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
     text + &summary(shown.verdicts) + "\n"
 }
 
-/// A row for each device with one namespace and each other policy.
+/// Returns a row for each device with one namespace and each other policy.
 pub(super) fn overall(points: &[Point], devices: &[Device], depths: &[u32]) -> Table {
     let mut columns = vec![Column::words("device"), Column::words("policy")];
     columns.extend(["bandwidth", "p99", "p99.9"].map(|name| Column::numbers(name, "ratio")));
@@ -162,7 +163,8 @@ pub(super) fn overall(points: &[Point], devices: &[Device], depths: &[u32]) -> T
     table
 }
 
-/// What the fast namespace of a mix keeps of what it gets alone, a row a depth.
+/// Returns the share of its bandwidth alone that the fast namespace of a mix keeps, a row per
+/// depth.
 pub(super) fn kept_by_fast(points: &[Point], depths: &[u32]) -> Table {
     let columns = [Column::numbers("commands out", ""), Column::numbers("kept", "ratio")];
     let mut table = Table::new(columns.into());
@@ -174,7 +176,7 @@ pub(super) fn kept_by_fast(points: &[Point], depths: &[u32]) -> Table {
     table
 }
 
-/// How many of them are met.
+/// Returns the number of verdicts that are met.
 fn summary(verdicts: &[Verdict]) -> String {
     let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
     let [met, equal, open, missed] =
@@ -186,7 +188,7 @@ fn summary(verdicts: &[Verdict]) -> String {
     )
 }
 
-/// The whole as a page that opens from disk.
+/// Returns all results as a page that opens from disk.
 pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
     let mut page = Page::new("Pacing policies on NVMe/TCP", "measured locally");
     page.paragraph(shown.about);
@@ -215,7 +217,7 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
     Ok(page.document())
 }
 
-/// What a pacer did over time, as a page of its own.
+/// Returns a pacer's activity over time as a separate page.
 pub(super) fn page_of_activity(activity: &Activity) -> String {
     let mut page = Page::new("Pacer activity", &activity.note());
     over_time(&mut page, activity);

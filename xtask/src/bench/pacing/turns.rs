@@ -1,4 +1,4 @@
-//! A load that goes on while the daemon goes from one policy to the next, and is counted in turns.
+//! A load that continues while the daemon changes its policy, counted in turns.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::plan::nothing;
 use crate::interrupt;
 
-/// How often it is looked whether anything is outstanding, and how long that takes.
+/// Maximum number of checks for outstanding I/Os, and the duration of a check.
 const LOOKS: u32 = 500;
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Load {
     child: Child,
-    /// None when there are no more turns.
+    /// `None` after the last turn.
     lines: Option<ChildStdin>,
     results: Lines<BufReader<ChildStdout>>,
 }
@@ -26,7 +26,8 @@ pub(super) struct Load {
 impl Load {
     /// Starts it, with the arguments of its load in `command`.
     pub(super) fn start(mut command: Command) -> Result<Self> {
-        // No line of progress over ours, and from a thread on the CPU that is measured.
+        // No progress line of the load generator: it would overwrite xtask's, and its thread would
+        // use the measured CPU.
         command.arg("--turns").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start the load generator")?;
         let lines = child.stdin.take();
@@ -34,12 +35,12 @@ impl Load {
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
     }
 
-    /// From now on so much is outstanding, as `nvmeof-perf run --turns` takes it, and nothing is counted.
+    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --turns`, without counting.
     pub(super) fn change_to(&mut self, depths: &str) -> Result<()> {
         self.say(&format!("- {depths}"))
     }
 
-    /// Counts for this time; what it counted.
+    /// Counts for this time; returns the report.
     pub(super) fn count(&mut self, time: Duration) -> Result<Value> {
         self.say("counted")?;
         interrupt::sleep(time);
@@ -51,7 +52,7 @@ impl Load {
         }
     }
 
-    /// Has nothing outstanding any more; not at all if it is interrupted meanwhile.
+    /// Waits until nothing is outstanding, or until an interrupt.
     pub(super) fn empty(&mut self) -> Result<()> {
         self.change_to(&nothing())?;
         let mut left = Value::Null;
@@ -70,11 +71,11 @@ impl Load {
         written.with_context(|| format!("the load generator has ended: {}", self.complaints()))
     }
 
-    /// What it said was wrong; to be asked when it has ended.
+    /// Returns its standard error; only after its end.
     fn complaints(&mut self) -> String {
         let mut text = String::new();
         if let Some(mut errors) = self.child.stderr.take() {
-            // What can be read of it.
+            // Keep the readable part.
             let _ = errors.read_to_string(&mut text);
         }
         text.trim().to_owned()
@@ -82,7 +83,7 @@ impl Load {
 
     /// Ends it; an error if an I/O has failed.
     pub(super) fn stop(mut self) -> Result<()> {
-        // It ends with its lines.
+        // It ends when its input closes.
         drop(self.lines.take());
         let status = self.child.wait()?;
         ensure!(
@@ -96,7 +97,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // Not there any more after `stop`; both calls know.
+        // After `stop` the process no longer exists; both calls detect that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

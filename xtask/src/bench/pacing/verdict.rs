@@ -1,5 +1,5 @@
-//! Whether adaptive keeps what it promises: arithmetic over points, within each round, because the
-//! machine may be another one by the next.
+//! Verdicts on adaptive: arithmetic over points, within each round, because the machine can differ
+//! in the next.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use super::plan::{Device, POLICIES, Policy};
 use super::result::{DEPTH, DEVICE, POLICY};
 use crate::bench::load::Spread;
 
-/// Policies that carry at least this part of the best one's bandwidth are compared by their tails.
+/// Minimum share of the best policy's bandwidth for a comparison of tails.
 const NEAR: f64 = 0.98;
-/// What is known to be off by no more than this part is as good as equal.
+/// Share of deviation up to which a ratio counts as equal.
 const SAME: f64 = 0.01;
-/// What the fast namespace has to keep, beside a slow one, of what it gets alone.
+/// Share of its bandwidth alone that the fast namespace must keep alongside a slow one.
 const KEPT: f64 = 0.95;
 
 /// A figure of a point.
@@ -23,12 +23,12 @@ pub(super) type Of = fn(&Point) -> f64;
 pub(super) const GBPS: Of = |point| point.total.gbps;
 pub(super) const P99: Of = |point| point.total.latency_us.p99;
 pub(super) const P99_9: Of = |point| point.total.latency_us.p99_9;
-/// Of the first namespace.
+/// Bandwidth of the first namespace.
 pub(super) const FAST_GBPS: Of = |point| point.flows.first().map_or(f64::NAN, |flow| flow.gbps);
-/// Of the second.
+/// Bandwidth of the second namespace.
 pub(super) const SLOW_GBPS: Of = |point| point.flows.get(1).map_or(f64::NAN, |flow| flow.gbps);
 
-/// Everything measured of one policy on one device at one depth, a point a round.
+/// All measurements of one policy on one device at one depth, one point per round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cell<'a>(Vec<&'a Point>);
 
@@ -53,18 +53,18 @@ impl<'a> Cell<'a> {
         Spread::of(&self.0.iter().map(|point| of(point)).collect::<Vec<_>>())
     }
 
-    /// What is known of it, the middle of the rounds.
+    /// Returns the median of the rounds in which the figure is known.
     pub(super) fn median_of(&self, of: fn(&Point) -> Option<f64>) -> Option<f64> {
         let known: Option<Vec<f64>> = self.0.iter().map(|point| of(point)).collect();
         known.filter(|known| !known.is_empty()).map(|known| Spread::of(&known).median)
     }
 
-    /// A figure of ours over one of the other's, within each round that both have.
+    /// Returns the ratio of a figure to the other cell's, within each round that both have.
     pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Known {
         self.against(ours, |_| Some(other), theirs)
     }
 
-    /// The same, where the other may be another one in each round.
+    /// Returns the same ratio, where the other cell can differ in each round.
     fn against<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Known
     where
         'a: 'o,
@@ -87,14 +87,14 @@ impl<'a> Cell<'a> {
         self.0.iter().copied().find(|point| point.repetition == round)
     }
 
-    /// The middle of what was measured in other rounds than this one; in this one, if there is no other.
+    /// Returns the median of all rounds except this one; of this one, if there is no other.
     fn median_beside(&self, of: Of, round: u32) -> f64 {
         let others = |point: &&&Point| point.repetition != round || self.0.len() == 1;
         Spread::of(&self.0.iter().filter(others).map(|point| of(point)).collect::<Vec<_>>()).median
     }
 }
 
-/// The policies with their cells.
+/// Returns the policies with their cells.
 pub(super) fn cells(points: &[Point], device: Device, depth: u32) -> Vec<(Policy, Cell<'_>)> {
     POLICIES
         .iter()
@@ -106,25 +106,25 @@ pub(super) fn cells(points: &[Point], device: Device, depth: u32) -> Vec<(Policy
 /// One comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
-    /// What is compared.
+    /// Subject of the comparison.
     pub(super) what: String,
-    /// Adaptive over what it is held against.
+    /// Ratio of adaptive to its reference.
     pub(super) ratio: Known,
-    /// The bound of `ratio`, and whether it is the least.
+    /// The bound of `ratio`, and whether it is a minimum.
     bound: f64,
     is_least: bool,
-    /// The figures.
+    /// The figures as text.
     pub(super) figures: String,
 }
 
-/// What a comparison says.
+/// Result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The middle keeps the bound, whether or not so many rounds can tell.
+    /// The median meets the bound, even if the rounds are too few for significance.
     Met,
-    /// The middle is short of the bound, but all that it may really be is within [`SAME`] of it.
+    /// The median misses the bound, but its whole confidence interval is within [`SAME`] of it.
     Equal,
-    /// The middle is short of the bound, but by less than so many rounds can tell.
+    /// The median misses the bound, but by less than these rounds can resolve.
     Open,
     Missed,
 }
@@ -164,7 +164,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Adaptive over another policy, at all depths together: what is too little to be seen at one of them.
+/// Compares adaptive with another policy at all depths together, which reveals differences too
+/// small at one depth.
 pub(super) fn at_all_depths(
     points: &[Point],
     device: Device,
@@ -180,8 +181,8 @@ pub(super) fn at_all_depths(
     Known::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
 }
 
-/// Everything that can be said of these points: bandwidth and tails where there is one namespace, and
-/// what the fast one keeps where there are two.
+/// Returns all verdicts on these points: bandwidth and tails with one namespace, and the fast one's
+/// share with two.
 pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for &device in devices {
@@ -198,7 +199,7 @@ pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<V
     verdicts
 }
 
-/// Against the best of the others.
+/// Compares the bandwidth with that of the best other policy.
 fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
     let cells = cells(points, device, depth);
     let (ours, others) = apart(&cells)?;
@@ -209,8 +210,10 @@ fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
     Some(Verdict::new(what, of_the_best(ours, &others), (1.0, true), figures))
 }
 
-/// Our bandwidth over that of the best of the others, round by round. Which that is the other rounds say: where all are
-/// equal, the best of a round is the one that was lucky in it.
+/// Returns the ratio of adaptive's bandwidth to that of the best other policy, round by round.
+///
+/// The other rounds determine the best policy: if all are equal, the best of a round is only lucky
+/// in it.
 fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Known {
     let best = |round: u32| {
         let gbps = |named: &&&Named<'_>| named.1.median_beside(GBPS, round);
@@ -219,7 +222,7 @@ fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Known {
     ours.against(GBPS, best, GBPS)
 }
 
-/// Among those near the best in bandwidth.
+/// Compares a tail among the policies near the best in bandwidth.
 fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Option<Verdict> {
     let cells = cells(points, device, depth);
     let (ours, others) = apart(&cells)?;
@@ -248,7 +251,7 @@ fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Opt
     Some(Verdict::new(what, ours.against(of, shortest, of), (1.0, false), figures))
 }
 
-/// The fast namespace beside a slow one, against itself alone at the same depth in total.
+/// Compares the fast namespace alongside a slow one with itself alone, at the same total depth.
 pub(super) fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
     let cell = |device| Cell::of(points, Policy::Adaptive, device, depth);
     let (beside, alone) = (cell(Device::Mix), cell(Device::Ram));
@@ -267,7 +270,7 @@ pub(super) fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
 
 type Named<'a> = (Policy, Cell<'a>);
 
-/// Adaptive, and the others.
+/// Separates adaptive from the other policies.
 fn apart<'c, 'a>(cells: &'c [Named<'a>]) -> Option<(&'c Cell<'a>, Vec<&'c Named<'a>>)> {
     let ours = cells.iter().find(|(policy, _)| *policy == Policy::Adaptive)?;
     let others: Vec<_> = cells.iter().filter(|(policy, _)| *policy != Policy::Adaptive).collect();
@@ -286,7 +289,7 @@ mod tests {
         verdict.outcome() == Outcome::Met
     }
 
-    /// A point a round, with these bandwidths and this tail.
+    /// Returns one point per round, with these bandwidths and this tail.
     fn rounds(policy: Policy, device: Device, gbps: &[f64], p99: f64) -> Vec<Point> {
         rounds_of(Step { policy, device, depth: 64 }, gbps, p99)
     }
@@ -339,7 +342,7 @@ mod tests {
         assert_eq!(missed, Outcome::Missed, "{text}");
         assert!(text.starts_with("not met: bandwidth, ram, depth 64"), "{text}");
         assert!(text.ends_with("ratio 0.980 (0.980 to 0.980), at least 1.00 wanted"), "{text}");
-        // A hundredth and no more, in all that it may be.
+        // Short by 1 % at most, over the whole confidence interval.
         let (equal, text) = outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.91]);
         assert_eq!(equal, Outcome::Equal, "{text}");
         assert!(text.starts_with("equal: bandwidth, ram, depth 64"), "{text}");
@@ -347,13 +350,13 @@ mod tests {
         let (open, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
         assert_eq!(open, Outcome::Open, "{text}");
         assert!(text.starts_with("open: "), "{text}");
-        // So few say nothing, though all of them are short of it.
+        // These rounds are too few for significance, although all of them miss the bound.
         let (open, text) = outcome(&[9.9; 5]);
         assert_eq!(open, Outcome::Open, "{text}");
         assert!(text.ends_with("ratio 0.990, at least 1.00 wanted"), "{text}");
     }
 
-    /// Where two are equal, whoever was lucky in a round is not what that round is held against.
+    /// If two policies are equal, the lucky one of a round is not the reference for that round.
     #[test]
     fn luck_of_a_round_is_no_rival() {
         let points = ram(&[
@@ -362,9 +365,9 @@ mod tests {
             (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
         let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        // Whoever was lucky in a round is not the best of the other rounds.
+        // The lucky policy of a round is not the best of the other rounds.
         assert_eq!(verdict.outcome(), Outcome::Met, "{verdict}");
-        // One that is better in all of them is the rival in all of them.
+        // A policy that is better in all rounds is the reference in all of them.
         let points = ram(&[
             (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
             (CREDIT, &[11.0, 11.0, 11.0], 100.0),
@@ -379,7 +382,7 @@ mod tests {
         let points = ram(&[
             (Policy::Adaptive, &[9.9], 100.0),
             (CREDIT, &[10.0], 120.0),
-            // Short, because it carries little.
+            // A short tail, because it carries little.
             (Policy::BufferCredit(16), &[9.7], 10.0),
         ]);
         let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");

@@ -1,8 +1,10 @@
-//! A picture for each of the prototype's fourteen tests: rows that others measured, our simulation and, where one
-//! was made, our own run, each marked which it is.
+//! A picture for each of the fourteen tests of the Mellanox SPDK io_pacing prototype.
+//!
+//! Each picture shows the rows measured with io_pacing, the simulation and, if one exists, the real
+//! run, each marked with its source.
 //!
 //! ```text
-//! prototype's rows, plans --simulator--> simulated.csv, sweep --where local --csv --> local.csv
+//! io_pacing's rows, plans --simulator--> simulated.csv, sweep --where local --csv --> local.csv
 //!                                 '-> a picture a test and platform (docs/measuring)
 //! ```
 
@@ -21,29 +23,29 @@ use crate::sweep;
 use crate::workspace::Workspace;
 use rows::Row;
 
-/// Below the root: pictures, and what they are drawn from.
+/// Folder below the root, for pictures and the data behind them.
 pub(super) const FOLDER: &str = "docs/measuring";
 const SIMULATED: &str = "simulated.csv";
-/// Written by `cargo xtask sweep --where local --csv`.
+/// File written by `cargo xtask sweep --where local --csv`.
 const LOCAL: &str = "local.csv";
 const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
 
-/// What a test's picture shows.
+/// Content of a test's picture.
 struct Picture {
     test: &'static str,
     about: &'static str,
     x: Column,
-    /// Lines are told apart by these.
+    /// Columns that distinguish lines.
     by: &'static [Column],
     y: Height,
-    /// Rows that are shown, where all would be too many lines.
+    /// Filter of the rows, for tests that would have too many lines.
     keep: fn(&Row) -> bool,
 }
 
-/// What tells lines apart, in their order: who says so, numbers, words.
+/// Sort key that distinguishes lines: source, numbers, words.
 type Line<'a> = (&'a str, Vec<Option<u64>>, String);
 
-/// What goes along x, or tells lines apart.
+/// Column of a row, for the x axis or to distinguish lines.
 #[derive(Clone, Copy, PartialEq)]
 enum Column {
     Depth,
@@ -129,7 +131,7 @@ pub(super) fn simulate(workspace: &Workspace) -> Result<()> {
     write(&workspace.root().join(FOLDER).join(SIMULATED), &csv::document(&all))
 }
 
-/// Takes the rows of a real run in, in place of those committed.
+/// Replaces the committed rows by those of a real run.
 pub(super) fn take_in(workspace: &Workspace, file: &Path) -> Result<()> {
     let found = rows::read(file)?;
     anyhow::ensure!(!found.is_empty(), "{}: no rows", file.display());
@@ -141,7 +143,7 @@ pub(super) fn take_in(workspace: &Workspace, file: &Path) -> Result<()> {
     write(&workspace.root().join(FOLDER).join(LOCAL), &text)
 }
 
-/// Writes every picture anew and takes away those that are none any more; how many there are.
+/// Draws every picture again and removes obsolete ones; returns their number.
 pub(super) fn draw(workspace: &Workspace) -> Result<usize> {
     let folder = workspace.root().join(FOLDER);
     let pictures = pictures(workspace.root())?;
@@ -163,7 +165,9 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// By file name: one for each test and each platform of the prototype, and one for each test that ran here.
+/// Returns the pictures by file name.
+///
+/// There is one for each test and platform of io_pacing, and one for each test that ran here.
 fn pictures(root: &Path) -> Result<BTreeMap<String, Plot>> {
     let mut rows = rows::read(&root.join(OTHERS))?;
     rows.extend(rows::read(&root.join(FOLDER).join(SIMULATED))?);
@@ -217,7 +221,7 @@ impl Picture {
                 format!("{provenance}: {words}")
             },
             points,
-            // Runs and devices do not follow from one another.
+            // Runs and devices have no natural order to connect.
             shape: if matches!(self.x, Run | Devices) { Shape::Marks } else { Shape::MarkedLine },
         });
         let provenances: Vec<_> = provenances.into_iter().collect();
@@ -250,7 +254,7 @@ impl Column {
         }
     }
 
-    /// As the legend has it.
+    /// Returns the value in the words of the legend.
     fn words(self, row: &Row) -> Option<String> {
         let number = self.value(row);
         match self {
@@ -286,7 +290,7 @@ impl Column {
     }
 }
 
-/// Each value once, in the order of the rows.
+/// Returns each value once, in the order of the rows.
 fn distinct(rows: &[&Row], of: impl Fn(&Row) -> String) -> Vec<String> {
     let mut seen = BTreeSet::new();
     rows.iter().map(|row| of(row)).filter(|value| seen.insert(value.clone())).collect()

@@ -1,10 +1,10 @@
-//! Rows of results with the columns of the prototype's file, whoever measured or simulated them.
+//! Rows of results with the columns of io_pacing's file, measured or simulated.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// A row, as far as pictures show it.
+/// The columns of a row that pictures show.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub(super) struct Row {
     pub(super) platform: String,
@@ -22,13 +22,13 @@ pub(super) struct Row {
     pub(super) qd: u32,
     pub(super) bw_gbps: Option<f64>,
     pub(super) lat_us: Option<f64>,
-    /// `sim`, `local`, `remote`; the prototype's own rows have none.
+    /// `sim`, `local`, `remote`; `None` for io_pacing's own rows.
     #[serde(default, rename = "where")]
     pub(super) place: Option<String>,
 }
 
 impl Row {
-    /// Who says so.
+    /// Returns the source of the row.
     pub(super) fn provenance(&self) -> &'static str {
         match self.place.as_deref() {
             None | Some("") => "measured by others",
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// All rows of a file; none where there is no such file.
+/// Reads all rows of a file; none if the file does not exist.
 pub(super) fn read(file: &Path) -> Result<Vec<Row>> {
     if !file.exists() {
         return Ok(Vec::new());

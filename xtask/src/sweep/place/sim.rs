@@ -16,7 +16,7 @@ use crate::this_program;
 
 const MIB: f64 = 1_048_576.0;
 const NS_A_SECOND: f64 = 1e9;
-/// Each takes a core for itself, and the machine may have other work.
+/// Points that run concurrently: each uses a whole core, and the machine can have other work.
 const AT_ONCE: usize = 2;
 
 /// The simulator, for one platform.
@@ -24,19 +24,19 @@ const AT_ONCE: usize = 2;
 pub(crate) struct Simulator {
     name: String,
     platform: Platform,
-    /// Which build of the simulator and of the policies this is.
+    /// Identifies the build of the simulator and of the policies.
     code: String,
 }
 
 impl Simulator {
-    /// The simulator of the platform of this file.
+    /// Creates the simulator with the platform of this file.
     pub(crate) fn new(name: &str, file: &Path) -> Result<Self> {
         let code = std::fs::read(this_program::path());
         let code = digest(&code.context("cannot read this very program")?);
         Ok(Self { name: name.to_owned(), platform: Platform::load(file)?, code })
     }
 
-    /// The platform with what this point changes.
+    /// Returns the platform with the changes of this point.
     fn platform(&self, setup: &Setup) -> Result<Platform> {
         let mut table = toml::Table::try_from(&self.platform)?;
         let mut factors = [1.0; 3];
@@ -54,7 +54,7 @@ impl Simulator {
                 );
             };
             *number = match number {
-                // A count takes no fraction; the conversion below tells which one.
+                // A count has no fraction; the conversion below rejects the others.
                 toml::Value::Integer(_) if value.fract() == 0.0 => {
                     toml::Value::Integer(format!("{value:.0}").parse()?)
                 }
@@ -112,7 +112,7 @@ impl Place for Simulator {
     }
 }
 
-/// What the simulator is to run.
+/// Returns the scenario for the simulator.
 pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
     let initiator = setup.hosts[0];
     ensure!(
@@ -158,7 +158,7 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
     })
 }
 
-/// Part by part, each on the drives in order, the slow ones first.
+/// Lists the devices part by part, each on the drives in order, the slow ones first.
 fn devices(devices: &Devices) -> Vec<scenario::Device> {
     let delay =
         |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
@@ -260,7 +260,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
     }
 }
 
-/// The point in the terms of the CSV's columns.
+/// Describes the point in the terms of the CSV's columns.
 pub(crate) fn setting(setup: &Setup) -> Setting {
     let jobs = &setup.jobs;
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
@@ -342,7 +342,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Exact below 2^53, which is 100 days of nanoseconds.
+/// Converts to a float, exact below 2^53, which is 100 days of nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
 fn precise(value: u64) -> f64 {
     value as f64

@@ -1,4 +1,4 @@
-//! From the keys as written to a [`Setup`]: ranges, defaults, and what goes together.
+//! Converts the keys as written to a [`Setup`]: ranges, defaults, and combinations.
 
 use std::ops::RangeInclusive;
 
@@ -13,14 +13,14 @@ use crate::sweep::setup::{DeviceKind, Devices, Disturbance, Initiator, Job, Setu
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
 const MINUTE: u64 = 60 * SECOND;
-/// Where a plan does not say.
+/// Default measured time.
 const TIME: u64 = SECOND;
 const RAMP: u64 = SECOND / 2;
 const DELAY: u64 = MILLISECOND;
-/// Block sizes that NVMe-oF targets take.
+/// Block sizes that NVMe-oF targets accept.
 const BLOCKS: RangeInclusive<u64> = 512..=16 << 20;
 
-/// Name, test and purpose of a plan.
+/// Returns name, test and purpose of a plan.
 pub(super) fn names(report: &mut Report<'_>, raw: &RawPlan) -> Option<(String, String, String)> {
     let word = |key: &Key<String>| key.as_ref().map(|word| word.get_ref().clone());
     let Some(name) = word(&raw.name).filter(|name| !name.is_empty()) else {
@@ -31,14 +31,14 @@ pub(super) fn names(report: &mut Report<'_>, raw: &RawPlan) -> Option<(String, S
     Some((name, test, word(&raw.about).unwrap_or_default()))
 }
 
-/// The point, or nothing if something is wrong with it, which is reported.
+/// Returns the point, or `None` after reporting its errors.
 pub(super) fn setup(report: &mut Report<'_>, raw: &RawPlan) -> Option<Setup> {
     let mut check = Check { report, failed: false };
     let setup = check.setup(raw);
     (!check.failed).then_some(setup).flatten()
 }
 
-/// Looks at values, and remembers whether one was wrong.
+/// Checks values, and records whether one was wrong.
 pub(super) struct Check<'r, 'a> {
     pub(super) report: &'r mut Report<'a>,
     failed: bool,
@@ -129,7 +129,7 @@ impl Check<'_, '_> {
         Some(devices)
     }
 
-    /// The program of each host, and how ssh reaches it.
+    /// Returns the program of each host, and its ssh destination.
     fn hosts(&mut self, raw: &RawPlan) -> Option<(Vec<Initiator>, Vec<Option<String>>)> {
         let (mut hosts, mut names) = (Vec::new(), Vec::new());
         for host in &raw.host {
@@ -286,7 +286,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Sizes with their shares; one size by default 128 KiB.
+    /// Returns sizes with their shares; by default 128 KiB alone.
     fn blocks(
         &mut self,
         table: &str,
@@ -331,7 +331,7 @@ impl Check<'_, '_> {
         Some(blocks)
     }
 
-    /// A size that is whole logical blocks.
+    /// Checks that a size is whole logical blocks.
     fn block(&mut self, key: &str, raw: &Key<Size>, bytes: u64) -> Option<u32> {
         if !bytes.is_multiple_of(512) {
             let span = raw.as_ref().map_or(0..0, Spanned::span);
@@ -385,7 +385,7 @@ impl Check<'_, '_> {
         number
     }
 
-    /// A whole number that is there and in range.
+    /// Returns a whole number that is set and in range.
     pub(super) fn whole(
         &mut self,
         key: &str,
@@ -411,7 +411,7 @@ impl Check<'_, '_> {
         number
     }
 
-    /// A size that is there and in range, in bytes.
+    /// Returns a size in bytes that is set and in range.
     pub(super) fn size(
         &mut self,
         key: &str,
@@ -435,7 +435,7 @@ impl Check<'_, '_> {
         Some(bytes)
     }
 
-    /// A time that is there and in range, in nanoseconds.
+    /// Returns a time in nanoseconds that is set and in range.
     pub(super) fn time(
         &mut self,
         key: &str,

@@ -1,5 +1,6 @@
-//! From a plan's text to the text of each of its points: `[vary]` is the product of its lists, each
-//! `[[vary]]` a product of its own.
+//! Expands a plan's text to the text of each of its points.
+//!
+//! `[vary]` is the product of its lists; each `[[vary]]` is a separate product.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -9,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{Report, Span, closest};
 
-/// More points than a person can have meant.
+/// Maximum number of points; more is certainly a mistake.
 const MOST_POINTS: usize = 20_000;
 /// Keys of a group that are not keys of the plan.
 const ZIP: &str = "zip";
@@ -17,19 +18,19 @@ const ONLY_PLATFORM: &str = "only-platform";
 const ONLY_WHERE: &str = "only-where";
 const ITEMS: [&str; 3] = ["job", "host", "disturb"];
 
-/// One point: the plan with its values in place, and what they are.
+/// One point: the plan with its values in place, and a list of these values.
 #[derive(Debug)]
 pub(super) struct Expanded<'a> {
-    /// The plan without `vary`, the varied values in it with the places where they are written.
+    /// The plan without `vary`; the varied values in it keep the positions of their source.
     pub(super) document: Spanned<DeTable<'a>>,
     /// Key and value as written, in the order of the file.
     pub(super) varied: Vec<(String, String)>,
-    /// Platforms and places it is for; empty: all.
+    /// Platforms and places of the point; empty: all.
     pub(super) only_platform: Vec<String>,
     pub(super) only_where: Vec<String>,
 }
 
-/// All points, or nothing if that cannot be told; why is reported.
+/// Returns all points, or `None` if they cannot be determined; the reason is reported.
 pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
     let mut document = match DeTable::parse(report.text) {
         Ok(document) => document,
@@ -76,8 +77,9 @@ pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
     Some(expanded)
 }
 
-/// A key that one group varies has a value in the others' points too: the plan's own. All points name
-/// the same keys then, in the same order, as far as they have them.
+/// Adds the keys that only other groups vary, with the plan's own value.
+///
+/// All points then list the same keys in the same order, except for keys that have no value.
 fn complete(text: &str, points: &mut [Expanded<'_>]) {
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in points.iter().flat_map(|point| &point.varied) {
@@ -95,7 +97,7 @@ fn complete(text: &str, points: &mut [Expanded<'_>]) {
     }
 }
 
-/// What a key is set to, if it is the same everywhere it means.
+/// Returns the value of a key, if it is the same in every table that the key matches.
 fn value_at(text: &str, table: &DeTable<'_>, key: &str) -> Option<String> {
     let Some((first, rest)) = key.split_once('.') else {
         return table.get(key).map(|value| as_written(text, value));
@@ -121,7 +123,7 @@ fn value_at(text: &str, table: &DeTable<'_>, key: &str) -> Option<String> {
 #[derive(Debug, Clone)]
 struct Assignment<'a> {
     key: String,
-    /// Where the key stands.
+    /// Position of the key.
     span: Span,
     value: Spanned<DeValue<'a>>,
 }
@@ -129,7 +131,7 @@ struct Assignment<'a> {
 /// One product.
 #[derive(Debug, Default)]
 struct Group<'a> {
-    /// Each a list of choices; a choice is one assignment, or those of one table of `zip`.
+    /// Lists of choices; a choice is one assignment, or those of one table of `zip`.
     lists: Vec<(usize, Vec<Vec<Assignment<'a>>>)>,
     only_platform: Vec<String>,
     only_where: Vec<String>,
@@ -165,7 +167,7 @@ impl<'a> Group<'a> {
         Some(this)
     }
 
-    /// A list, or a table of lists if the key was written without quotes.
+    /// Takes a list, or a table of lists if the key was written without quotes.
     fn take(
         &mut self,
         report: &mut Report<'_>,
@@ -193,7 +195,7 @@ impl<'a> Group<'a> {
         self.lists.iter().map(|(_, choices)| choices.len()).fold(1, usize::saturating_mul)
     }
 
-    /// The point of this number, the last list varying fastest.
+    /// Returns the point of this number, the last list varying fastest.
     fn point(
         &self,
         report: &mut Report<'_>,
@@ -229,7 +231,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The assignments of one table of `zip`, in the order of the file.
+/// Returns the assignments of one table of `zip`, in the order of the file.
 fn zipped<'a>(report: &mut Report<'_>, table: Spanned<DeValue<'a>>) -> Option<Vec<Assignment<'a>>> {
     let span = table.span();
     let DeValue::Table(table) = table.into_inner() else {
@@ -254,7 +256,7 @@ fn flatten<'a>(path: &str, table: DeTable<'a>, into: &mut Vec<Assignment<'a>>) {
     }
 }
 
-/// Puts a value where its key says.
+/// Sets the value at its key.
 fn set<'a>(
     report: &mut Report<'_>,
     document: &mut DeTable<'a>,
@@ -288,7 +290,7 @@ fn set<'a>(
         }
     };
     for table in tables {
-        // Removed first: the map would keep the key, and with it the place, that it has.
+        // Remove the old entry first: the map would keep its key, and with it the old position.
         table.remove(last);
         let key = Spanned::new(assignment.span.clone(), last.to_owned().into());
         table.insert(key, assignment.value.clone());
@@ -296,7 +298,7 @@ fn set<'a>(
     Some(())
 }
 
-/// The tables of a list of tables that a key means: all, or the ones of a name.
+/// Returns the tables of a list that a key matches: all, or those with a name.
 fn items<'a, 'd>(
     report: &mut Report<'_>,
     document: &'d mut DeTable<'a>,
@@ -336,7 +338,7 @@ fn items<'a, 'd>(
     Some(found)
 }
 
-/// The members of a list that is not empty.
+/// Returns the members of a non-empty list.
 fn list<'a>(
     report: &mut Report<'_>,
     key: &str,
@@ -368,7 +370,7 @@ fn words(report: &mut Report<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Op
     words
 }
 
-/// A value as the file has it, text without its quotes.
+/// Returns a value as written in the file, text without its quotes.
 fn as_written(text: &str, value: &Spanned<DeValue<'_>>) -> String {
     match value.get_ref().as_str() {
         Some(word) => word.to_owned(),
@@ -381,7 +383,7 @@ fn as_written(text: &str, value: &Spanned<DeValue<'_>>) -> String {
     }
 }
 
-/// The dotted key whose value, or whose own name, stands at `span`: the smallest that holds it.
+/// Returns the dotted key whose value, or whose own name, contains `span`: the smallest one.
 pub(super) fn key_at(table: &DeTable<'_>, span: &Span) -> String {
     let mut found = Vec::new();
     holders(table, span, "", &mut found);

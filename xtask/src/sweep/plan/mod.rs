@@ -1,12 +1,12 @@
 //! Plans: TOML in, checked points out.
 //!
 //! ```text
-//! text --expand--> one document a point, each value with its place
-//!      --raw-----> the keys there are
-//!      --check---> Setup, or what is wrong: file:line:column: key: what; allowed
+//! text --expand--> one document per point, each value with its position
+//!      --raw-----> the known keys
+//!      --check---> Setup, or the errors: file:line:column: key: problem; allowed
 //! ```
 //!
-//! Every point of every group is checked, whichever of them will run.
+//! Every point of every group is checked, including points that will not run.
 
 mod check;
 mod expand;
@@ -31,38 +31,38 @@ use raw::RawPlan;
 pub(crate) use problem::PlanError;
 pub(crate) use units::show_size;
 
-/// What is left of a point's time, in nanoseconds, where a plan is only tried.
+/// Measured time of a point in nanoseconds, if the plan is only tried.
 const SHORT_TIME: u64 = 200_000_000;
 const SHORT_RAMP: u64 = 100_000_000;
 
 /// A plan and its points.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Its name; results carry it.
+    /// Name of the plan; results carry it.
     pub(crate) name: String,
     /// The test it runs.
     pub(crate) test: String,
-    /// What it is for, for the page.
+    /// Purpose of the plan, for the page.
     pub(crate) about: String,
-    /// In the order they run; at least one.
+    /// Points in the order they run; at least one.
     pub(crate) points: Vec<Planned>,
 }
 
 /// One point.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Planned {
-    /// What was varied, in the order of the file.
+    /// Varied keys, in the order of the file.
     pub(crate) varied: Vec<Varied>,
-    /// Platforms it is for; empty: all.
+    /// Platforms of the point; empty: all.
     pub(crate) only_platform: Vec<String>,
-    /// Places it is for; empty: all.
+    /// Places of the point; empty: all.
     pub(crate) only_where: Vec<String>,
-    /// What runs.
+    /// Configuration of the run.
     pub(crate) setup: Setup,
 }
 
 impl Planned {
-    /// Whether it is meant to run there.
+    /// Returns whether the point is meant to run there.
     pub(crate) fn runs_on(&self, platform: &str, place: &str) -> bool {
         let meant =
             |only: &[String], name: &str| only.is_empty() || only.iter().any(|word| word == name);
@@ -74,7 +74,7 @@ impl Plan {
     /// Reads and checks a plan.
     ///
     /// # Errors
-    /// Everything that is wrong, with file, line and key.
+    /// Returns every problem, with file, line and key.
     pub(crate) fn load(file: &Path) -> Result<Self, PlanError> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(|error| PlanError {
@@ -88,8 +88,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Makes every point short and runs it once; points in which something happens at a set time keep
-    /// theirs.
+    /// Shortens every point and runs it once; points with an event at a set time keep their times.
     pub(crate) fn shorten(&mut self) {
         for Planned { setup, .. } in &mut self.points {
             setup.repeat = 1;
@@ -101,10 +100,10 @@ impl Plan {
         }
     }
 
-    /// Checks a text; `file` is only what errors call it.
+    /// Checks a text; `file` is only its name in errors.
     ///
     /// # Errors
-    /// As [`Plan::load`].
+    /// Like [`Plan::load`].
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
         let mut report = Report::new(file, text);
         let plan = read(&mut report);
@@ -155,7 +154,7 @@ fn raw(report: &mut Report<'_>, point: &Expanded<'_>) -> Option<RawPlan> {
     }
 }
 
-/// Tells the parser's error in our form.
+/// Reports the parser's error in the form of a plan's errors.
 fn explain(report: &mut Report<'_>, point: &Expanded<'_>, error: &toml::de::Error) {
     let span = error.span().unwrap_or(0..0);
     let message = error.message();
@@ -171,10 +170,10 @@ fn explain(report: &mut Report<'_>, point: &Expanded<'_>, error: &toml::de::Erro
     }
 }
 
-/// What serde says of an unknown field: its name and those it knows.
+/// Parses serde's message about an unknown field: its name and the known fields.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let rest = message.strip_prefix("unknown field `")?;
     let (unknown, rest) = rest.split_once('`')?;
-    // Every second piece between backticks is a name.
+    // Every second part between backticks is a name.
     Some((unknown, rest.split('`').skip(1).step_by(2).collect()))
 }

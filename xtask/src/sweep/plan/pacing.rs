@@ -1,4 +1,4 @@
-//! `[target.pacing]`: each policy takes its own parameters and no other's.
+//! `[target.pacing]`: each policy accepts its own parameters and no others.
 
 use nvmeof_pacing::keys::{Key, PolicyName, TunerName};
 use toml::Spanned;
@@ -9,17 +9,17 @@ use super::raw::RawPacing;
 use crate::sweep::setup::{Pace, Pacer, Pacing, Pool, Tuner};
 
 const SECOND: u64 = 1_000_000_000;
-/// Longest period between two I/Os that makes sense: one a second.
+/// Longest sensible period between two I/Os: one per second.
 const LONGEST_PERIOD: u64 = SECOND;
 const TIB: u64 = 1 << 40;
-/// What the prototype's tuners do where a plan does not say.
+/// Default interval of io_pacing's tuners.
 const TUNER_INTERVAL: u64 = SECOND / 1000;
 const TUNER_STEP: u64 = 100;
 
-/// A policy of the simulator alone: nothing is paced, and the cache never runs out.
+/// A policy of the simulator alone: no pacing, and a cache that never overflows.
 const ENDLESS_CACHE: &str = "endless-cache";
 
-/// The policy, for I/Os of at most `block` bytes; `adaptive` where none is named.
+/// Returns the policy, for I/Os of at most `block` bytes; `adaptive` by default.
 pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> Option<Pacing> {
     let name = raw.policy.as_ref().map_or(PolicyName::ALL[0].name(), |policy| policy.get_ref());
     let span = raw.policy.as_ref().map_or(0..0, Spanned::span);
@@ -59,7 +59,7 @@ pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> 
     }
 }
 
-/// A key as messages name it.
+/// Returns a key's name in messages.
 fn path(key: Key) -> String {
     format!("target.pacing.{}", key.name())
 }
@@ -91,7 +91,7 @@ fn token_bucket(
             return None;
         }
     };
-    // A burst is in bytes with a rate, in I/Os with a period.
+    // A burst is in bytes with a rate, and in I/Os with a period.
     let least = if matches!(pace, Pace::Rate(_)) { block.into() } else { 1 };
     Some(Pacing::TokenBucket {
         pace,
@@ -137,7 +137,7 @@ fn prototype(
     Some(Pacing::Prototype { pool, pacer })
 }
 
-/// The tuner, if there is one; nothing if what is there is wrong.
+/// Returns the tuner, if there is one; the outer `None` if it is invalid.
 fn tuner(check: &mut Check<'_, '_>, raw: &RawPacing, span: &Span) -> Option<Option<Tuner>> {
     let threshold = check.size(&path(Key::TunerThreshold), &raw.tuner_threshold, 1..=TIB);
     let interval = check.time(&path(Key::TunerInterval), &raw.tuner_interval, 1..=SECOND);
@@ -168,12 +168,12 @@ fn missing(check: &mut Check<'_, '_>, is: bool, span: &Span, key: Key, allowed: 
     }
 }
 
-/// The parameters that are there.
+/// Returns the parameters that are set.
 fn given(raw: &RawPacing) -> impl Iterator<Item = (Key, Span)> + '_ {
     Key::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
 }
 
-/// Where a parameter stands, if it is there.
+/// Returns the position of a parameter, if it is set.
 fn span_of(raw: &RawPacing, key: Key) -> Option<Span> {
     let of_size = |value: &Option<Spanned<_>>| value.as_ref().map(Spanned::span);
     let of_number = |value: &Option<Spanned<i64>>| value.as_ref().map(Spanned::span);

@@ -1,16 +1,16 @@
-//! What is wrong with a plan: file, line, column, key, what was wrong and what is allowed.
+//! Errors in a plan: file, line, column, key, the problem and the allowed values.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-/// Where a value stands in the text, in bytes.
+/// Position of a value in the text, in bytes.
 pub(super) type Span = Range<usize>;
 
-/// A plan that cannot be used, with everything that is wrong with it.
+/// A plan that cannot be used, with all its errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlanError {
-    /// One line a problem, in the order of the file.
+    /// One line per problem, in the order of the file.
     pub(crate) problems: Vec<String>,
 }
 
@@ -22,8 +22,8 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// The text of a plan and what was found wrong with it so far. What several points have wrong in the
-/// same way is told once.
+/// The text of a plan and the errors found in it. The same error in several points is reported
+/// once.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     file: &'a str,
@@ -36,14 +36,14 @@ impl<'a> Report<'a> {
         Self { file, text, problems: BTreeSet::new() }
     }
 
-    /// The value at `span` cannot be used.
+    /// Reports that the value at `span` cannot be used.
     pub(super) fn error(&mut self, span: &Span, key: &str, what: &str, allowed: &str) {
         let (line, column) = position(self.text, span.start);
         let text = format!("{}:{line}:{column}: {}", self.file, told(key, what, allowed));
         self.problems.insert((span.start, text));
     }
 
-    /// The plan as a whole cannot be used.
+    /// Reports that the plan as a whole cannot be used.
     pub(super) fn error_in_file(&mut self, key: &str, what: &str, allowed: &str) {
         let text = format!("{}: {}", self.file, told(key, what, allowed));
         self.problems.insert((usize::MAX, text));
@@ -53,7 +53,7 @@ impl<'a> Report<'a> {
         self.problems.is_empty()
     }
 
-    /// Everything found, in the order of the file.
+    /// Returns all errors, in the order of the file.
     pub(super) fn into_error(self) -> PlanError {
         PlanError { problems: self.problems.into_iter().map(|(_, text)| text).collect() }
     }
@@ -65,7 +65,7 @@ fn told(key: &str, what: &str, allowed: &str) -> String {
     format!("{key}{what}{allowed}")
 }
 
-/// Line and column of a byte, from 1.
+/// Returns line and column of a byte, from 1.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -73,7 +73,8 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     (line, before[line_start..].chars().count() + 1)
 }
 
-/// The known name that is probably meant by an unknown one: one edit away for every three letters.
+/// Returns the known name that an unknown one probably means: one edit away for every three
+/// letters.
 pub(super) fn closest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let wrong = wrong.to_lowercase().replace('_', "-");
     let far = (wrong.chars().count() / 3).max(1);
@@ -81,7 +82,7 @@ pub(super) fn closest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     distances.filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name)
 }
 
-/// Letters to insert, delete or replace to get from one word to the other.
+/// Counts the letters to insert, delete or replace to get from one word to the other.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

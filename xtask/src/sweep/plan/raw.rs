@@ -1,10 +1,11 @@
-//! A point's plan as it is written: every key there is, with the place of each value. What the values
-//! must be is checked later, where an error can name the line.
+//! A point's plan as written: every supported key, with the position of each value.
+//!
+//! The values are checked later, where an error can name the line.
 
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A value and where it stands; `None` if the key is left out.
+/// A value and its position; `None` if the key is absent.
 pub(super) type Key<T> = Option<Spanned<T>>;
 
 #[derive(Debug, Deserialize)]
@@ -23,7 +24,7 @@ pub(super) struct RawPlan {
     pub(super) host: Vec<Spanned<RawHost>>,
     #[serde(default)]
     pub(super) disturb: Vec<Spanned<RawDisturbance>>,
-    /// Checked by whoever knows the platform's numbers.
+    /// Checked by the place, which has the platform's numbers.
     #[serde(default)]
     pub(super) platform: std::collections::BTreeMap<Spanned<String>, Spanned<Number>>,
 }
@@ -138,7 +139,7 @@ pub(super) enum Size {
     Text(String),
 }
 
-/// A number with or without a point.
+/// A number with or without a decimal point.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged, expecting = "a number")]
 pub(super) enum Number {

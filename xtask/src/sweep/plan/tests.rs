@@ -1,4 +1,4 @@
-//! Plans that work, with the points they mean, and plans that do not, with what they are told.
+//! Valid plans with their points, and invalid plans with their messages.
 
 use super::*;
 use crate::sweep::setup::{DeviceKind, Devices, Initiator, Pacing};
@@ -25,12 +25,12 @@ fn plan(more: &str) -> Plan {
     Plan::parse("p.toml", &format!("{BASE}{more}")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is told about a plan, lines joined.
+/// Returns the messages about a plan, lines joined.
 fn told(text: &str) -> String {
     Plan::parse("p.toml", text).map(|plan| panic!("{plan:?}")).unwrap_err().to_string()
 }
 
-/// What is told about the base with one line replaced.
+/// Returns the messages about the base with one line replaced.
 fn told_with(line: &str, instead: &str) -> String {
     assert_eq!(BASE.matches(line).count(), 1, "{line}");
     told(&BASE.replace(line, instead))

@@ -1,9 +1,9 @@
-//! Sizes ("128KiB") and times ("5600ns", "1ms", "2s") as a plan writes them.
+//! Sizes ("128KiB") and times ("5600ns", "1ms", "2s") in a plan.
 
-/// How a size may be written.
+/// Syntax of a size, for messages.
 pub(super) const SIZE_FORM: &str = "a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB (powers of 1024), as in \"128KiB\"";
 
-/// How a time may be written.
+/// Syntax of a time, for messages.
 pub(super) const TIME_FORM: &str = "a number and a unit of ns, us, ms, s, as in \"5600ns\"";
 
 /// Reads a size in bytes.
@@ -32,14 +32,14 @@ pub(super) fn time(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// A size as people write it: the largest unit that divides it.
+/// Formats a size with the largest unit that divides it.
 pub(crate) fn show_size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     unit.map_or_else(|| format!("{bytes}B"), |(shift, name)| format!("{}{name}", bytes >> shift))
 }
 
-/// A whole number and what follows it.
+/// Splits a text into a whole number and the rest.
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

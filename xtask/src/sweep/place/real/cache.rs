@@ -1,7 +1,8 @@
-//! Hits in the last-level cache of the target's machine, as `perf stat` counts them there.
+//! Hits in the last-level cache of the target's machine, counted by `perf stat`.
 //!
-//! What is wanted is the share of the network card's reads that hit. Intel's uncore counts that; elsewhere the next
-//! best is taken, and every result says what was counted, or why nothing was.
+//! The requested value is the share of the NIC's reads that hit. Intel's uncore counts these reads.
+//! On other machines the closest event is counted. Every result names the counted events, or the
+//! reason why there are none.
 
 use std::time::Duration;
 
@@ -10,28 +11,28 @@ use anyhow::{Context, Result};
 use super::machine::{Machine, quoted};
 use super::process::{Finished, Running};
 
-/// From one line of counts to the next, in milliseconds.
+/// Interval between lines of counts, in milliseconds.
 const INTERVAL: u32 = 100;
-/// What stands before each try.
+/// Marker before each try.
 const MARK: &str = "== ";
 
-/// Two events that make a share of hits.
+/// Two events from which a share of hits follows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pair {
-    /// What is counted, for people.
+    /// Description of the counted events.
     what: &'static str,
     events: [Event; 2],
     share: Share,
 }
 
-/// An event as perf takes it, and as perf calls it in its output.
+/// An event as an argument of perf, and as named in perf's output.
 #[derive(Debug, PartialEq, Eq)]
 struct Event {
     ask: &'static str,
     name: &'static str,
 }
 
-/// How hits follow from the two counts.
+/// Formula for hits from the two counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
     HitsAndMisses,
@@ -42,7 +43,7 @@ const fn event(name: &'static str) -> Event {
     Event { ask: name, name }
 }
 
-/// The best first.
+/// Event pairs, the best first.
 const PAIRS: &[Pair] = &[
     // Ice Lake servers and later.
     Pair {
@@ -53,13 +54,14 @@ const PAIRS: &[Pair] = &[
         ],
         share: Share::HitsAndMisses,
     },
-    // Haswell and Broadwell servers: PCIRdCur by opcode, the same for both, as they share a filter.
+    // Haswell and Broadwell servers: PCIRdCur by opcode, the same for both events, as they share a
+    // filter.
     Pair {
         what: "reads of I/O devices",
         events: [event("llc_misses.pcie_read"), event("llc_references.pcie_read")],
         share: Share::MissesOfAll,
     },
-    // Skylake and Cascade Lake servers tell reads and writes apart for misses alone.
+    // Skylake and Cascade Lake servers distinguish reads and writes for misses alone.
     Pair {
         what: "reads and writes of I/O devices",
         events: [event("unc_cha_tor_inserts.io_hit"), event("unc_cha_tor_inserts.io_miss")],
@@ -75,7 +77,7 @@ const PAIRS: &[Pair] = &[
         events: [event("unc_cha_llc_lookup.data_read_miss"), event("unc_cha_llc_lookup.data_read")],
         share: Share::MissesOfAll,
     },
-    // Zen: a complex of cores has this cache for itself; a device's reads do not look there first.
+    // Zen: each core complex has its own L3; a device's reads do not look it up first.
     Pair {
         what: "lookups of cores (AMD's L3 does not see the network card)",
         events: [
@@ -91,29 +93,29 @@ const PAIRS: &[Pair] = &[
     },
 ];
 
-/// What a machine can tell of its cache.
+/// Cache counters of a machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cache {
     Counted {
-        /// perf on that machine.
+        /// Path of perf on that machine.
         perf: String,
         pair: &'static Pair,
     },
-    /// Why not.
+    /// Reason why nothing is counted.
     Unknown(String),
 }
 
-/// What was counted.
+/// Counted hits.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Hits {
     /// Percent over the whole run.
     pub(super) pct: Option<f64>,
-    /// The same of each tenth of a second.
+    /// Percent in each interval of 100 ms.
     pub(super) series: Vec<Option<f64>>,
 }
 
 impl Cache {
-    /// Tries which counters there are.
+    /// Tries which counters exist.
     pub(super) fn look(machine: &Machine, perf: &str) -> Self {
         let perf = quoted(perf);
         let mut script = format!("command -v {perf} >/dev/null || exit 0; export LC_ALL=C\n");
@@ -140,7 +142,7 @@ impl Cache {
             let Some(pair) = number.parse().ok().and_then(|at: usize| PAIRS.get(at)) else {
                 continue;
             };
-            // One that never moves is as good as none; a machine that does nothing still loads something.
+            // A counter that never moves is useless; an idle machine still loads something.
             if pair.hits(output).pct.is_some() {
                 return Self::Counted { perf, pair };
             }
@@ -149,7 +151,7 @@ impl Cache {
         Self::Unknown(format!("perf on {machine} has no counter for it: {why}"))
     }
 
-    /// For people: what is counted, or why nothing is.
+    /// Returns a description: the counted events, or the reason why there are none.
     pub(super) fn about(&self) -> String {
         match self {
             Self::Counted { pair, .. } => {
@@ -160,10 +162,10 @@ impl Cache {
         }
     }
 
-    /// Counts from now on for so long, if there is anything to count.
+    /// Counts for `time` from now, if there are counters.
     pub(super) fn start(&self, machine: &Machine, time: Duration) -> Result<Option<Running>> {
         let Self::Counted { perf, pair } = self else { return Ok(None) };
-        // The guard's program is this shell, and perf in its place: it ends with it.
+        // The guard's program is this shell, which perf replaces: perf ends with the guard.
         let script = format!(
             "export LC_ALL=C; exec {perf} stat -a -x, -I {INTERVAL} -e {} -- sleep {}",
             quoted(&pair.asked()),
@@ -172,7 +174,7 @@ impl Cache {
         machine.start("sh", &["-c".to_owned(), script]).map(Some)
     }
 
-    /// What came of it; a count that failed is none, and says why.
+    /// Returns the hits; for a failed count, none and the reason.
     pub(super) fn read(&self, counted: Option<Result<Finished>>) -> (Hits, String) {
         let (Self::Counted { pair, .. }, Some(counted)) = (self, counted) else {
             return (Hits::default(), self.about());
@@ -194,8 +196,11 @@ impl Pair {
         self.events.each_ref().map(|event| event.ask).join(",")
     }
 
-    /// From lines `[seconds,]count,unit,event,...`, one an event, with a time one an interval and event. Where perf
-    /// counts boxes of the uncore apart their counts add up; what is not a number was not counted.
+    /// Parses lines `[seconds,]count,unit,event,...`, one per event, or with a time one per
+    /// interval and event.
+    ///
+    /// If perf counts uncore boxes separately, their counts are added. A value that is not a number
+    /// was not counted.
     fn hits(&self, text: &str) -> Hits {
         let mut moments: Vec<(String, [Option<f64>; 2])> = Vec::new();
         for line in text.lines() {
@@ -218,7 +223,7 @@ impl Pair {
         Hits { pct: self.share.percent(first, second), series: series.collect() }
     }
 
-    /// Where a line names one of the two events, and which.
+    /// Finds one of the two events in a line: its position, and which event.
     fn find(&self, fields: &[&str]) -> Option<(usize, usize)> {
         fields.iter().enumerate().find_map(|(at, field)| {
             let same = |event: &Event| event.name.eq_ignore_ascii_case(field);
@@ -228,7 +233,7 @@ impl Pair {
 }
 
 impl Share {
-    /// `None` if nothing was looked up.
+    /// Returns the share in percent; `None` without lookups.
     fn percent(self, first: f64, second: f64) -> Option<f64> {
         let (hits, all) = match self {
             Self::HitsAndMisses => (first, first + second),
@@ -252,19 +257,20 @@ mod tests {
 
     #[test]
     fn what_perf_writes_is_understood() {
-        // perf-stat(1), CSV format: count, unit, event, time counted, percent of the time, variance, metric, its unit.
+        // perf-stat(1), CSV format: count, unit, event, time counted, percent of the time,
+        // variance, metric, its unit.
         let whole = "9900,,unc_cha_tor_inserts.io_hit_pcirdcur,100200300,100.00,,\n\
                      100,,unc_cha_tor_inserts.io_miss_pcirdcur,100200300,100.00,,\n";
         let hits = pair("unc_cha_tor_inserts.io_hit_pcirdcur").hits(whole);
         assert_eq!(hits, Hits { pct: Some(99.0), series: vec![Some(99.0)] });
-        // Of a virtual machine, whose perf (6.1) wrote this.
+        // Output of perf 6.1 on a virtual machine.
         let none =
             "<not supported>,,LLC-load-misses,0,100.00,,\n<not supported>,,LLC-loads,0,100.00,,\n";
         assert_eq!(pair("LLC-loads").hits(none).pct, None);
         let half = "10,,LLC-load-misses,5,100.00,12.5,of all LL-cache accesses\n<not counted>,,LLC-loads,0,0.00,,\n";
         assert_eq!(pair("LLC-loads").hits(half).pct, None);
         assert_eq!(pair("LLC-loads").hits("").pct, None);
-        // Boxes of the uncore apart, in capitals.
+        // Separate uncore boxes, in capitals.
         let boxes = "1,,L3_MISSES,5,100.00,,\n2,,L3_MISSES,5,100.00,,\n12,,l3_lookups,5,100.00,,\n";
         assert_eq!(pair("l3_misses").hits(boxes).pct, Some(75.0));
     }
@@ -282,7 +288,7 @@ mod tests {
         assert_eq!(hits, Hits { pct: Some(50.0), series: vec![Some(90.0), None, Some(10.0)] });
     }
 
-    /// A perf that knows one pair of events and calls the others what perf calls them.
+    /// Writes a fake perf that supports one pair of events and rejects the rest in perf's words.
     fn perf(folder: &std::path::Path, known: &str) -> String {
         let file = folder.join("perf");
         let script = format!(

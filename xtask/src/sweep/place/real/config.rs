@@ -1,5 +1,7 @@
-//! The daemon's config for a point: made from the plan's devices or read from the file that the plan names, with
-//! what the plan sets laid over it.
+//! The daemon's config for a point.
+//!
+//! It is built from the plan's devices or read from the file that the plan names, and then merged
+//! with the plan's settings.
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_pacing::keys::{Key, TunerName};
@@ -8,39 +10,40 @@ use toml::{Table, Value};
 use super::super::super::setup::{DeviceKind, Pace, Pacing, Setup, Tuner};
 use crate::listen::Listen;
 
-/// Name of the subsystem where the plan's config does not say.
+/// Name of the subsystem if the plan names no config.
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:sweep";
-/// Of a namespace that stands for a drive or a null device.
+/// Size of a namespace that replaces a drive or a null device.
 const SIZE: &str = "1TiB";
 const BLOCK_SIZE: i64 = 4096;
-/// Added to reads of a null device that stands for a drive: what a drive of platform A takes alone.
+/// Latency added to reads of a null device that replaces a drive: the latency of an unloaded drive
+/// of platform A.
 pub(super) const STAND_IN_LATENCY: u64 = 87_000;
-/// Memory for data in flight, at least and at most.
+/// Memory for data in flight: minimum and maximum.
 const MEMORY: (u64, u64) = (256 << 20, 8 << 30);
-/// Connections beside those of jobs: admin queues, and one that is slow to go.
+/// Connections in addition to those of jobs: admin queues, and one that is slow to close.
 const MORE_CONNECTIONS: u64 = 64;
 
-/// What a site decides about the daemon.
+/// Settings of the site for the daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     pub(super) listen: Listen,
-    /// CPUs of the reactors, as the daemon's config writes them.
+    /// CPUs of the reactors, in the form of the daemon's config.
     pub(super) cpus: String,
     pub(super) reactors: u32,
-    /// Files, block devices or PCI addresses of real drives; none: null devices stand for them.
+    /// Files, block devices or PCI addresses of real drives; if empty, null devices replace them.
     pub(super) drives: Vec<String>,
 }
 
-/// The config, and what hosts connect to.
+/// The config, and the subsystem for hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Served {
     pub(super) text: String,
     pub(super) nqn: String,
-    /// By position in the plan.
+    /// Namespace IDs by position in the plan.
     pub(super) nsids: Vec<u32>,
 }
 
-/// What the daemon is to serve for this point.
+/// Returns the daemon's config for this point.
 pub(super) fn served(setup: &Setup, site: &Site) -> Result<Served> {
     let mut config = match &setup.config {
         Some(file) => {
@@ -71,7 +74,7 @@ pub(super) fn served(setup: &Setup, site: &Site) -> Result<Served> {
     Ok(Served { text: toml::to_string(&config)?, nqn, nsids })
 }
 
-/// Devices, subsystem and namespaces of a plan that names no config.
+/// Builds devices, subsystem and namespaces of a plan that names no config.
 fn devices(setup: &Setup, site: &Site) -> Result<Table> {
     let devices = setup.devices;
     let slow = |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
@@ -139,7 +142,7 @@ fn devices(setup: &Setup, site: &Site) -> Result<Table> {
     ]))
 }
 
-/// A namespace has one weight: that of the jobs that use it.
+/// Returns the weight of a namespace, which is that of the jobs that use it.
 fn weight(setup: &Setup, device: u32) -> Result<u16> {
     let mut jobs = setup.jobs.iter().filter(|job| job.devices.contains(&device));
     let weight = jobs.next().map_or(1, |job| job.weight);
@@ -178,7 +181,7 @@ fn listener(listen: &Listen) -> Table {
     ])
 }
 
-/// Bounds that leave it to the policy what is in flight.
+/// Returns limits that leave the bytes in flight to the policy.
 fn limits(setup: &Setup, site: &Site) -> Table {
     let block = setup.jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
     let block = u64::from(block.unwrap_or(4096));
@@ -225,7 +228,7 @@ fn pacing(pacing: &Pacing) -> Result<Table> {
         Pacing::BufferCredit { budget } => set(Key::Budget, number(budget)),
         Pacing::TokenBucket { pace, burst, budget } => {
             match pace {
-                // Bytes a second, exactly.
+                // Exact, in bytes per second.
                 Pace::Rate(rate) => {
                     set(Key::Rate, format!("{}.{:03}kB/s", rate / 1000, rate % 1000).into());
                 }
@@ -272,7 +275,7 @@ fn tuner_name(tuner: Tuner) -> &'static str {
     named.map_or("", |(name, _)| name)
 }
 
-/// The first subsystem's name and namespaces.
+/// Returns the first subsystem's name and namespaces.
 fn namespaces(config: &Table) -> Result<(String, Vec<u32>)> {
     let subsystem = config.get("subsystem").and_then(Value::as_array).and_then(|all| all.first());
     let subsystem = subsystem.and_then(Value::as_table);
@@ -286,7 +289,7 @@ fn namespaces(config: &Table) -> Result<(String, Vec<u32>)> {
     Ok((nqn, nsids))
 }
 
-/// Puts the values of `over` into `table`, tables into tables.
+/// Merges the values of `over` into `table`, tables recursively.
 fn lay_over(table: &mut Table, over: &Table) {
     for (key, value) in over {
         match (table.get_mut(key), value) {

@@ -1,4 +1,4 @@
-//! What the kernel counts on a machine: a process' CPU time, bytes on an interface, what was sent twice.
+//! Kernel counters of a machine: a process's CPU time, bytes on an interface, retransmissions.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::machine::Machine;
 
-/// What to count of the network.
+/// Network counters to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wire {
     /// Interface that has the target's address.
@@ -17,9 +17,9 @@ pub(super) struct Wire {
 #[derive(Debug, Clone)]
 pub(super) struct Counters {
     at: Instant,
-    /// CPU nanoseconds of the process' threads.
+    /// CPU nanoseconds of the process's threads.
     cpu: u64,
-    /// Bytes by the interface's own count; an RDMA device's where it counts for itself.
+    /// Bytes of the interface's counter; those of the RDMA device if it has its own.
     sent: u64,
     received: u64,
     dropped: u64,
@@ -28,7 +28,7 @@ pub(super) struct Counters {
     rnr: Option<u64>,
 }
 
-/// What happened between two moments.
+/// Differences between two readings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Change {
     /// CPUs in use.
@@ -42,7 +42,7 @@ pub(super) struct Change {
 }
 
 impl Wire {
-    /// The interface of a machine that has this address.
+    /// Finds the interface of a machine that has this address.
     pub(super) fn of(machine: &Machine, address: std::net::IpAddr) -> Result<Self> {
         let text = machine.ask("ip -o addr show")?;
         let interface = interface(&text, address);
@@ -53,13 +53,13 @@ impl Wire {
     }
 }
 
-/// From `ip -o addr show`: `2: eth0    inet 10.0.0.1/24 ...`.
+/// Parses `ip -o addr show`: `2: eth0    inet 10.0.0.1/24 ...`.
 fn interface(text: &str, address: std::net::IpAddr) -> Option<String> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (name, _family, own) = (words.next()?, words.next()?, words.next()?);
         let own = own.split('/').next()?.parse::<std::net::IpAddr>().ok()?;
-        // A name may come with the name of what it is stacked on.
+        // A name can include the name of the device below it.
         let name = name.split('@').next()?;
         let loopback = own.is_loopback() && address.is_loopback();
         (own == address || loopback).then(|| name.to_owned())
@@ -71,7 +71,7 @@ const MARK: &str = "==";
 impl Counters {
     pub(super) fn read(machine: &Machine, pid: u32, wire: &Wire) -> Result<Self> {
         let interface = &wire.interface;
-        // A device counts RDMA's bytes, of four each, where the interface does not see them.
+        // An RDMA device counts words of four bytes, which the interface does not count.
         let script = format!(
             "cat /proc/{pid}/task/*/schedstat; echo {MARK}; \
              cat /sys/class/net/{interface}/statistics/tx_bytes /sys/class/net/{interface}/statistics/rx_bytes \
@@ -118,7 +118,7 @@ impl Counters {
         })
     }
 
-    /// What happened since `before`.
+    /// Returns the differences since `before`.
     pub(super) fn since(&self, before: &Self) -> Change {
         let seconds = (self.at - before.at).as_secs_f64().max(1e-9);
         let of = |now: u64, then: u64| now.saturating_sub(then);
@@ -135,7 +135,7 @@ impl Counters {
     }
 }
 
-/// Segments that TCP sent again: two lines, names and values.
+/// Returns the segments that TCP retransmitted, from two lines: names and values.
 fn retransmitted(snmp: &str) -> Option<u64> {
     let mut lines = snmp.lines();
     let (names, values) = (lines.next()?, lines.next()?);

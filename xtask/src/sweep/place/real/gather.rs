@@ -1,4 +1,4 @@
-//! One point from what the hosts, the daemon and the kernel counted.
+//! Builds one point from the counters of the hosts, the daemon and the kernel.
 
 use nvmeof_report::{Flow, Network, Part, Point, Sample, Where, jain};
 
@@ -12,7 +12,7 @@ use crate::daemon_stats::{self, Moment};
 
 const MIB: f64 = 1_048_576.0;
 
-/// Everything about one run.
+/// All data of one run.
 #[derive(Debug)]
 pub(super) struct Gathered<'a> {
     pub(super) run: &'a Run<'a>,
@@ -21,9 +21,9 @@ pub(super) struct Gathered<'a> {
     pub(super) machines: &'a str,
     pub(super) fingerprint: String,
     pub(super) interface: &'a str,
-    /// With the number of their job.
+    /// Tasks, each with the number of its job.
     pub(super) tasks: &'a [(usize, Task<'a>)],
-    /// One a task.
+    /// One entry per task.
     pub(super) measured: &'a [Measured],
     pub(super) change: Change,
     pub(super) hits: &'a Hits,
@@ -54,7 +54,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
     let writes = setup.jobs.iter().all(|job| job.reads <= 0.0);
     let change = of.change;
     let wire = match (of.interface, reads, writes) {
-        // What is sent there comes in there, too.
+        // On loopback, data sent on the interface is also received on it.
         ("lo", ..) | (_, true, _) => change.sent_gbps,
         (_, _, true) => change.received_gbps,
         _ => change.sent_gbps + change.received_gbps,
@@ -124,7 +124,7 @@ fn flows(of: &Gathered<'_>) -> Vec<Flow> {
     flows
 }
 
-/// The hosts' samples, with what the daemon said last before the end of each.
+/// Joins the hosts' samples with the daemon's last statistics before the end of each.
 fn series(together: &Measured, moments: &[Moment], hits: &Hits) -> Vec<Sample> {
     let begin = moments.first().map_or(0.0, |first| first.t);
     let sample = |(at, gbps): (usize, &f64)| {
@@ -145,7 +145,7 @@ fn series(together: &Measured, moments: &[Moment], hits: &Hits) -> Vec<Sample> {
     together.series.iter().enumerate().map(sample).collect()
 }
 
-/// Over whole samples of all hosts; the last one may be cut short.
+/// Returns the deviation over the whole samples of all hosts; the last one can be incomplete.
 fn deviation(measured: &[Measured]) -> Option<f64> {
     let whole = measured.iter().flat_map(|one| &one.series[..one.series.len().saturating_sub(1)]);
     let whole: Vec<f64> = whole.copied().collect();

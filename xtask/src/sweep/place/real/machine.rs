@@ -1,5 +1,7 @@
-//! A machine that programs run on: this one, or another over ssh. The ssh that is installed is used, with its
-//! config, keys and agent; one connection a machine carries everything.
+//! A machine that runs programs: this one, or another over ssh.
+//!
+//! The installed ssh is used, with its config, keys and agent; one connection per machine carries
+//! all commands.
 
 use std::fmt;
 use std::os::unix::process::CommandExt;
@@ -11,11 +13,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::process::Running;
 
-/// For a command that only asks something.
+/// Timeout for a command that only queries.
 const ASK: Duration = Duration::from_secs(20);
 
-/// Runs a program, tells its process number, and ends it when standard input does: whatever becomes of us,
-/// nothing stays behind. The program gets ten seconds to end in good order.
+/// Runs a program, reports its process ID, and ends it when standard input closes.
+///
+/// Nothing remains on the machine, however xtask ends. The program gets ten seconds to end cleanly.
 const GUARD: &str = "exec 3<&0
 \"$@\" </dev/null 3<&- &
 p=$!
@@ -27,19 +30,19 @@ r=$?
 kill $w 2>/dev/null
 exit $r";
 
-/// Where programs run.
+/// A machine that runs programs.
 #[derive(Debug, Clone)]
 pub(super) enum Machine {
-    /// This one.
+    /// This machine.
     Here,
-    /// Another one.
+    /// Another machine.
     Ssh(Ssh),
 }
 
-/// A machine that ssh knows how to reach.
+/// A machine that ssh can reach.
 #[derive(Debug, Clone)]
 pub(super) struct Ssh {
-    /// As for ssh's command line: a name of its config, or user@host.
+    /// Destination in ssh's form: a name of its config, or user@host.
     destination: String,
     /// More arguments for ssh.
     options: Vec<String>,
@@ -50,7 +53,7 @@ pub(super) struct Ssh {
 impl Machine {
     /// Another machine; `folder` is for the socket of the connection, whose path must be short.
     pub(super) fn over_ssh(destination: &str, options: &[String], folder: &Path) -> Result<Self> {
-        // ssh would take it for an option.
+        // ssh would interpret it as an option.
         ensure!(
             !destination.starts_with('-') && !destination.is_empty(),
             "host.ssh: `{destination}` is no destination; write user@host or a name of ssh's config"
@@ -60,17 +63,17 @@ impl Machine {
         Ok(Self::Ssh(Ssh { destination, options, control }))
     }
 
-    /// Starts a program there, guarded.
+    /// Starts a program on the machine, guarded.
     pub(super) fn start(&self, program: &str, args: &[String]) -> Result<Running> {
         let words = ["sh", "-c", GUARD, "guard", program].into_iter().map(str::to_owned);
         let words: Vec<String> = words.chain(args.iter().cloned()).collect();
         let mut command = self.command(&words);
-        // Ctrl-C at the terminal is for us: we end what we started.
+        // Ctrl-C at the terminal must only reach xtask, which ends the programs it started.
         command.process_group(0);
         Running::start(command, &format!("{program} on {self}"))
     }
 
-    /// Runs a script there and hands back what it writes.
+    /// Runs a script on the machine and returns its output.
     pub(super) fn ask(&self, script: &str) -> Result<String> {
         let words = ["sh", "-c", script].map(str::to_owned);
         let mut command = self.command(&words);
@@ -86,7 +89,7 @@ impl Machine {
         Ok(finished.stdout)
     }
 
-    /// Writes a file there.
+    /// Writes a file on the machine.
     pub(super) fn write(&self, path: &str, text: &str) -> Result<()> {
         let Self::Ssh(_) = self else {
             return std::fs::write(path, text).with_context(|| format!("cannot write {path}"));
@@ -97,7 +100,7 @@ impl Machine {
         let mut child = command.spawn().context("cannot start ssh")?;
         if let Some(mut stdin) = child.stdin.take() {
             use std::io::Write as _;
-            // If it does not take it, its end says why.
+            // If the program does not read its input, its exit status gives the reason.
             let _ = stdin.write_all(text.as_bytes());
         }
         let output = child.wait_with_output()?;
@@ -113,7 +116,7 @@ impl Machine {
         if let Self::Ssh(ssh) = self {
             let mut command = ssh.command();
             command.args(["-O", "exit", &ssh.destination]);
-            // No connection is as good.
+            // A missing connection is not an error.
             let _ =
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
@@ -139,7 +142,7 @@ impl Machine {
 impl Ssh {
     fn command(&self) -> Command {
         let mut command = Command::new("ssh");
-        // Nobody is there to be asked for a password; a host that is gone is noticed.
+        // No person is there to type a password; a host that disappears is detected.
         command.args(["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
         command.args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
         command.args(["-o", "ControlMaster=auto", "-o", "ControlPersist=60"]);
@@ -158,7 +161,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// A word as a POSIX shell takes it for itself.
+/// Quotes a word for a POSIX shell.
 pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -6,13 +6,13 @@
 //!                                        '--counters, statistics--> gather --> Point
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `machine`, `process` | a program here or over ssh, ended whatever becomes of us |
+//! | `machine`, `process` | a program here or over ssh, ended however xtask ends |
 //! | `visit` | the machines while the sweep lasts |
 //! | `config` | the daemon's config for a point |
-//! | `target`, `counters`, `cache` | the daemon under way, and what the kernel and the processor count meanwhile |
-//! | `load` | one file a load generator |
+//! | `target`, `counters`, `cache` | the running daemon, and counters of kernel and processor |
+//! | `load` | one file per load generator |
 //! | `gather` | one point from all of it |
 
 mod cache;
@@ -47,24 +47,24 @@ use process::Finished;
 use target::Target;
 use visit::Fleet;
 
-/// For load generators to connect, and to end, beside the time they measure.
+/// Time for load generators to connect and to end, in addition to the measured time.
 const SLACK: Duration = Duration::from_secs(60);
-/// What counts hits in the cache, on the target's machine.
+/// Program on the target's machine that counts hits in the cache.
 const LINUX_PERF: &str = "perf";
-/// Between two looks at what goes on.
+/// Interval of checks on running programs.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What counting hits in the cache came to, where there was something to count.
+/// Result of counting hits in the cache, if there were counters.
 type Counted = Option<Result<Finished>>;
 
-/// What a person says about the machines.
+/// Machines that the user names.
 #[derive(Debug, Clone)]
 pub(crate) struct Machines {
     pub(crate) place: Where,
     pub(crate) listen: Listen,
-    /// Of the target; this machine if none.
+    /// The target's machine; this machine if `None`.
     pub(crate) target: Option<String>,
-    /// One a host of the plan, in turn; this machine if none.
+    /// Machines of the plan's hosts, assigned in turn; this machine if empty.
     pub(crate) hosts: Vec<String>,
     pub(crate) ssh_options: Vec<String>,
     /// CPUs of the target's reactors, and of each host's load generator.
@@ -78,7 +78,7 @@ pub(crate) struct Machines {
     pub(crate) spdk_plugin: Option<String>,
 }
 
-/// The machines, looked at and ready.
+/// The machines, checked and ready.
 #[derive(Debug)]
 pub(crate) struct Real {
     machines: Machines,
@@ -86,14 +86,14 @@ pub(crate) struct Real {
     programs: Programs,
     wire: Wire,
     cache: Cache,
-    /// The target's machine.
+    /// Description of the target's machine.
     platform: String,
-    /// What ran where.
+    /// Description of the programs and their machines.
     about: String,
 }
 
 impl Real {
-    /// Looks at every machine: whether it answers and has what the plan needs.
+    /// Checks every machine: it must answer and have everything that the plan requires.
     pub(crate) fn new(machines: Machines, points: &[Planned]) -> Result<Self> {
         let programs = Programs {
             perf: machines.perf.clone(),
@@ -112,7 +112,7 @@ impl Real {
         Ok(this)
     }
 
-    /// What each machine runs; what one lacks ends the sweep before it begins.
+    /// Returns the versions on each machine; a missing requirement ends the sweep before it begins.
     fn look(&self, points: &[Planned]) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
         let version = self.fleet.target.ask(&version).with_context(|| {
@@ -150,7 +150,8 @@ impl Real {
         Ok(about.join("; "))
     }
 
-    /// On this machine alone the kernel's and SPDK's initiators give way to our own.
+    /// Returns the initiator; on this machine alone, `nvmeof-perf` replaces the initiators of the
+    /// kernel and SPDK.
     fn initiator(&self, planned: Initiator) -> Initiator {
         if self.machines.place == Where::Local { Initiator::Perf } else { planned }
     }
@@ -217,7 +218,7 @@ impl Real {
         Ok(gather::point(&gathered))
     }
 
-    /// Connects, starts everything together, waits.
+    /// Connects, starts all load generators together, and waits.
     fn load(
         &self,
         setup: &Setup,
@@ -228,7 +229,7 @@ impl Real {
             setup.hosts.iter().map(|host| load::generator(*host, &self.programs)).collect();
         let mut connections = Vec::new();
         for (host, generator) in generators.iter().enumerate() {
-            // One connection a host carries all its jobs.
+            // One connection per host carries all its jobs.
             let mut own = tasks.iter().filter(|(_, task)| task.host == host);
             let Some((_, first)) = own.next() else { continue };
             let mut task = first.clone();
@@ -303,7 +304,7 @@ impl Real {
         format!("host {} ({})", host + 1, self.machine_of(host))
     }
 
-    /// What hosts connect to: the daemon's port at the address they know it by.
+    /// Returns the address for hosts: the daemon's port at the address by which hosts reach it.
     fn reachable(&self, ready: &str) -> String {
         let port = ready.rsplit(':').next().unwrap_or_default();
         let Listen { fabric, address, .. } = self.machines.listen;
@@ -344,7 +345,7 @@ impl Place for Real {
         config::served(setup, &self.site(setup)).map(|_| ())
     }
 
-    /// With the CPUs that the target has, and the initiators that there are.
+    /// Returns the point with the CPUs of the target and the available initiators.
     fn adapted(&self, point: &Planned) -> Planned {
         let mut point = point.clone();
         let have = u32::try_from(self.machines.target_cpus.len()).unwrap_or(u32::MAX);
@@ -381,7 +382,7 @@ impl Place for Real {
     }
 }
 
-/// Processor, CPUs and kernel.
+/// Returns processor, CPUs and kernel.
 fn describe(machine: &Machine) -> Result<String> {
     let text = machine.ask("grep -m 1 'model name' /proc/cpuinfo; nproc; uname -r")?;
     let lines: Vec<_> = text.lines().collect();
@@ -390,7 +391,7 @@ fn describe(machine: &Machine) -> Result<String> {
     Ok(format!("{model}, {cpus} CPUs, Linux {kernel}"))
 }
 
-/// Seconds between a machine's clock and ours.
+/// Returns the offset in seconds between a machine's clock and the local clock.
 fn clock_apart(machine: &Machine) -> Result<f64> {
     let text = machine.ask("date +%s.%N")?;
     let there: f64 = text.trim().parse().with_context(|| format!("{machine}: no time: {text}"))?;

@@ -1,4 +1,4 @@
-//! A program under way: what it writes is kept while it runs, and it is ended when nobody wants it any more.
+//! A running program: its output is kept while it runs, and it is ended when its owner drops it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Between two looks at whether a program has ended.
+/// Interval of checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// For a program to end once it was told to, before its guard is killed, too.
+/// Time for a program to end after its stop request, before its guard is killed too.
 const GRACE: Duration = Duration::from_secs(15);
-/// Bytes kept of each output; nothing that is wanted writes more.
+/// Bytes kept of each output; no program needed here writes more.
 const KEPT: usize = 64 << 20;
-/// Lines of complaint that are told.
+/// Lines of standard error that a message quotes.
 const TOLD: usize = 6;
 
-/// A program under way. Dropping it ends it.
+/// A running program. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Running {
     name: String,
     child: Child,
-    /// Its end ends the program.
+    /// Closing it ends the program.
     stdin: Option<ChildStdin>,
     stdout: Arc<Output>,
     stderr: Arc<Output>,
     ended: Option<ExitStatus>,
 }
 
-/// What came of a program.
+/// Output and status of a program that has ended.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) status: ExitStatus,
@@ -50,7 +50,7 @@ struct State {
 }
 
 impl Running {
-    /// Starts it; `name` is what messages call it.
+    /// Starts the program; `name` is its name in messages.
     pub(super) fn start(mut command: Command, name: &str) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
@@ -61,11 +61,12 @@ impl Running {
         Ok(Self { name: name.to_owned(), child, stdin, stdout, stderr, ended: None })
     }
 
-    /// The rest of the first line of standard output that begins with `start`.
+    /// Waits for the first line of standard output that begins with `start`; returns the rest of
+    /// it.
     pub(super) fn line(&mut self, start: &str, until: Instant) -> Result<String> {
         match self.stdout.line(start, until) {
             Some(line) => Ok(line),
-            // It says no more: its end is near.
+            // The program writes no more and is about to exit.
             None if self.stdout.state().is_over => {
                 let finished = self.finish(until)?;
                 bail!("{} ended with {}: {}", self.name, finished.status, finished.complaint())
@@ -74,14 +75,14 @@ impl Running {
         }
     }
 
-    /// Its process number there, which its guard tells.
+    /// Returns its process ID on its machine, which its guard reports.
     pub(super) fn pid(&self, until: Instant) -> Result<u32> {
         let line = self.stderr.line("pid ", until);
         let line = line.with_context(|| format!("{} did not start", self.name))?;
         line.trim().parse().with_context(|| format!("{}: not understood: pid {line}", self.name))
     }
 
-    /// Waits for its end; after `until` it is ended, and that is an error.
+    /// Waits for the program to end; kills it after `until` and returns an error.
     pub(super) fn finish(&mut self, until: Instant) -> Result<Finished> {
         while !self.has_ended() {
             if Instant::now() >= until {
@@ -95,7 +96,7 @@ impl Running {
         Ok(Finished { status, stdout, stderr })
     }
 
-    /// Tells it to end and waits for that.
+    /// Asks the program to end and waits for it.
     pub(super) fn stop(&mut self) -> Result<Finished> {
         self.stdin = None;
         self.finish(Instant::now() + GRACE)
@@ -108,7 +109,7 @@ impl Running {
         self.ended.is_some()
     }
 
-    /// The last it wrote to standard error.
+    /// Returns the last lines of standard error.
     pub(super) fn complaint(&self) -> String {
         complaint(&self.stderr.text())
     }
@@ -120,7 +121,7 @@ impl Running {
             thread::sleep(LOOK);
         }
         if !self.has_ended() {
-            // It may have ended in between.
+            // The process can have ended since the check.
             let _ = self.child.kill();
             self.ended = self.child.wait().ok();
         }
@@ -134,7 +135,7 @@ impl Drop for Running {
 }
 
 impl Finished {
-    /// The last lines of standard error.
+    /// Returns the last lines of standard error.
     pub(super) fn complaint(&self) -> String {
         complaint(&self.stderr)
     }
@@ -161,7 +162,8 @@ impl Output {
         output
     }
 
-    /// The rest of the first line that begins with `start`; `None` if there is none until then, or ever.
+    /// Returns the rest of the first line that begins with `start`; `None` if there is none by
+    /// `until`, or the output has ended.
     fn line(&self, start: &str, until: Instant) -> Option<String> {
         let mut state = self.state();
         loop {
@@ -179,7 +181,8 @@ impl Output {
         }
     }
 
-    /// Everything, once it is complete: a program may have left its output to others.
+    /// Returns the complete output; waits for it, because a program can leave its output open to
+    /// its children.
     fn whole(&self, until: Instant) -> String {
         let mut state = self.state();
         while !state.is_over {
@@ -202,7 +205,7 @@ impl Output {
     }
 }
 
-/// The last lines, but for the guard's own.
+/// Returns the last lines, without the guard's own.
 fn complaint(stderr: &str) -> String {
     let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("pid ")).collect();
     let last = &lines[lines.len().saturating_sub(TOLD)..];

@@ -1,4 +1,4 @@
-//! The daemon under test: started, asked what it has used, stopped.
+//! The daemon under test: starts it, reads its counters, stops it.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use super::machine::{Machine, quoted};
 use super::process::Running;
 use crate::daemon_stats::{self, Moment};
 
-/// For the daemon to be ready; it may have to open drives.
+/// Timeout for the daemon to be ready; it can have drives to open.
 const READY: Duration = Duration::from_secs(30);
-/// From one line of its statistics to the next.
+/// Interval of its statistics.
 const INTERVAL: &str = "50ms";
 
 /// A running daemon. Dropping it ends it.
@@ -46,12 +46,12 @@ impl<'a> Target<'a> {
         Ok(Self { machine, running, pid, address, folder: folder.to_owned() })
     }
 
-    /// What it and its network have done so far.
+    /// Returns the counters of the daemon and its network.
     pub(super) fn counters(&self, wire: &Wire) -> Result<Counters> {
         Counters::read(self.machine, self.pid, wire)
     }
 
-    /// Whether it is still there; why not, if not.
+    /// Checks that it still runs; the error gives the reason if not.
     pub(super) fn check(&mut self) -> Result<()> {
         if self.running.has_ended() {
             bail!(
@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Stops it, and hands back what its pacer did over time.
+    /// Stops it and returns its pacer's activity over time.
     pub(super) fn stop(mut self) -> Result<Vec<Moment>> {
         let finished = self.running.stop().context("the target does not stop")?;
         ensure!(

@@ -1,5 +1,7 @@
-//! The machines of a sweep while it lasts: on each a folder, and the machine for the sweep alone. Both end with it,
-//! whatever becomes of it.
+//! The machines of a sweep while it lasts.
+//!
+//! On each machine the sweep has a folder and exclusive use. Both end with the sweep, however it
+//! ends.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +11,14 @@ use super::Machines;
 use super::machine::Machine;
 use super::process::Running;
 
-/// For a machine to answer.
+/// Timeout for a machine to answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Makes the folder `$1` and keeps it until told to end. A machine is its network namespace here: what is locked is
-/// its file, which needs no name on a disk. Folders of the same sweep begin with `$2`: it may be here twice.
+/// Creates the folder `$1` and keeps it until its stop request.
+///
+/// A machine is identified by its network namespace: the lock is on its file, which needs no name
+/// on a disk. Folders of the same sweep begin with `$2`, because one machine can be in a sweep
+/// twice.
 const STAY: &str = r#"exec 9</proc/self/ns/net
 if command -v flock >/dev/null && ! flock -n 9; then
   ls -d "$2"* >/dev/null 2>&1 || { echo 'another sweep uses this machine' >&2; exit 1; }
@@ -24,19 +29,19 @@ mkdir "$1" || exit 1
 echo stays
 while :; do sleep 86400 9<&- & s=$!; wait $s; done"#;
 
-/// The target's machine and the hosts', reached. Dropping it leaves them as they were.
+/// The reachable machines of the target and the hosts. Dropping it restores them.
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) target: Machine,
     /// At least one.
     pub(super) hosts: Vec<Machine>,
-    /// Of the target, then of the hosts.
+    /// The target's, then the hosts'.
     visits: Vec<Visit>,
-    /// For ssh's sockets, which go with it.
+    /// Folder of ssh's sockets, removed with the fleet.
     _sockets: tempfile::TempDir,
 }
 
-/// A machine that a sweep may use. Dropping it gives it back.
+/// A machine that a sweep uses exclusively. Dropping it releases the machine.
 #[derive(Debug)]
 struct Visit {
     folder: String,
@@ -44,7 +49,7 @@ struct Visit {
 }
 
 impl Fleet {
-    /// Reaches all machines; `sweep` is a name that no other sweep has.
+    /// Reaches all machines; `sweep` is a unique name.
     pub(super) fn reach(machines: &Machines, sweep: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
         let reach = |name: &String| Machine::over_ssh(name, &machines.ssh_options, folder.path());
@@ -58,12 +63,12 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// For files on the target.
+    /// Returns the folder for files on the target.
     pub(super) fn target_folder(&self) -> &str {
         &self.visits[0].folder
     }
 
-    /// The machine of a host of the plan, which take them in turn, and the folder for files there.
+    /// Returns the machine of a plan's host, assigned in turn, and the folder for its files.
     pub(super) fn host(&self, host: usize) -> (&Machine, &str) {
         let at = host % self.hosts.len();
         (&self.hosts[at], &self.visits[1 + at].folder)
@@ -78,7 +83,7 @@ impl Drop for Fleet {
 }
 
 impl Visit {
-    /// `number` tells the sweep's machines apart.
+    /// Begins to use a machine; `number` distinguishes the sweep's machines.
     fn begin(machine: &Machine, sweep: &str, number: usize) -> Result<Self> {
         machine.ask("true").with_context(|| {
             format!(
@@ -129,7 +134,7 @@ mod tests {
         assert!(!Path::new(&format!("/tmp/nvmeof-sweep-{sweep}-0")).exists(), "left behind");
     }
 
-    /// What it complains of, once no other sweep uses this machine.
+    /// Returns the error of `begin`, which is retried while another sweep uses this machine.
     fn free(mut begin: impl FnMut() -> Result<()>) -> String {
         let limit = Instant::now() + Duration::from_secs(120);
         loop {

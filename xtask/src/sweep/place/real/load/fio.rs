@@ -1,4 +1,4 @@
-//! fio, with the kernel's initiator or with SPDK's plugin.
+//! fio, with the Linux kernel's initiator or with SPDK's plugin.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use super::measured::{Measured, real};
 use super::{Generator, Task, split_address};
 use crate::sweep::setup::Job;
 
-/// For the kernel to connect and to find its namespaces.
+/// Timeout for the kernel to connect and to find its namespaces.
 const CONNECT: Duration = Duration::from_secs(40);
-/// A day of samples.
+/// Maximum number of samples: one day.
 const MOST_TENTHS: usize = 864_000;
 
 /// fio on the block devices of the kernel's initiator.
@@ -23,7 +23,7 @@ pub(super) struct Kernel {
     pub(super) fio: String,
 }
 
-/// fio with SPDK's plugin, which has an initiator of its own.
+/// fio with SPDK's plugin, which has its own initiator.
 #[derive(Debug)]
 pub(super) struct Spdk {
     pub(super) fio: String,
@@ -51,7 +51,7 @@ impl Generator for Kernel {
         Ok(())
     }
 
-    /// A shell that connects, says so, and disconnects when it ends, however it ends.
+    /// Starts a shell that connects, reports it, and disconnects on every exit.
     fn connect(&self, machine: &Machine, task: &Task<'_>) -> Result<Option<Running>> {
         let (fabric, address, port) = split_address(&task.address).context("no address")?;
         let script = format!(
@@ -84,7 +84,7 @@ impl Generator for Kernel {
             all.join(", "),
             names.join(", ")
         );
-        // Where a device went away fio would make a file of its name.
+        // If a device disappeared, fio would create a file of its name.
         let more = "allow_file_create=0\n";
         run(machine, &self.fio, None, task, "io_uring", &names, more)
     }
@@ -132,13 +132,16 @@ impl Generator for Spdk {
     }
 }
 
-/// What the plugin wants in the job file beside fio's own options. It knows jobs as threads alone, and takes the
-/// host's name from an option: in a file's name it reads over it.
+/// Returns the plugin's options in the job file, in addition to fio's own.
+///
+/// The plugin supports jobs only as threads. It takes the host's name from an option and ignores it
+/// in a file's name.
 fn spdk_options(task: &Task<'_>) -> String {
     format!("thread=1\nhostnqn={}\n", host_nqn(task))
 }
 
-/// As SPDK's plugin names namespaces: a transport identifier, with the namespace at its end.
+/// Names namespaces in the form of SPDK's plugin: a transport identifier, with the namespace at its
+/// end.
 fn spdk_names(task: &Task<'_>) -> Result<Vec<String>> {
     let (fabric, address, port) = split_address(&task.address).context("no address")?;
     let family = if address.contains(':') { "IPv6" } else { "IPv4" };
@@ -148,7 +151,7 @@ fn spdk_names(task: &Task<'_>) -> Result<Vec<String>> {
             fabric.to_uppercase(),
             task.nqn,
         )
-        // fio takes a colon for the end of a file's name.
+        // fio interprets a colon as the end of a file's name.
         .replace(':', "\\:")
     };
     Ok(task.nsids.iter().map(name).collect())
@@ -162,7 +165,7 @@ fn host_id(task: &Task<'_>) -> String {
     format!("5f5a1bca-0000-4000-8000-{:012x}", task.host + 1)
 }
 
-/// Shell words that write the block device of namespace `$n` of a subsystem.
+/// Returns shell code that writes the block device of namespace `$n` of a subsystem.
 fn find_device(nqn: &str) -> String {
     format!(
         "for s in /sys/class/nvme-subsystem/nvme-subsys*; do \
@@ -181,7 +184,7 @@ fn fio_version(machine: &Machine, fio: &str) -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
-/// fio's job file: one job of the plan.
+/// Returns fio's job file: one job of the plan.
 fn job_file(task: &Task<'_>, engine: &str, names: &[String], more: &str) -> String {
     let job = task.job;
     let reads = (job.reads * 100.0).round();
@@ -195,7 +198,7 @@ fn job_file(task: &Task<'_>, engine: &str, names: &[String], more: &str) -> Stri
         }
     };
     let mut text = String::from("[global]\n");
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = write!(
         text,
         "ioengine={engine}\ndirect=1\nrw=randrw\nrwmixread={reads}\n{sizes}\nnorandommap=1\nrandrepeat=0\n\
@@ -246,8 +249,10 @@ fn read(machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measu
     Ok(measured)
 }
 
-/// fio's JSON, which is an object with jobs that begins a line. What stands around it is passed over: notes of fio,
-/// and what SPDK and DPDK say of themselves, braces and all.
+/// Extracts fio's JSON: an object with jobs that begins a line.
+///
+/// The text around it is skipped: notes of fio, and messages of SPDK and DPDK, including their
+/// braces.
 fn report(text: &str) -> Result<Value> {
     let mut told = None;
     let lines = text.split_inclusive('\n').scan(0, |at, line| {
@@ -269,7 +274,7 @@ fn report(text: &str) -> Result<Value> {
     Err(told.unwrap_or_else(|| anyhow!("fio wrote no JSON")))
 }
 
-/// From what fio wrote.
+/// Parses fio's output.
 fn measured(text: &str) -> Result<Measured> {
     let json = report(text)?;
     let jobs = json["jobs"].as_array().context("fio reports no jobs")?;
@@ -303,8 +308,10 @@ fn measured(text: &str) -> Result<Measured> {
     Ok(sum)
 }
 
-/// From lines `ms, KiB/s, direction, size, ...` of all jobs and both directions, job after job. A line tells
-/// of the time since the line before it.
+/// Computes the series from lines `ms, KiB/s, direction, size, ...` of all jobs and both
+/// directions, job after job.
+///
+/// A line covers the time since the previous line.
 fn series(logs: &str) -> Vec<f64> {
     let mut series: Vec<f64> = Vec::new();
     let mut before = [0_usize; 2];
@@ -316,7 +323,7 @@ fn series(logs: &str) -> Vec<f64> {
         // The next job begins.
         let from = if ms < *before { 0 } else { *before };
         *before = ms;
-        // In tenths of a second, to the nearest one.
+        // Rounded to the nearest 100 ms.
         let (from, to) = ((from + 50) / 100, ((ms + 50) / 100).min(MOST_TENTHS));
         series.resize(series.len().max(to), 0.0);
         for gbps in series.iter_mut().take(to).skip(from) {
@@ -406,7 +413,8 @@ mod tests {
         assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max && latency.mean > 0.0);
     }
 
-    /// What SPDK and DPDK say goes to both outputs, by version; with `2>&1` and without, the report is found.
+    /// SPDK and DPDK write messages to either output, by version; the report is found with `2>&1`
+    /// and without.
     #[test]
     fn the_report_is_found_among_what_spdk_and_dpdk_say() {
         let text = include_str!("recorded/fio-psync.json");

@@ -1,30 +1,30 @@
-//! What load generators measured, and how it adds up.
+//! Measurements of load generators, and their sums.
 
 use std::collections::BTreeMap;
 
 use nvmeof_report::{Figures, Latency};
 
-/// One job on one host, or several together.
+/// Results of one job on one host, or of several together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::sweep::place::real) struct Measured {
     pub(in crate::sweep::place::real) ios: u64,
     pub(in crate::sweep::place::real) bytes: u64,
-    /// Measured.
+    /// Measured time.
     pub(in crate::sweep::place::real) seconds: f64,
-    /// Of all I/Os together.
+    /// Sum over all I/Os.
     pub(in crate::sweep::place::real) latency_sum_ns: f64,
     pub(in crate::sweep::place::real) latency_max_ns: u64,
-    /// Nanoseconds, and I/Os that took as long.
+    /// Latency in nanoseconds, and the number of I/Os with it.
     pub(in crate::sweep::place::real) histogram: BTreeMap<u64, u64>,
     /// CPU seconds of the load generator.
     pub(in crate::sweep::place::real) cpu_s: f64,
-    /// By namespace, if the program tells them apart.
+    /// By namespace, if the program distinguishes namespaces.
     pub(in crate::sweep::place::real) spaces: Vec<Space>,
-    /// Gb/s in each tenth of a second.
+    /// Gb/s in each interval of 100 ms.
     pub(in crate::sweep::place::real) series: Vec<f64>,
 }
 
-/// What one namespace got.
+/// Results of one namespace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::sweep::place::real) struct Space {
     pub(in crate::sweep::place::real) nsid: u32,
@@ -34,7 +34,7 @@ pub(in crate::sweep::place::real) struct Space {
 }
 
 impl Measured {
-    /// Those that ran at the same time, together.
+    /// Sums results of tasks that ran at the same time.
     pub(in crate::sweep::place::real) fn together<'a>(
         all: impl IntoIterator<Item = &'a Self>,
     ) -> Self {
@@ -73,7 +73,7 @@ impl Measured {
         }
     }
 
-    /// The latency that a share of `quantile` does not exceed, in us.
+    /// Returns the latency in us that a share of `quantile` does not exceed.
     fn quantile(&self, quantile: f64) -> f64 {
         let all: u64 = self.histogram.values().sum();
         let wanted = real(all) * quantile;
@@ -87,7 +87,7 @@ impl Measured {
     }
 }
 
-/// Exact below 2^53.
+/// Converts to a float, exact below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
 pub(in crate::sweep::place::real) fn real(value: u64) -> f64 {
     value as f64
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn percentiles_of_several_are_those_of_all_their_ios() {
-        // 98 fast I/Os on one host, 2 slow ones on the other: neither host's p50 or p99 says so.
+        // 98 fast I/Os on one host, 2 slow ones on the other: neither host's p50 or p99 shows it.
         let fast = one(&[(1000, 98)], 1.0, &[1.0, 2.0]);
         let slow = one(&[(9_000, 1), (50_000, 1)], 1.0, &[0.5]);
         let both = Measured::together([&fast, &slow]);

@@ -1,4 +1,4 @@
-//! What makes the load on a host: one file a program.
+//! Load generators on the hosts, one file per program.
 
 mod fio;
 pub(super) mod measured;
@@ -16,43 +16,45 @@ pub(super) use measured::Measured;
 #[derive(Debug, Clone)]
 pub(super) struct Task<'a> {
     pub(super) job: &'a Job,
-    /// From 0.
+    /// Index of the host, from 0.
     pub(super) host: usize,
-    /// `tcp://ADDR:PORT`, as the daemon says it.
+    /// `tcp://ADDR:PORT`, as the daemon reports it.
     pub(super) address: String,
     pub(super) nqn: String,
-    /// Of the job's devices, in the plan's order.
+    /// Namespace IDs of the job's devices, in the plan's order.
     pub(super) nsids: Vec<u32>,
-    /// Nanoseconds.
+    /// Ramp time in nanoseconds.
     pub(super) ramp: u64,
     pub(super) time: u64,
     pub(super) seed: u64,
-    /// CPUs to stay on, if the place says so.
+    /// CPUs to which the program is bound, if the place names them.
     pub(super) cpus: Option<String>,
-    /// On the host, for files of this task alone.
+    /// Folder on the host, for files of this task alone.
     pub(super) folder: String,
 }
 
-/// A program that makes load.
+/// A load generator.
 pub(super) trait Generator: Sync + std::fmt::Debug {
-    /// What is asked of a host once, before anything runs: its versions, or what it lacks and how to get it.
+    /// Queries a host once, before anything runs: returns its versions, or the missing parts and
+    /// their source.
     fn look(&self, machine: &Machine) -> Result<String>;
 
-    /// Whether it can do this job at all.
+    /// Checks that the program can run this job.
     fn check(&self, job: &Job) -> Result<()>;
 
-    /// Connects a host, if the program does not do that itself. What it hands back is dropped, and so
-    /// disconnects, when the point is over.
+    /// Connects a host, if the program does not connect itself.
+    ///
+    /// The caller drops the returned process after the point, which disconnects the host.
     fn connect(&self, machine: &Machine, task: &Task<'_>) -> Result<Option<Running>>;
 
     /// Starts the load.
     fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running>;
 
-    /// Takes what it measured.
+    /// Reads the measurements.
     fn read(&self, machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured>;
 }
 
-/// Where the programs are on a host.
+/// Paths of the programs on a host.
 #[derive(Debug, Clone)]
 pub(super) struct Programs {
     pub(super) perf: String,
@@ -61,7 +63,7 @@ pub(super) struct Programs {
     pub(super) spdk_plugin: Option<String>,
 }
 
-/// The program a plan calls by this name.
+/// Returns the generator that a plan names.
 pub(super) fn generator(initiator: Initiator, programs: &Programs) -> Box<dyn Generator> {
     match initiator {
         Initiator::Perf => Box::new(perf::Perf { program: programs.perf.clone() }),
@@ -72,7 +74,7 @@ pub(super) fn generator(initiator: Initiator, programs: &Programs) -> Box<dyn Ge
     }
 }
 
-/// Address and port of `tcp://ADDR:PORT`.
+/// Splits `tcp://ADDR:PORT` into its parts.
 fn split_address(address: &str) -> Option<(&str, &str, &str)> {
     let (fabric, rest) = address.split_once("://")?;
     let (host, port) = rest.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! Our own load generator.
+//! `nvmeof-perf`, the project's load generator.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::measured::{Measured, Space, real};
 use super::{Generator, Task};
 use crate::sweep::setup::Job;
 
-/// `nvmeof-perf`, wherever it is.
+/// `nvmeof-perf`, by its path on the host.
 #[derive(Debug)]
 pub(super) struct Perf {
     pub(super) program: String,
@@ -103,7 +103,7 @@ fn measured(json: &Value) -> Result<Measured> {
         Ok(Space {
             nsid: nsid.context("nvmeof-perf reports a flow without a namespace")?,
             gbps: number(flow, "/bandwidth_gbps")?,
-            // Nothing got through: there is no latency to tell.
+            // No command completed, so there is no latency.
             mean_us: number(flow, "/latency_us/mean").unwrap_or_default(),
             p99_us: number(flow, "/latency_us/p99").unwrap_or_default(),
         })
