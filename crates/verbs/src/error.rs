@@ -1,8 +1,8 @@
-//! What can go wrong, and what a person can do about it.
+//! Errors of RDMA, with the remedies.
 
 use std::io;
 
-/// Why something of RDMA cannot be had.
+/// Error of an RDMA operation.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// The libraries are not installed.
@@ -11,12 +11,12 @@ pub enum VerbsError {
          (Debian: apt-get install librdmacm1 ibverbs-providers)"
     )]
     NoLibrary {
-        /// The file looked for.
+        /// The missing file.
         library: &'static str,
-        /// The loader's words.
+        /// Message of the loader.
         why: String,
     },
-    /// The libraries are there but no RDMA device is.
+    /// The libraries are installed, but the machine has no RDMA device.
     #[error(
         "this machine has no RDMA device (`rdma link` lists them): load the driver of the network card, or \
          `rdma link add rxe0 type rxe netdev INTERFACE` for RDMA in software"
@@ -30,7 +30,7 @@ pub enum VerbsError {
         /// The address.
         address: std::net::SocketAddr,
     },
-    /// The device's packets are not what NVMe/RDMA is served over here.
+    /// NVMe/RDMA is not served over the transport of the device.
     #[error(
         "the RDMA device {device} is {what}, and hosts are served over InfiniBand and RoCE only: listen at an \
          address of such a device, or serve this one's address with type = \"tcp\""
@@ -38,30 +38,30 @@ pub enum VerbsError {
     Unserved {
         /// The device.
         device: String,
-        /// What it is.
+        /// Transport of the device.
         what: &'static str,
     },
-    /// A device was asked for by name, and is not there.
+    /// No device has the requested name.
     #[error("there is no RDMA device {wanted:?}: this machine has {have}")]
     UnknownDevice {
-        /// The name.
+        /// The requested name.
         wanted: String,
-        /// Those there are.
+        /// Names of the devices that exist.
         have: String,
     },
-    /// An address belongs to another device than the one asked for.
+    /// An address belongs to a different device than the requested one.
     #[error(
         "the address {address} belongs to the RDMA device {device}, not to {wanted} as asked for"
     )]
     OtherDevice {
         /// The address.
         address: std::net::SocketAddr,
-        /// The device it belongs to.
+        /// The device that has the address.
         device: Box<str>,
-        /// The one asked for.
+        /// The requested device.
         wanted: Box<str>,
     },
-    /// An address is at another index of its port's GID table than the one asked for.
+    /// An address is not at the requested index of its port's GID table.
     #[error(
         "GID index {index} of {device} port {port} is {found}, not {address}: see \
          /sys/class/infiniband/{device}/ports/{port}/gids"
@@ -69,22 +69,22 @@ pub enum VerbsError {
     OtherGid {
         /// The address.
         address: std::net::IpAddr,
-        /// Its device.
+        /// The device that has the address.
         device: Box<str>,
-        /// The device's port, counted from 1.
+        /// Port of the device, counted from 1.
         port: u8,
-        /// The index asked for.
+        /// The requested index.
         index: u32,
-        /// What is there.
+        /// Content of the table at that index.
         found: Box<str>,
     },
-    /// The system may not lock the memory.
+    /// The limit of locked memory is too small for the registration.
     #[error(
         "cannot register {bytes} bytes with {device}: the limit of locked memory is too small (`ulimit -l` \
          shows it; raise it, LimitMEMLOCK=infinity for a service)"
     )]
     LockedMemory {
-        /// What was to be registered.
+        /// Bytes of the registration.
         bytes: usize,
         /// The device.
         device: String,
@@ -92,15 +92,15 @@ pub enum VerbsError {
     /// A call failed.
     #[error("{what}: {source}")]
     Call {
-        /// What was being done, and to what.
+        /// The operation and its object.
         what: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl VerbsError {
-    /// The last system call failed while doing `what`.
+    /// Returns the error of a system call that failed during `what`.
     pub(crate) fn call(what: impl Into<String>, source: io::Error) -> Self {
         Self::Call { what: what.into(), source }
     }

@@ -1,16 +1,15 @@
-//! RDMA: queue pairs, completion queues, registered memory, and the connections they belong to.
+//! RDMA: queue pairs, completion queues, registered memory, and connections.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`work`] | what is posted and what comes back |
-//! | [`seam`] | what a provider does: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
+//! | [`work`] | work requests and completions |
+//! | [`seam`] | traits of a provider: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
 //! | [`ffi`] | rdma-core's binary interface |
-//! | [`system`] | the provider that is rdma-core, found at run time |
+//! | [`system`] | the rdma-core provider, loaded at run time |
 //! | [`loopback`] | a provider in memory, for tests |
-//! | [`conformance`] | what every provider has to do, as checks |
+//! | [`conformance`] | checks that every provider has to pass |
 //!
-//! Both ends of NVMe/RDMA are written against the seam. A provider is rdma-core's libraries, found at run
-//! time, or memory, for tests.
+//! Both ends of NVMe/RDMA are written against the traits of [`seam`].
 
 pub mod conformance;
 pub mod error;

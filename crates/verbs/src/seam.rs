@@ -1,14 +1,15 @@
-//! What a provider of RDMA does. Calls never wait unless they say so.
+//! Traits that an RDMA provider implements. Calls do not block unless their documentation says so.
 //!
 //! ```text
-//!   listener --CONNECT_REQUEST--> Ticket --Device::open--> Endpoint --accept --> Established
-//!   resolved route -------------> Ticket --Device::open--> Endpoint --connect -> Established | Rejected
-//!                                    `--reject                 |
-//!                                                              `--disconnect--> every posted work request
-//!                                                                 completes as flushed --> drop
+//! listener --CONNECT_REQUEST--> Ticket --Device::open--> Endpoint --accept --> Established
+//! resolved route -------------> Ticket --Device::open--> Endpoint --connect -> Established
+//!                                  `--reject                 |             `-> Rejected
+//!                                                            `--disconnect--> posted work requests
+//!                                                               complete as flushed --> drop
 //! ```
 //!
-//! The order of states is not kept here: users put types around an endpoint that know what it may do.
+//! The traits do not enforce the order of states. Users wrap an endpoint in types that allow only
+//! valid calls.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -18,39 +19,39 @@ use std::sync::Arc;
 use crate::error::VerbsError;
 use crate::work::{Access, Completion, Piece, Work, WorkId};
 
-/// What a device can do; each at least 1 but for `inline` and `shared_receives`.
+/// Limits of a device. Each is at least 1, except `inline` and `shared_receives`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Work requests a queue pair's send or receive queue may hold.
+    /// Maximum work requests in the send queue or the receive queue of a queue pair.
     pub queue_depth: u32,
-    /// Entries a completion queue may have.
+    /// Maximum entries of a completion queue.
     pub completions: u32,
-    /// Pieces a work request may name.
+    /// Maximum SGEs of a work request.
     pub pieces: u32,
-    /// Bytes one work request may move.
+    /// Maximum bytes that one work request moves.
     pub message: u32,
-    /// RDMA READs of one queue pair that may be outstanding with us as the reader (ORD).
+    /// Maximum RDMA READs that one of our queue pairs has outstanding as the reader (ORD).
     pub reads_out: u8,
-    /// The same with us as the one read from (IRD).
+    /// Maximum RDMA READs that the peer has outstanding on one of our queue pairs (IRD).
     pub reads_in: u8,
     /// Entries of a shared receive queue; 0 if the device has none.
     pub shared_receives: u32,
 }
 
-/// What a device's packets are: what a protocol may ask of it depends on that.
+/// Transport of a device. It determines which operations a protocol can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// InfiniBand's transport, over InfiniBand or Ethernet (RoCE).
+    /// The InfiniBand transport, over InfiniBand or Ethernet (RoCE).
     #[default]
     InfiniBand,
-    /// RDMA over TCP. What an RDMA READ brings is written by the peer, as it were: the memory it goes to has
-    /// to be open for remote writing; and the peer speaks first on a connection.
+    /// RDMA over TCP (iWARP). The peer's response to an RDMA READ arrives as a write to our memory,
+    /// so that memory needs remote write access. The peer sends first on a connection.
     Iwarp,
-    /// None of these.
+    /// Any other transport.
     Other,
 }
 
-/// An RDMA device: what queue pairs, completion queues and registrations belong to.
+/// An RDMA device, which owns queue pairs, completion queues and registrations.
 pub trait Device: Debug + Send + Sync + Sized + 'static {
     /// See [`Completions`].
     type Completions: Completions;
@@ -63,18 +64,18 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
     /// See [`Region`].
     type Region: Region;
 
-    /// The device's name, for messages.
+    /// Name of the device, for messages.
     fn name(&self) -> &str;
 
-    /// What it can do.
+    /// Limits of the device.
     fn limits(&self) -> DeviceLimits;
 
-    /// What its packets are.
+    /// Transport of the device.
     fn kind(&self) -> DeviceKind {
         DeviceKind::InfiniBand
     }
 
-    /// False once it was removed, or does not answer any more.
+    /// Returns false after the device was removed or stopped responding.
     fn is_there(&self) -> bool {
         true
     }
@@ -82,7 +83,7 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
     /// Registers `len` bytes at `base` until the region is dropped.
     ///
     /// # Errors
-    /// [`VerbsError::LockedMemory`], or what else the system says.
+    /// [`VerbsError::LockedMemory`], or another error of the system.
     ///
     /// # Safety
     /// The memory stays mapped until the region is dropped.
@@ -93,28 +94,30 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
         access: Access,
     ) -> Result<Self::Region, VerbsError>;
 
-    /// A completion queue of `depth` entries, with a descriptor to wait on.
+    /// Creates a completion queue of `depth` entries, with a descriptor to wait on.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn completions(self: &Arc<Self>, depth: u32) -> Result<Self::Completions, VerbsError>;
 
-    /// A receive queue that queue pairs share, with room for `depth` receives of `pieces` pieces;
-    /// `None` if the device has none.
+    /// Creates a shared receive queue with room for `depth` receives of `pieces` SGEs. Returns
+    /// `None` if the device has no shared receive queues.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn shared_receives(
         self: &Arc<Self>,
         depth: u32,
         pieces: u32,
     ) -> Result<Option<Self::SharedReceives>, VerbsError>;
 
-    /// Makes the queue pair of a connection that is asked for or to be asked for; every completion of it
-    /// goes to `completions`. The endpoint's events come by its own descriptor from now on.
+    /// Creates the queue pair of a connection, for a connection request or a resolved route. All
+    /// its completions go to `completions`. The endpoint reports its events on its own descriptor
+    /// from now on.
     ///
     /// # Errors
-    /// The ticket, so that it can be [rejected](Ticket::reject), and what the system says.
+    /// The error of the system, with the ticket, so that the caller can [reject](Ticket::reject)
+    /// it.
     fn open(
         self: &Arc<Self>,
         ticket: Self::Ticket,
@@ -127,52 +130,52 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointSpec {
-    /// Work requests posted to the send queue at once.
+    /// Maximum work requests in the send queue.
     pub sends: u32,
-    /// Receives posted at once; without meaning with shared receives.
+    /// Maximum posted receives; ignored with a shared receive queue.
     pub receives: u32,
-    /// Pieces of a send.
+    /// Maximum SGEs of a send.
     pub send_pieces: u32,
-    /// Pieces of a receive.
+    /// Maximum SGEs of a receive.
     pub receive_pieces: u32,
-    /// Bytes that a send may carry inline; a provider that cannot makes it fewer
+    /// Bytes that a send can carry inline. A provider reduces the number to its limit
     /// ([`Endpoint::inline`]).
     pub inline: u32,
-    /// Traffic class (RoCE: DSCP and ECN) of what is sent; `None` for the system's.
+    /// Traffic class of sent packets (RoCE: DSCP and ECN); `None` for the system's default.
     pub traffic_class: Option<u8>,
-    /// Times to try again when the peer does not answer, 0 to 7; `None` for what the side that asks for the
-    /// connection says.
+    /// Retries when the peer does not respond, 0 to 7; `None` for the value of the connecting side.
     pub retries: Option<u8>,
 }
 
-/// A connection before its queue pair: one that a host asks for, or a route that was resolved. Dropping it
-/// rejects the one and forgets the other.
+/// A connection before its queue pair exists: a peer's connection request, or a resolved route.
+/// Dropping a ticket rejects the request or releases the route.
 pub trait Ticket: Debug + Send {
-    /// The device.
+    /// The device type.
     type Device: Device;
 
-    /// The device it has to be opened on.
+    /// The device that has to open the ticket.
     fn device(&self) -> &Arc<Self::Device>;
 
-    /// What the peer sent with its request; empty for a route.
+    /// Private data of the peer's request; empty for a route.
     fn private_data(&self) -> &PrivateData;
 
-    /// RDMA READs the peer can have outstanding towards us (what we have to be able to be read from), and
-    /// those it takes from us, as it says; 0 and 0 for a route.
+    /// RDMA READs that the peer issues and accepts, from its request; (0, 0) for a route. The first
+    /// number is the peer's initiator depth: we have to serve that many. The second is its
+    /// responder resources: the peer serves that many of ours.
     fn reads(&self) -> (u8, u8);
 
-    /// The peer's address.
+    /// Address of the peer.
     fn peer(&self) -> SocketAddr;
 
     /// Our address.
     fn local(&self) -> SocketAddr;
 
-    /// Refuses, telling the peer why.
+    /// Rejects the request and sends `private_data` to the peer.
     fn reject(self, private_data: &[u8]);
 }
 
-/// The bytes that go with a connection request or its answer. The connection manager pads them with zeroes:
-/// their number says nothing.
+/// Private data of a connection request or its reply. The connection manager pads it with zeroes,
+/// so its length carries no information.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
     bytes: [u8; Self::MAX],
@@ -180,12 +183,12 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// Most bytes there are.
+    /// Maximum length.
     pub const MAX: usize = 224;
-    /// None.
+    /// Private data without bytes.
     pub const EMPTY: Self = Self { bytes: [0; Self::MAX], len: 0 };
 
-    /// Keeps the first [`Self::MAX`] bytes.
+    /// Keeps the first [`Self::MAX`] bytes of `from`.
     #[must_use]
     pub fn new(from: &[u8]) -> Self {
         let mut data = Self::EMPTY;
@@ -196,8 +199,8 @@ impl PrivateData {
         data
     }
 
-    /// The bytes.
     #[must_use]
+    /// The bytes as a slice.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -209,155 +212,163 @@ impl Debug for PrivateData {
     }
 }
 
-/// How a connection is accepted.
+/// Parameters for accepting a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptParams<'a> {
-    /// For the peer.
+    /// Private data for the peer.
     pub private_data: &'a [u8],
-    /// RDMA READs of ours that may be outstanding (initiator depth).
+    /// Our RDMA READs that can be outstanding (initiator depth).
     pub reads_out: u8,
-    /// RDMA READs of the peer's (responder resources).
+    /// The peer's RDMA READs that can be outstanding (responder resources).
     pub reads_in: u8,
-    /// Times to try again when the peer had no receive posted, 7 for ever.
+    /// Retries when the peer has posted no receive; 7 means without limit.
     pub rnr_retries: u8,
 }
 
-/// How a connection is asked for.
+/// Parameters for requesting a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectParams<'a> {
-    /// For the peer.
+    /// Private data for the peer.
     pub private_data: &'a [u8],
-    /// RDMA READs of ours that may be outstanding.
+    /// Our RDMA READs that can be outstanding.
     pub reads_out: u8,
-    /// RDMA READs of the peer's.
+    /// The peer's RDMA READs that can be outstanding.
     pub reads_in: u8,
-    /// Times to try again when the peer does not answer, 0 to 7.
+    /// Retries when the peer does not respond, 0 to 7.
     pub retries: u8,
-    /// Times to try again when the peer had no receive posted, 7 for ever.
+    /// Retries when the peer has posted no receive; 7 means without limit.
     pub rnr_retries: u8,
 }
 
-/// What becomes of a connection.
+/// A change of a connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// It stands; sends may be posted. What the peer sent with its acceptance, for the side that asked.
+    /// The connection is established and sends can be posted. The fields are for the connecting
+    /// side and come from the peer's reply.
     Established {
-        /// From the peer.
+        /// Private data of the peer.
         private_data: PrivateData,
-        /// RDMA READs of ours that the peer takes at once; 0 if it did not say.
+        /// Our RDMA READs that the peer serves concurrently; 0 if the peer did not say.
         reads_out: u8,
     },
-    /// The peer does not want it.
+    /// The peer rejected the connection.
     Rejected {
-        /// The connection manager's reason.
+        /// Reason code of the connection manager.
         status: i32,
-        /// From the peer.
+        /// Private data of the peer.
         private_data: PrivateData,
     },
-    /// The peer cannot be reached, or does not answer.
+    /// The peer is unreachable or does not respond.
     Failed {
-        /// The connection manager's reason.
+        /// Reason code of the connection manager.
         status: i32,
     },
-    /// The peer, or [`Endpoint::disconnect`], ended it.
+    /// The peer or [`Endpoint::disconnect`] ended the connection.
     Disconnected,
-    /// The device goes away: drop everything that belongs to it.
+    /// The device is being removed. The owner has to drop everything that belongs to it.
     DeviceRemoved,
-    /// The address is at another device or gone: the connection does not work any more.
+    /// The address moved to another device or disappeared, so the connection no longer works.
     AddressChanged,
-    /// The queue pair has failed; every work request comes back.
+    /// The queue pair failed. Every work request completes.
     QueuePairError,
 }
 
-/// What is known of the receives that a failed queue pair took of a shared queue. Unlike receives of its own
-/// they do not all come back: those that nothing came into stay in the queue.
+/// State of the shared receives that a failed queue pair consumed. Unlike receives of a queue
+/// pair's own queue, they do not all complete: unused ones stay in the shared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastReceive {
-    /// It takes no more: every one that it took has completed (InfiniBand specification, Last WQE Reached).
+    /// The queue pair consumes no more receives, and all that it consumed have completed
+    /// (InfiniBand specification, Last WQE Reached).
     Reached,
-    /// It may take or complete some yet.
+    /// The queue pair can still consume or complete receives.
     Awaited,
-    /// The device does not say. When the endpoint was dropped, none is taken any more.
+    /// The device does not report it. After the endpoint is dropped, the queue pair consumes no
+    /// more receives.
     Untold,
 }
 
-/// A chain of work requests that was not taken whole.
+/// Error of a chain of work requests that was not posted completely.
 #[derive(Debug, thiserror::Error)]
 #[error("{taken} work requests of a chain were posted: {source}")]
 pub struct Refused {
-    /// So many from its start are posted and will complete as always.
+    /// Number of work requests, from the start of the chain, that were posted. They complete as
+    /// usual.
     pub taken: usize,
-    /// Why not the others.
+    /// The reason why the next one was not posted.
     pub source: std::io::Error,
 }
 
-/// A queue pair and the connection it belongs to. When dropped, first the device stops using the memory of
-/// everything posted, then the connection is gone.
+/// A queue pair and its connection. Dropping an endpoint first stops the device from using the
+/// memory of all posted work requests, then ends the connection.
 pub trait Endpoint: Debug + Send {
-    /// The queue pair's number; [`Completion::queue_pair`].
+    /// Number of the queue pair, as in [`Completion::queue_pair`].
     fn number(&self) -> u32;
 
-    /// Bytes that a send may carry inline.
+    /// Bytes that a send can carry inline.
     fn inline(&self) -> u32;
 
     /// Posts a receive into `pieces`.
     ///
     /// # Errors
-    /// What the system says; nothing is posted then.
+    /// The error of the system; nothing is posted then.
     ///
     /// # Safety
-    /// The memory is the caller's, registered under the pieces' keys for writing, and used for nothing else
-    /// until the receive completed or the endpoint was dropped.
+    /// The memory belongs to the caller and is registered for writing under the keys of the pieces.
+    /// The caller does not access it until the receive completes or the endpoint is dropped.
     unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> std::io::Result<()>;
 
-    /// Posts a chain with one doorbell. They are carried out in order.
+    /// Posts a chain with one doorbell. The device executes it in order.
     ///
     /// # Errors
-    /// How many were posted, and why not all.
+    /// The number of posted work requests, and the reason for the rest.
     ///
     /// # Safety
-    /// As for [`Self::post_receive`], for every work request until it or a later one of this endpoint has
-    /// completed (what is written from memory may be read meanwhile); inline pieces until the call returns.
+    /// The requirements of [`Self::post_receive`] apply to every work request until it, or a later
+    /// one of this endpoint, completes. The caller can still read memory that a SEND or WRITE reads
+    /// from. Inline pieces have to stay valid until the call returns.
     unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused>;
 
-    /// Accepts. Receives should have been posted before. May wait in the kernel until the peer's hardware
-    /// address is known, for a second or so.
+    /// Accepts the connection. Receives should be posted before. The call can block in the kernel
+    /// for about a second, until the peer's hardware address is resolved.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn accept(&mut self, params: &AcceptParams<'_>) -> Result<(), VerbsError>;
 
-    /// Asks for the connection; the answer is an event.
+    /// Requests the connection; the reply arrives as an event.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn connect(&mut self, params: &ConnectParams<'_>) -> Result<(), VerbsError>;
 
-    /// Something of the peer has come into a receive, before [`ConnectionEvent::Established`] has: the peer's
-    /// word that the connection stands is late, or lost. It stands from now on. Does not wait.
+    /// Reports that data of the peer arrived in a receive before [`ConnectionEvent::Established`]
+    /// arrived. The peer's ready-to-use message is late or lost; the connection is established from
+    /// now on. Does not block.
     fn heard(&mut self) {}
 
-    /// The next event, if one has come.
+    /// Returns the next event, if one has arrived.
     fn next_event(&mut self) -> Option<ConnectionEvent>;
 
-    /// Where a queue pair that failed or was ended stands with its shared receives; without meaning where it has
-    /// receives of its own.
+    /// Returns the state of the shared receives of a failed or disconnected queue pair. The result
+    /// has no meaning for a queue pair with its own receive queue.
     fn last_receive(&mut self) -> LastReceive {
         LastReceive::Untold
     }
 
-    /// Readable when there is an event, or the [last receive](Self::last_receive) was reached.
+    /// Descriptor that is readable when an event is pending or the [last
+    /// receive](Self::last_receive) was reached.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Ends the connection: the queue pair goes to the error state, and what is posted completes as flushed.
-    /// Has to be called for a connection that the peer ended, too. Calling it again changes nothing.
+    /// Ends the connection. The queue pair enters the error state, and posted work requests
+    /// complete as flushed. It also has to be called for a connection that the peer ended. Further
+    /// calls have no effect.
     fn disconnect(&mut self);
 
-    /// Takes the queue pair away, as dropping does. May wait in the kernel.
+    /// Destroys the queue pair, as dropping does. Can block in the kernel.
     ///
     /// # Errors
-    /// What the system says, and the endpoint, whose queue pair there still is: the device may go on using the
-    /// memory of what is posted. It can be tried again.
+    /// The error of the system, with the endpoint. The queue pair still exists, so the device can
+    /// still use the memory of posted work requests. The caller can retry.
     fn destroy(self) -> Result<(), (VerbsError, Self)>
     where
         Self: Sized,
@@ -366,22 +377,22 @@ pub trait Endpoint: Debug + Send {
     }
 }
 
-/// A completion queue of one thread.
+/// A completion queue, used by one thread.
 pub trait Completions: Debug + Send {
     /// Appends at most `most` completions, the oldest first.
     ///
     /// # Errors
-    /// The queue is broken (it overflowed, or the device is gone).
+    /// The queue is broken: it overflowed, or the device is gone.
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> std::io::Result<()>;
 
-    /// Has [`Self::fd`] become readable with the next completion, and forgets that it did before. What came
-    /// until then is not announced: poll once more before waiting.
+    /// Makes [`Self::fd`] readable on the next completion, and clears its present state. Earlier
+    /// completions are not signaled, so the caller polls once more before it waits.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn arm(&mut self) -> std::io::Result<()>;
 
-    /// Readable when a completion came after [`Self::arm`].
+    /// Descriptor that is readable when a completion arrived after [`Self::arm`].
     fn fd(&self) -> BorrowedFd<'_>;
 }
 
@@ -390,19 +401,19 @@ pub trait SharedReceives: Debug {
     /// Posts a receive into `pieces`.
     ///
     /// # Errors
-    /// What the system says; nothing is posted then.
+    /// The error of the system; nothing is posted then.
     ///
     /// # Safety
-    /// As for [`Endpoint::post_receive`], until it completed or the shared queue and every endpoint that
-    /// used it were dropped.
+    /// The requirements of [`Endpoint::post_receive`] apply until the receive completes, or until
+    /// the shared queue and every endpoint that used it are dropped.
     unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> std::io::Result<()>;
 }
 
 /// Registered memory.
 pub trait Region: Debug + Send + Sync {
-    /// Key for work requests of ours.
+    /// Key for our work requests.
     fn lkey(&self) -> u32;
 
-    /// Key for the peer's.
+    /// Key for the peer's work requests.
     fn rkey(&self) -> u32;
 }

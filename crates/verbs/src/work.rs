@@ -1,18 +1,19 @@
-//! What is posted to a queue pair and what comes back. Plain values.
+//! Work requests and completions as plain values.
 
-/// Most pieces of local memory that one work request names.
+/// Maximum SGEs of one work request.
 pub const MAX_PIECES: usize = 4;
 
-/// What a work request is known by when it completes: kind (8 bits), generation (24 bits), slot (32 bits).
-/// Never an address: a late completion finds nothing instead of somebody else's memory.
+/// Identifier of a work request in its completion: kind (8 bits), generation (24 bits), slot (32
+/// bits). It is never an address, so a late completion finds no slot instead of memory that another
+/// owner uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WorkId(u64);
 
 impl WorkId {
-    /// Generations there are; they wrap.
+    /// Number of generations; they wrap.
     pub const GENERATIONS: u32 = 1 << 24;
 
-    /// Puts an identifier together; `generation` is taken modulo [`Self::GENERATIONS`].
+    /// Composes an identifier; `generation` is taken modulo [`Self::GENERATIONS`].
     #[inline]
     #[must_use]
     pub const fn new(kind: u8, generation: u32, slot: u32) -> Self {
@@ -20,28 +21,28 @@ impl WorkId {
         Self((kind as u64) << 56 | (generation as u64) << 32 | slot as u64)
     }
 
-    /// The identifier as a completion carries it.
+    /// Converts the identifier of a completion.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The identifier as a work request carries it.
+    /// Returns the identifier for a work request.
     #[inline]
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// What sort of work it is; the caller's own numbers.
+    /// Kind of work; the caller defines the numbers.
     #[inline]
     #[must_use]
     pub const fn kind(self) -> u8 {
         self.0.to_be_bytes()[0]
     }
 
-    /// Which use of the slot it is.
+    /// Generation, which counts the uses of the slot.
     #[inline]
     #[must_use]
     pub const fn generation(self) -> u32 {
@@ -49,27 +50,27 @@ impl WorkId {
         u32::from_be_bytes([0, a, b, c])
     }
 
-    /// The slot.
     #[inline]
     #[must_use]
+    /// Slot.
     pub const fn slot(self) -> u32 {
         let [.., a, b, c, d] = self.0.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
 }
 
-/// A run of registered local memory.
+/// A scatter-gather element (SGE): a run of registered local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Local key of the region it is in; without meaning for inline sends.
+    /// Local key of the region that contains the memory; ignored for inline sends.
     pub lkey: u32,
 }
 
-/// Up to [`MAX_PIECES`] pieces, in order.
+/// An ordered list of at most [`MAX_PIECES`] SGEs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
     list: [Piece; MAX_PIECES],
@@ -77,11 +78,11 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// No pieces: a transfer of zero bytes.
+    /// The empty list: a transfer of zero bytes.
     pub const EMPTY: Self =
         Self { list: [Piece { address: 0, length: 0, lkey: 0 }; MAX_PIECES], count: 0 };
 
-    /// One piece.
+    /// Returns a list of one SGE.
     #[inline]
     #[must_use]
     pub fn one(piece: Piece) -> Self {
@@ -91,7 +92,7 @@ impl Pieces {
         pieces
     }
 
-    /// Appends a piece; false, and nothing happens, if there are [`MAX_PIECES`] already.
+    /// Appends an SGE. Returns false, and appends nothing, if the list has [`MAX_PIECES`] already.
     #[inline]
     pub fn push(&mut self, piece: Piece) -> bool {
         let Some(place) = self.list.get_mut(usize::from(self.count)) else { return false };
@@ -100,40 +101,40 @@ impl Pieces {
         true
     }
 
-    /// The pieces.
+    /// Returns the SGEs as a slice.
     #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[Piece] {
         &self.list[..usize::from(self.count)]
     }
 
-    /// Bytes of all pieces.
+    /// Sum of the lengths in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.as_slice().iter().map(|piece| u64::from(piece.length)).sum()
     }
 }
 
-/// What a work request of the send queue does.
+/// Operation of a work request in the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Sends the pieces into a receive of the peer.
+    /// Sends the SGEs into a receive of the peer.
     Send,
-    /// The same, and the peer's `key` is invalid by the time its receive completes.
+    /// Sends, and invalidates the peer's `key` before the peer's receive completes.
     SendInvalidate {
-        /// A remote key of the peer's.
+        /// Remote key of the peer.
         key: u32,
     },
-    /// Writes the pieces to the peer's memory.
+    /// Writes the SGEs to the peer's memory.
     Write {
-        /// Where at the peer.
+        /// Address at the peer.
         address: u64,
         /// Remote key of that memory.
         key: u32,
     },
-    /// Reads the peer's memory into the pieces.
+    /// Reads the peer's memory into the SGEs.
     Read {
-        /// Where at the peer.
+        /// Address at the peer.
         address: u64,
         /// Remote key of that memory.
         key: u32,
@@ -143,61 +144,62 @@ pub enum Operation {
 /// A work request of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Comes back in the completion.
+    /// Identifier that the completion carries.
     pub id: WorkId,
-    /// What to do.
+    /// Operation of the work request.
     pub operation: Operation,
     /// Local memory.
     pub pieces: Pieces,
-    /// Completes even if it succeeds; what fails or is flushed always completes.
+    /// Requests a completion on success; failed and flushed work requests always complete.
     pub signaled: bool,
-    /// The bytes are copied while posting: the pieces need no key and may be reused at once. At most
-    /// [`EndpointSpec::inline`](crate::EndpointSpec::inline) bytes, sends and writes only.
+    /// The provider copies the bytes while it posts, so the SGEs need no key and can be reused
+    /// immediately. The limit is [`EndpointSpec::inline`](crate::EndpointSpec::inline) bytes, for
+    /// sends and writes only.
     pub inline: bool,
-    /// Starts only when every RDMA READ before it has ended.
+    /// Starts only after every earlier RDMA READ has ended.
     pub fence: bool,
 }
 
-/// How a work request ended.
+/// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionStatus {
-    /// Well.
+    /// The work request succeeded.
     Success,
-    /// Not carried out: the queue pair had left for the error state.
+    /// Not executed, because the queue pair entered the error state.
     Flushed,
-    /// The peer refused the access: wrong key, range or rights.
+    /// The peer rejected the access: wrong key, range or rights.
     RemoteAccess,
-    /// The peer took nothing in for too long: it posted no receive.
+    /// The peer posted no receive within the retries.
     ReceiverNotReady,
-    /// The peer does not answer.
+    /// The peer does not respond.
     Unreachable,
-    /// Anything else; the provider's own number for it, for messages.
+    /// Another error, with the provider's number, for messages.
     Other(u32),
 }
 
-/// The end of a work request.
+/// Completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The work request's.
+    /// Identifier of the work request.
     pub id: WorkId,
-    /// How it ended.
+    /// Result of the work request.
     pub status: CompletionStatus,
     /// Number of the queue pair.
     pub queue_pair: u32,
-    /// Of a receive that ended well: bytes received. Else 0.
+    /// Bytes received, for a successful receive; otherwise 0.
     pub bytes: u32,
-    /// Of a receive that ended well: the local key that the peer has invalidated.
+    /// Local key that the peer invalidated, for a successful receive.
     pub invalidated: Option<u32>,
 }
 
-/// What a region of memory may be used for. Local reading is always possible.
+/// Access rights of a memory region. Local reads are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Receives and RDMA READs of ours may write to it.
+    /// Receives and our RDMA READs can write to the region.
     pub local_write: bool,
-    /// The peer may read it.
+    /// The peer can read the region.
     pub remote_read: bool,
-    /// The peer may write it; takes `local_write`.
+    /// The peer can write to the region; requires `local_write`.
     pub remote_write: bool,
 }
 

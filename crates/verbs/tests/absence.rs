@@ -1,4 +1,4 @@
-//! A machine without RDMA: the program starts, and what is missing is named.
+//! A machine without RDMA: the program starts, and the error names what is missing.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use nvmeof_verbs::VerbsError;
 use nvmeof_verbs::system::{Library, Listener, ListenerOptions, SystemDevice};
 
-/// Set in the process in which the library of this name cannot be loaded.
+/// Set in a process that cannot load the library of this name.
 const WITHOUT: &str = "VERBS_TEST_WITHOUT";
 
-/// Runs one test of this file again where `library` is a file that is no library.
+/// Runs one test of this file again, where the file `library` is not a library.
 fn without(library: &str, test: &str) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("without-{library}"));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -52,7 +52,8 @@ fn a_missing_librdmacm_is_named() {
     }
 }
 
-/// On a machine with a device that is the address, with libraries that is the device, else a library.
+/// The error names the address on a machine with a device, the device on one with the libraries
+/// only, and otherwise a library.
 #[test]
 fn an_address_that_is_not_rdmas_is_refused_with_a_reason() {
     let address = "192.0.2.1:0".parse().expect("an address");

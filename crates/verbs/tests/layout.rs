@@ -1,6 +1,7 @@
-//! The bindings against the C headers: sizes, alignments, offsets, numbers and signatures.
+//! Compares the bindings with the C headers: sizes, alignments, offsets, numbers and signatures.
 //!
-//! A small C program is made, compiled and run; it needs `cc` and the headers of rdma-core.
+//! The test generates, compiles and runs a small C program; it needs `cc` and the headers of
+//! rdma-core.
 
 use std::fmt::Write as _;
 use std::mem::{align_of, offset_of, size_of};
@@ -10,7 +11,7 @@ use std::process::Command;
 use nvmeof_verbs::ffi::functions::{Cm, Signature, Verbs};
 use nvmeof_verbs::ffi::{cma::*, verbs::*};
 
-/// A number both sides know: C's expression and our value.
+/// A number on both sides: C's expression and our value.
 struct Fact {
     c: String,
     ours: i128,
@@ -20,14 +21,14 @@ fn fact(c: String, ours: impl TryInto<i128>) -> Fact {
     Fact { c, ours: ours.try_into().ok().expect("a number") }
 }
 
-/// Facts of structures: `whole` are ours byte for byte, `start` are the beginning of longer ones.
+/// Facts of structures. `whole` are complete in Rust; `start` are the beginning of longer ones.
 macro_rules! structures {
     ( $list:ident; $( $extent:ident $name:ident { $( $field:ident $( . $inner:ident )* ),* $(,)? } )* ) => {
         $(
             structures!(@$extent $list $name);
             $(
                 let field = stringify!($field $( . $inner )*).replace(' ', "");
-                // Rust cannot name a field `type`.
+                // A Rust field cannot be named `type`.
                 let field = field.trim_end_matches('_');
                 $list.push(fact(
                     format!("offsetof(struct {}, {field})", stringify!($name)),
@@ -168,7 +169,7 @@ fn numbers(list: &mut Vec<Fact>) {
     }
 }
 
-/// A type as C spells it.
+/// Returns the C spelling of a type.
 fn c_type(rust: &str, function: &str) -> String {
     if let Some(pointed) = rust.strip_prefix("*mut ") {
         return format!("{}*", c_type(pointed, function));
@@ -182,20 +183,20 @@ fn c_type(rust: &str, function: &str) -> String {
         "c_uint" => "unsigned int",
         "c_char" => "char",
         "u8" => "uint8_t",
-        // Of the same size, but another type to C.
+        // Of the same size, but a different type in C.
         "u64" if function == "ibv_get_device_guid" => "__be64",
         "u64" => "uint64_t",
         "usize" => "size_t",
         "libc::sockaddr" => "struct sockaddr",
         "ibv_gid" => "union ibv_gid",
-        // The library's own function writes the old part of the structure only.
+        // The library's own function writes only the old part of the structure.
         "ibv_port_attr" if function == "ibv_query_port" => "struct _compat_ibv_port_attr",
         other => return format!("struct {other}"),
     };
     plain.to_owned()
 }
 
-/// An assignment that only compiles if the header declares the function as we do.
+/// Returns an assignment that compiles only if the header declares the function as we do.
 fn c_check(signature: &Signature) -> String {
     let Signature { name, arguments, returns } = *signature;
     let arguments: Vec<String> = arguments.iter().map(|rust| c_type(rust, name)).collect();

@@ -1,4 +1,4 @@
-//! How connections end, and what wakes a sleeper.
+//! End of connections, and wake-up of waiters.
 
 use std::os::fd::BorrowedFd;
 
@@ -19,7 +19,7 @@ pub(super) fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     ]
 }
 
-/// Waits for both ends to be told that the connection ended, which they are once.
+/// Waits until both ends have got the one event that the connection ended.
 fn both_are_told<D: Device>(pair: &mut Pair<D>) {
     let mut heard = (vec![], vec![]);
     pair.until("both being told", |pair| {
@@ -41,12 +41,12 @@ fn a_disconnect_flushes_both_ends<D: Device>(pair: &mut Pair<D>) {
     pair.asking.endpoint().disconnect();
     both_are_told(pair);
     pair.answering.endpoint().disconnect();
-    // What is in a shared queue belongs to that.
+    // Receives of a shared queue stay in that queue.
     let flushed: &[u32] = if pair.asking.is_shared() { &[] } else { &[0, 1, 2, 3] };
     let (here, there) = pair.completions(flushed.len(), flushed.len());
     assert_eq!(slots(&here, b'r', CompletionStatus::Flushed), flushed);
     assert_eq!(slots(&there, b'r', CompletionStatus::Flushed), flushed);
-    // What is posted after it is handed back, too.
+    // Work that is posted later is flushed, too.
     let late = pair.asking.work(9, Operation::Send, 0, 8);
     pair.asking.post(&[late]).expect("a failed queue pair takes work");
     let (here, _) = pair.completions(1, 0);
@@ -64,7 +64,7 @@ fn work_under_way_is_flushed_in_order<D: Device>(pair: &mut Pair<D>) {
         work.signaled = false;
         chain.push(work);
     }
-    // Nothing takes this.
+    // No receive takes this one.
     chain.push(pair.asking.work(20, Operation::Send, 0, 8));
     pair.asking.post(&chain).expect("a chain");
     pair.asking.endpoint().disconnect();
@@ -83,7 +83,7 @@ fn a_dropped_endpoint_tells_the_peer<D: Device>(pair: &mut Pair<D>) {
 fn a_peer_that_left_does_not_answer<D: Device>(pair: &mut Pair<D>) {
     pair.answering.endpoint().disconnect();
     pair.until("being told", |pair| pair.asking.take_events() == [ConnectionEvent::Disconnected]);
-    // It is told, and its queue pair is as it was: work goes out to nobody.
+    // The end gets an event, and its queue pair is unchanged: work gets no response.
     let work = pair.asking.work(0, pair.answering.memory().write_at(0), 0, 8);
     pair.asking.post(&[work]).expect("work");
     let (ended, _) = pair.completions(1, 0);
@@ -105,7 +105,7 @@ fn send_one<D: Device>(pair: &mut Pair<D>, id: u32) {
 
 fn completions_wake_who_armed<D: Device>(pair: &mut Pair<D>) {
     let woken = |end: &mut End<D>| readable(end.completions().fd());
-    // Nobody asked to be woken.
+    // The queue was not armed.
     send_one(pair, 0);
     pair.completions(1, 1);
     assert!(!woken(&mut pair.answering));
@@ -117,7 +117,7 @@ fn completions_wake_who_armed<D: Device>(pair: &mut Pair<D>) {
     send_one(pair, 1);
     pair.until("the descriptor", |pair| woken(&mut pair.answering));
     pair.completions(1, 1);
-    // It is forgotten by arming again, and comes again.
+    // Arming again clears the descriptor, and the next completion sets it again.
     pair.answering.completions().arm().expect("arming");
     assert!(!woken(&mut pair.answering));
     send_one(pair, 2);

@@ -1,8 +1,8 @@
-//! What every provider of the [seam](crate::seam) has to do, as checks that panic where one does not.
+//! Checks that every provider of the [seam](crate::seam) has to pass. A failed check panics.
 //!
-//! A provider's tests make a fresh [`Pair`] for each of the [`checks`], opened with [`SPEC`], with
-//! [`MEMORY`] bytes at each end registered for [`ACCESS`], [`COMPLETIONS`] entries, [`READS`] each way, and
-//! retries without end for receives that are not there.
+//! A provider's tests create a new [`Pair`] for each of the [`checks`]. It is opened with [`SPEC`]
+//! and has [`MEMORY`] bytes at each end registered for [`ACCESS`]. It has [`COMPLETIONS`] entries,
+//! [`READS`] each way, and unlimited RNR retries.
 
 mod connection;
 mod refusal;
@@ -14,7 +14,7 @@ pub use rig::{End, Memory, Pair};
 use crate::seam::{Device, EndpointSpec};
 use crate::work::{Access, Completion, CompletionStatus};
 
-/// How the endpoints of a [`Pair`] are opened.
+/// Sizes of the endpoints of a [`Pair`].
 pub const SPEC: EndpointSpec = EndpointSpec {
     sends: 32,
     receives: 32,
@@ -31,16 +31,16 @@ pub const COMPLETIONS: u32 = 256;
 /// Bytes of each end's memory.
 pub const MEMORY: usize = 1 << 20;
 
-/// What the memory is registered for.
+/// Access rights of the memory.
 pub const ACCESS: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
-/// RDMA READs that may be outstanding, each way.
+/// RDMA READs that can be outstanding, each way.
 pub const READS: u8 = 4;
 
 /// A check of one property.
 pub type Check<D> = fn(&mut Pair<D>);
 
-/// Every check with its name.
+/// Returns every check with its name.
 #[must_use]
 pub fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     let mut all = transfer::checks();
@@ -49,13 +49,14 @@ pub fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     all
 }
 
-/// Bytes that differ by `seed` and place.
+/// Returns bytes that depend on `seed` and position.
 #[must_use]
 pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|place| seed ^ (place.wrapping_mul(31) >> 3).to_le_bytes()[0]).collect()
 }
 
-/// The slots of what completed from one queue, each with `status`: `b's'` for sends, `b'r'` for receives.
+/// Returns the slots of one queue's completions, each with `status`: `b's'` for sends, `b'r'` for
+/// receives.
 ///
 /// # Panics
 /// If one has another status.
@@ -70,7 +71,7 @@ pub fn slots(completions: &[Completion], kind: u8, status: CompletionStatus) -> 
         .collect()
 }
 
-/// The statuses of what completed from one queue, in order.
+/// Returns the statuses of one queue's completions, in order.
 #[must_use]
 pub fn statuses(completions: &[Completion], kind: u8) -> Vec<CompletionStatus> {
     let of_kind = completions.iter().filter(|completion| completion.id.kind() == kind);

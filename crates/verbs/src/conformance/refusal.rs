@@ -1,4 +1,4 @@
-//! Work that does not end well: whoever did wrong fails, and everything posted behind it is flushed.
+//! Work that fails: the queue pair at fault fails, and everything posted behind it is flushed.
 
 use super::{ACCESS, Check, Memory, Pair, pattern, slots, statuses};
 use crate::seam::{ConnectionEvent, Device};
@@ -17,8 +17,8 @@ pub(super) fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     ]
 }
 
-/// Posts `work` and a write behind it from the asking end; the first has to end with `status`, the other
-/// flushed, and the peer has to fail if `both`.
+/// Posts `work` and a write behind it from the asking end. The first has to end with `status`, the
+/// other flushed, and the peer has to fail if `both`.
 fn fails<D: Device>(pair: &mut Pair<D>, work: Work, status: Option<CompletionStatus>, both: bool) {
     if !pair.answering.is_shared() {
         pair.answering.receive(90, 4_096, 64).expect("a receive");

@@ -1,4 +1,4 @@
-//! Two connected endpoints, each with memory of its own that outlives what is posted from it.
+//! Two connected endpoints, each with its own memory that outlives the work posted from it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt::{self, Debug};
@@ -12,7 +12,7 @@ use crate::seam::{
 };
 use crate::work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};
 
-/// Registered bytes, all zero at first.
+/// Registered bytes, initially zero.
 #[derive(Debug)]
 pub struct Memory<D: Device> {
     // Dropped before the bytes.
@@ -26,7 +26,7 @@ struct Bytes {
     layout: Layout,
 }
 
-// SAFETY: the bytes are the owner's; they are touched through it or by the device.
+// SAFETY: the bytes belong to the owner; only the owner and the device access them.
 unsafe impl Send for Bytes {}
 
 impl Bytes {
@@ -35,7 +35,7 @@ impl Bytes {
         // SAFETY: `layout` has at least one byte.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        // Inline work requests name it by its number.
+        // Inline work requests refer to the memory by its address as a number.
         let _ = base.as_ptr().expose_provenance();
         Self { base, layout }
     }
@@ -43,13 +43,14 @@ impl Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; its region is gone, and so nobody else knows it.
+        // SAFETY: allocated in `new` with this layout; its region is gone, so no other user is
+        // left.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
 impl<D: Device> Memory<D> {
-    /// `len` bytes, at least 1.
+    /// Registers `len` bytes, at least 1.
     ///
     /// # Errors
     /// As [`Device::register`].
@@ -60,64 +61,64 @@ impl<D: Device> Memory<D> {
         Ok(Self { region, bytes })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.bytes.layout.size()
     }
 
-    /// Its key for the peer.
+    /// Key for the peer.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.region.rkey()
     }
 
-    /// Its key for its owner.
+    /// Key for the owner.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.region.lkey()
     }
 
-    /// The address of a byte.
+    /// Returns the address of a byte.
     #[must_use]
     pub fn address(&self, offset: usize) -> u64 {
         (self.bytes.base.as_ptr().addr() + offset) as u64
     }
 
-    /// An RDMA WRITE to it from the peer.
+    /// Returns an RDMA WRITE to the memory, for the peer.
     #[must_use]
     pub fn write_at(&self, offset: usize) -> Operation {
         Operation::Write { address: self.address(offset), key: self.rkey() }
     }
 
-    /// An RDMA READ of it by the peer.
+    /// Returns an RDMA READ of the memory, for the peer.
     #[must_use]
     pub fn read_at(&self, offset: usize) -> Operation {
         Operation::Read { address: self.address(offset), key: self.rkey() }
     }
 
-    /// A piece of it, which may be outside.
+    /// Returns a piece at `offset`, which can be outside the memory.
     #[must_use]
     pub fn piece(&self, offset: usize, length: u32) -> Piece {
         Piece { address: self.address(offset), length, lkey: self.lkey() }
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the memory.
     ///
     /// # Panics
     /// If they do not fit.
     pub fn fill(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len()));
-        // SAFETY: inside, by the line above. That the device is not at these bytes is the test's matter; a
-        // test that gets it wrong compares wrong bytes.
+        // SAFETY: inside, as the line above checks. The test ensures that the device does not
+        // access these bytes; otherwise it compares wrong bytes.
         unsafe { ptr::copy(bytes.as_ptr(), self.bytes.base.as_ptr().add(offset), bytes.len()) };
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the memory.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the range is outside the memory.
     #[must_use]
     pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.len()));
@@ -134,8 +135,8 @@ impl<D: Device> Memory<D> {
     }
 }
 
-/// One end: an endpoint, what it needs, and what came of it. Work names [its memory](Self::memory), or
-/// addresses and keys that are wrong.
+/// One end of a connection: an endpoint, its queues and its results. Work refers to [its
+/// memory](Self::memory), or to wrong addresses and keys.
 #[derive(Debug)]
 pub struct End<D: Device> {
     // In the order they have to be dropped.
@@ -149,7 +150,7 @@ pub struct End<D: Device> {
 }
 
 impl<D: Device> End<D> {
-    /// An end of an endpoint that was opened with these queues.
+    /// Creates an end from an endpoint that was opened with these queues.
     #[must_use]
     pub fn new(
         device: Arc<D>,
@@ -162,29 +163,29 @@ impl<D: Device> End<D> {
         Self { endpoint, shared, completions, memory, device, came: vec![], events: vec![] }
     }
 
-    /// The device.
+    /// Device of the end.
     #[must_use]
     pub fn device(&self) -> &Arc<D> {
         &self.device
     }
 
-    /// The bytes.
+    /// Memory of the end.
     #[must_use]
     pub fn memory(&self) -> &Memory<D> {
         &self.memory
     }
 
-    /// The bytes, to change them.
+    /// Memory of the end, mutable.
     pub fn memory_mut(&mut self) -> &mut Memory<D> {
         &mut self.memory
     }
 
-    /// The completion queue.
+    /// Completion queue of the end.
     pub fn completions(&mut self) -> &mut D::Completions {
         &mut self.completions
     }
 
-    /// The endpoint.
+    /// Endpoint of the end.
     ///
     /// # Panics
     /// If it was dropped.
@@ -192,7 +193,7 @@ impl<D: Device> End<D> {
         self.endpoint.as_mut().expect("the endpoint was dropped")
     }
 
-    /// Whether its receives are in a shared queue.
+    /// Returns true if the receives are in a shared queue.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
@@ -218,9 +219,9 @@ impl<D: Device> End<D> {
     /// As [`Endpoint::post_receive`].
     pub fn receive_into(&mut self, id: u32, pieces: &[Piece]) -> io::Result<()> {
         let id = WorkId::new(b'r', 0, id);
-        // SAFETY: the memory is registered, and dropped after the endpoint and the queue; tests read what
-        // came when it completed. Pieces of other keys name other tests' memory, of which the same holds,
-        // or nothing, which the device refuses.
+        // SAFETY: the memory is registered, and dropped after the endpoint and the queue. Tests
+        // read received bytes after the completion. Pieces with other keys refer to other tests'
+        // memory, of which the same holds, or to no memory, which the device rejects.
         unsafe {
             match &mut self.shared {
                 Some(shared) => shared.post_receive(id, pieces),
@@ -240,11 +241,11 @@ impl<D: Device> End<D> {
         for work in chain.iter().filter(|work| work.inline) {
             assert!(work.pieces.as_slice().iter().all(|piece| self.memory.holds(piece)));
         }
-        // SAFETY: as in `receive_into`; inline pieces are in the memory, by the line above.
+        // SAFETY: as in `receive_into`; inline pieces are in the memory, as the line above checks.
         unsafe { self.endpoint().post_send(chain) }
     }
 
-    /// A signaled work request about a part of the memory.
+    /// Returns a signaled work request for a part of the memory.
     #[must_use]
     pub fn work(&self, id: u32, operation: Operation, offset: usize, length: u32) -> Work {
         Work {
@@ -257,7 +258,7 @@ impl<D: Device> End<D> {
         }
     }
 
-    /// Polls, and keeps what comes.
+    /// Polls, and stores completions and events.
     ///
     /// # Errors
     /// As [`Completions::poll`].
@@ -268,34 +269,34 @@ impl<D: Device> End<D> {
         self.completions.poll(64, &mut self.came)
     }
 
-    /// The completions that came and were not taken, left where they are.
+    /// Completions that arrived and are not taken yet.
     #[must_use]
     pub fn came(&self) -> &[Completion] {
         &self.came
     }
 
-    /// Whether one of them did not end well.
+    /// Returns true if one of them failed.
     #[must_use]
     pub fn has_failures(&self) -> bool {
         self.came.iter().any(|completion| completion.status != CompletionStatus::Success)
     }
 
-    /// The completions that came and were not taken.
+    /// Takes the completions that arrived.
     pub fn take(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.came)
     }
 
-    /// The same of events.
+    /// Takes the events that arrived.
     pub fn take_events(&mut self) -> Vec<ConnectionEvent> {
         std::mem::take(&mut self.events)
     }
 }
 
-/// Two ends of one connection that stands, both `Established` events taken.
+/// Two ends of one established connection, with both `Established` events taken.
 pub struct Pair<D: Device> {
-    /// The one that asked.
+    /// The end that requested the connection.
     pub asking: End<D>,
-    /// The other.
+    /// The end that accepted the connection.
     pub answering: End<D>,
     pass: Box<dyn FnMut()>,
 }
@@ -311,24 +312,24 @@ impl<D: Device> Debug for Pair<D> {
 }
 
 impl<D: Device> Pair<D> {
-    /// `pass` lets some time pass, enough for what is posted to end if nothing holds it up, or a
-    /// millisecond.
+    /// Creates a pair. `pass` lets time pass: a millisecond, or enough for posted work to end if
+    /// nothing blocks it.
     #[must_use]
     pub fn new(asking: End<D>, answering: End<D>, pass: Box<dyn FnMut()>) -> Self {
         Self { asking, answering, pass }
     }
 
-    /// Lets time pass and polls both ends. An end whose completion queue is broken gives nothing.
+    /// Lets time pass and polls both ends. An end with a broken completion queue returns nothing.
     pub fn pass(&mut self) {
         (self.pass)();
         let _ = self.asking.poll();
         let _ = self.answering.poll();
     }
 
-    /// The same until `done`.
+    /// Lets time pass and polls until `done`.
     ///
     /// # Panics
-    /// If it does not come to that.
+    /// If `done` does not return true within 5,000 passes.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..5_000 {
             if done(self) {
@@ -339,7 +340,7 @@ impl<D: Device> Pair<D> {
         panic!("it did not come to {what}: {self:?}");
     }
 
-    /// Waits for `asked` completions of the asking end and `answered` of the other, and takes so many.
+    /// Waits for `asked` completions of the asking end and `answered` of the other, and takes them.
     pub fn completions(
         &mut self,
         asked: usize,

@@ -1,4 +1,4 @@
-//! Work that ends well.
+//! Work that succeeds.
 
 use super::{Check, Pair, pattern, slots};
 use crate::seam::{Device, Endpoint};
@@ -57,7 +57,7 @@ fn a_write_is_there_when_the_send_after_it_is<D: Device>(pair: &mut Pair<D>) {
 }
 
 fn reads_bring_what_the_peer_has<D: Device>(pair: &mut Pair<D>) {
-    // Three times as many as may be outstanding.
+    // Three times as many as can be outstanding.
     let bytes = pattern(5, 12 * 10_000);
     pair.answering.memory_mut().fill(0, &bytes);
     for id in 0..12u32 {
@@ -111,7 +111,7 @@ fn inline_bytes_may_be_changed_at_once<D: Device>(pair: &mut Pair<D>) {
 }
 
 fn unsignaled_work_ends_in_silence<D: Device>(pair: &mut Pair<D>) {
-    // More than the queue holds in all: what a later completion covers is free again.
+    // More than the queue holds in total: a later completion frees the entries it covers.
     for round in 0..8u32 {
         let mut chain = Vec::new();
         for id in 0..16 {

@@ -80,7 +80,7 @@ pub struct rdma_ud_param {
     pub qkey: u32,
 }
 
-/// Ours are all `conn`; the other member makes the size.
+/// Our events all carry `conn`; the other member determines the size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {

@@ -1,4 +1,4 @@
-//! Both libraries' functions, found by name in the files that are there at run time.
+//! Functions of both libraries, looked up by name in the files that are present at run time.
 #![expect(missing_docs, reason = "C's names; rdma-core's manual pages describe them")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,8 +12,8 @@ use super::verbs::{
 };
 use crate::error::VerbsError;
 
-/// A loaded library. It stays for the life of the process: its own threads and exit handlers do not
-/// outlive it then.
+/// A loaded library. It stays loaded for the life of the process, so its threads and exit handlers
+/// never outlive it.
 #[derive(Debug)]
 struct File {
     handle: NonNull<c_void>,
@@ -23,7 +23,8 @@ struct File {
 impl File {
     fn open(name: &'static str, path: &CStr) -> Result<Self, VerbsError> {
         // SAFETY: the path ends in a zero. The initializers that run are those of rdma-core's
-        // libraries, which a linked program runs before its main function; they expect nothing of us.
+        // libraries, which a linked program runs before its main function. They have no
+        // requirements.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
             Some(handle) => Ok(Self { handle, name }),
@@ -31,20 +32,21 @@ impl File {
         }
     }
 
-    /// Address of a function. Where there are several versions of it that is the newest one, which is
-    /// the one the headers describe.
+    /// Returns the address of a function. If it has several versions, that is the newest one, which
+    /// the headers describe.
     fn find(&self, function: &CStr) -> Result<NonNull<c_void>, VerbsError> {
-        // SAFETY: the handle is that of a library that is never closed, and the name ends in a zero.
+        // SAFETY: the handle is that of a library that is never closed, and the name ends in a
+        // zero.
         let address = unsafe { libc::dlsym(self.handle.as_ptr(), function.as_ptr()) };
         NonNull::new(address)
             .ok_or_else(|| VerbsError::NoLibrary { library: self.name, why: loader_says() })
     }
 }
 
-/// What the loader said about its last failure in this thread.
+/// Returns the loader's message about its last failure in this thread.
 fn loader_says() -> String {
-    // SAFETY: takes nothing; the text it gives is valid until this thread's next call of the loader,
-    // and it is copied before.
+    // SAFETY: the call has no arguments. The returned text is valid until this thread's next call
+    // of the loader, and is copied before.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {
@@ -54,14 +56,14 @@ fn loader_says() -> String {
     }
 }
 
-/// A function's declaration as it is spelled here.
+/// Declaration of a function in this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// Its name.
+    /// Name of the function.
     pub name: &'static str,
-    /// Rust types of its arguments.
+    /// Rust types of the arguments.
     pub arguments: &'static [&'static str],
-    /// Rust type of what it gives, empty for nothing.
+    /// Rust type of the result, empty for none.
     pub returns: &'static str,
 }
 
@@ -87,7 +89,7 @@ macro_rules! table {
             /// Loads the library.
             ///
             /// # Errors
-            /// [`VerbsError::NoLibrary`] if it is not there, or lacks a function.
+            /// [`VerbsError::NoLibrary`] if the library is missing, or lacks a function.
             pub fn load() -> Result<Self, VerbsError> {
                 const PATH: &CStr = match CStr::from_bytes_with_nul($path) {
                     Ok(path) => path,
@@ -98,9 +100,10 @@ macro_rules! table {
                     let name = concat!(stringify!($name), "\0").as_bytes();
                     let name = CStr::from_bytes_with_nul(name).unwrap_or_default();
                     let address = file.find(name)?;
-                    // SAFETY: the address is that of the function of this name, and the type here is
-                    // what the library's header declares (rdma-core keeps the interface of a version
-                    // of a symbol; `tests/layout.rs` compiles each signature against the header).
+                    // SAFETY: the address is that of the function of this name, and the type here
+                    // is what the library's header declares. rdma-core keeps the interface of a
+                    // symbol's version, and `tests/layout.rs` compiles each signature against the
+                    // header.
                     let $name = unsafe {
                         std::mem::transmute::<
                             *mut c_void,
@@ -111,7 +114,7 @@ macro_rules! table {
                 Ok(Self { $( $name, )* })
             }
 
-            /// The functions as they are declared here, for comparison with the headers.
+            /// The declarations of the functions, for comparison with the headers.
             pub const SIGNATURES: &'static [Signature] = &[ $(
                 Signature {
                     name: stringify!($name),

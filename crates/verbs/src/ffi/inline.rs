@@ -1,7 +1,7 @@
-//! The verbs that C's header defines inline: calls through the table of a queue's context.
+//! Verbs that C's header defines inline: calls through the function table of a queue's context.
 //!
-//! All hand back what the provider's function does: 0, or an error number (its sign differs between
-//! providers; [`result`] knows), and for polling a count.
+//! All return the result of the provider's function: 0 or an error number, and a count for polling.
+//! The sign of the error number differs between providers ([`result`] handles that).
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -9,11 +9,11 @@ use std::ptr;
 
 use super::verbs::{ibv_cq, ibv_mw, ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 
-/// What a verb that gives 0 or an error number means. Some providers give the number, some its negative,
-/// some -1 and set errno.
+/// Converts the result of a verb that returns 0 or an error number. Some providers return the
+/// number, some its negative, some -1 and set errno.
 ///
 /// # Errors
-/// The number.
+/// The error of that number.
 pub fn result(answer: c_int) -> io::Result<()> {
     match answer {
         0 => Ok(()),
@@ -23,15 +23,16 @@ pub fn result(answer: c_int) -> io::Result<()> {
 }
 
 /// # Safety
-/// `qp` is a living queue pair, `wr` a chain that ends in null, of work requests whose lists of pieces are
-/// valid for the call, and the memory they name for as long as the device works on it.
+/// `qp` is a live queue pair. `wr` is a chain of work requests that ends in null. Their SGE lists
+/// are valid for the call, and the memory they refer to is valid while the device uses it.
 #[inline]
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: &mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; a living queue pair has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live queue pair has a context, whose table the library
+    // filled.
     unsafe {
         match (*(*qp).context).ops.post_send {
             Some(post) => post(qp, wr, bad_wr),
@@ -48,7 +49,8 @@ pub unsafe fn ibv_post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: &mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; a living queue pair has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live queue pair has a context, whose table the library
+    // filled.
     unsafe {
         match (*(*qp).context).ops.post_recv {
             Some(post) => post(qp, wr, bad_wr),
@@ -65,7 +67,7 @@ pub unsafe fn ibv_post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: &mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise; a living queue has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live queue has a context, whose table the library filled.
     unsafe {
         match (*(*srq).context).ops.post_srq_recv {
             Some(post) => post(srq, wr, bad_wr),
@@ -75,10 +77,10 @@ pub unsafe fn ibv_post_srq_recv(
 }
 
 /// # Safety
-/// `cq` is a living completion queue, and `wc` has room for `num_entries`.
+/// `cq` is a live completion queue, and `wc` has room for `num_entries`.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise; a living queue has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live queue has a context, whose table the library filled.
     unsafe {
         match (*(*cq).context).ops.poll_cq {
             Some(poll) => poll(cq, num_entries, wc),
@@ -88,10 +90,10 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 }
 
 /// # Safety
-/// `cq` is a living completion queue.
+/// `cq` is a live completion queue.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's promise; a living queue has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live queue has a context, whose table the library filled.
     unsafe {
         match (*(*cq).context).ops.req_notify_cq {
             Some(notify) => notify(cq, solicited_only),
@@ -101,9 +103,9 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 }
 
 /// # Safety
-/// `pd` is a living protection domain.
+/// `pd` is a live protection domain.
 pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
-    // SAFETY: the caller's promise; a living domain has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live domain has a context, whose table the library filled.
     unsafe {
         match (*(*pd).context).ops.alloc_mw {
             Some(alloc) => alloc(pd, kind),
@@ -113,9 +115,9 @@ pub unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
 }
 
 /// # Safety
-/// `mw` is a living memory window, and gone afterwards.
+/// `mw` is a live memory window, which no longer exists afterwards.
 pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's promise; a living window has a context, whose table the library filled.
+    // SAFETY: the caller's promise; a live window has a context, whose table the library filled.
     unsafe {
         match (*(*mw).context).ops.dealloc_mw {
             Some(dealloc) => dealloc(mw),
@@ -124,7 +126,7 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     }
 }
 
-/// The key that the next binding of a window gets: its lowest 8 bits count.
+/// Returns the key for the next binding of a window; only its lowest 8 bits change.
 #[must_use]
 pub const fn ibv_inc_rkey(rkey: u32) -> u32 {
     let [a, b, c, tag] = rkey.to_be_bytes();

@@ -1,9 +1,10 @@
-//! rdma-core's binary interface: C's names, types and numbers, and the libraries' functions found at run time.
+//! rdma-core's binary interface: C's names, types and numbers, and the libraries' functions.
 //!
-//! Only what this crate uses. `tests/layout.rs` compares every size, offset and number with the C headers.
-//! Nothing is linked: a binary starts where the libraries are missing, and [`functions`] says which one is.
+//! The module has only the parts that this crate uses. `tests/layout.rs` compares every size,
+//! offset and number with the C headers. No library is linked, so a binary starts without them, and
+//! [`functions`] names the missing one.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`verbs`] | libibverbs: structures and numbers |
 //! | [`cma`] | librdmacm: structures and numbers |

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The kernel's device, as far as it is looked at; its name is asked for by function.
+/// A device. The struct ends at the last field that this crate reads; a function returns the name.
 #[repr(C)]
 pub struct ibv_device {
     pub _ops: [unused_op; 2],
@@ -16,7 +16,7 @@ pub struct ibv_device {
 pub const IBV_TRANSPORT_IB: c_int = 0;
 pub const IBV_TRANSPORT_IWARP: c_int = 1;
 
-/// A slot of [`ibv_context_ops`] that is not ours to call.
+/// A slot of [`ibv_context_ops`] that this crate does not call.
 pub type unused_op = Option<unsafe extern "C" fn()>;
 pub type poll_cq_op = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 pub type req_notify_cq_op = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
@@ -29,7 +29,7 @@ pub type post_send_op =
 pub type post_recv_op =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// What the inline verbs call.
+/// Functions that the inline verbs call.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_query_device: unused_op,
@@ -122,7 +122,8 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// The library's own `ibv_query_port` writes up to and with `flags`; C's macro of that name more.
+/// The library's own `ibv_query_port` writes the fields up to `flags`; C's macro of that name
+/// writes more.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_port_attr {
@@ -154,7 +155,7 @@ pub struct ibv_port_attr {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ibv_gid {
     pub raw: [u8; 16],
-    /// C has 64-bit numbers beside the bytes, and so their alignment.
+    /// C has a union with 64-bit numbers, and so their alignment.
     pub _align: [u64; 0],
 }
 
@@ -200,7 +201,8 @@ pub struct ibv_comp_channel {
     pub refcnt: c_int,
 }
 
-/// The start of a completion queue; the library makes them, and their end is its own.
+/// The start of a completion queue. The library creates queues, and the remaining fields are
+/// private to it.
 #[repr(C)]
 pub struct ibv_cq {
     pub context: *mut ibv_context,
@@ -242,7 +244,7 @@ pub struct ibv_wc {
     pub opcode: c_uint,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// With `imm_data` at the same place.
+    /// Shares its place with `imm_data`.
     pub invalidated_rkey: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -313,7 +315,7 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
-    /// With `imm_data` at the same place.
+    /// Shares its place with `imm_data`.
     pub invalidate_rkey: u32,
     pub wr: ibv_send_wr_wr,
     pub qp_type: ibv_send_wr_qp_type,
@@ -419,7 +421,7 @@ pub struct ibv_srq_init_attr {
     pub attr: ibv_srq_attr,
 }
 
-/// Which member counts follows from the type of the event.
+/// The type of the event determines the valid member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {

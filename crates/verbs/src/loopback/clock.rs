@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::fabric::Fabric;
 
-/// A thread that lets a fabric's time pass as fast as the clock; it ends when this is dropped.
+/// A thread that advances a fabric's time with the clock. Dropping this value ends the thread.
 #[derive(Debug)]
 pub struct RealTime {
     stop: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Drop for RealTime {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed there.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }

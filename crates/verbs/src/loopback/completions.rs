@@ -31,7 +31,8 @@ pub struct LoopbackSharedReceives {
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub(super) device: u32,
-    /// Its owner has it; else it lives as long as its queue pairs.
+    /// The owner still holds the queue. Without an owner, the queue lives as long as its queue
+    /// pairs.
     owned: bool,
     depth: usize,
     entries: VecDeque<(Completion, Frees)>,
@@ -42,17 +43,17 @@ pub(super) struct CompletionQueue {
 
 #[derive(Debug)]
 pub(super) struct SharedQueue {
-    /// As of a completion queue.
+    /// As in a completion queue.
     owned: bool,
     depth: usize,
     pieces: usize,
     pub(super) receives: VecDeque<Receive>,
-    /// Places taken: posted and not polled.
+    /// Entries in use: posted and not polled.
     held: usize,
 }
 
 impl SharedQueue {
-    /// A receive goes, and nothing is heard of it; false if there is none.
+    /// Drops the oldest receive without a completion. Returns false if there is none.
     pub(super) fn lose(&mut self) -> bool {
         let lost = self.receives.pop_front().is_some();
         self.held -= usize::from(lost);
@@ -60,14 +61,14 @@ impl SharedQueue {
     }
 }
 
-/// Places in a queue that are free once a completion has been polled.
+/// Queue entries that polling a completion frees.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frees {
-    /// Those of the send queue before this sequence number.
+    /// Entries of the send queue before this sequence number.
     Sends(u64),
-    /// One of the queue pair's own receive queue.
+    /// One entry of the queue pair's own receive queue.
     Receive,
-    /// One of a shared queue.
+    /// One entry of a shared queue.
     Shared(u32),
 }
 
@@ -94,7 +95,7 @@ impl LoopbackCompletions {
         Ok(Self { device: Arc::clone(device), number, signal })
     }
 
-    /// What faults know it by.
+    /// Number that identifies the queue, for faults.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
@@ -201,7 +202,7 @@ impl Drop for LoopbackSharedReceives {
     }
 }
 
-/// The pieces of a receive, unless there are more than `most`.
+/// Returns the pieces of a receive, unless there are more than `most`.
 pub(super) fn pieces_of(pieces: &[Piece], most: usize) -> Option<Pieces> {
     if pieces.len() > most {
         return None;
@@ -211,7 +212,7 @@ pub(super) fn pieces_of(pieces: &[Piece], most: usize) -> Option<Pieces> {
 }
 
 impl State {
-    /// Takes away queues that neither an owner nor a queue pair has.
+    /// Removes queues that no owner and no queue pair holds.
     pub(super) fn drop_queues(&mut self) {
         let pairs = &self.queue_pairs;
         self.completion_queues.retain(|number, queue| {
@@ -227,7 +228,7 @@ impl State {
         });
     }
 
-    /// Puts a completion into the queue pair's completion queue.
+    /// Appends a completion to the completion queue of its queue pair.
     pub(super) fn complete(&mut self, completion: Completion, frees: Frees) {
         let is_send = matches!(frees, Frees::Sends(_));
         let number = completion.queue_pair;
@@ -255,13 +256,13 @@ impl State {
         self.counters.completed += 1;
     }
 
-    /// Breaks a completion queue: it gives nothing any more, and its queue pairs fail.
+    /// Breaks a completion queue: polling fails from now on, and its queue pairs fail.
     pub(super) fn break_completions(&mut self, number: u32) {
         let Some(queue) = self.completion_queues.get_mut(&number) else { return };
         if std::mem::replace(&mut queue.broken, true) {
             return;
         }
-        // So that who sleeps on it finds out.
+        // Wakes a sleeping owner, so that it sees the error.
         queue.signal.raise();
         let users = self.queue_pairs.values().filter(|user| user.completions == number);
         for user in users.map(|user| user.number).collect::<Vec<_>>() {
@@ -269,7 +270,7 @@ impl State {
         }
     }
 
-    /// Forgets the completions of a queue pair that are not polled.
+    /// Drops the unpolled completions of a queue pair.
     pub(super) fn forget_completions(&mut self, completions: u32, queue_pair: u32) {
         let Some(queue) = self.completion_queues.get_mut(&completions) else { return };
         let mut shared = Vec::new();

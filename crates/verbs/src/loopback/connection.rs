@@ -1,4 +1,4 @@
-//! The connection manager: who asks, who answers, who leaves.
+//! The connection manager: requests, replies and disconnects.
 //!
 //! ```text
 //!   asking side                                            listening side
@@ -23,44 +23,45 @@ use super::state::{Event, State};
 use crate::error::VerbsError;
 use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, PrivateData};
 
-/// Private data that fits a connection request over addresses, a reply and a rejection. Shorter data
-/// arrives with zeroes behind it.
+/// Bytes of private data in a connection request over IP addresses. Shorter data arrives padded
+/// with zeroes.
 pub const REQUEST_DATA: usize = 56;
-/// See [`REQUEST_DATA`].
+/// Bytes of private data in a reply, as [`REQUEST_DATA`].
 pub const REPLY_DATA: usize = 196;
-/// See [`REQUEST_DATA`].
+/// Bytes of private data in a rejection, as [`REQUEST_DATA`].
 pub const REJECT_DATA: usize = 148;
 
-/// [`ConnectionEvent::Rejected`]: nobody listens there.
+/// Status of [`ConnectionEvent::Rejected`]: no listener has the address.
 pub const NOBODY_LISTENS: i32 = 8;
-/// [`ConnectionEvent::Rejected`]: whoever listens refused.
+/// Status of [`ConnectionEvent::Rejected`]: the listening side rejected the request.
 pub const REFUSED: i32 = 28;
-/// [`ConnectionEvent::Failed`]: no answer (`-ETIMEDOUT`).
+/// Status of [`ConnectionEvent::Failed`]: no reply (`-ETIMEDOUT`).
 pub const NO_ANSWER: i32 = -110;
 
-/// Where an endpoint is in the life of its connection.
+/// State of an endpoint's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// A route; nothing was asked.
+    /// A route without a request.
     Idle,
     Asking,
-    /// The reply is there, its event not taken.
+    /// The reply has arrived, and its event is not taken yet.
     Answered,
-    /// A request that was opened, not accepted.
+    /// A request that was opened and not accepted yet.
     Asked,
     Accepting,
     Standing,
-    /// We ended it; [`ConnectionEvent::Disconnected`] is to come.
+    /// We disconnected; [`ConnectionEvent::Disconnected`] follows.
     Leaving,
     Over,
 }
 
-/// From the request until both ends have forgotten it.
+/// A connection, from its request until both ends have dropped it.
 #[derive(Debug)]
 pub(super) struct Connection {
     asker: u32,
     answerer: Option<u32>,
-    /// Nobody has opened or refused the request: it is on its way, waits at the listener or is a ticket.
+    /// The request is neither opened nor rejected: it is in transit, waits at the listener, or is a
+    /// ticket.
     open: bool,
     private_data: PrivateData,
     reads_out: u8,
@@ -78,7 +79,7 @@ pub(super) struct ListenerState {
     signal: Arc<Signal>,
 }
 
-/// What travels between connection managers, and their timers.
+/// Messages between connection managers, and their timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Request {
@@ -101,17 +102,17 @@ pub(super) enum Message {
     Disconnect {
         to: u32,
     },
-    /// The answer to one's own [`Self::Disconnect`].
+    /// The reply to our own [`Self::Disconnect`].
     Left {
         to: u32,
     },
-    /// No answer came to what `to` sent.
+    /// The message of `to` got no reply.
     Timeout {
         to: u32,
     },
 }
 
-/// Where connection requests arrive.
+/// A listener that receives connection requests.
 #[derive(Debug)]
 pub struct LoopbackListener {
     device: Arc<LoopbackDevice>,
@@ -119,7 +120,7 @@ pub struct LoopbackListener {
     signal: Arc<Signal>,
 }
 
-/// See [`Ticket`](crate::Ticket).
+/// Implements [`Ticket`](crate::Ticket).
 #[derive(Debug)]
 pub struct LoopbackTicket {
     pub(super) device: Arc<LoopbackDevice>,
@@ -132,7 +133,7 @@ pub struct LoopbackTicket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A connection somebody asks for.
+    /// A connection that a peer requests.
     Asked(u32),
     Route,
     /// Opened or rejected.
@@ -160,13 +161,13 @@ impl LoopbackListener {
         Ok(Self { device: Arc::clone(device), address, signal })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The oldest request that waits.
+    /// Returns the oldest waiting request.
     pub fn next_ticket(&mut self) -> Option<LoopbackTicket> {
         let mut state = self.device.fabric.lock();
         let listener = state.listeners.get_mut(&self.address)?;
@@ -187,7 +188,7 @@ impl LoopbackListener {
         Some(ticket)
     }
 
-    /// Readable when a request waits.
+    /// Descriptor that is readable while a request waits.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.signal.fd()
@@ -219,7 +220,7 @@ impl LoopbackTicket {
         }
     }
 
-    /// Answers with a rejection, if there is somebody to answer and nobody did.
+    /// Sends a rejection if the ticket is an open request.
     pub(super) fn refuse(&mut self, private_data: &[u8]) {
         let role = std::mem::replace(&mut self.role, Role::Used);
         let mut state = self.device.fabric.lock();
@@ -238,7 +239,7 @@ impl Drop for LoopbackTicket {
     }
 }
 
-/// `data` with zeroes behind it up to `size`; what is too long is cut.
+/// Pads `data` with zeroes to `size` bytes; longer data is truncated.
 fn padded(data: &[u8], size: usize) -> PrivateData {
     let mut bytes = [0; PrivateData::MAX];
     for (to, from) in bytes[..size].iter_mut().zip(data) {
@@ -248,7 +249,7 @@ fn padded(data: &[u8], size: usize) -> PrivateData {
 }
 
 impl State {
-    /// Sends a message of a connection; they arrive in order.
+    /// Sends a message of a connection. The messages of one connection arrive in order.
     fn tell_peer(&mut self, connection: Option<u32>, message: Message) {
         let delay = self.costs.message + self.random.up_to(self.costs.jitter);
         let mut time = self.now + delay;
@@ -322,7 +323,7 @@ impl State {
         Ok(())
     }
 
-    /// The endpoint `number` was made from the request `connection`.
+    /// Records that endpoint `number` was opened from request `connection`.
     pub(super) fn opened(&mut self, number: u32, connection: u32) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.answerer = Some(number);
@@ -351,7 +352,7 @@ impl State {
         queue_pair.reads_out = params.reads_out;
         queue_pair.reads_in = params.reads_in;
         queue_pair.rnr_retries = params.rnr_retries;
-        // The peer has said how often to try.
+        // The peer's request carries the number of retries.
         if let Some(request) = connection.and_then(|number| self.connections.get(&number)) {
             queue_pair.peer = Some(request.asker);
             queue_pair.retries = request.retries;
@@ -367,7 +368,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes an endpoint's next event. The asking side's connection stands once it has taken the reply.
+    /// Takes the next event of an endpoint. The asking side is established once it has taken the
+    /// reply.
     pub(super) fn next_event(&mut self, number: u32) -> Option<ConnectionEvent> {
         let queue_pair = self.queue_pairs.get_mut(&number)?;
         let event = queue_pair.events.pop_front()?;
@@ -395,7 +397,8 @@ impl State {
         self.fail(number, Failure::Left);
     }
 
-    /// Tells the peer that `number` is done with the connection; itself too if it `stays`.
+    /// Ends the connection of `number` and notifies the peer. If the endpoint `stays`, it gets an
+    /// event, too.
     pub(super) fn leave(&mut self, number: u32, stays: bool) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let (link, connection) = (queue_pair.link, queue_pair.connection);
@@ -406,7 +409,7 @@ impl State {
         };
         let peer = self.peer_of(number);
         match link {
-            // Who asks says nothing: the answer finds that it is gone.
+            // The asking side sends nothing: the reply finds its endpoint gone.
             Link::Idle | Link::Asking | Link::Leaving | Link::Over => {}
             Link::Answered => {
                 if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
@@ -437,14 +440,14 @@ impl State {
         }
     }
 
-    /// The other end of the connection, from the request on.
+    /// Returns the other end of the connection, from the request on.
     fn peer_of(&self, number: u32) -> Option<u32> {
         let connection = self.queue_pairs.get(&number)?.connection?;
         let connection = self.connections.get(&connection)?;
         if connection.asker == number { connection.answerer } else { Some(connection.asker) }
     }
 
-    /// Takes away what an endpoint that is dropped leaves behind.
+    /// Removes the state of a dropped endpoint.
     pub(super) fn remove_endpoint(&mut self, number: u32) {
         let silent = self.queue_pairs.get(&number).is_some_and(|queue_pair| {
             self.devices.get(&queue_pair.device).is_none_or(|device| device.removed)
@@ -498,13 +501,14 @@ impl State {
         let Some(answerer) =
             answerer.and_then(|answerer| self.queue_pairs.get_mut(&answerer)).filter(stands)
         else {
-            // It has given the connection up, and may have said nothing.
+            // The answering end has given up the connection, and may not have sent a message.
             return self.tell_peer(Some(number), Message::Disconnect { to: asker });
         };
         Self::stand(answerer);
     }
 
-    /// Something of the peer has come: the connection stands, whatever became of the peer's word.
+    /// Establishes the connection because data of the peer has arrived, even if its ready message
+    /// has not.
     pub(super) fn heard(&mut self, number: u32) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
             Self::stand(queue_pair);
@@ -519,18 +523,18 @@ impl State {
         if answerer.phase == Phase::Receiving {
             answerer.phase = Phase::Ready;
         }
-        // The peer says nothing of its own: everything was in the request.
+        // The ready message carries no data: the request had all of it.
         let private_data = PrivateData::EMPTY;
         answerer.tell(ConnectionEvent::Established { private_data, reads_out: 0 });
     }
 
-    /// Ends the connection for one side if it is at one of `links`.
+    /// Ends the connection of one side if its state is one of `links`.
     fn end_link(&mut self, to: u32, links: &[Link], event: ConnectionEvent) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&to) else { return };
         if !links.contains(&queue_pair.link) {
             return;
         }
-        // The event of a reply that is not taken comes before it, and has its effect.
+        // An untaken reply event precedes this one and still takes effect.
         if queue_pair.link != Link::Answered {
             queue_pair.link = Link::Over;
         }

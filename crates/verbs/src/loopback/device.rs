@@ -13,28 +13,30 @@ use crate::error::VerbsError;
 use crate::seam::{DeviceKind, DeviceLimits};
 use crate::work::Access;
 
-/// What a device is like.
+/// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// What its packets are. Changes nothing of how it works.
+    /// Transport. It does not change the behavior.
     pub kind: DeviceKind,
-    /// What it can do.
+    /// Limits of the device.
     pub limits: DeviceLimits,
-    /// Most bytes it sends inline.
+    /// Maximum bytes of an inline send.
     pub inline: u32,
-    /// Bytes it lets be registered.
+    /// Maximum bytes of all registrations.
     pub locked_memory: u64,
-    /// Whether a peer may invalidate a region's remote key. Hardware takes this for memory windows and fast
-    /// registrations only.
+    /// Allows a peer to invalidate a region's remote key. Hardware allows this for memory windows
+    /// and fast registrations only.
     pub invalidation: bool,
-    /// Whether an endpoint is told ([`ConnectionEvent::QueuePairError`](crate::ConnectionEvent)) when its
-    /// peer's wrong access has failed its queue pair. Not every device does; with receives of its own it
-    /// finds out by those being flushed. With shared receives every failure is told.
+    /// Reports to an endpoint ([`ConnectionEvent::QueuePairError`](crate::ConnectionEvent)) that
+    /// its peer's wrong access has failed its queue pair. Not every device does. An endpoint with
+    /// its own receives notices when they are flushed. With shared receives every failure is
+    /// reported.
     pub tells_failures: bool,
-    /// Whether it says when a queue pair that failed takes no more shared receives. Soft-RoCE did not for long.
+    /// Reports that a failed queue pair takes no more shared receives. Older versions of Soft-RoCE
+    /// do not.
     pub tells_last_receive: bool,
-    /// Whether a queue pair fetches a shared receive ahead of what comes into it, as hardware does: when it
-    /// fails, that one comes back flushed, and if it is dropped before, it is lost.
+    /// Makes a queue pair fetch a shared receive before it is used, as hardware does. When the
+    /// queue pair fails, that receive is flushed; if the queue pair is dropped earlier, it is lost.
     pub fetches_ahead: bool,
 }
 
@@ -76,13 +78,13 @@ pub(super) struct DeviceState {
     pub(super) removed: bool,
 }
 
-/// A region, as the fabric knows it.
+/// State of a region in the fabric.
 #[derive(Debug)]
 pub(super) struct RegionState {
     pub(super) device: u32,
     pub(super) span: Span,
     pub(super) access: Access,
-    /// The peer has invalidated it.
+    /// The peer has invalidated the region.
     pub(super) dead: bool,
 }
 
@@ -103,13 +105,13 @@ impl LoopbackDevice {
         Arc::new(Self { fabric: fabric.clone(), number, name: name.to_owned(), options })
     }
 
-    /// The fabric it is in.
+    /// Fabric of the device.
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// Its address.
+    /// Address of the device.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         address_of(self.number)
@@ -157,7 +159,7 @@ impl Drop for LoopbackRegion {
 }
 
 impl State {
-    /// An error if the device has been removed.
+    /// Returns an error if the device has been removed.
     pub(super) fn check_device(&self, device: u32, what: &str) -> Result<(), VerbsError> {
         match self.devices.get(&device) {
             Some(state) if !state.removed => Ok(()),
@@ -170,7 +172,7 @@ impl State {
         own.map(|region| region.span.len() as u64).sum()
     }
 
-    /// Whether work that the device may still carry out names `lkey`.
+    /// Returns true if `lkey` is in work that the device can still execute.
     fn is_posted(&self, lkey: u32) -> bool {
         let shared = self.shared_queues.values().flat_map(|queue| &queue.receives);
         let own = self.queue_pairs.values().flat_map(|queue_pair| &queue_pair.receives);
@@ -182,17 +184,17 @@ impl State {
             .any(|pieces| pieces.as_slice().iter().any(|piece| piece.lkey == lkey))
     }
 
-    /// The live region with this local key, if it is of `device`.
+    /// Returns the live region with this local key, if it belongs to `device`.
     pub(super) fn local_region(&self, device: u32, lkey: u32) -> Option<&RegionState> {
         self.regions.get(&lkey).filter(|region| region.device == device && !region.dead)
     }
 
-    /// The live region with this remote key, if it is of `device`.
+    /// Returns the live region with this remote key, if it belongs to `device`.
     pub(super) fn remote_region(&self, device: u32, rkey: u32) -> Option<&RegionState> {
         self.local_region(device, *self.remote_keys.get(&rkey)?)
     }
 
-    /// Makes a remote key unusable; false if the device has no such key, or does not let it be.
+    /// Invalidates a remote key. Returns false if the device lacks the key or does not allow it.
     pub(super) fn invalidate(&mut self, device: u32, rkey: u32) -> bool {
         let allowed = self.devices.get(&device).is_some_and(|state| state.options.invalidation);
         let Some(lkey) = self.remote_keys.get(&rkey) else { return false };
@@ -207,7 +209,7 @@ impl State {
     }
 }
 
-/// The system's answer to arguments that make no sense.
+/// Returns the system's error for invalid arguments.
 pub(super) fn invalid(what: &str) -> VerbsError {
     VerbsError::call(what, io::Error::from(Errno::INVAL))
 }

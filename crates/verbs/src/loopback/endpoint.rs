@@ -1,4 +1,4 @@
-//! Endpoints: posting, and the way to their queue pair.
+//! Endpoints: posting, and access to their queue pair.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +29,7 @@ pub struct LoopbackEndpoint {
 }
 
 impl LoopbackEndpoint {
-    /// See [`Device::open`](crate::Device::open).
+    /// Implements [`Device::open`](crate::Device::open).
     #[expect(clippy::result_large_err, reason = "the seam hands the ticket back as it is")]
     pub(super) fn open(
         device: &Arc<LoopbackDevice>,
@@ -70,7 +70,7 @@ impl LoopbackEndpoint {
         Ok(Self { device: Arc::clone(device), number, inline: spec.inline, signal, peer, local })
     }
 
-    /// See [`Endpoint::last_receive`](crate::Endpoint::last_receive).
+    /// Implements [`Endpoint::last_receive`](crate::Endpoint::last_receive).
     pub(super) fn last_shared(&self) -> LastReceive {
         let state = self.device.fabric.lock();
         let stage = state.queue_pairs.get(&self.number).map(|pair| pair.last_receive);
@@ -85,7 +85,8 @@ impl LoopbackEndpoint {
         self.device.fabric.lock().post_receive(self.number, id, pieces)
     }
 
-    /// Posts a chain; `inline` has the bytes of its inline work requests, each with its place in the chain.
+    /// Posts a chain. `inline` has the bytes of its inline work requests, each with its index in
+    /// the chain.
     pub(super) fn add_sends(
         &self,
         chain: &[Work],

@@ -1,9 +1,9 @@
-//! How work requests are carried out.
+//! Executes work requests.
 //!
 //! ```text
-//!   posted --start--> Flying --arrive--> Executed --finish--> ended, in order, with or without completion
-//!      ^                 |
-//!      `-- called back --'  (a SEND before it found no receive)
+//! posted --start--> Flying --arrive--> Executed --finish--> ended in order,
+//!    ^                 |                                      with or without completion
+//!    `-- called back --'  (an earlier SEND found no receive)
 //! ```
 
 use super::completions::Frees;
@@ -19,20 +19,20 @@ pub(super) const LOCAL_PROTECTION: CompletionStatus = CompletionStatus::Other(4)
 pub(super) const REMOTE_INVALID: CompletionStatus = CompletionStatus::Other(9);
 pub(super) const REMOTE_OPERATION: CompletionStatus = CompletionStatus::Other(11);
 
-/// Retries without end, of a SEND that finds no receive.
+/// Value of `rnr_retries` that means unlimited retries.
 const FOR_EVER: u8 = 7;
 
-/// What the peer makes of a work request.
+/// Response of the peer to a work request.
 enum Verdict {
     Done,
     NoReceive,
-    /// It does not answer.
+    /// The peer does not respond.
     Silence,
     Refused(CompletionStatus),
 }
 
 impl State {
-    /// Starts what may start.
+    /// Starts all work requests that can start.
     pub(super) fn pump(&mut self, number: u32) {
         while let Some(sequence) = self.next_to_start(number) {
             self.start(number, sequence);
@@ -75,8 +75,8 @@ impl State {
         send.stage = Stage::Flying;
         queue_pair.reads += u32::from(is_read);
         queue_pair.most_reads = queue_pair.most_reads.max(queue_pair.reads);
-        // Hardware reads the memory some time between the start and the arrival. What is not allowed shows
-        // when the turn comes.
+        // Hardware reads the memory at some time between the start and the arrival. An access error
+        // shows only when the work request is executed.
         if wanting && early {
             let _ = self.gather(number, sequence);
         }
@@ -95,7 +95,7 @@ impl State {
         self.at(time, Event::Arrive { queue_pair: number, sequence, epoch });
     }
 
-    /// Reads the pieces of a SEND or RDMA WRITE; false if a key does not allow it.
+    /// Reads the pieces of a SEND or RDMA WRITE. Returns false if a key does not allow it.
     fn gather(&mut self, number: u32, sequence: u64) -> bool {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return false };
         let device = queue_pair.device;
@@ -115,7 +115,8 @@ impl State {
         true
     }
 
-    /// Writes `bytes` to the start of `pieces`; false, and some may be written, if a key does not allow it.
+    /// Writes `bytes` to the start of `pieces`. Returns false if a key does not allow it; some
+    /// bytes may be written then.
     fn scatter(&mut self, device: u32, pieces: &Pieces, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         for piece in pieces.as_slice() {
@@ -162,7 +163,7 @@ impl State {
         }
     }
 
-    /// Carries a work request out at the peer.
+    /// Executes a work request at the peer.
     fn attempt(&mut self, number: u32, sequence: u64) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let Some(send) = queue_pair.send(sequence) else { return };
@@ -179,7 +180,7 @@ impl State {
                 return self.wait_for_receive(number, sequence, rounds);
             }
             Some(WorkFault::Unreachable) => {
-                // Either the request or only its answer is lost.
+                // Either the request or only its response is lost.
                 if self.random.coin() {
                     let _ = self.execute(number, sequence, &work);
                 }
@@ -221,13 +222,14 @@ impl State {
             self.at(now + forced * round, event);
         }
         if retries < FOR_EVER {
-            // After the last try, which is at the same time.
+            // One nanosecond later than the last retry.
             let event = Event::GiveUp { queue_pair: number, sequence, epoch };
             self.at(now + u64::from(retries) * round + 1, event);
         }
     }
 
-    /// Has those who wait for a receive of a queue pair that `is_it` try again at their next round.
+    /// Schedules a retry, at the next round, for senders that wait for a receive of a peer that
+    /// satisfies `is_it`.
     pub(super) fn wake_senders(&mut self, is_it: impl Fn(&QueuePair) -> bool) {
         let round = self.costs.not_ready.max(1);
         let mut retries = Vec::new();
@@ -247,7 +249,7 @@ impl State {
         }
     }
 
-    /// A SEND has been taken: what waited behind it goes on.
+    /// Resumes the work requests behind a SEND that found a receive.
     fn ready_again(&mut self, number: u32) {
         let rounds = self.waited(number);
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
@@ -266,7 +268,7 @@ impl State {
         self.answer_after(number, sequence, CompletionStatus::Unreachable, wait);
     }
 
-    /// Sends the outcome back to where the work request was posted, with `bytes` of an RDMA READ.
+    /// Sends the result to the poster; `bytes` is the payload of an RDMA READ.
     fn answer(&mut self, number: u32, sequence: u64, status: CompletionStatus, bytes: u64) {
         let jitter = self.random.up_to(self.costs.jitter);
         let delay = self.costs.answer + self.costs.bytes(bytes) + jitter;
@@ -340,7 +342,7 @@ impl State {
         }
     }
 
-    /// The peer refuses an access, and fails itself.
+    /// Rejects an access; the peer's queue pair fails, too.
     fn refuse_access(&mut self, number: u32) -> Verdict {
         if let Some(peer) = self.queue_pairs.get(&number).and_then(|queue_pair| queue_pair.peer) {
             self.fail(peer, Failure::Silent);
@@ -348,7 +350,7 @@ impl State {
         Verdict::Refused(CompletionStatus::RemoteAccess)
     }
 
-    /// Puts what a SEND carries into the oldest receive of `peer`.
+    /// Puts the payload of a SEND into the oldest receive of `peer`.
     fn take_send(&mut self, peer: u32, bytes: &[u8], invalidate: Option<u32>) -> Verdict {
         let Some(queue_pair) = self.queue_pairs.get_mut(&peer) else { return Verdict::Silence };
         let device = queue_pair.device;
@@ -390,7 +392,7 @@ impl State {
         Verdict::Done
     }
 
-    /// The outcome is known where the work request was posted.
+    /// Handles a result that has reached the poster.
     pub(super) fn finish(&mut self, number: u32, sequence: u64, status: CompletionStatus) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let (device, failed) = (queue_pair.device, queue_pair.phase == Phase::Error);
@@ -409,7 +411,7 @@ impl State {
             }
         }
         if failed {
-            // It is handed back in its turn, whatever became of it.
+            // The flush completes it in order, whatever the result.
             return;
         }
         if breaks && status == CompletionStatus::Success {

@@ -1,4 +1,4 @@
-//! The handle of a fabric: time, costs, and what hangs on it.
+//! The handle of a fabric: time, costs and objects.
 
 use std::fmt;
 use std::io;
@@ -13,30 +13,31 @@ use super::faults::Faults;
 use super::state::State;
 use crate::error::VerbsError;
 
-/// What things cost, in nanoseconds of virtual time.
+/// Costs of operations, in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// From a SEND's start to its arrival, without its bytes.
+    /// From the start of a SEND to its arrival, without its bytes.
     pub send: u64,
-    /// The same of an RDMA WRITE.
+    /// From the start of an RDMA WRITE to its arrival, without its bytes.
     pub write: u64,
-    /// The same of an RDMA READ's request.
+    /// From the start of an RDMA READ to the arrival of its request.
     pub read: u64,
-    /// From an arrival to its acknowledgement, or to the answer of an RDMA READ without its bytes.
+    /// From an arrival to its acknowledgment, or to the response of an RDMA READ without its
+    /// bytes.
     pub answer: u64,
-    /// At most so much is added to each of these, and to messages of the connection manager, by chance.
+    /// Maximum random addition to each of these costs, and to messages of the connection manager.
     pub jitter: u64,
-    /// Bytes a microsecond of one queue pair in one direction; 0 for no limit.
+    /// Bytes per microsecond of one queue pair in one direction; 0 for no limit.
     pub bytes_per_microsecond: u64,
     /// A message of the connection manager.
     pub message: u64,
-    /// What the connection manager waits for an answer.
+    /// Timeout of the connection manager for a reply.
     pub patience: u64,
     /// A round of waiting for the peer to post a receive.
     pub not_ready: u64,
-    /// What is waited for an acknowledgement before trying again.
+    /// Timeout for an acknowledgment before a retry.
     pub timeout: u64,
-    /// At most so long after a queue pair failed its work requests are handed back.
+    /// Maximum delay from a queue pair's failure until its work requests are flushed.
     pub flush: u64,
 }
 
@@ -59,13 +60,13 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// What `bytes` cost on the wire.
+    /// Returns the time of `bytes` on the wire.
     pub(super) fn bytes(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(1_000).checked_div(self.bytes_per_microsecond).unwrap_or(0)
     }
 }
 
-/// Some devices that reach each other, and their time. Cheap to clone.
+/// A set of devices that reach each other, and their time. Cheap to clone.
 #[derive(Clone)]
 pub struct Fabric {
     shared: Arc<Shared>,
@@ -75,7 +76,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-// Everything of a fabric holds it: its state would be in every message many times.
+// Every object of a fabric holds it, so a derived output would repeat its state in every message.
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fabric").finish_non_exhaustive()
@@ -83,32 +84,32 @@ impl fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// [`Self::settle`] takes what is further off than this for something that only happens when something
-    /// else does not.
+    /// [`Self::settle`] treats an event further in the future than this as a timeout.
     const SETTLED: u64 = 10_000_000;
 
-    /// An empty fabric. The same calls on a fabric of the same seed give the same.
+    /// Creates an empty fabric. The same calls with the same seed have the same results.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { shared: Arc::new(Shared { state: Mutex::new(State::new(seed)) }) }
     }
 
-    /// A device with the [default options](DeviceOptions::default).
+    /// Creates a device with the [default options](DeviceOptions::default).
     #[must_use]
     pub fn device(&self, name: &str) -> Arc<LoopbackDevice> {
         self.device_with(name, DeviceOptions::default())
     }
 
-    /// A device.
+    /// Creates a device with `options`.
     #[must_use]
     pub fn device_with(&self, name: &str, options: DeviceOptions) -> Arc<LoopbackDevice> {
         LoopbackDevice::new(self, name, options)
     }
 
-    /// Takes connection requests for `address` to `device`.
+    /// Listens at `address`; connection requests go to `device`.
     ///
     /// # Errors
-    /// [`VerbsError::Call`] with `EADDRINUSE`, `ENODEV` for a removed device, or what the system says.
+    /// [`VerbsError::Call`] with `EADDRINUSE`, with `ENODEV` for a removed device, or with the
+    /// error of the system.
     pub fn listen(
         &self,
         device: &Arc<LoopbackDevice>,
@@ -117,32 +118,34 @@ impl Fabric {
         LoopbackListener::new(device, address)
     }
 
-    /// A resolved route from `device` to `address`. Whether anybody listens there shows when it is asked.
+    /// Returns a resolved route from `device` to `address`. A missing listener shows only when the
+    /// connection is requested.
     #[must_use]
     pub fn route(&self, device: &Arc<LoopbackDevice>, address: SocketAddr) -> LoopbackTicket {
         LoopbackTicket::route(device, address)
     }
 
-    /// Nanoseconds since the fabric was made.
+    /// Nanoseconds since the fabric was created.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.lock().now
     }
 
-    /// Lets `nanos` pass.
+    /// Advances the time by `nanos`.
     pub fn advance(&self, nanos: u64) {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
         state.run_until(until);
     }
 
-    /// Goes to the next event and lets it happen; false if there is none.
+    /// Advances to the next event and processes it. Returns false if there is none.
     pub fn step(&self) -> bool {
         self.lock().step()
     }
 
-    /// Lets time pass until nothing is to happen for 10 ms. That leaves out the connection manager's
-    /// patience ([`Costs::patience`]), and whoever waits for a receive for ever.
+    /// Advances the time until no event is due within 10 ms. It does not wait for the connection
+    /// manager's timeouts ([`Costs::patience`]), nor for a SEND that waits for a receive without
+    /// limit.
     pub fn settle(&self) {
         let mut state = self.lock();
         while state.next_time().is_some_and(|next| next <= state.now + Self::SETTLED) {
@@ -150,39 +153,39 @@ impl Fabric {
         }
     }
 
-    /// Has time follow the clock until the value is dropped, for tests whose threads sleep. The same seed
-    /// does not give the same then.
+    /// Makes the time follow the clock until the value is dropped, for tests whose threads sleep.
+    /// Results then no longer depend on the seed alone.
     ///
     /// # Errors
-    /// The system's, if it has no thread left.
+    /// The error of the system, if it cannot create a thread.
     pub fn follow_clock(&self) -> io::Result<RealTime> {
         RealTime::start(self.clone())
     }
 
-    /// What things cost from now on.
+    /// Sets the costs from now on.
     pub fn set_costs(&self, costs: Costs) {
         self.lock().costs = costs;
     }
 
-    /// What things cost.
+    /// Returns the costs.
     #[must_use]
     pub fn costs(&self) -> Costs {
         self.lock().costs
     }
 
-    /// What is to go wrong.
+    /// Returns the handle to inject faults.
     #[must_use]
     pub fn faults(&self) -> Faults {
         Faults::new(self)
     }
 
-    /// What there is and what was done.
+    /// Returns the counters of the fabric.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.lock().counters()
     }
 
-    /// The same of the endpoint with this number; `None` when it is gone.
+    /// Returns the counters of the endpoint with this number; `None` after it is gone.
     #[must_use]
     pub fn endpoint(&self, number: u32) -> Option<EndpointCounters> {
         self.lock().queue_pairs.get(&number).map(|queue_pair| queue_pair.counters())
@@ -211,7 +214,7 @@ impl State {
     }
 }
 
-/// The address of the device with this number: of the block for documentation (RFC 5737).
+/// Address of the device with this number, from the block for documentation (RFC 5737).
 pub(super) fn address_of(number: u32) -> IpAddr {
     let [.., low] = number.to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, low))

@@ -1,4 +1,4 @@
-//! What goes wrong on demand.
+//! Fault injection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::state::State;
 use crate::seam::ConnectionEvent;
 use crate::work::{Operation, Work};
 
-/// Has things go wrong. `endpoint` is an endpoint's [number](crate::Endpoint::number); `nth` counts what
-/// the fault speaks of from the call on: 0 is the next. Each goes off once.
+/// Injects faults. `endpoint` is an endpoint's [number](crate::Endpoint::number). `nth` counts the
+/// operations of the fault from the call on: 0 is the next. Each fault happens once.
 #[derive(Clone, Debug)]
 pub struct Faults {
     fabric: Fabric,
 }
 
-/// Which queue of an endpoint.
+/// Queue of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// The send queue.
@@ -27,7 +27,7 @@ pub enum Side {
     Receive,
 }
 
-/// What is wrong with one work request.
+/// Fault of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkFault {
     NotReady(u64),
@@ -36,14 +36,14 @@ pub(super) enum WorkFault {
     Break,
 }
 
-/// What a planned fault waits for.
+/// Operation at which a planned fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Point {
     Completion(Side),
     Work,
     PostSend,
     PostReceive,
-    /// `left` is nanoseconds.
+    /// `left` is in nanoseconds.
     LastReceive,
     EarlyLastReceive,
     Register,
@@ -70,98 +70,102 @@ impl Faults {
         Self { fabric: fabric.clone() }
     }
 
-    /// The nth completion of this side of the endpoint never comes; its work is done.
+    /// Drops the nth completion of this queue of the endpoint; its work is executed.
     pub fn lose_completion(&self, endpoint: u32, side: Side, nth: u64) {
         self.plan(endpoint, Point::Completion(side), nth, None, 0);
     }
 
-    /// The nth SEND that is posted finds no receive for `rounds` rounds, whatever the peer has posted.
+    /// Makes the nth posted SEND find no receive for `rounds` rounds, regardless of the peer's
+    /// receives.
     pub fn not_ready(&self, endpoint: u32, nth: u64, rounds: u32) {
         let fault = WorkFault::NotReady(u64::from(rounds));
         self.plan(endpoint, Point::Work, nth, Some(fault), 0);
     }
 
-    /// The peer refuses the access of the nth RDMA READ, RDMA WRITE or SEND with invalidation.
+    /// Makes the peer reject the access of the nth RDMA READ, RDMA WRITE or SEND with invalidation.
     pub fn remote_access(&self, endpoint: u32, nth: u64) {
         self.plan(endpoint, Point::Work, nth, Some(WorkFault::RemoteAccess), 0);
     }
 
-    /// The nth work request of the send queue is never acknowledged. It may have been carried out.
+    /// Drops the acknowledgment of the nth work request of the send queue. The request may be
+    /// executed.
     pub fn unreachable(&self, endpoint: u32, nth: u64) {
         self.plan(endpoint, Point::Work, nth, Some(WorkFault::Unreachable), 0);
     }
 
-    /// The queue pair fails at the nth work request of the send queue: those before it end well, it and
-    /// those after it are flushed, and [`ConnectionEvent::QueuePairError`] tells.
+    /// Fails the queue pair at the nth work request of the send queue. Earlier ones succeed, it and
+    /// later ones are flushed, and [`ConnectionEvent::QueuePairError`] reports the failure.
     pub fn break_at(&self, endpoint: u32, nth: u64) {
         self.plan(endpoint, Point::Work, nth, Some(WorkFault::Break), 0);
     }
 
-    /// The nth chain that is posted is refused after `taken` work requests.
+    /// Rejects the nth posted chain after `taken` work requests.
     pub fn refuse_send(&self, endpoint: u32, nth: u64, taken: usize) {
         self.plan(endpoint, Point::PostSend, nth, None, taken);
     }
 
-    /// The nth receive that is posted to the endpoint's own queue is refused.
+    /// Rejects the nth receive posted to the endpoint's own queue.
     pub fn refuse_receive(&self, endpoint: u32, nth: u64) {
         self.plan(endpoint, Point::PostReceive, nth, None, 0);
     }
 
-    /// It is never said that the endpoint, which has shared receives, takes no more of them.
+    /// Suppresses the report that the endpoint takes no more shared receives.
     pub fn lose_last_receive(&self, endpoint: u32) {
         self.delay_last_receive(endpoint, u64::MAX);
     }
 
-    /// That is said `late` nanoseconds after it is so.
+    /// Delays that report by `late` nanoseconds.
     pub fn delay_last_receive(&self, endpoint: u32, late: u64) {
         self.plan(endpoint, Point::LastReceive, late, None, 0);
     }
 
-    /// That is said as soon as the queue pair fails, before what it took has come back.
+    /// Sends that report as soon as the queue pair fails, before all receives it took have
+    /// completed.
     pub fn hurry_last_receive(&self, endpoint: u32) {
         self.plan(endpoint, Point::EarlyLastReceive, 0, None, 0);
     }
 
-    /// The nth registration fails for lack of locked memory.
+    /// Fails the nth registration for lack of locked memory.
     pub fn refuse_register(&self, device: &LoopbackDevice, nth: u64) {
         self.plan(device.number, Point::Register, nth, None, 0);
     }
 
-    /// The nth queue pair cannot be made.
+    /// Fails the creation of the nth queue pair.
     pub fn refuse_open(&self, device: &LoopbackDevice, nth: u64) {
         self.plan(device.number, Point::Open, nth, None, 0);
     }
 
-    /// The word of this endpoint, which asked for its connection, that the connection stands (RTU) is lost for
-    /// good, as is what its connection manager would say again.
+    /// Drops the ready-to-use message (RTU) of this endpoint, which requested its connection, and
+    /// all repetitions of it.
     pub fn lose_ready(&self, endpoint: u32) {
         self.plan(endpoint, Point::Ready, 0, None, 0);
     }
 
-    /// The queue pair cannot be [taken away](crate::Endpoint::destroy) for so many tries. Dropping it works.
+    /// Fails [destroying](crate::Endpoint::destroy) the queue pair for `tries` attempts. Dropping
+    /// it works.
     pub fn refuse_destroy(&self, endpoint: u32, tries: usize) {
         (0..tries).for_each(|_| self.plan(endpoint, Point::Destroy, 0, None, 0));
     }
 
-    /// The completion queue breaks now, and every queue pair of it.
+    /// Breaks the completion queue and all its queue pairs now.
     pub fn break_completions(&self, completions: &LoopbackCompletions) {
         self.fabric.lock().break_completions(completions.number);
     }
 
-    /// The queue pair fails now.
+    /// Fails the queue pair now.
     pub fn queue_pair_error(&self, endpoint: u32) {
         self.fabric.lock().fail(endpoint, Failure::Told);
     }
 
-    /// The endpoint is told that its address is elsewhere. Its work goes on.
+    /// Reports to the endpoint that its address has moved. Its work continues.
     pub fn address_changed(&self, endpoint: u32) {
         if let Some(queue_pair) = self.fabric.lock().queue_pairs.get_mut(&endpoint) {
             queue_pair.tell(ConnectionEvent::AddressChanged);
         }
     }
 
-    /// The device goes away: its endpoints are told, and nothing of it completes, answers or listens any
-    /// more. Peers find out as they do about a cable that was pulled.
+    /// Removes the device. Its endpoints get an event, and the device no longer completes, responds
+    /// or listens. Peers notice it as they notice a pulled cable.
     pub fn remove_device(&self, device: &Arc<LoopbackDevice>) {
         self.fabric.lock().remove_device(device.number);
     }
@@ -178,7 +182,7 @@ impl FaultTable {
         self.count(endpoint, Point::Completion(side), |_| true).is_some()
     }
 
-    /// What is wrong with a work request that is being posted.
+    /// Returns the fault of a work request that is being posted.
     pub(super) fn take_work(&mut self, endpoint: u32, work: &Work) -> Option<WorkFault> {
         let sends = matches!(work.operation, Operation::Send | Operation::SendInvalidate { .. });
         let keyed = !matches!(work.operation, Operation::Send);
@@ -190,7 +194,7 @@ impl FaultTable {
         self.count(endpoint, Point::Work, concerns).and_then(|plan| plan.work)
     }
 
-    /// How many of a chain are taken, if not all.
+    /// Returns the number of work requests of a chain to accept, if not all.
     pub(super) fn refuse_send(&mut self, endpoint: u32) -> Option<usize> {
         self.count(endpoint, Point::PostSend, |_| true).map(|plan| plan.taken)
     }
@@ -199,7 +203,7 @@ impl FaultTable {
         self.count(endpoint, Point::PostReceive, |_| true).is_some()
     }
 
-    /// How late it is said that no more shared receives are taken, if it is.
+    /// Returns the delay of the report that no more shared receives are taken, if one is planned.
     pub(super) fn hold_last_receive(&mut self, endpoint: u32) -> Option<u64> {
         let plans = self.plans.remove(&(endpoint, Point::LastReceive))?;
         plans.first().map(|plan| plan.left)
@@ -225,12 +229,12 @@ impl FaultTable {
         self.count(endpoint, Point::Destroy, |_| true).is_some()
     }
 
-    /// Forgets what was planned for an endpoint.
+    /// Removes the planned faults of an endpoint.
     pub(super) fn forget(&mut self, endpoint: u32) {
         self.plans.retain(|(scope, _), _| *scope != endpoint);
     }
 
-    /// Counts one for every plan it concerns, and takes the first that was waiting for it.
+    /// Counts one operation for every plan that it concerns, and takes the first plan that is due.
     fn count(
         &mut self,
         scope: u32,

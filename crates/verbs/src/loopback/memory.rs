@@ -1,7 +1,7 @@
-//! The only place where the provider touches bytes of others.
+//! The only module of the provider that accesses memory of its users.
 //!
-//! Every address that a work request names is looked up in registered memory first, so what is touched is
-//! mapped; that nobody else uses it meanwhile is what who posts promises
+//! Every address of a work request is first looked up in registered memory, so only mapped bytes
+//! are accessed. The poster promises exclusive use
 //! ([`Endpoint::post_receive`](crate::Endpoint::post_receive),
 //! [`Endpoint::post_send`](crate::Endpoint::post_send)).
 
@@ -16,8 +16,8 @@ pub(super) struct Span {
     len: usize,
 }
 
-// SAFETY: a span is an address and a length; the bytes behind it belong to who registered them, who promised
-// with `Device::register` that they stay mapped for every thread.
+// SAFETY: a span is an address and a length. Its bytes belong to the caller of `Device::register`.
+// That caller promised that they stay mapped for every thread.
 unsafe impl Send for Span {}
 
 impl Span {
@@ -31,23 +31,24 @@ impl Span {
         self.len
     }
 
-    /// Appends `length` bytes at `address`; false, and nothing is appended, if they are not inside.
+    /// Appends `length` bytes at `address`. Returns false, and appends nothing, if they are outside
+    /// the span.
     pub(super) fn copy_out(&self, address: u64, length: usize, into: &mut Vec<u8>) -> bool {
         let Some(offset) = self.offset(address, length) else { return false };
         let start = into.len();
         into.resize(start + length, 0);
-        // SAFETY: `offset + length` is within the span, which `new` was promised to be mapped; nobody writes
-        // these bytes now: who posted the work request, or let the peer read, keeps them still. The
-        // destination was just made long enough and is ours.
+        // SAFETY: `offset + length` is within the span, which is mapped as `new` requires. Nothing
+        // writes these bytes now: the poster of the work request, or the owner that allowed the
+        // peer to read, leaves them unchanged. The destination was just resized and is ours.
         unsafe { ptr::copy(self.base.add(offset), into[start..].as_mut_ptr(), length) };
         true
     }
 
-    /// Writes `from` at `address`; false, and nothing is written, if that is not inside.
+    /// Writes `from` at `address`. Returns false, and writes nothing, if that is outside the span.
     pub(super) fn copy_in(&self, address: u64, from: &[u8]) -> bool {
         let Some(offset) = self.offset(address, from.len()) else { return false };
-        // SAFETY: as in `copy_out`, and nobody reads these bytes now: who posted the receive or READ, or let
-        // the peer write, does not until it is told that it ended.
+        // SAFETY: as in `copy_out`, and nothing reads these bytes now. The poster of the receive or
+        // READ, or the owner that allowed the peer to write, reads them only after the completion.
         unsafe { ptr::copy(from.as_ptr(), self.base.add(offset), from.len()) };
         true
     }
@@ -58,10 +59,10 @@ impl Span {
     }
 }
 
-/// The bytes of inline pieces, which need no registration.
+/// Returns the bytes of inline pieces, which need no registration.
 ///
 /// # Safety
-/// The pieces are mapped and nobody writes to them during the call.
+/// The pieces are mapped and nothing writes to them during the call.
 pub(super) unsafe fn copy_inline(pieces: &Pieces) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in pieces.as_slice() {
@@ -73,7 +74,7 @@ pub(super) unsafe fn copy_inline(pieces: &Pieces) -> Vec<u8> {
         let start = bytes.len();
         bytes.resize(start + length, 0);
         let from = ptr::with_exposed_provenance::<u8>(address);
-        // SAFETY: the caller promises that the piece may be read; the destination was just made long enough.
+        // SAFETY: the caller promises that the piece can be read; the destination was just resized.
         unsafe { ptr::copy(from, bytes[start..].as_mut_ptr(), length) };
     }
     bytes

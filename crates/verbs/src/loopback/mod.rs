@@ -1,28 +1,29 @@
-//! A provider in memory, for tests of both ends: as strict as good hardware is, its time handed in, its
-//! chance from a seed, and everything that can go wrong on demand.
+//! A provider in memory, for tests of both ends. It is as strict as good hardware. The test passes
+//! time explicitly, the seed determines random choices, and every failure can be injected.
 //!
-//! Nothing happens unless time passes ([`Fabric::advance`], [`Fabric::step`], [`Fabric::settle`]). What two
-//! queue pairs do at once comes in an order that differs by seed; a queue pair's own work keeps the order
-//! that RDMA promises and no more. Tests whose threads sleep on descriptors let it follow the clock
-//! ([`Fabric::follow_clock`]). Memory is read and written as late or as early as hardware may, so who
-//! reuses it too soon finds wrong bytes.
+//! Nothing happens unless time passes ([`Fabric::advance`], [`Fabric::step`], [`Fabric::settle`]).
+//! The order of concurrent work of two queue pairs depends on the seed. The work of one queue pair
+//! keeps the order that RDMA guarantees and no more. Tests whose threads wait on descriptors let
+//! the fabric follow the clock ([`Fabric::follow_clock`]). The fabric reads and writes memory as
+//! early or late as hardware can, so a caller that reuses memory too early finds wrong bytes.
 //!
-//! | what is done | where it was posted | the peer |
+//! | operation | at the poster | at the peer |
 //! |---|---|---|
 //! | SEND, no receive posted | waits `rnr_retries` rounds, then `ReceiverNotReady`, error | nothing |
 //! | SEND, receive too short or with a wrong key | `Other(9)` or `Other(11)`, error | the receive: `Other(1)` or `Other(4)`, error |
-//! | SEND with a key to invalidate that is none | `RemoteAccess`, error | the receive: `Other(9)`, error |
+//! | SEND that invalidates an invalid key | `RemoteAccess`, error | the receive: `Other(9)`, error |
 //! | RDMA READ or WRITE, wrong key, range or rights | `RemoteAccess`, error | error |
-//! | more RDMA READs than the peer takes | `Other(9)`, error | error |
+//! | more RDMA READs than the peer accepts | `Other(9)`, error | error |
 //! | wrong local key | `Other(4)`, error | nothing |
 //! | a peer that failed or is gone | `Unreachable` after all retries, error | |
-//! | a queue is full | the post is refused, `ENOMEM` | |
+//! | a queue is full | the post fails with `ENOMEM` | |
 //! | a completion queue is full | it breaks, its queue pairs fail | |
 //!
-//! "Error" is the state in which everything posted comes back as flushed, a little later; until it has, what
-//! was under way may still touch memory. `Other` has the number of `enum ibv_wc_status`. A place in a queue is
-//! free when a completion of it, or of a later work request of that queue, was polled. [`Faults`] has any of
-//! this happen without its cause; [`Counters`] show what lives and what was done.
+//! "Error" is the error state: everything posted completes as flushed after a delay. Until then,
+//! work in progress can still access memory. `Other` has the number of `enum ibv_wc_status`.
+//! Polling a completion frees the queue's entries up to and including its work request. [`Faults`]
+//! injects each of these failures without its cause. [`Counters`] count live objects and finished
+//! work.
 //!
 //! ```
 //! use nvmeof_verbs::loopback::Fabric;
@@ -58,7 +59,7 @@
 //! answering.accept(&answer).unwrap();
 //! fabric.settle();
 //!
-//! // The asking side's connection stands when it has taken its event, the other's after that.
+//! // The asking side is established once it has taken its event, the other side after that.
 //! assert!(matches!(asking.next_event(), Some(ConnectionEvent::Established { .. })));
 //! fabric.settle();
 //! assert!(matches!(answering.next_event(), Some(ConnectionEvent::Established { .. })));

@@ -1,4 +1,5 @@
-//! The seam's traits. What is posted is kept with its keys; [`memory`](super::memory) touches it.
+//! Implements the provider traits. Posted work is kept with its keys; only
+//! [`memory`](super::memory) accesses the bytes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -45,8 +46,8 @@ impl Device for LoopbackDevice {
         len: usize,
         access: Access,
     ) -> Result<LoopbackRegion, VerbsError> {
-        // SAFETY: the caller promises that the memory stays mapped until the region is dropped, which takes
-        // the span out of the fabric.
+        // SAFETY: the caller promises that the memory stays mapped until the region is dropped, and
+        // dropping the region removes the span from the fabric.
         let span = unsafe { Span::new(base, len) };
         self.register_span(span, access)
     }
@@ -119,7 +120,8 @@ impl Endpoint for LoopbackEndpoint {
         let mut inline = VecDeque::new();
         for (place, work) in chain.iter().enumerate().filter(|(_, work)| work.inline) {
             if work.pieces.bytes() <= u64::from(self.inline) {
-                // SAFETY: the caller promises that inline pieces may be read until this call returns.
+                // SAFETY: the caller promises that inline pieces can be read until this call
+                // returns.
                 inline.push_back((place, unsafe { copy_inline(&work.pieces) }));
             }
         }

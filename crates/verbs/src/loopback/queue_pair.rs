@@ -1,4 +1,4 @@
-//! A queue pair: what is posted to it and how far that has come.
+//! A queue pair: its posted work and the progress of it.
 //!
 //! ```text
 //!         accept            peer is ready
@@ -23,43 +23,43 @@ use crate::work::{Completion, CompletionStatus, Operation, Pieces, Work, WorkId}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Receives may be posted.
+    /// Receives can be posted.
     Init,
-    /// What the peer sends is taken.
+    /// Messages of the peer are received.
     Receiving,
-    /// Everything works.
+    /// All operations work.
     Ready,
-    /// Nothing does.
+    /// No operation works.
     Error,
 }
 
-/// Why a queue pair fails.
+/// Cause of a queue pair's failure. It decides whether an event reports the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Its owner ended the connection.
+    /// The owner ended the connection.
     Left,
-    /// A completion of it says so.
+    /// A completion of the queue pair reports it.
     Completed,
-    /// Nothing of its own says so: it was the peer's work.
+    /// The peer's work caused it, so no completion of this queue pair reports it.
     Silent,
-    /// For no reason that could be seen.
+    /// No other cause is visible, so an event always reports it.
     Told,
 }
 
-/// How far a queue pair with shared receives is with giving back those it took.
+/// Progress of a queue pair with shared receives in returning those it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastStage {
-    /// It works, or has not begun.
+    /// The queue pair works, or has not started.
     Taking,
-    /// It holds some that nothing came into, as hardware fetches them ahead.
+    /// The queue pair holds unused receives, because hardware fetches them ahead.
     Holding,
-    /// All are back; it is not said yet, or never.
+    /// All receives are returned. The report follows, or never comes.
     Returned,
-    /// That is said.
+    /// The end is reported.
     Said,
 }
 
-/// A receive that nothing has come into.
+/// A receive that is still unused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receive {
     pub(super) id: WorkId,
@@ -71,7 +71,7 @@ pub(super) struct Receive {
 pub(super) struct Send {
     pub(super) work: Work,
     pub(super) stage: Stage,
-    /// Inline bytes, bytes gathered early, or what an RDMA READ brings.
+    /// Inline bytes, bytes gathered early, or the payload of an RDMA READ.
     pub(super) bytes: Option<Vec<u8>>,
     pub(super) fault: Option<WorkFault>,
 }
@@ -80,9 +80,9 @@ pub(super) struct Send {
 pub(super) enum Stage {
     /// Not started.
     Waiting,
-    /// On its way.
+    /// In transit to the peer.
     Flying,
-    /// The peer, or nobody, has done it; the answer is on its way.
+    /// The peer executed it, or no peer did; the response is in transit.
     Executed,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Stage {
 pub(super) struct NotReady {
     pub(super) sequence: u64,
     pub(super) since: u64,
-    /// Rounds a fault has it wait whatever the peer posts.
+    /// Rounds that a fault makes it wait, regardless of the peer's receives.
     pub(super) forced: u64,
 }
 
@@ -109,27 +109,28 @@ pub(super) struct QueuePair {
     pub(super) events: VecDeque<ConnectionEvent>,
     pub(super) signal: Arc<Signal>,
     pub(super) sends: VecDeque<Send>,
-    /// Sequence number of the next to be posted; that of the first of `sends` is this less their number.
+    /// Sequence number of the next work request to be posted. The first of `sends` has this number
+    /// minus their count.
     pub(super) sends_posted: u64,
-    /// Places before this sequence number are free.
+    /// Entries before this sequence number are free.
     pub(super) sends_freed: u64,
     pub(super) receives: VecDeque<Receive>,
     pub(super) receives_posted: u64,
     pub(super) receives_freed: u64,
-    /// Sequence number of the next to start.
+    /// Sequence number of the next work request to start.
     pub(super) next: u64,
-    /// One has failed: nothing after it starts.
+    /// A work request has failed, so no later one starts.
     pub(super) halted: bool,
-    /// Of what flies; what carries an older one has been called back.
+    /// Epoch of the work requests in transit; those with an older one were called back.
     pub(super) epoch: u32,
     pub(super) line_free: u64,
     pub(super) last_arrival: u64,
     pub(super) last_finish: u64,
-    /// RDMA READs that may be outstanding, and those that the peer may have.
+    /// Limits of outstanding RDMA READs: ours, and the peer's.
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
     pub(super) reads: u32,
-    /// Those of them that the peer has taken and not answered.
+    /// RDMA READs that the peer has executed and that have not ended.
     pub(super) reads_at_peer: u32,
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
@@ -137,7 +138,7 @@ pub(super) struct QueuePair {
     pub(super) stalled: Option<u64>,
     pub(super) flushing: bool,
     pub(super) last_receive: LastStage,
-    /// It was said before all were back.
+    /// The end was reported before all receives were returned.
     pub(super) hurried: bool,
     pub(super) most_reads: u32,
     pub(super) read_stalls: u64,
@@ -145,7 +146,7 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    /// Sequence number of the first work request that has not ended.
+    /// Returns the sequence number of the first work request that has not ended.
     pub(super) fn first(&self) -> u64 {
         self.sends_posted - self.sends.len() as u64
     }
@@ -170,13 +171,13 @@ impl QueuePair {
         }
     }
 
-    /// Tells the endpoint's owner.
+    /// Reports an event to the endpoint's owner.
     pub(super) fn tell(&mut self, event: ConnectionEvent) {
         self.events.push_back(event);
         self.signal.raise();
     }
 
-    /// Calls back everything that flies from `sequence` on.
+    /// Calls back all work requests in transit from `sequence` on.
     pub(super) fn call_back(&mut self, sequence: u64) {
         self.epoch = self.epoch.wrapping_add(1);
         let first = self.first();
@@ -196,7 +197,7 @@ impl QueuePair {
 }
 
 impl State {
-    /// Has a queue pair fail; what is posted will be flushed.
+    /// Fails a queue pair; its posted work will be flushed.
     pub(super) fn fail(&mut self, number: u32, failure: Failure) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         if queue_pair.phase == Phase::Error {
@@ -207,7 +208,8 @@ impl State {
         let shared = queue_pair.shared.is_some();
         let tells = match failure {
             Failure::Left => false,
-            // Receives of its own come back, shared ones do not: it is told that it gets no more of them.
+            // A queue pair's own receives are flushed, shared ones are not. Only an event reports
+            // that it gets no more of them.
             Failure::Completed => shared,
             Failure::Silent => shared || options.is_some_and(|options| options.tells_failures),
             Failure::Told => true,
@@ -222,11 +224,11 @@ impl State {
             }
         }
         self.flush_soon(number);
-        // Who waits for a receive of it finds nobody there at the next try.
+        // A sender that waits for a receive of this queue pair gets no response to its next retry.
         self.wake_senders(|sender| sender.number == number);
     }
 
-    /// Has the device hand back what is posted to a failed queue pair.
+    /// Schedules the flush of a failed queue pair's posted work.
     pub(super) fn flush_soon(&mut self, number: u32) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let removed = self.devices.get(&queue_pair.device).is_none_or(|device| device.removed);
@@ -237,7 +239,7 @@ impl State {
         self.at(self.now + delay, Event::Flush { queue_pair: number });
     }
 
-    /// Hands back everything posted; from here on the device touches none of its memory.
+    /// Flushes all posted work; from now on the device accesses none of its memory.
     pub(super) fn flush(&mut self, number: u32) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         queue_pair.flushing = false;
@@ -260,7 +262,7 @@ impl State {
         if queue_pair.last_receive != LastStage::Taking {
             self.give_back_shared(number);
         }
-        // The two queues know no order between them.
+        // There is no order between the two queues.
         let receives_first = self.random.coin();
         let sends = || sends.iter().zip(first + 1..).map(|(send, upto)| (send.work.id, upto));
         for turn in [receives_first, !receives_first] {
@@ -276,8 +278,8 @@ impl State {
         }
     }
 
-    /// Hands back the shared receive that a failed queue pair had fetched, if it had, and says that it was the
-    /// last.
+    /// Completes the shared receive that a failed queue pair had fetched, if any, and reports that
+    /// it was the last.
     fn give_back_shared(&mut self, number: u32) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let options = self.devices.get(&queue_pair.device).map(|device| device.options);
@@ -309,7 +311,7 @@ impl State {
         }
     }
 
-    /// The owner is told that the queue pair takes no more shared receives.
+    /// Reports to the owner that the queue pair takes no more shared receives.
     pub(super) fn say_last_receive(&mut self, number: u32) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         queue_pair.hurried = queue_pair.last_receive == LastStage::Holding;
@@ -317,7 +319,7 @@ impl State {
         queue_pair.signal.raise();
     }
 
-    /// What a queue pair had fetched of its shared receives goes with it, if it is taken away too early.
+    /// Drops the fetched shared receives of a queue pair that is removed too early.
     pub(super) fn lose_fetched(&mut self, queue_pair: &QueuePair) {
         let options = self.devices.get(&queue_pair.device).map(|device| device.options);
         let holds = options.is_some_and(|options| options.fetches_ahead)

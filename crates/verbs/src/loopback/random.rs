@@ -1,4 +1,4 @@
-//! Numbers that only look like chance: the same from the same seed.
+//! Pseudo-random numbers, reproducible by seed.
 
 /// SplitMix64.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of `0..=most`.
+    /// Returns a number of `0..=most`.
     pub(super) fn up_to(&mut self, most: u64) -> u64 {
         match most.checked_add(1) {
             Some(count) => self.next() % count,

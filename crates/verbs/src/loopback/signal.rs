@@ -16,12 +16,13 @@ impl Signal {
         Ok(Self(fd))
     }
 
-    /// Makes it readable. It cannot fail: the count would have to be full.
+    /// Makes the descriptor readable. The write fails only if the count is full, which cannot
+    /// happen.
     pub(super) fn raise(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable.
+    /// Makes the descriptor unreadable.
     pub(super) fn lower(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

@@ -1,4 +1,4 @@
-//! Everything of a fabric, behind its one lock, and the agenda of what happens when.
+//! The state of a fabric, behind its one lock, and the agenda of future events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,7 +14,7 @@ use super::queue_pair::QueuePair;
 use super::random::Random;
 use crate::work::CompletionStatus;
 
-/// The whole fabric.
+/// State of a whole fabric.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) now: u64,
@@ -23,9 +23,9 @@ pub(super) struct State {
     pub(super) faults: FaultTable,
     pub(super) counters: Counters,
     pub(super) devices: BTreeMap<u32, DeviceState>,
-    /// By local key.
+    /// Regions by local key.
     pub(super) regions: BTreeMap<u32, RegionState>,
-    /// Remote to local key.
+    /// Local keys by remote key.
     pub(super) remote_keys: BTreeMap<u32, u32>,
     pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
     pub(super) completion_queues: BTreeMap<u32, CompletionQueue>,
@@ -37,26 +37,26 @@ pub(super) struct State {
     names: u32,
 }
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A work request reaches the peer.
     Arrive { queue_pair: u32, sequence: u64, epoch: u32 },
-    /// What became of a work request is known where it was posted.
+    /// The result of a work request reaches the poster.
     Finish { queue_pair: u32, sequence: u64, status: CompletionStatus },
-    /// A SEND that found no receive tries again.
+    /// A SEND that found no receive retries.
     Retry { queue_pair: u32, sequence: u64, epoch: u32 },
-    /// A SEND has tried often enough.
+    /// A SEND has used up its retries.
     GiveUp { queue_pair: u32, sequence: u64, epoch: u32 },
-    /// The device hands back what is posted to a failed queue pair.
+    /// The device flushes the work requests of a failed queue pair.
     Flush { queue_pair: u32 },
-    /// It is said late that a failed queue pair takes no more shared receives.
+    /// A delayed report that a failed queue pair takes no more shared receives.
     LastReceive { queue_pair: u32 },
-    /// The connection manager.
+    /// A message of the connection manager.
     Message(Box<Message>),
 }
 
-/// Ordered by time; at the same time, by chance.
+/// An event on the agenda, ordered by time; events at the same time are in random order.
 #[derive(Debug)]
 struct Entry {
     key: (u64, u64, u64),
@@ -105,32 +105,32 @@ impl State {
         }
     }
 
-    /// A number nothing else has or had: of a device, a queue, a connection.
+    /// Returns a unique number for a device, a queue or a connection. Numbers are never reused.
     pub(super) fn name(&mut self) -> u32 {
         self.names += 1;
         self.names
     }
 
-    /// A key nothing else has or had.
+    /// Returns a unique key. Keys are never reused.
     pub(super) fn key(&mut self) -> u32 {
         let [low, ..] = self.random.next().to_le_bytes();
         self.name() << 8 | u32::from(low)
     }
 
-    /// Has `event` happen at `time`. Events of one queue pair or connection that keep an order are given
-    /// different times.
+    /// Schedules `event` at `time`. The caller chooses different times for events that have to stay
+    /// in order.
     pub(super) fn at(&mut self, time: u64, event: Event) {
         self.entries += 1;
         let key = (time.max(self.now), self.random.next(), self.entries);
         self.agenda.push(Reverse(Entry { key, event }));
     }
 
-    /// When the next event is.
+    /// Time of the next event.
     pub(super) fn next_time(&self) -> Option<u64> {
         self.agenda.peek().map(|Reverse(entry)| entry.key.0)
     }
 
-    /// Lets everything up to `time` happen.
+    /// Processes all events up to `time`.
     pub(super) fn run_until(&mut self, time: u64) {
         while self.next_time().is_some_and(|next| next <= time) {
             self.step();
@@ -138,7 +138,7 @@ impl State {
         self.now = self.now.max(time);
     }
 
-    /// Lets the next event happen; false if there is none.
+    /// Processes the next event. Returns false if there is none.
     pub(super) fn step(&mut self) -> bool {
         let Some(Reverse(entry)) = self.agenda.pop() else { return false };
         self.now = self.now.max(entry.key.0);

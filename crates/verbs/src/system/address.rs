@@ -1,9 +1,9 @@
-//! Socket addresses as C has them.
+//! Socket addresses in C's form.
 
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address as C functions take it.
+/// Converts an address for C functions.
 pub(super) fn to_c(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: the structure is plain numbers, for which zeroes are valid.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -16,7 +16,7 @@ pub(super) fn to_c(address: SocketAddr) -> libc::sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: sockaddr_storage is made to hold any address, at any address's alignment.
+            // SAFETY: `sockaddr_storage` has the size and alignment for every address.
             unsafe { place.cast::<libc::sockaddr_in>().write(c) };
         }
         SocketAddr::V6(v6) => {
@@ -34,12 +34,12 @@ pub(super) fn to_c(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// An address as C functions give it; `0.0.0.0:0` for one that is neither IPv4 nor IPv6.
+/// Converts an address from C functions; `0.0.0.0:0` for one that is neither IPv4 nor IPv6.
 pub(super) fn from_c(storage: &libc::sockaddr_storage) -> SocketAddr {
     let place = (&raw const *storage).cast::<u8>();
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says which address it holds; any bytes are a valid one.
+            // SAFETY: the family determines the address structure; any bytes are a valid one.
             let c = unsafe { place.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(c.sin_addr.s_addr.to_ne_bytes());
             SocketAddrV4::new(ip, u16::from_be(c.sin_port)).into()
@@ -55,7 +55,7 @@ pub(super) fn from_c(storage: &libc::sockaddr_storage) -> SocketAddr {
     }
 }
 
-/// The GID that RoCE gives an address (IPv4 as IPv4-mapped IPv6).
+/// Returns the GID of an address in RoCE (IPv4 as IPv4-mapped IPv6).
 pub(super) fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -1,4 +1,4 @@
-//! Completion queues: polled in batches, with a descriptor to sleep on.
+//! Completion queues: polled in batches, with a descriptor to wait on.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,7 +20,7 @@ use crate::ffi::verbs::{
 use crate::seam::{Completions, Device};
 use crate::work::{Completion, CompletionStatus, WorkId};
 
-/// Entries taken off a queue with one call.
+/// Entries polled with one call.
 const BATCH: usize = 32;
 
 /// Events acknowledged with one call, which takes a lock.
@@ -50,20 +50,21 @@ impl SystemCompletions {
     fn acknowledge(&mut self) {
         let count = std::mem::take(&mut self.unacknowledged);
         if count > 0 {
-            // SAFETY: a living queue, which gave as many events that were not acknowledged yet.
+            // SAFETY: a live queue, which delivered `count` events that are not acknowledged yet.
             unsafe {
                 (self.queue.device.library().verbs.ibv_ack_cq_events)(self.queue.as_ptr(), count);
             };
         }
     }
 
-    /// Takes an event off the channel, so that its descriptor is not readable any more; false if there is none.
+    /// Takes an event off the channel, so that its descriptor is no longer readable. Returns false
+    /// if there is none.
     fn take_event(&mut self) -> io::Result<bool> {
         let verbs = &self.queue.device.library().verbs;
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         loop {
-            // SAFETY: a living channel, which never blocks and belongs to this queue alone, and places
-            // for what comes with an event.
+            // SAFETY: a live channel, which never blocks and belongs to this queue alone, and
+            // places for the results.
             let answer = unsafe {
                 (verbs.ibv_get_cq_event)(self.queue.channel.as_ptr(), &mut queue, &mut context)
             };
@@ -93,13 +94,13 @@ impl Completions for SystemCompletions {
             let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
             let wanted = left.min(BATCH);
             let room = c_int::try_from(wanted).unwrap_or(1);
-            // SAFETY: a living queue, and room for as many entries as asked for.
+            // SAFETY: a live queue, and room for the requested number of entries.
             let count = unsafe {
                 inline::ibv_poll_cq(self.queue.as_ptr(), room, entries.as_mut_ptr().cast())
             };
             let count = usize::try_from(count).map_err(|_| broken())?.min(wanted);
             for entry in &entries[..count] {
-                // SAFETY: the provider has written as many entries as it counted.
+                // SAFETY: the provider has written `count` entries.
                 into.push(completion(unsafe { entry.assume_init_ref() }, kernel_flags));
             }
             left -= count;
@@ -115,12 +116,12 @@ impl Completions for SystemCompletions {
     }
 
     fn arm(&mut self) -> io::Result<()> {
-        // Once armed, a queue announces once. Until that event is there it is armed still, and there is nothing to
-        // do: each of these is a system call.
+        // An armed queue signals once. Until that event arrives, the queue stays armed and needs no
+        // other system call.
         if self.armed && !self.take_event()? {
             return Ok(());
         }
-        // SAFETY: a living queue.
+        // SAFETY: a live queue.
         let asked = inline::result(unsafe { inline::ibv_req_notify_cq(self.queue.as_ptr(), 0) });
         self.armed = asked.is_ok();
         asked
@@ -133,7 +134,7 @@ impl Completions for SystemCompletions {
 
 impl Drop for SystemCompletions {
     fn drop(&mut self) {
-        // The library waits in the queue's destruction for events that nobody acknowledged.
+        // Destroying the queue blocks in the library until all events are acknowledged.
         self.acknowledge();
     }
 }
@@ -142,7 +143,7 @@ fn broken() -> io::Error {
     io::Error::other("the completion queue is broken: it overflowed, or the device has failed")
 }
 
-/// A completion as we have it. Where it is not a success, only status, identifier and queue pair count.
+/// Converts a completion. Unless it is a success, only status, identifier and queue pair are valid.
 fn completion(entry: &ibv_wc, kernel_flags: bool) -> Completion {
     let status = match entry.status {
         IBV_WC_SUCCESS => CompletionStatus::Success,
@@ -165,7 +166,7 @@ fn completion(entry: &ibv_wc, kernel_flags: bool) -> Completion {
     }
 }
 
-/// The queue itself, which queue pairs that complete to it keep.
+/// The queue itself. Queue pairs that complete to it hold a reference.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     queue: NonNull<ibv_cq>,
@@ -185,7 +186,7 @@ impl CompletionQueue {
         let depth = c_int::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let channel = Channel::new(device)?;
         let vector = device.next_vector();
-        // SAFETY: an open context and a living channel of it; no context of ours.
+        // SAFETY: an open context and a live channel of it; the queue has no user context.
         let queue = unsafe {
             (device.library().verbs.ibv_create_cq)(
                 device.context(),
@@ -196,13 +197,13 @@ impl CompletionQueue {
             )
         };
         let queue = NonNull::new(queue).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the library just made it.
+        // SAFETY: the library just created it.
         let handle = unsafe { (*queue.as_ptr()).handle };
         let broken = device.watch().add_queue(handle);
         Ok(Self { queue, broken, channel, device: Arc::clone(device) })
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_cq {
         self.queue.as_ptr()
     }
@@ -210,11 +211,11 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: a living queue.
+        // SAFETY: a live queue.
         let handle = unsafe { (*self.queue.as_ptr()).handle };
         self.device.watch().remove_queue(handle);
-        // SAFETY: made here, destroyed once; queue pairs that use it keep it, so none is left; its
-        // events are acknowledged (`SystemCompletions::drop`).
+        // SAFETY: created here and destroyed once. Queue pairs that use it hold a reference, so
+        // none is left. Its events are acknowledged (`SystemCompletions::drop`).
         let answer = unsafe { (self.device.library().verbs.ibv_destroy_cq)(self.queue.as_ptr()) };
         if let Err(error) = inline::result(answer) {
             let device = self.device.name();
@@ -223,7 +224,7 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// Where a completion queue announces.
+/// Channel that receives the events of a completion queue.
 #[derive(Debug)]
 struct Channel {
     channel: NonNull<ibv_comp_channel>,
@@ -252,7 +253,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made here, destroyed once, after the queue that announced to it.
+        // SAFETY: created here and destroyed once, after its completion queue.
         unsafe { (self.device.library().verbs.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The connection manager's identifiers, channels and events, owned.
+//! Identifiers, channels and events of the connection manager, owned.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
@@ -18,23 +18,23 @@ use crate::ffi::cma::{
 use crate::ffi::verbs::{ibv_context, ibv_device};
 use crate::seam::PrivateData;
 
-/// Most bytes of private data in a refusal (InfiniBand specification, REJ message).
+/// Maximum bytes of private data in a rejection (InfiniBand specification, REJ message).
 const MOST_IN_REFUSAL: usize = 148;
 
-/// Where events of identifiers come out. Never blocks.
+/// Channel that delivers the events of identifiers. Never blocks.
 #[derive(Debug)]
 pub(super) struct EventChannel {
     library: &'static Library,
     channel: NonNull<rdma_event_channel>,
 }
 
-// SAFETY: the channel is memory of librdmacm's with a descriptor in it; nothing ties it to a thread.
+// SAFETY: the channel is memory of librdmacm with a descriptor in it; nothing ties it to a thread.
 unsafe impl Send for EventChannel {}
-// SAFETY: all that `&self` allows are calls that the library locks, and reading the descriptor.
+// SAFETY: `&self` only allows calls that the library locks, and reading the descriptor.
 unsafe impl Sync for EventChannel {}
 
-/// An event, copied out and acknowledged already: an event that nobody acknowledges would have
-/// `rdma_destroy_id` and `rdma_migrate_id` wait for ever.
+/// An event, already copied and acknowledged. An unacknowledged event would block `rdma_destroy_id`
+/// and `rdma_migrate_id` forever.
 #[derive(Debug)]
 pub(super) struct CmEvent {
     pub(super) kind: c_uint,
@@ -42,13 +42,13 @@ pub(super) struct CmEvent {
     pub(super) private_data: PrivateData,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
-    /// Of a connection request, the identifier made for it.
+    /// Identifier that was created for a connection request.
     request: Option<NonNull<rdma_cm_id>>,
 }
 
 impl EventChannel {
     pub(super) fn new(library: &'static Library) -> Result<Self, VerbsError> {
-        // SAFETY: takes nothing.
+        // SAFETY: the call has no arguments.
         let channel = unsafe { (library.cm.rdma_create_event_channel)() };
         let error = io::Error::last_os_error();
         let Some(channel) = NonNull::new(channel) else {
@@ -68,11 +68,11 @@ impl EventChannel {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     pub(super) fn next(&self) -> io::Result<Option<CmEvent>> {
         let mut event = ptr::null_mut();
         loop {
-            // SAFETY: a living channel, and a place for the pointer.
+            // SAFETY: a live channel, and a place for the pointer.
             let answer =
                 unsafe { (self.library.cm.rdma_get_cm_event)(self.channel.as_ptr(), &mut event) };
             if answer == 0 {
@@ -85,9 +85,10 @@ impl EventChannel {
                 _ => return Err(error),
             }
         }
-        // SAFETY: the library gave the event; it is ours until acknowledged below. Identifiers of
-        // ours are of the stream kind (RDMA_PS_TCP), whose events carry `conn`; events without
-        // parameters have zeroes there. Private data is a part of the event, of the length it says.
+        // SAFETY: the library returned the event, which is ours until it is acknowledged below. Our
+        // identifiers are of the stream kind (RDMA_PS_TCP), whose events carry `conn`. Events
+        // without parameters have zeroes there. Private data is part of the event, with the stated
+        // length.
         let copy = unsafe {
             let event = &*event;
             let conn = event.param.conn;
@@ -107,7 +108,7 @@ impl EventChannel {
                 request: if is_request { NonNull::new(event.id) } else { None },
             }
         };
-        // SAFETY: the event is the one just given, acknowledged once, and not looked at any more.
+        // SAFETY: the event was just returned, is acknowledged once, and is not read afterwards.
         unsafe { (self.library.cm.rdma_ack_cm_event)(event) };
         Ok(Some(copy))
     }
@@ -115,7 +116,7 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: made by the library, destroyed once; identifiers own their channel and are
+        // SAFETY: created by the library and destroyed once. Identifiers own their channel and are
         // destroyed before it (see `ConnectionId`).
         unsafe { (self.library.cm.rdma_destroy_event_channel)(self.channel.as_ptr()) };
     }
@@ -125,25 +126,25 @@ impl Drop for EventChannel {
 #[derive(Debug)]
 pub(super) struct ConnectionId {
     id: NonNull<rdma_cm_id>,
-    /// A request that nobody accepted or refused yet.
+    /// The identifier is a request that is neither accepted nor rejected yet.
     owes_answer: bool,
     /// Dropped after the identifier.
     channel: EventChannel,
 }
 
-// SAFETY: the identifier is memory of librdmacm's, which nothing ties to a thread; it is owned here and
-// used by one thread at a time through `&mut`, or by calls that only hand its number to the kernel.
+// SAFETY: the identifier is memory of librdmacm, which nothing ties to a thread. It is owned here.
+// One thread at a time uses it through `&mut`, or by calls that only pass its number to the kernel.
 unsafe impl Send for ConnectionId {}
-// SAFETY: `&self` only reads addresses, numbers and pointers that do not change once the address is bound,
-// and makes calls that hand the identifier's number to the kernel.
+// SAFETY: `&self` only reads addresses, numbers and pointers that do not change once the address is
+// bound. It also makes calls that pass the identifier's number to the kernel.
 unsafe impl Sync for ConnectionId {}
 
 impl ConnectionId {
-    /// An identifier of a stream-like connection, not bound to anything.
+    /// Creates an identifier of a stream-like connection, not bound to an address.
     pub(super) fn new(library: &'static Library) -> Result<Self, VerbsError> {
         let channel = EventChannel::new(library)?;
         let mut id = ptr::null_mut();
-        // SAFETY: a living channel, a place for the pointer, no context.
+        // SAFETY: a live channel, a place for the pointer, no context.
         let answer = unsafe {
             (library.cm.rdma_create_id)(
                 channel.channel.as_ptr(),
@@ -159,11 +160,11 @@ impl ConnectionId {
         }
     }
 
-    /// Takes over the identifier that a listener's connection request brought, and gives it a channel of
-    /// its own.
+    /// Takes over the identifier of a listener's connection request, and gives it its own channel.
     ///
-    /// Has to be done before the listener's channel is asked again: then the kernel moves what has come
-    /// for the identifier meanwhile to its own channel, and the listener never sees an event of it.
+    /// This has to happen before the next read of the listener's channel. The kernel then moves
+    /// pending events of the identifier to its own channel, and the listener never sees one of
+    /// them.
     pub(super) fn of_request(
         library: &'static Library,
         event: &CmEvent,
@@ -172,7 +173,8 @@ impl ConnectionId {
         let channel = match EventChannel::new(library) {
             Ok(channel) => channel,
             Err(error) => {
-                // SAFETY: the identifier came with the event, which is acknowledged; nobody else has it.
+                // SAFETY: the identifier came with the event, which is acknowledged; it has no
+                // other owner.
                 unsafe {
                     (library.cm.rdma_reject)(id.as_ptr(), ptr::null(), 0);
                     (library.cm.rdma_destroy_id)(id.as_ptr());
@@ -180,10 +182,10 @@ impl ConnectionId {
                 return Some(Err(error));
             }
         };
-        // SAFETY: a living identifier without unacknowledged events, and a living channel.
+        // SAFETY: a live identifier without unacknowledged events, and a live channel.
         let answer = unsafe { (library.cm.rdma_migrate_id)(id.as_ptr(), channel.channel.as_ptr()) };
         let error = io::Error::last_os_error();
-        // Where it did not move, dropping refuses and destroys it by way of the listener's channel.
+        // If the move failed, dropping rejects and destroys it through the listener's channel.
         let this = Self { id, owes_answer: true, channel };
         Some(match answer {
             0 => Ok(this),
@@ -203,34 +205,36 @@ impl ConnectionId {
         self.channel.next()
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()
     }
 
-    /// The library's own context of the device the identifier is bound to; `None` before that, and for
-    /// addresses of every device.
+    /// The library's own context of the device that the identifier is bound to. `None` before that,
+    /// and for wildcard addresses of all devices.
     pub(super) fn context(&self) -> Option<NonNull<ibv_context>> {
-        // SAFETY: a living identifier.
+        // SAFETY: a live identifier.
         NonNull::new(unsafe { (*self.id.as_ptr()).verbs })
     }
 
-    /// The device.
+    /// Device that the identifier is bound to.
     pub(super) fn device(&self) -> Option<NonNull<ibv_device>> {
         // SAFETY: an identifier keeps its context open as long as it lives.
         self.context().and_then(|context| NonNull::new(unsafe { (*context.as_ptr()).device }))
     }
 
-    /// The device is being removed: has librdmacm let go of it. For some drivers (soft RoCE) a device is only
-    /// really gone when nobody has it open; librdmacm keeps its own context of a device open until it looks
-    /// for devices again and finds others, which it never does when this was the only one.
+    /// Makes librdmacm release a device that is being removed. With some drivers (Soft-RoCE) the
+    /// removal finishes only after every context of the device is closed. librdmacm keeps its own
+    /// context open until it queries devices again and finds others. If this was the only device,
+    /// that never happens.
     ///
-    /// The context stays, and is closed by librdmacm when it comes to that, but its descriptors are of nothing
-    /// from now on. Nothing else uses them: what we make of a device is made in a context of our own.
+    /// The context stays, and librdmacm closes it later, but from now on its descriptors refer to
+    /// `/dev/null`. No other code uses them: our objects of a device are in our own context.
     ///
-    /// Only an identifier that is bound to the device is told, and only as long as one lives is the context
-    /// known to be open. So librdmacm still keeps a device that it has opened for no identifier of ours (all
-    /// there are, when it looks for devices again), or for one that is gone (a listener at all addresses).
+    /// Only an identifier that is bound to the device gets the event, and the context is certainly
+    /// open only while one of them lives. So librdmacm still holds a device that it opened for no
+    /// identifier of ours (it opens all devices when it queries them again). The same holds if that
+    /// identifier is gone (a listener at all addresses).
     pub(super) fn let_go(&self) {
         let Some(context) = self.context() else { return };
         let null = match rustix::fs::open(
@@ -247,8 +251,8 @@ impl ConnectionId {
         // SAFETY: an identifier keeps its context open as long as it lives.
         let fds = unsafe { [(*context.as_ptr()).cmd_fd, (*context.as_ptr()).async_fd] };
         for fd in fds.into_iter().filter(|fd| *fd >= 0) {
-            // SAFETY: the descriptor is the context's, which is open, so that nobody else can have its number;
-            // it goes on being one, which its owner closes once.
+            // SAFETY: the descriptor belongs to the open context, so no other owner can have its
+            // number. It stays a valid descriptor, which its owner closes once.
             if unsafe { libc::dup3(null.as_raw_fd(), fd, libc::O_CLOEXEC) } < 0 {
                 let error = io::Error::last_os_error();
                 tracing::warn!(%error, "a removed RDMA device stays open");
@@ -256,14 +260,14 @@ impl ConnectionId {
         }
     }
 
-    /// The device's port, counted from 1; 0 before an address is bound.
+    /// Port of the device, counted from 1; 0 before an address is bound.
     pub(super) fn port(&self) -> u8 {
-        // SAFETY: a living identifier.
+        // SAFETY: a live identifier.
         unsafe { (*self.id.as_ptr()).port_num }
     }
 
     pub(super) fn local(&self) -> SocketAddr {
-        // SAFETY: a living identifier, whose address is always initialized.
+        // SAFETY: a live identifier, whose address is always initialized.
         address::from_c(unsafe { &(*self.id.as_ptr()).route.addr.src_storage })
     }
 
@@ -272,18 +276,18 @@ impl ConnectionId {
         address::from_c(unsafe { &(*self.id.as_ptr()).route.addr.dst_storage })
     }
 
-    /// Traffic class of what will be sent, taken when a route is resolved.
+    /// Sets the traffic class of sent packets; it takes effect when a route is resolved.
     pub(super) fn set_traffic_class(&self, class: u8) -> io::Result<()> {
         self.set_option(RDMA_OPTION_ID_TOS, class)
     }
 
-    /// Has a listener at an IPv6 address leave IPv4 alone.
+    /// Restricts a listener at an IPv6 address to IPv6.
     pub(super) fn set_one_family(&self) -> io::Result<()> {
         self.set_option(RDMA_OPTION_ID_AFONLY, 1 as c_int)
     }
 
     fn set_option<T>(&self, option: c_int, mut value: T) -> io::Result<()> {
-        // SAFETY: a living identifier, and a value of the length that is told; the kernel reads it.
+        // SAFETY: a live identifier, and a value of the stated length, which the kernel reads.
         let answer = unsafe {
             (self.library().cm.rdma_set_option)(
                 self.as_ptr(),
@@ -296,14 +300,14 @@ impl ConnectionId {
         cm_result(answer)
     }
 
-    /// Refuses a request that is not answered yet.
+    /// Rejects a request that has no reply yet.
     pub(super) fn reject(&mut self, private_data: &[u8]) {
         if !std::mem::take(&mut self.owes_answer) {
             return;
         }
         let data = &private_data[..private_data.len().min(MOST_IN_REFUSAL)];
         let len = u8::try_from(data.len()).unwrap_or_default();
-        // SAFETY: a living identifier, and `len` bytes that the library copies.
+        // SAFETY: a live identifier, and `len` bytes that the library copies.
         let answer = unsafe {
             (self.library().cm.rdma_reject)(self.as_ptr(), data.as_ptr().cast::<c_void>(), len)
         };
@@ -312,7 +316,7 @@ impl ConnectionId {
         }
     }
 
-    /// The request was accepted: dropping does not refuse it any more.
+    /// Records that the request was accepted: dropping no longer rejects it.
     pub(super) fn answered(&mut self) {
         self.owes_answer = false;
     }
@@ -321,8 +325,9 @@ impl ConnectionId {
 impl Drop for ConnectionId {
     fn drop(&mut self) {
         self.reject(&[]);
-        // SAFETY: owned here and destroyed once; every event of it is acknowledged (`EventChannel::next`
-        // leaves none), no queue pair is attached to it, and its channel is dropped afterwards.
+        // SAFETY: owned here and destroyed once. All its events are acknowledged
+        // (`EventChannel::next` leaves none), no queue pair is attached to it, and its channel is
+        // dropped afterwards.
         let answer = unsafe { (self.library().cm.rdma_destroy_id)(self.as_ptr()) };
         if let Err(error) = cm_result(answer) {
             tracing::error!(%error, "an RDMA connection identifier could not be destroyed");
@@ -330,12 +335,12 @@ impl Drop for ConnectionId {
     }
 }
 
-/// What a function of librdmacm means that gives 0, or -1 and errno.
+/// Converts the result of a librdmacm function that returns 0, or -1 and errno.
 pub(super) fn cm_result(answer: c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An event's status is a negative error number where it is one at all.
+/// Converts the status of an event, which is a negative error number if it is one at all.
 pub(super) fn status_error(status: c_int) -> io::Error {
     io::Error::from_raw_os_error(status.saturating_abs())
 }

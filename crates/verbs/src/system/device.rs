@@ -1,4 +1,4 @@
-//! A device: its context, its protection domain, its limits. One value for all who use the device.
+//! A device: its context, protection domain and limits. All users of the device share one value.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Debug};
@@ -25,10 +25,11 @@ use crate::ffi::verbs::{
 use crate::seam::{Device, DeviceKind, DeviceLimits, EndpointSpec};
 use crate::work::Access;
 
-/// Most RDMA READs that are ever asked for: the next number means "as many as possible" to librdmacm.
+/// Maximum RDMA READs that are ever requested: the next number means "as many as possible" to
+/// librdmacm.
 const MOST_READS: u8 = 254;
 
-/// What soft RoCE says its vendor is.
+/// Vendor identifier of Soft-RoCE.
 const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 
 /// An RDMA device of this machine.
@@ -43,7 +44,7 @@ pub struct SystemDevice {
     next_vector: AtomicUsize,
     gone: AtomicBool,
     watch: Watch,
-    // Dropped in this order, after the watch: what is made of the domain keeps the device alive.
+    // Dropped in this order, after the watch. Objects of the domain keep the device alive.
     domain: Domain,
     context: Arc<Context>,
 }
@@ -54,11 +55,11 @@ impl Debug for SystemDevice {
     }
 }
 
-/// Every device that is open.
+/// All open devices.
 static OPEN: Mutex<Vec<Weak<SystemDevice>>> = Mutex::new(Vec::new());
 
 impl SystemDevice {
-    /// Names of all devices.
+    /// Returns the names of all devices.
     ///
     /// # Errors
     /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`].
@@ -67,11 +68,11 @@ impl SystemDevice {
         Ok(DeviceList::get(library)?.devices().map(|device| name_of(library, device)).collect())
     }
 
-    /// The device of this name.
+    /// Returns the device of this name.
     ///
     /// # Errors
-    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], [`VerbsError::UnknownDevice`], or what the
-    /// system says when it is opened.
+    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], [`VerbsError::UnknownDevice`], or the
+    /// system's error of opening it.
     pub fn by_name(name: &str) -> Result<Arc<Self>, VerbsError> {
         let library = Library::load()?;
         let list = DeviceList::get(library)?;
@@ -86,7 +87,7 @@ impl SystemDevice {
         }
     }
 
-    /// The device that an identifier is bound to.
+    /// Returns the device that an identifier is bound to.
     pub(super) fn of_id(id: &ConnectionId) -> Result<Arc<Self>, VerbsError> {
         match id.device() {
             Some(device) => Self::of(id.library(), device),
@@ -94,7 +95,7 @@ impl SystemDevice {
         }
     }
 
-    /// The device, opened if it is not yet. The pointer is valid for the call.
+    /// Returns the device, and opens it if necessary. The pointer is valid for the call.
     fn of(library: &'static Library, device: NonNull<ibv_device>) -> Result<Arc<Self>, VerbsError> {
         let name = name_of(library, device);
         // SAFETY: the caller's list or identifier keeps the device's entry.
@@ -149,14 +150,14 @@ impl SystemDevice {
         })
     }
 
-    /// Registers memory that [windows](Self::window) may be bound to as well; else as
+    /// Registers memory that [windows](Self::window) can be bound to; otherwise as
     /// [`Device::register`].
     ///
     /// # Errors
-    /// As for [`Device::register`].
+    /// The errors of [`Device::register`].
     ///
     /// # Safety
-    /// As for [`Device::register`].
+    /// The requirements of [`Device::register`].
     pub unsafe fn register_bindable(
         self: &Arc<Self>,
         base: *mut u8,
@@ -167,17 +168,18 @@ impl SystemDevice {
         unsafe { SystemRegion::register(self, base, len, access, true) }
     }
 
-    /// A memory window: a key for a part of a region, which the peer can make invalid
-    /// ([`Operation::SendInvalidate`](crate::Operation::SendInvalidate)); `None` if the device has none.
+    /// Creates a memory window: a key for a part of a region, which the peer can invalidate
+    /// ([`Operation::SendInvalidate`](crate::Operation::SendInvalidate)). Returns `None` if the
+    /// device has no windows.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn window(self: &Arc<Self>) -> Result<Option<SystemWindow>, VerbsError> {
         if self.windows { SystemWindow::new(self).map(Some) } else { Ok(None) }
     }
 
-    /// The device was removed, as one of its identifiers was told. Who asks for it next opens it anew: one of
-    /// the same name is another.
+    /// Records that the device was removed, as an event of `id` reports. The next user opens it
+    /// again: a device of the same name is a different one.
     pub(super) fn set_gone(&self, id: &ConnectionId) {
         if self.gone.swap(true, Ordering::Relaxed) {
             return;
@@ -190,7 +192,7 @@ impl SystemDevice {
         !self.gone.load(Ordering::Relaxed) && self.context.port(1).is_ok()
     }
 
-    /// Refuses an address that is not what `index` of the port's GID table holds.
+    /// Rejects an address that is not at `index` of the port's GID table.
     pub(super) fn check_gid(
         &self,
         address: IpAddr,
@@ -214,12 +216,12 @@ impl SystemDevice {
         self.library
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn domain(&self) -> *mut ibv_pd {
         self.domain.domain.as_ptr()
     }
@@ -228,12 +230,13 @@ impl SystemDevice {
         &self.watch
     }
 
-    /// Whether the device numbers the flags of completions as the kernel does, not as libibverbs.
+    /// Returns true if the flags of the device's completions have the kernel's numbers, not those
+    /// of libibverbs.
     pub(super) fn has_kernel_flags(&self) -> bool {
         self.kernel_flags
     }
 
-    /// The interrupt of the next completion queue: one after the other.
+    /// Returns the interrupt vector of the next completion queue, in round-robin order.
     pub(super) fn next_vector(&self) -> c_int {
         // SAFETY: the context is open as long as `self`.
         let vectors = unsafe { (*self.context()).num_comp_vectors }.max(1);
@@ -310,11 +313,11 @@ impl Device for SystemDevice {
     }
 }
 
-/// A device's numbers in our terms.
+/// Converts the attributes of a device and a port to limits.
 fn limits(attr: &ibv_device_attr, port: &ibv_port_attr) -> DeviceLimits {
     let at_least_1 = |number: c_int| u32::try_from(number).unwrap_or(0).max(1);
     let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).unwrap_or(1);
-    // Some devices take fewer pieces for a READ; 0 where they do not say.
+    // Some devices allow fewer SGEs for a READ; the value is 0 if they do not report it.
     let of_read = if attr.max_sge_rd > 0 { attr.max_sge_rd } else { attr.max_sge };
     let shared = if attr.max_srq > 0 { u32::try_from(attr.max_srq_wr).unwrap_or(0) } else { 0 };
     DeviceLimits {
@@ -335,7 +338,7 @@ pub(super) struct Context {
     context: NonNull<ibv_context>,
 }
 
-// SAFETY: libibverbs locks what a context shares; nothing ties it to a thread.
+// SAFETY: libibverbs locks the shared state of a context; nothing ties it to a thread.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -359,7 +362,7 @@ impl Context {
         self.library
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
@@ -399,12 +402,13 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened here, closed once; everything made of it held the device, and so this.
+        // SAFETY: opened here and closed once. All its objects held the device, and so this
+        // context.
         unsafe { (self.library.verbs.ibv_close_device)(self.context.as_ptr()) };
     }
 }
 
-/// A protection domain: what queue pairs and registered memory have to share.
+/// A protection domain, which queue pairs and registered memory have to share.
 #[derive(Debug)]
 struct Domain {
     library: &'static Library,
@@ -431,8 +435,8 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: made here, destroyed once, before its context (`SystemDevice`'s order of fields);
-        // everything made of it held the device, and so this.
+        // SAFETY: created here and destroyed once, before its context (`SystemDevice`'s order of
+        // fields). All its objects held the device, and so this domain.
         let answer = unsafe { (self.library.verbs.ibv_dealloc_pd)(self.domain.as_ptr()) };
         if answer != 0 {
             tracing::error!(answer, "an RDMA protection domain could not be destroyed");
@@ -440,7 +444,7 @@ impl Drop for Domain {
     }
 }
 
-/// The devices there are now.
+/// The list of devices at present.
 struct DeviceList {
     library: &'static Library,
     list: NonNull<*mut ibv_device>,
@@ -467,12 +471,13 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the library gave the list, freed once.
+        // SAFETY: the library returned the list, which is freed once.
         unsafe { (self.library.verbs.ibv_free_device_list)(self.list.as_ptr()) };
     }
 }
 
-/// What an error of finding a device for `address` means, when the system says `error`.
+/// Returns the error for an `address` without a device: of the address, or of a machine without
+/// devices.
 pub(super) fn no_device(library: &'static Library, address: SocketAddr) -> VerbsError {
     match DeviceList::get(library) {
         Ok(_) => VerbsError::NoDeviceAt { address },

@@ -1,9 +1,9 @@
-//! Queue pairs, and the connections they belong to.
+//! Queue pairs and their connections.
 //!
 //! ```text
 //!   open --> INIT --accept---> RTR, RTS --(the peer is ready)------------> Established
 //!             |  `--connect-> (the peer accepts) --> RTR, RTS, confirm --> Established
-//!             `--disconnect, from anywhere --> ERROR: everything posted comes back --> drop
+//!             `--disconnect, from anywhere --> ERROR: everything posted is flushed --> drop
 //! ```
 
 use std::ffi::{c_int, c_uint};
@@ -41,33 +41,34 @@ use crate::seam::{
 };
 use crate::work::{Access, Piece, Work, WorkId};
 
-/// How long a peer waits that found no receive posted: 0.64 ms (InfiniBand specification, RNR NAK timer).
-/// The connection manager would leave it at 0, which stands for 655 ms.
+/// Wait of a peer that found no receive posted: 0.64 ms (InfiniBand specification, RNR NAK timer).
+/// The connection manager's default of 0 stands for 655 ms.
 const RNR_TIMER: u8 = 12;
 
 /// A queue pair and its connection.
 #[derive(Debug)]
 pub struct SystemEndpoint {
-    // Dropped in this order: when the queue pair is gone the device uses nothing that was posted.
+    // Dropped in this order: after the queue pair is destroyed, the device uses nothing that was
+    // posted.
     pair: QueuePair,
     id: ConnectionId,
     chain: Chain,
     inline: u32,
     traffic_class: Option<u8>,
     retries: Option<u8>,
-    /// READs out and in, and tries again where the peer has no receive, as asked for with `connect`.
+    /// READs in each direction, and RNR retries, as requested with `connect`.
     asked: Option<Depths>,
-    /// A failed queue pair was reported, or is no news because we ended it.
+    /// The failure of the queue pair was reported, or needs no report because we disconnected.
     ended: bool,
     goodbye_said: bool,
-    /// The connection's events cannot be had any more.
+    /// Reading the connection's events failed.
     deaf: bool,
     alarm: Arc<Alarm>,
-    /// Where both the connection's events and the alarm wake.
+    /// Descriptor that is readable when the connection's events or the alarm are.
     both: Option<OwnedFd>,
 }
 
-/// What is set when a queue pair gets ready.
+/// Attributes that are set when a queue pair becomes ready.
 #[derive(Clone, Copy, Debug)]
 struct Depths {
     reads_out: u8,
@@ -113,12 +114,12 @@ impl SystemEndpoint {
         }
     }
 
-    /// Traffic class of what is sent, as the device has it.
+    /// Returns the traffic class of sent packets, as the device reports it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn traffic_class(&self) -> io::Result<u8> {
-        // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid; a living
+        // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid; a live
         // queue pair.
         let (answer, attr) = unsafe {
             let mut attr: ibv_qp_attr = std::mem::zeroed();
@@ -131,12 +132,12 @@ impl SystemEndpoint {
     }
 
     /// Posts the binding of a window to a part of a region, which was registered
-    /// [bindable](SystemDevice::register_bindable). The key it gives is valid for the peer when the
-    /// binding has completed, until the peer invalidates it or the window is bound anew. Completes as
-    /// `id`, in order with sends.
+    /// [bindable](SystemDevice::register_bindable). The returned key is valid for the peer after
+    /// the binding completes. It stays valid until the peer invalidates it or the window is bound
+    /// again. The binding completes as `id`, in order with sends.
     ///
     /// # Errors
-    /// What the system says; nothing is posted then.
+    /// The error of the system; nothing is posted then.
     pub fn bind_window(
         &mut self,
         id: WorkId,
@@ -161,14 +162,15 @@ impl SystemEndpoint {
             },
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: a living queue pair, one work request, whose window and region live for the call (the
-        // device keeps numbers of them, not these structures); no memory is read or written.
+        // SAFETY: a live queue pair and one work request, whose window and region live for the
+        // call. The device keeps their numbers, not these structures. The call accesses no
+        // registered memory.
         inline::result(unsafe { inline::ibv_post_send(self.pair.as_ptr(), &mut wr, &mut bad) })?;
         window.set_rkey(rkey);
         Ok(rkey)
     }
 
-    /// What the connection manager's event means.
+    /// Converts an event of the connection manager.
     fn event(&mut self, event: &CmEvent) -> Option<ConnectionEvent> {
         let CmEvent { kind, status, private_data, .. } = *event;
         Some(match kind {
@@ -181,7 +183,7 @@ impl SystemEndpoint {
                 ConnectionEvent::Failed { status }
             }
             RDMA_CM_EVENT_DISCONNECTED => {
-                // The peer hears of the end only when it has this answer.
+                // The peer gets its event only after this reply.
                 self.say_goodbye();
                 ConnectionEvent::Disconnected
             }
@@ -190,15 +192,15 @@ impl SystemEndpoint {
                 ConnectionEvent::DeviceRemoved
             }
             RDMA_CM_EVENT_ADDR_CHANGE => ConnectionEvent::AddressChanged,
-            // The end of the time in which late packets could come, and the like.
+            // For example the end of the timewait state.
             _ => return None,
         })
     }
 
-    /// The peer accepted: makes the queue pair ready and tells the peer so.
+    /// Makes the queue pair ready after the peer accepted, and confirms it to the peer.
     fn confirm(&mut self, event: &CmEvent) -> ConnectionEvent {
         let confirmed = self.ready(self.asked, false).and_then(|()| {
-            // SAFETY: a living identifier, to which librdmacm knows no queue pair.
+            // SAFETY: a live identifier, for which librdmacm has no queue pair.
             cm_result(unsafe { (self.id.library().cm.rdma_establish)(self.id.as_ptr()) })
         });
         match confirmed {
@@ -208,17 +210,17 @@ impl SystemEndpoint {
             },
             Err(error) => {
                 tracing::warn!(%error, peer = %self.id.peer(), "a connection could not be set up");
-                // The peer believes in it until it is told.
+                // Without a message, the peer would keep the connection.
                 self.disconnect();
                 ConnectionEvent::Failed { status: -error.raw_os_error().unwrap_or(libc::EIO) }
             }
         }
     }
 
-    /// Makes the queue pair ready to receive and to send. `exactly` sets the depths as they are given,
-    /// else they are the most, and what the two sides agreed on may be less.
+    /// Makes the queue pair ready to receive and to send. `exactly` sets the depths to the given
+    /// values; otherwise they are upper limits of the negotiated values.
     fn ready(&self, depths: Option<Depths>, exactly: bool) -> io::Result<()> {
-        // What the peer may do is known only now.
+        // The peer's permissions are known only now.
         self.pair.init(&self.id)?;
         let depth = |agreed: u8, ours: u8| if exactly { ours } else { agreed.min(ours) };
         self.pair.lead(&self.id, IBV_QPS_RTR, |attr, mask| {
@@ -253,7 +255,7 @@ impl SystemEndpoint {
         })
     }
 
-    /// What the peer is told.
+    /// Returns the connection parameters for the peer.
     fn parameters(&self, private_data: &[u8], depths: Depths, retries: u8) -> rdma_conn_param {
         let shared = self.pair.shared.is_some();
         rdma_conn_param {
@@ -261,7 +263,7 @@ impl SystemEndpoint {
             private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
             responder_resources: depths.reads_in,
             initiator_depth: depths.reads_out,
-            // Receives that are shared are nobody's credit.
+            // A shared receive queue provides no credits for flow control.
             flow_control: (!shared).into(),
             retry_count: retries,
             rnr_retry_count: depths.rnr_retries,
@@ -280,14 +282,15 @@ impl SystemEndpoint {
         }
     }
 
-    /// Asks for the end of the connection, or answers that.
+    /// Requests the end of the connection, or replies to the peer's request.
     fn say_goodbye(&mut self) {
         if std::mem::replace(&mut self.goodbye_said, true) {
             return;
         }
-        // SAFETY: a living identifier.
+        // SAFETY: a live identifier.
         let answer = unsafe { (self.id.library().cm.rdma_disconnect)(self.id.as_ptr()) };
-        // A connection that never stood cannot be ended: dropping the identifier tells the peer.
+        // A connection that was never established cannot be disconnected; dropping the identifier
+        // notifies the peer.
         if let Err(error) = cm_result(answer) {
             tracing::trace!(%error, peer = %self.id.peer(), "nothing to disconnect");
         }
@@ -308,7 +311,7 @@ impl Endpoint for SystemEndpoint {
     }
 
     unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: a living queue pair; what is promised about the memory is the caller's promise.
+        // SAFETY: a live queue pair; the caller makes the promises about the memory.
         post::receive(id, pieces, |wr, bad| unsafe {
             inline::ibv_post_recv(self.pair.as_ptr(), wr, bad)
         })
@@ -325,7 +328,7 @@ impl Endpoint for SystemEndpoint {
         self.ready(Some(depths), true)
             .map_err(|error| self.failed("getting ready for the connection of", error))?;
         let mut parameters = self.parameters(params.private_data, depths, 0);
-        // SAFETY: a living identifier; the private data lives for the call and is copied.
+        // SAFETY: a live identifier; the private data lives for the call and is copied.
         let answer =
             unsafe { (self.id.library().cm.rdma_accept)(self.id.as_ptr(), &mut parameters) };
         cm_result(answer).map_err(|error| self.failed("accepting the connection of", error))?;
@@ -336,7 +339,7 @@ impl Endpoint for SystemEndpoint {
     fn connect(&mut self, params: &ConnectParams<'_>) -> Result<(), VerbsError> {
         let depths = self.depths(params.reads_out, params.reads_in, params.rnr_retries);
         let mut parameters = self.parameters(params.private_data, depths, params.retries.min(7));
-        // SAFETY: a living identifier; the private data lives for the call and is copied.
+        // SAFETY: a live identifier; the private data lives for the call and is copied.
         let answer =
             unsafe { (self.id.library().cm.rdma_connect)(self.id.as_ptr(), &mut parameters) };
         cm_result(answer).map_err(|error| self.failed("asking for a connection to", error))?;
@@ -345,10 +348,10 @@ impl Endpoint for SystemEndpoint {
     }
 
     fn heard(&mut self) {
-        // SAFETY: a living identifier.
+        // SAFETY: a live identifier.
         let answer =
             unsafe { (self.id.library().cm.rdma_notify)(self.id.as_ptr(), IBV_EVENT_COMM_EST) };
-        // The peer's word has come meanwhile, or the connection is at its end: an event says so.
+        // The peer's message has arrived by now, or the connection has ended: an event reports it.
         if let Err(error) = cm_result(answer) {
             tracing::debug!(%error, peer = %self.id.peer(), "not told that a connection stands");
         }
@@ -382,7 +385,7 @@ impl Endpoint for SystemEndpoint {
         if self.alarm.has_reached_last() {
             return LastReceive::Reached;
         }
-        // Soft-RoCE says it since Linux 6.5, and not when asked whether it does.
+        // Soft-RoCE reports it since Linux 6.5, but offers no query for this capability.
         if self.pair.device.has_kernel_flags() { LastReceive::Untold } else { LastReceive::Awaited }
     }
 
@@ -413,7 +416,7 @@ struct QueuePair {
     pair: NonNull<ibv_qp>,
     number: u32,
     failed: bool,
-    /// It is gone; `pair` points to nothing.
+    /// The queue pair is destroyed and `pair` is dangling.
     destroyed: bool,
     // Kept until the queue pair is destroyed.
     device: Arc<SystemDevice>,
@@ -423,11 +426,11 @@ struct QueuePair {
 
 // SAFETY: libibverbs and its providers lock queue pairs; nothing ties them to a thread.
 unsafe impl Send for QueuePair {}
-// SAFETY: `&self` leads it from state to state, by calls that lock; posting takes the endpoint's `&mut`.
+// SAFETY: `&self` changes its state with calls that lock; posting takes the endpoint's `&mut`.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair and the bytes it takes inline.
+    /// Creates a queue pair, and returns it with its maximum inline bytes.
     fn new(
         device: &Arc<SystemDevice>,
         ticket: &SystemTicket,
@@ -458,7 +461,7 @@ impl QueuePair {
             sq_sig_all: 0,
         };
         let pair = create(device, &mut attr)?;
-        // SAFETY: the library just made it.
+        // SAFETY: the library just created it.
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let this = Self {
             pair,
@@ -472,24 +475,25 @@ impl QueuePair {
         Ok((this, attr.cap.max_inline_data))
     }
 
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     fn as_ptr(&self) -> *mut ibv_qp {
         self.pair.as_ptr()
     }
 
-    /// Hears of the queue pair's failure; with a descriptor to wait on if `wakes`.
+    /// Subscribes to the queue pair's failure; with a descriptor to wait on if `wakes`.
     fn watched(&self, wakes: bool) -> io::Result<Arc<Alarm>> {
-        // SAFETY: a living queue pair, which is taken off the watch before it is destroyed (`drop`).
+        // SAFETY: a live queue pair, which is removed from the watch before it is destroyed
+        // (`drop`).
         unsafe { self.device.watch().add_pair(self.pair, wakes) }
     }
 
-    /// Lets receives be posted.
+    /// Makes the queue pair accept receives.
     fn init(&self, id: &ConnectionId) -> io::Result<()> {
         self.lead(id, IBV_QPS_INIT, |_, _| {})
     }
 
-    /// Brings the queue pair into a state, with the connection manager's attributes as `change` changes
-    /// them, which is told which of them count.
+    /// Moves the queue pair to a state, with the connection manager's attributes. `change` modifies
+    /// them; it also gets the mask of the attributes that apply.
     fn lead(
         &self,
         id: &ConnectionId,
@@ -500,19 +504,19 @@ impl QueuePair {
         let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = state;
         let mut mask: c_int = 0;
-        // SAFETY: a living identifier, and places for what it gives.
+        // SAFETY: a live identifier, and places for the results.
         let answer =
             unsafe { (id.library().cm.rdma_init_qp_attr)(id.as_ptr(), &mut attr, &mut mask) };
         cm_result(answer)?;
         if mask == 0 {
-            // The transport does this step in the kernel.
+            // The kernel makes this transition for this transport.
             return Ok(());
         }
         change(&mut attr, mask);
         self.modify(&mut attr, mask)
     }
 
-    /// Brings the queue pair into the error state: everything posted comes back.
+    /// Moves the queue pair to the error state: everything posted is flushed.
     fn fail(&mut self) {
         self.failed = true;
         // SAFETY: the structure is plain numbers, for which zeroes are valid.
@@ -525,7 +529,7 @@ impl QueuePair {
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: c_int) -> io::Result<()> {
-        // SAFETY: a living queue pair, and attributes that the call reads.
+        // SAFETY: a live queue pair, and attributes that the call reads.
         let answer =
             unsafe { (self.device.library().verbs.ibv_modify_qp)(self.as_ptr(), attr, mask) };
         inline::result(answer)
@@ -533,14 +537,15 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Takes it away; nothing else is called of it afterwards, but this again if it fails.
+    /// Destroys the queue pair. Afterwards no other function of it is called; after an error, this
+    /// one can be called again.
     fn destroy(&mut self) -> io::Result<()> {
         if self.destroyed {
             return Ok(());
         }
         self.device.watch().remove_pair(self.number);
-        // SAFETY: made here, destroyed once, as `destroyed` says, before the queues it uses (they are fields
-        // of `self`). When it is gone the device uses no memory of what was posted.
+        // SAFETY: created here and destroyed once, as `destroyed` records, before the queues it
+        // uses (they are fields of `self`). Afterwards the device uses no memory of posted work.
         let answer = unsafe { (self.device.library().verbs.ibv_destroy_qp)(self.as_ptr()) };
         inline::result(answer)?;
         self.destroyed = true;
@@ -550,7 +555,8 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Who keeps memory that it may be using has called `Endpoint::destroy` and seen that it failed.
+        // An owner that keeps memory the device may use has called `Endpoint::destroy` and handled
+        // its error.
         if let Err(error) = self.destroy() {
             let (device, number) = (self.device.name(), self.number);
             tracing::error!(%error, device, number, "a queue pair could not be destroyed");
@@ -558,13 +564,14 @@ impl Drop for QueuePair {
     }
 }
 
-/// Makes a queue pair; with fewer bytes inline where the device cannot have as many.
+/// Creates a queue pair, with fewer inline bytes if the device does not support the requested
+/// number.
 fn create(device: &SystemDevice, attr: &mut ibv_qp_init_attr) -> io::Result<NonNull<ibv_qp>> {
     let asked = attr.cap;
     let mut inline = asked.max_inline_data;
     loop {
         attr.cap = ibv_qp_cap { max_inline_data: inline, ..asked };
-        // SAFETY: a living domain; the queues that `attr` names live for the call.
+        // SAFETY: a live domain; the queues that `attr` refers to live for the call.
         let pair = unsafe { (device.library().verbs.ibv_create_qp)(device.domain(), attr) };
         let error = io::Error::last_os_error();
         match NonNull::new(pair) {
@@ -575,7 +582,7 @@ fn create(device: &SystemDevice, attr: &mut ibv_qp_init_attr) -> io::Result<NonN
     }
 }
 
-/// A descriptor that is readable when one of two is.
+/// Returns a descriptor that is readable when one of two is.
 fn merge(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in [one, other] {

@@ -1,4 +1,4 @@
-//! The libraries, loaded once and for good.
+//! The libraries, loaded once and never unloaded.
 
 use std::fmt::{self, Debug};
 use std::ptr;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::VerbsError;
 use crate::ffi::functions::{Cm, Verbs};
 
-/// librdmacm may believe in a device that is gone.
+/// librdmacm may still list a device that is gone.
 static STALE: AtomicBool = AtomicBool::new(false);
 
-/// Both of rdma-core's libraries.
+/// Both libraries of rdma-core.
 pub struct Library {
     pub(super) verbs: Verbs,
     pub(super) cm: Cm,
@@ -24,10 +24,10 @@ impl Debug for Library {
 }
 
 impl Library {
-    /// Finds the libraries; only the first call that succeeds looks for them.
+    /// Loads the libraries. After the first success, later calls return the same value.
     ///
     /// # Errors
-    /// [`VerbsError::NoLibrary`] names the one that is missing.
+    /// [`VerbsError::NoLibrary`] names the missing library.
     pub fn load() -> Result<&'static Self, VerbsError> {
         static LOADED: OnceLock<Library> = OnceLock::new();
         if let Some(library) = LOADED.get() {
@@ -37,16 +37,16 @@ impl Library {
         Ok(LOADED.get_or_init(|| library))
     }
 
-    /// Has librdmacm compare the devices it knows with those there are, if one has gone: it does not by
-    /// itself. It closes its own context of a device that is gone, and finds one that came back under the same
-    /// name.
+    /// Makes librdmacm refresh its device list if a device has gone, which it does not do
+    /// automatically. It closes its own context of a device that is gone, and finds one that
+    /// returned under the same name.
     ///
-    /// It does neither while there is no device at all: see `ConnectionId::let_go`.
+    /// It does neither while the machine has no device: see `ConnectionId::let_go`.
     pub(super) fn refresh(&self) {
         if !STALE.load(Ordering::Acquire) {
             return;
         }
-        // SAFETY: no place for the count is fine; the list is given back at once.
+        // SAFETY: the count can be null; the list is freed immediately.
         unsafe {
             let list = (self.cm.rdma_get_devices)(ptr::null_mut());
             if !list.is_null() {
@@ -56,7 +56,7 @@ impl Library {
         }
     }
 
-    /// A device has gone.
+    /// Records that a device has gone.
     pub(super) fn set_stale(&self) {
         STALE.store(true, Ordering::Release);
     }

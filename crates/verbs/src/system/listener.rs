@@ -1,4 +1,4 @@
-//! Where connection requests come in.
+//! Listeners for connection requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,26 +16,27 @@ use crate::ffi::cma::{
 };
 use crate::seam::Device;
 
-/// What a listener may be held to.
+/// Constraints on a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerOptions {
-    /// The device that the address has to belong to.
+    /// Device that the address has to belong to.
     pub device: Option<String>,
-    /// The index of the port's GID table that the address has to be at.
+    /// Index of the port's GID table that the address has to be at.
     pub gid_index: Option<u32>,
-    /// Traffic class (RoCE: DSCP and ECN) of the connections' own packets where the system takes it from
-    /// the listener; that of data is [`EndpointSpec`](crate::EndpointSpec)'s.
+    /// Traffic class (RoCE: DSCP and ECN) of the packets of connection management, if the system
+    /// takes it from the listener. [`EndpointSpec`](crate::EndpointSpec) has that of data.
     pub traffic_class: Option<u8>,
 }
 
-/// What comes to a listener.
+/// Event of a listener.
 #[derive(Debug)]
 pub enum ListenerEvent {
-    /// A host asks for a connection.
+    /// A host requests a connection.
     Request(SystemTicket),
-    /// The device goes away: drop the listener, and everything else of the device.
+    /// The device is being removed. The owner drops all objects of the device.
     DeviceRemoved,
-    /// The address is at another device or gone: drop the listener and bind again.
+    /// The address moved to another device or disappeared. The owner drops the listener and binds
+    /// again.
     AddressChanged,
 }
 
@@ -44,25 +45,25 @@ pub enum ListenerEvent {
 pub struct Listener {
     id: ConnectionId,
     device: Option<Arc<SystemDevice>>,
-    /// Asking for events failed the last time.
+    /// The last attempt to read events failed.
     paused: bool,
 }
 
 impl Listener {
-    /// Listens at an address of an RDMA device (port 0: any port), or at one of all devices; `backlog`
-    /// requests wait at most.
+    /// Listens at an address of an RDMA device (port 0: any port), or at a wildcard address of all
+    /// devices. At most `backlog` requests wait.
     ///
     /// # Errors
-    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], [`VerbsError::NoDeviceAt`],
-    /// [`VerbsError::OtherDevice`] and [`VerbsError::OtherGid`] where the options ask for what is not so,
-    /// else [`VerbsError::Call`] (`AddrInUse` if another listener has the port).
+    /// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`] or [`VerbsError::NoDeviceAt`].
+    /// [`VerbsError::OtherDevice`] and [`VerbsError::OtherGid`] if a constraint of `options` does
+    /// not hold. Otherwise [`VerbsError::Call`] (`AddrInUse` if another listener has the port).
     pub fn bind(
         address: SocketAddr,
         backlog: u32,
         options: &ListenerOptions,
     ) -> Result<Self, VerbsError> {
         let library = Library::load()?;
-        // Without a device the connection manager says less.
+        // Without a device the connection manager's errors are less clear.
         SystemDevice::list()?;
         library.refresh();
         let id = ConnectionId::new(library)?;
@@ -74,7 +75,7 @@ impl Listener {
             id.set_traffic_class(class).map_err(failed)?;
         }
         let mut c_address = address::to_c(address);
-        // SAFETY: a living identifier, and an address that lives for the call.
+        // SAFETY: a live identifier, and an address that lives for the call.
         let answer =
             unsafe { (library.cm.rdma_bind_addr)(id.as_ptr(), (&raw mut c_address).cast()) };
         cm_result(answer).map_err(|error| match error.raw_os_error() {
@@ -83,36 +84,37 @@ impl Listener {
         })?;
         let device = check(&id, address, options)?;
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // SAFETY: a living identifier.
+        // SAFETY: a live identifier.
         let answer = unsafe { (library.cm.rdma_listen)(id.as_ptr(), backlog) };
         cm_result(answer).map_err(failed)?;
         Ok(Self { id, device, paused: false })
     }
 
-    /// Readable when [`Self::next`] has something.
+    /// Descriptor that is readable when [`Self::next`] has an event.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.id.fd()
     }
 
-    /// The address, with the port that was found where any would do.
+    /// Address of the listener, with the assigned port if the requested port was 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.id.local()
     }
 
-    /// The device; `None` if all are listened to.
+    /// Device of the listener; `None` if it listens on all devices.
     #[must_use]
     pub fn device(&self) -> Option<&Arc<SystemDevice>> {
         self.device.as_ref()
     }
 
-    /// What has come, if anything has; never waits. After an error there may be more: it is about one
-    /// request, which is refused, or nothing could be asked for, and then there is nothing at the next call.
+    /// Returns the next event, if any; never blocks. More events can follow an error. Either the
+    /// error concerns one request, which is rejected, or reading failed, and then the next call
+    /// returns `None`.
     #[expect(clippy::should_implement_trait, reason = "it does not end where there is nothing yet")]
     pub fn next(&mut self) -> Option<Result<ListenerEvent, VerbsError>> {
         if std::mem::take(&mut self.paused) {
-            // Who calls until there is nothing shall not do so for ever.
+            // Ends a loop that calls until there is no event.
             return None;
         }
         loop {
@@ -136,7 +138,7 @@ impl Listener {
                     return Some(Ok(ListenerEvent::DeviceRemoved));
                 }
                 RDMA_CM_EVENT_ADDR_CHANGE => return Some(Ok(ListenerEvent::AddressChanged)),
-                // Of a request that was given up before it got a channel of its own.
+                // The event of a request that was given up before it got its own channel.
                 other => tracing::debug!(kind = other, "an event that is not a listener's"),
             }
         }
@@ -155,7 +157,7 @@ impl Listener {
     }
 }
 
-/// Whether the address is where it should be; its device.
+/// Checks the address against the options and returns its device.
 fn check(
     id: &ConnectionId,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Registered memory, and windows onto it.
+//! Registered memory, and memory windows.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,7 +18,7 @@ use crate::ffi::verbs::{
 use crate::seam::{Device, Region};
 use crate::work::Access;
 
-/// Memory that a device may use.
+/// Memory that a device can access.
 #[derive(Debug)]
 pub struct SystemRegion {
     region: NonNull<ibv_mr>,
@@ -27,7 +27,8 @@ pub struct SystemRegion {
     device: Arc<SystemDevice>,
 }
 
-// SAFETY: the registration is memory of libibverbs, which nothing ties to a thread; `&self` only reads.
+// SAFETY: the registration is memory of libibverbs, which nothing ties to a thread; `&self` only
+// reads.
 unsafe impl Send for SystemRegion {}
 // SAFETY: as above.
 unsafe impl Sync for SystemRegion {}
@@ -44,19 +45,19 @@ impl SystemRegion {
     ) -> Result<Self, VerbsError> {
         let verbs = &device.library().verbs;
         let flags = flags(access) | if bindable { IBV_ACCESS_MW_BIND } else { 0 };
-        // SAFETY: a living domain; the memory is mapped, as the caller promises, and the kernel checks
-        // that it may be written where that is asked for.
+        // SAFETY: a live domain. The memory is mapped, as the caller promises, and the kernel
+        // checks write access where it is requested.
         let region = unsafe { (verbs.ibv_reg_mr)(device.domain(), base.cast(), len, flags) };
         let error = io::Error::last_os_error();
         let Some(region) = NonNull::new(region) else {
             return Err(refusal(device, len, error));
         };
-        // SAFETY: the library just made it.
+        // SAFETY: the library just created it.
         let (lkey, rkey) = unsafe { ((*region.as_ptr()).lkey, (*region.as_ptr()).rkey) };
         Ok(Self { region, lkey, rkey, device: Arc::clone(device) })
     }
 
-    /// For work requests that name it; valid as long as `self`.
+    /// Pointer for work requests that refer to the region, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_mr {
         self.region.as_ptr()
     }
@@ -74,7 +75,7 @@ impl Region for SystemRegion {
 
 impl Drop for SystemRegion {
     fn drop(&mut self) {
-        // SAFETY: registered here, ended once, while the device is open.
+        // SAFETY: registered here and deregistered once, while the device is open.
         let answer = unsafe { (self.device.library().verbs.ibv_dereg_mr)(self.region.as_ptr()) };
         if let Err(error) = inline::result(answer) {
             let device = self.device.name();
@@ -83,8 +84,9 @@ impl Drop for SystemRegion {
     }
 }
 
-/// A key of its own for a part of a region, made by
-/// [`SystemEndpoint::bind_window`](super::SystemEndpoint::bind_window). Drop it before the region.
+/// A memory window: a separate key for a part of a region.
+/// [`SystemEndpoint::bind_window`](super::SystemEndpoint::bind_window) binds it. Drop the window
+/// before the region.
 #[derive(Debug)]
 pub struct SystemWindow {
     window: NonNull<ibv_mw>,
@@ -99,25 +101,25 @@ unsafe impl Sync for SystemWindow {}
 
 impl SystemWindow {
     pub(super) fn new(device: &Arc<SystemDevice>) -> Result<Self, VerbsError> {
-        // SAFETY: a living domain.
+        // SAFETY: a live domain.
         let window = unsafe { inline::ibv_alloc_mw(device.domain(), IBV_MW_TYPE_2) };
         let error = io::Error::last_os_error();
         let Some(window) = NonNull::new(window) else {
             let what = format!("making a memory window of {}", device.name());
             return Err(VerbsError::call(what, error));
         };
-        // SAFETY: the library just made it.
+        // SAFETY: the library just created it.
         let rkey = unsafe { (*window.as_ptr()).rkey };
         Ok(Self { window, rkey, device: Arc::clone(device) })
     }
 
-    /// The key of the last binding; without meaning before the first one, and after an invalidation.
+    /// Key of the last binding; undefined before the first one, and after an invalidation.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// The key of the binding that is about to be posted.
+    /// Sets the key of the binding that is about to be posted.
     pub(super) fn set_rkey(&mut self, rkey: u32) {
         self.rkey = rkey;
     }
@@ -129,7 +131,7 @@ impl SystemWindow {
 
 impl Drop for SystemWindow {
     fn drop(&mut self) {
-        // SAFETY: made here, ended once, while the device is open.
+        // SAFETY: created here and destroyed once, while the device is open.
         let answer = unsafe { inline::ibv_dealloc_mw(self.window.as_ptr()) };
         if let Err(error) = inline::result(answer) {
             let device = self.device.name();
@@ -138,17 +140,18 @@ impl Drop for SystemWindow {
     }
 }
 
-/// Access as verbs spell it.
+/// Converts access rights to flags of libibverbs.
 pub(super) fn flags(access: Access) -> c_int {
     let Access { local_write, remote_read, remote_write } = access;
     let of = |wanted: bool, flag: c_int| if wanted { flag } else { 0 };
-    // A peer may write only where the device may write for us.
+    // Remote write access requires local write access.
     of(local_write || remote_write, IBV_ACCESS_LOCAL_WRITE)
         | of(remote_read, IBV_ACCESS_REMOTE_READ)
         | of(remote_write, IBV_ACCESS_REMOTE_WRITE)
 }
 
-/// Why memory could not be registered: the system says "no memory" where too much would be locked, too.
+/// Returns the error of a failed registration. The system also reports "no memory" if the limit of
+/// locked memory is exceeded.
 fn refusal(device: &SystemDevice, bytes: usize, error: io::Error) -> VerbsError {
     let limited = getrlimit(Resource::Memlock).current.is_some();
     let exempt = rustix::thread::capabilities(None)

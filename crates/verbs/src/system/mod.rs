@@ -1,21 +1,21 @@
-//! The provider that is rdma-core's libraries.
+//! The provider that uses rdma-core's libraries.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`library`] | the libraries, loaded once |
-//! | [`device`] | a device, its protection domain, its limits; one for all who use it |
+//! | [`device`] | a device, its protection domain and limits; one value for all users |
 //! | [`memory`] | registered memory, memory windows |
 //! | [`completions`], [`receives`] | completion queues, shared receive queues |
 //! | [`listener`], [`ticket`] | connections before their queue pair |
 //! | [`endpoint`] | queue pairs and their connections |
-//! | `watch` | what the device says out of turn |
+//! | `watch` | asynchronous events of the device |
 //!
-//! Queue pairs are made and led through their states here, not by librdmacm: they live in a context of our
-//! own, which stays until everything in it is gone (librdmacm closes its context when a device is removed),
-//! and what the connection manager leaves at a default can be set (how soon a peer tries again that found
-//! no receive, traffic class, retries).
+//! This module creates queue pairs and changes their states; librdmacm does not. They live in our
+//! own context, which stays open until everything in it is gone. librdmacm closes its context when
+//! a device is removed. Attributes that the connection manager leaves at a default can be set: the
+//! RNR timer, the traffic class and the retries.
 //!
-//! What keeps what alive, and so what is destroyed before what:
+//! References keep objects alive, which determines the order of destruction:
 //!
 //! ```text
 //!   endpoint --> completion queue --> device (domain, then context)
@@ -24,13 +24,13 @@
 //!   region, window -------------------------------'
 //! ```
 //!
-//! A device that is removed: identifiers get an event, and when all that is made of it is dropped its context
-//! is closed. librdmacm has a context of its own, which it closes when it is asked about devices the next time,
-//! but not while there is no device at all; a driver that waits for contexts to be closed (soft RoCE does)
-//! then finishes the removal when the process ends.
+//! When a device is removed, identifiers get an event. The device's context is closed after all
+//! objects of the device are dropped. librdmacm has its own context. It closes that context on the
+//! next query for devices, but not while the machine has no device. A driver that waits for
+//! contexts to be closed (Soft-RoCE does) then finishes the removal when the process ends.
 //!
-//! Threads: both libraries lock what they share, so a device may be used from all threads; queues and
-//! endpoints may move between threads and are used by one at a time (`&mut`).
+//! Threads: both libraries lock their shared state, so every thread can use a device. Queues and
+//! endpoints can move between threads, and one thread at a time uses them (`&mut`).
 
 pub mod completions;
 pub mod device;

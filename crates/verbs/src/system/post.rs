@@ -1,4 +1,4 @@
-//! Work requests as C has them.
+//! Work requests in C's form.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -14,10 +14,10 @@ use crate::ffi::verbs::{
 use crate::seam::Refused;
 use crate::work::{Operation, Piece, Work, WorkId};
 
-/// Most pieces of a receive.
+/// Maximum SGEs of a receive.
 const MOST_PIECES: usize = 16;
 
-/// Posts one receive by `post`, which gets the work request.
+/// Posts one receive with `post`, which gets the work request.
 pub(super) fn receive(
     id: WorkId,
     pieces: &[Piece],
@@ -38,7 +38,7 @@ pub(super) fn receive(
     inline::result(post(&mut wr, &mut bad))
 }
 
-/// Room in which chains of send work requests are put together, kept from one to the next.
+/// Buffers for building chains of send work requests, reused for every chain.
 #[derive(Default)]
 pub(super) struct Chain {
     requests: Vec<ibv_send_wr>,
@@ -51,11 +51,12 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-// SAFETY: the pointers inside point into the vectors beside them, and are of no use between two calls.
+// SAFETY: the pointers inside point into the vectors of the same value, and are used only during a
+// call.
 unsafe impl Send for Chain {}
 
 impl Chain {
-    /// Puts the chain together and posts it by `post`, which gets its start.
+    /// Builds the chain and posts it with `post`, which gets its start.
     pub(super) fn post(
         &mut self,
         works: &[Work],
@@ -66,7 +67,7 @@ impl Chain {
         }
         self.pieces.clear();
         self.requests.clear();
-        // All pieces first: afterwards the list does not move any more.
+        // All pieces come first, because the list does not move afterwards.
         for work in works {
             self.pieces.extend(work.pieces.as_slice().iter().map(sge));
         }
@@ -94,7 +95,7 @@ fn sge(piece: &Piece) -> ibv_sge {
     ibv_sge { addr: piece.address, length: piece.length, lkey: piece.lkey }
 }
 
-/// A work request with nothing in it.
+/// Returns an empty work request.
 pub(super) fn empty(id: WorkId) -> ibv_send_wr {
     let bind_info =
         ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
@@ -165,7 +166,7 @@ mod tests {
         let mut seen = Vec::new();
         let answer = Chain::default().post(&works, |mut wr, _| {
             while !wr.is_null() {
-                // SAFETY: the chain lives for the call, with as many pieces as it says.
+                // SAFETY: the chain lives for the call and has the number of pieces that it states.
                 unsafe {
                     let request = &*wr;
                     let count = usize::try_from(request.num_sge).expect("a count");

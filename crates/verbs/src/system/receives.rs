@@ -28,7 +28,7 @@ impl SystemShared {
             srq_context: ptr::null_mut(),
             attr: ibv_srq_attr { max_wr: depth, max_sge: pieces, srq_limit: 0 },
         };
-        // SAFETY: a living domain, and attributes the library reads and writes.
+        // SAFETY: a live domain, and attributes that the library reads and writes.
         let queue = unsafe { (device.library().verbs.ibv_create_srq)(device.domain(), &mut attr) };
         let error = io::Error::last_os_error();
         match NonNull::new(queue) {
@@ -50,14 +50,14 @@ impl SystemShared {
 
 impl SharedReceives for SystemShared {
     unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: a living queue; what is promised about the memory is the caller's promise.
+        // SAFETY: a live queue; the caller makes the promises about the memory.
         post::receive(id, pieces, |wr, bad| unsafe {
             inline::ibv_post_srq_recv(self.queue.as_ptr(), wr, bad)
         })
     }
 }
 
-/// The queue itself, which queue pairs that receive from it keep.
+/// The queue itself. Queue pairs that receive from it hold a reference.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     queue: NonNull<ibv_srq>,
@@ -70,7 +70,7 @@ unsafe impl Send for SharedQueue {}
 unsafe impl Sync for SharedQueue {}
 
 impl SharedQueue {
-    /// For calls of the library; valid as long as `self`.
+    /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_srq {
         self.queue.as_ptr()
     }
@@ -78,7 +78,8 @@ impl SharedQueue {
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        // SAFETY: made here, destroyed once; queue pairs that use it keep it, so none is left.
+        // SAFETY: created here and destroyed once. Queue pairs that use it hold a reference, so
+        // none is left.
         let answer = unsafe { (self.device.library().verbs.ibv_destroy_srq)(self.queue.as_ptr()) };
         if let Err(error) = inline::result(answer) {
             let device = self.device.name();

@@ -1,4 +1,4 @@
-//! Connections before their queue pair: requests that came in, routes that were found.
+//! Connections before their queue pair: incoming requests and resolved routes.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,12 +25,12 @@ pub struct SystemTicket {
 }
 
 impl SystemTicket {
-    /// The ticket of a request. Where its device cannot be had, the identifier is dropped: the host is
-    /// refused.
+    /// Creates the ticket of a request. If its device is not available, dropping the identifier
+    /// rejects the host.
     pub(super) fn of_request(id: ConnectionId, event: &CmEvent) -> Result<Self, VerbsError> {
         let device = SystemDevice::of_id(&id)?;
-        // The connection manager has put the peer's numbers into our terms: what the peer wants to
-        // have outstanding is what we respond to.
+        // The connection manager reports the peer's numbers from our side: the READs that the peer
+        // issues are our responder resources.
         let reads = (event.responder_resources, event.initiator_depth);
         Ok(Self { id, device, private_data: Box::new(event.private_data), reads })
     }
@@ -64,11 +64,11 @@ impl Ticket for SystemTicket {
     }
 }
 
-/// Finds the device and the route to a target; waits at most `timeout` for each of the two.
+/// Resolves the device and the route to a target; each of the two takes at most `timeout`.
 ///
 /// # Errors
-/// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], or what the system says: `TimedOut`,
-/// `HostUnreachable`, and the like.
+/// [`VerbsError::NoLibrary`], [`VerbsError::NoDevice`], or an error of the system, for example
+/// `TimedOut` or `HostUnreachable`.
 pub fn resolve(
     address: SocketAddr,
     source: Option<IpAddr>,
@@ -77,11 +77,11 @@ pub fn resolve(
     resolve_with(address, source, timeout, None)
 }
 
-/// As [`resolve`]; `traffic_class` (RoCE: DSCP and ECN) is that of the connection's own packets, too, and
-/// what the peer answers with.
+/// Resolves as [`resolve`] does. `traffic_class` (RoCE: DSCP and ECN) also applies to the packets
+/// of connection management, and to the peer's replies.
 ///
 /// # Errors
-/// As for [`resolve`].
+/// The errors of [`resolve`].
 pub fn resolve_with(
     address: SocketAddr,
     source: Option<IpAddr>,
@@ -100,7 +100,7 @@ pub fn resolve_with(
     let mut to = address::to_c(address);
     let mut from = source.map(|ip| address::to_c(SocketAddr::new(ip, 0)));
     let from = from.as_mut().map_or(std::ptr::null_mut(), |from| (&raw mut *from).cast());
-    // SAFETY: a living identifier, and addresses that live for the call.
+    // SAFETY: a live identifier, and addresses that live for the call.
     let answer = unsafe {
         (library.cm.rdma_resolve_addr)(id.as_ptr(), from, (&raw mut to).cast(), milliseconds)
     };
@@ -111,7 +111,7 @@ pub fn resolve_with(
         _ => failed(error),
     })?;
     wait_for(&id, RDMA_CM_EVENT_ADDR_RESOLVED, timeout).map_err(failed)?;
-    // SAFETY: a living identifier.
+    // SAFETY: a live identifier.
     let answer = unsafe { (library.cm.rdma_resolve_route)(id.as_ptr(), milliseconds) };
     cm_result(answer).map_err(failed)?;
     wait_for(&id, RDMA_CM_EVENT_ROUTE_RESOLVED, timeout).map_err(failed)?;
@@ -119,9 +119,9 @@ pub fn resolve_with(
     Ok(SystemTicket { id, device, private_data: Box::new(PrivateData::EMPTY), reads: (0, 0) })
 }
 
-/// Waits for an event; any other one is a failure.
+/// Waits for an event; any other event is an error.
 fn wait_for(id: &ConnectionId, kind: u32, timeout: Duration) -> io::Result<()> {
-    // The connection manager gives up by itself; this is for when it does not.
+    // The connection manager has its own timeout; this one applies if that does not expire.
     let deadline = Instant::now() + timeout + Duration::from_secs(1);
     loop {
         match id.next_event()? {

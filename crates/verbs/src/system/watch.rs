@@ -1,8 +1,9 @@
-//! What a device says out of turn: queue pairs and completion queues that failed, ports that went down.
+//! Asynchronous events of a device: failures of queue pairs and completion queues, ports that go
+//! down.
 //!
-//! A thread of the device waits for it (and looks itself where a device says nothing). Most of it shows elsewhere
-//! too (posted work comes back flushed), but a queue pair whose receives are shared has no receives of its own
-//! that could come back: only here it is said that it takes no more of them.
+//! A thread of the device waits for them, and polls the queue pairs of a device that reports no
+//! failures. Most failures also show in flushed work. A queue pair with shared receives has no own
+//! receives to flush: only here the device reports that it takes no more of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,13 +24,13 @@ use crate::ffi::verbs::{
     IBV_QPS_ERR, ibv_async_event, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
 
-/// How often a device is looked at that says nothing of queue pairs that failed.
+/// Interval of polling a device that does not report failures of queue pairs.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
-/// Told when a queue pair fails.
+/// Notification of a queue pair's failure.
 #[derive(Debug)]
 pub(super) struct Alarm {
-    /// For good.
+    /// Set permanently.
     raised: AtomicBool,
     /// Raised and not taken.
     pending: AtomicBool,
@@ -47,7 +48,7 @@ impl Alarm {
         self.wake();
     }
 
-    /// What the queue pair took of its shared receives has completed.
+    /// Records that all shared receives that the queue pair took have completed.
     fn reach_last(&self) {
         self.last.store(true, Ordering::Release);
         self.wake();
@@ -61,7 +62,7 @@ impl Alarm {
         }
     }
 
-    /// Whether the queue pair is known to take no more shared receives.
+    /// Returns true if the queue pair is known to take no more shared receives.
     pub(super) fn has_reached_last(&self) -> bool {
         let reached = self.last.load(Ordering::Acquire);
         if reached {
@@ -70,15 +71,15 @@ impl Alarm {
         reached
     }
 
-    /// Nothing wakes until the next call of [`wake`](Self::wake).
+    /// Clears the descriptor until the next call of [`wake`](Self::wake).
     fn calm(&self) {
         if let Some(fd) = &self.wake {
-            // Nothing to read means that it was read already.
+            // An error means that it was cleared already.
             let _ = rustix::io::read(fd, &mut [0_u8; 8]);
         }
     }
 
-    /// Whether it was raised; true once.
+    /// Returns true once after the alarm was raised.
     pub(super) fn take(&self) -> bool {
         if !self.pending.swap(false, Ordering::Acquire) {
             return false;
@@ -87,30 +88,30 @@ impl Alarm {
         true
     }
 
-    /// Readable when it is raised.
+    /// Descriptor that is readable when the alarm is raised.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.wake.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// Who wants to hear.
+/// Subscribers to events.
 #[derive(Debug, Default)]
 struct Listeners {
-    /// By number.
+    /// Queue pairs by number.
     pairs: HashMap<u32, Watched>,
-    /// By the kernel's handle of the completion queue.
+    /// Completion queues by the kernel's handle.
     queues: HashMap<u32, Arc<AtomicBool>>,
 }
 
-/// A queue pair.
+/// A subscribed queue pair.
 #[derive(Debug)]
 struct Watched {
     pair: NonNull<ibv_qp>,
     alarm: Arc<Alarm>,
 }
 
-// SAFETY: the pointer is used under the lock of the list it is in, which it leaves before the queue pair
-// is destroyed (`Watch::add_pair`); libibverbs locks queue pairs.
+// SAFETY: the pointer is used under the lock of its list. It leaves the list before the queue pair
+// is destroyed (`Watch::add_pair`). libibverbs locks queue pairs.
 unsafe impl Send for Watched {}
 
 impl Listeners {
@@ -119,15 +120,16 @@ impl Listeners {
         self.pairs.values().for_each(|watched| watched.alarm.raise());
     }
 
-    /// Asks for the state of those who would not hear otherwise: whose failure flushes nothing.
+    /// Queries the state of queue pairs whose failure flushes nothing, because no event reports
+    /// it.
     fn look(&self, context: &Context) {
         for watched in self.pairs.values() {
             let Watched { pair, alarm } = watched;
             if alarm.fd().is_none() || alarm.raised.load(Ordering::Relaxed) {
                 continue;
             }
-            // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid; the
-            // queue pair lives while it is in the list.
+            // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid;
+            // the queue pair lives while it is in the list.
             let (answer, state) = unsafe {
                 let mut attr: ibv_qp_attr = std::mem::zeroed();
                 let mut init: ibv_qp_init_attr = std::mem::zeroed();
@@ -141,7 +143,7 @@ impl Listeners {
     }
 }
 
-/// The thread, which ends when this is dropped.
+/// The event thread, which ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     listeners: Arc<Mutex<Listeners>>,
@@ -150,7 +152,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// `looks` if the device does not say which queue pairs failed.
+    /// Starts the thread. `looks` is set if the device does not report which queue pairs failed.
     pub(super) fn start(
         context: &Arc<Context>,
         name: &str,
@@ -172,10 +174,10 @@ impl Watch {
         start().map_err(|error| VerbsError::call(format!("watching the RDMA device {name}"), error))
     }
 
-    /// An alarm for a queue pair; with a descriptor to wait on if `wakes`.
+    /// Adds an alarm for a queue pair; with a descriptor to wait on if `wakes`.
     ///
     /// # Safety
-    /// The queue pair is living, and [taken off](Self::remove_pair) before it is destroyed.
+    /// The queue pair is live, and [removed](Self::remove_pair) before it is destroyed.
     pub(super) unsafe fn add_pair(
         &self,
         pair: NonNull<ibv_qp>,
@@ -200,7 +202,7 @@ impl Watch {
         lock(&self.listeners).pairs.remove(&number);
     }
 
-    /// Becomes true when the completion queue has failed.
+    /// Returns a flag that becomes true when the completion queue has failed.
     pub(super) fn add_queue(&self, handle: u32) -> Arc<AtomicBool> {
         let broken = Arc::new(AtomicBool::new(false));
         lock(&self.listeners).queues.insert(handle, Arc::clone(&broken));
@@ -227,7 +229,7 @@ impl Drop for Watch {
 }
 
 fn async_fd(context: &Context) -> BorrowedFd<'_> {
-    // SAFETY: the context is open as long as it is borrowed, and its descriptor with it.
+    // SAFETY: the context, and so its descriptor, stays open while it is borrowed.
     unsafe { BorrowedFd::borrow_raw((*context.as_ptr()).async_fd) }
 }
 
@@ -249,7 +251,7 @@ fn run(context: &Context, listeners: &Mutex<Listeners>, stop: &OwnedFd, name: &s
             return;
         }
         if let Err(error) = hear(context, listeners, name) {
-            // The device was taken away: nothing will be said any more.
+            // The device was removed, so there are no more events.
             tracing::info!(%error, device = name, "an RDMA device has no more events");
             lock(listeners).all_failed();
             return;
@@ -257,7 +259,7 @@ fn run(context: &Context, listeners: &Mutex<Listeners>, stop: &OwnedFd, name: &s
     }
 }
 
-/// Takes everything that was said.
+/// Handles all pending events.
 fn hear(context: &Context, listeners: &Mutex<Listeners>, name: &str) -> io::Result<()> {
     let verbs = &context.library().verbs;
     loop {
@@ -273,7 +275,7 @@ fn hear(context: &Context, listeners: &Mutex<Listeners>, name: &str) -> io::Resu
             }
         }
         tell(&event, listeners, name);
-        // SAFETY: the event just given, acknowledged once.
+        // SAFETY: the event was just returned and is acknowledged once.
         unsafe { (verbs.ibv_ack_async_event)(&mut event) };
     }
 }
@@ -285,8 +287,8 @@ fn tell(event: &ibv_async_event, listeners: &Mutex<Listeners>, name: &str) {
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
         | IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: these events are about a queue pair, which is not destroyed before the event is
-            // acknowledged: its destruction waits for that.
+            // SAFETY: these events concern a queue pair. It is not destroyed before the event is
+            // acknowledged, because destroying it waits for that.
             let number = unsafe { (*event.element.qp).qp_num };
             tracing::debug!(device = name, number, kind, "a queue pair failed");
             if let Some(watched) = lock(listeners).pairs.get(&number) {

@@ -1,4 +1,4 @@
-//! The loopback provider against what every provider has to do.
+//! Runs the conformance checks against the loopback provider.
 
 use super::fixture::{Lab, Setup, living};
 use crate::conformance::checks;

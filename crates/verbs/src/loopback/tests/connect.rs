@@ -1,4 +1,4 @@
-//! How connections are asked for, answered and ended.
+//! Connections: request, reply and end.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn private_data_and_depths_go_both_ways() {
     let (mut answering, _queue) = opened(&lab.target, ticket);
     answering.accept(&AcceptParams { reads_out: 4, reads_in: 2, ..ANSWER }).unwrap();
     lab.fabric.settle();
-    // The one that asked has not looked: the other does not stand yet.
+    // The asking side has not taken its event, so the other is not established yet.
     assert_eq!(answering.next_event(), None);
     let Some(ConnectionEvent::Established { private_data, reads_out }) = asking.next_event() else {
         panic!("not established")
@@ -67,7 +67,7 @@ fn a_rejection_brings_its_data() {
     drop(lab.listener.next_ticket().unwrap());
     lab.fabric.settle();
     assert_eq!(rejected(&mut asking), (REFUSED, vec![0; REJECT_DATA]));
-    // Opened and dropped: as if it had not been.
+    // An endpoint that is opened and dropped leaves no trace.
     let (mut asking, _held) = lab.asks(&ASK);
     let ticket = lab.listener.next_ticket().unwrap();
     drop(opened(&lab.target, ticket));
@@ -82,7 +82,7 @@ fn without_a_listener_nobody_is_there() {
     let (mut waiting, _held) = lab.asks(&ASK);
     let Lab { fabric, host, listener, .. } = lab;
     assert_eq!(fabric.counters().tickets, 1);
-    // What waited there is refused; who comes later finds nobody.
+    // The waiting request is rejected; a later one finds no listener.
     drop(listener);
     let (mut late, _queue) = opened(&host, fabric.route(&host, address()));
     late.connect(&ASK).unwrap();
@@ -101,7 +101,7 @@ fn patience_ends() {
     assert_eq!(asking.next_event(), None);
     lab.fabric.advance(lab.fabric.costs().patience);
     assert_eq!(asking.next_event(), Some(ConnectionEvent::Failed { status: NO_ANSWER }));
-    // Who accepts it now is told that nobody wants it any more.
+    // A later accept gets a rejection, because the asking side is gone.
     let (mut answering, _queue) = opened(&lab.target, ticket);
     answering.accept(&ANSWER).unwrap();
     lab.fabric.settle();
@@ -121,7 +121,7 @@ fn who_does_not_take_the_reply_is_given_up() {
     lab.fabric.advance(lab.fabric.costs().patience);
     assert_eq!(answering.next_event(), Some(ConnectionEvent::Failed { status: NO_ANSWER }));
     drop(answering);
-    // Who takes it after all hears that nobody is there.
+    // Taking the event later reports that the peer is gone.
     assert!(matches!(asking.next_event(), Some(ConnectionEvent::Established { .. })));
     lab.fabric.settle();
     assert_eq!(asking.next_event(), Some(ConnectionEvent::Disconnected));
@@ -162,7 +162,7 @@ fn each_side_hears_of_the_end_once() {
     for seed in 0..40 {
         let mut lab = Lab::new(seed);
         let mut pair = lab.pair();
-        // Both at once, or one before the other has heard of it.
+        // Both ends at the same time, or one before the other gets its message.
         pair.asking.endpoint().disconnect();
         lab.fabric.advance(seed * 200);
         pair.answering.endpoint().disconnect();
@@ -226,7 +226,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(asking.connect(&ASK).is_err());
     lab.fabric.settle();
     let ticket = lab.listener.next_ticket().unwrap();
-    // On the wrong device the ticket comes back.
+    // The wrong device returns the ticket.
     let host = device(&lab);
     let queue = host.completions(COMPLETIONS).unwrap();
     let (_, ticket) = host.open(ticket, &queue, None, &SPEC).unwrap_err();

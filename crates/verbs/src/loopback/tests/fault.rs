@@ -1,4 +1,4 @@
-//! Each fault does what it says, where it says, once.
+//! Tests that each fault happens as documented, and once.
 
 use std::io;
 
@@ -28,9 +28,9 @@ fn a_lost_completion_is_of_work_that_was_done() {
     assert_eq!(slots(&ended, b's', Success), [0, 2, 3]);
     assert_eq!(pair.answering.memory().bytes(0, 32), [7; 32]);
     assert_eq!(lab.fabric.counters().lost, 1);
-    // The place of the lost one is free again: a later one completed.
+    // The entry of the lost completion is free again, because a later one completed.
     assert_eq!(lab.fabric.endpoint(number).unwrap().sends_held, 0);
-    // The last one's is not.
+    // The entry of the last one stays in use.
     lab.fabric.faults().lose_completion(number, Side::Send, 0);
     let work = pair.asking.work(9, pair.answering.memory().write_at(0), 0, 8);
     pair.asking.post(&[work]).unwrap();
@@ -61,7 +61,7 @@ fn a_lost_receive_has_its_bytes() {
 
 #[test]
 fn no_receive_for_some_rounds() {
-    // (rounds the fault lasts, retries, whether the send arrives)
+    // (rounds the fault lasts, retries, true if the send arrives)
     for (rounds, retries, arrives) in [(3, 7, true), (3, 3, true), (20, 7, true), (4, 3, false)] {
         let mut lab = Lab::new(3);
         let ask = ConnectParams { rnr_retries: retries, ..ASK };
@@ -101,7 +101,7 @@ fn without_a_receive_the_rounds_run_out() {
         assert_eq!(statuses(&sent, b's'), [ReceiverNotReady]);
         let rounds = lab.fabric.endpoint(number).unwrap().not_ready_rounds;
         assert_eq!(rounds, u64::from(retries));
-        // Whoever had no receive is as it was.
+        // The end without a receive is unchanged.
         assert_eq!(pair.answering.take_events(), []);
     }
 }
@@ -114,7 +114,7 @@ fn a_refused_access_fails_both() {
     pair.answering.receive(0, 0, 8).unwrap();
     pair.answering.receive(1, 0, 8).unwrap();
     let read = pair.answering.memory().read_at(0);
-    // Sends do not count.
+    // SENDs do not count.
     let chain = [
         pair.asking.work(0, read, 0, 8),
         pair.asking.work(1, Operation::Send, 0, 8),
@@ -234,7 +234,7 @@ fn a_broken_completion_queue_takes_its_queue_pairs_along() {
     assert_eq!(pair.asking.take_events(), [ConnectionEvent::QueuePairError]);
     pair.pass();
     assert!(pair.asking.poll().is_err());
-    // The peer sends to nobody.
+    // The peer's SEND gets no response.
     let work = pair.answering.work(0, Operation::Send, 0, 8);
     pair.answering.post(&[work]).unwrap();
     let (_, ended) = pair.completions(0, 1);
@@ -249,7 +249,7 @@ fn a_device_goes_away() {
     let work = pair.answering.work(0, Operation::Send, 0, 8);
     pair.answering.post(&[work]).unwrap();
     pair.pass();
-    // It waits for a receive without end, and now for one that cannot come.
+    // It waits for a receive without limit, and that receive can no longer come.
     lab.fabric.faults().remove_device(&lab.host);
     pair.pass();
     assert!(pair.asking.completions().poll(1, &mut Vec::new()).is_err());

@@ -25,7 +25,7 @@ pub(super) fn address() -> SocketAddr {
     "192.0.2.1:4420".parse().unwrap()
 }
 
-/// How many of each there are.
+/// Returns the number of live objects of each kind.
 pub(super) fn living(fabric: &Fabric) -> [usize; 8] {
     let Counters {
         devices,
@@ -41,7 +41,7 @@ pub(super) fn living(fabric: &Fabric) -> [usize; 8] {
     [devices, endpoints, completion_queues, shared_queues, regions, tickets, listeners, connections]
 }
 
-/// An endpoint with a completion queue of its own.
+/// Opens an endpoint with its own completion queue.
 pub(super) fn opened(
     device: &Arc<LoopbackDevice>,
     ticket: LoopbackTicket,
@@ -50,7 +50,7 @@ pub(super) fn opened(
     (device.open(ticket, &queue, None, &SPEC).unwrap(), queue)
 }
 
-/// How a pair differs from what the checks want.
+/// Differences of a pair from the setup of the conformance checks.
 #[derive(Clone, Copy)]
 pub(super) struct Setup<'a> {
     pub(super) ask: ConnectParams<'a>,
@@ -86,7 +86,7 @@ impl Lab {
         Self { fabric, host, target, listener }
     }
 
-    /// An endpoint that asks the target for a connection; the request is on its way.
+    /// Opens an endpoint that requests a connection to the target; the request is in transit.
     pub(super) fn asks_only(
         &mut self,
         ask: &ConnectParams<'_>,
@@ -96,7 +96,7 @@ impl Lab {
         (asking, queue)
     }
 
-    /// The same, and the request is there.
+    /// Opens an endpoint that requests a connection to the target; the request has arrived.
     pub(super) fn asks(
         &mut self,
         ask: &ConnectParams<'_>,

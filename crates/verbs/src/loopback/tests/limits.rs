@@ -1,4 +1,4 @@
-//! Queues that are full, depths that are reached, keys that are dead.
+//! Full queues, reached depths and invalid keys.
 
 use std::io;
 
@@ -24,7 +24,7 @@ fn a_send_queue_is_full_until_a_completion_is_polled() {
     }
     let refused = pair.asking.post(&chain).unwrap_err();
     assert_eq!((refused.taken, refused.source.kind()), (32, io::ErrorKind::OutOfMemory));
-    // All are done, and nothing says so: the queue stays full.
+    // All have ended, and no completion says so: the queue stays full.
     pair.pass();
     let number = pair.asking.endpoint().number();
     let counters = lab.fabric.endpoint(number).unwrap();
@@ -101,7 +101,7 @@ fn reads_stall_at_the_depth_and_are_counted() {
 
 #[test]
 fn more_reads_than_the_peer_takes_fail_both() {
-    // The target accepts with more READs of its own than the host said it takes.
+    // The target accepts with more READs than the host accepts.
     let mut lab = Lab::new(5);
     let ask = ConnectParams { reads_in: 1, ..ASK };
     let mut pair = lab.pair_with(&Setup { ask, ..Setup::default() });
@@ -152,7 +152,7 @@ fn a_key_that_cannot_be_invalidated_fails_both() {
         let memory = Memory::new(&lab.target, 64, local).unwrap();
         let key = match case {
             0 => 0x5a5a_5a5a,
-            // The other end's.
+            // The key of the other end.
             1 => pair.asking.memory().rkey(),
             2 => memory.rkey(),
             _ => pair.answering.memory().rkey(),
@@ -170,7 +170,7 @@ fn a_key_that_cannot_be_invalidated_fails_both() {
 
 #[test]
 fn keys_are_not_mixed_up() {
-    // A remote key is none for local work, and the other way round; nor is another device's.
+    // A remote key is invalid for local work, and vice versa; so is the key of another device.
     for case in 0..3 {
         let mut lab = Lab::new(8);
         let mut pair = lab.pair();
@@ -291,7 +291,7 @@ fn queues_live_as_long_as_their_queue_pairs() {
     let device = std::sync::Arc::clone(&lab.host);
     let mut end = crate::conformance::End::new(device, memory, queue, Some(shared), second);
     end.receive(0, 0, 64).unwrap();
-    // What was posted to the shared queue may be used until the last endpoint is gone.
+    // The shared queue's receives can be used until the last endpoint is gone.
     drop(end);
     assert_eq!(living(&lab.fabric), [2, 1, 1, 1, 0, 0, 1, 0]);
     assert_eq!(lab.fabric.counters().misuses, 1);
@@ -301,7 +301,7 @@ fn queues_live_as_long_as_their_queue_pairs() {
 
 #[test]
 fn a_failure_is_told_where_nothing_else_shows_it() {
-    // (shared receives, a device that tells, whether it is told)
+    // (shared receives, a device that reports failures, true if the endpoint gets a report)
     for (shared, tells, told) in
         [(false, true, true), (false, false, false), (true, true, true), (true, false, true)]
     {
@@ -319,7 +319,8 @@ fn a_failure_is_told_where_nothing_else_shows_it() {
         assert_eq!(events, expected, "{:?}", (shared, tells));
         let flushed: &[_] = if shared { &[] } else { &[Flushed] };
         assert_eq!(statuses(pair.answering.came(), b'r'), flushed);
-        // Its own failed work shows the other end, but for its shared receives.
+        // The asking end's failed work reports the failure; with shared receives an event does,
+        // too.
         let expected: &[_] = if shared { &[ConnectionEvent::QueuePairError] } else { &[] };
         assert_eq!(pair.asking.take_events(), expected, "{:?}", (shared, tells));
     }
@@ -349,13 +350,13 @@ fn a_failed_queue_pair_says_when_it_takes_no_more_shared_receives() {
         lab.fabric.advance(200_000_000);
         let last = pair.answering.endpoint().last_receive();
         assert_eq!(last == LastReceive::Reached, seed % 4 != 1, "seed {seed}");
-        // At most the one that was fetched has come back.
+        // At most the receive that was fetched has completed.
         pair.answering.poll().unwrap();
         let came = statuses(pair.answering.came(), b'r');
         assert!(came.is_empty() || came == [Flushed], "seed {seed}: {came:?}");
         pair.answering.drop_endpoint();
         assert_eq!(lab.fabric.counters().receives_lost, 0, "seed {seed}");
-        // Who takes a queue pair away without waiting loses what it has fetched.
+        // Destroying a queue pair without waiting loses the receive that it has fetched.
         pair.asking.receive(9, 0, 64).unwrap();
         pair.asking.endpoint().disconnect();
         pair.asking.drop_endpoint();

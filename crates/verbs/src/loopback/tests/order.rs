@@ -1,4 +1,4 @@
-//! What order is kept, what is not, and what the seed has to do with it.
+//! Order that is kept, order that is not, and the effect of the seed.
 
 use super::super::{Costs, LoopbackDevice};
 use super::fixture::{Lab, Setup};
@@ -7,7 +7,8 @@ use crate::seam::Endpoint;
 use crate::work::CompletionStatus::Success;
 use crate::work::{Completion, Operation};
 
-/// Two connections that send at once: what their targets see, in order of arrival.
+/// Returns what the targets of two connections receive, in order of arrival, when both send
+/// concurrently.
 fn arrivals(seed: u64) -> Vec<(usize, u32)> {
     let mut lab = Lab::new(seed);
     let mut pairs: Vec<Pair<LoopbackDevice>> = (0..2).map(|_| lab.pair()).collect();
@@ -92,7 +93,8 @@ fn who_reuses_memory_too_soon_sends_wrong_bytes() {
 
 #[test]
 fn work_may_go_on_until_it_is_flushed() {
-    // Who takes memory back when it has ended the connection, and not when its work is flushed, is found.
+    // An owner that reuses memory after it ended the connection, before its work is flushed, finds
+    // wrong bytes.
     let mut late = 0;
     for seed in 0..60 {
         let mut lab = Lab::new(seed);
@@ -106,7 +108,7 @@ fn work_may_go_on_until_it_is_flushed() {
             pair.asking.poll().unwrap();
             let bytes = pair.asking.memory().bytes(0, 64);
             if !pair.asking.came().is_empty() {
-                // From here on it is the owner's.
+                // From here on the memory is the owner's.
                 pair.asking.memory_mut().fill(0, &[0; 64]);
                 pair.pass();
                 assert_eq!(pair.asking.memory().bytes(0, 64), [0; 64], "seed {seed}");

@@ -1,4 +1,4 @@
-//! Whatever both ends do and whatever fails: completions keep their order, and everything is given back.
+//! For random operations and faults, completions keep their order and all resources are released.
 
 use super::super::random::Random;
 use super::super::{LoopbackDevice, Side};
@@ -7,7 +7,7 @@ use crate::conformance::{Pair, pattern};
 use crate::seam::Endpoint;
 use crate::work::{Completion, CompletionStatus, Operation};
 
-/// What one end has posted and seen.
+/// Posted work and completions of one end.
 #[derive(Default)]
 struct Watch {
     sends: Queue,
@@ -15,13 +15,14 @@ struct Watch {
     gone: bool,
 }
 
-/// One queue: every work request completes at most once, in order, well until the first that does not.
+/// One queue. Every work request completes at most once, in order, with success until the first
+/// failure.
 #[derive(Default)]
 struct Queue {
     posted: u32,
     next: u32,
     failed: bool,
-    /// A fault has a completion be lost.
+    /// A fault drops a completion.
     loses: bool,
 }
 
@@ -29,7 +30,7 @@ impl Queue {
     fn saw(&mut self, completion: &Completion, silent: impl Fn(u32) -> bool) {
         let id = completion.id.slot();
         assert!(id >= self.next && id < self.posted, "{completion:?} is not due: {}", self.next);
-        // What is left out has ended well and in silence, or was lost.
+        // A missing completion is of an unsignaled success, or was lost.
         let left_out = self.next..id;
         assert!(self.loses || left_out.clone().all(silent), "{left_out:?} is missing");
         assert!(self.loses || !self.failed || left_out.is_empty(), "{left_out:?} is missing");
@@ -66,7 +67,7 @@ fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut R
     let length = u32::try_from(random.up_to(3_000)).unwrap();
     match random.up_to(99) {
         0..30 => {
-            // One in fifty is too short for some.
+            // 2 % are too short for some messages.
             let room = if random.up_to(49) == 0 { 1_000 } else { 3_000 };
             if end.receive(watch.receives.posted, 500_000, room).is_ok() {
                 watch.receives.posted += 1;
@@ -124,7 +125,7 @@ fn fault(number: u32, watch: &mut Watch, random: &mut Random, lab: &Lab) {
     }
 }
 
-/// How many of both ends' work requests failed.
+/// Returns the number of failed work requests of both ends.
 fn run(seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let mut lab = Lab::new(seed);
@@ -143,7 +144,7 @@ fn run(seed: u64) -> u64 {
         }
     }
     for (pair, watches) in pairs.iter_mut().zip(&mut watches) {
-        // Whoever waits for a receive waits no longer.
+        // Ends any waiting for a receive.
         for end in [&mut pair.asking, &mut pair.answering] {
             if !watches[usize::from(end.device().address() == lab.host.address())].gone {
                 end.endpoint().disconnect();
