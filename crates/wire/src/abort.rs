@@ -3,12 +3,12 @@
 use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
-/// The command to abort.
+/// Identifies the command to abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
     /// Submission Queue Identifier: the QID of its queue.
     pub sqid: u16,
-    /// Its Command Identifier.
+    /// Command Identifier of the command to abort.
     pub cid: u16,
 }
 
@@ -16,14 +16,14 @@ pub struct Abort {
 pub const NOT_ABORTED: u64 = 1;
 
 impl Abort {
-    /// Takes the fields out of `sqe`, which is an Abort.
+    /// Parses the fields of `sqe`, which is an Abort.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [s0, s1, c0, c1] = sqe.cdw10.get().to_le_bytes();
         Self { sqid: u16::from_le_bytes([s0, s1]), cid: u16::from_le_bytes([c0, c1]) }
     }
 
-    /// The Abort command, itself with identifier `cid`.
+    /// Returns the Abort command, itself with identifier `cid`.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         let dword = u32::from(self.sqid) | u32::from(self.cid) << 16;

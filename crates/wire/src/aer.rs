@@ -20,9 +20,9 @@ open_enum! {
 pub struct AsyncEvent {
     /// Type, 3 bits.
     pub event_type: EventType,
-    /// Information: which event of its type.
+    /// Information: the event within its type.
     pub info: u8,
-    /// Log page that tells more, and whose reading (without Retain Asynchronous Event) rearms the event.
+    /// Log page with details. Reading it (without Retain Asynchronous Event) rearms the event.
     pub log: Lid,
 }
 
@@ -51,10 +51,10 @@ impl AsyncEvent {
     /// Spare below threshold: log page 02h.
     pub const SPARE: Self = Self { event_type: EventType::SMART, info: 0x02, log: Lid::SMART };
 
-    /// A write to a doorbell of no queue: log page 01h.
+    /// A write to the doorbell of a queue that does not exist: log page 01h.
     pub const INVALID_DOORBELL: Self =
         Self { event_type: EventType::ERROR, info: 0x00, log: Lid::ERROR_INFORMATION };
-    /// A doorbell value that makes no sense: log page 01h.
+    /// An invalid doorbell value: log page 01h.
     pub const INVALID_DOORBELL_VALUE: Self =
         Self { event_type: EventType::ERROR, info: 0x01, log: Lid::ERROR_INFORMATION };
     /// Sanitize Operation Completed: log page 81h.
@@ -67,7 +67,7 @@ impl AsyncEvent {
         (self.event_type.0 & 7) as u32 | (self.info as u32) << 8 | (self.log.0 as u32) << 16
     }
 
-    /// From dword 0 of the completion.
+    /// Parses dword 0 of the completion.
     #[must_use]
     pub const fn parse(dw0: u32) -> Self {
         let [event_type, info, log, _] = dw0.to_le_bytes();
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(AsyncEvent::INVALID_DOORBELL_VALUE.encode(), 0x0001_0100);
         assert_eq!(AsyncEvent::SANITIZE_COMPLETED.encode(), 0x0081_0106);
         assert_eq!(AsyncEvent::parse(0x0070_f002), AsyncEvent::DISCOVERY_CHANGED);
-        // Reserved bits do not matter.
+        // Reserved bits have no effect.
         assert_eq!(AsyncEvent::parse(0xff04_00fa), AsyncEvent::NAMESPACE_CHANGED);
     }
 }

@@ -1,7 +1,7 @@
 //! ASCII string fields: left justified, padded with spaces (Base 1.4).
 
-/// Fills `field` with `text` and spaces. What does not fit is cut; what is not printable ASCII (20h to
-/// 7Eh) becomes `?`.
+/// Fills `field` with `text` and spaces. Longer text is truncated; bytes that are not printable
+/// ASCII (20h to 7Eh) become `?`.
 pub fn fill(field: &mut [u8], text: &str) {
     let printable = text.bytes().map(|b| if matches!(b, 0x20..=0x7e) { b } else { b'?' });
     let padded = printable.chain(core::iter::repeat(b' '));
@@ -10,7 +10,7 @@ pub fn fill(field: &mut [u8], text: &str) {
     }
 }
 
-/// An array of `text` and spaces, see [`fill`].
+/// Returns an array of `text` and spaces, see [`fill`].
 #[must_use]
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [0; N];
@@ -18,8 +18,8 @@ pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of `field` up to its padding of spaces (some peers pad with NULs: those end it too), or
-/// `None` if it is not printable ASCII.
+/// Returns the text of `field` up to its padding, or `None` if it is not printable ASCII. The
+/// padding is spaces; a NUL also ends the text, because some peers pad with NULs.
 #[must_use]
 pub fn text(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|&b| b == 0).unwrap_or(field.len());

@@ -38,21 +38,21 @@ pub struct Cqe {
 const _: () = assert!(size_of::<Cqe>() == CQE_SIZE);
 
 impl Cqe {
-    /// A completion with this status and result 0.
+    /// Returns a completion with this status and result 0.
     #[inline]
     #[must_use]
     pub fn new(cid: u16, status: Status) -> Self {
         Self { cid: U16::new(cid), status: U16::new(status.to_field(false)), ..Self::default() }
     }
 
-    /// A successful completion with this result (DW0 in the low half).
+    /// Returns a successful completion with this result (DW0 in the low half).
     #[inline]
     #[must_use]
     pub fn success(cid: u16, result: u64) -> Self {
         Self { result: U64::new(result), cid: U16::new(cid), ..Self::default() }
     }
 
-    /// With this result (DW0 in the low half).
+    /// Sets the result (DW0 in the low half).
     #[inline]
     #[must_use]
     pub fn with_result(mut self, result: u64) -> Self {
@@ -60,7 +60,7 @@ impl Cqe {
         self
     }
 
-    /// With this status, and result 0.
+    /// Returns an entry with this status, and result 0.
     #[inline]
     #[must_use]
     pub fn with_status(mut self, status: Status) -> Self {
@@ -68,7 +68,7 @@ impl Cqe {
         self.with_result(0)
     }
 
-    /// With this SQ head pointer.
+    /// Sets the SQ head pointer.
     #[inline]
     #[must_use]
     pub fn with_sqhd(mut self, sqhd: u16) -> Self {
@@ -76,7 +76,7 @@ impl Cqe {
         self
     }
 
-    /// With this SQ identifier (PCIe).
+    /// Sets the SQ identifier (PCIe).
     #[inline]
     #[must_use]
     pub fn with_sqid(mut self, sqid: u16) -> Self {
@@ -84,7 +84,7 @@ impl Cqe {
         self
     }
 
-    /// With this phase tag (PCIe).
+    /// Sets the phase tag (PCIe).
     #[inline]
     #[must_use]
     pub fn with_phase(mut self, phase: bool) -> Self {

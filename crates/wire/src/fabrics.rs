@@ -7,11 +7,11 @@ use crate::nqn::{NQN_FIELD, Nqn, NqnError};
 use crate::opcode::FabricsType;
 use crate::sqe::Sqe;
 
-/// CNTLID in Connect data that asks for any controller, dynamic model (Base 6.3).
+/// CNTLID in Connect data that requests any controller, dynamic model (Base 6.3).
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
-/// CNTLID in Connect data that asks for any static controller.
+/// CNTLID in Connect data that requests any static controller.
 pub const CNTLID_STATIC_ANY: u16 = 0xfffe;
-/// Highest CNTLID a controller may have; FFF0h and above are reserved.
+/// Maximum CNTLID of a controller; FFF0h and above are reserved.
 pub const CNTLID_MAX: u16 = 0xffef;
 
 /// Size of the data of a Connect command in bytes.
@@ -26,7 +26,7 @@ pub struct Connect {
     pub entries: u32,
     /// Priority class of the queue (CATTR bits 1:0): 0 urgent, 1 high, 2 medium, 3 low.
     pub priority: u8,
-    /// The host does not want SQ flow control (CATTR bit 2).
+    /// The host disables SQ flow control (CATTR bit 2).
     pub disable_sq_flow_control: bool,
     /// The host supports deleting individual I/O queues (CATTR bit 3).
     pub queue_deletion: bool,
@@ -34,7 +34,7 @@ pub struct Connect {
     pub kato_ms: u32,
 }
 
-/// Why a Connect command or its data is not acceptable.
+/// Error of a Connect command or its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// RECFMT is not 0 (status Connect Incompatible Format).
@@ -45,7 +45,7 @@ pub enum ConnectError {
     Name {
         /// Byte offset of the field in the data, for Invalid Parameter Offset.
         ipo: u16,
-        /// What is wrong with it.
+        /// Error of the name.
         reason: NqnError,
     },
 }
@@ -64,7 +64,7 @@ impl Connect {
     /// Byte offset of KATO in the command.
     pub const KATO_OFFSET: u16 = 48;
 
-    /// Takes the fields out of `sqe`, which is a Connect command.
+    /// Parses the fields of `sqe`, which is a Connect command.
     ///
     /// # Errors
     /// [`ConnectError::Format`].
@@ -85,7 +85,7 @@ impl Connect {
         })
     }
 
-    /// The command, without a data pointer. `entries` is cut to 1 to 65536.
+    /// Returns the command, without a data pointer. `entries` is clamped to 1 to 65536.
     #[must_use]
     pub fn encode(&self, cid: u16) -> Sqe {
         let sqsize = self.entries.clamp(1, 1 << 16) - 1;
@@ -135,7 +135,7 @@ impl ConnectData {
     /// Byte offset of HOSTNQN in the data.
     pub const HOSTNQN_OFFSET: u16 = 512;
 
-    /// Data a host sends.
+    /// Returns the data that a host sends.
     #[must_use]
     pub fn new(hostid: [u8; 16], cntlid: u16, subnqn: &Nqn, hostnqn: &Nqn) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl ConnectData {
         }
     }
 
-    /// The subsystem's name.
+    /// NQN of the subsystem.
     ///
     /// # Errors
     /// [`ConnectError::Name`] with the offset of the field.
@@ -156,7 +156,7 @@ impl ConnectData {
             .map_err(|reason| ConnectError::Name { ipo: Self::SUBNQN_OFFSET, reason })
     }
 
-    /// The host's name.
+    /// NQN of the host.
     ///
     /// # Errors
     /// [`ConnectError::Name`] with the offset of the field.
@@ -169,11 +169,11 @@ impl ConnectData {
 /// Result of a successful Connect (Base 6.3): the first 8 bytes of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResult {
-    /// Controller ID the queue belongs to.
+    /// Controller ID of the queue's controller.
     pub cntlid: u16,
     /// Authentication Transaction Required (AUTHREQ bit 1).
     pub authentication: bool,
-    /// Authentication required after a secure channel is there (AUTHREQ bit 2, ASCR).
+    /// Authentication required after a secure channel is established (AUTHREQ bit 2, ASCR).
     pub authentication_over_secure_channel: bool,
 }
 
@@ -181,7 +181,7 @@ impl ConnectResult {
     const ATR: u64 = 1 << 17;
     const ASCR: u64 = 1 << 18;
 
-    /// The completion's result.
+    /// Returns the result of the completion.
     #[must_use]
     pub const fn encode(self) -> u64 {
         let atr = if self.authentication { Self::ATR } else { 0 };
@@ -189,7 +189,7 @@ impl ConnectResult {
         self.cntlid as u64 | atr | ascr
     }
 
-    /// From a completion's result.
+    /// Parses the result of a completion.
     #[must_use]
     pub const fn parse(result: u64) -> Self {
         let [c0, c1, ..] = result.to_le_bytes();
@@ -206,18 +206,18 @@ impl ConnectResult {
 pub struct InvalidParameter {
     /// Invalid Parameter Offset in bytes.
     pub ipo: u16,
-    /// IATTR bit 0: the offset is into the data; if not, into the command.
+    /// IATTR bit 0: the offset is into the data; otherwise into the command.
     pub in_data: bool,
 }
 
 impl InvalidParameter {
-    /// The completion's result.
+    /// Returns the result of the completion.
     #[must_use]
     pub const fn encode(self) -> u64 {
         self.ipo as u64 | (self.in_data as u64) << 16
     }
 
-    /// From a completion's result.
+    /// Parses the result of a completion.
     #[must_use]
     pub const fn parse(result: u64) -> Self {
         let [o0, o1, iattr, ..] = result.to_le_bytes();
@@ -232,7 +232,7 @@ pub enum PropertySize {
     Four,
     /// 001b.
     Eight,
-    /// Anything else.
+    /// Any other value.
     Reserved(u8),
 }
 
@@ -274,14 +274,14 @@ pub struct PropertyGet {
 }
 
 impl PropertyGet {
-    /// Takes the fields out of `sqe`, which is a Property Get.
+    /// Parses the fields of `sqe`, which is a Property Get.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let attrib = sqe.cdw10.get().to_le_bytes()[0];
         Self { size: PropertySize::from_attrib(attrib), offset: sqe.cdw11.get() }
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::fabrics(FabricsType::PROPERTY_GET, cid)
@@ -301,7 +301,7 @@ pub struct PropertySet {
 }
 
 impl PropertySet {
-    /// Takes the fields out of `sqe`, which is a Property Set.
+    /// Parses the fields of `sqe`, which is a Property Set.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let attrib = sqe.cdw10.get().to_le_bytes()[0];
@@ -312,7 +312,7 @@ impl PropertySet {
         }
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the value is split into its halves")]
     pub fn encode(self, cid: u16) -> Sqe {
@@ -333,14 +333,14 @@ pub struct Disconnect {
 }
 
 impl Disconnect {
-    /// Takes the fields out of `sqe`, which is a Disconnect.
+    /// Parses the fields of `sqe`, which is a Disconnect.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [f0, f1, ..] = sqe.cdw10.get().to_le_bytes();
         Self { recfmt: u16::from_le_bytes([f0, f1]) }
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::fabrics(FabricsType::DISCONNECT, cid).with_cdw10([u32::from(self.recfmt)])

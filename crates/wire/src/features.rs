@@ -44,7 +44,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Select: which value of a feature Get Features returns (Base 5.15).
+    /// Select: the value of a feature that Get Features returns (Base 5.15).
     pub struct Select(pub u8) {
         CURRENT = 0x0 => "current",
         DEFAULT = 0x1 => "default",
@@ -72,18 +72,18 @@ pub struct FeatureCapabilities {
 pub struct GetFeatures {
     /// Feature.
     pub fid: Fid,
-    /// Which value.
+    /// Selected value.
     pub select: Select,
     /// Namespace, for a feature that is per namespace.
     pub nsid: u32,
-    /// Command dword 11: some features take a parameter (Temperature Threshold, Host Identifier).
+    /// Command dword 11: a parameter of some features (Temperature Threshold, Host Identifier).
     pub cdw11: u32,
     /// UUID Index.
     pub uuid_index: u8,
 }
 
 impl GetFeatures {
-    /// Takes the fields out of `sqe`, which is a Get Features.
+    /// Parses the fields of `sqe`, which is a Get Features.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [fid, select, ..] = sqe.cdw10.get().to_le_bytes();
@@ -96,7 +96,7 @@ impl GetFeatures {
         }
     }
 
-    /// The command, without a data pointer.
+    /// Returns the command, without a data pointer.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::GET_FEATURES, cid, self.nsid).with_cdw10([
@@ -114,20 +114,20 @@ impl GetFeatures {
 pub struct SetFeatures {
     /// Feature.
     pub fid: Fid,
-    /// Save: the value is to outlast resets and power cycles (CDW10 bit 31).
+    /// Save: the value persists over resets and power cycles (CDW10 bit 31).
     pub save: bool,
     /// Namespace, for a feature that is per namespace.
     pub nsid: u32,
     /// Command dword 11: the value.
     pub cdw11: u32,
-    /// Command dword 12: more of the value, for few features.
+    /// Command dword 12: the second part of the value, for few features.
     pub cdw12: u32,
     /// UUID Index.
     pub uuid_index: u8,
 }
 
 impl SetFeatures {
-    /// Takes the fields out of `sqe`, which is a Set Features.
+    /// Parses the fields of `sqe`, which is a Set Features.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let cdw10 = sqe.cdw10.get();
@@ -141,7 +141,7 @@ impl SetFeatures {
         }
     }
 
-    /// The command, without a data pointer.
+    /// Returns the command, without a data pointer.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::SET_FEATURES, cid, self.nsid).with_cdw10([
@@ -223,8 +223,8 @@ pub struct VolatileWriteCache {
     __: u32,
 }
 
-/// Number of Queues, 07h (Base 5.27.1.5): asked for in the command, allocated in the
-/// completion. Both 0's based.
+/// Number of Queues, 07h (Base 5.27.1.5): requested in the command, allocated in the completion.
+/// Both are 0's based.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct NumberOfQueues {
@@ -235,7 +235,7 @@ pub struct NumberOfQueues {
 }
 
 impl NumberOfQueues {
-    /// As counts, each cut to 1 to 65535 (65536 is not allowed).
+    /// Converts from counts, each clamped to 1 to 65535 (65536 is not allowed).
     #[must_use]
     pub const fn from_counts(submission: u16, completion: u16) -> Self {
         Self::new()
@@ -280,7 +280,7 @@ pub struct Timestamp {
     /// Milliseconds since 1 January 1970, UTC, or since the last reset.
     #[bits(48)]
     pub milliseconds: u64,
-    /// The controller may have stopped counting at times (Get only).
+    /// The controller stopped counting for some time (Get only).
     pub stopped: bool,
     /// Timestamp Origin (Get only): 0 since a reset, 1 set by a host.
     #[bits(3)]
@@ -299,7 +299,7 @@ pub struct WriteAtomicity {
     __: u32,
 }
 
-/// Asynchronous Event Configuration, 0Bh (Base 5.27.1.8): which events are sent.
+/// Asynchronous Event Configuration, 0Bh (Base 5.27.1.8): events that the controller sends.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEventConfig {

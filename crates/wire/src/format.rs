@@ -14,7 +14,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Protection Information (PI) to format with.
+    /// Protection Information (PI) of the new format.
     pub struct ProtectionType(pub u8) {
         NONE = 0x0 => "none",
         TYPE1 = 0x1 => "type 1",
@@ -23,25 +23,27 @@ open_enum! {
     }
 }
 
-/// Format NVM. What it destroys is everything in the namespaces it applies to.
+/// Format NVM. It destroys everything in the namespaces that it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatNvm {
-    /// The namespace; FFFFFFFFh for all attached. FNA says what applies to all anyway.
+    /// The namespace; FFFFFFFFh for all attached ones. FNA reports operations that always apply to
+    /// all.
     pub nsid: u32,
     /// Index of the LBA format, 0 to 63 (LBAFL in bits 3:0, LBAFU in 13:12).
     pub lba_format: u8,
-    /// Metadata is the last part of the data (MSET), not apart.
+    /// Metadata is the last part of the data (MSET), not separate.
     pub metadata_inline: bool,
     /// Protection information, 3 bits.
     pub protection: ProtectionType,
     /// Protection information is in the first bytes of the metadata (PIL).
     pub protection_first: bool,
-    /// Erase, 3 bits.
+    /// Secure erase setting, 3 bits.
     pub erase: SecureErase,
 }
 
 impl FormatNvm {
-    /// `nsid` with LBA format `lba_format`; no metadata settings, no protection information.
+    /// Formats `nsid` with LBA format `lba_format`; no metadata settings, no protection
+    /// information.
     #[must_use]
     pub const fn new(nsid: u32, lba_format: u8, erase: SecureErase) -> Self {
         Self {
@@ -54,7 +56,7 @@ impl FormatNvm {
         }
     }
 
-    /// Takes the fields out of `sqe`, which is a Format NVM.
+    /// Parses the fields of `sqe`, which is a Format NVM.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [b0, b1, ..] = sqe.cdw10.get().to_le_bytes();
@@ -68,7 +70,7 @@ impl FormatNvm {
         }
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub fn encode(&self, cid: u16) -> Sqe {
         let cdw10 = u32::from(self.lba_format & 0xf)

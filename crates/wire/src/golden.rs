@@ -1,6 +1,6 @@
-//! Test helper: bytes as a specification's table gives them.
+//! Test helper: bytes as in a table of a specification.
 
-/// `N` zero bytes with `fields` (offset, bytes) laid over them. Fields must not overlap.
+/// Returns `N` zero bytes, overwritten with `fields` (offset, bytes). Fields must not overlap.
 pub(crate) fn bytes<const N: usize>(fields: &[(usize, &[u8])]) -> [u8; N] {
     let mut all = [0u8; N];
     let mut used = [false; N];

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
 
-/// Longest NQN in bytes, without a terminating NUL (Base 4.5).
+/// Maximum bytes of an NQN, without a terminating NUL (Base 4.5).
 pub const NQN_MAX: usize = 223;
 
 /// Size of the field that carries an NQN in structures (Base 6.3).
@@ -17,22 +17,22 @@ const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 /// An NVMe Qualified Name: 1 to 223 bytes of UTF-8 without control characters; cheap to clone.
 ///
-/// [`FromStr`] also demands the form of Base 4.5 and is for names people write.
-/// [`Nqn::from_field`] and [`Nqn::relaxed`] do not: hosts in the field send names of any form, and a name is
-/// only ever compared.
+/// [`FromStr`] also requires the form of Base 4.5 and is for names that people write.
+/// [`Nqn::from_field`] and [`Nqn::relaxed`] do not: hosts send names of any form, and the target
+/// only compares them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nqn(Arc<str>);
 
-/// Why a name is not an NQN.
+/// Error of a name that is not an NQN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NqnError {
-    /// No bytes.
+    /// The name has no bytes.
     #[error("the NQN is empty; write one such as nqn.2026-11.org.example:disks")]
     Empty,
     /// Longer than [`NQN_MAX`].
     #[error("the NQN has {length} bytes; at most {NQN_MAX} are allowed")]
     TooLong {
-        /// Bytes it has.
+        /// Length of the name.
         length: usize,
     },
     /// The 256-byte field has no NUL.
@@ -41,13 +41,13 @@ pub enum NqnError {
     /// Not UTF-8.
     #[error("the NQN is not UTF-8 at byte {at}")]
     NotUtf8 {
-        /// First byte that is not.
+        /// Offset of the first invalid byte.
         at: usize,
     },
     /// A control character.
     #[error("the NQN has a control character at byte {at}")]
     ControlCharacter {
-        /// Where.
+        /// Offset of the character.
         at: usize,
     },
     /// Does not start with `nqn.`.
@@ -69,13 +69,13 @@ pub enum NqnError {
 }
 
 impl Nqn {
-    /// The discovery subsystem's well-known name.
+    /// The well-known name of the discovery subsystem.
     #[must_use]
     pub fn discovery() -> Self {
         Self(DISCOVERY_NQN.into())
     }
 
-    /// `nqn.2014-08.org.nvmexpress:uuid:` and the UUID in lower case.
+    /// Returns `nqn.2014-08.org.nvmexpress:uuid:` and the UUID in lower case.
     #[must_use]
     pub fn from_uuid(uuid: &[u8; 16]) -> Self {
         use fmt::Write;
@@ -91,7 +91,7 @@ impl Nqn {
         Self(name.into())
     }
 
-    /// Any name of 1 to 223 bytes without control characters, whatever its form.
+    /// Accepts any name of 1 to 223 bytes without control characters, of any form.
     ///
     /// # Errors
     /// [`NqnError::Empty`], [`NqnError::TooLong`] or [`NqnError::ControlCharacter`].
@@ -108,10 +108,10 @@ impl Nqn {
         Ok(Self(name.into()))
     }
 
-    /// From a NUL-terminated field of a structure. Bytes after the NUL are not looked at.
+    /// Parses a NUL-terminated field of a structure. Bytes after the NUL are ignored.
     ///
     /// # Errors
-    /// If there is no NUL or the bytes before it are no [`Nqn::relaxed`] name.
+    /// If there is no NUL, or the bytes before it are not a [`Nqn::relaxed`] name.
     pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Self, NqnError> {
         let end = field.iter().position(|&b| b == 0).ok_or(NqnError::NotTerminated)?;
         let name = core::str::from_utf8(&field[..end])
@@ -119,7 +119,7 @@ impl Nqn {
         Self::relaxed(name)
     }
 
-    /// As a NUL-padded field of a structure.
+    /// Returns the name as a NUL-padded field of a structure.
     #[must_use]
     pub fn to_field(&self) -> [u8; NQN_FIELD] {
         let mut field = [0; NQN_FIELD];
@@ -133,7 +133,7 @@ impl Nqn {
         &self.0
     }
 
-    /// The discovery subsystem's well-known name?
+    /// Returns true for the well-known name of the discovery subsystem.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         &*self.0 == DISCOVERY_NQN
@@ -157,7 +157,7 @@ impl FromStr for Nqn {
     }
 }
 
-/// What follows `YYYY-MM.`, if `text` starts so.
+/// Returns the text after `YYYY-MM.`, if `text` starts with a date.
 fn after_date(text: &[u8]) -> Option<&[u8]> {
     let (date, rest) = text.split_at_checked(8)?;
     let digits = |range: core::ops::Range<usize>| date[range].iter().all(u8::is_ascii_digit);
@@ -247,7 +247,7 @@ mod tests {
         let mut field = [0u8; NQN_FIELD];
         field[..3].copy_from_slice(b"ab\xff");
         assert_eq!(Nqn::from_field(&field), Err(NqnError::NotUtf8 { at: 2 }));
-        // What is behind the NUL is not part of the name.
+        // Bytes after the NUL are not part of the name.
         field[2] = 0;
         field[3..].fill(0xff);
         assert_eq!(Nqn::from_field(&field).unwrap().as_str(), "ab");
@@ -273,7 +273,8 @@ mod tests {
             noise in proptest::collection::vec(any::<u8>(), NQN_FIELD),
             intact in 0usize..=NQN_FIELD,
         ) {
-            // A name with or without its NUL in front of noise that may also reach into the name.
+            // A name with or without its NUL, in front of random bytes that can also overwrite the
+            // name.
             let mut field: [u8; NQN_FIELD] = noise.try_into().unwrap();
             let len = text.len().min(intact).min(NQN_FIELD - 1);
             field[..len].copy_from_slice(&text.as_bytes()[..len]);

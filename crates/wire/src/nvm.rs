@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::opcode::IoOpcode;
 use crate::sqe::Sqe;
 
-/// Logical blocks: `blocks` of them from `slba` on.
+/// A range of logical blocks: `blocks` of them, starting at `slba`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRange {
     /// Starting LBA.
@@ -16,14 +16,14 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
-    /// One past the last block, or `None` if that is beyond 2^64 - 1.
+    /// The LBA after the last block, or `None` if that is beyond 2^64 - 1.
     #[inline]
     #[must_use]
     pub const fn end(self) -> Option<u64> {
         self.slba.checked_add(self.blocks as u64)
     }
 
-    /// Is all of it below `size` blocks?
+    /// Returns true if the whole range is below `size` blocks.
     #[inline]
     #[must_use]
     pub const fn is_within(self, size: u64) -> bool {
@@ -34,8 +34,8 @@ impl BlockRange {
     }
 }
 
-/// Read, Write, Compare, Write Zeroes or Verify: their CDW10 to CDW15 are laid out alike
-/// (NVM 3.2.1, 3.2.4, 3.2.5, 3.2.6, 3.2.8).
+/// Read, Write, Compare, Write Zeroes or Verify: their CDW10 to CDW15 have the same layout (NVM
+/// 3.2.1, 3.2.4, 3.2.5, 3.2.6, 3.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockIo {
     /// The blocks, 1 to 65536.
@@ -66,7 +66,7 @@ const STC: u32 = 1 << 24;
 const DTYPE_SHIFT: u32 = 20;
 
 impl BlockIo {
-    /// On `range`, all else zero.
+    /// Creates a command for `blocks` from `slba` on; all other fields are zero.
     #[inline]
     #[must_use]
     pub const fn new(slba: u64, blocks: u32) -> Self {
@@ -83,7 +83,7 @@ impl BlockIo {
         }
     }
 
-    /// Takes the fields out of `sqe`, which is one of these commands.
+    /// Parses the fields of `sqe`, which is one of these commands.
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each field is cut out of its dword")]
@@ -103,7 +103,7 @@ impl BlockIo {
         }
     }
 
-    /// The command, without a data pointer. `blocks` is cut to 1 to 65536.
+    /// Returns the command, without a data pointer. `blocks` is clamped to 1 to 65536.
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the LBA is split into its halves")]
@@ -126,7 +126,7 @@ impl BlockIo {
     }
 }
 
-/// Most ranges of a Dataset Management command.
+/// Maximum ranges of a Dataset Management command.
 pub const DSM_RANGES_MAX: u16 = 256;
 
 /// Dataset Management (NVM 3.2.3).
@@ -147,7 +147,7 @@ const DSM_IDW: u32 = 1 << 1;
 const DSM_AD: u32 = 1 << 2;
 
 impl DatasetManagement {
-    /// Takes the fields out of `sqe`, which is a Dataset Management.
+    /// Parses the fields of `sqe`, which is a Dataset Management.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let cdw11 = sqe.cdw11.get();
@@ -159,7 +159,7 @@ impl DatasetManagement {
         }
     }
 
-    /// The command, without a data pointer. `ranges` is cut to 1 to 256.
+    /// Returns the command, without a data pointer. `ranges` is clamped to 1 to 256.
     #[must_use]
     pub fn encode(&self, cid: u16, nsid: u32) -> Sqe {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
@@ -207,7 +207,7 @@ pub struct DsmRange {
 const _: () = assert!(size_of::<DsmRange>() == DSM_RANGE_SIZE as usize);
 
 impl DsmRange {
-    /// `blocks` blocks from `slba` on.
+    /// Returns a range of `blocks` blocks, starting at `slba`.
     #[must_use]
     pub const fn new(slba: u64, blocks: u32) -> Self {
         Self { context: U32::ZERO, blocks: U32::new(blocks), slba: U64::new(slba) }

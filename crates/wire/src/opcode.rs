@@ -1,9 +1,9 @@
-//! Command opcodes (Base 5 and 6, NVM 3) and the data direction they carry.
+//! Command opcodes (Base 5 and 6, NVM 3) and the data direction they encode.
 
 use crate::open::open_enum;
 
-/// Direction of the data a command moves: the two low bits of an opcode or fabrics command type
-/// (Base 3.3.3.1).
+/// Direction of a command's data: the two low bits of an opcode or fabrics command type (Base
+/// 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataDirection {
     /// 00b: no data.
@@ -17,7 +17,7 @@ pub enum DataDirection {
 }
 
 impl DataDirection {
-    /// From the two low bits of `code`.
+    /// Returns the direction of the two low bits of `code`.
     #[inline]
     #[must_use]
     pub const fn of(code: u8) -> Self {
@@ -102,7 +102,7 @@ open_enum! {
 }
 
 impl AdminOpcode {
-    /// Direction of the data this opcode moves. For [`Self::FABRICS`] ask the [`FabricsType`].
+    /// Direction of the opcode's data. For [`Self::FABRICS`] the [`FabricsType`] has it.
     #[inline]
     #[must_use]
     pub const fn direction(self) -> DataDirection {
@@ -111,7 +111,7 @@ impl AdminOpcode {
 }
 
 impl IoOpcode {
-    /// Direction of the data this opcode moves. For [`Self::FABRICS`] ask the [`FabricsType`].
+    /// Direction of the opcode's data. For [`Self::FABRICS`] the [`FabricsType`] has it.
     #[inline]
     #[must_use]
     pub const fn direction(self) -> DataDirection {
@@ -120,7 +120,7 @@ impl IoOpcode {
 }
 
 impl FabricsType {
-    /// Direction of the data this command moves.
+    /// Direction of the command's data.
     #[inline]
     #[must_use]
     pub const fn direction(self) -> DataDirection {

@@ -1,7 +1,7 @@
-//! `open_enum!`: a number with names for the values we know.
+//! `open_enum!`: a number with names for the known values.
 
-/// Defines a transparent newtype with named constants, `name()`, and a `Display` that prints the name, or
-/// the number where there is none.
+/// Defines a transparent newtype with named constants, `name()`, and a `Display`. It prints the
+/// name, or the number if the value has no name.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -24,7 +24,7 @@ macro_rules! open_enum {
                 pub const $const: Self = Self($value);
             )*
 
-            /// The specification's name of the value, if it has one here.
+            /// Name of the value in the specification, if this crate defines it.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -54,7 +54,7 @@ macro_rules! open_enum {
 
 pub(crate) use open_enum;
 
-/// `Default` as all zeroes, for layouts with arrays too long for the derive.
+/// Implements `Default` as all zeroes, for layouts with arrays too long for the derive.
 macro_rules! zero_default {
     ($($name:ty),* $(,)?) => {
         $(

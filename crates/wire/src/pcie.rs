@@ -1,10 +1,11 @@
-//! Registers that only PCIe controllers have, and where the doorbells are (Base 3.1.3, PCIe 3.1).
+//! Registers of PCIe controllers only, and the offsets of doorbells (Base 3.1.3, PCIe 3.1).
 //!
-//! The registers fabrics controllers have too are in [`crate::properties`].
+//! [`crate::properties`] has the registers that fabrics controllers have, too.
 
 use bitfield_struct::bitfield;
 
-/// Offset of a register in bytes into BAR0 (Base 3.1.3), besides those of [`crate::properties::offset`].
+/// Offset of a register in bytes into BAR0 (Base 3.1.3), in addition to
+/// [`crate::properties::offset`].
 pub mod offset {
     /// Interrupt Mask Set, 4 bytes; not used with MSI-X.
     pub const INTMS: u32 = 0x0c;
@@ -41,7 +42,7 @@ pub struct Aqa {
 }
 
 impl Aqa {
-    /// Both queues with these numbers of entries, cut to 1 to 4096.
+    /// Returns the attributes of two queues with these numbers of entries, clamped to 1 to 4096.
     #[must_use]
     pub const fn with_entries(submission: u16, completion: u16) -> Self {
         Self::new().with_asqs(zeroes_based(submission)).with_acqs(zeroes_based(completion))
@@ -66,7 +67,7 @@ pub enum Doorbell {
 }
 
 impl Doorbell {
-    /// Its place among the doorbells: tail and head of queue 0, tail and head of queue 1, ...
+    /// Index among the doorbells: tail and head of queue 0, tail and head of queue 1, ...
     #[inline]
     #[must_use]
     pub const fn index(self) -> u32 {
@@ -76,15 +77,15 @@ impl Doorbell {
         }
     }
 
-    /// Bytes from the first doorbell to it, or into the two buffers of Doorbell Buffer Config, where CAP.DSTRD is
-    /// `dstrd` (4 bits).
+    /// Bytes from the first doorbell to this one, for CAP.DSTRD `dstrd` (4 bits). This is also the
+    /// offset into the two buffers of Doorbell Buffer Config.
     #[inline]
     #[must_use]
     pub const fn stride_offset(self, dstrd: u8) -> u64 {
         (self.index() as u64) << (2 + (dstrd & 0xf))
     }
 
-    /// Its offset into BAR0 where CAP.DSTRD is `dstrd` (4 bits), if that is below 4 GiB.
+    /// Offset into BAR0, for CAP.DSTRD `dstrd` (4 bits), if that is below 4 GiB.
     #[inline]
     #[must_use]
     pub const fn offset(self, dstrd: u8) -> Option<u32> {
@@ -97,7 +98,7 @@ impl Doorbell {
         }
     }
 
-    /// The doorbell at `offset` into BAR0, if there is one.
+    /// Returns the doorbell at `offset` into BAR0, if there is one.
     #[inline]
     #[must_use]
     pub fn at(offset: u32, dstrd: u8) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! Controller properties (Base 3.1.3): what Property Get and Property Set reach.
+//! Controller properties (Base 3.1.3), which Property Get and Property Set access.
 
 use bitfield_struct::bitfield;
 
@@ -48,9 +48,9 @@ pub const CC_SHN_NORMAL: u8 = 0b01;
 /// CC.SHN 10b: abrupt shutdown.
 pub const CC_SHN_ABRUPT: u8 = 0b10;
 
-/// CSTS.SHST 00b: no shutdown was asked for (Base 3.1.3.6).
+/// CSTS.SHST 00b: no shutdown was requested (Base 3.1.3.6).
 pub const CSTS_SHST_NORMAL: u8 = 0b00;
-/// CSTS.SHST 01b: shutdown is under way.
+/// CSTS.SHST 01b: shutdown is in progress.
 pub const CSTS_SHST_OCCURRING: u8 = 0b01;
 /// CSTS.SHST 10b: shutdown is complete.
 pub const CSTS_SHST_COMPLETE: u8 = 0b10;
@@ -102,14 +102,14 @@ pub struct Cap {
 }
 
 impl Cap {
-    /// Most entries of an I/O queue, 1 to 65536.
+    /// Maximum entries of an I/O queue, 1 to 65536.
     #[inline]
     #[must_use]
     pub const fn queue_entries(self) -> u32 {
         self.mqes() as u32 + 1
     }
 
-    /// How long CSTS.RDY may take to follow CC.EN, in milliseconds.
+    /// Timeout for CSTS.RDY to follow CC.EN, in milliseconds.
     #[inline]
     #[must_use]
     pub const fn timeout_ms(self) -> u32 {
@@ -123,14 +123,14 @@ impl Cap {
         4 << self.dstrd()
     }
 
-    /// Smallest memory page in bytes: the unit of MDTS.
+    /// Minimum memory page in bytes: the unit of MDTS.
     #[inline]
     #[must_use]
     pub const fn page_size_min(self) -> u32 {
         1 << (12 + self.mpsmin())
     }
 
-    /// Largest memory page in bytes.
+    /// Maximum memory page in bytes.
     #[inline]
     #[must_use]
     pub const fn page_size_max(self) -> u32 {
@@ -214,7 +214,7 @@ pub struct Csts {
     pub nssro: bool,
     /// Processing Paused.
     pub pp: bool,
-    /// Shutdown Type: 1 if SHST is about an NVM subsystem shutdown.
+    /// Shutdown Type: 1 if SHST applies to an NVM subsystem shutdown.
     pub st: bool,
     #[bits(25)]
     __: u32,
@@ -244,7 +244,8 @@ impl Crto {
     }
 }
 
-/// Size in bytes of the property at `offset`, or `None` if this crate knows no property there.
+/// Returns the size in bytes of the property at `offset`, or `None` if this crate defines no
+/// property there.
 #[must_use]
 pub const fn size_of_property(offset: u32) -> Option<u8> {
     match offset {
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn cc_bits() {
-        // Base 3.1.3.5. What Linux writes to enable: IOSQES 6, IOCQES 4, EN.
+        // Base 3.1.3.5. The value with which Linux enables a controller: IOSQES 6, IOCQES 4, EN.
         let cc = Cc::from_bits(0x0046_0001);
         assert!(cc.en());
         assert_eq!((cc.iosqes(), cc.iocqes(), cc.css(), cc.mps(), cc.shn()), (6, 4, 0, 0, 0));

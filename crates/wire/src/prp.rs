@@ -1,35 +1,37 @@
-//! Physical Region Pages: how a command names pages of host memory (Base 4.1.1).
+//! Physical Region Pages: a command's references to pages of host memory (Base 4.1.1).
 //!
-//! PRP1 may start within a page; every further page is named by its start. What does not fit in PRP1 and PRP2 is
-//! in a list that PRP2 names, which may itself start within a page; the last entry of a page of the list names
-//! the next page of it, if there is more to come.
+//! PRP1 can start within a page; every further entry is the start of a page. If PRP1 and PRP2 do
+//! not suffice, PRP2 refers to a list, which can itself start within a page. The last entry of a
+//! page of the list refers to the next page of it, if the list continues.
 
 use thiserror::Error;
 
 /// Bytes of a PRP entry.
 pub const PRP_SIZE: u64 = 8;
 
-/// What PRP2 of a command is (Base 4.1.1, 3.3.3.1).
+/// Meaning of PRP2 of a command (Base 4.1.1, 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prp2 {
     /// The data ends in PRP1's page: reserved.
     Unused,
-    /// The data ends in the second page: PRP2 names it.
+    /// The data ends in the second page, which is PRP2.
     Page,
-    /// PRP2 names a list with this many entries for data, those that lead to further pages of it not counted.
+    /// PRP2 refers to a list with this number of data entries, not counting the entries that lead
+    /// to further pages of it.
     List(u64),
 }
 
-/// Pages that `len` bytes from `address` on touch: the PRP entries that name them.
+/// Returns the number of pages of `len` bytes from `address` on, which is the number of their PRP
+/// entries.
 #[inline]
 #[must_use]
 pub const fn pages(address: u64, len: u64, page_size: u64) -> u64 {
     let offset = address & (page_size - 1);
-    // Not `(offset + len).div_ceil()`: that could wrap.
+    // Not `(offset + len).div_ceil()`, which could wrap.
     len / page_size + ((len % page_size) + offset).div_ceil(page_size)
 }
 
-/// What PRP2 of a command is whose data has `len` bytes, from `prp1` on.
+/// Returns the meaning of PRP2 for a command with `len` data bytes from `prp1` on.
 #[inline]
 #[must_use]
 pub const fn second(prp1: u64, len: u64, page_size: u64) -> Prp2 {
@@ -40,22 +42,22 @@ pub const fn second(prp1: u64, len: u64, page_size: u64) -> Prp2 {
     }
 }
 
-/// Entries from `address` on to the end of its page of a PRP list.
+/// Returns the number of entries from `address` to the end of its page of a PRP list.
 #[inline]
 #[must_use]
 pub const fn list_room(address: u64, page_size: u64) -> u64 {
     (page_size - (address & (page_size - 1))) / PRP_SIZE
 }
 
-/// Whether the entry of a list at `address` leads to the next page of the list: it is the last of its page, and
-/// `left` entries for data, more than one, are still to come.
+/// Returns true if the list entry at `address` leads to the next page of the list. It does if it is
+/// the last of its page and `left`, the number of remaining data entries, is more than one.
 #[inline]
 #[must_use]
 pub const fn is_chain(address: u64, left: u64, page_size: u64) -> bool {
     list_room(address, page_size) == 1 && left > 1
 }
 
-/// Why a PRP entry is not valid (Base 4.1.1).
+/// Error of an invalid PRP entry (Base 4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum PrpError {
     /// Bits 1:0 of an entry are not 0.
@@ -69,10 +71,10 @@ pub enum PrpError {
     List(u64),
 }
 
-/// Checks PRP1 of a command: it may have an offset, in dwords.
+/// Checks PRP1 of a command: it can have an offset, in dwords.
 ///
 /// # Errors
-/// It is not aligned.
+/// If it is not aligned.
 #[inline]
 pub const fn check_first(prp: u64) -> Result<(), PrpError> {
     if prp & 3 == 0 { Ok(()) } else { Err(PrpError::Dword(prp)) }
@@ -81,16 +83,16 @@ pub const fn check_first(prp: u64) -> Result<(), PrpError> {
 /// Checks an entry that is not the first: it has no offset.
 ///
 /// # Errors
-/// It has one.
+/// If it has one.
 #[inline]
 pub const fn check_next(prp: u64, page_size: u64) -> Result<(), PrpError> {
     if prp & (page_size - 1) == 0 { Ok(()) } else { Err(PrpError::Offset(prp)) }
 }
 
-/// Checks PRP2 of a command where it names a list: the list may start within a page, in qwords.
+/// Checks PRP2 of a command that refers to a list: the list can start within a page, in qwords.
 ///
 /// # Errors
-/// It is not aligned.
+/// If it is not aligned.
 #[inline]
 pub const fn check_list(prp: u64) -> Result<(), PrpError> {
     if prp & 7 == 0 { Ok(()) } else { Err(PrpError::List(prp)) }

@@ -1,19 +1,19 @@
-//! Queues in host memory, which PCIe controllers have: Create and Delete I/O Completion and Submission Queue
-//! (Base 5.4 to 5.7), Doorbell Buffer Config (Base 5.8).
+//! Queues in host memory, for PCIe controllers: Create and Delete I/O Completion and Submission
+//! Queue (Base 5.4 to 5.7), Doorbell Buffer Config (Base 5.8).
 //!
-//! All of them carry addresses in PRP1 and PRP2, with PSDT 00b.
+//! All of these commands have addresses in PRP1 and PRP2, with PSDT 00b.
 
 use crate::opcode::AdminOpcode;
 use crate::open::open_enum;
 use crate::sqe::Sqe;
 
-/// Fewest entries of a queue (Base 3.3.3).
+/// Minimum entries of a queue (Base 3.3.3).
 pub const QUEUE_ENTRIES_MIN: u32 = 2;
 
-/// Most entries of an I/O queue (Base 3.3.3), where CAP.MQES allows them.
+/// Maximum entries of an I/O queue (Base 3.3.3), if CAP.MQES allows them.
 pub const QUEUE_ENTRIES_MAX: u32 = 1 << 16;
 
-/// Most entries of an admin queue (Base 3.1.3.8).
+/// Maximum entries of an admin queue (Base 3.1.3.8).
 pub const ADMIN_QUEUE_ENTRIES_MAX: u32 = 4096;
 
 const CONTIGUOUS: u32 = 1 << 0;
@@ -32,20 +32,20 @@ fn parse_size(cdw10: u32) -> (u16, u32) {
 /// Create I/O Completion Queue (Base 5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateIoCq {
-    /// Its identifier.
+    /// Queue identifier.
     pub qid: u16,
-    /// Entries (QSIZE is 0's based); those of use are 2 to 65536.
+    /// Entries (QSIZE is 0's based); the valid range is 2 to 65536.
     pub entries: u32,
     /// Start of the queue, or of its PRP list if it is not contiguous.
     pub prp1: u64,
     /// Physically Contiguous.
     pub contiguous: bool,
-    /// The vector its interrupts go to, if they are enabled (IEN, IV).
+    /// Interrupt vector, if interrupts are enabled (IEN, IV).
     pub vector: Option<u16>,
 }
 
 impl CreateIoCq {
-    /// Takes the fields out of `sqe`, which is a Create I/O Completion Queue.
+    /// Parses the fields of `sqe`, which is a Create I/O Completion Queue.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let (qid, entries) = parse_size(sqe.cdw10.get());
@@ -59,7 +59,7 @@ impl CreateIoCq {
         }
     }
 
-    /// The command. `entries` is cut to 1 to 65536.
+    /// Returns the command. `entries` is clamped to 1 to 65536.
     #[must_use]
     pub fn encode(&self, cid: u16) -> Sqe {
         let vector = self.vector.map_or(0, |vector| INTERRUPTS | u32::from(vector) << 16);
@@ -70,7 +70,7 @@ impl CreateIoCq {
 }
 
 open_enum! {
-    /// Queue Priority (Base 5.5); of meaning only with weighted round robin.
+    /// Queue Priority (Base 5.5); used only with weighted round robin.
     pub struct QueuePriority(pub u8) {
         URGENT = 0x0 => "urgent",
         HIGH = 0x1 => "high",
@@ -82,9 +82,9 @@ open_enum! {
 /// Create I/O Submission Queue (Base 5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateIoSq {
-    /// Its identifier.
+    /// Queue identifier.
     pub qid: u16,
-    /// Entries (QSIZE is 0's based); those of use are 2 to 65536.
+    /// Entries (QSIZE is 0's based); the valid range is 2 to 65536.
     pub entries: u32,
     /// Start of the queue, or of its PRP list if it is not contiguous.
     pub prp1: u64,
@@ -92,14 +92,14 @@ pub struct CreateIoSq {
     pub contiguous: bool,
     /// Priority, 2 bits.
     pub priority: QueuePriority,
-    /// The completion queue its commands complete to.
+    /// Completion queue of its commands.
     pub cqid: u16,
-    /// NVM Set it is associated with; 0 is none.
+    /// Associated NVM Set; 0 is none.
     pub nvm_set: u16,
 }
 
 impl CreateIoSq {
-    /// Takes the fields out of `sqe`, which is a Create I/O Submission Queue.
+    /// Parses the fields of `sqe`, which is a Create I/O Submission Queue.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let (qid, entries) = parse_size(sqe.cdw10.get());
@@ -115,7 +115,7 @@ impl CreateIoSq {
         }
     }
 
-    /// The command. `entries` is cut to 1 to 65536.
+    /// Returns the command. `entries` is clamped to 1 to 65536.
     #[must_use]
     pub fn encode(&self, cid: u16) -> Sqe {
         let cdw11 = u32::from(self.contiguous)
@@ -132,12 +132,12 @@ impl CreateIoSq {
 /// Delete I/O Completion Queue (Base 5.6) or Delete I/O Submission Queue (Base 5.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteIoQueue {
-    /// The queue's identifier.
+    /// Queue identifier.
     pub qid: u16,
 }
 
 impl DeleteIoQueue {
-    /// Takes the fields out of `sqe`, which is one of the two.
+    /// Parses the fields of `sqe`, which is one of the two.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         Self { qid: low_half(sqe.cdw10.get()) }
@@ -160,8 +160,9 @@ impl DeleteIoQueue {
     }
 }
 
-/// Doorbell Buffer Config (Base 5.8): where the host leaves doorbell values in memory, and where the controller
-/// leaves the values at which it wants a real doorbell. Both are one memory page, laid out as the doorbells are.
+/// Doorbell Buffer Config (Base 5.8). The host writes doorbell values to one buffer in memory. To
+/// the other the controller writes the values at which it needs a real doorbell write. Each is one
+/// memory page with the layout of the doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellBufferConfig {
     /// Shadow Doorbell buffer (PRP1), aligned to the memory page size.
@@ -171,14 +172,14 @@ pub struct DoorbellBufferConfig {
 }
 
 impl DoorbellBufferConfig {
-    /// Takes the fields out of `sqe`, which is a Doorbell Buffer Config.
+    /// Parses the fields of `sqe`, which is a Doorbell Buffer Config.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let (shadow, event_idx) = sqe.prp();
         Self { shadow, event_idx }
     }
 
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, cid, 0)
@@ -186,8 +187,8 @@ impl DoorbellBufferConfig {
     }
 }
 
-/// Whether a doorbell has to be written after its shadow went from `old` to `new`: true if `event_idx` lies in
-/// `old..new` modulo 2^16 (Base B.5, as the values wrap).
+/// Returns true if a doorbell has to be written after its shadow changed from `old` to `new`. It
+/// has to if `event_idx` lies in `old..new` modulo 2^16 (Base B.5, as the values wrap).
 #[inline]
 #[must_use]
 pub const fn needs_doorbell(event_idx: u16, new: u16, old: u16) -> bool {

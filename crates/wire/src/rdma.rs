@@ -1,17 +1,18 @@
-//! Private data of the RDMA connection manager (RDMA 3.1, Figures 5 to 7): what a host says when it asks for the queue pair
-//! of an NVMe queue, and how it is answered.
+//! Private data of the RDMA connection manager (RDMA 3.1, Figures 5 to 7).
 //!
-//! The connection manager pads private data with zeroes, so its length says only what is surely missing.
+//! A host sends it in the request for the queue pair of an NVMe queue, the controller in the reply.
+//! The connection manager pads private data with zeroes, so its length shows only what is certainly
+//! missing.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::open::open_enum;
 
-/// Most keyed descriptors of a command that its capsule may list (MSDBD, ours to choose).
+/// Maximum keyed descriptors in the capsule of a command (MSDBD, our choice).
 pub const DESCRIPTORS: u8 = 16;
 
-/// The one record format there is.
+/// The only record format.
 pub const RECFMT: u16 = 0;
 
 /// RDMA_CM_REQUEST private data as on the wire (RDMA Figure 5).
@@ -34,11 +35,11 @@ pub struct RequestData {
     pub recfmt: U16,
     /// QID: queue the connection is for; 0 for the admin queue.
     pub qid: U16,
-    /// HRQSIZE: receives the host has on this queue pair.
+    /// HRQSIZE: the host's receives on this queue pair.
     pub hrqsize: U16,
     /// HSQSIZE: entries of the host's submission queue, 0's based.
     pub hsqsize: U16,
-    /// CNTLID: controller of an I/O queue; 0 if the host does not say.
+    /// CNTLID: controller of an I/O queue; 0 if the host does not specify it.
     pub cntlid: U16,
     /// Reserved.
     pub reserved: [u8; 22],
@@ -63,7 +64,7 @@ const _: () = assert!(size_of::<RequestData>() == 32);
 pub struct AcceptData {
     /// RECFMT: record format.
     pub recfmt: U16,
-    /// CRQSIZE: receives the controller has on this queue pair.
+    /// CRQSIZE: the controller's receives on this queue pair.
     pub crqsize: U16,
     /// Reserved.
     pub reserved: [u8; 28],
@@ -88,13 +89,13 @@ const _: () = assert!(size_of::<AcceptData>() == 32);
 pub struct RejectData {
     /// RECFMT: record format.
     pub recfmt: U16,
-    /// STS: why.
+    /// STS: the reason.
     pub sts: U16,
 }
 const _: () = assert!(size_of::<RejectData>() == 4);
 
 open_enum! {
-    /// Why a connection is rejected (STS, RDMA Figure 11).
+    /// Reason of a rejected connection (STS, RDMA Figure 11).
     pub struct RejectStatus(pub u16) {
         INVALID_LENGTH = 0x01 => "invalid private data length",
         INVALID_RECFMT = 0x02 => "invalid record format",
@@ -104,39 +105,40 @@ open_enum! {
         /// HRQSIZE.
         INVALID_HRQSIZE = 0x05 => "invalid host receive queue size",
         NO_RESOURCES = 0x06 => "out of resources",
-        /// RDMA READs that the host can be read from at once.
+        /// Concurrent RDMA READs that the host serves.
         INVALID_IRD = 0x07 => "invalid responder resources (IRD)",
-        /// RDMA READs that the host wants to have outstanding.
+        /// RDMA READs that the host issues concurrently.
         INVALID_ORD = 0x08 => "invalid initiator depth (ORD)",
         INVALID_CNTLID = 0x09 => "invalid controller identifier",
     }
 }
 
-/// What a host asks for, in counts.
+/// Request of a host, in counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Queue; 0 for the admin queue.
     pub qid: u16,
-    /// Receives the host has: responses that may be on their way to it.
+    /// The host's receives: the maximum of responses in transit to it.
     pub host_receives: u16,
-    /// Entries of the host's submission queue: commands that may be on their way to us, 2 to 65536.
+    /// Entries of the host's submission queue: the maximum of commands in transit to us, 2 to
+    /// 65536.
     pub entries: u32,
-    /// Controller of an I/O queue, if the host says.
+    /// Controller of an I/O queue, if the host specifies it.
     pub cntlid: Option<u16>,
 }
 
 impl Request {
-    /// Takes the private data of a connection request apart; what is behind it is padding.
+    /// Parses the private data of a connection request; bytes behind it are padding.
     ///
     /// # Errors
-    /// What to reject the connection with.
+    /// The reason for rejecting the connection.
     pub fn parse(bytes: &[u8]) -> Result<Self, RejectStatus> {
         let (data, _) =
             RequestData::ref_from_prefix(bytes).map_err(|_| RejectStatus::INVALID_LENGTH)?;
         if data.recfmt.get() != RECFMT {
             return Err(RejectStatus::INVALID_RECFMT);
         }
-        // A queue has two entries at least, and an answer to each command needs a receive.
+        // A queue has at least two entries, and the response to each command needs a receive.
         let entries = u32::from(data.hsqsize.get()) + 1;
         if entries < 2 {
             return Err(RejectStatus::INVALID_HSQSIZE);
@@ -149,7 +151,7 @@ impl Request {
         Ok(Self { qid: data.qid.get(), host_receives, entries, cntlid })
     }
 
-    /// The private data to ask with. More than 65536 entries are 65536.
+    /// Returns the private data of the request. More than 65536 entries count as 65536.
     #[must_use]
     pub fn encode(&self) -> RequestData {
         let last = self.entries.saturating_sub(1).min(u32::from(u16::MAX));
@@ -165,14 +167,14 @@ impl Request {
 }
 
 impl AcceptData {
-    /// The private data to accept with: the controller has `receives` receives.
+    /// Creates the private data of an acceptance, with the controller's number of receives.
     #[must_use]
     pub fn new(receives: u16) -> Self {
         Self { recfmt: U16::new(RECFMT), crqsize: U16::new(receives), reserved: [0; 28] }
     }
 
-    /// Receives the controller has, from the private data it accepted with; `None` if there is none of a
-    /// format we know.
+    /// Returns the controller's receives from the private data of an acceptance; `None` if it has
+    /// no known format.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<u16> {
         let (data, _) = Self::ref_from_prefix(bytes).ok()?;
@@ -181,13 +183,13 @@ impl AcceptData {
 }
 
 impl RejectData {
-    /// The private data to reject with.
+    /// Creates the private data of a rejection.
     #[must_use]
     pub fn new(status: RejectStatus) -> Self {
         Self { recfmt: U16::new(RECFMT), sts: U16::new(status.0) }
     }
 
-    /// Why, from the private data of a rejection; `None` if there is none of a format we know.
+    /// Returns the reason from the private data of a rejection; `None` if it has no known format.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<RejectStatus> {
         let (data, _) = Self::ref_from_prefix(bytes).ok()?;
@@ -244,14 +246,14 @@ mod tests {
         assert_eq!(RejectStatus(77).to_string(), "0x4d");
     }
 
-    /// RDMA Figure 5: each field's place and byte order, and nothing but padding behind it.
+    /// RDMA Figure 5: place and byte order of each field, with only padding behind them.
     #[test]
     fn request_fields_are_where_the_figure_has_them() {
         let asked =
             Request { qid: 0x0302, host_receives: 0x0504, entries: 0x0707, cntlid: Some(0x0908) };
         let mut bytes: [u8; 32] = golden::bytes(&[(2, &[2, 3, 4, 5, 6, 7, 8, 9])]);
         assert_eq!(asked.encode().as_bytes(), bytes);
-        // What is reserved, and the connection manager's padding, mean nothing.
+        // Reserved bytes and the connection manager's padding have no effect.
         bytes[10..].fill(0xff);
         assert_eq!(Request::parse(&bytes), Ok(asked));
         assert_eq!(Request::parse(&[&bytes[..], &[0xff; 192]].concat()), Ok(asked));

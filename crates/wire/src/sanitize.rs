@@ -18,10 +18,10 @@ open_enum! {
     }
 }
 
-/// Sanitize. What it destroys is everything in the NVM subsystem.
+/// Sanitize. It destroys everything in the NVM subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sanitize {
-    /// What to do, 3 bits.
+    /// Action, 3 bits.
     pub action: SanitizeAction,
     /// Allow Unrestricted Sanitize Exit (AUSE).
     pub unrestricted_exit: bool,
@@ -36,7 +36,8 @@ pub struct Sanitize {
 }
 
 impl Sanitize {
-    /// `action`, one pass of zeroes if it overwrites; all else zero.
+    /// Creates a Sanitize with `action` and one pass of zeroes for an overwrite; all other fields
+    /// are zero.
     #[must_use]
     pub const fn new(action: SanitizeAction) -> Self {
         Self {
@@ -49,7 +50,7 @@ impl Sanitize {
         }
     }
 
-    /// Takes the fields out of `sqe`, which is a Sanitize.
+    /// Parses the fields of `sqe`, which is a Sanitize.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [b0, b1, ..] = sqe.cdw10.get().to_le_bytes();
@@ -64,7 +65,7 @@ impl Sanitize {
         }
     }
 
-    /// The command. `passes` is cut to 1 to 16.
+    /// Returns the command. `passes` is clamped to 1 to 16.
     #[must_use]
     pub fn encode(&self, cid: u16) -> Sqe {
         let cdw10 = u32::from(self.action.0 & 7)
@@ -115,7 +116,7 @@ pub struct SanitizeStatus {
     __: u8,
 }
 
-/// An estimate of time that is not reported.
+/// Value of an estimated time that is not reported.
 pub const SANITIZE_TIME_UNKNOWN: u32 = 0xffff_ffff;
 
 /// Sanitize Status, log page 81h: 512 bytes.
@@ -128,9 +129,10 @@ pub struct SanitizeLog {
     pub progress: U16,
     /// Bytes 2-3, Sanitize Status, see [`SanitizeStatus`].
     pub status: U16,
-    /// Bytes 4-7, CDW10 of the Sanitize that started it.
+    /// Bytes 4-7, CDW10 of the Sanitize that started the operation.
     pub cdw10: U32,
-    /// Bytes 8-11, Estimated Time For Overwrite in seconds, or [`SANITIZE_TIME_UNKNOWN`], as the next five.
+    /// Bytes 8-11, Estimated Time For Overwrite in seconds, or [`SANITIZE_TIME_UNKNOWN`]. The next
+    /// five fields have the same form.
     pub overwrite_seconds: U32,
     /// Bytes 12-15, Estimated Time For Block Erase.
     pub block_erase_seconds: U32,

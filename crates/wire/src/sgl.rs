@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A 16-byte SGL descriptor as on the wire (Base 4.1.2).
 ///
-/// Bytes 8 to 15 are one number: length in bits 31:0 (or 23:0 and a 32-bit key in 55:24 for a keyed
-/// descriptor), type in 63:60, sub type in 59:56.
+/// Bytes 8 to 15 are one number: length in bits 31:0, type in 63:60, sub type in 59:56. A keyed
+/// descriptor has the length in 23:0 and a 32-bit key in 55:24.
 #[derive(
     Clone,
     Copy,
@@ -65,12 +65,12 @@ pub enum Sgl {
         /// Bytes.
         length: u32,
     },
-    /// Type 1h: bytes of the source that are thrown away.
+    /// Type 1h: bytes of the source that are discarded.
     BitBucket {
         /// Bytes.
         length: u32,
     },
-    /// Type 2h: more descriptors, another segment among them.
+    /// Type 2h: more descriptors, including another segment.
     Segment {
         /// Address or offset of the segment.
         address: u64,
@@ -79,7 +79,7 @@ pub enum Sgl {
         /// `address` is an offset into the in-capsule data (sub type 1h).
         offset: bool,
     },
-    /// Type 3h: more descriptors, no further segment.
+    /// Type 3h: more descriptors, without a further segment.
     LastSegment {
         /// Address or offset of the segment.
         address: u64,
@@ -88,7 +88,7 @@ pub enum Sgl {
         /// `address` is an offset into the in-capsule data (sub type 1h).
         offset: bool,
     },
-    /// Type 4h, sub type 0h or Fh: a buffer named by a remote key.
+    /// Type 4h, sub type 0h or Fh: a buffer with a remote key.
     Keyed {
         /// Start of the buffer.
         address: u64,
@@ -96,15 +96,16 @@ pub enum Sgl {
         length: u32,
         /// Remote key.
         key: u32,
-        /// Sub type Fh: the key is to be invalidated remotely when the command completes.
+        /// Sub type Fh: the key has to be invalidated remotely when the command completes.
         invalidate: bool,
     },
-    /// Type 5h, sub type Ah: the transport's own way to move data (NVMe/TCP: C2HData, R2T and H2CData).
+    /// Type 5h, sub type Ah: the transport's own data transfer (NVMe/TCP: C2HData, R2T and
+    /// H2CData).
     Transport {
         /// Bytes.
         length: u32,
     },
-    /// Anything else.
+    /// Any other descriptor.
     Unknown {
         /// Descriptor type, 4 bits.
         kind: u8,
@@ -114,7 +115,7 @@ pub enum Sgl {
 }
 
 impl SglDescriptor {
-    /// Takes the descriptor apart. Total: what has no name here is [`Sgl::Unknown`].
+    /// Parses the descriptor. Total: a descriptor without a name here is [`Sgl::Unknown`].
     #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each field is cut out of the word")]
@@ -152,7 +153,7 @@ impl SglDescriptor {
 }
 
 impl Sgl {
-    /// The descriptor as on the wire. A keyed length is cut to its 24 bits.
+    /// Returns the descriptor as on the wire. A keyed length is clamped to its 24 bits.
     #[inline]
     #[must_use]
     pub fn encode(self) -> SglDescriptor {
@@ -184,7 +185,7 @@ impl Sgl {
         SglDescriptor { address: U64::new(address), rest: U64::new(low | id << 56) }
     }
 
-    /// Bytes the descriptor describes; for a segment, the bytes of its descriptors.
+    /// Bytes that the descriptor describes; for a segment, the bytes of its descriptors.
     #[inline]
     #[must_use]
     pub const fn length(self) -> u32 {

@@ -9,7 +9,7 @@ use crate::sgl::SglDescriptor;
 /// Size of a submission queue entry in bytes.
 pub const SQE_SIZE: usize = 64;
 
-/// NSID that names every namespace (Base 3.2.1).
+/// NSID that stands for every namespace (Base 3.2.1).
 pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// A submission queue entry: 64 bytes.
@@ -64,7 +64,7 @@ const _: () = assert!(size_of::<Sqe>() == SQE_SIZE);
 pub enum Psdt {
     /// 00b: PRPs. Not allowed over fabrics.
     Prp,
-    /// 01b: SGL; MPTR is a contiguous buffer. What fabrics hosts use.
+    /// 01b: SGL; MPTR is a contiguous buffer. Fabrics hosts use this one.
     Sgl,
     /// 10b: SGL; MPTR is the address of an SGL segment.
     SglMetadataSgl,
@@ -91,7 +91,7 @@ pub const FLAGS_SGL: u8 = 0x40;
 const PSDT_MASK: u8 = 0xc0;
 
 impl Sqe {
-    /// A command with an SGL data pointer, all else zero.
+    /// Creates a command with an SGL data pointer; all other fields are zero.
     #[inline]
     #[must_use]
     pub fn new(opcode: u8, cid: u16, nsid: u32) -> Self {
@@ -104,28 +104,28 @@ impl Sqe {
         }
     }
 
-    /// An admin command.
+    /// Creates an admin command.
     #[inline]
     #[must_use]
     pub fn admin(opcode: AdminOpcode, cid: u16, nsid: u32) -> Self {
         Self::new(opcode.0, cid, nsid)
     }
 
-    /// An NVM command set command.
+    /// Creates a command of the NVM command set.
     #[inline]
     #[must_use]
     pub fn io(opcode: IoOpcode, cid: u16, nsid: u32) -> Self {
         Self::new(opcode.0, cid, nsid)
     }
 
-    /// A fabrics command.
+    /// Creates a fabrics command.
     #[inline]
     #[must_use]
     pub fn fabrics(fctype: FabricsType, cid: u16) -> Self {
         Self::new(AdminOpcode::FABRICS.0, cid, u32::from(fctype.0))
     }
 
-    /// With this data pointer.
+    /// Sets the data pointer.
     #[inline]
     #[must_use]
     pub fn with_sgl(mut self, sgl: impl Into<SglDescriptor>) -> Self {
@@ -133,7 +133,7 @@ impl Sqe {
         self
     }
 
-    /// With these PRP entries as data pointer (PSDT 00b), as PCIe controllers take them.
+    /// Sets PRP entries as the data pointer (PSDT 00b), for PCIe controllers.
     #[inline]
     #[must_use]
     pub fn with_prp(mut self, prp1: u64, prp2: u64) -> Self {
@@ -142,14 +142,16 @@ impl Sqe {
         self
     }
 
-    /// Without a data pointer, and PSDT 00b: what a PCIe controller expects of a command that moves no data.
+    /// Sets no data pointer and PSDT 00b, which a PCIe controller expects of a command without
+    /// data.
     #[inline]
     #[must_use]
     pub fn without_data(self) -> Self {
         self.with_prp(0, 0)
     }
 
-    /// The first `N` of command dwords 10 to 15, the rest left as they are. `N` is at most 6.
+    /// Sets the first `N` of command dwords 10 to 15, and leaves the rest unchanged. `N` is at most
+    /// 6.
     #[inline]
     #[must_use]
     pub fn with_cdw10<const N: usize>(mut self, dwords: [u32; N]) -> Self {
@@ -168,21 +170,21 @@ impl Sqe {
         self
     }
 
-    /// The opcode as one of an admin queue.
+    /// The opcode on an admin queue.
     #[inline]
     #[must_use]
     pub const fn admin_opcode(&self) -> AdminOpcode {
         AdminOpcode(self.opcode)
     }
 
-    /// The opcode as one of an I/O queue.
+    /// The opcode on an I/O queue.
     #[inline]
     #[must_use]
     pub const fn io_opcode(&self) -> IoOpcode {
         IoOpcode(self.opcode)
     }
 
-    /// Opcode 7Fh.
+    /// Returns true for opcode 7Fh.
     #[inline]
     #[must_use]
     pub const fn is_fabrics(&self) -> bool {
@@ -196,7 +198,7 @@ impl Sqe {
         FabricsType(self.nsid.get().to_le_bytes()[0])
     }
 
-    /// How the data pointer is to be read.
+    /// Type of the data pointer.
     #[inline]
     #[must_use]
     pub const fn psdt(&self) -> Psdt {
@@ -208,14 +210,14 @@ impl Sqe {
         }
     }
 
-    /// PRP1 and PRP2, of meaning where PSDT is 00b.
+    /// PRP1 and PRP2, valid for PSDT 00b.
     #[inline]
     #[must_use]
     pub const fn prp(&self) -> (u64, u64) {
         (self.dptr.address.get(), self.dptr.rest.get())
     }
 
-    /// Part of a fused operation?
+    /// Returns the part of a fused operation.
     #[inline]
     #[must_use]
     pub const fn fuse(&self) -> Fuse {

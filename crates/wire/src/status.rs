@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Status field without the phase tag: SC in bits 7:0, SCT in 10:8, CRD in 12:11, M in 13, DNR in 14
-/// (Base 3.3.3.2.1, shifted down by the phase tag).
+/// Status field without the phase tag: SC in bits 7:0, SCT in 10:8, CRD in 12:11, M in 13, DNR in
+/// 14 (Base 3.3.3.2.1, shifted down by the phase tag).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Status(u16);
 
@@ -30,35 +30,36 @@ const DNR: u16 = 1 << 14;
 const CODE: u16 = 0x7ff;
 
 impl Status {
-    /// From a status code type (3 bits) and a status code; CRD, M and DNR clear.
+    /// Creates a status from a status code type (3 bits) and a status code; CRD, M and DNR are
+    /// clear.
     #[inline]
     #[must_use]
     pub const fn new(sct: u8, sc: u8) -> Self {
         Self((sct as u16 & 7) << 8 | sc as u16)
     }
 
-    /// From bytes 14-15 of a completion; the phase tag is dropped.
+    /// Parses bytes 14-15 of a completion; the phase tag is dropped.
     #[inline]
     #[must_use]
     pub const fn from_field(field: u16) -> Self {
         Self(field >> 1)
     }
 
-    /// Bytes 14-15 of a completion.
+    /// Returns bytes 14-15 of a completion.
     #[inline]
     #[must_use]
     pub const fn to_field(self, phase: bool) -> u16 {
         self.0 << 1 | phase as u16
     }
 
-    /// The 15-bit value (the form nvme-cli and the Linux kernel print).
+    /// Returns the 15-bit value (the form that nvme-cli and the Linux kernel print).
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// From the 15-bit value.
+    /// Creates a status from the 15-bit value.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
@@ -92,35 +93,35 @@ impl Status {
         }
     }
 
-    /// SCT and SC alone: what to compare with the constants.
+    /// Returns SCT and SC alone, for comparisons with the constants.
     #[inline]
     #[must_use]
     pub const fn code(self) -> Self {
         Self(self.0 & CODE)
     }
 
-    /// SCT and SC are both 0.
+    /// Returns true if SCT and SC are both 0.
     #[inline]
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 & CODE == 0
     }
 
-    /// With Do Not Retry set: the same command will fail again.
+    /// Sets Do Not Retry: the same command will fail again.
     #[inline]
     #[must_use]
     pub const fn with_dnr(self) -> Self {
         Self(self.0 | DNR)
     }
 
-    /// With More set: the error information log has details.
+    /// Sets More: the error information log has details.
     #[inline]
     #[must_use]
     pub const fn with_more(self) -> Self {
         Self(self.0 | MORE)
     }
 
-    /// With a Command Retry Delay index, 0 (none) to 3 (CRDT3).
+    /// Sets the Command Retry Delay index, 0 (none) to 3 (CRDT3).
     #[inline]
     #[must_use]
     pub const fn with_crd(self, crd: u8) -> Self {
@@ -179,8 +180,9 @@ macro_rules! statuses {
                 pub const $const: Self = Self($value);
             )*
 
-            /// The specification's name of SCT and SC, if there is one. Command specific codes 80h to
-            /// 85h mean one thing to a fabrics command and another to an NVM one; both are named.
+            /// Name of SCT and SC in the specification, if there is one. Command specific codes 80h
+            /// to 85h have one meaning for a fabrics command and another for an NVM command; the
+            /// text names both.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 #[expect(unreachable_patterns, reason = "some codes have two names; the first is shown")]
@@ -288,7 +290,7 @@ statuses! {
     INVALID_COMMAND_SET = 0x12c => "Invalid I/O Command Set",
     IDENTIFIER_UNAVAILABLE = 0x12d => "Identifier Unavailable",
 
-    // Command specific status of fabrics commands and the NVM command set's use of the same codes.
+    // Command specific status of fabrics commands, and the same codes in the NVM command set.
     CONNECT_INCOMPATIBLE_FORMAT = 0x180 => "Connect Incompatible Format or Conflicting Attributes",
     CONTROLLER_BUSY = 0x181 => "Connect Controller Busy or Invalid Protection Information",
     CONNECT_INVALID_PARAMETERS = 0x182 => "Connect Invalid Parameters or Write to Read Only Range",

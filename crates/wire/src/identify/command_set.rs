@@ -19,8 +19,8 @@ pub struct NvmNamespace {
     pub pic: u8,
     /// Bytes 9-11, reserved.
     pub reserved9: [u8; 3],
-    /// Bytes 12-267, Extended LBA Formats: Storage Tag Size in bits 6:0, Protection Information Format in
-    /// bits 8:7.
+    /// Bytes 12-267, Extended LBA Formats: Storage Tag Size in bits 6:0, Protection Information
+    /// Format in bits 8:7.
     pub elbaf: [U32; 64],
     /// Bytes 268-4095, reserved.
     pub reserved268: [u8; 3828],
@@ -50,20 +50,22 @@ pub struct NvmController {
 }
 const _: () = assert!(size_of::<NvmController>() == 4096);
 
-/// Identify I/O Command Set, CNS 1Ch (Base 5.17.2.21, Figure 289): the combinations of command sets that can be
-/// enabled together, one vector each; 4096 bytes.
+/// Identify I/O Command Set, CNS 1Ch (Base 5.17.2.21, Figure 289): 4096 bytes. Each vector is one
+/// combination of command sets that can be enabled together.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct CommandSetCombinations {
-    /// I/O Command Set Combinations: bit `n` is the command set with CSI `n`; 0 from the first unused on.
+    /// I/O Command Set Combinations: bit `n` is the command set with CSI `n`; unused vectors at the
+    /// end are 0.
     pub vectors: [U64; 512],
 }
 const _: () = assert!(size_of::<CommandSetCombinations>() == 4096);
 
 impl CommandSetCombinations {
-    /// One combination: these command sets. A CSI of 64 or more has no bit and is left out.
+    /// Creates one combination of these command sets. A CSI of 64 or more has no bit and is
+    /// skipped.
     #[must_use]
     pub fn only(command_sets: &[Csi]) -> Self {
         let vector = command_sets

@@ -156,7 +156,7 @@ pub struct Controller {
     pub cqes: u8,
     /// Bytes 514-515, Maximum Outstanding Commands of a queue.
     pub maxcmd: U16,
-    /// Bytes 516-519, Number of Namespaces: the highest NSID there may be.
+    /// Bytes 516-519, Number of Namespaces: the maximum NSID.
     pub nn: U32,
     /// Bytes 520-521, Optional NVM Command Support, see [`oncs`].
     pub oncs: U16,
@@ -192,7 +192,8 @@ pub struct Controller {
     pub subnqn: [u8; NQN_FIELD],
     /// Bytes 1024-1791, reserved.
     pub reserved1024: [u8; 768],
-    /// Bytes 1792-1795, I/O Queue Command Capsule Supported Size in 16 bytes: 4 and in-capsule data.
+    /// Bytes 1792-1795, I/O Queue Command Capsule Supported Size in 16 bytes: 4, plus in-capsule
+    /// data.
     pub ioccsz: U32,
     /// Bytes 1796-1799, I/O Queue Response Capsule Supported Size in 16 bytes: 1 and data.
     pub iorcsz: U32,
@@ -228,16 +229,16 @@ const _: () = {
 };
 
 impl Controller {
-    /// The subsystem's name.
+    /// NQN of the subsystem.
     ///
     /// # Errors
-    /// If the field holds no NQN.
+    /// If the field is not an NQN.
     pub fn subnqn(&self) -> Result<Nqn, NqnError> {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Most bytes a command may move, where the smallest memory page has `page_size_min` bytes (CAP.MPSMIN);
-    /// `None` is no limit, which a value beyond 2^63 is too.
+    /// Maximum bytes of a command's transfer. `page_size_min` is the minimum memory page in bytes
+    /// (CAP.MPSMIN). `None` means no limit; so does a value beyond 2^63.
     #[must_use]
     pub fn max_transfer(&self, page_size_min: u32) -> Option<u64> {
         if self.mdts == 0 {
@@ -247,14 +248,14 @@ impl Controller {
         1u64.checked_shl(shift)
     }
 
-    /// Required sizes of submission and completion queue entries as powers of two (the low halves of SQES and
-    /// CQES): 6 and 4.
+    /// Required sizes of submission and completion queue entries as powers of two (the low halves
+    /// of SQES and CQES): 6 and 4.
     #[must_use]
     pub const fn entry_sizes(&self) -> (u8, u8) {
         (self.sqes & 0xf, self.cqes & 0xf)
     }
 
-    /// Bytes of in-capsule data an I/O queue takes: IOCCSZ less the 64 bytes of the SQE.
+    /// Bytes of in-capsule data of an I/O queue: IOCCSZ minus the 64 bytes of the SQE.
     #[must_use]
     pub fn in_capsule_data(&self) -> u64 {
         (u64::from(self.ioccsz.get()) * 16).saturating_sub(64)
@@ -312,9 +313,9 @@ const _: () = assert!(size_of::<PowerState>() == 32);
 
 /// Bits of CMIC.
 pub mod cmic {
-    /// The subsystem may have more than one port.
+    /// The subsystem can have more than one port.
     pub const MULTIPLE_PORTS: u8 = 1 << 0;
-    /// The subsystem may have more than one controller.
+    /// The subsystem can have more than one controller.
     pub const MULTIPLE_CONTROLLERS: u8 = 1 << 1;
     /// The controller is an SR-IOV virtual function.
     pub const SR_IOV: u8 = 1 << 2;
@@ -458,7 +459,7 @@ pub mod sgls {
     pub const SUPPORTED_DWORD: u32 = 0b10;
     /// Keyed SGL Data Block descriptor.
     pub const KEYED: u32 = 1 << 2;
-    /// Whether and how SGLs are supported (bits 1:0).
+    /// Support for SGLs and its form (bits 1:0).
     pub const SUPPORT_MASK: u32 = 0b11;
     /// SGL Bit Bucket descriptor.
     pub const BIT_BUCKET: u32 = 1 << 16;

@@ -30,12 +30,13 @@ pub enum NamespaceId {
     Uuid([u8; 16]),
     /// The namespace's command set.
     Csi(Csi),
-    /// A type or a length this crate does not know.
+    /// An unknown type, or a wrong length.
     Unknown(IdentifierType),
 }
 
 impl NamespaceId {
-    /// Type and identifier as on the wire; an unknown one is empty, which would end the list.
+    /// Returns type and identifier as on the wire; an unknown one is empty, which would end the
+    /// list.
     fn parts(&self) -> (IdentifierType, &[u8]) {
         match self {
             Self::Eui64(id) => (IdentifierType::EUI64, id),
@@ -58,9 +59,9 @@ impl NamespaceId {
     }
 }
 
-/// Reads the descriptors of a list one after the other.
+/// Iterator over the descriptors of a list.
 ///
-/// Ends at a descriptor of no length, at the end of the bytes, or where a descriptor would reach beyond
+/// It ends at a descriptor without length, at the end of the bytes, or at a descriptor that exceeds
 /// them.
 #[derive(Clone, Debug)]
 pub struct NamespaceIds<'a> {
@@ -76,7 +77,8 @@ impl<'a> NamespaceIds<'a> {
 }
 
 impl NamespaceIds<'_> {
-    /// The list of `ids`, in their order. Unknown ones, and what does not fit, are left out.
+    /// Returns the list of `ids`, in their order. It skips unknown ones, and drops those that do
+    /// not fit.
     #[must_use]
     pub fn encode(ids: &[NamespaceId]) -> [u8; DESCRIPTORS_SIZE] {
         let mut list = [0; DESCRIPTORS_SIZE];

@@ -5,10 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::open::zero_default;
 
-/// Namespace IDs a list holds.
+/// Maximum namespace IDs of a list.
 pub const NSIDS_PER_LIST: usize = 1024;
 
-/// A Namespace List: NSIDs in ascending order, 0 from the first unused on; 4096 bytes.
+/// A Namespace List: NSIDs in ascending order; unused entries at the end are 0; 4096 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -20,7 +20,7 @@ pub struct NsidList {
 const _: () = assert!(size_of::<NsidList>() == 4096);
 
 impl NsidList {
-    /// The first 1024 of `nsids`, which are ascending and not 0.
+    /// Creates a list of the first 1024 of `nsids`, which are ascending and not 0.
     #[must_use]
     pub fn new(nsids: impl IntoIterator<Item = u32>) -> Self {
         let mut list = Self::default();
@@ -30,7 +30,7 @@ impl NsidList {
         list
     }
 
-    /// The identifiers, up to the first 0.
+    /// Iterates over the identifiers up to the first 0.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.nsids.iter().map(|nsid| nsid.get()).take_while(|&nsid| nsid != 0)
     }

@@ -64,13 +64,13 @@ open_enum! {
 /// An Identify command (Base 5.17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
-    /// What is asked for.
+    /// Requested structure.
     pub cns: Cns,
-    /// Namespace, where `cns` is about one, or above which a list starts.
+    /// Namespace, if `cns` requires one; for a list, its entries are greater than this.
     pub nsid: u32,
-    /// Controller Identifier, where `cns` is about one.
+    /// Controller Identifier, if `cns` requires one.
     pub cntid: u16,
-    /// Command set, where `cns` is about one.
+    /// Command set, if `cns` requires one.
     pub csi: Csi,
     /// CNS Specific Identifier.
     pub cns_specific: u16,
@@ -79,13 +79,13 @@ pub struct Identify {
 }
 
 impl Identify {
-    /// Asks for `cns` of `nsid`; all else zero.
+    /// Creates a request for `cns` of `nsid`; all other fields are zero.
     #[must_use]
     pub const fn new(cns: Cns, nsid: u32) -> Self {
         Self { cns, nsid, cntid: 0, csi: Csi::NVM, cns_specific: 0, uuid_index: 0 }
     }
 
-    /// Takes the fields out of `sqe`, which is an Identify.
+    /// Parses the fields of `sqe`, which is an Identify.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let [cns, _, c0, c1] = sqe.cdw10.get().to_le_bytes();
@@ -100,7 +100,7 @@ impl Identify {
         }
     }
 
-    /// The command, without a data pointer.
+    /// Returns the command, without a data pointer.
     #[must_use]
     pub fn encode(self, cid: u16) -> Sqe {
         Sqe::admin(AdminOpcode::IDENTIFY, cid, self.nsid).with_cdw10([

@@ -21,7 +21,8 @@ pub struct Namespace {
     pub nsfeat: u8,
     /// Byte 25, Number of LBA Formats, 0's based.
     pub nlbaf: u8,
-    /// Byte 26, Formatted LBA Size: format index in bits 3:0 and (high part) 6:5; bit 4 metadata inline.
+    /// Byte 26, Formatted LBA Size: format index in bits 3:0 and (high part) 6:5; bit 4 metadata
+    /// inline.
     pub flbas: u8,
     /// Byte 27, Metadata Capabilities.
     pub mc: u8,
@@ -120,14 +121,15 @@ impl Namespace {
         self.format().block_size()
     }
 
-    /// The LBA formats there are, by index: NLBAF, which is 0's based, of at most 64.
+    /// The available LBA formats by index: NLBAF, which is 0's based, of at most 64.
     #[must_use]
     pub fn formats(&self) -> &[LbaFormat] {
         let count = usize::from(self.nlbaf) + 1;
         &self.lbaf[..count.min(self.lbaf.len())]
     }
 
-    /// Whether metadata, where the format has any, is the last part of the data and not apart (FLBAS bit 4).
+    /// Returns true if metadata, if the format has any, is the last part of the data instead of
+    /// separate (FLBAS bit 4).
     #[must_use]
     pub const fn metadata_inline(&self) -> bool {
         self.flbas & flbas::METADATA_INLINE != 0
@@ -139,21 +141,22 @@ impl Namespace {
         self.dps & 7
     }
 
-    /// Logical blocks from one boundary to the next that reads and writes had better not cross (NOIOB), if reported.
+    /// Logical blocks between two boundaries that reads and writes should not cross (NOIOB), if
+    /// reported.
     #[must_use]
     pub fn io_boundary(&self) -> Option<u16> {
         (self.noiob.get() != 0).then_some(self.noiob.get())
     }
 
-    /// Logical blocks that are written all or not at all unless they cross an atomic boundary (NAWUN), if this
-    /// namespace reports a value of its own.
+    /// Logical blocks that are written atomically unless they cross an atomic boundary (NAWUN), if
+    /// this namespace reports its own value.
     #[must_use]
     pub fn atomic_write_blocks(&self) -> Option<u32> {
         let reported = self.nsfeat & nsfeat::ATOMIC_UNITS != 0;
         reported.then_some(u32::from(self.nawun.get()) + 1)
     }
 
-    /// What of a format is still to come, in percent (FPI bits 6:0), if progress is reported (bit 7).
+    /// Remaining part of a format in percent (FPI bits 6:0), if progress is reported (bit 7).
     #[must_use]
     pub fn format_remaining(&self) -> Option<u8> {
         (self.fpi & fpi::SUPPORTED != 0).then_some(self.fpi & fpi::REMAINING)
@@ -186,7 +189,7 @@ pub struct LbaFormat {
 const _: () = assert!(size_of::<LbaFormat>() == 4);
 
 impl LbaFormat {
-    /// Blocks of 2 to the `lbads` bytes, no metadata.
+    /// Creates a format with blocks of 2 to the `lbads` bytes and no metadata.
     #[must_use]
     pub const fn new(lbads: u8) -> Self {
         Self { ms: U16::ZERO, lbads, rp: 0 }
@@ -201,13 +204,13 @@ impl LbaFormat {
         }
     }
 
-    /// Whether it is there and has no metadata.
+    /// Returns true if the format is available and has no metadata.
     #[must_use]
     pub const fn is_plain(self) -> bool {
         self.block_size().is_some() && self.ms.get() == 0
     }
 
-    /// The number of the fastest format with blocks of `block_size` bytes and no metadata.
+    /// Index of the fastest format with blocks of `block_size` bytes and no metadata.
     #[must_use]
     pub fn fastest(formats: &[Self], block_size: u32) -> Option<u8> {
         let of_size = |(_, f): &(usize, &Self)| f.is_plain() && f.block_size() == Some(block_size);
@@ -257,7 +260,7 @@ pub mod flbas {
 pub mod fpi {
     /// Format progress is reported.
     pub const SUPPORTED: u8 = 1 << 7;
-    /// Percent of a format that is still to come.
+    /// Remaining percent of a format.
     pub const REMAINING: u8 = 0x7f;
 }
 

@@ -26,7 +26,7 @@ fn identify_bytes() {
     assert_eq!(Identify::parse(&Sqe::read_from_bytes(&bytes).unwrap()), command);
 }
 
-/// Every field of Base 5.17.2.1 (Figure 275) with bytes of its own.
+/// Every field of Base 5.17.2.1 (Figure 275) with different bytes.
 fn golden_controller() -> [u8; 4096] {
     golden::bytes(&[
         (0, &[0x01, 0xa1]),
@@ -121,7 +121,7 @@ fn golden_controller() -> [u8; 4096] {
     ])
 }
 
-/// The same, by field name.
+/// The same structure, by field name.
 fn controller_fields() -> Controller {
     let mut c = Controller::new_zeroed();
     c.vid = U16::new(0xa101);
@@ -178,7 +178,7 @@ fn controller_fields() -> Controller {
     c
 }
 
-/// Bytes 512 on.
+/// Fields from byte 512 on.
 fn controller_nvm_fields(c: &mut Controller) {
     (c.sqes, c.cqes) = (0x66, 0x44);
     c.maxcmd = U16::new(0xd434);
@@ -234,7 +234,7 @@ fn controller_bytes() {
     assert_eq!(Controller::default().in_capsule_data(), 0);
 }
 
-/// Every field of the Identify Namespace structure (NVM 4.1.5.1) with bytes of its own.
+/// Every field of the Identify Namespace structure (NVM 4.1.5.1) with different bytes.
 fn golden_namespace() -> [u8; 4096] {
     golden::bytes(&[
         (0, &[1, 0, 0, 0, 0, 0, 0, 0xa1]),
@@ -410,7 +410,7 @@ fn nsid_list_bytes() {
     assert_eq!(list.as_bytes(), bytes);
     let read = NsidList::read_from_bytes(&bytes).unwrap();
     assert_eq!(read.iter().collect::<Vec<_>>(), [1, 7, 0x1234_5678]);
-    // A list holds 1024 and no more; one that is full has no terminator.
+    // A list has at most 1024 entries; a full one has no terminator.
     let full = NsidList::new(1..5000);
     assert_eq!(full.iter().collect::<Vec<_>>(), (1..=1024).collect::<Vec<_>>());
 }
@@ -449,7 +449,7 @@ fn descriptors_that_are_not_whole_end_the_list() {
     let eui64 = NamespaceId::Unknown(IdentifierType::EUI64);
     assert_eq!(NamespaceIds::new(&short).collect::<Vec<_>>(), [eui64]);
     assert_eq!(NamespaceIds::new(&[1, 8, 0]).count(), 0);
-    // Unknown ones cannot be written, and what does not fit is left out.
+    // Unknown ones cannot be written, and those that do not fit are dropped.
     let many = [NamespaceId::Uuid([1; 16]); 300];
     let all = NamespaceIds::encode(&[&[unknown][..], &many].concat());
     assert_eq!(NamespaceIds::new(&all).count(), 4096 / 20);

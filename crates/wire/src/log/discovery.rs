@@ -84,7 +84,7 @@ pub mod treq {
     pub const SECURE_CHANNEL_REQUIRED: u8 = 0b01;
     /// Secure channel (bits 1:0): not required.
     pub const SECURE_CHANNEL_NOT_REQUIRED: u8 = 0b10;
-    /// The controller can do without SQ flow control.
+    /// The controller can disable SQ flow control.
     pub const SQ_FLOW_CONTROL_OFF: u8 = 1 << 2;
 }
 
@@ -102,7 +102,8 @@ pub mod eflags {
 )]
 #[repr(C)]
 pub struct DiscoveryHeader {
-    /// Bytes 0-7, Generation Counter: changes with the page, so that a host that reads it in parts can tell.
+    /// Bytes 0-7, Generation Counter: changes with the page, so that a host that reads it in parts
+    /// notices a change.
     pub genctr: U64,
     /// Bytes 8-15, Number of Records.
     pub numrec: U64,
@@ -114,7 +115,7 @@ pub struct DiscoveryHeader {
 const _: () = assert!(size_of::<DiscoveryHeader>() == DISCOVERY_RECORD_SIZE);
 
 impl DiscoveryHeader {
-    /// A header for `records` entries.
+    /// Creates a header for `records` entries.
     #[must_use]
     pub fn new(generation: u64, records: u64) -> Self {
         Self { genctr: U64::new(generation), numrec: U64::new(records), ..Self::default() }
@@ -184,7 +185,7 @@ pub enum Tsas {
         /// Partition key, for InfiniBand.
         pkey: u16,
     },
-    /// Another transport.
+    /// Any other transport.
     None,
 }
 
@@ -207,15 +208,15 @@ impl DiscoveryEntry {
         ascii::text(&self.trsvcid)
     }
 
-    /// The subsystem's name.
+    /// NQN of the subsystem.
     ///
     /// # Errors
-    /// If the field holds no NQN.
+    /// If the field is not an NQN.
     pub fn subnqn(&self) -> Result<Nqn, NqnError> {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Sets TSAS; what it does not name is zero.
+    /// Sets TSAS; all other bytes of it are zero.
     pub fn set_tsas(&mut self, tsas: Tsas) {
         self.tsas = [0; 256];
         match tsas {
@@ -228,7 +229,7 @@ impl DiscoveryEntry {
         }
     }
 
-    /// TSAS as TRTYPE says it is.
+    /// Returns TSAS in the form that TRTYPE determines.
     #[must_use]
     pub fn tsas(&self) -> Tsas {
         let at = |i: usize| self.tsas[i];

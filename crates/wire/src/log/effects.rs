@@ -1,4 +1,4 @@
-//! What is supported, and what it does: log pages 00h, 05h and 12h.
+//! Support and effects of log pages, commands and features: log pages 00h, 05h and 12h.
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
@@ -29,7 +29,7 @@ pub struct LogSupport {
 )]
 #[repr(C)]
 pub struct SupportedLogPages {
-    /// By log page identifier, see [`LogSupport`].
+    /// Support by log page identifier, see [`LogSupport`].
     pub lids: [U32; 256],
 }
 const _: () = assert!(size_of::<SupportedLogPages>() == 1024);
@@ -63,7 +63,8 @@ pub struct CommandEffects {
     pub controller_capability_change: bool,
     #[bits(11)]
     __: u16,
-    /// Command Submission and Execution (CSE): 0 no restriction, 1 one a namespace, 2 one at all.
+    /// Command Submission and Execution (CSE): 0 no restriction, 1 one command per namespace, 2 one
+    /// command in total.
     #[bits(3)]
     pub execution: u8,
     /// UUID Selection Supported.
@@ -143,7 +144,7 @@ pub struct FeatureEffects {
 )]
 #[repr(C)]
 pub struct FeatureEffectsLog {
-    /// By feature identifier, see [`FeatureEffects`].
+    /// Effects by feature identifier, see [`FeatureEffects`].
     pub fids: [U32; 256],
 }
 const _: () = assert!(size_of::<FeatureEffectsLog>() == 1024);

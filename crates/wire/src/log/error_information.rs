@@ -21,7 +21,8 @@ pub struct ErrorInformation {
     pub cid: U16,
     /// Bytes 12-13, Status Field: phase tag in bit 0, status above it.
     pub status: U16,
-    /// Bytes 14-15, Parameter Error Location: byte in bits 7:0, bit in 10:8; FFFFh: of no parameter.
+    /// Bytes 14-15, Parameter Error Location: byte in bits 7:0, bit in 10:8; FFFFh: of no
+    /// parameter.
     pub parameter_location: U16,
     /// Bytes 16-23, LBA: the first that had the error.
     pub lba: U64,

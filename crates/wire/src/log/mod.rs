@@ -23,8 +23,8 @@ use crate::opcode::AdminOpcode;
 use crate::open::open_enum;
 use crate::sqe::Sqe;
 
-/// Changed Namespace List, log page 04h (Base 5.16.1.5): NSIDs that changed since it was last read. More
-/// than 1024 are one entry FFFFFFFFh.
+/// Changed Namespace List, log page 04h (Base 5.16.1.5): NSIDs that changed since the last read.
+/// More than 1024 are one entry FFFFFFFFh.
 pub type ChangedNamespaces = crate::identify::NsidList;
 
 open_enum! {
@@ -62,7 +62,7 @@ open_enum! {
 /// Get Log Page (Base 5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
-    /// Which page.
+    /// Requested page.
     pub lid: Lid,
     /// Log Specific Field, 7 bits.
     pub lsp: u8,
@@ -76,9 +76,9 @@ pub struct GetLogPage {
     pub index_offset: bool,
     /// Log Specific Identifier.
     pub lsi: u16,
-    /// Command set, for the pages that differ by it.
+    /// Command set, for pages that depend on it.
     pub csi: Csi,
-    /// Namespace, for a page about one; 0 or FFFFFFFFh for the controller.
+    /// Namespace, for a page of one; 0 or FFFFFFFFh for the controller.
     pub nsid: u32,
     /// UUID Index.
     pub uuid_index: u8,
@@ -88,7 +88,8 @@ const RAE: u32 = 1 << 15;
 const OFFSET_TYPE: u32 = 1 << 23;
 
 impl GetLogPage {
-    /// `length` bytes of page `lid` from its start, events retained; all else zero.
+    /// Reads `length` bytes of page `lid` from its start, and retains events; all other fields are
+    /// zero.
     #[must_use]
     pub const fn new(lid: Lid, length: u64) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl GetLogPage {
         }
     }
 
-    /// Takes the fields out of `sqe`, which is a Get Log Page.
+    /// Parses the fields of `sqe`, which is a Get Log Page.
     #[must_use]
     pub fn parse(sqe: &Sqe) -> Self {
         let cdw10 = sqe.cdw10.get();
@@ -128,7 +129,8 @@ impl GetLogPage {
         }
     }
 
-    /// The command, without a data pointer. `length` is rounded up to dwords and cut to 4 to 2^34.
+    /// Returns the command, without a data pointer. `length` is rounded up to dwords and clamped to
+    /// 4 to 2^34.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "each dword is cut out of its number")]
     pub fn encode(&self, cid: u16) -> Sqe {

@@ -4,7 +4,7 @@ use super::*;
 use crate::golden;
 use crate::sgl::Sgl;
 
-/// A read as in Base 3.3.3.1: every field of the entry with a value of its own.
+/// A read as in Base 3.3.3.1: every field of the entry has a different value.
 fn golden_sqe() -> [u8; 64] {
     golden::bytes(&[
         (0, &[0x02]),                                            // OPC
@@ -68,7 +68,7 @@ fn a_fabrics_command_has_its_type_in_byte_4() {
     let sqe = Sqe::fabrics(FabricsType::DISCONNECT, 7);
     assert_eq!(sqe.as_bytes()[..8], [0x7f, 0x40, 7, 0, 0x08, 0, 0, 0]);
     assert!(sqe.is_fabrics());
-    // Bytes 5 to 7 are reserved: what a host leaves there does not matter.
+    // Bytes 5 to 7 are reserved, so a host can leave any value there.
     let mut bytes = [0u8; 64];
     bytes[0] = 0x7f;
     bytes[4..8].copy_from_slice(&[0x01, 0xff, 0xff, 0xff]);

@@ -1,11 +1,11 @@
-//! Is a PDU acceptable, judged by its first 8 bytes?
+//! Checks of a PDU from its first 8 bytes.
 
 use super::{
     CAPSULE_CMD_LEN, CommonHeader, DIGEST_LEN, Framing, IC_LEN, PduType, SHORT_LEN, TERM_DATA_MAX,
     TERM_LEN, TcpError, flags,
 };
 
-/// Which end of the connection.
+/// End of the connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Receiver {
     /// The controller, that is the target.
@@ -14,29 +14,30 @@ pub enum Receiver {
     Host,
 }
 
-/// What one end takes in.
+/// Limits of the PDUs that one end accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxRules {
-    /// Which end it is.
+    /// End of the connection.
     pub receiver: Receiver,
-    /// Digests, and the alignment this end asked for.
+    /// Digests, and the alignment that this end requested.
     pub framing: Framing,
-    /// Most bytes of data in a CapsuleCmd.
+    /// Maximum bytes of data in a CapsuleCmd.
     pub max_in_capsule: u32,
-    /// Most bytes of data in a data PDU: MAXH2CDATA for the controller, a bound of its own for a host.
+    /// Maximum bytes of data in a data PDU: MAXH2CDATA for the controller, its own limit for a
+    /// host.
     pub max_data: u32,
 }
 
-/// What a checked common header says.
+/// Content of a checked common header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PduHead {
-    /// PDU type, one this end may receive.
+    /// PDU type, one that this end can receive.
     pub pdu_type: PduType,
     /// FLAGS as received.
     pub flags: u8,
     /// Bytes of header without digest: HLEN.
     pub hlen: u8,
-    /// Bytes of header with digest: what to read before the header can be used.
+    /// Bytes of header with digest, which have to be read before the header can be used.
     pub head_len: u8,
     /// A digest of the header follows it.
     pub hdgst: bool,
@@ -59,7 +60,7 @@ mod at {
     pub(super) const PLEN: u32 = 4;
 }
 
-/// What a PDU type allows.
+/// Limits of a PDU type.
 struct Shape {
     hlen: u8,
     digests: bool,
@@ -68,20 +69,20 @@ struct Shape {
 }
 
 impl RxRules {
-    /// Rules before ICReq and ICResp are exchanged.
+    /// Returns the rules before ICReq and ICResp are exchanged.
     #[must_use]
     pub fn initial(receiver: Receiver) -> Self {
         Self { receiver, framing: Framing::default(), max_in_capsule: 0, max_data: 0 }
     }
 
-    /// Checks a common header (TCP 3.6.2.1) and says what follows. Whether the PDU may come *now* is for the
-    /// caller to know.
+    /// Checks a common header (TCP 3.6.2.1) and returns the layout of the rest. The caller checks
+    /// the sequence of PDUs.
     ///
     /// # Errors
-    /// What to send in a TermReq (the field in error with the lowest offset; a TermReq that is itself in
-    /// error is not answered, only the connection closed; TCP 3.5): an unexpected type, a HLEN other than the type's, digest flags other than
-    /// agreed on, a PDO that is misaligned or inside the header, a PLEN that does not hold what it must or
-    /// exceeds the limits.
+    /// The content of a TermReq: an unexpected type, a HLEN other than the type's, or digest flags
+    /// that were not negotiated. Also a PDO that is misaligned or inside the header, or a PLEN that
+    /// is too short or exceeds the limits. The error names the wrong field with the lowest offset.
+    /// A TermReq that is itself wrong gets no reply; the connection is only closed (TCP 3.5).
     #[inline]
     pub fn check(&self, ch: &CommonHeader) -> Result<PduHead, TcpError> {
         let shape = self.shape(ch.pdu_type).ok_or(TcpError::field(at::TYPE))?;
@@ -117,7 +118,7 @@ impl RxRules {
             head.data_offset = data_offset(ch, &shape, framing, head_len)?;
             head.ddgst = framing.ddgst;
             let around = u32::from(head.data_offset) + u32::from(framing.ddgst_len());
-            // Data of no bytes has no place in a PDU that is longer than its header.
+            // A PDU longer than its header has at least one byte of data.
             head.data_len = match plen.checked_sub(around) {
                 Some(len) if len > 0 => len,
                 _ => return Err(TcpError::field(at::PLEN)),
@@ -152,7 +153,7 @@ impl RxRules {
         Some(Shape { hlen, digests, min_data, max_data })
     }
 
-    /// Data beyond MAXH2CDATA is a limit exceeded (TCP 3.3.2.2); elsewhere PLEN is a wrong value.
+    /// Data beyond MAXH2CDATA exceeds a limit (TCP 3.3.2.2); in other PDUs PLEN is a wrong value.
     #[cold]
     fn too_long(&self, pdu_type: PduType) -> TcpError {
         match pdu_type {
@@ -162,7 +163,7 @@ impl RxRules {
     }
 }
 
-/// Where the data of a PDU that has some starts.
+/// Returns the offset of the data of a PDU that has some.
 #[inline]
 fn data_offset(
     ch: &CommonHeader,
@@ -173,7 +174,7 @@ fn data_offset(
     if !shape.digests {
         return Ok(head_len);
     }
-    // A capsule or PDU type without data: what is too much is PLEN, not a misplaced PDO.
+    // In a capsule or PDU type without data, the excess is an error of PLEN, not of PDO.
     if shape.max_data == 0 {
         return Err(TcpError::field(at::PLEN));
     }

@@ -1,9 +1,10 @@
 //! NVMe/TCP PDUs (TCP 3.6.2).
 //!
-//! A PDU is header (`HLEN` bytes), header digest (4 bytes, if negotiated), padding, data (from `PDO`) and
-//! data digest (4 bytes, if negotiated and there is data); `PLEN` counts it all. A receiver reads the 8 bytes
-//! of [`CommonHeader`], asks [`RxRules::check`] what follows and whether it may, then reads the rest and
-//! views it as one of the structs in [`pdu`].
+//! A PDU has these parts: a header (`HLEN` bytes), a header digest (4 bytes, if negotiated) and
+//! padding. Then follow data (from `PDO`) and a data digest (4 bytes, if negotiated and there is
+//! data). `PLEN` counts all of it. A receiver reads the 8 bytes of [`CommonHeader`], and
+//! [`RxRules::check`] checks them and returns the layout of the rest. The receiver then reads the
+//! rest and views it as one of the structs in [`pdu`].
 
 mod check;
 mod error;
@@ -51,7 +52,7 @@ pub const CH_LEN: usize = 8;
 pub const IC_LEN: u8 = 128;
 /// HLEN of H2CTermReq and C2HTermReq.
 pub const TERM_LEN: u8 = 24;
-/// Most bytes of data in a TermReq: the header of the PDU in error (TCP 3.5).
+/// Maximum bytes of data in a TermReq: the header of the PDU in error (TCP 3.5).
 pub const TERM_DATA_MAX: u32 = 128;
 /// HLEN of CapsuleCmd.
 pub const CAPSULE_CMD_LEN: u8 = 72;
@@ -61,14 +62,15 @@ pub const SHORT_LEN: u8 = 24;
 pub const DIGEST_LEN: u8 = 4;
 /// PDU Format Version of ICReq and ICResp.
 pub const PFV_1_0: u16 = 0;
-/// In-capsule data bytes every controller takes in fabrics and admin commands (TCP 3.3, Figure 11).
+/// In-capsule data bytes that every controller accepts in fabrics and admin commands (TCP 3.3,
+/// Figure 11).
 pub const ADMIN_IN_CAPSULE: u32 = 8192;
-/// Smallest MAXH2CDATA a controller may ask for (TCP 3.6.2.3).
+/// Minimum MAXH2CDATA that a controller can request (TCP 3.6.2.3).
 pub const MIN_MAXH2CDATA: u32 = 4096;
-/// Largest HPDA or CPDA (0's based, in dwords): data aligned to 128 bytes.
+/// Maximum HPDA or CPDA (0's based, in dwords): data aligned to 128 bytes.
 pub const PDA_MAX: u8 = 31;
 
-/// What both ends agreed on for the PDUs of one direction.
+/// Negotiated framing of the PDUs of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// PDUs other than ICReq, ICResp and TermReqs have a header digest.
@@ -80,15 +82,15 @@ pub struct Framing {
 }
 
 impl Default for Framing {
-    /// As before the exchange of ICReq and ICResp: no digests, dword alignment.
+    /// Framing before the exchange of ICReq and ICResp: no digests, dword alignment.
     fn default() -> Self {
         Self::new(false, false, 0)
     }
 }
 
 impl Framing {
-    /// With `pda` the receiver's data alignment as on the wire (HPDA or CPDA: 0's based, in dwords;
-    /// values above [`PDA_MAX`] count as that).
+    /// Creates a framing. `pda` is the receiver's data alignment as on the wire (HPDA or CPDA: 0's
+    /// based, in dwords; values above [`PDA_MAX`] count as that).
     #[must_use]
     pub const fn new(hdgst: bool, ddgst: bool, pda: u8) -> Self {
         let pda = if pda > PDA_MAX { PDA_MAX } else { pda };
@@ -109,7 +111,7 @@ impl Framing {
         hlen + if self.hdgst { DIGEST_LEN } else { 0 }
     }
 
-    /// PDO: where the data of a PDU with a header of `hlen` bytes (at most 72) starts.
+    /// PDO: offset of the data of a PDU with a header of `hlen` bytes (at most 72).
     #[inline]
     #[must_use]
     pub const fn data_offset(self, hlen: u8) -> u8 {

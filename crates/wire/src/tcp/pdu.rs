@@ -1,4 +1,4 @@
-//! Layouts of the PDU headers, and how to fill them.
+//! Layouts of the PDU headers, and their constructors.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -30,12 +30,12 @@ pub struct CommonHeader {
 const _: () = assert!(size_of::<CommonHeader>() == CH_LEN);
 
 impl CommonHeader {
-    /// A PDU that has no data and never a digest.
+    /// Creates the header of a PDU that has no data and never a digest.
     fn bare(pdu_type: PduType, hlen: u8) -> Self {
         Self { pdu_type, flags: 0, hlen, pdo: 0, plen: U32::new(u32::from(hlen)) }
     }
 
-    /// A PDU without data.
+    /// Creates the header of a PDU without data.
     #[inline]
     fn headless(framing: Framing, pdu_type: PduType, hlen: u8) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl CommonHeader {
         }
     }
 
-    /// A PDU with `data_len` bytes of data, possibly 0. PLEN saturates.
+    /// Creates the header of a PDU with `data_len` bytes of data, possibly 0. PLEN saturates.
     #[inline]
     fn with_data(framing: Framing, pdu_type: PduType, hlen: u8, data_len: u32) -> Self {
         let mut ch = Self::headless(framing, pdu_type, hlen);
@@ -63,17 +63,18 @@ impl CommonHeader {
     }
 }
 
-/// What ICReq and ICResp agree on; MAXR2T and MAXH2CDATA aside, both carry the same.
+/// Parameters that ICReq and ICResp negotiate. Except for MAXR2T and MAXH2CDATA, both have the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcParams {
     /// Alignment of data sent to this end (HPDA or CPDA): 0's based, in dwords, 0 to 31.
     pub pda: u8,
-    /// Header digest wanted (ICReq) or granted (ICResp).
+    /// Header digest requested (ICReq) or granted (ICResp).
     pub hdgst: bool,
-    /// Data digest wanted (ICReq) or granted (ICResp).
+    /// Data digest requested (ICReq) or granted (ICResp).
     pub ddgst: bool,
-    /// ICReq: R2Ts a command may have outstanding, at least 1 (MAXR2T is 0's based; 2^32 is shown as
-    /// `u32::MAX`). ICResp: most bytes of data in an H2CData (MAXH2CDATA).
+    /// ICReq: maximum R2Ts that a command has outstanding, at least 1 (MAXR2T is 0's based; 2^32
+    /// becomes `u32::MAX`). ICResp: maximum bytes of data in an H2CData (MAXH2CDATA).
     pub max: u32,
 }
 
@@ -81,10 +82,10 @@ impl IcParams {
     const HDGST: u8 = 1 << 0;
     const DDGST: u8 = 1 << 1;
 
-    /// Checks what an ICResp grants against what the ICReq `asked` for.
+    /// Checks the parameters that an ICResp grants against those that the ICReq `asked` for.
     ///
     /// # Errors
-    /// Invalid header field at DGST, if a digest is on that was not asked for (TCP 3.3.1.1).
+    /// Invalid header field at DGST, if a digest is on that was not requested (TCP 3.3.1.1).
     pub fn check_granted(&self, asked: &Self) -> Result<(), TcpError> {
         if self.hdgst && !asked.hdgst || self.ddgst && !asked.ddgst {
             return Err(TcpError::field(DGST_OFFSET));
@@ -111,7 +112,7 @@ pub struct ICReq {
     pub hpda: u8,
     /// Byte 11: bit 0 header digest, bit 1 data digest.
     pub dgst: u8,
-    /// Bytes 12-15, Maximum Number of Outstanding R2T a command, 0's based.
+    /// Bytes 12-15, Maximum Number of Outstanding R2T of a command, 0's based.
     pub maxr2t: U32,
     /// Bytes 16-127, reserved.
     pub reserved16: [u8; 112],
@@ -145,7 +146,7 @@ const DGST_OFFSET: u32 = 11;
 const MAX_OFFSET: u32 = 12;
 
 impl ICReq {
-    /// The PDU that asks for `params`. `params.max` of 0 counts as 1.
+    /// Creates the PDU that requests `params`. `params.max` of 0 counts as 1.
     #[must_use]
     pub fn new(params: IcParams) -> Self {
         Self {
@@ -158,10 +159,10 @@ impl ICReq {
         }
     }
 
-    /// What the host asks for. The common header is [`super::RxRules::check`]'s.
+    /// Parameters that the host requests. [`super::RxRules::check`] checks the common header.
     ///
     /// # Errors
-    /// If PFV is not one we know or HPDA is out of range.
+    /// If PFV is unknown or HPDA is out of range.
     pub fn params(&self) -> Result<IcParams, TcpError> {
         if self.pfv.get() != PFV_1_0 {
             return Err(TcpError::unsupported(PFV_OFFSET));
@@ -179,7 +180,7 @@ impl ICReq {
 }
 
 impl ICResp {
-    /// The PDU that grants `params`.
+    /// Creates the PDU that grants `params`.
     #[must_use]
     pub fn new(params: IcParams) -> Self {
         Self {
@@ -192,10 +193,10 @@ impl ICResp {
         }
     }
 
-    /// What the controller grants. The common header is [`super::RxRules::check`]'s.
+    /// Parameters that the controller grants. [`super::RxRules::check`] checks the common header.
     ///
     /// # Errors
-    /// If PFV is not one we know, CPDA is out of range, or MAXH2CDATA is below 4096 bytes or no multiple
+    /// If PFV is unknown, CPDA is out of range, or MAXH2CDATA is below 4096 bytes or not a multiple
     /// of 4 (TCP 3.6.2.3).
     pub fn params(&self) -> Result<IcParams, TcpError> {
         if self.pfv.get() != PFV_1_0 {
@@ -217,8 +218,8 @@ impl ICResp {
     }
 }
 
-/// Header of an H2CTermReq or C2HTermReq (TCP 3.6.2.4 and 3.6.2.5): 24 bytes. The header of the PDU in
-/// error follows, at most [`TERM_DATA_MAX`] bytes of it.
+/// Header of an H2CTermReq or C2HTermReq (TCP 3.6.2.4 and 3.6.2.5): 24 bytes. The header of the PDU
+/// in error follows, at most [`TERM_DATA_MAX`] bytes of it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -236,11 +237,11 @@ pub struct TermReq {
 const _: () = assert!(size_of::<TermReq>() == TERM_LEN as usize);
 
 impl TermReq {
-    /// Most bytes of a TermReq with its data.
+    /// Maximum bytes of a TermReq with its data.
     pub const MAX_LEN: usize = TERM_LEN as usize + TERM_DATA_MAX as usize;
 
-    /// The header, sent by the end that `sender` is, for `error`, followed by `data_len` bytes (at most
-    /// [`TERM_DATA_MAX`]) of the PDU in error.
+    /// Creates the header for `error`, sent by the end `sender`. At most [`TERM_DATA_MAX`] bytes
+    /// (`data_len`) of the PDU in error follow.
     #[must_use]
     pub fn new(sender: Receiver, error: TcpError, data_len: u8) -> Self {
         let pdu_type = match sender {
@@ -252,7 +253,7 @@ impl TermReq {
         Self { ch, fes: U16::new(error.fes.0), fei: U32::new(error.fei), reserved14: [0; 10] }
     }
 
-    /// What the peer says went wrong.
+    /// Error that the peer reports.
     #[must_use]
     pub fn error(&self) -> TcpError {
         TcpError { fes: Fes(self.fes.get()), fei: self.fei.get() }
@@ -273,7 +274,7 @@ pub struct CapsuleCmd {
 const _: () = assert!(size_of::<CapsuleCmd>() == CAPSULE_CMD_LEN as usize);
 
 impl CapsuleCmd {
-    /// With `data_len` bytes of in-capsule data to follow at `ch.pdo`.
+    /// Creates the header, with `data_len` bytes of in-capsule data to follow at `ch.pdo`.
     #[inline]
     #[must_use]
     pub fn new(framing: Framing, sqe: Sqe, data_len: u32) -> Self {
@@ -296,7 +297,7 @@ pub struct CapsuleResp {
 const _: () = assert!(size_of::<CapsuleResp>() == SHORT_LEN as usize);
 
 impl CapsuleResp {
-    /// The capsule for `cqe`.
+    /// Creates the capsule for `cqe`.
     #[inline]
     #[must_use]
     pub fn new(framing: Framing, cqe: Cqe) -> Self {
@@ -314,7 +315,7 @@ pub struct H2CData {
     pub ch: CommonHeader,
     /// Bytes 8-9, Command Capsule CID.
     pub cccid: U16,
-    /// Bytes 10-11, Transfer Tag of the R2T this answers.
+    /// Bytes 10-11, Transfer Tag of the R2T that this PDU serves.
     pub ttag: U16,
     /// Bytes 12-15, offset of this data in the command's data, in bytes.
     pub datao: U32,
@@ -351,7 +352,8 @@ const DATAO_OFFSET: u32 = 12;
 /// Offset of DATAL, H2CData and C2HData; of R2TL in an R2T.
 const DATAL_OFFSET: u32 = 16;
 
-/// DATAO and DATAL are multiples of dwords, and DATAL is the data's length as PLEN has it.
+/// Checks that DATAO and DATAL are multiples of dwords, and that DATAL is the data's length in
+/// PLEN.
 #[inline]
 fn check_data(head: &PduHead, datao: u32, datal: u32) -> Result<(), TcpError> {
     if !datao.is_multiple_of(4) {
@@ -364,7 +366,7 @@ fn check_data(head: &PduHead, datao: u32, datal: u32) -> Result<(), TcpError> {
 }
 
 impl H2CData {
-    /// With `datal` bytes of data, the last of its R2T if `last`.
+    /// Creates the header of `datal` bytes of data, the last of its R2T if `last`.
     #[inline]
     #[must_use]
     pub fn new(
@@ -389,8 +391,8 @@ impl H2CData {
         }
     }
 
-    /// Does the header agree with `head`, which is the check of its common header? Whether the range was
-    /// asked for is the receiver's to know.
+    /// Checks that the header agrees with `head`, the checked common header. The receiver checks
+    /// the requested range.
     ///
     /// # Errors
     /// Invalid header field at DATAO or DATAL.
@@ -401,8 +403,8 @@ impl H2CData {
 }
 
 impl C2HData {
-    /// With `datal` bytes of data. `last` ends the command's data; `success` (only with `last`) also ends
-    /// the command.
+    /// Creates the header of `datal` bytes of data. `last` ends the command's data; `success` (only
+    /// with `last`) also ends the command.
     #[inline]
     #[must_use]
     pub fn new(
@@ -430,8 +432,8 @@ impl C2HData {
         }
     }
 
-    /// Does the header agree with `head`, which is the check of its common header? Whether the range is
-    /// the command's is the receiver's to know.
+    /// Checks that the header agrees with `head`, the checked common header. The receiver checks
+    /// the range of the command.
     ///
     /// # Errors
     /// Invalid header field at FLAGS (SUCCESS without LAST_PDU), DATAO or DATAL.
@@ -454,11 +456,11 @@ pub struct R2T {
     pub ch: CommonHeader,
     /// Bytes 8-9, Command Capsule CID.
     pub cccid: U16,
-    /// Bytes 10-11, Transfer Tag the H2CData is to carry.
+    /// Bytes 10-11, Transfer Tag for the H2CData.
     pub ttag: U16,
-    /// Bytes 12-15, offset of the data asked for in the command's data, in bytes.
+    /// Bytes 12-15, offset of the requested data in the command's data, in bytes.
     pub r2to: U32,
-    /// Bytes 16-19, length of the data asked for in bytes.
+    /// Bytes 16-19, length of the requested data in bytes.
     pub r2tl: U32,
     /// Bytes 20-23, reserved.
     pub reserved20: U32,
@@ -466,7 +468,7 @@ pub struct R2T {
 const _: () = assert!(size_of::<R2T>() == SHORT_LEN as usize);
 
 impl R2T {
-    /// Asks for `length` bytes at `offset`.
+    /// Creates a request for `length` bytes at `offset`.
     #[inline]
     #[must_use]
     pub fn new(framing: Framing, cccid: u16, ttag: u16, offset: u32, length: u32) -> Self {

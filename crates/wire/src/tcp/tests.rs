@@ -126,7 +126,7 @@ fn capsule_cmd_bytes() {
     assert_eq!((head.hlen, head.head_len, head.data_offset), (72, 76, 128));
     assert_eq!((head.data_len, head.ddgst, head.plen), (4096, true, 4228));
 
-    // As the Linux host sends a command without data: PDO 0 (reserved), no data digest.
+    // As in the Linux host's commands without data: PDO 0 (reserved), no data digest.
     let bare = CapsuleCmd::new(DIGESTS, sqe, 0);
     assert_eq!(bare.as_bytes()[..8], [0x04, 0b01, 72, 0, 76, 0, 0, 0]);
     let head = controller(DIGESTS).check(&bare.ch).unwrap();
@@ -173,7 +173,7 @@ fn h2c_data_bytes() {
 
 #[test]
 fn c2h_data_bytes() {
-    // TCP Figure 9: HPDA 3 asks for 16-byte alignment, so 8 bytes of padding behind 24 of header.
+    // TCP Figure 9: HPDA 3 requests 16-byte alignment, so 8 bytes of padding follow 24 of header.
     let framing = Framing::new(false, false, 3);
     let bytes: [u8; 24] = golden::bytes(&[
         (0, &[0x07, 0b1100, 24, 32, 0x20, 0x02, 0, 0]), // PLEN 32 + 512
@@ -213,12 +213,12 @@ fn what_is_wrong_with_a_header_is_named() {
     let aligned = controller(Framing::new(false, false, 15));
     let max = 72 + 8192;
     let cases: [(&RxRules, [u8; 8], TcpError); 20] = [
-        // Types of the other direction, and of none.
+        // Types of the other direction, and undefined ones.
         (&rules, [0x01, 0, 128, 0, 128, 0, 0, 0], TcpError::field(0)),
         (&rules, [0x05, 0, 24, 0, 24, 0, 0, 0], TcpError::field(0)),
         (&rules, [0x08, 0, 24, 0, 24, 0, 0, 0], TcpError::field(0)),
         (&rules, [0xff; 8], TcpError::field(0)),
-        // Digest flags that were not agreed on.
+        // Digest flags that were not negotiated.
         (&rules, [0x04, 0b01, 72, 0, 76, 0, 0, 0], TcpError::field(1)),
         (&rules, [0x04, 0b10, 72, 72, 80, 0, 0, 0], TcpError::field(1)),
         (&with_digests, [0x04, 0b00, 72, 0, 76, 0, 0, 0], TcpError::field(1)),
@@ -230,7 +230,7 @@ fn what_is_wrong_with_a_header_is_named() {
         (&rules, [0x04, 0, 72, 68, 84, 0, 0, 0], TcpError::field(3)),
         (&rules, [0x04, 0, 72, 74, 84, 0, 0, 0], TcpError::field(3)),
         (&aligned, [0x06, 0, 24, 32, 0x40, 0x10, 0, 0], TcpError::field(3)),
-        // PLEN below the header, at or before PDO, without room for the digest, or over a limit.
+        // PLEN below the header, at or before PDO, without room for the digest, or above a limit.
         (&rules, [0x04, 0, 72, 0, 71, 0, 0, 0], TcpError::field(4)),
         (&rules, [0x04, 0, 72, 76, 76, 0, 0, 0], TcpError::field(4)),
         (&with_digests, [0x06, 0b11, 24, 28, 32, 0, 0, 0], TcpError::field(4)),
@@ -284,7 +284,7 @@ fn any_rules() -> impl Strategy<Value = RxRules> {
     )
 }
 
-/// Headers that get past the first checks more often than random bytes do.
+/// Generates headers that pass the first checks more often than random bytes do.
 fn any_header() -> impl Strategy<Value = CommonHeader> {
     let hlen = prop_oneof![Just(24u8), Just(72), Just(128), any::<u8>()];
     let plen = prop_oneof![0u32..10_000, any::<u32>(), Just(u32::MAX)];
