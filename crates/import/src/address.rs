@@ -1,4 +1,4 @@
-//! Addresses of listeners and referrals: both formats use the specification's names for their parts
+//! Addresses of listeners and referrals. Both formats use the specification's names for their parts
 //! (Fabrics 5.3, discovery log page entry).
 
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use crate::note::Notes;
 /// Fabric, address and port.
 pub(crate) type Place = (Fabric, IpAddr, u16);
 
-/// Reads `trtype`, `adrfam`, `traddr` and `trsvcid`; `None`, with a note, for what cannot be had here.
+/// Reads `trtype`, `adrfam`, `traddr` and `trsvcid`. Returns `None`, with a note, if the address is
+/// not supported.
 pub(crate) fn read(
     object: &mut Object<'_>,
     default_port: u16,
@@ -38,7 +39,7 @@ pub(crate) fn read(
     };
     let node = object.need("traddr")?;
     let text = node.text()?;
-    // Brackets are how URLs write IPv6; a scope names an interface of one machine.
+    // URLs write IPv6 in brackets; a scope refers to an interface of one machine.
     let bare = text.trim().trim_start_matches('[').trim_end_matches(']');
     match bare.parse() {
         Ok(address) => Ok(Some((fabric, address, port))),

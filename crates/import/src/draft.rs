@@ -1,4 +1,4 @@
-//! The config that is being made, and the rules that the daemon has for it.
+//! The config under construction, and the daemon's rules for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,14 +8,15 @@ use serde::Serialize;
 
 use crate::note::Notes;
 
-/// Most characters of a device's name.
+/// Maximum characters of a device's name.
 const NAME_MAX: usize = 64;
-/// Highest number of a namespace.
+/// Maximum namespace ID.
 const NSID_MAX: u64 = 1024;
-/// Where hosts look for a target.
+/// Default port of a target.
 const PORT: u16 = 4420;
 
-/// A config of ours in the making. Keys have the names that `configs/target.toml` tells of.
+/// A config of nvmeof-tgt under construction. `configs/target.toml` documents the names of its
+/// keys.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Draft {
@@ -31,15 +32,15 @@ pub(crate) struct Draft {
     subsystem: Vec<Subsystem>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     referral: Vec<Referral>,
-    /// Devices that a namespace has.
+    /// Devices that a namespace uses.
     #[serde(skip)]
     served: BTreeSet<String>,
-    /// Identifiers that a namespace has, with their kind before them.
+    /// Identifiers that a namespace uses, with their kind before them.
     #[serde(skip)]
     identifiers: BTreeSet<String>,
 }
 
-/// Bounds that hosts were told.
+/// Limits that hosts see.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Limits {
@@ -59,7 +60,7 @@ impl Limits {
     }
 }
 
-/// Where hosts connect.
+/// A listener for hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Listener {
     #[serde(rename = "type")]
@@ -68,7 +69,7 @@ pub(crate) struct Listener {
     pub(crate) port: u16,
 }
 
-/// Fabrics that there are here.
+/// Fabrics that nvmeof-tgt supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fabric {
@@ -76,7 +77,7 @@ pub(crate) enum Fabric {
     Rdma,
 }
 
-/// A device and what it is called.
+/// A device and its name.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Device {
     name: String,
@@ -84,7 +85,7 @@ pub(crate) struct Device {
     what: Medium,
 }
 
-/// What a device is made of.
+/// Backend of a device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "kebab-case")]
 pub(crate) enum Medium {
@@ -129,7 +130,7 @@ pub(crate) enum Medium {
     },
 }
 
-/// What hosts see.
+/// A subsystem, as hosts see it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Subsystem {
@@ -150,10 +151,10 @@ pub(crate) struct Subsystem {
     namespace: Vec<Namespace>,
 }
 
-/// A namespace as another config has it.
+/// A namespace from the other config.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Namespace {
-    /// 0: the next that is free.
+    /// 0 stands for the next free ID.
     pub(crate) nsid: u64,
     pub(crate) device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,7 +167,7 @@ pub(crate) struct Namespace {
     pub(crate) limit: Limit,
 }
 
-/// What may be done with a namespace.
+/// Rate limit of a namespace.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Limit {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +192,7 @@ pub(crate) struct Referral {
 }
 
 impl Draft {
-    /// Adds a listener unless it is there. One for all addresses takes the place of those for one.
+    /// Adds a listener unless it exists. One for all addresses replaces those for single addresses.
     pub(crate) fn add_listener(&mut self, path: &str, new: Listener, notes: &mut Notes) {
         let covers = |all: &Listener, one: &Listener| {
             let same = all.fabric == one.fabric && all.port == one.port && all.port != 0;
@@ -213,7 +214,7 @@ impl Draft {
         self.listener.push(new);
     }
 
-    /// Sees to it that there is a listener: the daemon does not start without.
+    /// Adds a listener if there is none, because the daemon does not start without one.
     pub(crate) fn need_listener(&mut self, path: &str, notes: &mut Notes) {
         if self.listener.is_empty() {
             let address = IpAddr::from([127, 0, 0, 1]);
@@ -224,14 +225,14 @@ impl Draft {
         }
     }
 
-    /// Adds a referral unless it is there.
+    /// Adds a referral unless it exists.
     pub(crate) fn add_referral(&mut self, new: Referral) {
         if !self.referral.contains(&new) {
             self.referral.push(new);
         }
     }
 
-    /// Adds a device, by the wanted name or one close to it, and says by which.
+    /// Adds a device under the requested name or a similar one, and returns the name.
     pub(crate) fn add_device(&mut self, wanted: &str, what: Medium) -> String {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let mut name: String =
@@ -250,13 +251,14 @@ impl Draft {
         name
     }
 
-    /// The file device of this path.
+    /// Returns the file device of this path.
     pub(crate) fn file(&self, path: &str) -> Option<&str> {
         let of = |what: &Medium| matches!(what, Medium::File { path: other, .. } if other == path);
         self.device.iter().find(|device| of(&device.what)).map(|device| device.name.as_str())
     }
 
-    /// A device for one more namespace over `device`: itself, or all of it again.
+    /// Returns a device for one more namespace on `device`: `device` itself for the first,
+    /// otherwise a split of its whole size.
     fn share(&mut self, device: &str) -> String {
         if self.served.insert(device.to_owned()) {
             return device.to_owned();
@@ -267,7 +269,7 @@ impl Draft {
         name
     }
 
-    /// Adds a namespace to a subsystem, by the daemon's rules.
+    /// Adds a namespace to a subsystem, following the daemon's rules.
     pub(crate) fn add_namespace(
         &mut self,
         subsystem: &mut Subsystem,
@@ -299,7 +301,7 @@ impl Draft {
             let plain: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
             let plain = plain.to_ascii_lowercase();
             if plain.chars().all(|c| c == '0') {
-                // The other target's way to say that there is none.
+                // The other target writes this for an absent identifier.
                 continue;
             }
             if plain.len() != digits || !plain.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -317,17 +319,17 @@ impl Draft {
         subsystem.namespace.push(namespace);
     }
 
-    /// Adds a subsystem that is whole.
+    /// Adds a complete subsystem.
     pub(crate) fn add_subsystem(&mut self, subsystem: Subsystem) {
         self.subsystem.push(subsystem);
     }
 
-    /// Whether there is a subsystem of this name.
+    /// Returns true if a subsystem has this name.
     pub(crate) fn has_subsystem(&self, nqn: &str) -> bool {
         self.subsystem.iter().any(|subsystem| subsystem.nqn == nqn)
     }
 
-    /// Takes away devices that nothing uses, and says which.
+    /// Removes devices that nothing uses, and returns their names.
     pub(crate) fn prune(&mut self) -> Vec<String> {
         let mut used = self.served.clone();
         let mut bases: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -348,9 +350,9 @@ impl Draft {
         gone
     }
 
-    /// As TOML.
+    /// Returns the config as TOML.
     pub(crate) fn to_toml(&self) -> String {
-        // Every type here has a form in TOML, and values stand before tables.
+        // Every type here has a form in TOML, and values come before tables.
         toml::to_string(self).unwrap_or_else(|error| format!("# it cannot be written: {error}\n"))
     }
 }
@@ -370,7 +372,7 @@ impl Medium {
 }
 
 impl Subsystem {
-    /// A subsystem of a name that hosts may use, or what is wrong with the name.
+    /// Creates a subsystem with a valid name, or returns the error of the name.
     pub(crate) fn new(nqn: &str) -> Result<Self, String> {
         let name: Nqn = nqn.parse().map_err(|error| format!("\"{nqn}\": {error}"))?;
         if name.is_discovery() {
@@ -388,13 +390,13 @@ impl Subsystem {
         })
     }
 
-    /// Lets every host in.
+    /// Allows every host.
     pub(crate) fn allow_any(&mut self) {
         self.allow_any_host = true;
         self.hosts = None;
     }
 
-    /// Lets a host in; says what is wrong with its name.
+    /// Allows a host; returns the error of its name.
     pub(crate) fn allow(&mut self, host: &str) -> Result<(), String> {
         host.parse::<Nqn>().map_err(|error| format!("\"{host}\": {error}"))?;
         if let Some(hosts) = &mut self.hosts {
@@ -403,7 +405,8 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Serial and model number: printable ASCII of 1 to `most` characters, without spaces at the ends.
+    /// Returns a valid serial or model number: printable ASCII of 1 to `most` characters, without
+    /// spaces at the ends.
     pub(crate) fn label(text: &str, most: usize) -> Option<String> {
         let text = text.trim();
         let printable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());

@@ -1,4 +1,4 @@
-//! JSON values that know where they stand, so that every message can name the place.
+//! JSON values with their paths, so that every message can name the path.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -7,42 +7,42 @@ use serde_json::{Map, Value};
 
 use crate::note::Notes;
 
-/// A text that is no config of another target.
+/// Error of a text that is not a config of another target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// Not JSON at all.
+    /// The text is not JSON.
     #[error("this is no JSON: line {line}, column {column}: {what}")]
     NotJson {
         /// Line, from 1.
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What the parser says.
+        /// Error of the parser.
         what: String,
     },
-    /// JSON, but neither format.
+    /// JSON of neither format.
     #[error(
         "this is neither what nvmetcli saves nor an SPDK config: {what}; get one by \
          `nvmetcli save FILE` or `rpc.py save_config > FILE`"
     )]
     NeitherFormat {
-        /// What is missing.
+        /// The missing part.
         what: String,
     },
-    /// A value that its key cannot have.
+    /// A value that is invalid for its key.
     #[error("{path}: {what}; {allowed}")]
     Wrong {
-        /// Where it stands: `$.ports[0].addr.trsvcid`.
+        /// Path of the value: `$.ports[0].addr.trsvcid`.
         path: String,
-        /// What is wrong.
+        /// The wrong value.
         what: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
-    /// Longer than any config.
+    /// The text is longer than any config.
     #[error("{bytes} bytes are no config; at most {} are read", crate::TEXT_MAX)]
     TooLong {
-        /// Its length.
+        /// Length of the text.
         bytes: usize,
     },
 }
@@ -75,7 +75,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The entries of a list.
+    /// Returns the entries of a list.
     pub(crate) fn list(&self) -> Result<Vec<Self>, ImportError> {
         let Value::Array(list) = self.value else { return Err(self.wrong("a list: [ ... ]")) };
         let entry = |(index, value)| Self { value, path: format!("{}[{index}]", self.path) };
@@ -90,7 +90,7 @@ impl<'a> Node<'a> {
         self.value.as_str().ok_or_else(|| self.wrong("a text: \"...\""))
     }
 
-    /// A whole number, as a number or as the text the kernel's files have.
+    /// Returns a whole number, from a number or from text as in nvmetcli's files.
     pub(crate) fn number(&self, range: RangeInclusive<u64>) -> Result<u64, ImportError> {
         let number = match self.value {
             Value::Number(number) => number.as_u64(),
@@ -103,7 +103,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Yes or no: true and false, or 1 and 0 as the kernel's files have it.
+    /// Returns a flag, from true and false or from 1 and 0 as in nvmetcli's files.
     pub(crate) fn flag(&self) -> Result<bool, ImportError> {
         match self.value {
             Value::Bool(flag) => Ok(*flag),
@@ -115,7 +115,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether it says nothing: null, an empty text, list or object.
+    /// Returns true for null and for an empty text, list or object.
     fn is_empty(&self) -> bool {
         match self.value {
             Value::Null => true,
@@ -126,7 +126,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// That this value is none of what is allowed here.
+    /// Returns the error that this value is not one of the allowed values.
     pub(crate) fn wrong(&self, allowed: &str) -> ImportError {
         ImportError::Wrong {
             path: self.path.clone(),
@@ -135,7 +135,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The value as a message shows it: cut, on one line.
+    /// Returns the value for a message: truncated, on one line.
     pub(crate) fn shown(&self) -> String {
         let text = match self.value {
             Value::Array(list) => format!("a list of {}", list.len()),
@@ -149,7 +149,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// An object of which every key that is read is remembered.
+/// An object that records every key that is read.
 #[derive(Debug)]
 pub(crate) struct Object<'a> {
     map: &'a Map<String, Value>,
@@ -162,14 +162,14 @@ impl<'a> Object<'a> {
         &self.path
     }
 
-    /// The value of a key, unless it is absent or null.
+    /// Returns the value of a key, unless it is absent or null.
     pub(crate) fn get(&mut self, key: &str) -> Option<Node<'a>> {
         let (key, value) = self.map.get_key_value(key)?;
         self.seen.insert(key);
         (!value.is_null()).then(|| Node { value, path: self.path_of(key) })
     }
 
-    /// The value of a key that has to be there.
+    /// Returns the value of a required key.
     pub(crate) fn need(&mut self, key: &str) -> Result<Node<'a>, ImportError> {
         self.get(key).ok_or_else(|| ImportError::Wrong {
             path: self.path.clone(),
@@ -178,37 +178,37 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The text of a key; `None` also for an empty one.
+    /// Returns the text of a key; `None` also for an empty one.
     pub(crate) fn text(&mut self, key: &str) -> Result<Option<&'a str>, ImportError> {
         let text = self.get(key).map(|node| node.text()).transpose()?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// The flag of a key; false if it is absent.
+    /// Returns the flag of a key; false if it is absent.
     pub(crate) fn flag(&mut self, key: &str) -> Result<bool, ImportError> {
         self.get(key).map_or(Ok(false), |node| node.flag())
     }
 
-    /// The entries of a list; none if the key is absent.
+    /// Returns the entries of a list; none if the key is absent.
     pub(crate) fn list(&mut self, key: &str) -> Result<Vec<Node<'a>>, ImportError> {
         self.get(key).map_or(Ok(Vec::new()), |node| node.list())
     }
 
-    /// Marks keys as read: what they say needs no word.
+    /// Marks keys as read that need no note.
     pub(crate) fn skip(&mut self, keys: &[&str]) {
         for key in keys {
             self.get(key);
         }
     }
 
-    /// Marks keys of which `what` is to be said where they say anything.
+    /// Marks a key as read, and adds the note `what` if its value is not empty.
     pub(crate) fn without_counterpart(&mut self, key: &str, what: &str, notes: &mut Notes) {
         if let Some(node) = self.get(key).filter(|node| !node.is_empty()) {
             notes.left_out(node.path(), format!("{what} ({})", node.shown()));
         }
     }
 
-    /// Tells of keys that nobody has read.
+    /// Adds notes for keys that were not read.
     pub(crate) fn finish(self, notes: &mut Notes) {
         for (key, value) in self.map {
             let node = Node { value, path: self.path_of(key) };

@@ -1,4 +1,5 @@
-//! What `nvmetcli save` writes of the kernel's target: the tree of its configfs, attributes as text.
+//! Reader of the output of `nvmetcli save` for Linux nvmet: the tree of its configfs, with
+//! attributes as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +9,16 @@ use crate::draft::{Draft, Limit, Listener, Medium, Namespace, Referral, Subsyste
 use crate::json::{ImportError, Node, Object};
 use crate::note::Notes;
 
-/// Where hosts look for a target, and for a discovery service.
+/// Default ports of a target and of a discovery service.
 const PORT: u16 = 4420;
 const DISCOVERY_PORT: u16 = 8009;
-/// Most bytes of data in a capsule, and the unit of it.
+/// Maximum bytes of in-capsule data, and their unit.
 const IN_CAPSULE_MAX: u64 = 64 << 10;
 const IN_CAPSULE_UNIT: u64 = 512;
-/// Highest controller ID (Base 2.0, 3.1.2).
+/// Maximum controller ID (Base 2.0, 3.1.2).
 const CNTLID_MAX: u64 = 65_519;
 
-/// A draft of the same target.
+/// Reads a draft of the same target.
 pub(crate) fn read(
     root: &Node<'_>,
     disks: &dyn Disks,
@@ -40,7 +41,7 @@ pub(crate) fn read(
     Ok(draft)
 }
 
-/// The hosts that have to prove who they are.
+/// Returns the hosts that have to authenticate.
 fn hosts<'a>(top: &mut Object<'a>, notes: &mut Notes) -> Result<BTreeSet<&'a str>, ImportError> {
     let mut locked = BTreeSet::new();
     for node in top.list("hosts")? {
@@ -63,12 +64,12 @@ fn hosts<'a>(top: &mut Object<'a>, notes: &mut Notes) -> Result<BTreeSet<&'a str
     Ok(locked)
 }
 
-/// Which subsystems are at which ports.
+/// Subsystems and the ports that serve them.
 #[derive(Debug, Default)]
 struct Ports<'a> {
-    /// Ports that are taken over.
+    /// Number of ports that are converted.
     count: usize,
-    /// For each subsystem the path of its links, one a port.
+    /// For each subsystem the paths of its links, one per port.
     links: BTreeMap<&'a str, Vec<String>>,
 }
 
@@ -104,7 +105,7 @@ fn ports<'a>(
     Ok(ports)
 }
 
-/// Where a port listens; `None`, with a note, if it cannot be so here.
+/// Returns the listener of a port; `None`, with a note, if it is not supported.
 fn place(port: &mut Object<'_>, notes: &mut Notes) -> Result<Option<Listener>, ImportError> {
     let node = port.need("addr")?;
     let mut addr = node.object()?;
@@ -123,7 +124,7 @@ fn place(port: &mut Object<'_>, notes: &mut Notes) -> Result<Option<Listener>, I
     Ok(place.map(|(fabric, address, port)| Listener { fabric, address, port }))
 }
 
-/// What a port sets for its queues: bounds of all listeners here.
+/// Reads the queue parameters of a port, which become limits of all listeners.
 fn parameters(
     draft: &mut Draft,
     port: &mut Object<'_>,
@@ -131,7 +132,7 @@ fn parameters(
 ) -> Result<(), ImportError> {
     let Some(node) = port.get("param") else { return Ok(()) };
     let mut param = node.object()?;
-    // -1 is the kernel's word for its own choice.
+    // nvmet writes -1 for its own default.
     let chosen = |node: &Node<'_>| !(node.is_text() && node.text() == Ok("-1"));
     if let Some(node) = param.get("inline_data_size").filter(chosen) {
         let bytes = node.number(0..=u32::MAX.into())?;
@@ -186,7 +187,7 @@ fn referrals(
     Ok(())
 }
 
-/// Asymmetric access: here every path is as good as every other.
+/// Asymmetric access: this target reports all paths as equal.
 fn groups(port: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
     for node in port.list("ana_groups")? {
         let mut group = node.object()?;
@@ -281,7 +282,7 @@ fn attributes(
         let what = "end-to-end data protection is not offered here";
         notes.left_out(&format!("{}.pi_enable", attr.path()), what);
     }
-    // What this target says of itself is its own.
+    // This target reports its own values for these.
     attr.skip(&["version", "firmware", "ieee_oui"]);
     if let Some(node) = attr.get("qid_max") {
         let what = format!("io-queues is one limit for all subsystems here ({})", node.shown());
@@ -369,8 +370,9 @@ fn namespace(
     Ok(())
 }
 
-/// Bytes of a block as hosts saw it: the block device's own; of a file those of its filesystem, at most 4096,
-/// which is what all common ones have (nvmet of Linux 6.1).
+/// Returns the bytes of a block as hosts saw it. For a block device these are its own. For a file
+/// they are those of its filesystem, at most 4096; all common filesystems have 4096 (nvmet of Linux
+/// 6.1).
 fn block_size(path: &str, file: &str, disks: &dyn Disks, notes: &mut Notes) -> u32 {
     let assumed = if file.starts_with("/dev/") { 512 } else { 4096 };
     match disks.block_size(file) {

@@ -1,14 +1,16 @@
-//! Configs of other NVMe-oF targets, as configs of nvmeof-tgt: text in, text and notes out.
+//! Conversion of configs of other NVMe-oF targets to configs of nvmeof-tgt: text in, text and notes
+//! out.
 //!
 //! ```text
-//! JSON --json--> Node (a value and its path) --kernel | spdk--> Draft --> TOML that the daemon takes
+//! JSON --json--> Node (a value and its path) --kernel | spdk--> Draft --> TOML for the daemon
 //!                                                   |
-//!                                                   '--> Note: what has no counterpart, and why
+//!                                                   '--> Note: unsupported setting, and why
 //! ```
 //!
-//! Two formats are read: what `nvmetcli` saves of the Linux kernel's target, and the JSON config of
-//! SPDK's. What cannot be read at all is an error; what can be read and not be had here is a note, and
-//! what depends on it is left out, never served with less protection than it had.
+//! The crate reads two formats: the output of `nvmetcli save` for Linux nvmet, and the JSON config
+//! of SPDK nvmf_tgt. A text that cannot be parsed is an error. A setting that nvmeof-tgt does not
+//! support is a note. The import drops everything that depends on it, and never serves it with less
+//! protection than before.
 
 mod address;
 mod draft;
@@ -28,18 +30,20 @@ use draft::Draft;
 use json::Node;
 use note::Notes;
 
-/// Most bytes of a config that is read.
+/// Maximum bytes of a config.
 pub const TEXT_MAX: usize = 16 << 20;
 
-/// What of the machine a config depends on and does not say.
+/// Properties of the machine's disks that a config depends on and does not state.
 pub trait Disks {
-    /// Bytes of a logical block of the block device at `path`; `None` if it is none, or not here.
+    /// Returns the bytes of a logical block of the block device at `path`. `None` if `path` is not
+    /// a block device, or does not exist on this machine.
     fn block_size(&self, path: &str) -> Option<u32>;
-    /// Bytes of the file or block device at `path`; `None` if it is not here.
+    /// Returns the bytes of the file or block device at `path`; `None` if it does not exist on this
+    /// machine.
     fn size(&self, path: &str) -> Option<u64>;
 }
 
-/// No disks: a config is read away from the machine it is for.
+/// No disks: the import runs on a different machine than the target.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoDisks;
 
@@ -53,30 +57,30 @@ impl Disks for NoDisks {
     }
 }
 
-/// Whose config it was.
+/// Target that the config is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The Linux kernel's target, saved by nvmetcli.
+    /// Linux nvmet, saved by nvmetcli.
     Kernel,
-    /// SPDK's target.
+    /// SPDK nvmf_tgt.
     Spdk,
 }
 
-/// A config in our form.
+/// A config converted for nvmeof-tgt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Whose it was.
+    /// Target of the original config.
     pub source: Source,
-    /// `target.toml`, with the notes on top as comments.
+    /// `target.toml`, with the notes as comments at the top.
     pub toml: String,
-    /// What has no counterpart, was changed, or is to be looked at; in the order of the file.
+    /// Settings that have no counterpart, were changed, or need a check; in the order of the file.
     pub notes: Vec<Note>,
 }
 
-/// Reads a config of another target.
+/// Converts a config of another target.
 ///
 /// # Errors
-/// If the text is no JSON, neither format, or has a value of a kind that its key cannot have; the
+/// If the text is not JSON, has neither format, or has a value of the wrong kind for its key. The
 /// message names the value's path.
 pub fn import(text: &str, disks: &dyn Disks) -> Result<Imported, ImportError> {
     if text.len() > TEXT_MAX {
@@ -99,7 +103,7 @@ pub fn import(text: &str, disks: &dyn Disks) -> Result<Imported, ImportError> {
     Ok(Imported { source, toml, notes })
 }
 
-/// Tells the formats apart: SPDK's subsystems are parts of its program and have a `config` each.
+/// Detects the format. SPDK's subsystems are parts of its program and have a `config` each.
 fn source(root: &Node<'_>) -> Result<Source, ImportError> {
     let mut top = root.object()?;
     if top.get("ports").is_some() || top.get("hosts").is_some() {

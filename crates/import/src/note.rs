@@ -1,26 +1,26 @@
-//! What a person has to be told of an import.
+//! Notes of an import for the operator.
 
 use std::fmt;
 
-/// What became of something that has no counterpart.
+/// Treatment of a setting without counterpart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It is not in the new config, and something is missing without it.
+    /// The new config lacks the setting, and a function is missing without it.
     LeftOut,
-    /// It is there, but not quite as it was.
+    /// The new config has the setting, with a changed value.
     Changed,
-    /// It says how the other program works inside; nothing is missing.
+    /// The setting concerns the internals of the other program; no function is missing.
     NotNeeded,
 }
 
-/// One thing to be told.
+/// One note for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// What became of it.
+    /// Treatment of the setting.
     pub kind: Kind,
-    /// Where it was: `$.ports[0].addr`.
+    /// Path of the setting: `$.ports[0].addr`.
     pub path: String,
-    /// What it was, and why it is not as it was.
+    /// Content of the setting, and the reason of the change.
     pub what: String,
 }
 
@@ -36,7 +36,8 @@ impl fmt::Display for Kind {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names may have any character; a note is one line, and no terminal obeys it.
+        // Names can have any character. A note is one line without control characters, so that it
+        // does not control a terminal.
         let plain = |text: &str| text.replace(char::is_control, " ");
         write!(f, "{}: {}: {}", self.kind, plain(&self.path), plain(&self.what))
     }

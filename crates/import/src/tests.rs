@@ -1,4 +1,4 @@
-//! Whole configs, and what is wrong with some.
+//! Whole configs, and configs with errors.
 
 use nvmeof_tgt::config::{Config, DeviceKind, Machine};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn machine() -> Machine {
     Machine { cpus: (0..4).collect(), open_files: 65_536, memory: 64 << 30, open }
 }
 
-/// A fixture's text with two files that are there.
+/// The text of a fixture with two files that exist.
 struct Files {
     _folder: tempfile::TempDir,
     paths: [String; 2],
@@ -74,7 +74,7 @@ fn a_kernel_config_is_taken() {
     assert_eq!(nsids, [1, 7]);
     assert_eq!(disks.namespaces[0].uuid.unwrap()[..4], [0xd5, 0x92, 0xcd, 0xf3]);
     assert_eq!(disks.namespaces[1].nguid.unwrap()[..4], [0xef, 0x90, 0x68, 0x9c]);
-    // Two subsystems over one disk: the second has all of it again.
+    // Two subsystems on one disk: the second has a split of the whole disk.
     let shared = &config.subsystems[1].namespaces[0];
     let shared = config.device(&shared.device).unwrap();
     assert!(matches!(&shared.kind, DeviceKind::Split { offset: 0, size: None, .. }), "{shared:?}");
@@ -146,7 +146,7 @@ fn an_spdk_config_is_taken() {
     assert_eq!(of(4).block_size, Some(4096));
     assert!(matches!(of(5).kind, DeviceKind::Fault { .. }));
     assert_eq!(subsystem.namespaces.len(), 6);
-    // What nothing uses is not opened.
+    // Unused devices are not opened.
     assert!(config.device("Uring0").is_none());
 }
 
@@ -192,7 +192,7 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
     let limit = |name: &str, key: &str, figure: u64| json!({ "method": "bdev_set_qos_limit", "params": { "name": name, key: figure } });
     let at = calls.len();
     calls.push(limit("Malloc1", "rw_ios_per_sec", 1000));
-    // A later call changes what it names alone; 0 takes it away.
+    // A later call changes only the limits that it names; 0 removes one.
     calls.push(limit("Malloc0", "rw_ios_per_sec", 0));
     let namespace =
         json!({ "nqn": "nqn.2016-06.io.spdk:cnode1", "namespace": { "bdev_name": "Malloc0" } });
@@ -211,7 +211,7 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
     assert!(limited.iter().all(|one| (one.iops, one.bandwidth) == (None, Some(100 << 20))));
 }
 
-/// A superblock moves SPDK's data behind it: a stripe of ours would read something else.
+/// A superblock shifts SPDK's data; a stripe of ours would read wrong data.
 #[test]
 fn a_raid_with_a_superblock_is_left_out() {
     let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
@@ -253,7 +253,7 @@ fn what_stands_on_a_disk_is_asked_of_the_machine() {
     assert_eq!(config.device("u").unwrap().block_size, Some(4096));
     let split = &config.device("up3").unwrap().kind;
     assert!(matches!(split, DeviceKind::Split { offset, .. } if *offset == 12 << 20), "{split:?}");
-    // Away from the machine nobody knows the size.
+    // On another machine the size is unknown.
     has(
         &import(&text, &NoDisks).unwrap().notes,
         Kind::LeftOut,
@@ -313,7 +313,7 @@ fn what_is_no_config_is_told_apart() {
     assert_eq!(import(&long, &NoDisks), Err(ImportError::TooLong { bytes: TEXT_MAX + 1 }));
 }
 
-/// Every place of a value, for a change of one.
+/// Collects the path of every value, for a change of one.
 fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -350,7 +350,7 @@ fn odd_values() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever stands anywhere: an error with a path, or a config that the daemon takes.
+    /// Any value at any path gives an error with a path, or a config that the daemon accepts.
     #[test]
     fn one_odd_value_makes_an_error_or_a_config(
         kernel in any::<bool>(),
@@ -366,7 +366,7 @@ proptest! {
         *value.pointer_mut(place).unwrap() = odd;
         match import(&value.to_string(), &NoDisks) {
             Ok(imported) => {
-                // A file that is not there is the machine's business, and a name can be any text.
+                // A missing file depends on the machine, and a name can be any text.
                 let absent = |error: &str| error.lines().all(|line| {
                     line.is_empty() || line.contains("device.path") || line.contains("more problems")
                 });

@@ -1,4 +1,4 @@
-//! SPDK's block devices.
+//! Reader of SPDK's block devices.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use crate::draft::{Draft, Limit, Medium};
 use crate::json::{ImportError, Node, Object};
 use crate::note::Notes;
 
-/// Longest latency of a delay device in microseconds.
+/// Maximum latency of a delay device in microseconds.
 const LATENCY_MAX: u64 = 10_000_000;
-/// Most members of a stripe, and fewest.
+/// Minimum and maximum members of a stripe.
 const MEMBERS: std::ops::RangeInclusive<usize> = 2..=256;
-/// Most bytes of a device.
+/// Maximum bytes of a device.
 const SIZE_MAX: u64 = i64::MAX.unsigned_abs() / 2;
-/// Most parts of one device.
+/// Maximum parts of one device.
 const SPLITS_MAX: u64 = 1024;
 
-/// Highest limits that are taken over: I/Os a second, and MiB a second.
+/// Maximum limits that are converted: I/Os per second, and MiB per second.
 const IOPS_MAX: u64 = 1_000_000_000;
 const MEBIBYTES_MAX: u64 = 1_000_000;
 
-/// Calls that say how SPDK works inside.
+/// Calls that concern SPDK's internals.
 const INNER: &[&str] = &[
     "bdev_set_options",
     "bdev_examine",
@@ -32,30 +32,30 @@ const INNER: &[&str] = &[
     "bdev_enable_histogram",
 ];
 
-/// A block device as SPDK names it.
+/// A block device with SPDK's name.
 #[derive(Debug, Clone)]
 struct Bdev {
-    /// Its name in the draft.
+    /// Name of the device in the draft.
     device: String,
-    /// Bytes, where the config tells.
+    /// Size in bytes, if the config has it.
     size: Option<u64>,
-    /// Bytes of a block, where the config tells.
+    /// Bytes of a block, if the config has it.
     block_size: Option<u32>,
 }
 
-/// A drive that SPDK drives itself; its namespaces are devices once something uses them.
+/// A drive with SPDK's own driver. Its namespaces become devices when something uses them.
 #[derive(Debug, Clone)]
 struct Drive {
     pci: String,
 }
 
-/// What all users of a block device together may do with it.
+/// Rate limit of all users of a block device together.
 #[derive(Debug, Clone, Default)]
 struct Quota {
-    /// The call that said so last.
+    /// The last call that set it.
     path: String,
     limit: Limit,
-    /// Namespaces that have it.
+    /// Number of namespaces that have it.
     namespaces: usize,
 }
 
@@ -64,9 +64,9 @@ pub(super) struct Bdevs<'d> {
     disks: &'d dyn Disks,
     bdevs: BTreeMap<String, Bdev>,
     drives: BTreeMap<String, Drive>,
-    /// What `bdev_nvme_set_options` says of commands that take too long.
+    /// Timeout of commands from `bdev_nvme_set_options`.
     timeout: Option<String>,
-    /// By SPDK's name.
+    /// Limits by SPDK's name.
     quotas: BTreeMap<String, Quota>,
 }
 
@@ -87,7 +87,7 @@ impl<'d> Bdevs<'d> {
         }
     }
 
-    /// Makes what one call makes.
+    /// Creates the devices of one call.
     pub(super) fn call(
         &mut self,
         draft: &mut Draft,
@@ -115,7 +115,7 @@ impl<'d> Bdevs<'d> {
         }
     }
 
-    /// Keeps a limit for the namespace that its device gets. What a call does not say stays as it was.
+    /// Stores a limit for the namespace of the device. Values that a call omits stay unchanged.
     fn limit(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut params = call.params()?;
         let name = params.need("name")?.text()?;
@@ -147,7 +147,7 @@ impl<'d> Bdevs<'d> {
         Ok(())
     }
 
-    /// What a namespace on this block device may do.
+    /// Returns the limit of a namespace on this block device.
     pub(super) fn limit_of(&mut self, name: &str, path: &str, notes: &mut Notes) -> Limit {
         let Some(quota) = self.quotas.get_mut(name) else { return Limit::default() };
         quota.namespaces += 1;
@@ -161,7 +161,7 @@ impl<'d> Bdevs<'d> {
         quota.limit.clone()
     }
 
-    /// Tells of limits that no namespace has.
+    /// Adds notes for limits that no namespace has.
     pub(super) fn finish(self, notes: &mut Notes) {
         for (name, quota) in self.quotas {
             if quota.namespaces == 0 && !quota.limit.is_empty() {
@@ -175,7 +175,7 @@ impl<'d> Bdevs<'d> {
         }
     }
 
-    /// The device behind a name of SPDK's; `None`, with a note, if there is none.
+    /// Returns the device of an SPDK name; `None`, with a note, if there is none.
     pub(super) fn find(
         &mut self,
         draft: &mut Draft,
@@ -208,7 +208,7 @@ impl<'d> Bdevs<'d> {
         None
     }
 
-    /// `Nvme0n2` is namespace 2 of the drive attached as `Nvme0`.
+    /// Resolves names of the form `Nvme0n2`: namespace 2 of the drive attached as `Nvme0`.
     fn namespace_of_drive(&self, draft: &mut Draft, name: &str) -> Option<Bdev> {
         let (controller, nsid) = name.rsplit_once('n')?;
         let drive = self.drives.get(controller)?;
@@ -252,7 +252,7 @@ impl<'d> Bdevs<'d> {
         Ok(())
     }
 
-    /// Metadata beside the data of each block.
+    /// Metadata that is separate from the data of each block.
     fn metadata(&self, params: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         for key in ["md_size", "dif_type"] {
             if let Some(node) = params.get(key)
@@ -296,7 +296,7 @@ impl<'d> Bdevs<'d> {
                 None => return Ok(()),
             }
         } else {
-            // SPDK takes the device's own.
+            // SPDK uses the block size of the device.
             self.disks.block_size(file).filter(|size| matches!(size, 512 | 4096)).unwrap_or_else(
                 || {
                     let what =
@@ -340,7 +340,7 @@ impl<'d> Bdevs<'d> {
         if !is_pci(pci) {
             return Err(address.wrong("a PCI address, as \"0000:01:00.0\""));
         }
-        // How SPDK, as a host, treats the drive: our driver has its own ways.
+        // The other parameters are SPDK's settings as a host of the drive; our driver has its own.
         notes.changed(
             &call.path,
             format!("drive {pci} has to be bound first: `nvmeof-tgt drives bind {pci}`"),
@@ -400,7 +400,8 @@ impl<'d> Bdevs<'d> {
         Ok(())
     }
 
-    /// A stripe of this name, over members with their paths, with chunks of so many bytes.
+    /// Adds a stripe `name` over the members `names` with their paths, with chunks of `chunk`
+    /// bytes.
     fn stripe(
         &mut self,
         draft: &mut Draft,
@@ -427,7 +428,7 @@ impl<'d> Bdevs<'d> {
             notes.left_out(&call.path, format!("members of \"{name}\" have different blocks"));
             return Ok(());
         }
-        // Each gives as many whole chunks as the smallest has.
+        // Each member contributes the whole chunks of the smallest one.
         let sizes = members.iter().map(|bdev| bdev.size).collect::<Option<Vec<_>>>();
         let size = sizes.and_then(|sizes| {
             let each = sizes.iter().min()? / chunk * chunk;
@@ -519,7 +520,7 @@ impl<'d> Bdevs<'d> {
         Ok(())
     }
 
-    /// What has all of another device: passed through, or to fail on demand.
+    /// Adds a device that has all of another one: a passthrough device, or one that injects errors.
     fn whole(
         &mut self,
         draft: &mut Draft,
@@ -547,7 +548,8 @@ impl<'d> Bdevs<'d> {
     }
 }
 
-/// The names of a RAID's members and their paths; versions before 19 had one text with blanks between them.
+/// Returns the names of a RAID's members and their paths. Versions before 19 had one text with the
+/// names separated by blanks.
 fn member_names<'a>(listed: &Node<'a>) -> Result<Vec<(String, &'a str)>, ImportError> {
     if listed.is_text() {
         let names = listed.text()?.split_whitespace();
@@ -556,12 +558,12 @@ fn member_names<'a>(listed: &Node<'a>) -> Result<Vec<(String, &'a str)>, ImportE
     listed.list()?.iter().map(|node| Ok((node.path().to_owned(), node.text()?))).collect()
 }
 
-/// What a device has of the one it stands on.
+/// Returns the properties that a device inherits from its base device.
 fn base_of(size: Option<u64>, block_size: Option<u32>) -> Bdev {
     Bdev { device: String::new(), size, block_size }
 }
 
-/// Blocks that hosts can be shown.
+/// Returns a block size that hosts can use.
 fn block_size_of(path: &str, bytes: u64, notes: &mut Notes) -> Option<u32> {
     match u32::try_from(bytes) {
         Ok(known @ (512 | 4096)) => Some(known),
@@ -573,7 +575,7 @@ fn block_size_of(path: &str, bytes: u64, notes: &mut Notes) -> Option<u32> {
     }
 }
 
-/// `0000:01:00.0`, the domain may be left out.
+/// Returns true for text of the form `0000:01:00.0`; the domain is optional.
 fn is_pci(text: &str) -> bool {
     let hex = |text: &str, digits: usize| {
         text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit())

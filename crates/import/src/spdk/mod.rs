@@ -1,8 +1,9 @@
-//! SPDK's JSON config: a list of RPC calls for each part of its program, in the order they are made.
+//! Reader of SPDK's JSON config: a list of RPC calls for each part of its program, in the order of
+//! execution.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `bdev` | block devices, and what stands on them |
+//! | `bdev` | block devices, including those on top of others |
 //! | `nvmf` | transports, subsystems, namespaces, listeners, hosts |
 
 mod bdev;
@@ -14,7 +15,7 @@ use crate::json::{ImportError, Node, Object};
 use crate::note::Notes;
 use bdev::Bdevs;
 
-/// Parts of SPDK that say how it works inside: memory pools, sockets, offload engines, threads.
+/// Parts of SPDK that concern its internals: memory pools, sockets, offload engines, threads.
 const INNER: &[&str] = &[
     "accel",
     "copy",
@@ -33,7 +34,7 @@ const INNER: &[&str] = &[
 #[derive(Debug)]
 struct Call<'a> {
     method: &'a str,
-    /// The whole entry.
+    /// Path of the whole entry.
     path: String,
     params: Option<Node<'a>>,
 }
@@ -45,7 +46,7 @@ impl<'a> Call<'a> {
         Ok(Self { method, path: node.path().to_owned(), params: entry.get("params") })
     }
 
-    /// The parameters of a call that has to have some.
+    /// Returns the parameters of a call that requires some.
     fn params(&self) -> Result<Object<'a>, ImportError> {
         match &self.params {
             Some(params) => params.object(),
@@ -58,7 +59,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A draft of the same target.
+/// Reads a draft of the same target.
 pub(crate) fn read(
     root: &Node<'_>,
     disks: &dyn Disks,
@@ -68,7 +69,7 @@ pub(crate) fn read(
     let mut bdevs = Bdevs::new(disks);
     let mut nvmf = nvmf::Target::default();
     let mut top = root.object()?;
-    // Devices first, wherever they stand: namespaces name them.
+    // Devices come first, regardless of their position, because namespaces refer to them.
     let parts = top.need("subsystems")?.list()?;
     for part in &parts {
         let mut part = part.object()?;

@@ -1,4 +1,4 @@
-//! SPDK's NVMe-oF target.
+//! Reader of SPDK nvmf_tgt's configuration.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::note::Notes;
 const PORT: u16 = 4420;
 const DISCOVERY_PORT: u16 = 8009;
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Highest controller ID (Base 2.0, 3.1.2).
+/// Maximum controller ID (Base 2.0, 3.1.2).
 const CNTLID_MAX: u64 = 65_519;
 
-/// Calls that say how SPDK works inside, and what is always so here.
+/// Calls that concern SPDK's internals, and settings that always apply here.
 const INNER: &[&str] = &[
     "nvmf_set_max_subsystems",
     "nvmf_set_crdt",
@@ -24,18 +24,18 @@ const INNER: &[&str] = &[
     "nvmf_publish_mdns_prr",
 ];
 
-/// The target in the making.
+/// The target under construction.
 #[derive(Debug, Default)]
 pub(super) struct Target {
-    /// In the order they were made.
+    /// Subsystems in the order of creation.
     subsystems: Vec<Subsystem>,
-    /// How many listeners each has.
+    /// Number of listeners of each subsystem.
     listeners: BTreeMap<String, usize>,
     places: Vec<Listener>,
 }
 
 impl Target {
-    /// Does what one call does.
+    /// Converts one call.
     pub(super) fn call(
         &mut self,
         draft: &mut Draft,
@@ -67,7 +67,7 @@ impl Target {
         }
     }
 
-    /// Puts the subsystems into the draft.
+    /// Adds the subsystems to the draft.
     pub(super) fn finish(self, draft: &mut Draft, notes: &mut Notes) {
         let places = self.places.len();
         for subsystem in self.subsystems {
@@ -88,7 +88,7 @@ impl Target {
         }
     }
 
-    /// The subsystem a call is about; `None`, with a note, if it is not taken over.
+    /// Returns the subsystem of a call; `None`, with a note, if it is not converted.
     fn find(
         &mut self,
         params: &mut Object<'_>,
@@ -134,7 +134,7 @@ impl Target {
                     format!("\"{}\" is not 1 to {most} printable characters", text.escape_debug());
                 notes.left_out(&format!("{}.{key}", params.path()), what);
             }
-            // All zeroes is what SPDK says where none was given.
+            // SPDK writes all zeroes for an absent one.
             let label = label.filter(|label| label.chars().any(|c| c != '0'));
             if key == "serial_number" { new.serial = label } else { new.model = label }
         }
@@ -305,7 +305,8 @@ fn set_config(draft: &mut Draft, call: &Call<'_>, notes: &mut Notes) -> Result<(
     Ok(())
 }
 
-/// What hosts are told of a transport is told by all listeners here: the largest holds.
+/// Reads the limits of a transport. Here all listeners have the same limits, so the largest value
+/// applies.
 fn transport(draft: &mut Draft, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
     let mut params = call.params()?;
     let kind = params.need("trtype")?.text()?;
@@ -319,7 +320,7 @@ fn transport(draft: &mut Draft, call: &Call<'_>, notes: &mut Notes) -> Result<()
     type Fit = fn(u64) -> u64;
     let bounds: [(&str, Fit, &mut Option<u64>); 4] = [
         ("max_queue_depth", |n| n.clamp(32, 4096), &mut draft.limits.queue_depth),
-        // SPDK counts the admin queue here.
+        // SPDK's number includes the admin queue.
         ("max_io_qpairs_per_ctrlr", |n| n.clamp(1, 1024), &mut draft.limits.io_queues),
         ("in_capsule_data_size", |n| n.min(64 << 10) / 512 * 512, &mut draft.limits.in_capsule),
         ("max_io_size", |n| 1 << n.clamp(8192, 2 << 20).ilog2(), &mut draft.limits.max_transfer),
