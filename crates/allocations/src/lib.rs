@@ -1,4 +1,5 @@
-//! An allocator that counts, for tests that hold code to allocating nothing. Who uses this crate has it.
+//! A counting allocator, for tests that assert that code allocates nothing. It is active in every
+//! program that links this crate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,10 +8,10 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts what each thread allocates.
+/// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: all of it is the system's allocator's; counting does not allocate.
+// SAFETY: the system's allocator does all the work; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -27,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread so far.
+/// Number of allocations of this thread so far.
 #[must_use]
 pub fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
