@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use nvmeof_benches::{BLOCK as REACTOR_BLOCK, BLOCKS, read, write};
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, NullDevice, StripeDevice};
-use nvmeof_core::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use nvmeof_pacing::PolicyConfig;
 use rustix::time::{ClockId, clock_gettime};
 use world::World;
@@ -54,7 +54,7 @@ struct Bench {
 impl Bench {
     fn new(count: usize, len: usize) -> Self {
         let pool = PoolConfig { cap: 64 << 20, ..PoolConfig::default() };
-        let pool = CorePool::new(&SharedPool::new(pool).expect("there is memory"));
+        let pool = CorePool::new(&ChunkPool::new(pool).expect("there is memory"));
         let null = |_| -> Arc<dyn BlockDevice> {
             Arc::new(NullDevice::new("null", SIZE, BLOCK).expect("there is memory"))
         };

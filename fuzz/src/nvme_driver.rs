@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvmeof_core::block::NvmeDevice;
-use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{
     Config, Fake, Fault, Mode, NamespaceConfig, Readiness, Tamper, When,
 };
@@ -49,13 +49,13 @@ const TURNS: usize = 100_000;
 const WAITS: u64 = 8_000_000;
 
 thread_local! {
-    static SHARED: RefCell<(Arc<SharedPool>, CorePool)> = RefCell::new(pool());
+    static SHARED: RefCell<(Arc<ChunkPool>, CorePool)> = RefCell::new(pool());
 }
 
-fn pool() -> (Arc<SharedPool>, CorePool) {
+fn pool() -> (Arc<ChunkPool>, CorePool) {
     let config =
         PoolConfig { cap: 8 << 20, reserve: 8 << 20, huge_pages: false, ..PoolConfig::default() };
-    let shared = SharedPool::new(config).expect("a pool");
+    let shared = ChunkPool::new(config).expect("a pool");
     let pool = CorePool::new(&shared);
     (shared, pool)
 }
@@ -207,7 +207,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn run(shared: &Arc<SharedPool>, pool: &'a CorePool, input: &mut Input<'_>, answers: &[u8]) {
+    fn run(shared: &Arc<ChunkPool>, pool: &'a CorePool, input: &mut Input<'_>, answers: &[u8]) {
         let bits = input.byte();
         let lies = Arc::new(Mutex::new(Lies {
             registers: bits & 1 != 0,

@@ -13,7 +13,7 @@ mod world;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, Lender, LentRegion, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig, ZeroCopyRegion, ZeroCopySource};
 use nvmeof_transport::tcp::TcpParams;
 
 use crate::input::Input;
@@ -23,7 +23,7 @@ use world::World;
 const STEPS: usize = 96;
 
 thread_local! {
-    static SHARED: (CorePool, Rc<Lender>) = {
+    static SHARED: (CorePool, Rc<ZeroCopySource>) = {
         let config = PoolConfig {
             cap: 64 << 20,
             reserve: 16 << 20,
@@ -33,9 +33,9 @@ thread_local! {
         // Rust's `main` ignores SIGPIPE, but libFuzzer's replaces it: `sendfile` does not support
         // MSG_NOSIGNAL.
         signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::default()).expect("a signal");
-        let shared = SharedPool::new(config).expect("a pool");
-        let zeroes = LentRegion::zeroes().expect("zeroes");
-        (CorePool::new(&shared), Lender::new(&zeroes))
+        let shared = ChunkPool::new(config).expect("a pool");
+        let zeroes = ZeroCopyRegion::zeroes().expect("zeroes");
+        (CorePool::new(&shared), ZeroCopySource::new(&zeroes))
     };
 }
 

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, PoolConfig, Registrar, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, MemoryRegistrar, PoolConfig};
 use nvmeof_transport::rdma::{DetachedRdma, Limits, RdmaParams, Registration, admit};
 use nvmeof_transport::{CloseReason, DetachedQueue, Event, HostQueue, PollGroup, ReactorResources};
 use nvmeof_verbs::loopback::{
@@ -34,14 +34,14 @@ const MAX_QID: u16 = 8;
 const REQUEST: usize = 56;
 
 thread_local! {
-    static SHARED: (Arc<SharedPool>, CorePool) = {
+    static SHARED: (Arc<ChunkPool>, CorePool) = {
         let config = PoolConfig {
             cap: 16 << 20,
             reserve: 16 << 20,
             huge_pages: false,
             ..PoolConfig::default()
         };
-        let shared = SharedPool::new(config).expect("a pool");
+        let shared = ChunkPool::new(config).expect("a pool");
         let pool = CorePool::new(&shared);
         (shared, pool)
     };
@@ -108,7 +108,7 @@ struct World<'a> {
     listener: LoopbackListener,
     address: SocketAddr,
     registration: Arc<Registration<LoopbackDevice>>,
-    shared: &'a Arc<SharedPool>,
+    shared: &'a Arc<ChunkPool>,
     pool: &'a CorePool,
     sources: PollGroup,
     queues: Vec<Box<dyn HostQueue>>,
@@ -120,7 +120,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(shared: &'a Arc<SharedPool>, pool: &'a CorePool, input: &mut Input<'_>) -> Self {
+    fn new(shared: &'a Arc<ChunkPool>, pool: &'a CorePool, input: &mut Input<'_>) -> Self {
         let bits = input.byte();
         let fabric = Fabric::new(u64::from(input.byte()));
         let options = DeviceOptions::default();
@@ -357,7 +357,7 @@ impl<'a> World<'a> {
         self.registration.cm_worker().run();
         assert_eq!(self.pool.leased(), 0, "buffers are missing");
         self.pool.clear();
-        let registrar: Arc<dyn Registrar> = self.registration.clone();
+        let registrar: Arc<dyn MemoryRegistrar> = self.registration.clone();
         self.shared.remove_registrar(&registrar);
         assert_eq!(self.registration.regions(), 0, "regions are left");
         drop((registrar, self.registration));

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_core::dma::{Buffer as Memory, CorePool, Payload, PoolConfig, Registrar, SharedPool};
+use nvmeof_core::dma::{
+    Buffer as Memory, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig,
+};
 use nvmeof_initiator::fake::{Act, Answer, Session, Traits};
 use nvmeof_initiator::rdma::Routes;
 use nvmeof_initiator::{Buffer, CommandError, Completed, Controller, Io, IoKind, IoQueue, Options};
@@ -106,7 +108,7 @@ struct Reactor {
     sources: PollGroup,
     registration: Arc<Registration<LoopbackDevice>>,
     pool: CorePool,
-    shared: Arc<SharedPool>,
+    shared: Arc<ChunkPool>,
     listener: LoopbackListener,
     params: RdmaParams,
     first: Session,
@@ -132,7 +134,7 @@ impl Reactor {
     ) -> Self {
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
-        let shared = SharedPool::new(config).expect("a pool");
+        let shared = ChunkPool::new(config).expect("a pool");
         let registration = Registration::without_threads(device, &shared).expect("a registration");
         Self {
             queues: Vec::new(),
@@ -191,7 +193,7 @@ impl Reactor {
         self.registration.cm_worker().run();
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
-        let registrar: Arc<dyn Registrar> = self.registration.clone();
+        let registrar: Arc<dyn MemoryRegistrar> = self.registration.clone();
         self.shared.remove_registrar(&registrar);
     }
 }

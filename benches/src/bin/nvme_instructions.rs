@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvmeof_core::block::{Completed, NvmeDevice};
-use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{Config, Fake, Mode, NamespaceConfig};
-use nvmeof_core::nvme_driver::seam::{DmaSpace, Function, Registers};
+use nvmeof_core::nvme_driver::function::{DmaSpace, Function, Registers};
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, Io, IoKind, IoQueue, Wait,
 };
@@ -93,7 +93,7 @@ impl Rig {
         let wait = Arc::new(Counted::default());
         let options = ControllerOptions { queue_depth: 128, ..ControllerOptions::default() };
         let controller = Controller::open_stepped(function, options, wait).expect("a controller");
-        let shared = SharedPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() });
+        let shared = ChunkPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() });
         let shared = shared.expect("a pool");
         let maps = Arc::new(BufferMaps::new(&shared));
         let device = NvmeDevice::new("nvme", controller, 1, maps).expect("a namespace");

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, Completed, NvmeDevice};
-use nvmeof_core::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
 use nvmeof_core::vfio;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -68,7 +68,7 @@ struct Drive {
 
 impl Drive {
     fn open(address: &str) -> Result<Self, Failure> {
-        let shared = SharedPool::new(PoolConfig { cap: 64 << 20, ..PoolConfig::default() })?;
+        let shared = ChunkPool::new(PoolConfig { cap: 64 << 20, ..PoolConfig::default() })?;
         let maps = std::sync::Arc::new(BufferMaps::new(&shared));
         let controller = Controller::open(vfio::open(address)?, ControllerOptions::default())?;
         let device = NvmeDevice::new("drive", controller, 1, maps)?;

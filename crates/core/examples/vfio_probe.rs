@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nvmeof_core::nvme_driver::seam::{DmaSpace, Function, Iova, Registers};
+use nvmeof_core::nvme_driver::function::{DmaSpace, Function, Iova, Registers};
 use nvmeof_core::vfio;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

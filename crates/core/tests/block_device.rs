@@ -9,7 +9,7 @@ use std::process::Command;
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, FileConfig, FileDevice, OpenErrorWhy,
 };
-use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const SIZE: u64 = 8 << 20;
@@ -60,7 +60,7 @@ fn serve(device: &Loop, image: &Path, block_size: u32) {
     let second = FileDevice::open(&config).unwrap_err();
     assert!(matches!(second.why, OpenErrorWhy::InUse), "{second}");
 
-    let pool = CorePool::new(&SharedPool::new(PoolConfig::default()).unwrap());
+    let pool = CorePool::new(&ChunkPool::new(PoolConfig::default()).unwrap());
     let mut queue = disk.open_queue(&pool).unwrap();
     let at = 1 << 20;
     let mut buf = pool.lease(64 << 10).unwrap();
@@ -128,7 +128,7 @@ fn a_block_device_that_the_kernel_has_as_read_only_is_write_protected() {
     let info = disk.info();
     assert!(info.read_only && !info.deallocate);
     assert_eq!(info.medium, None, "a loop device has no identity");
-    let pool = CorePool::new(&SharedPool::new(PoolConfig::default()).unwrap());
+    let pool = CorePool::new(&ChunkPool::new(PoolConfig::default()).unwrap());
     let mut queue = disk.open_queue(&pool).unwrap();
     let read = BlockOp::read(1, 0, pool.lease(4096).unwrap());
     assert_eq!(run(&mut *queue, read).result, Ok(()));

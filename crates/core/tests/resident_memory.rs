@@ -9,7 +9,7 @@
 use std::sync::Mutex;
 
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, NullDevice, RamDevice};
-use nvmeof_core::dma::{CHUNK, CorePool, LeaseError, PoolConfig, SharedPool};
+use nvmeof_core::dma::{CHUNK, ChunkPool, CorePool, LeaseError, PoolConfig};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -26,7 +26,7 @@ fn resident() -> u64 {
 
 fn pool() -> CorePool {
     let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-    CorePool::new(&SharedPool::new(config).unwrap())
+    CorePool::new(&ChunkPool::new(config).unwrap())
 }
 
 fn run(queue: &mut dyn BlockQueue, op: BlockOp) {

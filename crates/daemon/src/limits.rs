@@ -740,7 +740,7 @@ mod tests {
                 Settings { max_transfer, buffer_memory: BUFFER_MEMORY_MIN, ..Settings::default() };
             let (limits, problems) = Limits::derive(settings, &NEEDS, 1024);
             assert_eq!(problems, []);
-            let pool = nvmeof_core::dma::SharedPool::new(limits.pool()).unwrap();
+            let pool = nvmeof_core::dma::ChunkPool::new(limits.pool()).unwrap();
             let cores = [(); 2].map(|()| nvmeof_core::dma::CorePool::new(&pool));
             for core in &cores {
                 core.reserve(limits.admin_buffers, max_transfer as usize).unwrap();
@@ -754,7 +754,7 @@ mod tests {
     fn the_reserve_holds_what_is_promised() {
         let settings = Settings { connections: 40, in_capsule: 16384, ..Settings::default() };
         let (limits, _) = Limits::derive(settings, &NEEDS, 1024);
-        let pool = nvmeof_core::dma::SharedPool::new(limits.pool()).unwrap();
+        let pool = nvmeof_core::dma::ChunkPool::new(limits.pool()).unwrap();
         for split in [0, 7, 20, 40] {
             let cores = [(); 2].map(|()| nvmeof_core::dma::CorePool::new(&pool));
             let mut kept = Vec::new();

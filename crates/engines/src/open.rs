@@ -7,8 +7,8 @@ use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, Direct, FileConfig, FileDevice, NvmeDevice, OpenError,
     OpenErrorWhy, OpenFile,
 };
-use nvmeof_core::dma::{CorePool, SharedPool};
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::dma::{ChunkPool, CorePool};
+use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, OpenError as DriverError,
 };
@@ -143,7 +143,7 @@ pub fn open(
     source: &Source,
     depth: usize,
     queues: usize,
-    pool: &Arc<SharedPool>,
+    pool: &Arc<ChunkPool>,
 ) -> Result<Opened, Unable> {
     let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
     open_taking(engine, source, depth, queues, pool, &take)
@@ -158,7 +158,7 @@ pub fn open_taking(
     source: &Source,
     depth: usize,
     queues: usize,
-    pool: &Arc<SharedPool>,
+    pool: &Arc<ChunkPool>,
     take: Take<'_>,
 ) -> Result<Opened, Unable> {
     let opened = match (engine, source) {
@@ -254,7 +254,7 @@ fn open_drive(
     nsid: u32,
     depth: usize,
     queues: usize,
-    pool: &Arc<SharedPool>,
+    pool: &Arc<ChunkPool>,
     take: Take<'_>,
 ) -> Result<Opened, Unable> {
     let function =
@@ -276,7 +276,7 @@ fn open_drive(
 }
 
 /// Reads the first block through a separate queue.
-fn try_read(device: &dyn BlockDevice, pool: &Arc<SharedPool>) -> Result<(), Unable> {
+fn try_read(device: &dyn BlockDevice, pool: &Arc<ChunkPool>) -> Result<(), Unable> {
     let name = || device.info().name.clone();
     let pool = CorePool::new(pool);
     let mut queue = device.open_queue(&pool).map_err(|why| Unable::Queue { name: name(), why })?;

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nvmeof_core::block::{BlockOp, Direct};
-use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_engines::{Engine, Source, Unable, open, open_taking, sector_size};
 
 const SIZE: u64 = 1 << 20;
 
-fn pool() -> Arc<SharedPool> {
+fn pool() -> Arc<ChunkPool> {
     let config = PoolConfig { cap: 16 << 20, huge_pages: false, ..PoolConfig::default() };
-    SharedPool::new(config).expect("a pool")
+    ChunkPool::new(config).expect("a pool")
 }
 
 fn file() -> (tempfile::TempDir, Source) {

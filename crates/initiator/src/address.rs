@@ -1,4 +1,4 @@
-//! Where a target is: `tcp://ADDR:PORT/SUBNQN` or `rdma://ADDR:PORT/SUBNQN`.
+//! Target addresses: `tcp://ADDR:PORT/SUBNQN` or `rdma://ADDR:PORT/SUBNQN`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub enum Fabric {
 impl Fabric {
     const ALL: [Self; 2] = [Self::Tcp, Self::Rdma];
 
-    /// What an address begins with.
+    /// Scheme of an address.
     #[must_use]
     pub const fn scheme(self) -> &'static str {
         match self {
@@ -44,13 +44,13 @@ pub struct Address {
 /// A subsystem at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where.
+    /// Address of the target.
     pub address: Address,
-    /// Which subsystem.
+    /// NQN of the subsystem.
     pub subnqn: Nqn,
 }
 
-/// Why a text is no address.
+/// Error of parsing an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Neither `tcp://` nor `rdma://`.
@@ -65,7 +65,7 @@ pub enum AddressError {
          brackets)"
     )]
     Host(String),
-    /// Not a port.
+    /// Invalid port.
     #[error("`{0}` is not a port from 1 to 65535")]
     Port(String),
     /// An endpoint without a subsystem.
@@ -73,15 +73,15 @@ pub enum AddressError {
         "`{0}` names no subsystem: append /SUBNQN (`nvmeof-perf discover` lists what a target has)"
     )]
     NoSubsystem(String),
-    /// A name that is none.
+    /// An invalid NQN.
     #[error("`{name}` is not a subsystem NQN: {source}")]
     Subsystem {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What is wrong with it.
+        /// Error of the name.
         source: NqnError,
     },
-    /// Something where nothing may be.
+    /// Unexpected text after the address.
     #[error("`{0}`: nothing may follow the port of a discovery address but /")]
     Trailing(String),
 }
@@ -136,7 +136,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Takes `SCHEME://HOST[:PORT][/REST]` apart.
+/// Splits `SCHEME://HOST[:PORT][/REST]`.
 fn split(text: &str) -> Result<(Address, Option<&str>), AddressError> {
     let of_fabric = |fabric: Fabric| {
         let rest = text.strip_prefix(fabric.scheme())?.strip_prefix("://")?;

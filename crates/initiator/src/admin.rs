@@ -1,4 +1,4 @@
-//! Commands waited for: an admin queue, and Connect on any queue.
+//! Blocking commands: those of an admin queue, and Connect on any queue.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     Buffer, Clock, Command, CommandError, Completed, Error, Nanos, RejectReason, Transfer, nanos,
 };
 
-/// Token of Keep Alive commands; commands waited for count up from 0.
+/// Token of Keep Alive commands; other commands count up from 0.
 const KEEP_ALIVE: u64 = u64::MAX;
 
-/// Why a command that was waited for has no result.
+/// Error of a blocking command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The connection.
+    /// The connection failed.
     Connection(Error),
-    /// The command alone.
+    /// Only the command failed.
     Command(CommandError),
 }
 
@@ -41,22 +41,22 @@ struct KeepAlive {
 }
 
 impl Admin {
-    /// Over a fresh connection; each command may take `timeout`.
+    /// Creates the queue on a new connection; each command can take `timeout`.
     pub(crate) fn new(pair: Box<dyn QueuePair>, clock: Clock, timeout: Duration) -> Self {
         Self { pair, clock, timeout, done: Vec::new(), next_token: 0, keep_alive: None }
     }
 
-    /// The other end, for messages.
+    /// Address of the peer, for messages.
     pub(crate) fn peer(&self) -> String {
         self.pair.peer().to_owned()
     }
 
-    /// The connection, after Connect.
+    /// Returns the connection, after Connect.
     pub(crate) fn into_pair(self) -> Box<dyn QueuePair> {
         self.pair
     }
 
-    /// From now on sends Keep Alive three times in `timeout`, whenever [`Admin::poll`] is called.
+    /// Starts Keep Alive: [`Admin::poll`] sends it three times within `timeout`.
     pub(crate) fn start_keep_alive(&mut self, timeout: Duration) {
         if !timeout.is_zero() {
             let next = self.clock.now().saturating_add(nanos(timeout / 3));
@@ -64,7 +64,8 @@ impl Admin {
         }
     }
 
-    /// Executes a command; `what` names it in messages. Gives dwords 0 and 1 of the completion and the buffer.
+    /// Executes a command; `what` names it in messages. Returns dwords 0 and 1 of the completion
+    /// and the buffer.
     pub(crate) fn execute(
         &mut self,
         what: &'static str,
@@ -77,7 +78,7 @@ impl Admin {
         })
     }
 
-    /// Executes a command without data that may take `timeout`; Keep Alive goes on meanwhile.
+    /// Executes a command without data that can take `timeout`; Keep Alive continues.
     pub(crate) fn execute_long(
         &mut self,
         what: &'static str,
@@ -90,7 +91,8 @@ impl Admin {
         result.map(drop)
     }
 
-    /// As [`Admin::execute`], with the status apart from connection errors.
+    /// Executes a command as [`Admin::execute`] does, with the status separate from connection
+    /// errors.
     pub(crate) fn try_execute(
         &mut self,
         what: &'static str,
@@ -125,14 +127,14 @@ impl Admin {
         }
     }
 
-    /// Sends Keep Alive if it is due; an error if the controller no longer answers.
+    /// Sends Keep Alive if it is due. Returns an error if the controller does not respond any more.
     pub(crate) fn poll(&mut self) -> Result<(), Error> {
         self.receive()?;
         self.done.clear();
         self.keep_alive()
     }
 
-    /// How long nothing is due for Keep Alive, at least.
+    /// Minimum time until Keep Alive has to be checked again.
     fn look_again(&self) -> Duration {
         self.keep_alive.as_ref().map_or(Duration::MAX, |keep_alive| keep_alive.timeout / 6)
     }

@@ -1,4 +1,4 @@
-//! Memory that a command's data is moved from or into.
+//! Memory that holds a command's data.
 
 use std::any::Any;
 
@@ -11,51 +11,51 @@ const PAGE: usize = 4096;
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-/// Page-aligned memory of a fixed length. It moves into a command and comes back with its completion.
+/// Page-aligned memory of a fixed length. It moves into a command and returns with its completion.
 ///
-/// A fabric that has to make memory known to a device does so when the buffer is used for the first time, and
-/// the buffer keeps what came of it: no later command pays for that again, and no device knows memory that is
-/// no buffer any more.
+/// A fabric that has to register memory with a device does so on the first use of the buffer. The
+/// buffer keeps the registration, so no later command pays for it again. Dropping the buffer
+/// removes the registration before the memory is freed.
 pub struct Buffer {
-    /// What a fabric keeps about the pages. Above them, because fields are dropped in order: a device forgets
-    /// the memory before the system gets it back.
+    /// Registration of the pages by a fabric. It is declared above them because fields are dropped
+    /// in order: the device releases the memory before the system gets it.
     registration: Option<Box<dyn Any + Send + Sync>>,
-    /// Never exchanged for others while the buffer lives. A `Vec` and not a `Box`, of which Rust assumes
-    /// that nobody else touches its contents.
+    /// The pages are not replaced while the buffer lives. They are a `Vec` because Rust assumes
+    /// that only the owner accesses the contents of a `Box`.
     pages: Vec<Page>,
     len: usize,
 }
 
 impl Buffer {
-    /// `len` bytes of zeros. Memory is touched only as it is used.
+    /// Allocates `len` zero bytes. The pages are touched only when they are used.
     ///
     /// # Panics
-    /// The machine does not give that much memory: [`Buffer::try_zeroed`] says so instead.
+    /// If the system cannot allocate the memory: [`Buffer::try_zeroed`] returns `None` instead.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self::try_zeroed(len).expect("memory for a data buffer")
     }
 
-    /// `len` bytes of zeros, or `None` if the machine does not give that much memory.
+    /// Allocates `len` zero bytes, or returns `None` if the system cannot allocate the memory.
     #[must_use]
     pub fn try_zeroed(len: usize) -> Option<Self> {
         let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).ok()?;
         Some(Self { registration: None, pages, len })
     }
 
-    /// What a fabric keeps about the memory, if it is of this type.
+    /// Returns the registration of a fabric, if it has this type.
     #[inline]
     pub(crate) fn registration<T: Any>(&self) -> Option<&T> {
         self.registration.as_deref()?.downcast_ref()
     }
 
-    /// Has the buffer keep something until its memory goes, or until something else is to be kept. `None`
-    /// lets go of what is kept.
+    /// Stores a registration until the memory is freed or another one is stored. `None` drops the
+    /// stored one.
     pub(crate) fn keep(&mut self, registration: Option<Box<dyn Any + Send + Sync>>) {
         self.registration = registration;
     }
 
-    /// Its first byte. Does not look at the bytes.
+    /// Returns a pointer to the first byte, without a reference to the bytes.
     #[inline]
     pub(crate) fn base(&mut self) -> *mut u8 {
         self.pages.as_mut_ptr().cast()
@@ -68,7 +68,7 @@ impl Buffer {
         self.len
     }
 
-    /// No bytes at all?
+    /// Returns true if the buffer has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -82,7 +82,7 @@ impl Buffer {
         &self.pages.as_bytes()[..self.len]
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, mutable.
     #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {

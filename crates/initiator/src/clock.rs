@@ -1,16 +1,16 @@
-//! Monotonic time as a number of nanoseconds.
+//! Monotonic time in nanoseconds.
 
 use std::time::{Duration, Instant};
 
-/// Nanoseconds since the clock was made.
+/// Nanoseconds since the clock was created.
 pub type Nanos = u64;
 
-/// A monotonic clock with an origin, to be shared by everything that compares times.
+/// A monotonic clock with an origin. All code that compares times shares it.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that reads 0 now.
+    /// Creates a clock that reads 0 now.
     #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())
@@ -24,7 +24,7 @@ impl Clock {
     }
 }
 
-/// A length of time in nanoseconds; more than 584 years is cut to that.
+/// Converts a duration to nanoseconds; the maximum is 584 years.
 #[must_use]
 pub fn nanos(time: Duration) -> Nanos {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

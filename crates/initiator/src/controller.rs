@@ -1,8 +1,9 @@
 //! The host's sequence for one controller, from Connect to shutdown.
 //!
 //! ```text
-//! connection -> Connect (admin) -> CAP -> CC.EN -> CSTS.RDY -> Identify Controller -> Number of Queues
-//!   -> namespaces -> [open_queue: connection -> Connect]* ... Keep Alive ... -> CC.SHN -> CSTS.SHST
+//! connection -> Connect (admin) -> CAP -> CC.EN -> CSTS.RDY -> Identify Controller
+//!   -> Number of Queues -> namespaces -> [open_queue: connection -> Connect]*
+//!   ... Keep Alive ... -> CC.SHN -> CSTS.SHST
 //! ```
 
 use std::io::ErrorKind;
@@ -34,18 +35,19 @@ use crate::{
 
 /// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 32;
-/// Longest wait for a shutdown to complete.
+/// Timeout for a shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
-/// Time between looks at CSTS.
+/// Interval of reading CSTS.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Most namespaces taken from a controller's list; what the peer sends is bounded before it is stored.
+/// Maximum namespaces that are read from a controller's list, so that the peer cannot exhaust the
+/// memory.
 const MAX_NAMESPACES: usize = 1 << 16;
 /// Unit of ICDOFF in bytes.
 const CAPSULE_UNIT: u32 = 16;
-/// Flow control of the submission queue is always turned off; SUCCESS flags need that.
+/// Flow control of the submission queue is always off, as SUCCESS flags require.
 const NO_FLOW_CONTROL: bool = true;
 
-/// What a controller says about itself.
+/// Properties of a controller, from Identify Controller and CAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// Controller ID.
@@ -56,19 +58,19 @@ pub struct ControllerInfo {
     pub model: String,
     /// Firmware revision.
     pub firmware: String,
-    /// Most bytes of data of a command, or `None` if there is no limit.
+    /// Maximum data bytes of a command, or `None` if there is no limit.
     pub max_transfer: Option<u64>,
-    /// Most bytes of in-capsule data of an I/O command.
+    /// Maximum bytes of in-capsule data of an I/O command.
     pub in_capsule: u32,
     /// Bytes between an I/O command and its in-capsule data (ICDOFF).
     pub in_capsule_offset: u32,
-    /// Entries an I/O queue can have, one of which stays empty.
+    /// Maximum entries of an I/O queue, one of which stays empty.
     pub max_entries: u32,
     /// I/O queues granted.
     pub queues: u16,
-    /// Volatile write cache present.
+    /// The controller has a volatile write cache.
     pub volatile_cache: bool,
-    /// Takes Dataset Management, so that blocks can be deallocated.
+    /// The controller supports Dataset Management, so blocks can be deallocated.
     pub deallocate: bool,
 }
 
@@ -81,9 +83,9 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Bytes of a logical block.
     pub block_size: u32,
-    /// Bytes of metadata of a block; other than 0 is not supported for I/O.
+    /// Metadata bytes of a block; I/O supports only 0.
     pub metadata: u16,
-    /// Write protected.
+    /// The namespace is write protected.
     pub read_only: bool,
 }
 
@@ -110,10 +112,10 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Connects to an I/O controller and learns what it has.
+    /// Connects to an I/O controller and reads its properties and namespaces.
     ///
     /// # Errors
-    /// What failed, where, and what to do about it.
+    /// The failed operation, its place and the remedy.
     pub fn connect(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
         let mut controller = Self::connect_admin(endpoint, options)?;
         controller.negotiate_queues()?;
@@ -121,11 +123,11 @@ impl Controller {
         Ok(controller)
     }
 
-    /// As [`Controller::connect`], by RDMA over the device that `routes` leads to, whatever the endpoint's
-    /// fabric; for providers other than the system's.
+    /// Connects as [`Controller::connect`] does, by RDMA over the device that `routes` leads to.
+    /// The fabric of the endpoint is ignored. This is for providers other than the system's.
     ///
     /// # Errors
-    /// As [`Controller::connect`].
+    /// The errors of [`Controller::connect`].
     pub fn connect_by<R: Routes>(
         endpoint: &Endpoint,
         options: &Options,
@@ -197,7 +199,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// What the controller says about itself.
+    /// Properties of the controller.
     #[must_use]
     pub fn info(&self) -> &ControllerInfo {
         &self.info
@@ -209,19 +211,19 @@ impl Controller {
         &self.namespaces
     }
 
-    /// Where it is.
+    /// Endpoint of the controller.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The clock its times are by, and those of its queues.
+    /// Clock of the controller's times and of its queues.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Most commands one of its I/O queues can have outstanding.
+    /// Maximum commands that one of its I/O queues can have outstanding.
     #[must_use]
     pub fn queue_depth(&self) -> u16 {
         let depth = (self.info.max_entries - 1).min(u32::from(self.options.depth));
@@ -231,15 +233,16 @@ impl Controller {
     /// Connects one more I/O queue, of [`Controller::queue_depth`] commands.
     ///
     /// # Errors
-    /// If as many are open as the controller granted, or it cannot be connected.
+    /// If all granted queues are open, or the connection fails.
     pub fn open_queue(&mut self) -> Result<IoQueue, Error> {
         self.open_queue_of(self.queue_depth())
     }
 
-    /// Connects one more I/O queue, of `depth` commands or of [`Controller::queue_depth`] if that is fewer.
+    /// Connects one more I/O queue, of `depth` commands or of [`Controller::queue_depth`] if that
+    /// is fewer.
     ///
     /// # Errors
-    /// As [`Controller::open_queue`].
+    /// The errors of [`Controller::open_queue`].
     pub fn open_queue_of(&mut self, depth: u16) -> Result<IoQueue, Error> {
         let qid = self.next_qid;
         if qid > self.info.queues {
@@ -273,10 +276,10 @@ impl Controller {
         Ok(IoQueue::new(queue.into_pair(), qid, depth, nanos(self.options.io_timeout)))
     }
 
-    /// Sends Keep Alive when it is due: call this a few times within the keep alive timeout.
+    /// Sends Keep Alive when it is due. Call this several times within the keep alive timeout.
     ///
     /// # Errors
-    /// If the controller no longer answers, or has ended the connection.
+    /// If the controller does not respond any more, or has ended the connection.
     pub fn poll(&mut self) -> Result<(), Error> {
         self.admin.poll()
     }
@@ -284,7 +287,7 @@ impl Controller {
     /// Shuts the controller down (CC.SHN) and disconnects. Close the I/O queues before.
     ///
     /// # Errors
-    /// If the controller does not answer or does not finish within 5 s.
+    /// If the controller does not respond or does not finish within 5 s.
     pub fn disconnect(mut self) -> Result<(), Error> {
         let cc = self.cc.with_shn(CC_SHN_NORMAL);
         self.set_cc(cc)?;
@@ -303,14 +306,14 @@ impl Controller {
         buffer.map_or_else(|| self.buffer(len), Ok)
     }
 
-    /// Memory for a command's data.
+    /// Allocates memory for a command's data.
     fn buffer(&self, len: usize) -> Result<Buffer, Error> {
         let out_of_memory =
             || Error::Io { peer: self.peer(), cause: ErrorKind::OutOfMemory.into() };
         Buffer::try_zeroed(len).ok_or_else(out_of_memory)
     }
 
-    /// Executes an admin command without data that may take up to `timeout`.
+    /// Executes an admin command without data that can take up to `timeout`.
     pub(crate) fn execute_long(
         &mut self,
         what: &'static str,
@@ -320,7 +323,7 @@ impl Controller {
         self.admin.execute_long(what, sqe, timeout)
     }
 
-    /// The other end, for messages.
+    /// Address of the peer, for messages.
     pub(crate) fn peer(&self) -> String {
         self.admin.peer()
     }
@@ -362,13 +365,13 @@ impl Controller {
             return Err(self.unusable("Identify Controller data of the wrong size".into()));
         };
         let text = |field| ascii::text(field).unwrap_or("?").trim_start().to_owned();
-        // MDTS counts pages of CAP.MPSMIN; what does not fit 64 bits is no limit.
+        // MDTS counts pages of CAP.MPSMIN; a value beyond 64 bits is no limit.
         let page_shift = 12 + u32::from(cap.mpsmin());
         let max_transfer = match data.mdts {
             0 => None,
             mdts => 1_u64.checked_shl(u32::from(mdts) + page_shift),
         };
-        // What no command can describe is no transfer, whatever the controller would take.
+        // A transfer that no command can describe is impossible, whatever the controller's limit.
         let describable = self.connector.max_transfer();
         let max_transfer = match max_transfer {
             None if describable >= u64::from(u32::MAX) => None,
@@ -441,7 +444,7 @@ impl Controller {
         let Ok(data) = identify::Namespace::ref_from_bytes(buffer.as_slice()) else {
             return Ok(());
         };
-        // A namespace that went away since the list was made is all zeros.
+        // A namespace that was removed after the list was read is all zeros.
         if data.nsze.get() == 0 {
             return Ok(());
         }
@@ -479,7 +482,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Reads CSTS until it is as wanted.
+    /// Reads CSTS until it satisfies the condition.
     fn await_status(
         &mut self,
         what: &str,
@@ -517,7 +520,7 @@ fn low_half(value: u64) -> u32 {
     value as u32
 }
 
-/// What connects queues over the address's fabric.
+/// Returns the connector of the address's fabric.
 fn connector(address: &Address, options: &Options) -> Result<Box<dyn Connector>, Error> {
     Ok(match address.fabric {
         Fabric::Tcp => Box::new(TcpConnector::new(address, options)),
@@ -525,7 +528,7 @@ fn connector(address: &Address, options: &Options) -> Result<Box<dyn Connector>,
     })
 }
 
-/// The Connect command (Base 6.3).
+/// Executes the Connect command (Base 6.3).
 fn connect_queue(
     queue: &mut Admin,
     connect: &Connect,
@@ -556,7 +559,7 @@ fn connect_queue(
     })
 }
 
-/// What a refused Connect means and what to do about it.
+/// Returns the reason of a rejected Connect and the remedy.
 fn refusal(error: CommandError, address: &Address, hostnqn: &Nqn) -> String {
     let CommandError::Status { status, dw0 } = error else { return error.to_string() };
     let at = InvalidParameter::parse(dw0.into());

@@ -1,4 +1,4 @@
-//! What a discovery controller lists (Base 5.16.1.23).
+//! Entries of a discovery controller (Base 5.16.1.23).
 
 use nvmeof_wire::log::{
     self, DISCOVERY_RECORD_SIZE, DiscoveryHeader, DiscoverySubtype, GetLogPage, Lid, TransportType,
@@ -11,17 +11,17 @@ use crate::{Address, Controller, Endpoint, Error, Fabric, Options};
 
 /// Entries read with one command.
 const ENTRIES_AT_ONCE: usize = 64;
-/// Most entries taken; what the peer sends is bounded before it is stored.
+/// Maximum entries that are read, so that the peer cannot exhaust the memory.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Times the page is read anew because it changed meanwhile.
+/// Maximum attempts to read the page without a change during the reading.
 const ATTEMPTS: usize = 10;
 
 /// A discovery log page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryLog {
-    /// Changes when the page does.
+    /// Generation counter, which changes when the page does.
     pub generation: u64,
-    /// What is listed.
+    /// Entries of the page.
     pub entries: Vec<DiscoveryEntry>,
 }
 
@@ -32,9 +32,10 @@ pub struct DiscoveryEntry {
     pub transport: String,
     /// Address family: `ipv4`, `ipv6`, or a number.
     pub family: String,
-    /// `nvme subsystem`, `discovery subsystem referral`, `current discovery subsystem`, or a number.
+    /// `nvme subsystem`, `discovery subsystem referral`, `current discovery subsystem`, or a
+    /// number.
     pub kind: String,
-    /// Can I/O be done there (an NVM subsystem)?
+    /// The entry is an NVM subsystem, which supports I/O.
     pub is_nvm: bool,
     /// Transport address.
     pub address: String,
@@ -46,7 +47,7 @@ pub struct DiscoveryEntry {
     pub port: u16,
     /// Controller ID; FFFFh is any.
     pub cntlid: u16,
-    /// Most entries of an admin queue.
+    /// Maximum entries of an admin queue.
     pub admin_entries: u16,
     /// Security: `none`, `tls 1.3`; empty for other transports than TCP.
     pub security: String,
@@ -73,7 +74,7 @@ impl DiscoveryEntry {
         }
     }
 
-    /// What to pass to `--connect` to do I/O there, if that is possible.
+    /// Returns the argument of `--connect` for I/O to this entry, if I/O is possible.
     #[must_use]
     pub fn endpoint(&self) -> Option<String> {
         let is_of = |kind: TransportType| self.transport == kind.to_string();
@@ -92,16 +93,16 @@ impl DiscoveryEntry {
     }
 }
 
-/// Asks the discovery controller at `address` for everything it lists.
+/// Reads all entries of the discovery controller at `address`.
 ///
 /// # Errors
-/// What failed, where, and what to do about it.
+/// The failed operation, its place and the remedy.
 pub fn discover(address: &Address, options: &Options) -> Result<DiscoveryLog, Error> {
     let endpoint = Endpoint { address: address.clone(), subnqn: Nqn::discovery() };
     list(Controller::connect_admin(&endpoint, options)?)
 }
 
-/// As [`discover`], by RDMA over `routes`.
+/// Reads the entries as [`discover`] does, by RDMA over `routes`.
 #[cfg(test)]
 pub(crate) fn discover_by<R: crate::rdma::Routes>(
     endpoint: &Endpoint,
@@ -126,7 +127,7 @@ fn list(mut controller: Controller) -> Result<DiscoveryLog, Error> {
     result.ok_or_else(|| Error::Unusable { peer, what: "no attempt".into() })
 }
 
-/// Reads the page once; true if it did not change meanwhile.
+/// Reads the page once. The result is true if the page did not change during the reading.
 fn read_page(controller: &mut Controller) -> Result<(DiscoveryLog, bool), Error> {
     let (generation, records) = read_header(controller)?;
     let mut entries = Vec::new();
@@ -150,7 +151,7 @@ fn read_page(controller: &mut Controller) -> Result<(DiscoveryLog, bool), Error>
     Ok((DiscoveryLog { generation, entries }, is_whole))
 }
 
-/// Generation counter and number of records.
+/// Reads the generation counter and the number of records.
 fn read_header(controller: &mut Controller) -> Result<(u64, u64), Error> {
     let sqe = page(DISCOVERY_RECORD_SIZE, 0);
     let buffer = controller.read("Get Log Page (Discovery)", sqe, DISCOVERY_RECORD_SIZE)?;

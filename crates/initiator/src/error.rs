@@ -1,4 +1,4 @@
-//! What can go wrong between a host and a controller.
+//! Errors between a host and a controller.
 
 use std::io;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use nvmeof_verbs::VerbsError;
 use nvmeof_wire::status::Status;
 use nvmeof_wire::tcp::TcpError;
 
-/// Why one command did not succeed.
+/// Error of one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The controller completed it with an error.
+    /// The controller completed the command with an error.
     #[error("{status}")]
     Status {
-        /// Status code type, status code, and whether to retry.
+        /// Status code type, status code, and the retry flag.
         status: Status,
         /// Dword 0 of the completion.
         dw0: u32,
     },
-    /// Data came with a digest that does not fit it.
+    /// The data digest does not match the data.
     #[error("the data digest does not fit the data received")]
     DataDigest,
     /// The controller reported success but did not send all of the data.
@@ -26,26 +26,26 @@ pub enum CommandError {
     ShortData {
         /// Bytes received.
         got: u32,
-        /// Bytes asked for.
+        /// Bytes requested.
         want: u32,
     },
     /// The controller reported success but did not fetch all of the data.
     #[error("the controller fetched {got} of {want} bytes and reported success")]
     ShortWrite {
-        /// Bytes asked for by the controller.
+        /// Bytes that the controller requested.
         got: u32,
-        /// Bytes the command has.
+        /// Bytes of the command.
         want: u32,
     },
-    /// No completion in time.
+    /// The completion did not arrive in time.
     #[error("no completion within the command timeout")]
     TimedOut,
-    /// The connection ended first.
+    /// The connection ended before the completion.
     #[error("the connection was lost before the command completed")]
     ConnectionLost,
 }
 
-/// Why a controller cannot be reached or used (any longer).
+/// Error of connecting to a controller or of using it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The host name in the address has no IP address.
@@ -55,15 +55,15 @@ pub enum Error {
     Resolve {
         /// Name and port.
         host: String,
-        /// What the resolver says.
+        /// Error of the resolver.
         cause: io::Error,
     },
-    /// No connection.
+    /// Connecting failed.
     #[error("cannot connect to {peer}: {cause}; is a target listening there?")]
     Connect {
         /// Address and port.
         peer: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         cause: io::Error,
     },
     /// The socket or the queue pair failed.
@@ -71,7 +71,7 @@ pub enum Error {
     Io {
         /// Address and port.
         peer: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         cause: io::Error,
     },
     /// The peer closed the connection.
@@ -79,17 +79,17 @@ pub enum Error {
     Closed {
         /// Address and port.
         peer: String,
-        /// What was going on, beginning with a space, or nothing.
+        /// The operation in progress, with a leading space, or empty.
         during: &'static str,
     },
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error("{peer} broke the protocol: {error}{detail}")]
     Protocol {
         /// Address and port.
         peer: String,
-        /// What a TermReq for it says.
+        /// Status for the TermReq.
         error: TcpError,
-        /// More about it, beginning with a space, or nothing.
+        /// Details, with a leading space, or empty.
         detail: String,
     },
     /// The peer ended the connection with a TermReq.
@@ -97,44 +97,44 @@ pub enum Error {
     Terminated {
         /// Address and port.
         peer: String,
-        /// What it says we did.
+        /// Status of the peer's TermReq.
         error: TcpError,
     },
-    /// RDMA cannot be had, or what the queue needs of it.
+    /// RDMA, or a feature of it that the queue requires, is not available.
     #[error("connection to {peer}: {cause}")]
     Verbs {
         /// Address and port.
         peer: String,
-        /// What is missing, and what to do.
+        /// The missing part and the remedy.
         cause: VerbsError,
     },
-    /// The peer does not want the RDMA connection.
+    /// The peer rejected the RDMA connection.
     #[error("{peer} rejected the RDMA connection of queue {qid}: {reason}")]
     Rejected {
         /// Address and port.
         peer: String,
-        /// The queue.
+        /// Queue identifier.
         qid: u16,
-        /// Why, and what to do about it.
+        /// Reason and remedy.
         reason: String,
     },
-    /// The RDMA connection does not work any more.
+    /// The RDMA connection failed.
     #[error("the RDMA connection to {peer} failed: {what}")]
     Link {
         /// Address and port.
         peer: String,
-        /// What happened.
+        /// Description of the failure.
         what: String,
     },
-    /// The peer broke the protocol, over RDMA.
+    /// The peer violated the protocol, over RDMA.
     #[error("{peer} broke the protocol: {what}")]
     Misbehaved {
         /// Address and port.
         peer: String,
-        /// What it did.
+        /// Description of the violation.
         what: String,
     },
-    /// A digest was asked for and is not granted.
+    /// The controller does not grant a requested digest.
     #[error(
         "{peer} does not grant the {which} digest; run without {option}, or enable it in the target"
     )]
@@ -143,29 +143,29 @@ pub enum Error {
         peer: String,
         /// `header` or `data`.
         which: &'static str,
-        /// Option of the command line that asks for it.
+        /// Option of the command line that requests it.
         option: &'static str,
     },
-    /// Nothing came for too long.
+    /// The peer did not respond in time.
     #[error("{peer} did not answer {what} within {} s", after.as_secs_f64())]
     Timeout {
         /// Address and port.
         peer: String,
-        /// What was waited for.
+        /// The missing response.
         what: String,
-        /// How long.
+        /// Duration of the wait.
         after: Duration,
     },
-    /// The controller refused Connect.
+    /// The controller rejected Connect.
     #[error("{peer} refused subsystem {subnqn} for host {hostnqn}: {reason}")]
     Refused {
         /// Address and port.
         peer: String,
-        /// Subsystem asked for.
+        /// The requested subsystem.
         subnqn: String,
-        /// Host that asked.
+        /// NQN of the host.
         hostnqn: String,
-        /// Status and what to do about it.
+        /// Status and remedy.
         reason: String,
     },
     /// A command of the set-up failed.
@@ -173,17 +173,17 @@ pub enum Error {
     Command {
         /// Address and port.
         peer: String,
-        /// Which command.
+        /// Name of the command.
         command: &'static str,
-        /// Why.
+        /// Error of the command.
         error: CommandError,
     },
-    /// The controller says something about itself that cannot be worked with.
+    /// The host does not support a property of the controller.
     #[error("{peer}: {what}")]
     Unusable {
         /// Address and port.
         peer: String,
-        /// What, and what to do.
+        /// The property and the remedy.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a fabric has to do for a queue: one small trait, so that a fabric is one folder.
+//! Traits that a fabric implements for a queue. They are small, so that a fabric is one folder.
 
 use std::time::Duration;
 
@@ -9,49 +9,49 @@ use crate::{Buffer, CommandError, Error, Nanos};
 /// The data of a command.
 #[derive(Debug)]
 pub enum Transfer {
-    /// None.
+    /// No data.
     None,
-    /// From the controller into the buffer, all of it.
+    /// From the controller, filling the buffer.
     In(Buffer),
-    /// From the buffer to the controller, all of it.
+    /// The whole buffer to the controller.
     Out(Buffer),
 }
 
-/// A command for a queue pair. The queue pair fills in command identifier and data pointer.
+/// A command for a queue pair. The queue pair sets the command identifier and the data pointer.
 #[derive(Debug)]
 pub struct Command {
-    /// Comes back with the completion; chosen by the caller.
+    /// Token of the caller, which the completion returns.
     pub token: u64,
     /// Submission queue entry.
     pub sqe: Sqe,
-    /// Data.
+    /// Data of the command.
     pub transfer: Transfer,
 }
 
 /// The end of a command.
 #[derive(Debug)]
 pub struct Completed {
-    /// The command's token.
+    /// Token of the command.
     pub token: u64,
-    /// Result of the completion (dwords 0 and 1), or why there is none.
+    /// Result of the completion (dwords 0 and 1), or the error.
     pub result: Result<u64, CommandError>,
-    /// The command's buffer, if it had one.
+    /// Buffer of the command, if it had one.
     pub buffer: Option<Buffer>,
 }
 
-/// A submission that was not taken; the command comes back.
+/// A rejected submission, which returns the command.
 #[derive(Debug)]
 pub struct Rejected {
-    /// The command as it was.
+    /// The command, unchanged.
     pub command: Command,
-    /// Why it was not taken.
+    /// Reason of the rejection.
     pub why: RejectReason,
 }
 
-/// Why a submission was not taken.
+/// Reason of a rejected submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
-    /// As many commands as the queue holds are outstanding.
+    /// The queue is full: its maximum of commands is outstanding.
     #[error("the queue is full")]
     Full,
     /// The connection has ended.
@@ -62,61 +62,61 @@ pub enum RejectReason {
     TooLarge,
 }
 
-/// What the connection of a queue is to be like.
+/// Parameters of a queue's connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueSpec {
     /// Queue identifier; 0 for the admin queue.
     pub(crate) qid: u16,
-    /// The controller, unless it is not known yet.
+    /// Controller ID, unless it is not known yet.
     pub(crate) cntlid: Option<u16>,
-    /// Most commands outstanding.
+    /// Maximum commands outstanding.
     pub(crate) depth: u16,
-    /// Most bytes of in-capsule data of an I/O command; without meaning for an admin queue.
+    /// Maximum bytes of in-capsule data of an I/O command; ignored for an admin queue.
     pub(crate) in_capsule: u32,
     /// Bytes between a command and its in-capsule data.
     pub(crate) in_capsule_offset: u32,
-    /// How long connecting may take.
+    /// Timeout for connecting.
     pub(crate) timeout: Duration,
 }
 
 /// Connects the queues of one controller.
 pub(crate) trait Connector: std::fmt::Debug + Send {
-    /// A fresh connection, on which nothing has been sent.
+    /// Returns a new connection on which nothing has been sent.
     fn connect(&self, queue: &QueueSpec) -> Result<Box<dyn QueuePair>, Error>;
 
-    /// Bytes of in-capsule data it can put behind an I/O command, where the controller takes `room` bytes
-    /// there and the data begin `offset` bytes into them.
+    /// Returns the bytes of in-capsule data that this fabric can append to an I/O command. The
+    /// controller accepts `room` bytes there, and the data begins at `offset` within them.
     fn in_capsule(&self, room: u32, offset: u32) -> u32;
 
-    /// Most bytes of data of a command, whatever the controller takes.
+    /// Maximum data bytes of a command, regardless of the controller.
     fn max_transfer(&self) -> u64;
 }
 
 /// One connection that carries one NVMe queue.
 pub(crate) trait QueuePair: std::fmt::Debug + Send {
-    /// Takes a command in; bytes move in [`QueuePair::flush`]. `deadline` is when it has to be complete.
+    /// Queues a command; [`QueuePair::flush`] sends it. It has to complete before `deadline`.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected>;
 
-    /// Takes in what has arrived and appends what has completed. Does not wait.
+    /// Processes received data and appends completed commands. Does not block.
     fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error>;
 
-    /// Sends what is to be sent, as far as the peer takes it. Does not wait.
+    /// Sends pending data until the peer accepts no more. Does not block.
     fn flush(&mut self) -> Result<(), Error>;
 
-    /// Ends the connection; every command outstanding completes, those past their deadline at `now` with
-    /// [`CommandError::TimedOut`], the rest with [`CommandError::ConnectionLost`].
+    /// Ends the connection. Every outstanding command completes: those past their deadline at `now`
+    /// with [`CommandError::TimedOut`], the rest with [`CommandError::ConnectionLost`].
     fn close(&mut self, now: Nanos, done: &mut Vec<Completed>);
 
-    /// Waits until bytes may be received (or sent, if some are waiting for that), at most this long.
+    /// Waits at most `timeout` until bytes can be received, or sent if some are pending.
     fn wait(&mut self, timeout: Duration);
 
-    /// Is a command past its deadline?
+    /// Returns true if a command is past its deadline.
     fn is_overdue(&self, now: Nanos) -> bool;
 
     /// Commands outstanding.
     fn in_flight(&self) -> usize;
 
-    /// The other end, for messages.
+    /// Address of the peer, for messages.
     fn peer(&self) -> &str;
 }

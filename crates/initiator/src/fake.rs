@@ -1,5 +1,6 @@
-//! A small NVMe/TCP target for tests, which can be told to misbehave: one thread a connection, blocking
-//! sockets, data in memory. It shares nothing with the target daemon but the wire types.
+//! A small NVMe/TCP target for tests, which can misbehave on purpose. It uses one thread per
+//! connection, blocking sockets, and data in memory. It shares only the wire types with the target
+//! daemon.
 
 mod connection;
 mod session;
@@ -18,40 +19,40 @@ use self::connection::Connection;
 pub use self::session::{Answer, Session};
 use crate::{Address, Endpoint, Fabric};
 
-/// What the target does with an I/O command.
+/// Action of the target for an I/O command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// As it should.
+    /// Serves the command correctly.
     Serve,
-    /// One bit of the data of a read is wrong; its digest is right.
+    /// Flips one bit of the data of a read; the digest is right.
     FlipBit,
-    /// The data digest of a read is wrong.
+    /// Sends a read with a wrong data digest.
     BadDigest,
-    /// A read returns the data this many blocks further on.
+    /// Returns the data of a read from this many blocks later.
     Shift(u64),
-    /// A write is acknowledged and thrown away.
+    /// Acknowledges a write and drops it.
     Drop,
-    /// Only the first half of a write is stored.
+    /// Stores only the first half of a write.
     Tear,
-    /// No answer.
+    /// Does not respond.
     Silence,
-    /// The connection is closed.
+    /// Closes the connection.
     HangUp,
-    /// A C2HTermReq.
+    /// Sends a C2HTermReq.
     Terminate,
-    /// This status, and no data.
+    /// Completes with this status, without data.
     Fail(Status),
 }
 
-/// Chooses what happens to an I/O: the number of the I/O, counted over all connections, and its opcode.
+/// Chooses the action for an I/O from its number, counted over all connections, and its opcode.
 pub type Script = Box<dyn Fn(u64, IoOpcode) -> Act + Send + Sync>;
 
-/// What the target is like.
+/// Properties of the target.
 #[derive(Debug, Clone)]
 pub struct Traits {
-    /// Name of its one subsystem.
+    /// NQN of its one subsystem.
     pub subnqn: Nqn,
-    /// Hosts allowed; everyone if empty.
+    /// Hosts allowed; all if empty.
     pub hosts: Vec<Nqn>,
     /// Grants header digests.
     pub hdgst: bool,
@@ -71,19 +72,19 @@ pub struct Traits {
     pub queues: u16,
     /// MDTS.
     pub mdts: u8,
-    /// Takes Dataset Management.
+    /// Supports Dataset Management.
     pub deallocate: bool,
-    /// NSID to (blocks, bytes of a block as a power of two).
+    /// Namespaces by NSID: (blocks, bytes of a block as a power of two).
     pub namespaces: BTreeMap<u32, (u64, u8)>,
-    /// Most bytes of a C2HData.
+    /// Maximum bytes of a C2HData.
     pub c2h_piece: u32,
-    /// Most bytes of an R2T.
+    /// Maximum bytes of an R2T.
     pub r2t_piece: u32,
-    /// Has Format NVM.
+    /// Supports Format NVM.
     pub format: bool,
-    /// A format is of all namespaces.
+    /// Formats all namespaces with one command.
     pub formats_all: bool,
-    /// How long a format takes.
+    /// Duration of a format.
     pub format_time: Duration,
     /// Uses the SUCCESS flag.
     pub success_flag: bool,
@@ -124,16 +125,16 @@ impl Default for Traits {
     }
 }
 
-/// A name for tests.
+/// Returns an NQN for tests.
 ///
 /// # Panics
-/// If it is none.
+/// If the text is not a valid NQN.
 #[must_use]
 pub fn name(text: &str) -> Nqn {
     Nqn::relaxed(text).expect("a valid NQN")
 }
 
-/// Everything the connections share.
+/// State that all connections share.
 pub(crate) struct Target {
     pub(crate) traits: Traits,
     script: Script,
@@ -176,7 +177,7 @@ impl Target {
     }
 }
 
-/// A running target; ends when dropped.
+/// A running target, which ends when it is dropped.
 pub struct FakeTarget {
     address: SocketAddr,
     target: Arc<Target>,
@@ -190,16 +191,16 @@ impl std::fmt::Debug for FakeTarget {
 }
 
 impl FakeTarget {
-    /// Starts one that behaves.
+    /// Starts a target that serves every command.
     #[must_use]
     pub fn start(traits: Traits) -> Self {
         Self::scripted(traits, Box::new(|_, _| Act::Serve))
     }
 
-    /// Starts one that does as `script` says.
+    /// Starts a target that follows `script`.
     ///
     /// # Panics
-    /// If there is no port to listen on.
+    /// If no port is free to listen on.
     #[must_use]
     pub fn scripted(traits: Traits, script: Script) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port to listen on");
@@ -213,7 +214,7 @@ impl FakeTarget {
                 }
                 let target = Arc::clone(&shared);
                 if let Ok(stream) = stream {
-                    // Ends when the host closes, or does what ends a connection.
+                    // Ends when the host closes, or when an action ends the connection.
                     thread::spawn(move || Connection::new(stream, target).serve());
                 }
             }
@@ -221,14 +222,14 @@ impl FakeTarget {
         Self { address, target, thread: Some(thread) }
     }
 
-    /// Where it is.
+    /// Address of the target.
     #[must_use]
     pub fn address(&self) -> Address {
         let (host, port) = (self.address.ip().to_string(), self.address.port());
         Address { fabric: Fabric::Tcp, host, port }
     }
 
-    /// Its subsystem.
+    /// Endpoint of its subsystem.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { address: self.address(), subnqn: self.target.traits.subnqn.clone() }

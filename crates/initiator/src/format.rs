@@ -8,23 +8,24 @@ use nvmeof_wire::zerocopy::FromBytes;
 
 use crate::{Controller, Error};
 
-/// What came of a format.
+/// Result of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Formatted {
     /// The namespace is formatted.
     Done,
-    /// The controller has no Format NVM.
+    /// The controller does not support Format NVM.
     Unsupported,
-    /// It would have formatted or erased other namespaces, too: nothing was done.
+    /// The format would affect other namespaces, too, so it was not sent.
     Others,
 }
 
 impl Controller {
-    /// Formats namespace `nsid` in the LBA format it has, with user data erase. **Destroys its data**, and no other's.
-    /// Waits for `timeout` at most; the controller is kept alive meanwhile. Close the I/O queues before.
+    /// Formats namespace `nsid` in its present LBA format, with user data erase. **Destroys its
+    /// data**, and that of no other namespace. Waits at most `timeout`; Keep Alive continues. Close
+    /// the I/O queues before.
     ///
     /// # Errors
-    /// The controller cannot be asked, refuses, or does not answer in time.
+    /// The controller rejects a command, does not respond in time, or the connection fails.
     pub fn format(&mut self, nsid: u32, timeout: Duration) -> Result<Formatted, Error> {
         let sqe = Identify::new(Cns::CONTROLLER, 0).encode(0);
         let page = self.read("Identify Controller", sqe, IDENTIFY_SIZE)?;

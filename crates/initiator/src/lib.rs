@@ -1,4 +1,4 @@
-//! The host side of NVMe-oF: connect to a controller, submit, complete.
+//! The host side of NVMe-oF: connects to a controller, submits commands, completes them.
 //!
 //! ```no_run
 //! use nvmeof_initiator::{Buffer, Controller, Io, IoKind, Options};
@@ -16,14 +16,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`controller`](Controller) | the host's sequence: Connect, enable, Identify, queues, keep alive, shutdown |
 //! | [`queue`](IoQueue) | one I/O queue, polled by its one user |
-//! | `fabric` | what a fabric must do for a queue; `tcp` and [`rdma`] do it |
+//! | `fabric` | traits of a fabric for a queue; `tcp` and [`rdma`] implement them |
 //!
-//! The protocol is state machines without I/O; sockets are in `tcp::socket` alone, and memory is handed to RDMA
-//! devices in `rdma::post` alone. What a peer sends can end a connection, never the process.
+//! The protocol is state machines without I/O. Only `tcp::socket` uses sockets, and only
+//! `rdma::post` passes memory to RDMA devices. Data from a peer can end a connection, never the
+//! process.
 #![deny(unsafe_code)]
 
 mod address;
@@ -59,5 +60,5 @@ pub use queue::{Io, IoKind, IoQueue};
 #[doc(hidden)]
 pub use tcp::fuzzing;
 
-/// Most commands one I/O queue can have outstanding, whatever the controller allows.
+/// Maximum commands that one I/O queue can have outstanding, regardless of the controller.
 pub const MAX_QUEUE_DEPTH: usize = slots::MAX_SLOTS;

@@ -1,10 +1,10 @@
-//! What a host asks of a controller.
+//! Options of a host for a controller.
 
 use std::time::Duration;
 
 use nvmeof_wire::Nqn;
 
-/// How to connect.
+/// Parameters of a connection.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Host NQN.
@@ -15,21 +15,21 @@ pub struct Options {
     pub hdgst: bool,
     /// Data digest.
     pub ddgst: bool,
-    /// I/O queues to ask for; the controller may grant fewer.
+    /// I/O queues to request; the controller can grant fewer.
     pub queues: u16,
-    /// Commands an I/O queue is to hold; the controller may support fewer.
+    /// Commands of an I/O queue; the controller can support fewer.
     pub depth: u16,
     /// Keep Alive Timeout; zero turns it off.
     pub keep_alive: Duration,
-    /// For TCP connections and admin commands, each.
+    /// Timeout of each TCP connection and each admin command.
     pub connect_timeout: Duration,
-    /// For I/O commands, each.
+    /// Timeout of each I/O command.
     pub io_timeout: Duration,
 }
 
 impl Default for Options {
-    /// One queue of 128 commands, no digests, a keep alive of 15 s, I/O timeout 30 s, host identifier zero
-    /// but for the last byte.
+    /// One queue of 128 commands, no digests, a keep alive of 15 s, an I/O timeout of 30 s. The
+    /// host identifier is zero except for the last byte.
     fn default() -> Self {
         let hostid = 1_u128.to_be_bytes();
         Self {

@@ -7,25 +7,25 @@ use nvmeof_wire::opcode::IoOpcode;
 use crate::fabric::QueuePair;
 use crate::{Buffer, Command, Completed, Error, Nanos, Rejected, Transfer};
 
-/// Time between looks for commands past their deadline.
+/// Interval of the checks for commands past their deadline.
 const CHECK_EVERY: Nanos = 100_000_000;
 
 /// An I/O command.
 #[derive(Debug)]
 pub struct Io {
-    /// Comes back with the completion.
+    /// Token that the completion returns.
     pub token: u64,
-    /// Namespace.
+    /// Namespace identifier.
     pub nsid: u32,
     /// First logical block.
     pub slba: u64,
-    /// Logical blocks, 1 to 65536; without meaning for Flush and Deallocate.
+    /// Logical blocks, 1 to 65536; ignored for Flush and Deallocate.
     pub blocks: u32,
-    /// What is to be done.
+    /// Operation of the command.
     pub kind: IoKind,
 }
 
-/// What an I/O command does. Buffers are as long as the blocks are.
+/// Operation of an I/O command. Buffers have the length of the blocks.
 #[derive(Debug)]
 pub enum IoKind {
     /// Reads into the buffer.
@@ -34,26 +34,27 @@ pub enum IoKind {
     Write {
         /// The data.
         data: Buffer,
-        /// Force Unit Access: on the medium before it completes.
+        /// Force Unit Access: the data is on the medium before the command completes.
         fua: bool,
     },
     /// Compares with the buffer.
     Compare(Buffer),
-    /// All completed writes to the medium.
+    /// Writes the data of all completed writes to the medium.
     Flush,
     /// Writes zeros.
     WriteZeroes {
-        /// The blocks may be deallocated.
+        /// Allows the controller to deallocate the blocks.
         deallocate: bool,
     },
-    /// Reads without moving data.
+    /// Reads without transferring data.
     Verify,
     /// Deallocates the ranges in the buffer (16 bytes each, NVM Figure 41).
     Deallocate(Buffer),
 }
 
-/// An I/O queue of a controller; made by [`Controller::open_queue`](crate::Controller::open_queue), used by one
-/// thread, and polled by it: nothing happens in between.
+/// An I/O queue of a controller, created by
+/// [`Controller::open_queue`](crate::Controller::open_queue). One thread uses and polls it; nothing
+/// happens between polls.
 #[derive(Debug)]
 pub struct IoQueue {
     pair: Box<dyn QueuePair>,
@@ -76,7 +77,7 @@ impl IoQueue {
         self.qid
     }
 
-    /// Commands it can have outstanding.
+    /// Maximum commands outstanding.
     #[must_use]
     pub fn depth(&self) -> u16 {
         self.depth
@@ -88,10 +89,11 @@ impl IoQueue {
         self.pair.in_flight()
     }
 
-    /// Takes a command in, to be sent by [`IoQueue::flush`].
+    /// Queues a command; [`IoQueue::flush`] sends it.
     ///
     /// # Errors
-    /// [`Rejected`] has the command's buffer and the reason: the queue is full or its connection has ended.
+    /// [`Rejected`] has the command's buffer and the reason: the queue is full or its connection
+    /// has ended.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     #[inline]
     pub fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Rejected> {
@@ -99,15 +101,16 @@ impl IoQueue {
         self.pair.submit(command, now.saturating_add(self.timeout))
     }
 
-    /// Takes in what has arrived and appends the commands that have completed to `done`. Does not wait.
+    /// Processes received data and appends completed commands to `done`. Does not block.
     ///
     /// # Errors
-    /// If the connection has failed, or a command did not complete in time (the connection is then ended).
-    /// Every outstanding command has been appended to `done` with the reason; the queue is of no more use.
+    /// If the connection has failed, or a command did not complete in time (the queue then ends the
+    /// connection). Every outstanding command has been appended to `done` with the reason, and the
+    /// queue cannot be used any more.
     #[inline]
     pub fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>) -> Result<(), Error> {
         let received = self.pair.receive(done);
-        // A connection that could not send may still have had answers to give, but no more will come.
+        // Responses can still arrive after a failed send, but no more follow.
         let unsent = || Error::Closed { peer: self.pair.peer().to_owned(), during: "" };
         if let Some(error) = received.err().or_else(|| self.cannot_send.then(unsent)) {
             self.pair.close(now, done);
@@ -125,8 +128,8 @@ impl IoQueue {
         Ok(())
     }
 
-    /// Sends what is to be sent, as far as the peer takes it; to be called again after the next
-    /// [`IoQueue::poll`], which may have made more to send.
+    /// Sends pending data until the peer accepts no more. Call it again after the next
+    /// [`IoQueue::poll`], which can produce more to send.
     ///
     /// # Errors
     /// If the connection has failed; the next [`IoQueue::poll`] then ends the outstanding commands.
@@ -137,7 +140,7 @@ impl IoQueue {
         flushed
     }
 
-    /// Waits until something arrives, at most this long; for users that do not poll all the time.
+    /// Waits at most `timeout` until data arrives; for users that do not poll all the time.
     pub fn wait(&mut self, timeout: std::time::Duration) {
         self.pair.wait(timeout);
     }
@@ -180,7 +183,7 @@ mod tests {
     use super::*;
     use crate::CommandError;
 
-    /// A connection that takes commands, answers none and cannot send, but reads as if all were well.
+    /// A connection that accepts commands, completes none and cannot send, but whose reads succeed.
     #[derive(Debug, Default)]
     struct HalfDead(Vec<u64>);
 

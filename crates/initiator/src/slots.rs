@@ -1,37 +1,38 @@
-//! Outstanding commands and their identifiers, of a queue of any fabric.
+//! Outstanding commands and their identifiers, for a queue of any fabric.
 
 use crate::{Buffer, Command, CommandError, Completed, Nanos, Transfer};
 
-/// Bits of a command identifier that name the slot; the rest count its uses, so that a completion that
-/// comes twice or late does not hit the next command in the slot.
+/// Bits of a command identifier that name the slot. The rest is a generation, so that a duplicate
+/// or late completion does not match the next command in the slot.
 const SLOT_BITS: u32 = 12;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
-/// Most commands a queue can have outstanding.
+/// Maximum commands that a queue can have outstanding.
 pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
-/// A command on its way.
+/// An outstanding command.
 #[derive(Debug)]
 pub(crate) struct Busy {
     token: u64,
     deadline: Nanos,
     pub(crate) transfer: Transfer,
-    /// Bytes of data received (In), or put in line to be sent (Out).
+    /// Bytes of data received (In), or queued for sending (Out).
     pub(crate) moved: u32,
-    /// Pieces of this command's data that wait to be sent: the buffer cannot be given back before.
+    /// Parts of this command's data that are not sent yet. The buffer cannot be returned before it
+    /// is 0.
     pub(crate) unsent: u32,
-    /// Something was wrong with the data; counts more than the controller's success.
+    /// Error in the data, which overrides the controller's success.
     pub(crate) fault: Option<CommandError>,
-    /// The end of the command, held until `unsent` is 0.
+    /// Result of the command, kept until `unsent` is 0.
     result: Option<Result<u64, CommandError>>,
 }
 
 impl Busy {
-    /// Bytes of data the command has.
+    /// Data bytes of the command.
     pub(crate) fn len(&self) -> u32 {
         match &self.transfer {
             Transfer::None => 0,
-            // No fabric takes longer ones.
+            // No fabric accepts longer ones.
             Transfer::In(buffer) | Transfer::Out(buffer) => {
                 u32::try_from(buffer.len()).unwrap_or(u32::MAX)
             }
@@ -46,7 +47,7 @@ impl Busy {
         Completed { token: self.token, result, buffer }
     }
 
-    /// What the controller's word is worth given what was really moved.
+    /// Checks the controller's result against the data that was really transferred.
     fn judge(&self, result: Result<u64, CommandError>) -> Result<u64, CommandError> {
         let value = result?;
         if let Some(fault) = self.fault {
@@ -67,7 +68,7 @@ struct Slot {
     busy: Option<Busy>,
 }
 
-/// The commands outstanding, by command identifier.
+/// The outstanding commands, by command identifier.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
@@ -75,14 +76,14 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Room for `depth` commands, at most [`MAX_SLOTS`].
+    /// Creates slots for `depth` commands, at most [`MAX_SLOTS`].
     pub(crate) fn new(depth: u16) -> Self {
         let depth = depth.clamp(1, SLOT_MASK + 1);
         let slots = (0..depth).map(|_| Slot::default()).collect();
         Self { slots, free: (0..depth).rev().collect() }
     }
 
-    /// Which of the slots `cid` names, whatever its use.
+    /// Returns the slot of `cid`, of any generation.
     #[inline]
     pub(crate) fn index(cid: u16) -> u16 {
         cid & SLOT_MASK
@@ -96,7 +97,8 @@ impl Slots {
         self.free.is_empty()
     }
 
-    /// Takes a command in and gives it an identifier; `None` leaves no trace and means there is no slot.
+    /// Stores a command and assigns an identifier. Returns `None`, and changes nothing, if no slot
+    /// is free.
     pub(crate) fn insert(&mut self, command: Command, deadline: Nanos) -> Option<(u16, &mut Busy)> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
@@ -113,7 +115,8 @@ impl Slots {
         Some((cid, busy))
     }
 
-    /// The command `cid`, unless there is none or the controller has ended it already.
+    /// Returns the command `cid`, unless it does not exist or the controller has completed it
+    /// already.
     #[inline]
     pub(crate) fn get_mut(&mut self, cid: u16) -> Option<&mut Busy> {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
@@ -123,7 +126,7 @@ impl Slots {
         slot.busy.as_mut().filter(|busy| busy.result.is_none())
     }
 
-    /// The data of a command that is being sent.
+    /// Data of a command that is being sent.
     #[inline]
     pub(crate) fn data(&self, cid: u16) -> &[u8] {
         match self.slots.get(usize::from(cid & SLOT_MASK)).and_then(|slot| slot.busy.as_ref()) {
@@ -132,7 +135,7 @@ impl Slots {
         }
     }
 
-    /// Where the data of command `cid` goes.
+    /// Buffer for the data of command `cid`.
     #[inline]
     pub(crate) fn data_mut(&mut self, cid: u16) -> &mut [u8] {
         match self.get_mut(cid) {
@@ -141,7 +144,8 @@ impl Slots {
         }
     }
 
-    /// The controller ends command `cid`. False if there is no such command.
+    /// Records that the controller completed command `cid`. Returns false if there is no command
+    /// `cid`.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -159,7 +163,7 @@ impl Slots {
         true
     }
 
-    /// A piece of command `cid`'s data has left.
+    /// Records that a part of command `cid`'s data was sent.
     pub(crate) fn piece_sent(&mut self, cid: u16, done: &mut Vec<Completed>) {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK));
         let Some(busy) = slot.and_then(|slot| slot.busy.as_mut()) else { return };
@@ -171,7 +175,8 @@ impl Slots {
         }
     }
 
-    /// Every command ends: those past their deadline as timed out, the rest as lost with the connection.
+    /// Ends every command: those past their deadline as timed out, the rest as lost with the
+    /// connection.
     pub(crate) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
         for index in 0..self.slots.len() {
             let Some(busy) = &self.slots[index].busy else { continue };
@@ -185,7 +190,7 @@ impl Slots {
         }
     }
 
-    /// Is a command past its deadline?
+    /// Returns true if a command is past its deadline.
     pub(crate) fn is_overdue(&self, now: Nanos) -> bool {
         self.slots.iter().any(|slot| slot.busy.as_ref().is_some_and(|busy| busy.deadline <= now))
     }

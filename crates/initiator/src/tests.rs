@@ -1,4 +1,4 @@
-//! The host's whole sequence against the target for tests.
+//! The host's whole sequence against the fake target.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ fn the_whole_sequence() {
     assert_eq!((info.serial.as_str(), info.model.as_str()), ("FAKE0001", "fake target"));
     assert_eq!((info.cntlid, info.queues, info.max_entries), (7, 1, 128));
     assert_eq!((info.max_transfer, info.in_capsule), (Some(131_072), 8192));
-    // Namespace 7 has no size: it went away.
+    // Namespace 7 has no size, because it was removed.
     let (a, b) = (controller.namespaces()[0], controller.namespaces()[1]);
     assert_eq!(controller.namespaces().len(), 2);
     assert_eq!(
@@ -175,7 +175,7 @@ fn a_peer_that_is_no_nvme_tcp_target_is_told_from_one() {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 128]).unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // The host says why in a TermReq, then closes.
+        // The host sends the reason in a TermReq, then closes.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         rest
@@ -195,7 +195,7 @@ fn scripted(act: Act) -> (FakeTarget, Controller, IoQueue) {
     (target, controller, queue)
 }
 
-/// Three reads, of which the third meets `act`.
+/// Submits three reads, of which the third meets `act`.
 fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
     let (_target, controller, mut queue) = scripted(act);
     let now = controller.clock().now();
@@ -233,11 +233,11 @@ fn a_command_without_an_answer_times_out() {
         queue.submit(read(token, 0, 4096), now).unwrap();
     }
     let mut done = complete(&controller, &mut queue, 2).unwrap();
-    // The time is handed in, so nobody has to wait for it.
+    // The test passes the time, so it does not have to wait.
     let late = now + nanos(Options::default().io_timeout);
     queue.poll(late - 1, &mut done).unwrap();
     assert_eq!(queue.in_flight(), 1);
-    // The queue looks at its deadlines ten times a second.
+    // The queue checks its deadlines ten times per second.
     let error = queue.poll(late + 100_000_000, &mut done).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(done[2].result, Err(CommandError::TimedOut));
@@ -261,7 +261,7 @@ fn keep_alive_is_sent_in_time() {
     controller.disconnect().unwrap();
 }
 
-/// Whatever a controller says about itself: a controller or an error, and never a panic or a hang.
+/// Any properties of a controller give a controller or an error, and never a panic or a hang.
 #[test]
 fn junk_is_survived() {
     let mut usable = 0;
@@ -270,7 +270,7 @@ fn junk_is_survived() {
             [(Some(byte), None), (None, Some(byte)), (Some(byte), Some(byte))]
         {
             let target = FakeTarget::start(Traits { junk_data, junk_results, ..Traits::default() });
-            // Whatever comes of it.
+            // Any result is fine.
             let _ = discover(&target.address(), &Options::default());
             let Ok(mut controller) = Controller::connect(&target.endpoint(), &Options::default())
             else {
@@ -312,7 +312,7 @@ fn a_format_clears_one_namespace_and_takes_its_time() {
     let target = FakeTarget::start(traits.clone());
     target.tamper(1, |disk| disk.fill(7));
     target.tamper(2, |disk| disk.fill(8));
-    // The answer takes longer than any other command may.
+    // The response takes longer than the timeout of other commands.
     let options = Options { connect_timeout: Duration::from_millis(500), ..Options::default() };
     let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
     assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), Formatted::Done);

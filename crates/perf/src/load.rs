@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nvmeof_core::block::BlockDevice;
-use nvmeof_core::dma::{CorePool, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_initiator::{Clock, IoQueue, Nanos};
 
 use crate::buffers::Buffers;
@@ -231,7 +231,7 @@ pub(crate) fn run_mark() -> u64 {
 #[derive(Debug)]
 pub(crate) enum JobSource {
     Fabric { device: usize, queue: IoQueue },
-    Local { index: usize, device: Arc<dyn BlockDevice>, pool: Arc<SharedPool> },
+    Local { index: usize, device: Arc<dyn BlockDevice>, pool: Arc<ChunkPool> },
 }
 
 impl JobSource {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nvmeof_core::dma::{CorePool, Lender, LentRegion, Payload, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, Payload, PoolConfig, ZeroCopyRegion, ZeroCopySource};
 use nvmeof_transport::tcp::{TcpParams, accepted, listen};
 use nvmeof_transport::{Connected, Event, FabricOp, PollGroup, Progress, ReactorResources};
 use nvmeof_wire::opcode::IoOpcode;
@@ -136,8 +136,8 @@ fn cpu_time() -> f64 {
 
 /// Returns the number of commands answered, and CPU seconds.
 fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(u64, f64), Error> {
-    let pool = CorePool::new(&SharedPool::new(PoolConfig::default())?);
-    let lender = Lender::new(&LentRegion::zeroes()?);
+    let pool = CorePool::new(&ChunkPool::new(PoolConfig::default())?);
+    let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes()?);
     let mut queue = accepted(stream, TcpParams::default())
         .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })?;
     queue.connected(Connected { admin: false, depth });
@@ -154,7 +154,7 @@ fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(
                 Event::Command { sqe, data: Some(_) } => respond(sqe.cid.get(), sgl, None),
                 Event::Command { sqe, data: None } if sqe.io_opcode() == IoOpcode::READ => {
                     let lent = lender.lend(len as usize).ok_or("too long to lend")?;
-                    respond(sqe.cid.get(), sgl, Some(Payload::Lent(lent)))
+                    respond(sqe.cid.get(), sgl, Some(Payload::ZeroCopy(lent)))
                 }
                 Event::Command { sqe, data: None } => {
                     let cid = sqe.cid.get();

@@ -16,7 +16,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-use nvmeof_core::dma::{Buffer, CorePool, Lent, Payload};
+use nvmeof_core::dma::{Buffer, CorePool, Payload, ZeroCopyData};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 /// Monotonic time in nanoseconds, passed in by the caller.
@@ -113,11 +113,11 @@ pub trait HostQueue: Debug {
         true
     }
 
-    /// Returns true if a response can carry this memory as [`Payload::Lent`].
+    /// Returns true if a response can carry this memory as [`Payload::ZeroCopy`].
     ///
     /// False if a device must have registered the memory it sends from, and has not registered
     /// this.
-    fn supports_zero_copy(&self, _lent: &Lent) -> bool {
+    fn supports_zero_copy(&self, _lent: &ZeroCopyData) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::rc::Rc;
 
-use nvmeof_core::dma::{CorePool, Lender, Payload};
+use nvmeof_core::dma::{CorePool, Payload, ZeroCopySource};
 use nvmeof_transport::tcp::{TcpParams, accepted};
 use nvmeof_transport::{
     CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
@@ -51,7 +51,7 @@ struct Pull {
 #[derive(Debug)]
 pub(super) struct World {
     pool: CorePool,
-    lender: Rc<Lender>,
+    lender: Rc<ZeroCopySource>,
     params: TcpParams,
     /// `None` only while it is detached.
     queue: Option<Box<dyn HostQueue>>,
@@ -86,7 +86,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(
         pool: &CorePool,
-        lender: &Rc<Lender>,
+        lender: &Rc<ZeroCopySource>,
         params: TcpParams,
         small_buffers: bool,
     ) -> Self {
@@ -371,7 +371,7 @@ impl World {
                 if input.one_in(16) {
                     let len = [1, 512, 65_536, 100_000][input.below(4)];
                     let lent = self.lender.lend(len).expect("less than the limit");
-                    self.respond(cid, Some(Payload::Lent(lent)), None, elidable);
+                    self.respond(cid, Some(Payload::ZeroCopy(lent)), None, elidable);
                 } else {
                     let seed = input.byte();
                     let len = [4, 16, 512, 4096, 0, 1, 6000, 20_000][input.below(8)];

@@ -25,7 +25,7 @@ use std::time::Duration;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
-use crate::dma::{CorePool, Lent};
+use crate::dma::{CorePool, ZeroCopyData};
 use crate::rng::Rng;
 
 /// Operations a queue reserves room for at start. A queue that needed more keeps the larger room.
@@ -52,14 +52,14 @@ pub type Clock = fn() -> u64;
 pub struct DelayDevice {
     info: DeviceInfo,
     base: Arc<dyn BlockDevice>,
-    latency: Arc<Shared>,
+    latency: Arc<LatencySettings>,
     clock: Clock,
     seed: u64,
 }
 
 /// The latencies in nanoseconds, as all queues read them.
 #[derive(Debug, Default)]
-struct Shared {
+struct LatencySettings {
     read: AtomicU64,
     write: AtomicU64,
     read_jitter: AtomicU64,
@@ -128,14 +128,14 @@ impl BlockDevice for DelayDevice {
 #[derive(Debug)]
 struct DelayQueue {
     base: Box<dyn BlockQueue>,
-    latency: Arc<Shared>,
+    latency: Arc<LatencySettings>,
     clock: Clock,
     rng: Rng,
     running: Running,
     /// Scratch space, kept for its capacity.
     finished: Vec<Completed>,
-    reads: Lane,
-    others: Lane,
+    reads: DelayLine,
+    others: DelayLine,
 }
 
 impl DelayQueue {
@@ -148,8 +148,8 @@ impl DelayQueue {
             rng: Rng::new(device.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             running: Running::default(),
             finished: Vec::with_capacity(ROOM),
-            reads: Lane::default(),
-            others: Lane::default(),
+            reads: DelayLine::default(),
+            others: DelayLine::default(),
         }
     }
 }
@@ -216,7 +216,7 @@ impl BlockQueue for DelayQueue {
     }
 
     /// A zero-copy read completes immediately, so only a read without latency is served this way.
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let latency = &self.latency;
         if latency.read.load(Ordering::Relaxed) > 0
             || latency.read_jitter.load(Ordering::Relaxed) > 0
@@ -229,39 +229,39 @@ impl BlockQueue for DelayQueue {
 
 /// Completions of one direction, each with its due time.
 #[derive(Debug)]
-struct Lane {
+struct DelayLine {
     /// In order of arrival. None overtakes its predecessor: a latency that was just shortened does
     /// not reorder them.
     in_order: VecDeque<(u64, Completed)>,
     /// Earliest on top. Completions due at the same time leave in order of arrival.
-    any_order: BinaryHeap<Reverse<Late>>,
+    any_order: BinaryHeap<Reverse<DelayedCompletion>>,
     /// Number of completions that have entered the heap.
     came: u64,
 }
 
 /// A completion in a heap.
 #[derive(Debug)]
-struct Late {
+struct DelayedCompletion {
     due: u64,
     came: u64,
     completed: Completed,
 }
 
-impl Default for Lane {
+impl Default for DelayLine {
     fn default() -> Self {
         let (in_order, any_order) = (VecDeque::with_capacity(ROOM), BinaryHeap::new());
         Self { in_order, any_order, came: 0 }
     }
 }
 
-impl Lane {
+impl DelayLine {
     fn push(&mut self, completed: Completed, due: u64) {
         self.in_order.push_back((due, completed));
     }
 
     fn push_any_order(&mut self, completed: Completed, due: u64) {
         self.came += 1;
-        self.any_order.push(Reverse(Late { due, came: self.came, completed }));
+        self.any_order.push(Reverse(DelayedCompletion { due, came: self.came, completed }));
     }
 
     fn hand_out(&mut self, now: u64, done: &mut Vec<Completed>) {
@@ -287,27 +287,27 @@ impl Lane {
     }
 }
 
-impl Late {
+impl DelayedCompletion {
     fn key(&self) -> (u64, u64) {
         (self.due, self.came)
     }
 }
 
-impl PartialEq for Late {
+impl PartialEq for DelayedCompletion {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Late {}
+impl Eq for DelayedCompletion {}
 
-impl PartialOrd for Late {
+impl PartialOrd for DelayedCompletion {
     fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Late {
+impl Ord for DelayedCompletion {
     fn cmp(&self, other: &Self) -> cmp::Ordering {
         self.key().cmp(&other.key())
     }

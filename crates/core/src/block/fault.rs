@@ -20,7 +20,7 @@ use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Clock, Completed, DeviceInfo,
     Rejected, RejectedWhy,
 };
-use crate::dma::{CorePool, Lent};
+use crate::dma::{CorePool, ZeroCopyData};
 use crate::rng::Rng;
 
 /// Automatic faults. Shares are operations in a million.
@@ -211,40 +211,40 @@ impl FaultControl {
     }
 
     /// Decides the fault of an operation.
-    fn verdict(&self, op: &BlockOp, rng: &mut Rng, clock: Clock) -> Verdict {
+    fn verdict(&self, op: &BlockOp, rng: &mut Rng, clock: Clock) -> FaultAction {
         let mut state = self.state();
         if state.gone {
-            return Verdict::Fail(BlockError::Gone);
+            return FaultAction::Fail(BlockError::Gone);
         }
         if state.reject_next > 0 {
             state.reject_next -= 1;
             self.quiet.store(state.is_quiet(), Ordering::Release);
-            return Verdict::Reject;
+            return FaultAction::Reject;
         }
         if let Some(error) = state.fail_next.pop() {
             self.quiet.store(state.is_quiet(), Ordering::Release);
-            return Verdict::Fail(error);
+            return FaultAction::Fail(error);
         }
         if rng.hits(state.plan.rejects) {
-            return Verdict::Reject;
+            return FaultAction::Reject;
         }
         let end = op.offset.saturating_add(op.len);
         let touches = |bad: &Range<u64>| op.offset < bad.end && bad.start < end;
         let bad = op.kind != BlockOpKind::Flush && state.plan.bad.iter().any(touches);
         if bad || rng.hits(state.plan.errors) {
-            return Verdict::Fail(BlockError::Media { errno: libc::EIO });
+            return FaultAction::Fail(BlockError::Media { errno: libc::EIO });
         }
         if state.hold {
             state.held += 1;
-            return Verdict::Hold(Until::Released { after: state.released });
+            return FaultAction::Hold(Until::Released { after: state.released });
         }
         if rng.hits(state.plan.stalls) {
             state.held += 1;
             let stall = u64::try_from(state.plan.stall.as_nanos()).unwrap_or(u64::MAX);
-            return Verdict::Hold(Until::Time(clock().saturating_add(stall)));
+            return FaultAction::Hold(Until::Time(clock().saturating_add(stall)));
         }
         let corrupt = op.kind == BlockOpKind::Read && rng.hits(state.plan.corruptions);
-        if corrupt { Verdict::Corrupt } else { Verdict::Pass }
+        if corrupt { FaultAction::Corrupt } else { FaultAction::Pass }
     }
 }
 
@@ -256,7 +256,7 @@ impl State {
     }
 }
 
-enum Verdict {
+enum FaultAction {
     Pass,
     Corrupt,
     Fail(BlockError),
@@ -369,24 +369,24 @@ impl BlockQueue for FaultQueue {
             return self.base.submit(op);
         }
         match self.control.verdict(&op, &mut self.rng, self.clock) {
-            Verdict::Pass => self.base.submit(op),
-            Verdict::Corrupt => {
+            FaultAction::Pass => self.base.submit(op),
+            FaultAction::Corrupt => {
                 let token = op.token;
                 self.base.submit(op)?;
                 self.corrupt.push(token);
                 Ok(())
             }
-            Verdict::Fail(error) => {
+            FaultAction::Fail(error) => {
                 self.failed.push(op.complete(Err(error)));
                 self.wakers.raise();
                 Ok(())
             }
-            Verdict::Reject => {
+            FaultAction::Reject => {
                 // Possibly nothing is in flight whose completion would signal free space.
                 self.wakers.raise();
                 Err(Rejected { op, why: RejectedWhy::QueueFull })
             }
-            Verdict::Hold(until) => {
+            FaultAction::Hold(until) => {
                 self.held.push((op, until));
                 Ok(())
             }
@@ -436,7 +436,7 @@ impl BlockQueue for FaultQueue {
         stalled.chain(self.base.next_due()).min()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         if self.control.quiet.load(Ordering::Acquire) { self.base.lend(offset, len) } else { None }
     }
 }

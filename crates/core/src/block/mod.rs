@@ -35,7 +35,7 @@ pub use ram::RamDevice;
 pub use split::{SplitDevice, SplitError};
 pub use stripe::{StripeDevice, StripeError};
 
-use crate::dma::{CorePool, Lent};
+use crate::dma::{CorePool, ZeroCopyData};
 
 /// Properties and capabilities of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub trait BlockQueue: Debug {
 
     /// Returns the bytes of a read without a buffer or an operation (zero-copy read). The bytes do
     /// not change until the lease is dropped. `None`: submit a read.
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let _ = (offset, len);
         None
     }

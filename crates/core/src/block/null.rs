@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
-use crate::dma::{CorePool, Lender, Lent, LentRegion};
+use crate::dma::{CorePool, ZeroCopyData, ZeroCopyRegion, ZeroCopySource};
 
 /// The null device.
 #[derive(Debug)]
 pub struct NullDevice {
     info: DeviceInfo,
-    zeroes: Arc<LentRegion>,
+    zeroes: Arc<ZeroCopyRegion>,
 }
 
 impl NullDevice {
@@ -22,7 +22,7 @@ impl NullDevice {
     /// # Errors
     /// A page of zeroes cannot be allocated.
     pub fn new(name: &str, size: u64, block_size: u32) -> Result<Self, BlockError> {
-        let zeroes = LentRegion::zeroes().map_err(|_| BlockError::NoMemory)?;
+        let zeroes = ZeroCopyRegion::zeroes().map_err(|_| BlockError::NoMemory)?;
         let info = DeviceInfo {
             name: name.to_owned(),
             size: size - size % u64::from(block_size),
@@ -50,7 +50,7 @@ impl BlockDevice for NullDevice {
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         Ok(Box::new(NullQueue {
             info: self.info.clone(),
-            zeroes: Lender::new(&self.zeroes),
+            zeroes: ZeroCopySource::new(&self.zeroes),
             done: Vec::new(),
         }))
     }
@@ -60,7 +60,7 @@ impl BlockDevice for NullDevice {
 #[derive(Debug)]
 struct NullQueue {
     info: DeviceInfo,
-    zeroes: Rc<Lender>,
+    zeroes: Rc<ZeroCopySource>,
     done: Vec<Completed>,
 }
 
@@ -83,7 +83,7 @@ impl BlockQueue for NullQueue {
         self.done.len()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
         (end <= self.info.size).then(|| self.zeroes.lend(len as usize))?
     }

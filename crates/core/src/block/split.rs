@@ -17,7 +17,7 @@ use thiserror::Error;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
-use crate::dma::{CorePool, Lent};
+use crate::dma::{CorePool, ZeroCopyData};
 
 /// The split device.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl BlockQueue for SplitQueue {
         self.base.next_due()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.info.size {
             return None;

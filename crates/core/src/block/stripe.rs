@@ -11,7 +11,7 @@
 //! hand-over. An operation in one chunk costs a shift and a multiplication. It keeps its token, and
 //! its completion goes from the member directly to the caller. Only operations that span several
 //! members have state here. The members move their data from and to parts of the one buffer
-//! ([`Cut`](crate::dma::Cut)), without a copy. A range without data is one run per member, whatever
+//! ([`SplitBuffer`](crate::dma::Cut)), without a copy. A range without data is one run per member, whatever
 //! its number of chunks.
 
 mod layout;
@@ -26,14 +26,14 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use self::layout::{Layout, Place};
-use self::parents::{Parents, is_child};
+use self::layout::{Layout, MemberOffset};
+use self::parents::{SplitOps, is_child};
 use super::signal::any_of;
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
     RejectedWhy,
 };
-use crate::dma::{CorePool, Cut, Lent};
+use crate::dma::{CorePool, SplitBuffer, ZeroCopyData};
 
 /// Completions and waiting children a queue reserves room for at start.
 const ROOM: usize = 64;
@@ -184,7 +184,7 @@ struct StripeQueue {
     layout: Layout,
     /// Operations submitted and not returned.
     in_flight: usize,
-    parents: Parents,
+    parents: SplitOps,
     /// Children whose members were full. While there are any, the queue takes no new operation.
     waiting: VecDeque<(usize, BlockOp)>,
     /// Operations completed without a member.
@@ -204,7 +204,7 @@ impl StripeQueue {
             info: device.info.clone(),
             layout: device.layout,
             in_flight: 0,
-            parents: Parents::with_room(ROOM),
+            parents: SplitOps::with_room(ROOM),
             waiting: VecDeque::with_capacity(ROOM),
             ended: Vec::with_capacity(ROOM),
             watch,
@@ -213,7 +213,7 @@ impl StripeQueue {
 
     /// Passes an operation to one member, with only its offset changed.
     #[inline]
-    fn pass(&mut self, mut op: BlockOp, place: Place) -> Result<(), Rejected> {
+    fn pass(&mut self, mut op: BlockOp, place: MemberOffset) -> Result<(), Rejected> {
         let offset = op.offset;
         op.offset = place.offset;
         self.members[place.member].submit(op).map_err(|mut rejected| {
@@ -238,10 +238,10 @@ impl StripeQueue {
         let (parent, child) = self.parents.begin(token);
         match buf {
             Some(buf) if matches!(kind, BlockOpKind::Read | BlockOpKind::Write { .. }) => {
-                let mut cut = Cut::new(buf);
+                let mut cut = SplitBuffer::new(buf);
                 let (mut at, end) = (offset, offset + len);
                 while at < end {
-                    let Place { member, offset, left } = self.layout.place(at);
+                    let MemberOffset { member, offset, left } = self.layout.place(at);
                     let len = left.min(end - at);
                     at += len;
                     // `check` has verified that the buffer fits the operation.
@@ -395,7 +395,7 @@ impl BlockQueue for StripeQueue {
 
     /// Passes a zero-copy read to the member, if one chunk holds it all.
     #[inline]
-    fn lend(&mut self, offset: u64, len: u32) -> Option<Lent> {
+    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.info.size {
             return None;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use super::fault::{FaultDevice, FaultPlan};
 use super::*;
-use crate::dma::{Buffer, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, PoolConfig};
 use crate::rng::Rng;
 
 const MIB: u64 = 1 << 20;
 
 fn pool() -> CorePool {
-    CorePool::new(&SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
+    CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
 }
 
 fn filled(pool: &CorePool, len: usize, byte: u8) -> Buffer {
@@ -197,7 +197,7 @@ fn ram_grows_and_shrinks_and_keeps_what_stays() {
     drop(fifth);
     // A discarded resize leaves nothing behind.
     let other = second.resized(8 * MIB).unwrap();
-    second.prevail();
+    second.revert_resize();
     drop(other);
     assert_eq!(first_byte(&second, 0), 1);
 }

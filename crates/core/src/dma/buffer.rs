@@ -5,24 +5,24 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::core_pool::Core;
+use super::part_counts::PartCountId;
 use super::registrar::ChunkId;
-use super::shares::ShareId;
-use super::slots::{Class, PromiseId, SlotId};
+use super::slab::{ReservationId, SizeClass, SlotId};
 
 /// An exclusive lease of memory. It starts on a page, stays on its reactor's thread and returns to
 /// the pool when dropped.
 ///
-/// A part of a [`Cut`](super::Cut) buffer is also a buffer, but starts where it was split.
+/// A part of a [`SplitBuffer`](super::Cut) buffer is also a buffer, but starts where it was split.
 pub struct Buffer {
     base: NonNull<u8>,
     core: Rc<Core>,
     /// At most a chunk, so it fits in `u32`.
     len: u32,
     capacity: u32,
-    promise: PromiseId,
+    promise: ReservationId,
     slot: SlotId,
     /// Count that the part belongs to; 0 if the buffer is whole.
-    share: ShareId,
+    share: PartCountId,
 }
 
 impl Buffer {
@@ -32,9 +32,9 @@ impl Buffer {
         core: &Rc<Core>,
         base: NonNull<u8>,
         len: usize,
-        class: Class,
+        class: SizeClass,
         slot: SlotId,
-        promise: PromiseId,
+        promise: ReservationId,
     ) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a class is at most a chunk of 2 MiB")]
         let (len, capacity) = (len.min(class.size()) as u32, class.size() as u32);
@@ -100,30 +100,30 @@ impl Buffer {
     }
 }
 
-/// Methods for [`Reserve::pass`](super::Reserve::pass) only.
+/// Methods for [`BufferReservation::pass`](super::Reserve::pass) only.
 impl Buffer {
-    pub(super) fn promise(&self) -> PromiseId {
+    pub(super) fn promise(&self) -> ReservationId {
         self.promise
     }
 
     /// Moves the buffer to `promise`, which has already counted it.
-    pub(super) fn set_promise(&mut self, promise: PromiseId) {
+    pub(super) fn set_promise(&mut self, promise: ReservationId) {
         self.promise = promise;
     }
 }
 
-/// Methods for [`Cut`](super::Cut), and for checks whether a buffer is a part.
+/// Methods for [`SplitBuffer`](super::Cut), and for checks whether a buffer is a part.
 impl Buffer {
     pub(super) fn core(&self) -> &Rc<Core> {
         &self.core
     }
 
-    pub(super) fn share(&self) -> ShareId {
+    pub(super) fn share(&self) -> PartCountId {
         self.share
     }
 
     /// Moves the buffer to `share`, which holds the previous count.
-    pub(super) fn set_share(&mut self, share: ShareId) {
+    pub(super) fn set_share(&mut self, share: PartCountId) {
         self.share = share;
     }
 
@@ -135,7 +135,7 @@ impl Buffer {
     /// # Safety
     /// During the lifetime of the part, no code uses these bytes through `self` or another part.
     /// `share` has counted the part, and `self` is dropped only as another holder of it.
-    pub(super) unsafe fn part(&self, at: u32, len: u32, share: ShareId) -> Self {
+    pub(super) unsafe fn part(&self, at: u32, len: u32, share: PartCountId) -> Self {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.capacity));
         // SAFETY: `at` lies in the buffer (asserted).
         let base = unsafe { self.base.add(at as usize) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use super::chunk::{CHUNK, Chunk};
-use super::registrar::{ChunkId, Registrar};
+use super::registrar::{ChunkId, MemoryRegistrar};
 
 /// Divisor of the machine's memory for the default cap, and the bounds of the cap.
 const DEFAULT_SHARE: usize = 8;
@@ -23,7 +23,7 @@ const WARM: usize = 8;
 pub struct PoolConfig {
     /// Limit of the memory for data buffers.
     pub cap: usize,
-    /// Limit of the memory for [`Reserve`](super::Reserve)s, in addition to `cap`.
+    /// Limit of the memory for [`BufferReservation`](super::Reserve)s, in addition to `cap`.
     pub reserve: usize,
     /// Maximum lease, at most [`CHUNK`].
     pub max_lease: usize,
@@ -80,7 +80,7 @@ pub struct PoolStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arena {
     Data,
-    Reserve,
+    BufferReservation,
 }
 
 /// Reason why the shared pool returned no chunk.
@@ -93,7 +93,7 @@ pub(super) enum NoChunk {
 /// All buffer memory of the process, in chunks; one instance, behind an `Arc`.
 ///
 /// A core takes its lock when it needs or returns a whole chunk, never for a lease.
-pub struct SharedPool {
+pub struct ChunkPool {
     config: PoolConfig,
     state: Mutex<State>,
     /// True if a core was refused a chunk and none has been returned since.
@@ -117,12 +117,12 @@ struct State {
     try_huge: bool,
     /// Address of every mapped chunk, by its number.
     bases: Vec<Option<usize>>,
-    registrars: Vec<Arc<dyn Registrar>>,
+    registrars: Vec<Arc<dyn MemoryRegistrar>>,
     /// Registrars whose chunks are being deregistered: until that is done, no chunk is unmapped.
     leaving: usize,
 }
 
-impl SharedPool {
+impl ChunkPool {
     /// Checks the sizes and logs the limits of the pool; maps nothing yet.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl SharedPool {
     ///
     /// # Errors
     /// The registrar's error for one of the chunks; no chunk stays registered with it then.
-    pub fn add_registrar(&self, registrar: Arc<dyn Registrar>) -> std::io::Result<()> {
+    pub fn add_registrar(&self, registrar: Arc<dyn MemoryRegistrar>) -> std::io::Result<()> {
         let mut state = self.state();
         for id in state.mapped_ids() {
             if let Err(error) = state.tell(registrar.as_ref(), id) {
@@ -230,7 +230,7 @@ impl SharedPool {
 
     /// Deregisters every chunk from `registrar`, and removes it. Its device must not use any
     /// buffer. This may take long; other callers can use the pool during that time.
-    pub fn remove_registrar(&self, registrar: &Arc<dyn Registrar>) {
+    pub fn remove_registrar(&self, registrar: &Arc<dyn MemoryRegistrar>) {
         let mut state = self.state();
         let before = state.registrars.len();
         state.registrars.retain(|known| !Arc::ptr_eq(known, registrar));
@@ -273,7 +273,7 @@ impl SharedPool {
         let allowed = match arena {
             Arena::Data if first => true,
             Arena::Data => state.data_held + state.idle_cores < state.data_cap,
-            Arena::Reserve => state.reserve_held < state.reserve_cap,
+            Arena::BufferReservation => state.reserve_held < state.reserve_cap,
         };
         if !allowed {
             drop(state);
@@ -291,7 +291,7 @@ impl SharedPool {
                 state.data_held += 1;
                 state.idle_cores -= usize::from(first);
             }
-            Arena::Reserve => state.reserve_held += 1,
+            Arena::BufferReservation => state.reserve_held += 1,
         }
         Ok(chunk)
     }
@@ -304,7 +304,7 @@ impl SharedPool {
                 state.data_held -= 1;
                 state.idle_cores += usize::from(last);
             }
-            Arena::Reserve => state.reserve_held -= 1,
+            Arena::BufferReservation => state.reserve_held -= 1,
         }
         // Registered chunks stay mapped: deregistering takes long, and the lock is held during it.
         let is_known = !state.registrars.is_empty() || state.leaving > 0;
@@ -384,7 +384,7 @@ impl State {
         Ok(())
     }
 
-    fn tell(&self, registrar: &dyn Registrar, id: ChunkId) -> std::io::Result<()> {
+    fn tell(&self, registrar: &dyn MemoryRegistrar, id: ChunkId) -> std::io::Result<()> {
         let base = self.bases.get(id.index()).copied().flatten();
         match base.and_then(|base| NonNull::new(std::ptr::with_exposed_provenance_mut(base))) {
             Some(base) => registrar.mapped(id, base, CHUNK),
@@ -399,7 +399,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for SharedPool {
+impl fmt::Debug for ChunkPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedPool").field("stats", &self.stats()).finish_non_exhaustive()
     }
@@ -430,13 +430,13 @@ mod tests {
     /// the state, takes a chunk, and returns all.
     #[derive(Debug, Default)]
     struct Slow {
-        pool: Mutex<Weak<SharedPool>>,
+        pool: Mutex<Weak<ChunkPool>>,
         chunks: Mutex<Vec<Chunk>>,
         told: AtomicUsize,
         least_mapped: AtomicUsize,
     }
 
-    impl Registrar for Slow {
+    impl MemoryRegistrar for Slow {
         fn mapped(&self, _: ChunkId, _: NonNull<u8>, _: usize) -> std::io::Result<()> {
             Ok(())
         }
@@ -445,16 +445,18 @@ mod tests {
             let pool = self.pool.lock().unwrap().upgrade().unwrap();
             assert!(pool.state.try_lock().is_ok(), "nobody can use the pool");
             for chunk in self.chunks.lock().unwrap().drain(..) {
-                pool.give(chunk, Arena::Reserve, false);
+                pool.give(chunk, Arena::BufferReservation, false);
             }
             self.told.fetch_add(1, Ordering::Relaxed);
             self.least_mapped.fetch_min(pool.stats().mapped / CHUNK, Ordering::Relaxed);
             // A chunk taken now is not registered with it.
             if self.told.load(Ordering::Relaxed) == 1 {
                 let taken: Vec<Chunk> = (0..=COUNT)
-                    .map(|_| pool.take(Arena::Reserve, false).expect("a chunk"))
+                    .map(|_| pool.take(Arena::BufferReservation, false).expect("a chunk"))
                     .collect();
-                taken.into_iter().for_each(|chunk| pool.give(chunk, Arena::Reserve, false));
+                taken
+                    .into_iter()
+                    .for_each(|chunk| pool.give(chunk, Arena::BufferReservation, false));
             }
         }
     }
@@ -465,20 +467,21 @@ mod tests {
     fn a_registrar_that_leaves_keeps_nobody_from_the_pool_and_every_chunk_that_it_knows() {
         let config =
             PoolConfig { reserve: (COUNT + 1) * CHUNK, huge_pages: false, ..PoolConfig::default() };
-        let pool = SharedPool::new(config).unwrap();
+        let pool = ChunkPool::new(config).unwrap();
         let slow = Arc::new(Slow { least_mapped: usize::MAX.into(), ..Slow::default() });
         *slow.pool.lock().unwrap() = Arc::downgrade(&pool);
-        let registrar: Arc<dyn Registrar> = slow.clone();
+        let registrar: Arc<dyn MemoryRegistrar> = slow.clone();
         pool.add_registrar(Arc::clone(&registrar)).unwrap();
-        let chunks = (0..COUNT).map(|_| pool.take(Arena::Reserve, false).expect("a chunk"));
+        let chunks =
+            (0..COUNT).map(|_| pool.take(Arena::BufferReservation, false).expect("a chunk"));
         *slow.chunks.lock().unwrap() = chunks.collect();
         pool.remove_registrar(&registrar);
         assert_eq!(slow.told.load(Ordering::Relaxed), COUNT);
         assert_eq!(slow.least_mapped.load(Ordering::Relaxed), COUNT);
         // It is removed: a returned chunk goes to the system again.
-        let chunk = pool.take(Arena::Reserve, false).expect("a chunk");
+        let chunk = pool.take(Arena::BufferReservation, false).expect("a chunk");
         let before = pool.stats().mapped;
-        pool.give(chunk, Arena::Reserve, false);
+        pool.give(chunk, Arena::BufferReservation, false);
         assert_eq!(pool.stats().mapped, before - CHUNK);
         pool.remove_registrar(&registrar);
         assert_eq!(slow.told.load(Ordering::Relaxed), COUNT, "told twice");

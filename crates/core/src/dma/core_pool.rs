@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use super::buffer::Buffer;
 use super::chunk::CHUNK;
+use super::chunk_pool::{Arena, ChunkPool, NoChunk};
+use super::part_counts::{PartCountId, PartCounts};
 use super::registrar::ChunkId;
-use super::reserve::Reserve;
-use super::shared::{Arena, NoChunk, SharedPool};
-use super::shares::{ShareId, Shares};
-use super::slots::{Class, PromiseId, SlotId, Slots};
+use super::reserve::BufferReservation;
+use super::slab::{ReservationId, SizeClass, SlabAllocator, SlotId};
 
 /// Chunks without a lease that a core keeps when it [trims](CorePool::trim), so that its working
 /// set is available when it wakes.
@@ -53,17 +53,17 @@ pub struct CorePool {
 
 /// State shared by a pool's handles, buffers and reservations.
 pub(super) struct Core {
-    shared: Arc<SharedPool>,
-    slots: UnsafeCell<Slots>,
-    shares: UnsafeCell<Shares>,
+    shared: Arc<ChunkPool>,
+    slots: UnsafeCell<SlabAllocator>,
+    shares: UnsafeCell<PartCounts>,
 }
 
 impl CorePool {
     /// Creates a pool for the calling thread. It holds no chunk yet, and one is guaranteed.
-    pub fn new(shared: &Arc<SharedPool>) -> Self {
+    pub fn new(shared: &Arc<ChunkPool>) -> Self {
         shared.register_core();
-        let slots = UnsafeCell::new(Slots::new());
-        let shares = UnsafeCell::new(Shares::default());
+        let slots = UnsafeCell::new(SlabAllocator::new());
+        let shares = UnsafeCell::new(PartCounts::default());
         Self { core: Rc::new(Core { shared: Arc::clone(shared), slots, shares }) }
     }
 
@@ -74,7 +74,7 @@ impl CorePool {
     #[inline]
     pub fn lease(&self, len: usize) -> Result<Buffer, LeaseError> {
         self.check(len)?;
-        let class = Class::of(len, Arena::Data);
+        let class = SizeClass::of(len, Arena::Data);
         let (id, base) = match self.core.with(|slots| slots.lease(class)) {
             Some(leased) => leased,
             None => {
@@ -107,11 +107,11 @@ impl CorePool {
     ///
     /// # Errors
     /// See [`LeaseError`]; `Exhausted` when the reserve part of the cap is already reserved.
-    pub fn reserve(&self, count: usize, len: usize) -> Result<Reserve, LeaseError> {
+    pub fn reserve(&self, count: usize, len: usize) -> Result<BufferReservation, LeaseError> {
         self.check(len)?;
-        let class = Class::of(len, Arena::Reserve);
+        let class = SizeClass::of(len, Arena::BufferReservation);
         let promise = self.core.with(|slots| slots.add_promise(class, count));
-        let reserve = Reserve::new(&self.core, promise, len);
+        let reserve = BufferReservation::new(&self.core, promise, len);
         while self.core.with(|slots| slots.lacks(class)) {
             if self.core.add_chunk(class).is_err() {
                 self.core.release_empty(0);
@@ -154,7 +154,7 @@ impl CorePool {
     }
 
     /// Returns the pool shared by all cores.
-    pub fn shared(&self) -> &Arc<SharedPool> {
+    pub fn shared(&self) -> &Arc<ChunkPool> {
         &self.core.shared
     }
 
@@ -169,49 +169,49 @@ impl Core {
     /// Calls `f` with the bookkeeping. `f` is code of this module only, and calls nothing that
     /// could reenter it.
     #[inline]
-    fn with<T>(&self, f: impl FnOnce(&mut Slots) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut SlabAllocator) -> T) -> T {
         // SAFETY: `Core` is neither `Send` nor `Sync` (it is always behind an `Rc` and holds an
         // `UnsafeCell`), so this is the only thread. Every caller is in this file and passes a
-        // closure that calls one method of `Slots`, which calls no other code. So no other
+        // closure that calls one method of `SlabAllocator`, which calls no other code. So no other
         // reference to the bookkeeping exists during the call.
         f(unsafe { &mut *self.slots.get() })
     }
 
     /// Calls `f` with the counts of split buffers; see [`with`](Self::with).
     #[inline]
-    fn with_shares<T>(&self, f: impl FnOnce(&mut Shares) -> T) -> T {
-        // SAFETY: as in `with`: one thread, and closures that call one method of `Shares`, which
+    fn with_shares<T>(&self, f: impl FnOnce(&mut PartCounts) -> T) -> T {
+        // SAFETY: as in `with`: one thread, and closures that call one method of `PartCounts`, which
         // calls no other code.
         f(unsafe { &mut *self.shares.get() })
     }
 
     /// Creates a count for a buffer that is being split, which is a part of `parent` or whole (0).
     #[inline]
-    pub(super) fn cut(&self, parent: ShareId) -> ShareId {
+    pub(super) fn cut(&self, parent: PartCountId) -> PartCountId {
         self.with_shares(|shares| shares.open(parent))
     }
 
     /// Counts one part more.
     #[inline]
-    pub(super) fn part_begun(&self, share: ShareId) {
+    pub(super) fn part_begun(&self, share: PartCountId) {
         self.with_shares(|shares| shares.add(share));
     }
 
     /// Counts one part less; returns true if none is left of the whole slot.
     #[inline]
-    pub(super) fn part_ended(&self, share: ShareId) -> bool {
+    pub(super) fn part_ended(&self, share: PartCountId) -> bool {
         self.with_shares(|shares| shares.end(share))
     }
 
     /// Ends the count if no part is left, and returns true in that case.
     #[inline]
-    pub(super) fn rejoin(&self, share: ShareId) -> bool {
+    pub(super) fn merge(&self, share: PartCountId) -> bool {
         self.with_shares(|shares| shares.close(share))
     }
 
     /// Returns the slot of a dropped buffer to the free slots.
     #[inline]
-    pub(super) fn give_back(&self, id: SlotId, promise: PromiseId) {
+    pub(super) fn give_back(&self, id: SlotId, promise: ReservationId) {
         let emptied = self.with(|slots| slots.give_back(id, promise));
         if emptied && self.shared.is_starved() {
             self.release_empty(0);
@@ -228,30 +228,30 @@ impl Core {
     #[inline]
     pub(super) fn lease_promised(
         self: &Rc<Self>,
-        promise: PromiseId,
+        promise: ReservationId,
         len: usize,
     ) -> Option<Buffer> {
         let (id, base, class) = self.with(|slots| slots.lease_promised(promise))?;
         Some(Buffer::new(self, base, len, class, id, promise))
     }
 
-    /// See [`Slots::pass`].
-    pub(super) fn pass(&self, from: PromiseId, to: PromiseId) -> bool {
+    /// See [`SlabAllocator::pass`].
+    pub(super) fn pass(&self, from: ReservationId, to: ReservationId) -> bool {
         self.with(|slots| slots.pass(from, to))
     }
 
-    /// See [`Slots::pass_free`].
-    pub(super) fn pass_free(&self, from: PromiseId, to: PromiseId, most: usize) -> usize {
+    /// See [`SlabAllocator::pass_free`].
+    pub(super) fn pass_free(&self, from: ReservationId, to: ReservationId, most: usize) -> usize {
         self.with(|slots| slots.pass_free(from, to, most))
     }
 
-    pub(super) fn promised(&self, promise: PromiseId) -> (usize, usize) {
+    pub(super) fn promised(&self, promise: ReservationId) -> (usize, usize) {
         self.with(|slots| slots.promised(promise))
     }
 
     /// Ends a reservation when its last buffer has returned; chunks no longer reserved return to
     /// the shared pool.
-    pub(super) fn close_promise(&self, promise: PromiseId) {
+    pub(super) fn close_promise(&self, promise: ReservationId) {
         self.with(|slots| slots.close_promise(promise));
         self.release_empty(0);
     }
@@ -259,14 +259,14 @@ impl Core {
     /// Makes free slots of a data class that has none: from a chunk of another class without a
     /// lease, or from a new chunk.
     #[cold]
-    fn refill(&self, class: Class) -> Result<(), LeaseError> {
+    fn refill(&self, class: SizeClass) -> Result<(), LeaseError> {
         if self.with(|slots| slots.change_class(class)) {
             return Ok(());
         }
         self.add_chunk(class)
     }
 
-    fn add_chunk(&self, class: Class) -> Result<(), LeaseError> {
+    fn add_chunk(&self, class: SizeClass) -> Result<(), LeaseError> {
         let arena = class.arena();
         let first = self.with(|slots| slots.held(Some(arena))) == 0;
         let chunk = self.shared.take(arena, first).map_err(|why| match why {

@@ -1,8 +1,8 @@
 //! Buffers for data.
 //!
-//! There is one bounded [`SharedPool`] of 2 MiB chunks per process, and one [`CorePool`] per
-//! reactor. The reactor leases [`Buffer`]s from it and can split them into parts ([`Cut`]).
-//! [`Reserve`]s hold buffers for uses that must never wait. [`Lent`] bytes belong to a device that
+//! There is one bounded [`ChunkPool`] of 2 MiB chunks per process, and one [`CorePool`] per
+//! reactor. The reactor leases [`Buffer`]s from it and can split them into parts ([`SplitBuffer`]).
+//! [`BufferReservation`]s hold buffers for uses that must never wait. [`ZeroCopyData`] bytes belong to a device that
 //! only exposes them.
 //!
 //! ```text
@@ -15,28 +15,28 @@
 
 mod buffer;
 mod chunk;
+mod chunk_pool;
 mod core_pool;
-mod cut;
-mod lent;
 mod mapping;
+mod part_counts;
 mod payload;
 mod registrar;
 mod reserve;
-mod shared;
-mod shares;
-mod slots;
+mod slab;
+mod split_buffer;
 #[cfg(test)]
 mod tests;
+mod zero_copy;
 
 pub use buffer::Buffer;
 pub use chunk::CHUNK;
+pub use chunk_pool::{ChunkPool, PoolConfig, PoolError, PoolStats};
 pub use core_pool::{CorePool, LeaseError};
-pub use cut::Cut;
-pub use lent::{Lender, Lent, LentRegion, MAX_LEND};
 pub use payload::Payload;
-pub use registrar::{ChunkId, Registrar};
-pub use reserve::Reserve;
-pub use shared::{PoolConfig, PoolError, PoolStats, SharedPool};
-pub use slots::MIN_CLASS;
+pub use registrar::{ChunkId, MemoryRegistrar};
+pub use reserve::BufferReservation;
+pub use slab::MIN_CLASS;
+pub use split_buffer::SplitBuffer;
+pub use zero_copy::{MAX_LEND, ZeroCopyData, ZeroCopyRegion, ZeroCopySource};
 
 pub(crate) use mapping::{Mapping, PAGE};

@@ -1,7 +1,7 @@
 //! Data to be sent to a host.
 
 use super::buffer::Buffer;
-use super::lent::Lent;
+use super::zero_copy::ZeroCopyData;
 
 /// Data that a transport sends: a buffer that a device filled, or a zero-copy read.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub enum Payload {
     /// A filled buffer; all [`Buffer::len`] bytes are sent.
     Buffer(Buffer),
     /// A zero-copy read.
-    Lent(Lent),
+    ZeroCopy(ZeroCopyData),
 }
 
 impl Payload {
@@ -17,7 +17,7 @@ impl Payload {
     pub fn len(&self) -> usize {
         match self {
             Self::Buffer(buffer) => buffer.len(),
-            Self::Lent(lent) => lent.len(),
+            Self::ZeroCopy(lent) => lent.len(),
         }
     }
 
@@ -31,7 +31,7 @@ impl Payload {
     pub fn for_each_piece(&self, mut piece: impl FnMut(*const u8, usize)) {
         match self {
             Self::Buffer(buffer) => piece(buffer.as_ptr(), buffer.len()),
-            Self::Lent(lent) => lent.pieces().for_each(|(at, len)| piece(at, len)),
+            Self::ZeroCopy(lent) => lent.pieces().for_each(|(at, len)| piece(at, len)),
         }
     }
 }
@@ -42,8 +42,8 @@ impl From<Buffer> for Payload {
     }
 }
 
-impl From<Lent> for Payload {
-    fn from(lent: Lent) -> Self {
-        Self::Lent(lent)
+impl From<ZeroCopyData> for Payload {
+    fn from(lent: ZeroCopyData) -> Self {
+        Self::ZeroCopy(lent)
     }
 }

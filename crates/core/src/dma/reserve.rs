@@ -5,18 +5,18 @@ use std::rc::Rc;
 
 use super::buffer::Buffer;
 use super::core_pool::Core;
-use super::slots::PromiseId;
+use super::slab::ReservationId;
 
 /// A reservation of a number of buffers of one length, within the reserve part of the pool's cap.
 /// Buffers may outlive it: their memory is released with the last of them.
-pub struct Reserve {
+pub struct BufferReservation {
     core: Rc<Core>,
-    promise: PromiseId,
+    promise: ReservationId,
     len: usize,
 }
 
-impl Reserve {
-    pub(super) fn new(core: &Rc<Core>, promise: PromiseId, len: usize) -> Self {
+impl BufferReservation {
+    pub(super) fn new(core: &Rc<Core>, promise: ReservationId, len: usize) -> Self {
         Self { core: Rc::clone(core), promise, len }
     }
 
@@ -62,13 +62,13 @@ impl Reserve {
     }
 }
 
-impl Drop for Reserve {
+impl Drop for BufferReservation {
     fn drop(&mut self) {
         self.core.close_promise(self.promise);
     }
 }
 
-impl fmt::Debug for Reserve {
+impl fmt::Debug for BufferReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reserve")
             .field("count", &self.count())

@@ -8,8 +8,8 @@
 use std::ptr::NonNull;
 
 use super::chunk::{CHUNK, Chunk};
+use super::chunk_pool::Arena;
 use super::registrar::ChunkId;
-use super::shared::Arena;
 
 /// Smallest class in bytes: a page, so that every buffer suits direct I/O.
 pub const MIN_CLASS: usize = 4096;
@@ -19,7 +19,7 @@ const SIZES: usize = (CHUNK / MIN_CLASS).ilog2() as usize + 1;
 
 /// Size class of an arena: data classes first, then reserve classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Class(u8);
+pub(super) struct SizeClass(u8);
 
 /// A slot: the core's index of the chunk, and the index in the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +37,18 @@ struct FreeSlot {
 
 /// Table entry for a chunk. It keeps its generation when the chunk is replaced.
 #[derive(Debug)]
-struct Place {
+struct ChunkEntry {
     base: NonNull<u8>,
     id: ChunkId,
     generation: u32,
     out: u32,
-    class: Class,
+    class: SizeClass,
     chunk: Option<Chunk>,
 }
 
 /// Free slots of one class, the last returned on top.
 #[derive(Debug, Default)]
-struct Stack {
+struct FreeList {
     free: Vec<FreeSlot>,
     /// Void entries of `free`: skipped, and removed when they are the majority.
     void: usize,
@@ -60,19 +60,19 @@ struct Stack {
 
 /// A reservation of a number of slots; it ends when it is closed and none of them is leased.
 #[derive(Debug, Clone, Copy)]
-struct Promise {
-    class: Class,
+struct Reservation {
+    class: SizeClass,
     count: usize,
     out: usize,
     open: bool,
 }
 
 /// Number of a reservation, from 1; 0 stands for none.
-pub(super) type PromiseId = u32;
+pub(super) type ReservationId = u32;
 
 /// A chunk that leaves its core.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct DetachedChunk {
     pub(super) chunk: Chunk,
     pub(super) arena: Arena,
     /// True if the core holds no other chunk of that arena.
@@ -80,17 +80,17 @@ pub(super) struct Leaving {
 }
 
 #[derive(Debug)]
-pub(super) struct Slots {
-    stacks: [Stack; 2 * SIZES],
-    places: Vec<Place>,
-    promises: Vec<Promise>,
+pub(super) struct SlabAllocator {
+    stacks: [FreeList; 2 * SIZES],
+    places: Vec<ChunkEntry>,
+    promises: Vec<Reservation>,
     leased: usize,
     /// Number of chunks of each arena, and of those without a leased slot.
     held: [usize; 2],
     empty: [usize; 2],
 }
 
-impl Class {
+impl SizeClass {
     /// Returns the smallest class of `arena` that holds `len` bytes, at most [`CHUNK`].
     #[inline]
     pub(super) fn of(len: usize, arena: Arena) -> Self {
@@ -115,7 +115,7 @@ impl Class {
 
     #[inline]
     pub(super) fn arena(self) -> Arena {
-        if self.at() < SIZES { Arena::Data } else { Arena::Reserve }
+        if self.at() < SIZES { Arena::Data } else { Arena::BufferReservation }
     }
 
     #[inline]
@@ -126,10 +126,10 @@ impl Class {
 
 const _: () = assert!(2 * SIZES <= u8::MAX as usize && CHUNK / MIN_CLASS <= u16::MAX as usize);
 
-impl Slots {
+impl SlabAllocator {
     pub(super) fn new() -> Self {
         Self {
-            stacks: std::array::from_fn(|_| Stack::default()),
+            stacks: std::array::from_fn(|_| FreeList::default()),
             places: Vec::new(),
             promises: Vec::new(),
             leased: 0,
@@ -140,7 +140,7 @@ impl Slots {
 
     /// Leases the free slot of `class` that was returned last; returns its address, too.
     #[inline]
-    pub(super) fn lease(&mut self, class: Class) -> Option<(SlotId, NonNull<u8>)> {
+    pub(super) fn lease(&mut self, class: SizeClass) -> Option<(SlotId, NonNull<u8>)> {
         let stack = &mut self.stacks[class.at()];
         loop {
             let FreeSlot { id, generation } = stack.free.pop()?;
@@ -165,7 +165,7 @@ impl Slots {
 
     /// Returns a leased slot to the free ones; returns true if its chunk has no other slot leased.
     #[inline]
-    pub(super) fn give_back(&mut self, id: SlotId, promise: PromiseId) -> bool {
+    pub(super) fn give_back(&mut self, id: SlotId, promise: ReservationId) -> bool {
         let place = &mut self.places[id.chunk as usize];
         place.out -= 1;
         self.leased -= 1;
@@ -189,7 +189,7 @@ impl Slots {
     }
 
     /// Adds a new chunk, divided into slots of `class`.
-    pub(super) fn add(&mut self, chunk: Chunk, class: Class) {
+    pub(super) fn add(&mut self, chunk: Chunk, class: SizeClass) {
         let arena = class.arena() as usize;
         self.held[arena] += 1;
         self.empty[arena] += 1;
@@ -203,7 +203,7 @@ impl Slots {
             }
             None => {
                 let (generation, out, chunk) = (0, 0, Some(chunk));
-                self.places.push(Place { base, id, generation, out, class, chunk });
+                self.places.push(ChunkEntry { base, id, generation, out, class, chunk });
                 self.places.len() - 1
             }
         };
@@ -212,13 +212,14 @@ impl Slots {
 
     /// Divides a chunk of the same arena without a leased slot into slots of `class`; returns false
     /// if there is none.
-    pub(super) fn change_class(&mut self, class: Class) -> bool {
+    pub(super) fn change_class(&mut self, class: SizeClass) -> bool {
         let arena = class.arena();
         if self.empty[arena as usize] == 0 {
             return false;
         }
-        let unused =
-            |place: &Place| place.out == 0 && place.chunk.is_some() && place.class.arena() == arena;
+        let unused = |place: &ChunkEntry| {
+            place.out == 0 && place.chunk.is_some() && place.class.arena() == arena
+        };
         let Some(at) = self.places.iter().position(unused) else { return false };
         self.void(at);
         self.places[at].class = class;
@@ -227,10 +228,10 @@ impl Slots {
     }
 
     /// Removes every chunk without a leased slot, except `keep` and those that are reserved.
-    pub(super) fn take_empty(&mut self, mut keep: usize) -> Vec<Leaving> {
+    pub(super) fn take_empty(&mut self, mut keep: usize) -> Vec<DetachedChunk> {
         let mut leaving = Vec::new();
         for at in 0..self.places.len() {
-            let Place { class, out, .. } = self.places[at];
+            let ChunkEntry { class, out, .. } = self.places[at];
             if out > 0 || !self.is_spare(class) || self.places[at].chunk.is_none() {
                 continue;
             }
@@ -243,7 +244,7 @@ impl Slots {
             self.held[arena as usize] -= 1;
             self.empty[arena as usize] -= 1;
             if let Some(chunk) = self.places[at].chunk.take() {
-                leaving.push(Leaving { chunk, arena, last: self.held[arena as usize] == 0 });
+                leaving.push(DetachedChunk { chunk, arena, last: self.held[arena as usize] == 0 });
             }
         }
         leaving
@@ -251,28 +252,31 @@ impl Slots {
 
     /// Reserves `count` slots of `class`. The caller adds missing slots before it uses the
     /// reservation: see [`lacks`](Self::lacks).
-    pub(super) fn add_promise(&mut self, class: Class, count: usize) -> PromiseId {
+    pub(super) fn add_promise(&mut self, class: SizeClass, count: usize) -> ReservationId {
         self.stacks[class.at()].promised += count;
-        let promise = Promise { class, count, out: 0, open: true };
-        let ended = |p: &Promise| !p.open && p.out == 0;
+        let promise = Reservation { class, count, out: 0, open: true };
+        let ended = |p: &Reservation| !p.open && p.out == 0;
         let at = self.promises.iter().position(ended).unwrap_or(self.promises.len());
         if at == self.promises.len() {
             self.promises.push(promise);
         } else {
             self.promises[at] = promise;
         }
-        PromiseId::try_from(at + 1).unwrap_or(PromiseId::MAX)
+        ReservationId::try_from(at + 1).unwrap_or(ReservationId::MAX)
     }
 
     /// Returns true if `class` has fewer slots than are reserved.
-    pub(super) fn lacks(&self, class: Class) -> bool {
+    pub(super) fn lacks(&self, class: SizeClass) -> bool {
         let stack = &self.stacks[class.at()];
         stack.slots < stack.promised
     }
 
     /// Leases a reserved slot; `None` only if all of them are leased.
     #[inline]
-    pub(super) fn lease_promised(&mut self, id: PromiseId) -> Option<(SlotId, NonNull<u8>, Class)> {
+    pub(super) fn lease_promised(
+        &mut self,
+        id: ReservationId,
+    ) -> Option<(SlotId, NonNull<u8>, SizeClass)> {
         let promise = self.promise(id);
         if promise.out == promise.count {
             return None;
@@ -288,7 +292,7 @@ impl Slots {
     }
 
     /// Moves a leased slot from `from` to `to`; returns false if their classes differ.
-    pub(super) fn pass(&mut self, from: PromiseId, to: PromiseId) -> bool {
+    pub(super) fn pass(&mut self, from: ReservationId, to: ReservationId) -> bool {
         if from == to || !self.are_alike(from, to) {
             return false;
         }
@@ -301,7 +305,12 @@ impl Slots {
     }
 
     /// Moves at most `most` slots of `from` that are not leased to `to`; returns their number.
-    pub(super) fn pass_free(&mut self, from: PromiseId, to: PromiseId, most: usize) -> usize {
+    pub(super) fn pass_free(
+        &mut self,
+        from: ReservationId,
+        to: ReservationId,
+        most: usize,
+    ) -> usize {
         if from == to || !self.are_alike(from, to) {
             return 0;
         }
@@ -313,13 +322,13 @@ impl Slots {
     }
 
     /// Returns the leased slots and all slots of a reservation.
-    pub(super) fn promised(&self, id: PromiseId) -> (usize, usize) {
+    pub(super) fn promised(&self, id: ReservationId) -> (usize, usize) {
         let promise = &self.promises[id as usize - 1];
         (promise.out, promise.count)
     }
 
     /// Closes a reservation: no slot is leased from it any more, and it ends with its last slot.
-    pub(super) fn close_promise(&mut self, id: PromiseId) {
+    pub(super) fn close_promise(&mut self, id: ReservationId) {
         self.promise(id).open = false;
         self.end_if_done(id);
     }
@@ -339,17 +348,17 @@ impl Slots {
         self.empty[0] + self.empty[1]
     }
 
-    fn are_alike(&self, one: PromiseId, other: PromiseId) -> bool {
-        let class = |id: PromiseId| self.promises[id as usize - 1].class;
+    fn are_alike(&self, one: ReservationId, other: ReservationId) -> bool {
+        let class = |id: ReservationId| self.promises[id as usize - 1].class;
         class(one) == class(other)
     }
 
     #[inline]
-    fn promise(&mut self, id: PromiseId) -> &mut Promise {
+    fn promise(&mut self, id: ReservationId) -> &mut Reservation {
         &mut self.promises[id as usize - 1]
     }
 
-    fn end_if_done(&mut self, id: PromiseId) {
+    fn end_if_done(&mut self, id: ReservationId) {
         let promise = *self.promise(id);
         if !promise.open && promise.out == 0 {
             self.stacks[promise.class.at()].promised -= promise.count;
@@ -357,7 +366,7 @@ impl Slots {
     }
 
     /// Returns true if a chunk's worth of slots of `class` is not reserved.
-    fn is_spare(&self, class: Class) -> bool {
+    fn is_spare(&self, class: SizeClass) -> bool {
         let stack = &self.stacks[class.at()];
         // A reservation being created may exceed its slots.
         stack.slots.saturating_sub(stack.promised) >= class.slots_per_chunk()
@@ -365,7 +374,7 @@ impl Slots {
     }
 
     /// Puts all slots of a chunk on the stack of `class`, the lowest address on top.
-    fn carve(&mut self, at: usize, class: Class) {
+    fn carve(&mut self, at: usize, class: SizeClass) {
         let chunk = u32::try_from(at).unwrap_or(u32::MAX);
         let generation = self.places[at].generation;
         let stack = &mut self.stacks[class.at()];

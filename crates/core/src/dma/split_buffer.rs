@@ -13,22 +13,22 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use super::buffer::Buffer;
-use super::shares::ShareId;
+use super::part_counts::PartCountId;
 
 /// A buffer whose bytes are handed out in parts. It gives no access to them until they are
 /// [merged](Self::rejoin).
 ///
 /// Parts are ordinary buffers and may be split in turn. The slot returns to the pool with the last
-/// of them, even if the `Cut` was dropped before.
-pub struct Cut {
+/// of them, even if the `SplitBuffer` was dropped before.
+pub struct SplitBuffer {
     /// Dropped as a part of `share`.
     buffer: ManuallyDrop<Buffer>,
-    share: ShareId,
+    share: PartCountId,
     /// Bytes handed out.
     at: u32,
 }
 
-impl Cut {
+impl SplitBuffer {
     /// Starts at the first byte.
     pub fn new(buffer: Buffer) -> Self {
         let share = buffer.core().cut(buffer.share());
@@ -45,7 +45,7 @@ impl Cut {
         self.at = end;
         self.buffer.core().part_begun(self.share);
         // SAFETY: bytes below `self.at` are handed out once and `self` gives no access to them.
-        // `rejoin` returns the buffer only when the count shows that no part lives, and the drop of
+        // `merge` returns the buffer only when the count shows that no part lives, and the drop of
         // `self` counts as that of a part.
         Some(unsafe { self.buffer.part(at, len, self.share) })
     }
@@ -59,8 +59,8 @@ impl Cut {
     ///
     /// # Errors
     /// Some parts still live.
-    pub fn rejoin(self) -> Result<Buffer, Self> {
-        if !self.buffer.core().rejoin(self.share) {
+    pub fn merge(self) -> Result<Buffer, Self> {
+        if !self.buffer.core().merge(self.share) {
             return Err(self);
         }
         let mut this = ManuallyDrop::new(self);
@@ -69,16 +69,16 @@ impl Cut {
     }
 }
 
-impl Drop for Cut {
+impl Drop for SplitBuffer {
     fn drop(&mut self) {
-        // SAFETY: taken once; the only other place is `rejoin`, which prevents this drop.
+        // SAFETY: taken once; the only other place is `merge`, which prevents this drop.
         let mut buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         // It is dropped as one more holder of the share, whose end releases the buffer's own hold.
         buffer.set_share(self.share);
     }
 }
 
-impl fmt::Debug for Cut {
+impl fmt::Debug for SplitBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cut").field("buffer", &*self.buffer).field("at", &self.at).finish()
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::*;
 use crate::rng::Rng;
 
-fn pool(cap_chunks: usize, reserve_chunks: usize) -> Arc<SharedPool> {
-    SharedPool::new(PoolConfig {
+fn pool(cap_chunks: usize, reserve_chunks: usize) -> Arc<ChunkPool> {
+    ChunkPool::new(PoolConfig {
         cap: cap_chunks * CHUNK,
         reserve: reserve_chunks * CHUNK,
         max_lease: CHUNK,
@@ -130,7 +130,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
                     95 if !reserves.is_empty() => {
                         let at = rng.index(reserves.len());
                         // Some of its buffers are still leased.
-                        let reserve: Reserve = reserves.swap_remove(at);
+                        let reserve: BufferReservation = reserves.swap_remove(at);
                         (0..rng.below(4)).filter_map(|_| reserve.lease()).for_each(|b| live.add(b));
                     }
                     96 if !reserves.is_empty() => {
@@ -191,7 +191,7 @@ fn a_chunk_with_one_lease_out_keeps_its_class_and_the_others_change() {
 #[test]
 fn past_the_cap_is_exhausted_and_past_the_largest_is_too_large() {
     let config = PoolConfig { cap: CHUNK, reserve: 0, max_lease: 128 << 10, huge_pages: false };
-    let shared = SharedPool::new(config).unwrap();
+    let shared = ChunkPool::new(config).unwrap();
     let core = CorePool::new(&shared);
     let too_large = LeaseError::TooLarge { len: (128 << 10) + 1, max: 128 << 10 };
     assert_eq!(core.lease((128 << 10) + 1).unwrap_err(), too_large);
@@ -206,13 +206,13 @@ fn sizes_that_cannot_work_are_refused() {
     let config = PoolConfig { cap: CHUNK, reserve: 0, max_lease: CHUNK, huge_pages: false };
     let max_lease = PoolConfig { max_lease: CHUNK + 1, ..config };
     assert_eq!(
-        SharedPool::new(max_lease).unwrap_err(),
+        ChunkPool::new(max_lease).unwrap_err(),
         PoolError::MaxLease { max_lease: CHUNK + 1 }
     );
     let cap = PoolConfig { cap: CHUNK - 1, ..config };
-    assert_eq!(SharedPool::new(cap).unwrap_err(), PoolError::TooSmall { cap: CHUNK - 1 });
+    assert_eq!(ChunkPool::new(cap).unwrap_err(), PoolError::TooSmall { cap: CHUNK - 1 });
     let default = PoolConfig::default();
-    assert!(default.cap >= 64 << 20 && SharedPool::new(default).is_ok());
+    assert!(default.cap >= 64 << 20 && ChunkPool::new(default).is_ok());
 }
 
 #[test]
@@ -337,8 +337,8 @@ fn what_a_core_holds_goes_back_with_its_last_buffer() {
 
 #[test]
 fn lent_zeroes_are_zero_in_memory_and_file() {
-    let region = LentRegion::zeroes().unwrap();
-    let lender = Lender::new(&region);
+    let region = ZeroCopyRegion::zeroes().unwrap();
+    let lender = ZeroCopySource::new(&region);
     assert!(lender.lend(MAX_LEND + 1).is_none());
     for len in [1, 4096, 65536, 65537, 1 << 20, MAX_LEND] {
         let lent = lender.lend(len).unwrap();
@@ -387,7 +387,7 @@ struct Told {
     refuse: AtomicBool,
 }
 
-impl Registrar for Told {
+impl MemoryRegistrar for Told {
     fn mapped(
         &self,
         chunk: ChunkId,
@@ -414,7 +414,7 @@ fn a_registrar_knows_every_chunk_there_is() {
     let core = CorePool::new(&shared);
     let early = core.lease(4096).unwrap();
     let told = Arc::new(Told::default());
-    let registrar: Arc<dyn Registrar> = told.clone();
+    let registrar: Arc<dyn MemoryRegistrar> = told.clone();
     shared.add_registrar(Arc::clone(&registrar)).unwrap();
     let known = |buffer: &Buffer| {
         assert!(buffer.chunk().index() < shared.chunks());

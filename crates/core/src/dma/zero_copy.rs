@@ -22,13 +22,13 @@ const ZERO_WINDOW: usize = 64 << 10;
 
 /// Memory that a device exposes, and a file with the same bytes.
 #[derive(Debug)]
-pub struct LentRegion {
+pub struct ZeroCopyRegion {
     window: Mapping,
     /// Reads as the region does at every offset up to [`MAX_LEND`].
     file: Option<OwnedFd>,
 }
 
-impl LentRegion {
+impl ZeroCopyRegion {
     /// Returns a window of zeroes, and a file of [`MAX_LEND`] zero bytes that uses no memory.
     ///
     /// All devices share one region, so that several of them use no more of the TLB than one.
@@ -36,7 +36,7 @@ impl LentRegion {
     /// # Errors
     /// No memory. A kernel without memfd is no error: the region then has no file.
     pub fn zeroes() -> io::Result<Arc<Self>> {
-        static SHARED: Mutex<Weak<LentRegion>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<ZeroCopyRegion>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(zeroes) = shared.upgrade() {
             return Ok(zeroes);
@@ -64,29 +64,29 @@ impl LentRegion {
 
 /// A reactor's handle of a region: it counts leases without atomics.
 #[derive(Debug)]
-pub struct Lender {
-    region: Arc<LentRegion>,
+pub struct ZeroCopySource {
+    region: Arc<ZeroCopyRegion>,
 }
 
-impl Lender {
+impl ZeroCopySource {
     /// Creates a handle for the calling thread.
-    pub fn new(region: &Arc<LentRegion>) -> Rc<Self> {
+    pub fn new(region: &Arc<ZeroCopyRegion>) -> Rc<Self> {
         Rc::new(Self { region: Arc::clone(region) })
     }
 
     /// Returns `len` bytes of the region, which repeats; `None` above [`MAX_LEND`].
-    pub fn lend(self: &Rc<Self>, len: usize) -> Option<Lent> {
-        (len <= MAX_LEND).then(|| Lent { lender: Rc::clone(self), len })
+    pub fn lend(self: &Rc<Self>, len: usize) -> Option<ZeroCopyData> {
+        (len <= MAX_LEND).then(|| ZeroCopyData { lender: Rc::clone(self), len })
     }
 }
 
 /// A run of bytes that does not change until this value is dropped.
-pub struct Lent {
-    lender: Rc<Lender>,
+pub struct ZeroCopyData {
+    lender: Rc<ZeroCopySource>,
     len: usize,
 }
 
-impl Lent {
+impl ZeroCopyData {
     /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -98,7 +98,7 @@ impl Lent {
     }
 
     /// Returns the region of the run, which starts at the beginning of its window.
-    pub fn region(&self) -> &Arc<LentRegion> {
+    pub fn region(&self) -> &Arc<ZeroCopyRegion> {
         &self.lender.region
     }
 
@@ -116,7 +116,7 @@ impl Lent {
     }
 }
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for ZeroCopyData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lent").field("len", &self.len).finish_non_exhaustive()
     }

@@ -11,12 +11,12 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::status::Status;
 
-use super::bar::{AdminRings, Bar, Seen};
+use super::bar::{AdminRings, Bar, StatusSnapshot};
 use super::error::AdminError;
+use super::function::{DmaSpace, Registers};
 use super::gate::{Event, Violation};
 use super::memory::DmaMemory;
 use super::ring::{RingPair, Shadows};
-use super::seam::{DmaSpace, Registers};
 use super::wait::Wait;
 
 /// Entries of the admin queues.
@@ -54,14 +54,14 @@ pub(super) enum Owner {
 
 /// Result of a command.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AdminCompletion {
     pub(super) owner: Owner,
-    pub(super) result: Result<Reply, AdminError>,
+    pub(super) result: Result<AdminReply, AdminError>,
 }
 
 /// A successful completion.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct AdminReply {
     /// Dword 0 of the completion.
     pub(super) dw0: u32,
     /// Data from the controller, if requested.
@@ -90,7 +90,7 @@ pub(super) struct AdminQueue {
     regs: Arc<dyn Registers>,
     event: Option<Event>,
     /// Completions that arrived while the caller waited for another one.
-    early: Vec<Answer>,
+    early: Vec<AdminCompletion>,
 }
 
 impl AdminQueue {
@@ -125,18 +125,18 @@ impl AdminQueue {
 
     /// Resets the queue for a disabled controller. Returns the results of commands that will not
     /// complete.
-    pub(super) fn begin(&mut self, generation: u64) -> Vec<Answer> {
+    pub(super) fn begin(&mut self, generation: u64) -> Vec<AdminCompletion> {
         self.ring.set_shadows(None, 0);
         self.ring.begin(generation);
         self.fail_all(&AdminError::Reset)
     }
 
     /// Completes all commands in flight with `error`, because the controller is stopped.
-    pub(super) fn fail_all(&mut self, error: &AdminError) -> Vec<Answer> {
+    pub(super) fn fail_all(&mut self, error: &AdminError) -> Vec<AdminCompletion> {
         let mut answers = std::mem::take(&mut self.early);
         for slot in &mut self.slots {
             if let Some(out) = slot.out.take() {
-                answers.push(Answer { owner: out.owner, result: Err(error.clone()) });
+                answers.push(AdminCompletion { owner: out.owner, result: Err(error.clone()) });
             }
         }
         answers
@@ -166,7 +166,7 @@ impl AdminQueue {
     }
 
     /// Processes the available completions.
-    pub(super) fn poll(&mut self, answers: &mut Vec<Answer>) -> Result<(), Violation> {
+    pub(super) fn poll(&mut self, answers: &mut Vec<AdminCompletion>) -> Result<(), Violation> {
         answers.append(&mut self.early);
         self.clear_event();
         let mut verdict = Ok(());
@@ -186,11 +186,11 @@ impl AdminQueue {
             };
             let status = cqe.status();
             let result = if status.is_success() {
-                Ok(Reply { dw0: cqe.dw0(), data: out.wants_data.then(|| self.page(index)) })
+                Ok(AdminReply { dw0: cqe.dw0(), data: out.wants_data.then(|| self.page(index)) })
             } else {
                 Err(AdminError::Status(status))
             };
-            answers.push(Answer { owner: out.owner, result });
+            answers.push(AdminCompletion { owner: out.owner, result });
         }
         self.ring.ring(self.regs.as_ref());
         verdict
@@ -204,7 +204,7 @@ impl AdminQueue {
         timeout: u64,
         sqe: Sqe,
         wants_data: bool,
-    ) -> Result<Reply, AdminError> {
+    ) -> Result<AdminReply, AdminError> {
         let end = wait.now().saturating_add(timeout);
         self.submit(sqe, wants_data, Owner::Runner, Some(end))?;
         let mut answers = Vec::new();
@@ -222,12 +222,12 @@ impl AdminQueue {
                 return Err(AdminError::Failed(what));
             }
             match bar.look() {
-                Seen::Absent => return Err(AdminError::Failed("it is gone".to_owned())),
-                Seen::There(csts) if csts.cfs() => {
+                StatusSnapshot::Absent => return Err(AdminError::Failed("it is gone".to_owned())),
+                StatusSnapshot::There(csts) if csts.cfs() => {
                     return Err(AdminError::Failed("it reports a fatal status".to_owned()));
                 }
-                Seen::There(_) if wait.now() >= end => return Err(AdminError::Timeout),
-                Seen::There(_) => wait.wait(self.event().as_slice(), LOOK),
+                StatusSnapshot::There(_) if wait.now() >= end => return Err(AdminError::Timeout),
+                StatusSnapshot::There(_) => wait.wait(self.event().as_slice(), LOOK),
             }
         }
     }
@@ -277,7 +277,7 @@ impl AdminQueue {
     }
 }
 
-impl Reply {
+impl AdminReply {
     /// Returns the data, or an error if there is none.
     pub(super) fn into_data(self) -> Result<Page, AdminError> {
         self.data.ok_or(AdminError::Status(Status::INTERNAL_ERROR))

@@ -18,7 +18,7 @@ use nvmeof_wire::properties::{
 };
 
 use super::error::OpenErrorWhy;
-use super::seam::Registers;
+use super::function::Registers;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -39,7 +39,7 @@ const REGISTERS_MIN: u64 = 0x1000;
 
 /// Value of CSTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum StatusSnapshot {
     /// All ones: no device responds.
     Absent,
     There(Csts),
@@ -136,10 +136,10 @@ impl Bar {
     }
 
     /// Reads CSTS.
-    pub(super) fn look(&self) -> Seen {
+    pub(super) fn look(&self) -> StatusSnapshot {
         match self.regs.read32(offset::CSTS) {
-            u32::MAX => Seen::Absent,
-            bits => Seen::There(Csts::from_bits(bits)),
+            u32::MAX => StatusSnapshot::Absent,
+            bits => StatusSnapshot::There(Csts::from_bits(bits)),
         }
     }
 
@@ -166,9 +166,9 @@ impl Bar {
         let end = start.saturating_add(millis.saturating_mul(MILLISECOND));
         loop {
             match self.look() {
-                Seen::Absent => return Err(Waited::Gone),
-                Seen::There(csts) if is_done(csts) => return Ok(csts),
-                Seen::There(_) => {}
+                StatusSnapshot::Absent => return Err(Waited::Gone),
+                StatusSnapshot::There(csts) if is_done(csts) => return Ok(csts),
+                StatusSnapshot::There(_) => {}
             }
             let now = self.wait.now();
             if now >= end {
@@ -204,7 +204,7 @@ pub(super) struct AdminRings {
 
 /// A controller that may or may not be enabled.
 #[derive(Debug)]
-pub(super) struct Unsure(pub(super) Arc<Bar>);
+pub(super) struct UnknownController(pub(super) Arc<Bar>);
 
 /// A controller with CC.EN = 0 and CSTS.RDY = 0: it reads and writes no memory.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ pub(super) struct Disabled(Arc<Bar>);
 #[derive(Debug)]
 pub(super) struct Enabled(Arc<Bar>);
 
-impl Unsure {
+impl UnknownController {
     /// Clears CC.EN and waits until CSTS.RDY = 0.
     pub(super) fn disable(self) -> Result<Disabled, (Self, OpenErrorWhy)> {
         let bar = &self.0;
@@ -249,12 +249,15 @@ impl Unsure {
 
 impl Disabled {
     /// Discards the proof that the controller is disabled.
-    pub(super) fn into_unsure(self) -> Unsure {
-        Unsure(self.0)
+    pub(super) fn into_unsure(self) -> UnknownController {
+        UnknownController(self.0)
     }
 
     /// Writes the admin queue addresses, sets CC.EN and waits until the controller is ready.
-    pub(super) fn enable(self, admin: AdminRings) -> Result<Enabled, (Unsure, OpenErrorWhy)> {
+    pub(super) fn enable(
+        self,
+        admin: AdminRings,
+    ) -> Result<Enabled, (UnknownController, OpenErrorWhy)> {
         let bar = self.0;
         let (regs, millis) = (&bar.regs, bar.ready_millis());
         let aqa = Aqa::with_entries(admin.entries, admin.entries);
@@ -272,7 +275,7 @@ impl Disabled {
             Err(Waited::Gone) => OpenErrorWhy::Gone,
             Err(Waited::TooLong) => OpenErrorWhy::Slow { ready: true, millis },
         };
-        Err((Unsure(bar), why))
+        Err((UnknownController(bar), why))
     }
 }
 
@@ -293,7 +296,7 @@ impl Enabled {
         self.0.await_status(millis, |csts| csts.shst() == CSTS_SHST_COMPLETE).is_ok()
     }
 
-    pub(super) fn into_unsure(self) -> Unsure {
-        Unsure(self.0)
+    pub(super) fn into_unsure(self) -> UnknownController {
+        UnknownController(self.0)
     }
 }

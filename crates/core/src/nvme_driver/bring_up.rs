@@ -5,16 +5,16 @@ use std::sync::Arc;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, Fid, NumberOfQueues, SetFeatures};
-use nvmeof_wire::identify::{Cns, Controller as Answer, Identify, NvmController, oaes};
+use nvmeof_wire::identify::{Cns, Controller as AdminCompletion, Identify, NvmController, oaes};
 use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::properties::CAP_CSS_IO_SETS;
 use nvmeof_wire::queues::{CreateIoCq, CreateIoSq, DoorbellBufferConfig, QueuePriority};
 use nvmeof_wire::zerocopy::FromBytes;
 
-use super::admin::{AdminQueue, Owner, Page, Reply};
+use super::admin::{AdminQueue, AdminReply, Owner, Page};
 use super::bar::Bar;
 use super::error::{AdminError, OpenErrorWhy};
-use super::identify::{Abilities, Identity, controller};
+use super::identify::{ControllerCapabilities, Identity, controller};
 use super::ring::Shadows;
 use super::wait::Wait;
 
@@ -33,7 +33,7 @@ pub(super) struct QueuePlan {
 
 /// Admin commands of the bring-up of an enabled controller.
 #[derive(Debug)]
-pub(super) struct Session<'a> {
+pub(super) struct BringUp<'a> {
     pub(super) bar: &'a Bar,
     pub(super) admin: &'a mut AdminQueue,
     pub(super) wait: &'a dyn Wait,
@@ -41,8 +41,8 @@ pub(super) struct Session<'a> {
     pub(super) timeout: u64,
 }
 
-impl Session<'_> {
-    fn run(&mut self, sqe: Sqe, wants_data: bool) -> Result<Reply, AdminError> {
+impl BringUp<'_> {
+    fn run(&mut self, sqe: Sqe, wants_data: bool) -> Result<AdminReply, AdminError> {
         self.admin.run(self.bar, self.wait, self.timeout, sqe, wants_data)
     }
 
@@ -51,12 +51,12 @@ impl Session<'_> {
     }
 
     /// Reads identity and capabilities of the controller.
-    pub(super) fn identify(&mut self) -> Result<(Identity, Abilities), OpenErrorWhy> {
+    pub(super) fn identify(&mut self) -> Result<(Identity, ControllerCapabilities), OpenErrorWhy> {
         let cap = self.bar.cap();
         let page = self
             .identify_page(Cns::CONTROLLER)
             .map_err(OpenErrorWhy::command("Identify Controller"))?;
-        let (identity, abilities) = match Answer::ref_from_bytes(&page[..]) {
+        let (identity, abilities) = match AdminCompletion::ref_from_bytes(&page[..]) {
             Ok(answer) => controller(answer, cap)?,
             Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
         };
@@ -122,7 +122,7 @@ impl Session<'_> {
 
     /// Enables asynchronous events from now on. A controller that reports none is used
     /// nevertheless.
-    pub(super) fn ask_for_events(&mut self, abilities: &Abilities) {
+    pub(super) fn ask_for_events(&mut self, abilities: &ControllerCapabilities) {
         let kinds = abilities.event_kinds;
         let config = AsyncEventConfig::new()
             .with_smart(0xff)
@@ -138,7 +138,7 @@ impl Session<'_> {
         }
     }
 
-    fn set_feature(&mut self, fid: Fid, cdw11: u32) -> Result<Reply, AdminError> {
+    fn set_feature(&mut self, fid: Fid, cdw11: u32) -> Result<AdminReply, AdminError> {
         let set = SetFeatures { fid, save: false, nsid: 0, cdw11, cdw12: 0, uuid_index: 0 };
         self.run(set.encode(0).without_data(), false)
     }

@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::seam::{DmaSpace, Iova};
-use crate::dma::{Buffer, CHUNK, ChunkId, CorePool, Registrar, SharedPool};
+use super::function::{DmaSpace, Iova};
+use crate::dma::{Buffer, CHUNK, ChunkId, ChunkPool, CorePool, MemoryRegistrar};
 
 /// Chunks that a pool can grow by after it reported its maximum: one for each reactor.
 const SLACK: usize = 1024;
@@ -21,13 +21,13 @@ const MAPPED: u64 = 1;
 /// Maps of one pool, one per DMA space. A process has one instance for its pool.
 #[derive(Debug)]
 pub struct BufferMaps {
-    pool: Arc<SharedPool>,
+    pool: Arc<ChunkPool>,
     maps: Mutex<Vec<Weak<BufferMap>>>,
 }
 
 impl BufferMaps {
     /// Creates maps for buffers of `pool`; nothing is mapped yet.
-    pub fn new(pool: &Arc<SharedPool>) -> Self {
+    pub fn new(pool: &Arc<ChunkPool>) -> Self {
         Self { pool: Arc::clone(pool), maps: Mutex::default() }
     }
 
@@ -51,22 +51,22 @@ impl BufferMaps {
 /// Addresses of a pool's buffers in a DMA space. Dropping it unmaps all chunks.
 #[derive(Debug)]
 pub(crate) struct BufferMap {
-    pool: Arc<SharedPool>,
+    pool: Arc<ChunkPool>,
     table: Arc<Table>,
-    registrar: Arc<dyn Registrar>,
+    registrar: Arc<dyn MemoryRegistrar>,
     /// Number of controllers that use the map; `None` once it is withdrawn.
     users: Mutex<Option<usize>>,
 }
 
 impl BufferMap {
-    fn new(pool: &Arc<SharedPool>, space: &Arc<dyn DmaSpace>) -> io::Result<Self> {
+    fn new(pool: &Arc<ChunkPool>, space: &Arc<dyn DmaSpace>) -> io::Result<Self> {
         let places = pool.chunks() + SLACK;
         let table = Arc::new(Table {
             space: Arc::clone(space),
             addresses: (0..places).map(|_| AtomicU64::new(0)).collect(),
             stuck: AtomicBool::new(false),
         });
-        let registrar: Arc<dyn Registrar> = table.clone();
+        let registrar: Arc<dyn MemoryRegistrar> = table.clone();
         pool.add_registrar(Arc::clone(&registrar))?;
         let users = Mutex::new(Some(0));
         Ok(Self { pool: Arc::clone(pool), table, registrar, users })
@@ -129,7 +129,7 @@ impl Drop for BufferMap {
 
 /// Pool memory that a controller can reach. Callers hold the lock only briefly.
 #[derive(Debug)]
-pub(super) struct Reach(Mutex<Reached>);
+pub(super) struct MappedPools(Mutex<Reached>);
 
 #[derive(Debug)]
 struct Reached {
@@ -138,7 +138,7 @@ struct Reached {
     maps: Vec<Arc<BufferMap>>,
 }
 
-impl Reach {
+impl MappedPools {
     /// Creates the state for a controller that accesses memory through `space`, without maps.
     pub(super) fn new(space: Arc<dyn DmaSpace>) -> Self {
         Self(Mutex::new(Reached { space: Some(space), maps: Vec::new() }))
@@ -197,7 +197,7 @@ impl fmt::Debug for Table {
     }
 }
 
-impl Registrar for Table {
+impl MemoryRegistrar for Table {
     fn mapped(&self, chunk: ChunkId, base: NonNull<u8>, len: usize) -> io::Result<()> {
         let Some(entry) = self.addresses.get(chunk.index()) else {
             return Err(io::Error::other("the pool has grown beyond the table of addresses"));

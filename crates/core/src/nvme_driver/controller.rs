@@ -12,23 +12,23 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::identify::{Cns, Identify, Namespace, NsidList};
 use nvmeof_wire::zerocopy::FromBytes;
 
-use super::admin::{AdminQueue, Reply};
-use super::bar::{Bar, Enabled, Unsure};
-use super::bring_up::{QueuePlan, Session};
-use super::buffers::{BufferMap, BufferMaps, Reach};
+use super::admin::{AdminQueue, AdminReply};
+use super::bar::{Bar, Enabled, UnknownController};
+use super::bring_up::{BringUp, QueuePlan};
+use super::buffers::{BufferMap, BufferMaps, MappedPools};
 use super::error::{AdminError, OpenError, OpenErrorWhy};
 use super::events::DriveEvent;
-use super::gate::{Event, QueueShared, Shared};
-use super::identify::{Abilities, Identity, NamespaceInfo, namespace};
-use super::loan::Shelf;
+use super::function::{DmaSpace, Function, Registers};
+use super::gate::{ControllerGate, Event, QueueShared};
+use super::identify::{ControllerCapabilities, Identity, NamespaceInfo, namespace};
 use super::memory::DmaMemory;
 use super::options::{ControllerOptions, nanos};
+use super::pooled::FreePool;
 use super::queue::IoQueue;
 use super::ring::{RingPair, Shadows};
-use super::seam::{DmaSpace, Function, Registers};
+use super::supervisor::{ControllerSupervisor, Hardware, SupervisorParts};
 use super::transfer::Lists;
 use super::wait::{SystemWait, Wait};
-use super::warden::{Beginning, Hardware, Warden};
 use crate::block::BlockError;
 
 /// Maximum entries of an I/O queue.
@@ -41,7 +41,7 @@ const FIRST_GENERATION: u64 = 1;
 
 /// Memory of an I/O queue pair, with the lists of its commands.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct QueuePairMemory {
     /// Index among the queues; the QID is one more.
     pub(super) index: usize,
     pub(super) ring: RingPair,
@@ -57,14 +57,14 @@ pub struct Controller {
     /// [`Self::quiesce_bound`].
     bound: Duration,
     wait: Arc<dyn Wait>,
-    shared: Arc<Shared>,
+    shared: Arc<ControllerGate>,
     identity: Identity,
-    abilities: Abilities,
-    lanes: Arc<Shelf<Lane>>,
-    reach: Arc<Reach>,
+    abilities: ControllerCapabilities,
+    lanes: Arc<FreePool<QueuePairMemory>>,
+    reach: Arc<MappedPools>,
     /// Registers, kept mapped by other owners until the controller has failed.
     regs: Mutex<Weak<dyn Registers>>,
-    warden: Arc<Mutex<Warden>>,
+    supervisor: Arc<Mutex<ControllerSupervisor>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     is_ending: Arc<AtomicBool>,
 }
@@ -129,7 +129,7 @@ impl Controller {
         wait: Arc<dyn Wait>,
     ) -> Result<Arc<Self>, OpenError> {
         let address = function.address().to_owned();
-        Opening { function, options, wait }.open().map_err(|why| why.at(&address))
+        ControllerBuilder { function, options, wait }.open().map_err(|why| why.at(&address))
     }
 
     /// Returns the PCI address.
@@ -170,7 +170,7 @@ impl Controller {
 
     /// Returns the last events, oldest first; at most 64.
     pub fn events(&self) -> Vec<DriveEvent> {
-        self.warden().events()
+        self.supervisor().events()
     }
 
     /// Returns a counter that changes whenever namespaces may have changed: the drive reported it,
@@ -275,13 +275,13 @@ impl Controller {
     /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread and
     /// tests call it.
     pub fn turn(&self) -> u64 {
-        self.warden().turn()
+        self.supervisor().turn()
     }
 
     /// Resets the controller, as after a command timeout. Operations wait until the reset
     /// completes.
     pub fn reset(&self) {
-        self.warden().reset("it was asked for");
+        self.supervisor().reset("it was asked for");
     }
 
     /// Runs an admin command to completion. `timeout` in nanoseconds; `None` waits indefinitely.
@@ -290,14 +290,14 @@ impl Controller {
         sqe: Sqe,
         wants_data: bool,
         timeout: Option<u64>,
-    ) -> Result<Reply, AdminError> {
+    ) -> Result<AdminReply, AdminError> {
         let begin = self.wait.now();
         let mut pause = PAUSE_MIN;
         let patience = nanos(self.options.admin_timeout);
         let caller = loop {
             // A lock that is held for long also means a reset.
             let submitted = match self.try_warden() {
-                Some(mut warden) => warden.submit(sqe, wants_data, timeout),
+                Some(mut supervisor) => supervisor.submit(sqe, wants_data, timeout),
                 None => Err(AdminError::Busy),
             };
             match submitted {
@@ -318,10 +318,10 @@ impl Controller {
     }
 
     /// Returns the reply to a command, if available.
-    pub(super) fn reply(&self, caller: u64) -> Option<Result<Reply, AdminError>> {
-        let mut warden = self.try_warden()?;
-        warden.turn();
-        warden.take_reply(caller)
+    pub(super) fn reply(&self, caller: u64) -> Option<Result<AdminReply, AdminError>> {
+        let mut supervisor = self.try_warden()?;
+        supervisor.turn();
+        supervisor.take_reply(caller)
     }
 
     /// Runs an admin command that returns a page of data.
@@ -350,11 +350,11 @@ impl Controller {
         &self.options
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &ControllerGate {
         &self.shared
     }
 
-    pub(crate) fn abilities(&self) -> &Abilities {
+    pub(crate) fn abilities(&self) -> &ControllerCapabilities {
         &self.abilities
     }
 
@@ -364,34 +364,34 @@ impl Controller {
 
     /// Runs all due work, unless another thread is doing so.
     fn try_turn(&self) {
-        if let Some(mut warden) = self.try_warden() {
-            warden.turn();
+        if let Some(mut supervisor) = self.try_warden() {
+            supervisor.turn();
         }
     }
 
     /// Returns the supervisor unless it is busy: stopping a controller may take minutes.
-    fn try_warden(&self) -> Option<MutexGuard<'_, Warden>> {
-        match self.warden.try_lock() {
-            Ok(warden) => Some(warden),
+    fn try_warden(&self) -> Option<MutexGuard<'_, ControllerSupervisor>> {
+        match self.supervisor.try_lock() {
+            Ok(supervisor) => Some(supervisor),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    pub(super) fn warden(&self) -> MutexGuard<'_, Warden> {
-        lock(&self.warden)
+    pub(super) fn supervisor(&self) -> MutexGuard<'_, ControllerSupervisor> {
+        lock(&self.supervisor)
     }
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
         self.is_ending.store(true, Ordering::Release);
-        self.shared.warden.raise();
+        self.shared.supervisor.raise();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
-        self.warden().end();
+        self.supervisor().end();
     }
 }
 
@@ -406,7 +406,7 @@ impl fmt::Debug for Controller {
 }
 
 /// A function during bring-up.
-struct Opening {
+struct ControllerBuilder {
     function: Arc<dyn Function>,
     options: ControllerOptions,
     wait: Arc<dyn Wait>,
@@ -415,7 +415,7 @@ struct Opening {
 /// Memory announced to an enabled controller, whatever it replied: it stays mapped until the
 /// controller is disabled.
 #[derive(Default)]
-struct Told {
+struct ExposedMemory {
     shadows: Option<Arc<Shadows>>,
     queues: Option<Queues>,
 }
@@ -423,12 +423,12 @@ struct Told {
 /// Memory of the I/O queues, and the parameters announced to the controller.
 #[derive(Default)]
 struct Queues {
-    lanes: Vec<Lane>,
+    lanes: Vec<QueuePairMemory>,
     shared: Box<[QueueShared]>,
     plans: Vec<QueuePlan>,
 }
 
-impl Opening {
+impl ControllerBuilder {
     fn open(self) -> Result<Arc<Controller>, OpenErrorWhy> {
         let (regs, len) = (self.function.registers(), self.function.registers_len());
         let bar = Arc::new(Bar::probe(Arc::clone(&regs), len, Arc::clone(&self.wait))?);
@@ -442,7 +442,7 @@ impl Opening {
             give_up(unsure);
             why
         })?;
-        let mut told = Told::default();
+        let mut told = ExposedMemory::default();
         let result = self.bring_up(&bar, &mut admin, &space, events.collect(), &mut told);
         let (identity, abilities, queues, shadows) = match result {
             Ok(result) => result,
@@ -463,7 +463,7 @@ impl Opening {
         &self,
         bar: &Arc<Bar>,
     ) -> Result<(super::bar::Disabled, Vec<Event>), OpenErrorWhy> {
-        let mut disabled = Unsure(Arc::clone(bar)).disable();
+        let mut disabled = UnknownController(Arc::clone(bar)).disable();
         if let Err((unsure, why)) = disabled {
             tracing::warn!(drive = self.function.address(), %why, "resetting the function");
             self.function.reset().map_err(OpenErrorWhy::system("a reset of the function"))?;
@@ -486,10 +486,11 @@ impl Opening {
         admin: &mut AdminQueue,
         space: &Arc<dyn DmaSpace>,
         events: Vec<Event>,
-        told: &mut Told,
-    ) -> Result<(Identity, Abilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy> {
+        told: &mut ExposedMemory,
+    ) -> Result<(Identity, ControllerCapabilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy>
+    {
         let timeout = nanos(self.options.admin_timeout);
-        let mut session = Session { bar, admin, wait: self.wait.as_ref(), timeout };
+        let mut session = BringUp { bar, admin, wait: self.wait.as_ref(), timeout };
         let (identity, abilities) = session.identify()?;
         let count = self.queue_count(&mut session, events.len())?;
         let mut shadows = None;
@@ -513,7 +514,7 @@ impl Opening {
 
     /// Returns the number of I/O queue pairs to create: the requested number, or as many as the
     /// drive has.
-    fn queue_count(&self, session: &mut Session<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
+    fn queue_count(&self, session: &mut BringUp<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
         let asked = self.options.io_queues.max(1);
         let granted = session.grant_queues(asked)?;
         let mut count = asked.min(granted).min(session.bar.queues_with_doorbells());
@@ -540,9 +541,9 @@ impl Opening {
 
     fn shadows(
         &self,
-        session: &mut Session<'_>,
+        session: &mut BringUp<'_>,
         space: &Arc<dyn DmaSpace>,
-        told: &mut Told,
+        told: &mut ExposedMemory,
     ) -> Result<Option<Arc<Shadows>>, OpenErrorWhy> {
         let memory = DmaMemory::new(space, Shadows::SIZE)
             .map_err(OpenErrorWhy::system("memory for shadow doorbells"))?;
@@ -572,11 +573,11 @@ impl Opening {
         hardware: Hardware,
         enabled: Enabled,
         identity: Identity,
-        abilities: Abilities,
+        abilities: ControllerCapabilities,
         queues: Queues,
     ) -> Result<Arc<Controller>, OpenErrorWhy> {
         let address = self.function.address().to_owned();
-        let shared = match Shared::new(queues.shared) {
+        let shared = match ControllerGate::new(queues.shared) {
             Ok(shared) => Arc::new(shared),
             Err(error) => {
                 give_up(enabled.into_unsure());
@@ -595,8 +596,8 @@ impl Opening {
         );
         let ready = Duration::from_millis(enabled.bar().ready_millis());
         let bound = self.options.quiesce_bound(ready);
-        let reach = Arc::new(Reach::new(hardware.function.dma()));
-        let warden = Warden::new(Beginning {
+        let reach = Arc::new(MappedPools::new(hardware.function.dma()));
+        let supervisor = ControllerSupervisor::new(SupervisorParts {
             reach: Arc::clone(&reach),
             options: self.options.clone(),
             wait: Arc::clone(&self.wait),
@@ -616,10 +617,10 @@ impl Opening {
             shared,
             identity,
             abilities,
-            lanes: Shelf::new(queues.lanes),
+            lanes: FreePool::new(queues.lanes),
             reach,
             regs: Mutex::new(regs),
-            warden: Arc::new(Mutex::new(warden)),
+            supervisor: Arc::new(Mutex::new(supervisor)),
             thread: Mutex::default(),
             is_ending: Arc::default(),
         }))
@@ -660,7 +661,7 @@ impl Layout {
             shared.push(QueueShared::new(slots, event));
             let lists = Lists::new(DmaMemory::new(space, slots * self.lists)?, self.lists);
             let index = usize::from(qid) - 1;
-            queues.lanes.push(Lane { index, ring, lists, sgl: self.sgl });
+            queues.lanes.push(QueuePairMemory { index, ring, lists, sgl: self.sgl });
         }
         // The first queue is handed out first.
         queues.lanes.reverse();
@@ -670,7 +671,7 @@ impl Layout {
 }
 
 /// Quiesces a controller that cannot be used, if possible.
-fn give_up(unsure: Unsure) {
+fn give_up(unsure: UnknownController) {
     if let Err((_, why)) = unsure.disable() {
         tracing::warn!(%why, "a controller that cannot be used cannot be disabled either");
     }
@@ -678,15 +679,16 @@ fn give_up(unsure: Unsure) {
 
 /// Starts the thread that runs the controller's turns during its lifetime.
 fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
-    let warden = Arc::clone(&controller.warden);
+    let supervisor = Arc::clone(&controller.supervisor);
     let is_ending = Arc::clone(&controller.is_ending);
     let wait = Arc::clone(&controller.wait);
     // Duplicates of the descriptors: the thread keeps nothing of the controller while it sleeps.
     let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
-    let fds: Vec<OwnedFd> = controller.warden().fds().iter().map(own).collect::<io::Result<_>>()?;
+    let fds: Vec<OwnedFd> =
+        controller.supervisor().fds().iter().map(own).collect::<io::Result<_>>()?;
     thread::Builder::new().name("nvme-warden".to_owned()).spawn(move || {
         loop {
-            let nanos = lock(&warden).turn();
+            let nanos = lock(&supervisor).turn();
             if is_ending.load(Ordering::Acquire) || nanos == u64::MAX {
                 // The function must return to the system: the thread keeps nothing of it.
                 return;

@@ -32,14 +32,14 @@ pub struct DriveEvent {
 pub(super) struct Events {
     last: VecDeque<DriveEvent>,
     /// Events whose request must be submitted again.
-    owed: VecDeque<Owed>,
+    owed: VecDeque<PendingEvent>,
     rate: Rate,
 }
 
 /// A reported event: its log page is to be read, if safe and useful, and another event to be
 /// requested.
 #[derive(Debug, Clone, Copy)]
-struct Owed {
+struct PendingEvent {
     event: AsyncEvent,
     wants_log: bool,
 }
@@ -77,7 +77,7 @@ impl Events {
             self.last.pop_front();
         }
         self.last.push_back(DriveEvent { event, at: now });
-        self.owed.push_back(Owed { event, wants_log: has_log(event) });
+        self.owed.push_back(PendingEvent { event, wants_log: has_log(event) });
     }
 
     /// Reads the log pages of reported events, each until `deadline`, and requests further events.

@@ -32,7 +32,7 @@ use super::controller::ControllerState;
 
 /// Permissions of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum QueueMode {
     /// Commands are submitted and completed.
     Running,
     /// Queues do not access the device. It may still write to buffers of commands in flight.
@@ -48,22 +48,22 @@ pub(super) enum Mode {
 
 /// A generation of the controller, counted from 1, and the mode of the queues in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct GateState(u64);
 
 const MODE_BITS: u32 = 3;
 const HALTED: u64 = 0;
 
-impl Word {
+impl GateState {
     /// A value that the gate never has: generations begin with 1.
     pub(super) const NONE: Self = Self(HALTED);
 
-    pub(super) fn new(generation: u64, mode: Mode) -> Self {
+    pub(super) fn new(generation: u64, mode: QueueMode) -> Self {
         let mode = match mode {
-            Mode::Halted => HALTED,
-            Mode::Running => 1,
-            Mode::Stopped => 2,
-            Mode::Failed => 3,
-            Mode::Abandoned => 4,
+            QueueMode::Halted => HALTED,
+            QueueMode::Running => 1,
+            QueueMode::Stopped => 2,
+            QueueMode::Failed => 3,
+            QueueMode::Abandoned => 4,
         };
         Self(generation << MODE_BITS | mode)
     }
@@ -72,18 +72,18 @@ impl Word {
         self.0 >> MODE_BITS
     }
 
-    pub(super) fn mode(self) -> Mode {
+    pub(super) fn mode(self) -> QueueMode {
         match self.0 & ((1 << MODE_BITS) - 1) {
-            HALTED => Mode::Halted,
-            1 => Mode::Running,
-            2 => Mode::Stopped,
-            3 => Mode::Failed,
-            _ => Mode::Abandoned,
+            HALTED => QueueMode::Halted,
+            1 => QueueMode::Running,
+            2 => QueueMode::Stopped,
+            3 => QueueMode::Failed,
+            _ => QueueMode::Abandoned,
         }
     }
 }
 
-impl fmt::Debug for Word {
+impl fmt::Debug for GateState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} #{}", self.mode(), self.generation())
     }
@@ -91,13 +91,13 @@ impl fmt::Debug for Word {
 
 /// State that the supervisor and all queues of a controller share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ControllerGate {
     gate: AtomicU64,
     /// Time in ticks, as of the last turn of the supervisor.
     tick: AtomicU32,
     pub(super) queues: Box<[QueueShared]>,
     /// Wakes the supervisor.
-    pub(super) warden: Event,
+    pub(super) supervisor: Event,
     /// Number of events that lost, or may have lost, the contents of the volatile cache: the device
     /// was disconnected, or a flush failed.
     pub(super) losses: AtomicU64,
@@ -126,14 +126,14 @@ impl Counters {
     }
 }
 
-impl Shared {
+impl ControllerGate {
     /// Creates the state: halted, before the first generation.
     pub(super) fn new(queues: Box<[QueueShared]>) -> io::Result<Self> {
         Ok(Self {
-            gate: AtomicU64::new(Word::new(1, Mode::Halted).0),
+            gate: AtomicU64::new(GateState::new(1, QueueMode::Halted).0),
             tick: AtomicU32::new(0),
             queues,
-            warden: Event::new()?,
+            supervisor: Event::new()?,
             losses: AtomicU64::new(0),
             counters: Counters::default(),
             state: Mutex::new(ControllerState::Live),
@@ -145,12 +145,12 @@ impl Shared {
     /// A queue claims itself, then loads the gate; the supervisor sets the gate, then checks the
     /// claims. All four accesses have one order (`SeqCst`), so at least one side sees the other.
     #[inline]
-    pub(super) fn word(&self) -> Word {
-        Word(self.gate.load(Ordering::SeqCst))
+    pub(super) fn word(&self) -> GateState {
+        GateState(self.gate.load(Ordering::SeqCst))
     }
 
     /// Sets the gate and wakes every queue in use. Only the supervisor calls it.
-    pub(super) fn set(&self, word: Word) {
+    pub(super) fn set(&self, word: GateState) {
         self.gate.store(word.0, Ordering::SeqCst);
         self.queues.iter().filter(|queue| queue.is_claimed()).for_each(QueueShared::wake);
     }
@@ -166,7 +166,7 @@ impl Shared {
     }
 
     /// Returns true if every queue in use has acknowledged `word`.
-    pub(super) fn all_acked(&self, word: Word) -> bool {
+    pub(super) fn all_acked(&self, word: GateState) -> bool {
         let is_behind = |queue: &&QueueShared| queue.is_claimed() && queue.acked() != word;
         !self.queues.iter().any(|queue| is_behind(&queue))
     }
@@ -219,7 +219,7 @@ pub(super) enum Violation {
 
 /// A command in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Watched {
+pub(super) struct TrackedCommand {
     pub(super) cid: u16,
     /// Submission time in ticks of the supervisor.
     pub(super) tick: u32,
@@ -230,7 +230,7 @@ const IN_FLIGHT: u64 = 1 << 63;
 impl QueueShared {
     pub(super) fn new(slots: usize, event: Option<Event>) -> Self {
         Self {
-            acked: AtomicU64::new(Word::NONE.0),
+            acked: AtomicU64::new(GateState::NONE.0),
             claimed: AtomicBool::new(false),
             violation: AtomicU32::new(0),
             watch: (0..slots).map(|_| AtomicU64::new(0)).collect(),
@@ -244,7 +244,7 @@ impl QueueShared {
     }
 
     pub(super) fn is_claimed(&self) -> bool {
-        // See `Shared::word`.
+        // See `ControllerGate::word`.
         self.claimed.load(Ordering::SeqCst)
     }
 
@@ -252,12 +252,12 @@ impl QueueShared {
         self.claimed.store(claimed, Ordering::SeqCst);
     }
 
-    pub(super) fn acked(&self) -> Word {
-        Word(self.acked.load(Ordering::Acquire))
+    pub(super) fn acked(&self) -> GateState {
+        GateState(self.acked.load(Ordering::Acquire))
     }
 
     /// Acknowledges `word`: a reader of it sees everything the queue did before.
-    pub(super) fn ack(&self, word: Word) {
+    pub(super) fn ack(&self, word: GateState) {
         self.acked.store(word.0, Ordering::Release);
     }
 
@@ -278,12 +278,12 @@ impl QueueShared {
     }
 
     /// Returns the commands in flight.
-    pub(super) fn in_flight(&self) -> impl Iterator<Item = Watched> {
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = TrackedCommand> {
         self.watch.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0).map(
             |word| {
                 let [t0, t1, t2, t3, c0, c1, ..] = word.to_le_bytes();
                 let cid = u16::from_le_bytes([c0, c1]);
-                Watched { cid, tick: u32::from_le_bytes([t0, t1, t2, t3]) }
+                TrackedCommand { cid, tick: u32::from_le_bytes([t0, t1, t2, t3]) }
             },
         )
     }

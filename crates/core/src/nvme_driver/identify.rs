@@ -2,8 +2,8 @@
 
 use nvmeof_wire::ascii;
 use nvmeof_wire::identify::{
-    Controller as Answer, ControllerType, Namespace, NamespaceId, NamespaceIds, NvmController,
-    dlfeat, nsattr, oacs, oncs, sgls, vwc,
+    Controller as AdminCompletion, ControllerType, Namespace, NamespaceId, NamespaceIds,
+    NvmController, dlfeat, nsattr, oacs, oncs, sgls, vwc,
 };
 use nvmeof_wire::properties::Cap;
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -34,7 +34,7 @@ pub struct Identity {
 
 /// Capabilities of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub(crate) struct ControllerCapabilities {
     /// Maximum bytes of a command's data, limited by the largest buffer.
     pub(crate) max_transfer: u64,
     pub(super) sgl: bool,
@@ -71,7 +71,10 @@ pub(crate) struct Abilities {
 }
 
 /// Parses Identify Controller.
-pub(super) fn controller(answer: &Answer, cap: Cap) -> Result<(Identity, Abilities), OpenErrorWhy> {
+pub(super) fn controller(
+    answer: &AdminCompletion,
+    cap: Cap,
+) -> Result<(Identity, ControllerCapabilities), OpenErrorWhy> {
     let bytes = answer.as_bytes();
     for (byte, name) in [(0x00, "zeroes"), (0xff, "ones")] {
         if bytes.iter().all(|other| *other == byte) {
@@ -97,7 +100,7 @@ pub(super) fn controller(answer: &Answer, cap: Cap) -> Result<(Identity, Abiliti
     Ok((identity(answer), abilities(answer, cap)))
 }
 
-fn identity(answer: &Answer) -> Identity {
+fn identity(answer: &AdminCompletion) -> Identity {
     // A drive whose names are not valid text is served nevertheless.
     let text = |field: &[u8]| ascii::text(field).unwrap_or("?").trim().to_owned();
     Identity {
@@ -109,11 +112,11 @@ fn identity(answer: &Answer) -> Identity {
     }
 }
 
-fn abilities(answer: &Answer, cap: Cap) -> Abilities {
+fn abilities(answer: &AdminCompletion, cap: Cap) -> ControllerCapabilities {
     let oncs = answer.oncs.get();
     let oacs = answer.oacs.get();
     let most = CHUNK as u64;
-    Abilities {
+    ControllerCapabilities {
         max_transfer: answer.max_transfer(cap.page_size_min()).unwrap_or(most).min(most),
         sgl: matches!(
             answer.sgls.get() & sgls::SUPPORT_MASK,
@@ -141,7 +144,7 @@ fn abilities(answer: &Answer, cap: Cap) -> Abilities {
     }
 }
 
-impl Abilities {
+impl ControllerCapabilities {
     /// Adds the limits of Identify Controller of the NVM command set (NVM 4.1.5.2).
     pub(super) fn with_nvm(mut self, answer: &NvmController, cap: Cap) -> Self {
         let limit = |exponent: u8| {
@@ -276,13 +279,13 @@ pub(super) mod tests_support {
     use super::*;
 
     /// Returns capabilities with everything supported and this maximum transfer in bytes.
-    pub(in crate::nvme_driver) fn abilities(max_transfer: u64) -> Abilities {
-        let answer = Answer { sqes: 0x66, cqes: 0x44, ..Answer::default() };
+    pub(in crate::nvme_driver) fn abilities(max_transfer: u64) -> ControllerCapabilities {
+        let answer = AdminCompletion { sqes: 0x66, cqes: 0x44, ..AdminCompletion::default() };
         let all = abilities_of(&answer);
-        Abilities { max_transfer, compare: true, verify: true, ..all }
+        ControllerCapabilities { max_transfer, compare: true, verify: true, ..all }
     }
 
-    fn abilities_of(answer: &Answer) -> Abilities {
+    fn abilities_of(answer: &AdminCompletion) -> ControllerCapabilities {
         super::abilities(answer, Cap::new())
     }
 

@@ -193,7 +193,7 @@ impl Controller {
         sqe: nvmeof_wire::Sqe,
         look: &mut dyn FnMut(&Self),
     ) -> Result<(), AdminError> {
-        let caller = self.warden().submit(sqe, false, None)?;
+        let caller = self.supervisor().submit(sqe, false, None)?;
         let mut end = self.wait().now().saturating_add(LONG);
         loop {
             if let Some(result) = self.reply(caller) {

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::seam::{DmaSpace, Iova};
+use super::function::{DmaSpace, Iova};
 use crate::dma::{Mapping, PAGE};
 
 /// Zeroed pages of the driver, mapped for a device. They are unmapped before they return to the

@@ -13,7 +13,7 @@
 //!
 //! * [`Controller`] is opened on a [`Function`](seam::Function), and serves requests that concern
 //!   the whole drive;
-//! * `warden` supervises it: timeouts, errors, resets (diagram at the top of the file);
+//! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;
 //! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);
 //! * [`IoQueue`] splits operations into commands (`split`), describes their data (`transfer`) and
@@ -31,22 +31,22 @@ mod controller;
 mod error;
 mod events;
 pub mod fake;
+pub mod function;
 mod gate;
 mod identify;
-mod loan;
 mod maintenance;
 mod memory;
 mod options;
+mod pooled;
 mod queue;
 mod ring;
-pub mod seam;
 mod split;
 mod status;
+mod supervisor;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod wait;
-mod warden;
 
 pub use buffers::BufferMaps;
 pub use controller::{Controller, ControllerState, ControllerStats};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::warden::{GRACE, LONGEST, TICKS};
+use super::supervisor::{GRACE, LONGEST, TICKS};
 
 /// Default of [`ControllerOptions::io_timeout`].
 ///

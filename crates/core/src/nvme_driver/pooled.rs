@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pool of the values not in use.
 #[derive(Debug)]
-pub(super) struct Shelf<T>(Mutex<Vec<T>>);
+pub(super) struct FreePool<T>(Mutex<Vec<T>>);
 
-impl<T> Shelf<T> {
+impl<T> FreePool<T> {
     pub(super) fn new(values: Vec<T>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(values)))
     }
 
     /// Takes a value, if one is available; dropping the loan returns it.
-    pub(super) fn lend(self: &Arc<Self>) -> Option<Loan<T>> {
+    pub(super) fn lend(self: &Arc<Self>) -> Option<Pooled<T>> {
         let value = ManuallyDrop::new(self.values().pop()?);
-        Some(Loan { value, shelf: Arc::clone(self) })
+        Some(Pooled { value, shelf: Arc::clone(self) })
     }
 
     fn values(&self) -> MutexGuard<'_, Vec<T>> {
@@ -26,12 +26,12 @@ impl<T> Shelf<T> {
 }
 
 /// A pooled value, used as if it were owned.
-pub(super) struct Loan<T> {
+pub(super) struct Pooled<T> {
     value: ManuallyDrop<T>,
-    shelf: Arc<Shelf<T>>,
+    shelf: Arc<FreePool<T>>,
 }
 
-impl<T> Deref for Loan<T> {
+impl<T> Deref for Pooled<T> {
     type Target = T;
 
     #[inline]
@@ -40,14 +40,14 @@ impl<T> Deref for Loan<T> {
     }
 }
 
-impl<T> DerefMut for Loan<T> {
+impl<T> DerefMut for Pooled<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T> Drop for Loan<T> {
+impl<T> Drop for Pooled<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, here, and nothing uses `self` afterwards.
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
@@ -55,7 +55,7 @@ impl<T> Drop for Loan<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Loan<T> {
+impl<T: fmt::Debug> fmt::Debug for Pooled<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Loan").field(&*self.value).finish()
     }

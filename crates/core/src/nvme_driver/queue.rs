@@ -36,11 +36,11 @@ use nvmeof_wire::status::Status;
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::buffers::BufferMap;
-use super::controller::{Controller, Lane};
-use super::gate::{Counters, Mode, QueueShared, Violation, Word};
+use super::controller::{Controller, QueuePairMemory};
+use super::function::Registers;
+use super::gate::{Counters, GateState, QueueMode, QueueShared, Violation};
 use super::identify::NamespaceInfo;
-use super::loan::Loan;
-use super::seam::Registers;
+use super::pooled::Pooled;
 use super::split::{IoKind, Limits};
 use super::status::{timed_out, to_result};
 use crate::block::{BlockError, Completed};
@@ -74,14 +74,14 @@ pub struct Io {
 pub struct IoQueue {
     controller: Arc<Controller>,
     /// Returns to the controller on drop.
-    lane: Loan<Lane>,
+    lane: Pooled<QueuePairMemory>,
     regs: Option<Arc<dyn Registers>>,
     buffers: Arc<BufferMap>,
     namespace: NamespaceInfo,
     limits: Limits,
-    abilities: super::identify::Abilities,
+    abilities: super::identify::ControllerCapabilities,
     /// Gate state that the queue last processed.
-    seen: Word,
+    seen: GateState,
     parents: Box<[Option<Parent>]>,
     free_parents: Vec<u16>,
     commands: Box<[Command]>,
@@ -140,7 +140,7 @@ impl IoQueue {
     /// Creates a queue on `lane`, which the controller provided.
     pub(super) fn new(
         controller: Arc<Controller>,
-        lane: Loan<Lane>,
+        lane: Pooled<QueuePairMemory>,
         buffers: Arc<BufferMap>,
         namespace: NamespaceInfo,
     ) -> Self {
@@ -150,7 +150,7 @@ impl IoQueue {
             regs: controller.registers(),
             limits: Limits::new(&abilities, &namespace),
             abilities,
-            seen: Word::NONE,
+            seen: GateState::NONE,
             parents: (0..slots).map(|_| None).collect(),
             free_parents: (0..slots).rev().collect(),
             commands: (0..slots).map(|_| Command::default()).collect(),
@@ -179,7 +179,7 @@ impl IoQueue {
     /// Returns the operation if the queue is full.
     #[inline]
     pub fn submit(&mut self, io: Io) -> Result<(), Io> {
-        if self.seen.mode() == Mode::Failed || self.seen.mode() == Mode::Abandoned {
+        if self.seen.mode() == QueueMode::Failed || self.seen.mode() == QueueMode::Abandoned {
             let result = Err(BlockError::Gone);
             self.done.push(Completed { token: io.token, buf: io.buf, result });
             return Ok(());
@@ -201,7 +201,7 @@ impl IoQueue {
         let parent = Parent { io, address, sent: 0, out: 0, losses, is_cancelled: false, result };
         self.parents[usize::from(index)] = Some(parent);
         let is_next = self.pending.is_empty() && self.again.is_empty();
-        if !is_next || self.seen.mode() != Mode::Running || self.send_some(index) {
+        if !is_next || self.seen.mode() != QueueMode::Running || self.send_some(index) {
             self.pending.push_back(index);
         }
         Ok(())
@@ -263,7 +263,7 @@ impl IoQueue {
     /// Reaps completions, submits commands for free slots, and rings both doorbells.
     #[inline]
     fn work(&mut self) {
-        if self.seen.mode() != Mode::Running {
+        if self.seen.mode() != QueueMode::Running {
             return;
         }
         self.reap();
@@ -273,7 +273,7 @@ impl IoQueue {
         }
     }
 
-    fn shared(&self) -> &super::gate::Shared {
+    fn shared(&self) -> &super::gate::ControllerGate {
         self.controller.shared()
     }
 
@@ -328,7 +328,7 @@ impl IoQueue {
     #[cold]
     fn unreachable(&self) -> BlockError {
         match self.shared().word().mode() {
-            Mode::Failed | Mode::Abandoned => BlockError::Gone,
+            QueueMode::Failed | QueueMode::Abandoned => BlockError::Gone,
             _ => BlockError::NoMemory,
         }
     }
@@ -515,7 +515,7 @@ impl IoQueue {
     #[cold]
     fn broken(&self, violation: Violation) {
         self.queue_shared().set_violation(violation);
-        self.shared().warden.raise();
+        self.shared().supervisor.raise();
     }
 
     #[cold]
@@ -537,20 +537,20 @@ impl IoQueue {
 
     /// Processes a change of the gate, then acknowledges it.
     #[cold]
-    fn gate_changed(&mut self, word: Word) {
+    fn gate_changed(&mut self, word: GateState) {
         match word.mode() {
-            Mode::Running => self.lane.ring.begin(word.generation()),
-            Mode::Halted => {}
-            Mode::Stopped => self.take_back(),
-            Mode::Failed | Mode::Abandoned => {
-                self.end_all(word.mode() == Mode::Abandoned);
+            QueueMode::Running => self.lane.ring.begin(word.generation()),
+            QueueMode::Halted => {}
+            QueueMode::Stopped => self.take_back(),
+            QueueMode::Failed | QueueMode::Abandoned => {
+                self.end_all(word.mode() == QueueMode::Abandoned);
                 // The function returns to the system when no queue holds its registers.
                 self.regs = None;
             }
         }
         self.seen = word;
         self.queue_shared().ack(word);
-        self.shared().warden.raise();
+        self.shared().supervisor.raise();
     }
 
     /// Withdraws commands, because the device cannot write: they are sent again, or fail if that
@@ -702,13 +702,13 @@ impl Drop for IoQueue {
             }
         }
         self.queue_shared().set_claimed(false);
-        self.shared().warden.raise();
+        self.shared().supervisor.raise();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{IoQueue, Mode as GateMode, QUIET};
+    use super::{IoQueue, QUIET, QueueMode as GateMode};
     use crate::nvme_driver::ControllerState;
     use crate::nvme_driver::fake::{Config, Fault, Mode, When};
     use crate::nvme_driver::tests::rig::{Rig, read};

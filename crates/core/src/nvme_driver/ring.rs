@@ -12,8 +12,8 @@ use nvmeof_wire::queues::needs_doorbell;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe};
 
+use super::function::Registers;
 use super::memory::DmaMemory;
-use super::seam::Registers;
 
 const SQE: usize = nvmeof_wire::sqe::SQE_SIZE;
 const CQE: usize = nvmeof_wire::cqe::CQE_SIZE;

@@ -1,6 +1,6 @@
 //! Splitting an operation into commands.
 
-use super::identify::{Abilities, NamespaceInfo};
+use super::identify::{ControllerCapabilities, NamespaceInfo};
 
 /// Maximum blocks of a command: NLB is 16 bits, 0's based (NVM 3.2).
 const BLOCKS_MAX: u64 = 1 << 16;
@@ -74,7 +74,7 @@ enum Boundary {
 }
 
 impl Limits {
-    pub(super) fn new(abilities: &Abilities, namespace: &NamespaceInfo) -> Self {
+    pub(super) fn new(abilities: &ControllerCapabilities, namespace: &NamespaceInfo) -> Self {
         let block = u64::from(namespace.block_size);
         let most = BLOCKS_MAX * block;
         let whole = |bytes: u64| (bytes - bytes % block).clamp(block, most);
@@ -165,7 +165,7 @@ mod tests {
         let limits = Limits::new(&abilities(4096), &info);
         let kind = IoKind::WriteZeroes { fua: false, deallocate: true };
         assert_eq!(limits.piece(kind, 512, 1 << 38), 65536 * 512);
-        let small = Abilities { zeroes_bytes: Some(8192), ..abilities(4096) };
+        let small = ControllerCapabilities { zeroes_bytes: Some(8192), ..abilities(4096) };
         assert_eq!(Limits::new(&small, &info).piece(kind, 512, 1 << 38), 8192);
     }
 
@@ -176,7 +176,7 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let cut = pieces(&limits, IoKind::Deallocate, 512, 2 * GIB);
         assert_eq!(cut, [(512, GIB - 512), (GIB, GIB), (2 * GIB, 512)]);
-        let few = Abilities { range_blocks: 8, ..abilities(4096) };
+        let few = ControllerCapabilities { range_blocks: 8, ..abilities(4096) };
         let cut = pieces(&Limits::new(&few, &info), IoKind::Deallocate, GIB - 512, 5 * 1024);
         assert_eq!(cut, [(GIB - 512, 512), (GIB, 4096), (GIB + 4096, 512)]);
     }

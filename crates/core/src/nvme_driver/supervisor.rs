@@ -37,18 +37,18 @@ use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::log::Lid;
 
-use super::admin::{AdminQueue, Answer, Owner, Reply};
-use super::bar::{Bar, Disabled, Enabled, Seen, Unsure};
-use super::bring_up::{QueuePlan, Session};
-use super::buffers::Reach;
+use super::admin::{AdminCompletion, AdminQueue, AdminReply, Owner};
+use super::bar::{Bar, Disabled, Enabled, StatusSnapshot, UnknownController};
+use super::bring_up::{BringUp, QueuePlan};
+use super::buffers::MappedPools;
 use super::controller::ControllerState;
 use super::error::{AdminError, OpenErrorWhy};
 use super::events::{DriveEvent, Events};
-use super::gate::{Counters, Mode, QueueShared, Shared, Word};
-use super::identify::{Abilities, Identity};
+use super::function::Function;
+use super::gate::{ControllerGate, Counters, GateState, QueueMode, QueueShared};
+use super::identify::{ControllerCapabilities, Identity};
 use super::options::{ControllerOptions, nanos};
 use super::ring::Shadows;
-use super::seam::Function;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -91,7 +91,7 @@ enum Phase {
     },
     /// The registers read as all ones; the state may last until `until`.
     Absent {
-        unsure: Unsure,
+        unsure: UnknownController,
         until: u64,
     },
     /// Permanently failed; waits for queues to release the registers.
@@ -100,7 +100,7 @@ enum Phase {
 }
 
 /// Result of quiescing the device.
-enum Quiet {
+enum QuiesceOutcome {
     Disabled(Disabled),
     /// The device cannot write, and cannot be used; holds the proof.
     ForGood(&'static str),
@@ -108,20 +108,20 @@ enum Quiet {
 }
 
 #[derive(Debug)]
-pub(super) struct Warden {
+pub(super) struct ControllerSupervisor {
     address: String,
     options: ControllerOptions,
     wait: Arc<dyn Wait>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ControllerGate>,
     identity: Identity,
-    abilities: Abilities,
+    abilities: ControllerCapabilities,
     hardware: Option<Hardware>,
     plans: Vec<QueuePlan>,
     phase: Phase,
     generation: u64,
     failure: String,
     /// Results of callers' commands: `None` until available.
-    replies: BTreeMap<u64, Option<Result<Reply, AdminError>>>,
+    replies: BTreeMap<u64, Option<Result<AdminReply, AdminError>>>,
     next_caller: u64,
     /// Times of the recent resets.
     resets: VecDeque<u64>,
@@ -129,34 +129,34 @@ pub(super) struct Warden {
     aborted: Vec<(usize, u16, u32)>,
     last_scan: u32,
     events: Events,
-    reach: Arc<Reach>,
+    reach: Arc<MappedPools>,
     /// The device was disconnected and lost its vector table, which could not be set up again: no
     /// interrupt signals its completions.
-    is_mute: bool,
+    interrupts_lost: bool,
     /// The system removes the function.
     is_removed: bool,
 }
 
 /// Initial parts of a supervisor.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct SupervisorParts {
     pub(super) options: ControllerOptions,
     pub(super) wait: Arc<dyn Wait>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ControllerGate>,
     pub(super) identity: Identity,
-    pub(super) abilities: Abilities,
+    pub(super) abilities: ControllerCapabilities,
     pub(super) hardware: Hardware,
-    pub(super) reach: Arc<Reach>,
+    pub(super) reach: Arc<MappedPools>,
     pub(super) plans: Vec<QueuePlan>,
     pub(super) enabled: Enabled,
     pub(super) generation: u64,
 }
 
-impl Warden {
+impl ControllerSupervisor {
     /// Creates the supervisor of a running controller, and opens the gate.
-    pub(super) fn new(from: Beginning) -> Self {
-        let Beginning { options, wait, shared, identity, abilities, .. } = from;
-        let warden = Self {
+    pub(super) fn new(from: SupervisorParts) -> Self {
+        let SupervisorParts { options, wait, shared, identity, abilities, .. } = from;
+        let supervisor = Self {
             address: from.hardware.function.address().to_owned(),
             options,
             wait,
@@ -175,18 +175,18 @@ impl Warden {
             last_scan: 0,
             events: Events::default(),
             reach: from.reach,
-            is_mute: false,
+            interrupts_lost: false,
             is_removed: false,
         };
-        warden.publish_tick();
-        warden.shared.set(Word::new(warden.generation, Mode::Running));
-        warden
+        supervisor.publish_tick();
+        supervisor.shared.set(GateState::new(supervisor.generation, QueueMode::Running));
+        supervisor
     }
 
     /// Returns the descriptors that must wake the supervisor.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        let mut fds = vec![self.shared.warden.as_fd()];
+        let mut fds = vec![self.shared.supervisor.as_fd()];
         if let Some(hardware) = &self.hardware {
             fds.extend(hardware.admin.event());
             fds.extend(hardware.function.removal());
@@ -196,7 +196,7 @@ impl Warden {
 
     /// Runs all due work; returns the nanoseconds until the next turn.
     pub(super) fn turn(&mut self) -> u64 {
-        self.shared.warden.clear();
+        self.shared.supervisor.clear();
         if let Some(hardware) = &self.hardware {
             hardware.admin.clear_event();
         }
@@ -216,7 +216,7 @@ impl Warden {
             Phase::Absent { unsure, until } => self.absent(unsure, until, now),
             Phase::Failing => {
                 if self.shared.all_acked(self.shared.word()) {
-                    self.let_go();
+                    self.release_function();
                 } else {
                     self.phase = Phase::Failing;
                 }
@@ -226,7 +226,7 @@ impl Warden {
         // Repeated on every turn: a queue may miss an announcement between its poll and its sleep.
         self.shared.wake_behind();
         match self.phase {
-            Phase::Live(_) if self.is_mute => SOON,
+            Phase::Live(_) if self.interrupts_lost => SOON,
             Phase::Live(_) => LONGEST.min(self.tick_nanos()),
             Phase::Failed => u64::MAX,
             _ => SOON,
@@ -275,7 +275,7 @@ impl Warden {
     }
 
     /// Returns the reply to a caller's command, if available.
-    pub(super) fn take_reply(&mut self, caller: u64) -> Option<Result<Reply, AdminError>> {
+    pub(super) fn take_reply(&mut self, caller: u64) -> Option<Result<AdminReply, AdminError>> {
         self.replies.get(&caller)?.as_ref()?;
         self.replies.remove(&caller).flatten()
     }
@@ -303,12 +303,14 @@ impl Warden {
                 enabled.into_unsure()
             }
             Phase::Absent { unsure, .. } => unsure,
-            Phase::Stopped { .. } | Phase::Failing | Phase::Failed => return self.let_go(),
+            Phase::Stopped { .. } | Phase::Failing | Phase::Failed => {
+                return self.release_function();
+            }
         };
-        if let Quiet::Unproven = self.quieten(unsure) {
+        if let QuiesceOutcome::Unproven = self.quiesce(unsure) {
             tracing::error!(drive = self.address, "the controller cannot be stopped");
         }
-        self.let_go();
+        self.release_function();
     }
 
     /// Checks whether the system removes the function. Clears the descriptor, because the thread
@@ -336,28 +338,29 @@ impl Warden {
             return self.fail(enabled.into_unsure(), TAKEN);
         }
         match enabled.bar().look() {
-            Seen::Absent => {
+            StatusSnapshot::Absent => {
                 tracing::warn!(drive = self.address, "no device answers any more");
                 self.shared.set_state(ControllerState::Resetting);
-                self.shared.set(Word::new(self.generation, Mode::Halted));
+                self.shared.set(GateState::new(self.generation, QueueMode::Halted));
                 let until = now.saturating_add(nanos(self.options.absence));
                 self.phase = Phase::Absent { unsure: enabled.into_unsure(), until };
                 return;
             }
-            Seen::There(csts) if csts.cfs() => {
+            StatusSnapshot::There(csts) if csts.cfs() => {
                 return self.stop(enabled.into_unsure(), "it reports a fatal status", now);
             }
-            Seen::There(csts) if !csts.rdy() => {
+            StatusSnapshot::There(csts) if !csts.rdy() => {
                 return self.stop(enabled.into_unsure(), "it was reset by somebody else", now);
             }
-            Seen::There(_) => {}
+            StatusSnapshot::There(_) => {}
         }
         let complaint = self.answers(now);
         if let Some(hardware) = &mut self.hardware {
             let deadline = now.saturating_add(nanos(self.options.admin_timeout));
             self.events.ask(&mut hardware.admin, now, deadline);
         }
-        let complaint = complaint.or_else(|| self.broken_rules()).or_else(|| self.late(now));
+        let complaint =
+            complaint.or_else(|| self.broken_rules()).or_else(|| self.check_timeouts(now));
         match complaint {
             Some(why) => self.stop(enabled.into_unsure(), &why, now),
             None => self.phase = Phase::Live(enabled),
@@ -381,7 +384,7 @@ impl Warden {
         is_overdue.then(|| "an admin command is not answered".to_owned())
     }
 
-    fn deliver(&mut self, answer: Answer, now: u64) {
+    fn deliver(&mut self, answer: AdminCompletion, now: u64) {
         match answer.owner {
             Owner::Caller(caller) => {
                 if let Some(reply) = self.replies.get_mut(&caller) {
@@ -431,8 +434,8 @@ impl Warden {
     ///
     /// It first wakes the reactor, in case an interrupt was lost, then aborts the command. As the
     /// last resort it returns the reason to stop the controller.
-    fn late(&mut self, now: u64) -> Option<String> {
-        if self.is_mute {
+    fn check_timeouts(&mut self, now: u64) -> Option<String> {
+        if self.interrupts_lost {
             let is_busy = |queue: &&QueueShared| queue.in_flight().next().is_some();
             self.shared.queues.iter().filter(is_busy).for_each(QueueShared::wake);
         }
@@ -485,25 +488,25 @@ impl Warden {
         }
     }
 
-    fn absent(&mut self, unsure: Unsure, until: u64, now: u64) {
+    fn absent(&mut self, unsure: UnknownController, until: u64, now: u64) {
         match unsure.0.look() {
-            Seen::There(_) if unsure.0.same_again() => {
+            StatusSnapshot::There(_) if unsure.0.same_again() => {
                 // The device may have lost power, and with it the contents of its cache.
                 if self.abilities.volatile_cache {
                     self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
-                self.is_mute = true;
+                self.interrupts_lost = true;
                 self.stop(unsure, "it was away", now);
             }
-            Seen::There(_) => self.fail(unsure, "another device answers in its place"),
-            Seen::Absent if now >= until => self.fail(unsure, "it is gone"),
-            Seen::Absent => self.phase = Phase::Absent { unsure, until },
+            StatusSnapshot::There(_) => self.fail(unsure, "another device answers in its place"),
+            StatusSnapshot::Absent if now >= until => self.fail(unsure, "it is gone"),
+            StatusSnapshot::Absent => self.phase = Phase::Absent { unsure, until },
         }
     }
 
     /// Stops the controller after an error, to restart it when the queues have reclaimed their
     /// buffers.
-    fn stop(&mut self, unsure: Unsure, why: &str, now: u64) {
+    fn stop(&mut self, unsure: UnknownController, why: &str, now: u64) {
         Counters::add(&self.shared.counters.resets, 1);
         self.resets.retain(|at| now.saturating_sub(*at) < RESETS_OVER);
         self.resets.push_back(now);
@@ -514,14 +517,14 @@ impl Warden {
         }
         tracing::warn!(drive = self.address, why, "resetting the controller");
         self.halt();
-        match self.quieten(unsure) {
-            Quiet::Disabled(disabled) => {
+        match self.quiesce(unsure) {
+            QuiesceOutcome::Disabled(disabled) => {
                 self.answer_all(&AdminError::Reset, now);
-                self.shared.set(Word::new(self.generation, Mode::Stopped));
+                self.shared.set(GateState::new(self.generation, QueueMode::Stopped));
                 self.phase = Phase::Stopped { disabled, starts: 0, since: now };
             }
-            Quiet::ForGood(how) => self.failed(Some(how), why),
-            Quiet::Unproven => self.failed(None, why),
+            QuiesceOutcome::ForGood(how) => self.failed(Some(how), why),
+            QuiesceOutcome::Unproven => self.failed(None, why),
         }
     }
 
@@ -530,7 +533,7 @@ impl Warden {
     /// A queue whose reactor does not poll for a while may still ring a doorbell of the disabled
     /// controller, which has no effect.
     fn halt(&self) {
-        let word = Word::new(self.generation, Mode::Halted);
+        let word = GateState::new(self.generation, QueueMode::Halted);
         self.shared.set_state(ControllerState::Resetting);
         self.shared.set(word);
         let end = self.wait.now().saturating_add(GRACE);
@@ -540,12 +543,12 @@ impl Warden {
     }
 
     /// Stops the controller permanently.
-    fn fail(&mut self, unsure: Unsure, why: &str) {
+    fn fail(&mut self, unsure: UnknownController, why: &str) {
         self.halt();
-        match self.quieten(unsure) {
-            Quiet::Disabled(_) => self.failed(Some("it is disabled"), why),
-            Quiet::ForGood(how) => self.failed(Some(how), why),
-            Quiet::Unproven => self.failed(None, why),
+        match self.quiesce(unsure) {
+            QuiesceOutcome::Disabled(_) => self.failed(Some("it is disabled"), why),
+            QuiesceOutcome::ForGood(how) => self.failed(Some(how), why),
+            QuiesceOutcome::Unproven => self.failed(None, why),
         }
     }
 
@@ -557,43 +560,47 @@ impl Warden {
             "the controller has failed; everything in flight ends with an error"
         );
         why.clone_into(&mut self.failure);
-        let mode = if proof.is_some() { Mode::Failed } else { Mode::Abandoned };
+        let mode = if proof.is_some() { QueueMode::Failed } else { QueueMode::Abandoned };
         self.answer_all(&AdminError::Failed(why.to_owned()), self.wait.now());
         self.shared.set_state(ControllerState::Failed(why.to_owned()));
-        self.shared.set(Word::new(self.generation, mode));
+        self.shared.set(GateState::new(self.generation, mode));
         self.phase = Phase::Failing;
     }
 
     /// Quiesces the device: ensures that it writes to no buffer any more.
-    fn quieten(&mut self, unsure: Unsure) -> Quiet {
+    fn quiesce(&mut self, unsure: UnknownController) -> QuiesceOutcome {
         let Some(function) = self.function().cloned() else {
-            return Quiet::ForGood("it was let go");
+            return QuiesceOutcome::ForGood("it was let go");
         };
         let (unsure, why) = match unsure.disable() {
-            Ok(disabled) => return Quiet::Disabled(disabled),
+            Ok(disabled) => return QuiesceOutcome::Disabled(disabled),
             Err(failed) => failed,
         };
         tracing::warn!(drive = self.address, %why, "the controller cannot be disabled");
         match function.reset() {
             Ok(()) => {
                 return match unsure.disable() {
-                    Ok(disabled) => Quiet::Disabled(disabled),
-                    Err(_) => Quiet::ForGood("its function was reset"),
+                    Ok(disabled) => QuiesceOutcome::Disabled(disabled),
+                    Err(_) => QuiesceOutcome::ForGood("its function was reset"),
                 };
             }
             Err(error) => tracing::warn!(drive = self.address, %error, "no reset of the function"),
         }
         match function.set_bus_master(false) {
-            Ok(()) => return Quiet::ForGood("it may not access memory"),
+            Ok(()) => return QuiesceOutcome::ForGood("it may not access memory"),
             Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
         }
         // Withdraws all maps, even after one that stays.
         let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
         if are_out {
-            return Quiet::ForGood("the buffers are unmapped");
+            return QuiesceOutcome::ForGood("the buffers are unmapped");
         }
         drop(function);
-        if self.give_back() { Quiet::ForGood("it was given back") } else { Quiet::Unproven }
+        if self.give_back() {
+            QuiesceOutcome::ForGood("it was given back")
+        } else {
+            QuiesceOutcome::Unproven
+        }
     }
 
     /// Releases the function before the queues have released the registers, which read as all ones
@@ -624,7 +631,7 @@ impl Warden {
                     queue.take_violation();
                 }
                 self.publish_tick();
-                self.shared.set(Word::new(self.generation, Mode::Running));
+                self.shared.set(GateState::new(self.generation, QueueMode::Running));
                 self.phase = Phase::Live(enabled);
                 self.shared.set_state(ControllerState::Live);
                 return;
@@ -633,7 +640,7 @@ impl Warden {
         };
         tracing::warn!(drive = self.address, %why, "the controller did not start");
         let until = since.saturating_add(nanos(self.options.absence));
-        if unsure.0.look() == Seen::Absent && now < until {
+        if unsure.0.look() == StatusSnapshot::Absent && now < until {
             self.phase = Phase::Absent { unsure, until };
             return;
         }
@@ -643,18 +650,21 @@ impl Warden {
             {
                 tracing::warn!(drive = self.address, %error, "no reset of the function");
             }
-            if let Quiet::Disabled(disabled) = self.quieten(unsure) {
+            if let QuiesceOutcome::Disabled(disabled) = self.quiesce(unsure) {
                 self.phase = Phase::Stopped { disabled, starts: starts + 1, since };
                 return;
             }
         } else {
-            self.quieten(unsure);
+            self.quiesce(unsure);
         }
         // The device has had no commands since it was stopped.
         self.failed(Some("nothing was in flight"), &format!("it does not start: {why}"));
     }
 
-    fn try_start(&mut self, disabled: Disabled) -> Result<Enabled, (Unsure, OpenErrorWhy)> {
+    fn try_start(
+        &mut self,
+        disabled: Disabled,
+    ) -> Result<Enabled, (UnknownController, OpenErrorWhy)> {
         self.generation += 1;
         let now = self.wait.now();
         let Some(hardware) = &mut self.hardware else {
@@ -664,9 +674,9 @@ impl Warden {
             let why = OpenErrorWhy::System { what: "bus master", error };
             return Err((disabled.into_unsure(), why));
         }
-        if self.is_mute {
+        if self.interrupts_lost {
             match hardware.function.rearm() {
-                Ok(()) => self.is_mute = false,
+                Ok(()) => self.interrupts_lost = false,
                 Err(error) => tracing::warn!(
                     drive = self.address,
                     %error,
@@ -690,7 +700,7 @@ impl Warden {
         let Some(hardware) = &mut self.hardware else { return Err(OpenErrorWhy::Gone) };
         let timeout = nanos(self.options.admin_timeout);
         let admin = &mut hardware.admin;
-        let mut session = Session { bar, admin, wait: self.wait.as_ref(), timeout };
+        let mut session = BringUp { bar, admin, wait: self.wait.as_ref(), timeout };
         let (identity, _) = session.identify()?;
         if (&identity.serial, &identity.model) != (&self.identity.serial, &self.identity.model) {
             let (model, serial) = (identity.model, identity.serial);
@@ -726,7 +736,7 @@ impl Warden {
     }
 
     /// Releases the function to the system.
-    fn let_go(&mut self) {
+    fn release_function(&mut self) {
         self.phase = Phase::Failed;
         self.reach.leave();
         self.hardware = None;

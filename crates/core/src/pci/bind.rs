@@ -5,7 +5,7 @@
 //!   nvme <--unbind--  driver_override = (none),   unbind, drivers_probe <-- vfio-pci
 //! ```
 //!
-//! A [`Plan`] holds the writes to sysfs. It can be shown instead of executed, and a plan that fails
+//! A [`BindPlan`] holds the writes to sysfs. It can be shown instead of executed, and a plan that fails
 //! on the way is rolled back. No change survives a reboot.
 
 use std::fmt;
@@ -25,7 +25,7 @@ pub const NVME_DRIVER: &str = "nvme";
 
 /// A write to a sysfs file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct SysfsWrite {
     /// The file.
     pub file: PathBuf,
     /// The text; a single line end clears a setting.
@@ -34,17 +34,17 @@ pub struct Step {
 
 /// Steps that bind a function to a driver; empty if it is already bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct BindPlan {
     /// The function.
     pub function: PciFunction,
     /// Driver that has the function afterwards.
     pub driver: &'static str,
     /// Writes, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SysfsWrite>,
 }
 
 /// Executes steps: the system, or a test.
-pub trait Writes {
+pub trait SysfsWriter {
     /// Writes a text to a sysfs file, in one call.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ pub enum BindError {
         /// IOMMU group of the function.
         group: u32,
         /// Other functions of the group, with their drivers.
-        others: Vec<Companion>,
+        others: Vec<GroupMember>,
     },
     /// The driver's module is not loaded.
     #[error("the kernel's driver {driver} is not here: modprobe {driver}")]
@@ -147,7 +147,7 @@ pub enum BindError {
 
 /// A function in the same IOMMU group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Companion {
+pub struct GroupMember {
     /// PCI address.
     pub address: Address,
     /// Driver of the function.
@@ -169,7 +169,7 @@ impl BindError {
     }
 }
 
-impl Plan {
+impl BindPlan {
     /// Plans to bind a drive to [`VFIO_DRIVER`]. `along` lists functions that are bound together
     /// with it.
     ///
@@ -185,11 +185,11 @@ impl Plan {
         check(usage, function, VFIO_DRIVER)?;
         let address = function.address;
         let group = function.iommu_group.ok_or(BindError::NoIommu { address })?;
-        let others: Vec<Companion> = system
+        let others: Vec<GroupMember> = system
             .group_functions(group)?
             .into_iter()
             .filter(|other| other.address != address && !along.contains(&other.address))
-            .filter_map(|other| Some(Companion { address: other.address, driver: other.driver? }))
+            .filter_map(|other| Some(GroupMember { address: other.address, driver: other.driver? }))
             .filter(|other| !matches!(other.driver.as_str(), VFIO_DRIVER | "pci-stub" | "pcieport"))
             .collect();
         if !others.is_empty() {
@@ -216,7 +216,7 @@ impl Plan {
     /// # Errors
     /// The drive came into use, the system refused a step, or another driver has the function
     /// afterwards. In these cases the function is offered to its default drivers.
-    pub fn run(&self, system: &System, writes: &dyn Writes) -> Result<(), BindError> {
+    pub fn run(&self, system: &System, writes: &dyn SysfsWriter) -> Result<(), BindError> {
         let address = self.function.address;
         if self.steps.is_empty() {
             return Ok(());
@@ -260,13 +260,13 @@ impl Plan {
             }
             steps.push((system.sys.join("bus/pci/drivers_probe"), address));
         }
-        let steps = steps.into_iter().map(|(file, text)| Step { file, text });
+        let steps = steps.into_iter().map(|(file, text)| SysfsWrite { file, text });
         Ok(Self { steps: steps.collect(), ..plan })
     }
 
-    fn write_all(&self, system: &System, writes: &dyn Writes) -> Result<(), BindError> {
+    fn write_all(&self, system: &System, writes: &dyn SysfsWriter) -> Result<(), BindError> {
         let address = self.function.address;
-        for Step { file, text } in &self.steps {
+        for SysfsWrite { file, text } in &self.steps {
             writes.write(file, text).map_err(|source| {
                 let (file, text) = (file.clone(), text.clone());
                 BindError::Write { address, file, text, source }
@@ -280,7 +280,7 @@ impl Plan {
     }
 
     /// Offers the function to any matching driver, to the extent that the system permits it.
-    fn take_back(&self, system: &System, writes: &dyn Writes) {
+    fn take_back(&self, system: &System, writes: &dyn SysfsWriter) {
         let address = self.function.address;
         let folder = system.function_folder(address);
         let write = |file: &Path, text: &str| {
@@ -295,21 +295,21 @@ impl Plan {
     }
 }
 
-impl Writes for Sysfs {
+impl SysfsWriter for Sysfs {
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
         // One write call: the kernel processes each as a whole.
         fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SysfsWrite {
     /// Formats the step as a shell command.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "echo {} > {}", self.text.trim(), self.file.display())
     }
 }
 
-impl fmt::Display for Companion {
+impl fmt::Display for GroupMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.address, self.driver)
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::address::Address;
-use super::bind::{NVME_DRIVER, VFIO_DRIVER, Writes};
+use super::bind::{NVME_DRIVER, SysfsWriter, VFIO_DRIVER};
 use super::node::{NodeId, NodeKind};
 use super::system::{System, link_name, text};
 
@@ -355,7 +355,7 @@ impl Kernel {
     }
 }
 
-impl Writes for Kernel {
+impl SysfsWriter for Kernel {
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
         let below = file.strip_prefix(&self.system.sys).unwrap_or(file).display().to_string();
         if let Ok(mut record) = self.record.lock() {

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::address::Address;
 use super::link::Link;
 use super::system::{PciError, System, link_name, names, text};
-use super::topology::Place;
+use super::topology::PciLocation;
 
 /// Class code of an NVMe I/O controller: mass storage, non-volatile memory, NVM Express (PCI Code
 /// and ID Assignment; NVMe over PCIe Transport 2.1.1).
@@ -25,7 +25,7 @@ pub struct PciFunction {
     /// Vendor and device ID.
     pub ids: (u16, u16),
     /// Location in the PCI topology.
-    pub place: Place,
+    pub place: PciLocation,
     /// Physical slot of the function's bus, by the name the firmware gave it.
     pub slot: Option<String>,
     /// NUMA node of the root complex.
@@ -148,7 +148,7 @@ impl System {
 
     fn read_function(&self, address: Address, slots: &Slots) -> Option<PciFunction> {
         let folder = self.function_folder(address);
-        let place = Place::from_path(&fs::canonicalize(&folder).ok()?)?;
+        let place = PciLocation::from_path(&fs::canonicalize(&folder).ok()?)?;
         Some(PciFunction {
             address,
             class: self.class(address)?,
@@ -169,7 +169,7 @@ impl System {
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     }
 
-    fn links(&self, place: &Place) -> Links {
+    fn links(&self, place: &PciLocation) -> Links {
         let folder = self.function_folder(place.function);
         let best = link(&folder, "max");
         let port = place.port().and_then(|port| self.port_link(port));
@@ -218,7 +218,7 @@ impl System {
 /// Names of slots by the bus and device behind them: `0000:61:00`.
 type Slots = BTreeMap<String, String>;
 
-fn slot_address(place: &Place) -> String {
+fn slot_address(place: &PciLocation) -> String {
     let Address { domain, bus, device, .. } = place.function;
     format!("{domain:04x}:{bus:02x}:{device:02x}")
 }

@@ -14,8 +14,8 @@ use std::fmt;
 
 use super::address::{Address, RootComplex};
 use super::function::PciFunction;
+use super::interleave::order;
 use super::link::Link;
-use super::order::order;
 use super::system::System;
 use super::topology::Adapter;
 

@@ -22,10 +22,10 @@ mod disk;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod function;
+mod interleave;
 mod link;
 mod load;
 mod node;
-mod order;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -33,14 +33,14 @@ mod topology;
 pub mod users;
 
 pub use address::{Address, AddressError, RootComplex};
-pub use bind::{BindError, NVME_DRIVER, Plan, Step, Sysfs, VFIO_DRIVER, Writes};
+pub use bind::{BindError, BindPlan, NVME_DRIVER, Sysfs, SysfsWrite, SysfsWriter, VFIO_DRIVER};
 pub use disk::Disk;
 pub use function::{KernelController, Links, Namespace, PciFunction};
+pub use interleave::order;
 pub use link::{Link, PAYLOAD_SHARE};
 pub use load::{
     Capacities, MEASURED_ROOT_COMPLEX_GB_PER_S, RootComplexLoad, Warning, loads, uneven, warnings,
 };
 pub use node::{NodeId, NodeKind};
-pub use order::order;
 pub use system::{PciError, System};
-pub use topology::{Adapter, Place};
+pub use topology::{Adapter, PciLocation};

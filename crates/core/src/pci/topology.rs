@@ -16,7 +16,7 @@ use super::address::{Address, RootComplex};
 
 /// Path to a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PciLocation {
     /// Root complex at the start. A domain behind a function (Intel VMD) belongs to the root
     /// complex of that function.
     pub root_complex: RootComplex,
@@ -39,7 +39,7 @@ pub struct Adapter {
     pub port: Option<u8>,
 }
 
-impl Place {
+impl PciLocation {
     /// Parses a resolved path below `/sys/devices`, like `pci0000:60/0000:60:01.1/0000:61:00.0`.
     /// `None` if it is no path to a PCI function.
     #[must_use]
@@ -93,8 +93,8 @@ impl fmt::Display for Adapter {
 mod tests {
     use super::*;
 
-    fn place(path: &str) -> Place {
-        Place::from_path(Path::new(path)).unwrap()
+    fn place(path: &str) -> PciLocation {
+        PciLocation::from_path(Path::new(path)).unwrap()
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_path_to_something_else() {
         for path in ["/sys/devices/platform/nvme", "/sys/devices/pci0000:60", ""] {
-            assert_eq!(Place::from_path(Path::new(path)), None, "{path}");
+            assert_eq!(PciLocation::from_path(Path::new(path)), None, "{path}");
         }
     }
 }

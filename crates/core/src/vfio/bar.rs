@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
-use crate::nvme_driver::seam::Registers;
+use crate::nvme_driver::function::Registers;
 
 const PAGE: usize = 4096;
 

@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfio_ioctls::{VfioContainer, VfioError as Ioctl};
 
 use super::error::{VfioError, failed};
-use super::host::Host;
+use super::host::SysfsRoots;
 use super::info::IommuInfo;
-use super::iova::Addresses;
+use super::iova::IovaAllocator;
 use super::sys;
-use crate::nvme_driver::seam::{DmaSpace, Iova};
+use crate::nvme_driver::function::{DmaSpace, Iova};
 
 /// Granule of mappings.
 const PAGE: usize = 4096;
@@ -33,7 +33,7 @@ pub(super) struct Container {
 #[derive(Debug, Default)]
 struct Table {
     groups: usize,
-    addresses: Addresses,
+    addresses: IovaAllocator,
     /// Mappings by device address.
     mapped: BTreeMap<u64, Mapped>,
     /// Device addresses by memory address and length.
@@ -49,7 +49,7 @@ struct Mapped {
 
 impl Container {
     /// Opens a container without groups.
-    pub(super) fn open(host: &Host, address: &str) -> Result<Self, VfioError> {
+    pub(super) fn open(host: &SysfsRoots, address: &str) -> Result<Self, VfioError> {
         let file = host.container_file();
         let vfio = VfioContainer::new(None).map_err(|error| match error {
             Ioctl::OpenContainer(error) => match error.raw_os_error() {
@@ -64,7 +64,7 @@ impl Container {
     }
 
     /// Attaches a group. The first one enables the IOMMU.
-    pub(super) fn let_in(&self, group: &impl AsFd) -> io::Result<()> {
+    pub(super) fn attach_group(&self, group: &impl AsFd) -> io::Result<()> {
         let mut table = self.table();
         sys::set_container(group, &self.vfio)?;
         let info = self.iommu(table.groups == 0).inspect_err(|_| {
@@ -98,7 +98,7 @@ impl Container {
     }
 
     /// Detaches a group, which `close` closes. All mappings end with the last group.
-    pub(super) fn let_go(&self, close: impl FnOnce()) {
+    pub(super) fn detach_group(&self, close: impl FnOnce()) {
         let mut table = self.table();
         close();
         table.groups = table.groups.saturating_sub(1);

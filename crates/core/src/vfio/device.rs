@@ -14,11 +14,11 @@ use vfio_bindings::bindings::vfio::{
 use super::bar::Bar;
 use super::config::{CAP_MSIX, ConfigSpace, gone};
 use super::error::{VfioError, failed};
-use super::group::{Group, Taken};
-use super::host::Host;
+use super::group::{Group, GroupDevice};
+use super::host::SysfsRoots;
 use super::info::RegionInfo;
 use super::sys::{self, Armed};
-use crate::nvme_driver::seam::{DmaSpace, Function, Registers};
+use crate::nvme_driver::function::{DmaSpace, Function, Registers};
 
 /// Minimum registers, up to the first doorbell (NVMe over PCIe Transport 1.0, section 3.1.2).
 const LEAST_REGISTERS: u64 = 0x1000;
@@ -46,12 +46,12 @@ pub(super) struct Device {
     removal: Option<OwnedFd>,
     /// Eventfds of the armed vectors; locked while they are replaced.
     armed: Mutex<Vec<OwnedFd>>,
-    taken: Taken,
+    taken: GroupDevice,
 }
 
 impl Device {
     /// Opens the controller at an address.
-    pub(super) fn open(host: &Host, address: &str) -> Result<Self, VfioError> {
+    pub(super) fn open(host: &SysfsRoots, address: &str) -> Result<Self, VfioError> {
         let place = host.place(address)?;
         let group = Group::join(host, &place)?;
         let taken = group.take(address)?;

@@ -73,7 +73,7 @@ pub enum VfioError {
         /// IOMMU group.
         group: u32,
         /// Functions that block the group.
-        others: Vec<Obstacle>,
+        others: Vec<GroupBlocker>,
     },
     /// The IOMMU does not isolate interrupts.
     #[error(
@@ -104,14 +104,14 @@ pub enum VfioError {
 
 /// A function that prevents the use of its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct GroupBlocker {
     /// PCI address.
     pub address: String,
     /// Driver of the function.
     pub driver: String,
 }
 
-impl Display for Obstacle {
+impl Display for GroupBlocker {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.address, self.driver)
     }
@@ -122,11 +122,11 @@ pub(super) fn failed(address: &str, what: &'static str) -> impl FnOnce(io::Error
     move |source| VfioError::System { address: address.to_owned(), what, source }
 }
 
-fn list(obstacles: &[Obstacle]) -> String {
+fn list(obstacles: &[GroupBlocker]) -> String {
     if obstacles.is_empty() {
         return "none that sysfs names".to_owned();
     }
-    obstacles.iter().map(Obstacle::to_string).collect::<Vec<_>>().join(", ")
+    obstacles.iter().map(GroupBlocker::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn a_group_that_is_not_viable_names_who_holds_it() {
         let others = vec![
-            Obstacle { address: "0000:01:00.1".to_owned(), driver: "ahci".to_owned() },
-            Obstacle { address: "0000:01:00.2".to_owned(), driver: "nvme".to_owned() },
+            GroupBlocker { address: "0000:01:00.1".to_owned(), driver: "ahci".to_owned() },
+            GroupBlocker { address: "0000:01:00.2".to_owned(), driver: "nvme".to_owned() },
         ];
         let error = VfioError::NotViable { address: "0000:01:00.0".to_owned(), group: 7, others };
         let text = error.to_string();

@@ -14,7 +14,7 @@ use vfio_bindings::bindings::vfio::VFIO_GROUP_FLAGS_VIABLE;
 
 use super::container::Container;
 use super::error::{VfioError, failed};
-use super::host::{Host, Place};
+use super::host::{SysfsRoots, VfioCandidate};
 use super::sys;
 
 /// Groups that this process has open. One with a dead reference is being closed.
@@ -43,7 +43,7 @@ pub(super) struct Group {
 
 /// An open function of a group, exclusive to this process until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct GroupDevice {
     address: String,
     /// Closed before the group.
     file: Option<File>,
@@ -52,7 +52,7 @@ pub(super) struct Taken {
 
 impl Group {
     /// Opens the group of a function, or joins it if this process has it.
-    pub(super) fn join(host: &Host, place: &Place) -> Result<Arc<Self>, VfioError> {
+    pub(super) fn join(host: &SysfsRoots, place: &VfioCandidate) -> Result<Arc<Self>, VfioError> {
         let mut groups = OPEN.groups();
         loop {
             match groups.get(&place.group).map(Weak::upgrade) {
@@ -80,13 +80,14 @@ impl Group {
     }
 
     /// Opens a function of this group.
-    pub(super) fn take(self: &Arc<Self>, address: &str) -> Result<Taken, VfioError> {
+    pub(super) fn take(self: &Arc<Self>, address: &str) -> Result<GroupDevice, VfioError> {
         if !self.taken().insert(address.to_owned()) {
             let by = "this process has it already".to_owned();
             return Err(VfioError::Busy { address: address.to_owned(), by });
         }
         // From here on the value's drop releases the function.
-        let mut taken = Taken { address: address.to_owned(), file: None, group: Arc::clone(self) };
+        let mut taken =
+            GroupDevice { address: address.to_owned(), file: None, group: Arc::clone(self) };
         let open = || {
             let name = CString::new(address).map_err(io::Error::other)?;
             let group = self.file.as_ref().ok_or_else(super::config::gone)?;
@@ -97,7 +98,11 @@ impl Group {
     }
 
     /// Opens a group and attaches it to the container of one of `live`, or to a new one.
-    fn open(host: &Host, place: &Place, live: &[Arc<Self>]) -> Result<Self, VfioError> {
+    fn open(
+        host: &SysfsRoots,
+        place: &VfioCandidate,
+        live: &[Arc<Self>],
+    ) -> Result<Self, VfioError> {
         let address = place.address.as_str();
         let file = open_file(host, place)?;
         let flags = sys::group_status(&file).map_err(failed(address, "asking for its group"))?;
@@ -114,7 +119,7 @@ impl Group {
             if tried.iter().any(|other| Arc::ptr_eq(other, container)) || !container.is_live() {
                 continue;
             }
-            match container.let_in(&file) {
+            match container.attach_group(&file) {
                 Ok(()) => return Ok(Self::new(place.group, file, Arc::clone(container))),
                 // Behind an IOMMU that cannot share: tries the next, or a new one.
                 Err(error) => tracing::debug!(address, %error, "shares no container"),
@@ -122,7 +127,7 @@ impl Group {
             tried.push(container);
         }
         let container = Container::open(host, address)?;
-        container.let_in(&file).map_err(|error| match error.raw_os_error() {
+        container.attach_group(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => VfioError::UnsafeInterrupts(address.to_owned()),
             _ => failed(address, "putting its group into a container")(error),
         })?;
@@ -159,7 +164,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let file = self.file.take();
-        self.container.let_go(|| drop(file));
+        self.container.detach_group(|| drop(file));
         // When its last file is closed, the kernel detaches a group from its container's mappings.
         if !self.is_stuck.load(Ordering::Acquire) {
             self.is_closed.store(true, Ordering::Release);
@@ -170,7 +175,7 @@ impl Drop for Group {
     }
 }
 
-impl Taken {
+impl GroupDevice {
     /// Returns the device's file.
     pub(super) fn file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(super::config::gone)
@@ -185,7 +190,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for GroupDevice {
     fn drop(&mut self) {
         drop(self.file.take());
         self.group.taken().remove(&self.address);
@@ -198,7 +203,7 @@ impl Registry {
     }
 }
 
-fn open_file(host: &Host, place: &Place) -> Result<File, VfioError> {
+fn open_file(host: &SysfsRoots, place: &VfioCandidate) -> Result<File, VfioError> {
     let path = host.group_file(place.group);
     let address = place.address.clone();
     OpenOptions::new().read(true).write(true).open(&path).map_err(|error| {
@@ -222,8 +227,8 @@ mod tests {
     use super::*;
     use crate::vfio::host::fixture::Fixture;
 
-    fn place() -> Place {
-        Place { address: "0000:01:00.0".to_owned(), group: 4_000_000_123 }
+    fn place() -> VfioCandidate {
+        VfioCandidate { address: "0000:01:00.0".to_owned(), group: 4_000_000_123 }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::{Obstacle, VfioError, failed};
+use super::error::{GroupBlocker, VfioError, failed};
 
 /// Class code: mass storage, non-volatile memory, NVM Express (PCI Code and ID Assignment 1.11,
 /// section 1.2).
@@ -16,19 +16,19 @@ const HARMLESS: &[&str] = &[DRIVER, "pci-stub", "pcieport"];
 
 /// Root folders of the system's files: the real ones, or a fixture's.
 #[derive(Debug, Clone)]
-pub(super) struct Host {
+pub(super) struct SysfsRoots {
     sys: PathBuf,
     dev: PathBuf,
 }
 
 /// A function that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct VfioCandidate {
     pub(super) address: String,
     pub(super) group: u32,
 }
 
-impl Host {
+impl SysfsRoots {
     /// Returns the folders of this machine.
     pub(super) fn system() -> Self {
         Self { sys: PathBuf::from("/sys"), dev: PathBuf::from("/dev/vfio") }
@@ -45,7 +45,7 @@ impl Host {
     }
 
     /// Checks that a function is an NVMe controller behind an IOMMU, bound to `vfio-pci`.
-    pub(super) fn place(&self, address: &str) -> Result<Place, VfioError> {
+    pub(super) fn place(&self, address: &str) -> Result<VfioCandidate, VfioError> {
         if !is_address(address) {
             return Err(VfioError::Address(address.to_owned()));
         }
@@ -65,20 +65,20 @@ impl Host {
         if driver.as_deref() != Some(DRIVER) {
             return Err(VfioError::NotBound { address: address.to_owned(), driver });
         }
-        Ok(Place { address: address.to_owned(), group })
+        Ok(VfioCandidate { address: address.to_owned(), group })
     }
 
     /// Returns the functions of a group with other kernel drivers.
-    pub(super) fn obstacles(&self, group: u32) -> Vec<Obstacle> {
+    pub(super) fn obstacles(&self, group: u32) -> Vec<GroupBlocker> {
         let folder = self.sys.join("kernel/iommu_groups").join(group.to_string()).join("devices");
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-        let mut found: Vec<Obstacle> = entries
+        let mut found: Vec<GroupBlocker> = entries
             .filter_map(|entry| {
                 let entry = entry.ok()?;
                 let driver = name_behind(&entry.path().join("driver"))?;
                 let address = entry.file_name().into_string().ok()?;
                 let harmless = HARMLESS.contains(&driver.as_str());
-                (!harmless).then_some(Obstacle { address, driver })
+                (!harmless).then_some(GroupBlocker { address, driver })
             })
             .collect();
         found.sort_by(|one, other| one.address.cmp(&other.address));
@@ -122,7 +122,7 @@ pub(super) mod fixture {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
-    use super::Host;
+    use super::SysfsRoots;
 
     /// A simulated machine in a folder, removed with this value.
     #[derive(Debug)]
@@ -139,8 +139,8 @@ pub(super) mod fixture {
             Self { folder }
         }
 
-        pub(in crate::vfio) fn host(&self) -> Host {
-            Host { sys: self.path("sys"), dev: self.path("dev") }
+        pub(in crate::vfio) fn host(&self) -> SysfsRoots {
+            SysfsRoots { sys: self.path("sys"), dev: self.path("dev") }
         }
 
         /// Adds a function with a class, a driver and a group.
@@ -205,7 +205,7 @@ mod tests {
         let fixture = Fixture::new();
         fixture.add("0000:01:00.0", "0x010802", Some("vfio-pci"), Some(12));
         let place = fixture.host().place("0000:01:00.0").expect("a place");
-        assert_eq!(place, Place { address: "0000:01:00.0".to_owned(), group: 12 });
+        assert_eq!(place, VfioCandidate { address: "0000:01:00.0".to_owned(), group: 12 });
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         fixture.add("0000:01:00.3", "0x010802", None, Some(5));
         fixture.add("0000:02:00.0", "0x010802", Some("nvme"), Some(6));
         let found = fixture.host().obstacles(5);
-        let names: Vec<String> = found.iter().map(Obstacle::to_string).collect();
+        let names: Vec<String> = found.iter().map(GroupBlocker::to_string).collect();
         assert_eq!(names, ["0000:01:00.1 (nvme)", "0000:01:00.2 (ahci)"]);
         assert!(fixture.host().obstacles(99).is_empty());
     }

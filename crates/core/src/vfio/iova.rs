@@ -18,13 +18,13 @@ struct Range {
 
 /// Allocates addresses from the ranges that the kernel reports, lowest first.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(super) struct IovaAllocator {
     usable: Vec<Range>,
     /// Allocated addresses, by their start.
     used: BTreeMap<u64, u64>,
 }
 
-impl Addresses {
+impl IovaAllocator {
     /// Sets the ranges that the kernel reports now, as first and last address; allocations stay.
     pub(super) fn report(&mut self, ranges: &[(u64, u64)]) {
         self.usable = ranges.iter().flat_map(|&(first, last)| usable(first, last)).collect();
@@ -80,8 +80,8 @@ mod tests {
     /// Ranges that an Intel IOMMU of 39 bits reports.
     const VTD: &[(u64, u64)] = &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
 
-    fn addresses(ranges: &[(u64, u64)]) -> Addresses {
-        let mut addresses = Addresses::default();
+    fn addresses(ranges: &[(u64, u64)]) -> IovaAllocator {
+        let mut addresses = IovaAllocator::default();
         addresses.report(ranges);
         addresses
     }

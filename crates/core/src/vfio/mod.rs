@@ -32,8 +32,8 @@ mod sys;
 
 use std::sync::Arc;
 
-pub use self::error::{Obstacle, VfioError};
-use crate::nvme_driver::seam::Function;
+pub use self::error::{GroupBlocker, VfioError};
+use crate::nvme_driver::function::Function;
 
 /// Opens the NVMe controller at a PCI address (`0000:01:00.0`), which is bound to `vfio-pci`.
 ///
@@ -43,5 +43,5 @@ use crate::nvme_driver::seam::Function;
 /// # Errors
 /// The error names the reason and the remedy.
 pub fn open(address: &str) -> Result<Arc<dyn Function>, VfioError> {
-    Ok(Arc::new(device::Device::open(&host::Host::system(), address)?))
+    Ok(Arc::new(device::Device::open(&host::SysfsRoots::system(), address)?))
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nvmeof_core::block::{BlockDevice, Claim, FileConfig, NvmeDevice};
-use nvmeof_core::dma::SharedPool;
+use nvmeof_core::dma::ChunkPool;
 use nvmeof_nvmf::DeviceId;
 use nvmeof_nvmf::quiesce::UNKNOWN_BOUND;
 use tokio::sync::oneshot;
@@ -85,7 +85,7 @@ impl Open {
 
 impl Devices {
     /// Creates an empty set; drives use buffers of `pool`, and `take` opens their PCI functions.
-    pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
+    pub(super) fn new(pool: &Arc<ChunkPool>, take: Take) -> Self {
         let drives = Arc::new(Mutex::new(Drives::new(pool, take)));
         Self { open: BTreeMap::new(), next_id: 0, drives, leaving: Leaving::new() }
     }
@@ -238,7 +238,7 @@ impl Devices {
     pub(super) fn abandon(&self, opened: Vec<Open>, reactors: &[Sender]) {
         for open in &opened {
             if let Some(old) = self.open.get(&open.config.name) {
-                old.live.prevail();
+                old.live.revert_resize();
             }
         }
         if opened.is_empty() {
@@ -249,7 +249,7 @@ impl Devices {
         tokio::spawn(async move {
             // Devices layered on others come first.
             for open in opened.into_iter().rev() {
-                open.live.unmake();
+                open.live.undo_create();
                 close(open, &reactors).await;
             }
             drop(leaver);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nvmeof_core::block::DeviceInfo;
-use nvmeof_core::dma::SharedPool;
+use nvmeof_core::dma::ChunkPool;
 use nvmeof_nvmf::{ControllerInfo, PortId, Target};
 use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
 use tokio::sync::{Notify, oneshot};
@@ -53,7 +53,7 @@ pub(crate) struct Server {
     pacing: Pacing,
     tenants: Tenants,
     target: Arc<Target>,
-    pool: Arc<SharedPool>,
+    pool: Arc<ChunkPool>,
     reactors: Arc<Reactors>,
     threads: Vec<Handle>,
     devices: Devices,
@@ -106,7 +106,7 @@ impl Server {
         if let Err(error) = raise_open_files(limits) {
             tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
         }
-        let pool = SharedPool::new(limits.pool()).context("cannot set up the buffer pool")?;
+        let pool = ChunkPool::new(limits.pool()).context("cannot set up the buffer pool")?;
         let target = Target::new(limits.nvmf());
         let pacing = Pacing::new(&config.pacing, limits)?;
         let (threads, reactors) = start_reactors(&config, &pacing.shared, &pool, &target)?;
@@ -715,7 +715,7 @@ async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
 fn start_reactors(
     config: &Config,
     pacing: &Shared,
-    pool: &Arc<SharedPool>,
+    pool: &Arc<ChunkPool>,
     target: &Arc<Target>,
 ) -> anyhow::Result<(Vec<Handle>, Reactors)> {
     let count = config.reactors.len();

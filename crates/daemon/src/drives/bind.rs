@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nvmeof_core::pci::{Address, BindError, NVME_DRIVER, PciFunction, Plan, VFIO_DRIVER};
+use nvmeof_core::pci::{Address, BindError, BindPlan, NVME_DRIVER, PciFunction, VFIO_DRIVER};
 
 use super::census::Census;
 use super::{Failure, Host, Output};
@@ -46,13 +46,13 @@ struct Reasons {
 
 pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
     hand(host, args, output, VFIO_DRIVER, |census, function, along| {
-        Plan::bind(&host.system, &census.usage, function, along)
+        BindPlan::bind(&host.system, &census.usage, function, along)
     })
 }
 
 pub(super) fn unbind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
     hand(host, args, output, NVME_DRIVER, |census, function, _| {
-        Plan::unbind(&host.system, &census.usage, function)
+        BindPlan::unbind(&host.system, &census.usage, function)
     })
 }
 
@@ -61,7 +61,7 @@ fn hand(
     args: &Args,
     output: &mut Output<'_>,
     driver: &str,
-    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<Plan, BindError>,
+    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
 ) -> Result<(), Failure> {
     if !args.dry_run && !host.system.sys.join("bus/pci/drivers").join(driver).is_dir() {
         (host.load)(driver);
@@ -87,9 +87,9 @@ fn plan_all(
     args: &Args,
     output: &mut Output<'_>,
     driver: &str,
-    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<Plan, BindError>,
+    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
     done: &BTreeSet<Address>,
-) -> Result<Vec<Plan>, Refused> {
+) -> Result<Vec<BindPlan>, Refused> {
     let (census, functions) = find(host, &args.drives)?;
     let addresses: Vec<Address> = functions.iter().map(|function| function.address).collect();
     let mut plans = Vec::new();
@@ -123,12 +123,12 @@ fn run_all(
     host: &Host,
     args: &Args,
     output: &mut Output<'_>,
-    plans: &[Plan],
+    plans: &[BindPlan],
     done: &mut BTreeSet<Address>,
 ) -> Result<(), Refused> {
     let mut failed = Reasons::default();
     for plan in plans {
-        let Plan { function, driver, steps } = plan;
+        let BindPlan { function, driver, steps } = plan;
         let address = function.address;
         if done.contains(&address) {
             continue;
@@ -175,7 +175,7 @@ impl<E: Into<Failure>> From<E> for Refused {
 }
 
 /// Returns true if another process can open the drive before the plan runs.
-fn takes(plan: &Plan) -> bool {
+fn takes(plan: &BindPlan) -> bool {
     plan.function.driver.as_deref() != Some(VFIO_DRIVER)
 }
 

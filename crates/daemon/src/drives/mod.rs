@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use nvmeof_console::complain;
-use nvmeof_core::nvme_driver::seam::Function;
-use nvmeof_core::pci::{Sysfs, System, Writes};
+use nvmeof_core::nvme_driver::function::Function;
+use nvmeof_core::pci::{Sysfs, SysfsWriter, System};
 use nvmeof_core::vfio;
 
 /// Exit status for an invalid command line.
@@ -76,7 +76,7 @@ pub fn run(command: &Command) -> ExitCode {
 /// The machine, or a fake of it in tests.
 struct Host {
     system: System,
-    writes: Box<dyn Writes>,
+    writes: Box<dyn SysfsWriter>,
     /// Opens a function that is bound to `vfio-pci`.
     open: Box<Open>,
     /// Loads a kernel module; later steps show whether that worked.

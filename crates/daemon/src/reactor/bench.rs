@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, anyhow};
 use nvmeof_core::block::BlockDevice;
-use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_nvmf::{DeviceId, PortId, Queue, Target};
 use nvmeof_pacing::{Machine, PolicyConfig, Shared};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
@@ -37,7 +37,7 @@ impl OneReactor {
     /// # Errors
     /// No memory or no descriptors, or a policy that could never admit the largest command.
     pub fn new(target: &Arc<Target>, policy: &PolicyConfig) -> anyhow::Result<Self> {
-        let pool = SharedPool::new(PoolConfig {
+        let pool = ChunkPool::new(PoolConfig {
             cap: 256 << 20,
             reserve: 64 << 20,
             max_lease: MAX_TRANSFER,

@@ -1,6 +1,6 @@
 //! One host connection in the state of its reactor.
 
-use nvmeof_core::dma::{Buffer, Reserve};
+use nvmeof_core::dma::{Buffer, BufferReservation};
 use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
 use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     /// Its commands that move admin data.
     pub(super) admin: AdminLine,
     /// Buffer for small admin data, so that a Connect never waits for other hosts' commands.
-    pub(super) own: Reserve,
+    pub(super) own: BufferReservation,
 }
 
 /// A connection's flow to one device.
@@ -124,7 +124,7 @@ impl Connection {
         queue: Box<Queue>,
         port: usize,
         path: u16,
-        own: Reserve,
+        own: BufferReservation,
         now: u64,
     ) -> Self {
         let info = queue.connected();

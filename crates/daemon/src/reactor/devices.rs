@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
 };
-use nvmeof_core::dma::{CorePool, Lent};
+use nvmeof_core::dma::{CorePool, ZeroCopyData};
 use nvmeof_nvmf::DeviceId;
 use tokio::sync::oneshot;
 
@@ -129,7 +129,7 @@ impl Devices {
 
     /// Returns device memory for a zero-copy read, if the device can lend it.
     #[inline]
-    pub(crate) fn lend(&mut self, id: DeviceId, offset: u64, len: u32) -> Option<Lent> {
+    pub(crate) fn lend(&mut self, id: DeviceId, offset: u64, len: u32) -> Option<ZeroCopyData> {
         self.get(id)?.queue.lend(offset, len)
     }
 
@@ -243,7 +243,7 @@ mod tests {
     use std::time::Duration;
 
     use nvmeof_core::block::NvmeDevice;
-    use nvmeof_core::dma::{PoolConfig, SharedPool};
+    use nvmeof_core::dma::{ChunkPool, PoolConfig};
     use nvmeof_core::nvme_driver::fake::{Config, Fake, Mode};
     use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
 
@@ -269,7 +269,7 @@ mod tests {
     /// A descriptor that one queue watched must no longer be watched when the next queue opens.
     #[test]
     fn a_drive_that_is_taken_out_and_put_in_again_leaves_nothing_watched() {
-        let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
+        let pool = ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
         let core = CorePool::new(&pool);
         let fake = Fake::new(Config { mode: Mode::Automatic, ..Config::default() });
         let options = ControllerOptions { io_queues: 1, ..ControllerOptions::default() };

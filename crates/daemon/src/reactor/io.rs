@@ -328,7 +328,7 @@ impl Reactor {
         io.request.lent();
         landed(io, now);
         self.stats.lent(io.figures);
-        self.finish(request, Ok(()), Some(Payload::Lent(lent)), now);
+        self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nvmeof_core::dma::Reserve;
+use nvmeof_core::dma::BufferReservation;
 use nvmeof_nvmf::Queue;
 use nvmeof_nvmf::request::Stage;
 use nvmeof_transport::{CloseReason, DetachedQueue, ReactorResources};
@@ -296,7 +296,7 @@ impl Reactor {
         &mut self,
         fabric: Box<dyn nvmeof_transport::HostQueue>,
         queue: Box<Queue>,
-        own: Reserve,
+        own: BufferReservation,
         to: usize,
         now: u64,
     ) -> Key {

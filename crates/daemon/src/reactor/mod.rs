@@ -60,7 +60,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use nvmeof_core::block::{Completed, start_kernel_worker};
-use nvmeof_core::dma::{CorePool, Reserve, SharedPool};
+use nvmeof_core::dma::{BufferReservation, ChunkPool, CorePool};
 use nvmeof_nvmf::Target;
 use nvmeof_pacing::{Core, Pacer, PacerConfig, Parts, Waker};
 use nvmeof_transport::{Event, PollGroup};
@@ -95,7 +95,7 @@ pub(crate) struct Plan {
     /// Never sleep.
     pub(crate) busy_poll: bool,
     /// Source of its buffers.
-    pub(crate) pool: Arc<SharedPool>,
+    pub(crate) pool: Arc<ChunkPool>,
     /// Its part of the policy in force.
     pub(crate) pacing: Parts,
     /// Target that hosts connect to.
@@ -185,7 +185,7 @@ pub(crate) struct Reactor {
     idle: Idle,
     pool: CorePool,
     /// Buffers reserved for admin commands, so that they never wait behind data.
-    admin_reserve: Reserve,
+    admin_reserve: BufferReservation,
     pacer: Pacer,
     /// Identity of this reactor for tenant limits.
     core: Core,

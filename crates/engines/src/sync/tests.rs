@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, Completed, Direct, FileConfig};
-use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn numbered() -> (tempfile::TempDir, FileConfig) {
 
 fn pool() -> CorePool {
     let config = PoolConfig { cap: 8 << 20, huge_pages: false, ..PoolConfig::default() };
-    CorePool::new(&SharedPool::new(config).unwrap())
+    CorePool::new(&ChunkPool::new(config).unwrap())
 }
 
 fn one(queue: &mut dyn BlockQueue) -> Completed {

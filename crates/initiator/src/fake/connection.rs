@@ -1,4 +1,4 @@
-//! One connection of the target for tests.
+//! One connection of the fake target.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 use super::session::{Answer, Session};
 use super::{Act, Target};
 
-/// Most in-capsule bytes of fabrics and admin commands.
+/// Maximum in-capsule bytes of fabrics and admin commands.
 const ADMIN_IN_CAPSULE: u32 = 8192;
 
 pub(super) struct Connection {
@@ -25,11 +25,11 @@ pub(super) struct Connection {
     session: Session,
     rules: RxRules,
     framing: Framing,
-    /// Commands that came while the data of another was awaited.
+    /// Commands that arrived while the target waited for the data of another.
     later: VecDeque<Pdu>,
 }
 
-/// A PDU as received: its head, its header, its data.
+/// A received PDU: its head, its header, its data.
 type Pdu = (PduHead, Vec<u8>, Vec<u8>);
 
 fn broken(what: impl std::fmt::Display) -> io::Error {
@@ -43,7 +43,7 @@ impl Connection {
         Self { stream, session: Session::new(target, 0), rules, framing, later }
     }
 
-    /// Until the host closes or the script ends it.
+    /// Serves commands until the host closes or the script ends the connection.
     pub(super) fn serve(mut self) {
         if self.initialize().is_ok() {
             while self.command().is_ok() {}
@@ -97,7 +97,7 @@ impl Connection {
             Act::Terminate => {
                 let term = TermReq::new(End::Controller, TcpError::unsupported(8), 0);
                 self.stream.write_all(term.as_bytes())?;
-                // Held until the host closes.
+                // Keeps the connection open until the host closes it.
                 let _ = self.stream.read(&mut [0]);
                 return Err(broken("terminated"));
             }
@@ -158,7 +158,7 @@ impl Connection {
         Ok(data)
     }
 
-    /// Data to the host, and the end of the command.
+    /// Sends data to the host, and completes the command.
     fn send_data(
         &mut self,
         sqe: &Sqe,
@@ -202,7 +202,7 @@ impl Connection {
         self.stream.write_all(&bytes)
     }
 
-    /// One PDU, checked as a controller checks it.
+    /// Receives one PDU, with the checks of a controller.
     fn receive(&mut self) -> io::Result<Pdu> {
         let mut header = vec![0; CH_LEN];
         self.stream.read_exact(&mut header)?;

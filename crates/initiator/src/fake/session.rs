@@ -1,4 +1,4 @@
-//! What the target for tests makes of commands, whatever fabric they come by.
+//! Command execution of the fake target, for any fabric.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,10 +24,10 @@ use super::{Act, Target, Traits};
 
 const CNTLID: u16 = 7;
 
-/// The end of a command, and what a read returns.
+/// Result of a command, with the data of a read.
 #[derive(Debug)]
 pub struct Answer {
-    /// How it ended.
+    /// Status of the completion.
     pub status: Status,
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
@@ -41,7 +41,7 @@ impl Answer {
     }
 }
 
-/// One connection's queue, for targets over any fabric.
+/// The queue of one connection, for targets over any fabric.
 pub struct Session {
     pub(crate) target: Arc<Target>,
     qid: u16,
@@ -56,13 +56,13 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// An admin queue of a target that behaves and is all its own.
+    /// Creates the admin queue of a new target that serves every command.
     #[must_use]
     pub fn start(traits: Traits) -> Self {
         Self::new(Target::new(traits, Box::new(|_, _| Act::Serve)), 0)
     }
 
-    /// Queue `qid` of the same target.
+    /// Creates queue `qid` of the same target.
     #[must_use]
     pub fn another(&self, qid: u16) -> Self {
         Self::new(Arc::clone(&self.target), qid)
@@ -72,22 +72,22 @@ impl Session {
         Self { target, qid, cc: 0, is_discovery: false }
     }
 
-    /// Is it for [`Session::admin`]?
+    /// Returns true if the command is for [`Session::admin`].
     #[must_use]
     pub fn is_admin(&self, sqe: &Sqe) -> bool {
         self.qid == 0 || sqe.is_fabrics()
     }
 
-    /// Counts an I/O command, and what is to happen to it.
+    /// Counts an I/O command and returns the action for it.
     pub(crate) fn act(&self, sqe: &Sqe) -> Act {
         let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
         (self.target.script)(number, sqe.io_opcode())
     }
 
-    /// Is an I/O command's range there, and its data as long?
+    /// Checks the range of an I/O command and the length of its data.
     ///
     /// # Errors
-    /// The status to end it with.
+    /// The status to complete it with.
     pub fn check(&self, sqe: &Sqe) -> Result<(), Status> {
         let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&sqe.nsid.get()) else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
@@ -110,7 +110,7 @@ impl Session {
         Ok(())
     }
 
-    /// Does an I/O command that was checked, with the data the host sent, as `act` says.
+    /// Executes a checked I/O command, with the data of the host, as `act` requires.
     #[must_use]
     pub fn io(&self, sqe: &Sqe, act: Act, data: &[u8]) -> Answer {
         let nsid = sqe.nsid.get();
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Does a fabrics or admin command, with the data the host sent.
+    /// Executes a fabrics or admin command, with the data of the host.
     #[must_use]
     pub fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         if sqe.is_fabrics() {

@@ -1,13 +1,13 @@
-//! What is outstanding on a queue pair.
+//! Outstanding commands of a queue pair.
 //!
 //! ```text
-//!            submit              flush                response, and send completed if it holds memory
-//!   (free) ----------> Waiting ---------> Posted -----------------------------------------> (free)
-//!                         `--response--> the peer answers what it was never asked: the connection ends
+//!          submit              flush                response, and send done if it holds memory
+//! (free) ----------> Waiting ---------> Posted -----------------------------------------> (free)
+//!                       `--response--> the peer completes an unsent command: the connection ends
 //! ```
 //!
-//! A slot of [`Slots`] owns the command's buffer until the end of this; when the connection ends before, the pair
-//! is dropped first.
+//! A slot of [`Slots`] owns the command's buffer until the end of this sequence. When the
+//! connection ends earlier, the pair is dropped first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,25 +29,25 @@ use crate::{Command, CommandError, Completed, Nanos, RejectReason, Rejected, Tra
 
 /// Kind of a receive's [`WorkId`].
 const RECEIVE: u8 = 2;
-/// Work requests posted with one doorbell at most.
+/// Maximum work requests posted with one doorbell.
 const CHAIN: usize = 64;
 
-/// Why a connection cannot go on.
+/// Reason for ending a connection.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The peer did what it must not.
+    /// The peer violated the protocol.
     Peer(String),
     /// The connection or the device failed.
     Link(String),
-    /// The device or the address is not there any more, which explains whatever else fails.
+    /// The device or the address has disappeared, which explains all other failures.
     Gone(&'static str),
-    /// Everything posted comes back: the connection's event says why.
+    /// All posted work is flushed; an event of the connection has the reason.
     Flushed,
-    /// Something of RDMA cannot be had.
+    /// An RDMA operation failed.
     Verbs(VerbsError),
 }
 
-/// Where a slot's capsule is.
+/// State of a slot's capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Free,
@@ -55,18 +55,18 @@ enum Phase {
     Posted,
 }
 
-/// What the two ends and the device allow.
+/// Limits of the two ends and of the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Most commands outstanding.
+    /// Maximum commands outstanding.
     pub(super) depth: u16,
-    /// Most commands posted and not answered.
+    /// Maximum commands that are posted and have no response.
     pub(super) window: u16,
-    /// Places of the send queue.
+    /// Entries of the send queue.
     pub(super) sends: u16,
-    /// Receives.
+    /// Posted receives.
     pub(super) receives: u16,
-    /// Most bytes of in-capsule data.
+    /// Maximum bytes of in-capsule data.
     pub(super) in_capsule: u32,
     /// Bytes between a command and its in-capsule data.
     pub(super) offset: usize,
@@ -79,12 +79,12 @@ pub(super) struct Commands {
     rules: Rules,
     slots: Slots,
     phases: Box<[Phase]>,
-    /// Those waiting, in order.
+    /// Waiting commands, in order.
     waiting: VecDeque<u16>,
     sends: Sends,
-    /// Posted and not answered.
+    /// Commands that are posted and have no response.
     unanswered: u16,
-    /// Of each receive, the use of its slot.
+    /// Number of uses of each receive's slot.
     uses: Box<[u32]>,
     chain: Vec<Outgoing>,
     trouble: Option<Trouble>,
@@ -105,7 +105,7 @@ impl Commands {
         }
     }
 
-    /// What a submission met that ends the connection.
+    /// Takes the error of a submission that ends the connection.
     pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
         self.trouble.take()
     }
@@ -118,7 +118,8 @@ impl Commands {
         &self.slots
     }
 
-    /// The controller has `receives` receives: no more commands are sent to it than it can take in.
+    /// Limits the window to the controller's `receives`, so that it has a receive for every
+    /// command.
     pub(super) fn bound_window(&mut self, receives: u16) {
         self.rules.window = self.rules.window.min(receives).max(1);
     }
@@ -128,7 +129,7 @@ impl Commands {
         (0..self.rules.receives).try_for_each(|slot| self.post_receive(pair, slot))
     }
 
-    /// Puts a command in line to be sent. What the device has against it is kept as [`Self::take_trouble`].
+    /// Queues a command for sending. [`Self::take_trouble`] returns an error of the device.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     pub(super) fn submit<D: Device>(
         &mut self,
@@ -178,7 +179,7 @@ impl Commands {
         let mut sqe = command.sqe.with_sgl(sgl);
         let Some((cid, busy)) = self.slots.insert(command, deadline) else { return Ok(()) };
         busy.moved = length;
-        // The capsule: until it is posted, or has left if the device reads it from here.
+        // The capsule counts as unsent until it is posted inline, or until its send has completed.
         busy.unsent = 1;
         sqe.cid = U16::new(cid);
         let slot = Slots::index(cid);
@@ -190,7 +191,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Posts what waits, as far as there is room here and at the controller.
+    /// Posts waiting commands while the send queue and the controller have room.
     pub(super) fn flush<D: Device>(&mut self, pair: &mut Pair<D>) -> Result<(), Trouble> {
         while !self.waiting.is_empty() {
             let window = self.rules.window.saturating_sub(self.unanswered);
@@ -216,13 +217,14 @@ impl Commands {
         Ok(())
     }
 
-    /// The first `taken` of the chain are posted.
+    /// Records that the first `taken` of the chain are posted.
     fn posted(&mut self, taken: usize) {
         for out in self.chain.iter().take(taken) {
             self.phases[usize::from(out.slot)] = Phase::Posted;
             self.unanswered += 1;
             if out.inline {
-                // Its cid is the send's slot. Nothing can be done already: it was not answered.
+                // The cid is the send's slot. The command cannot complete here, because it has no
+                // response yet.
                 let cid = u16::try_from(out.id.slot()).unwrap_or(u16::MAX);
                 self.slots.piece_sent(cid, &mut Vec::new());
             }
@@ -230,7 +232,7 @@ impl Commands {
         self.sends.pop(self.chain.len().saturating_sub(taken));
     }
 
-    /// Takes in a completion. A receive is posted anew if the connection `goes_on`.
+    /// Processes a completion. It posts a receive again if the connection `goes_on`.
     pub(super) fn completed<D: Device>(
         &mut self,
         pair: &mut Pair<D>,
@@ -254,7 +256,8 @@ impl Commands {
         }
         let cqe = self.received(pair, completion)?;
         if goes_on {
-            // Before the response is acted on: slow work never keeps a receive.
+            // The receive is posted before the response is processed, so that slow work never
+            // delays it.
             self.post_receive(pair, u16::try_from(id.slot()).unwrap_or(u16::MAX))?;
         }
         self.answered(&cqe, done)
@@ -287,7 +290,7 @@ impl Commands {
         Ok(cqe)
     }
 
-    /// The controller ends a command.
+    /// Processes a response of the controller.
     fn answered(&mut self, cqe: &Cqe, done: &mut Vec<Completed>) -> Result<(), Trouble> {
         let cid = cqe.cid.get();
         let slot = usize::from(Slots::index(cid));
@@ -307,7 +310,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Ends every command. The pair is gone: nobody works on their buffers.
+    /// Ends every command. The pair is dropped, so no device accesses their buffers.
     pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
         self.waiting.clear();
         self.slots.fail_all(now, done);
@@ -325,7 +328,7 @@ fn stray(id: WorkId) -> Trouble {
     Trouble::Link(format!("the device reports the end of work it was not given ({id:?})"))
 }
 
-/// What a work request that failed says about the connection.
+/// Converts the status of a failed work request.
 fn failure(id: WorkId, status: CompletionStatus) -> Trouble {
     let what = if id.kind() == SEND { "a command" } else { "a receive" };
     match status {

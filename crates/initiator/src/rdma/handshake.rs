@@ -1,4 +1,4 @@
-//! Asking for the connection, and what comes back (RDMA 3.1).
+//! The connection request and its reply (RDMA 3.1).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,16 +12,17 @@ use super::Routes;
 use super::post::Pair;
 use crate::Error;
 
-/// Times a packet is sent again; the most there is.
+/// Retries of a packet, the maximum.
 const RETRIES: u8 = 7;
-/// Times a send is tried again that finds no receive: for ever. A command has a timeout of its own.
+/// RNR retries: without limit, because a command has its own timeout.
 const RNR_RETRIES: u8 = 7;
-/// Longest wait at once where the connection has no descriptor.
+/// Maximum duration of one wait if the connection has no descriptor.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// The connection manager's reason for a connection that nobody listens for.
+/// Reason code of the connection manager: no listener has the port.
 const NO_LISTENER: i32 = 8;
 
-/// Asks for the connection and waits for the answer; the receives the controller has, if it says.
+/// Requests the connection and waits for the reply. Returns the number of the controller's
+/// receives, if the reply has it.
 pub(super) fn connect<R: Routes>(
     routes: &R,
     pair: &mut Pair<R::Device>,
@@ -75,7 +76,7 @@ fn wait_for_event<R: Routes>(routes: &R, pair: &Pair<R::Device>, left: Duration)
     }
 }
 
-/// The connection manager's status is an error of the system, negative, or a number of its own.
+/// Converts a status of the connection manager: a negative error of the system, or its own number.
 fn cause(status: i32) -> io::Error {
     match status.checked_neg() {
         Some(error @ 1..) => io::Error::from_raw_os_error(error),
@@ -83,7 +84,7 @@ fn cause(status: i32) -> io::Error {
     }
 }
 
-/// Why the connection was rejected, and what to do about it.
+/// Returns the reason of a rejection and the remedy.
 fn reason(status: i32, said: Option<RejectStatus>) -> String {
     let Some(said) = said else {
         return if status == NO_LISTENER {

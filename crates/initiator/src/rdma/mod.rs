@@ -1,17 +1,18 @@
-//! NVMe/RDMA: one queue pair a queue.
+//! NVMe/RDMA: one queue pair per queue.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`queue`] | the queue pair as a queue: life, turns, teardown |
-//! | [`commands`] | what is outstanding: capsules out, responses back |
-//! | [`handshake`] | the connection manager's part: private data both ways |
-//! | [`sends`] | places of the send queue, and which sends are signaled |
-//! | [`post`] | the fence: memory that is with the device |
-//! | [`system`] | the machine's own devices |
+//! | [`queue`] | the queue pair as a queue: lifecycle, turns, teardown |
+//! | [`commands`] | outstanding commands: capsules to the controller, responses back |
+//! | [`handshake`] | private data of the connection manager, in both directions |
+//! | [`sends`] | entries of the send queue, and which sends are signaled |
+//! | [`post`] | the only unsafe code: memory that a device can access |
+//! | [`system`] | the devices of the machine |
 //!
-//! A command is 64 bytes, sent inline where the device can. Data of a write that fits the capsule goes with it; all
-//! other data the controller fetches and stores by the key of the command's [`Buffer`](crate::Buffer), without a
-//! copy. The provider is a parameter ([`Routes`]), so that the same code runs over memory and virtual time.
+//! A command has 64 bytes, sent inline if the device supports it. Write data that fits the capsule
+//! is sent with it. The controller transfers all other data with the key of the command's
+//! [`Buffer`](crate::Buffer), without a copy. The provider is a parameter ([`Routes`]), so that the
+//! same code works with memory and virtual time.
 
 mod commands;
 mod handshake;
@@ -37,32 +38,33 @@ pub use self::system::SystemRoutes;
 use crate::fabric::{Connector, QueuePair, QueueSpec};
 use crate::{Address, Error, Options};
 
-/// Most bytes between a command and its in-capsule data: it is the controller's to say, and ours to keep
-/// capsules small.
+/// Maximum bytes between a command and its in-capsule data. The controller chooses the offset; the
+/// limit keeps capsules small.
 const MAX_OFFSET: u32 = 1024;
-/// Most bytes of data of a command: a keyed descriptor has 24 bits for them, and whole pages suit everybody.
+/// Maximum data bytes of a command. A keyed descriptor has 24 bits for the length, and this is the
+/// largest number of whole pages.
 const MAX_TRANSFER: u64 = (1 << 24) - 4096;
 
-/// A way to RDMA devices, and to wait for them.
+/// Access to RDMA devices, and a wait for their descriptors.
 pub trait Routes: Debug + Send + Sync + 'static {
-    /// The devices.
+    /// The device type.
     type Device: Device;
 
-    /// Finds the device and the route by which `to` is reached. May take `timeout`.
+    /// Resolves the device and the route to `to`. Can take `timeout`.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// The missing part and the remedy.
     fn resolve(
         &self,
         to: SocketAddr,
         timeout: Duration,
     ) -> Result<<Self::Device as Device>::Ticket, VerbsError>;
 
-    /// Waits until one of the descriptors is readable, at most this long; too short is no harm.
+    /// Waits at most `timeout` until one of the descriptors is readable. A shorter wait is allowed.
     fn wait(&self, descriptors: &[BorrowedFd<'_>], timeout: Duration) {
         let mut fds: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let timeout = Timespec::try_from(timeout).ok();
-        // A failure or an interruption is a wait that was too short: the caller looks at the clock.
+        // A failure or an interruption only shortens the wait: the caller checks the clock.
         let _ = poll(&mut fds, timeout.as_ref());
     }
 }
@@ -75,7 +77,7 @@ pub(crate) struct RdmaConnector<R> {
 }
 
 impl<R: Routes> RdmaConnector<R> {
-    /// Refuses options that RDMA does not have.
+    /// Rejects options that RDMA does not support.
     pub(crate) fn new(address: &Address, options: &Options, routes: R) -> Result<Self, Error> {
         if options.hdgst || options.ddgst {
             let what = "--hdgst and --ddgst are for tcp://; RDMA protects its packets by itself, so run \

@@ -1,16 +1,16 @@
-//! The one place where memory is handed to a device. Everything around it is safe code.
+//! The only module that passes memory to a device; all code around it is safe.
 //!
-//! What a device may touch is of three kinds, and each has its keeper:
+//! A device accesses three kinds of memory, each with its owner:
 //!
-//! | memory | kept by |
+//! | memory | owner |
 //! |---|---|
-//! | slots of a pair's [`Slab`]s | the slab knows which are with the device, and shows nobody those; [`Pair`] drops its endpoint before them |
+//! | slots of a pair's [`Slab`]s | the slab tracks the slots that the device has, and gives no access to them; [`Pair`] drops its endpoint before the slabs |
 //! | buffers of commands, by piece | the user's slot holds the buffer until its send has completed, or the pair is gone |
-//! | buffers of commands, by remote key | the user's slot holds the buffer until the peer has answered, or the pair is gone |
+//! | buffers of commands, by remote key | the user's slot holds the buffer until the peer has responded, or the pair is gone |
 //!
-//! A buffer stays registered when its command is over (see [`Buffer`]), so a peer that breaks the protocol can
-//! still write to it while the connection lasts. Keys that are good for one command would take a
-//! registration or a memory window for each.
+//! A buffer stays registered after its command has completed (see [`Buffer`]). A peer that violates
+//! the protocol can therefore still write to it during the connection. Keys for one command only
+//! would require a registration or a memory window for each.
 #![expect(unsafe_code, reason = "the fence around memory that devices work on")]
 
 use std::io;
@@ -23,7 +23,7 @@ use nvmeof_verbs::{
 
 use crate::Buffer;
 
-/// What a buffer keeps about being registered. The region goes before the device it belongs to.
+/// Registration of a buffer. The region is dropped before its device.
 #[derive(Debug)]
 struct Registration<D: Device> {
     region: D::Region,
@@ -31,19 +31,19 @@ struct Registration<D: Device> {
     device: Arc<D>,
 }
 
-/// Where registered memory is.
+/// Address and keys of registered memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// Its first byte.
+    /// Address of the first byte.
     pub(super) address: u64,
-    /// Key for us.
+    /// Our key.
     pub(super) lkey: u32,
     /// Key for the peer.
     pub(super) rkey: u32,
 }
 
-/// Makes a buffer known to `device`, for `needed` at least; a system call only where it is not known for that
-/// already.
+/// Registers a buffer with `device`, at least for `needed`. It makes a system call only if the
+/// present registration is not sufficient.
 pub(super) fn register<D: Device>(
     device: &Arc<D>,
     buffer: &mut Buffer,
@@ -66,15 +66,15 @@ pub(super) fn register<D: Device>(
     }
     buffer.keep(None);
     let (base, len) = (buffer.base(), buffer.len());
-    // SAFETY: the buffer itself keeps the region and drops it before its pages, which it never exchanges
-    // (kept by `Buffer`).
+    // SAFETY: the buffer itself keeps the region and drops it before its pages, which it never
+    // replaces (guaranteed by `Buffer`).
     let region = unsafe { device.register(base, len, access) }?;
     let keys = Keys { address, lkey: region.lkey(), rkey: region.rkey() };
     buffer.keep(Some(Box::new(Registration { region, access, device: Arc::clone(device) })));
     Ok(keys)
 }
 
-/// Registered memory in slots of one size, some of which are with the device.
+/// Registered memory in slots of one size, some of which the device has.
 #[derive(Debug)]
 pub(super) struct Slab {
     memory: Buffer,
@@ -100,26 +100,28 @@ impl Slab {
         Ok(Self { memory, keys, stride, lent })
     }
 
-    /// The bytes of a slot; none while it is with the device, or if there is no such slot.
+    /// Bytes of a slot; empty while the device has it, or if the slot does not exist.
     pub(super) fn bytes(&mut self, slot: u16) -> &mut [u8] {
         let at = usize::from(slot);
         if self.lent.get(at).is_none_or(|&lent| lent) {
             return &mut [];
         }
         let base = self.memory.base();
-        // SAFETY: the slot exists, so it is within the memory, which is initialised; the device has it not,
-        // and no other reference to it is there: this one borrows the slab. Other slots are not touched.
+        // SAFETY: the slot exists, so it is within the memory, which is initialized. The device
+        // does not have it. No other reference to it exists, because this one borrows the slab.
+        // Other slots are not accessed.
         unsafe { std::slice::from_raw_parts_mut(base.add(at * self.stride), self.stride) }
     }
 
-    /// The device has let go of a slot.
+    /// Records that the device has released a slot.
     pub(super) fn take_back(&mut self, slot: u16) {
         if let Some(lent) = self.lent.get_mut(usize::from(slot)) {
             *lent = false;
         }
     }
 
-    /// The first `len` bytes of a slot, for the device; `None` if it is with the device or there is none.
+    /// Returns the first `len` bytes of a slot, for the device. Returns `None` if the device has
+    /// the slot or it does not exist.
     fn piece(&self, slot: u16, len: usize) -> Option<Piece> {
         let at = usize::from(slot);
         if self.lent.get(at).is_none_or(|&lent| lent) || len > self.stride {
@@ -136,53 +138,54 @@ impl Slab {
     }
 }
 
-/// Something for the send queue: the first bytes of an outbox slot, and more behind them.
+/// A work request for the send queue: the first bytes of an outbox slot, and data behind them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
-    /// Comes back in the completion.
+    /// Identifier that the completion carries.
     pub(super) id: WorkId,
-    /// What to do with the bytes.
+    /// Operation on the bytes.
     pub(super) operation: Operation,
     /// Slot of the outbox.
     pub(super) slot: u16,
     /// Bytes of the slot.
     pub(super) len: usize,
-    /// Bytes of a buffer that [`register`] gave keys for and whose keeper holds it until this has completed.
+    /// Bytes of a buffer with keys from [`register`]. The owner holds the buffer until this work
+    /// request has completed.
     pub(super) data: Option<Piece>,
-    /// Completes even if it succeeds.
+    /// Requests a completion on success.
     pub(super) signaled: bool,
-    /// The slot's bytes are copied at once and it is never with the device.
+    /// The slot's bytes are copied immediately, and the device never has the slot.
     pub(super) inline: bool,
 }
 
-/// How big a pair is.
+/// Sizes of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
-    /// Receives posted at once, and slots of the inbox.
+    /// Maximum posted receives, which is the number of inbox slots.
     pub(super) receives: u16,
     /// Bytes of a receive.
     pub(super) receive_len: usize,
     /// Slots of the outbox.
     pub(super) outbox: u16,
-    /// Bytes of each.
+    /// Bytes of an outbox slot.
     pub(super) outbox_len: usize,
-    /// Work requests of the send queue at once.
+    /// Maximum work requests in the send queue.
     pub(super) sends: u32,
-    /// Pieces of a send.
+    /// SGEs of a send.
     pub(super) send_pieces: u32,
-    /// Bytes wanted inline.
+    /// Requested inline bytes.
     pub(super) inline: u32,
 }
 
-/// A queue pair with its completion queue and the memory posted to it. Fields are dropped in order: the
-/// endpoint, after which the device touches nothing of the rest.
+/// A queue pair with its completion queue and the memory posted to it. Fields are dropped in order.
+/// The endpoint is first; after that the device accesses none of the rest.
 #[derive(Debug)]
 pub(super) struct Pair<D: Device> {
     endpoint: D::Endpoint,
     completions: D::Completions,
-    /// Receives.
+    /// Slots of receives.
     pub(super) inbox: Slab,
-    /// What is sent.
+    /// Slots of sends.
     pub(super) outbox: Slab,
     works: Vec<Work>,
 }
@@ -213,7 +216,7 @@ impl<D: Device> Pair<D> {
         Ok(Self { endpoint, completions, inbox, outbox, works: Vec::new() })
     }
 
-    /// The endpoint, for all but posting.
+    /// The endpoint, for all operations except posting.
     pub(super) fn endpoint(&mut self) -> &mut D::Endpoint {
         &mut self.endpoint
     }
@@ -223,14 +226,14 @@ impl<D: Device> Pair<D> {
         &mut self.completions
     }
 
-    /// What can be waited on: the completion queue, and the connection.
+    /// Descriptors to wait on: the completion queue, and the connection.
     pub(super) fn descriptors(
         &self,
     ) -> (std::os::fd::BorrowedFd<'_>, Option<std::os::fd::BorrowedFd<'_>>) {
         (self.completions.fd(), self.endpoint.fd())
     }
 
-    /// Appends what has completed, at most `most`.
+    /// Appends at most `most` completions.
     pub(super) fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
         self.completions.poll(most, into)
     }
@@ -240,9 +243,9 @@ impl<D: Device> Pair<D> {
         let stride = self.inbox.stride;
         let piece = self.inbox.piece(slot, stride).ok_or(io::ErrorKind::InvalidInput)?;
         self.inbox.lend(slot);
-        // SAFETY: the slot is the inbox's, which is registered for local writing and shows it to nobody
-        // until it is taken back, which the pair's user does when the receive has completed; the endpoint is
-        // dropped before the inbox (kept by `Pair`).
+        // SAFETY: the slot belongs to the inbox, which is registered for local writing. The inbox
+        // gives no access to it until `take_back`, which the pair's user calls after the receive
+        // has completed. The endpoint is dropped before the inbox (guaranteed by `Pair`).
         let posted = unsafe { self.endpoint.post_receive(id, &[piece]) };
         if posted.is_err() {
             self.inbox.take_back(slot);
@@ -274,11 +277,12 @@ impl<D: Device> Pair<D> {
                 fence: false,
             });
         }
-        // SAFETY: slots are the outbox's: what is not inline is lent, so shown to nobody until it is taken
-        // back, which the pair's user does when the work has completed, and the endpoint is dropped before
-        // the outbox (kept by `Pair`); inline bytes are there during the call. Pieces of buffers are from
-        // `register`, and the buffers stay where they are until the work has completed or the pair is
-        // dropped (kept by the user's slots, see the table above).
+        // SAFETY: slots belong to the outbox. A slot that is not inline is lent, so the outbox
+        // gives no access to it until `take_back`. The pair's user calls that after the work has
+        // completed, and the endpoint is dropped before the outbox (guaranteed by `Pair`). Inline
+        // bytes are valid during the call. Pieces of buffers are from `register`. The buffers stay
+        // in place until the work has completed or the pair is dropped (guaranteed by the user's
+        // slots, see the table above).
         let posted = unsafe { self.endpoint.post_send(&self.works) };
         if let Err(refused) = &posted {
             self.unlend(chain, refused.taken);
@@ -286,7 +290,7 @@ impl<D: Device> Pair<D> {
         posted
     }
 
-    /// Takes the slots of what was not posted back: all but the first `taken`.
+    /// Returns the slots of unposted work requests: all but the first `taken`.
     fn unlend(&mut self, chain: &[Outgoing], taken: usize) {
         let lent = self.works.len();
         for out in chain.iter().take(lent).skip(taken).filter(|out| !out.inline) {

@@ -5,8 +5,8 @@
 //!                              `------------------close-----------^
 //! ```
 //!
-//! `Broken` has disconnected, but the device may still work on memory. Only when the pair is dropped does it not,
-//! and only then do the commands end.
+//! `Broken` has disconnected, but the device can still access memory. That ends only when the pair
+//! is dropped, and the commands end after that.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,16 +25,18 @@ use super::{Routes, handshake};
 use crate::fabric::{QueuePair, QueueSpec};
 use crate::{Command, Completed, Error, Nanos, RejectReason, Rejected};
 
-/// Completions taken at once.
+/// Completions polled with one call.
 const BATCH: usize = 32;
-/// Batches one [`QueuePair::receive`] takes at most, so that a fast peer does not keep us from sending.
+/// Maximum batches of one [`QueuePair::receive`], so that a fast peer does not prevent sending.
 const BATCHES_A_TURN: usize = 4;
-/// Turns without a completion between looks at the connection's events, which may take a system call.
+/// Turns without a completion between two reads of the connection's events, which can take a system
+/// call.
 const EVENTS_EVERY: u32 = 64;
 /// Bytes of a capsule without data.
 const CAPSULE: u32 = 64;
 const _: () = assert!(CAPSULE as usize == SQE_SIZE);
-/// Bytes of a receive: more than a response has, so that one too long is told from a broken device.
+/// Bytes of a receive. It is longer than a response, so that a response that is too long differs
+/// from a broken device.
 const RECEIVE_LEN: usize = 4 * CQE_SIZE;
 
 #[derive(Debug)]
@@ -52,9 +54,9 @@ pub(super) struct RdmaQueuePair<R: Routes> {
     device: Arc<R::Device>,
     routes: Arc<R>,
     peer: String,
-    /// Taken from the completion queue, and not looked at yet.
+    /// Completions that are polled and not processed yet.
     polled: Vec<Completion>,
-    /// Turns until the next look at the connection's events.
+    /// Turns until the next read of the connection's events.
     look_in: u32,
 }
 
@@ -103,7 +105,7 @@ impl<R: Routes> RdmaQueuePair<R> {
         }
     }
 
-    /// Takes in what completed and what happened to the connection.
+    /// Processes completions and events of the connection.
     fn turn(&mut self, done: &mut Vec<Completed>) -> Result<(), Trouble> {
         if let Some(trouble) = self.commands.take_trouble() {
             return Err(trouble);
@@ -123,12 +125,13 @@ impl<R: Routes> RdmaQueuePair<R> {
         }
         self.look_in = EVENTS_EVERY;
         let Some(trouble) = self.next_event() else { return Ok(()) };
-        // What came before the end is there by now; what is flushed after it says no more than the event.
+        // Completions before the end have arrived by now; the flushed ones after it add nothing to
+        // the event.
         while matches!(self.batch(done), Ok(1..)) {}
         Err(trouble)
     }
 
-    /// Takes in a batch of completions; how many there were.
+    /// Processes a batch of completions and returns their number.
     fn batch(&mut self, done: &mut Vec<Completed>) -> Result<usize, Trouble> {
         let Link::Ready(pair) = &mut self.link else { return Ok(0) };
         if self.polled.is_empty() {
@@ -144,7 +147,7 @@ impl<R: Routes> RdmaQueuePair<R> {
         Ok(count)
     }
 
-    /// What the connection's next event means; `None` if all is well.
+    /// Converts the connection's next event; `None` if it is no error.
     fn next_event(&mut self) -> Option<Trouble> {
         let Link::Ready(pair) = &mut self.link else { return None };
         Some(match pair.endpoint().next_event()? {
@@ -163,13 +166,13 @@ impl<R: Routes> RdmaQueuePair<R> {
         })
     }
 
-    /// Ends the connection and says why; commands end with [`QueuePair::close`].
+    /// Ends the connection and returns the reason; commands end with [`QueuePair::close`].
     #[cold]
     fn break_off(&mut self, trouble: Trouble) -> Error {
         let trouble = match (trouble, self.next_event()) {
             (trouble @ Trouble::Peer(_), _) => trouble,
-            // What is flushed has a reason, which the connection knows; and what fails after its end
-            // has none else.
+            // A flush has its reason in an event of the connection. A failure after the end of the
+            // connection has no other reason.
             (Trouble::Flushed, Some(why))
             | (_, Some(why @ (Trouble::Gone(_) | Trouble::Flushed))) => why,
             (trouble, _) => trouble,
@@ -215,7 +218,8 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
         match std::mem::replace(&mut self.link, Link::Ended) {
             Link::Ready(mut pair) => {
                 pair.endpoint().disconnect();
-                // What was answered in time is no loss; what fails or is flushed comes to its end below.
+                // Commands with a response in time still succeed; failed and flushed ones end
+                // below.
                 while pair.poll(BATCH, &mut self.polled).is_ok() && !self.polled.is_empty() {
                     for completion in self.polled.drain(..) {
                         let _ = self.commands.completed(&mut pair, &completion, false, done);
@@ -224,7 +228,7 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
             }
             Link::Broken(_) | Link::Ended => {}
         }
-        // The pair was dropped: the device is done with everything.
+        // The pair was dropped, so the device accesses nothing any more.
         self.polled.clear();
         self.commands.fail_all(now, done);
     }
@@ -234,7 +238,7 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
         if !self.polled.is_empty() || self.commands.has_trouble() {
             return;
         }
-        // Whatever fails here, the next `receive` meets it too. What came before arming is not announced.
+        // The next `receive` gets the same error. Completions before arming are not signaled.
         if pair.completions().arm().is_err()
             || pair.poll(BATCH, &mut self.polled).is_err()
             || !self.polled.is_empty()
@@ -263,12 +267,13 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
     }
 }
 
-/// Sizes of the pair and rules of the queue, from what is wanted and what the device has.
+/// Derives the sizes of the pair and the limits of the queue from the request and the device.
 fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (Sizes, Rules) {
     let limits = device.limits();
     let most = limits.queue_depth.min(limits.completions / 2);
     let most = u16::try_from(most).unwrap_or(u16::MAX).max(1);
-    // One more than commands, as queues have entries: then a place is free while one completes.
+    // One more than commands, as queues have entries, so that an entry is free while a command
+    // completes.
     let places = spec.depth.saturating_add(1).min(most);
     let takes_data = spec.qid > 0 && spec.in_capsule > 0 && limits.pieces >= 2;
     let offset = if takes_data { spec.in_capsule_offset as usize } else { 0 };

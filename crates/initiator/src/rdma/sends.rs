@@ -1,4 +1,4 @@
-//! What is posted to the send queue, and which of it is to be signaled.
+//! Posted sends, and the choice of signaled ones.
 
 use std::collections::VecDeque;
 
@@ -7,30 +7,30 @@ use nvmeof_verbs::WorkId;
 /// Kind of a send's [`WorkId`].
 pub(super) const SEND: u8 = 1;
 
-/// A command capsule that was posted.
+/// A posted command capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Posted {
     pub(super) id: WorkId,
-    /// Its command.
+    /// Identifier of the command.
     pub(super) cid: u16,
-    /// The device works on the command's memory until it completes.
+    /// The device uses the command's memory until the send completes.
     pub(super) holds_memory: bool,
 }
 
-/// The places of a send queue. A place is free only when its send, or a later one, has completed, and only
-/// signaled ones do.
+/// Entries of a send queue. An entry is free only after its send, or a later one, has completed,
+/// and only signaled sends complete.
 #[derive(Debug)]
 pub(super) struct Sends {
     posted: VecDeque<Posted>,
     places: usize,
-    /// One of so many in a row is signaled.
+    /// Every `interval`-th send is signaled.
     interval: usize,
     unsignaled: usize,
     generation: u32,
 }
 
 impl Sends {
-    /// With `places` places, at least one.
+    /// Creates a queue of `places` entries, at least one.
     pub(super) fn new(places: usize) -> Self {
         let places = places.max(1);
         let interval = (places / 2).max(1);
@@ -38,13 +38,14 @@ impl Sends {
         Self { posted, places, interval, unsignaled: 0, generation: 0 }
     }
 
-    /// Free places.
+    /// Free entries.
     pub(super) fn room(&self) -> usize {
         self.places - self.posted.len()
     }
 
-    /// Takes a place, which there must be; whether the send is to be signaled. Signaled is what holds
-    /// memory, which is waited for, and one in every so many of the rest, so that places become free.
+    /// Takes an entry, which has to be free. Returns its identifier, and true if the send has to be
+    /// signaled. Sends that hold memory are signaled, because the command waits for them. Of the
+    /// others every `interval`-th is, so that entries become free.
     pub(super) fn push(&mut self, cid: u16, holds_memory: bool) -> (WorkId, bool) {
         let id = WorkId::new(SEND, self.generation, u32::from(cid));
         self.generation = self.generation.wrapping_add(1);
@@ -54,12 +55,13 @@ impl Sends {
         (id, signaled)
     }
 
-    /// The last `count` were not posted after all.
+    /// Removes the last `count` sends, which were not posted.
     pub(super) fn pop(&mut self, count: usize) {
         self.posted.truncate(self.posted.len().saturating_sub(count));
     }
 
-    /// `id` has completed, and with it all before; calls `sent` with each. False if there is no such send.
+    /// Completes `id` and all earlier sends, and calls `sent` with each. Returns false if there is
+    /// no send `id`.
     pub(super) fn complete(&mut self, id: WorkId, mut sent: impl FnMut(Posted)) -> bool {
         let Some(last) = self.posted.iter().position(|posted| posted.id == id) else {
             return false;

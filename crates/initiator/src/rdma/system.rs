@@ -1,4 +1,4 @@
-//! The devices of this machine, by rdma-core's libraries.
+//! The devices of this machine, through rdma-core's libraries.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nvmeof_verbs::system::{SystemDevice, SystemTicket, resolve};
 
 use super::Routes;
 
-/// Routes as the system's tables have them.
+/// Routes of the system's tables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemRoutes;
 

@@ -1,4 +1,4 @@
-//! The host against the controller for tests, in virtual time.
+//! The host against a controller for tests, in virtual time.
 
 mod faults;
 mod hostile;
@@ -120,7 +120,7 @@ fn a_buffer_is_registered_once_and_again_for_what_it_was_not() {
         assert!(buffer.as_slice() == bytes);
         assert_eq!(world.fabric().counters().regions, before + 1);
     }
-    // A queue of the same device knows it too, and it outlives its queue.
+    // The registration also applies to another queue of the same device, and outlives its queue.
     drop(queue);
     let (mut other, _) = world.queue(4).unwrap();
     let buffer = world.one(&mut other, io(0, 0, 128, IoKind::Read(buffer))).buffer.unwrap();
@@ -147,7 +147,7 @@ fn no_more_is_sent_than_the_controller_can_take_in() {
         }
         let counters = world.fabric().endpoint(number).unwrap();
         assert!(counters.sends_held <= 9, "{counters:?}");
-        // One that claims more than it has is waited for.
+        // A controller that claims more receives than it has makes the host wait.
         assert_eq!(world.fabric().counters().not_ready > 0, receives == Some(1));
         drop(queue);
         world.is_clean();
@@ -212,7 +212,7 @@ fn what_fits_no_descriptor_is_handed_back() {
     let rejected = queue.submit(io(1, 0, 1, kind), 0).unwrap_err();
     assert_eq!(rejected.why, crate::RejectReason::TooLarge);
     assert_eq!(queue.in_flight(), 0);
-    // Nothing to move is nothing to register.
+    // A transfer of zero bytes needs no registration.
     let empty = Io { kind: IoKind::Read(crate::Buffer::zeroed(0)), ..read(2, 0, 512) };
     let done = world.one(&mut queue, empty);
     let Err(CommandError::Status { status, .. }) = done.result else { panic!("{done:?}") };

@@ -15,7 +15,7 @@ use super::send::Sender;
 use crate::slots::Slots;
 use crate::{Command, Completed, Nanos, RejectReason, Rejected, Transfer};
 
-/// A command's data is 32 bits of length on the wire.
+/// The length of a command's data has 32 bits on the wire.
 const MAX_DATA: usize = u32::MAX as usize;
 
 #[derive(Debug)]
@@ -24,20 +24,21 @@ pub(super) struct Engine {
     sender: Sender,
     receiver: Receiver,
     framing: Framing,
-    /// Most bytes of data in an H2CData.
+    /// Maximum data bytes of an H2CData.
     max_h2c: u32,
-    /// Most bytes of in-capsule data in commands other than fabrics ones.
+    /// Maximum bytes of in-capsule data of commands other than fabrics commands.
     in_capsule: u32,
 }
 
 impl Engine {
-    /// For a queue of `depth` commands, with what ICResp granted; `in_capsule` bytes fit behind a command.
+    /// Creates an engine for a queue of `depth` commands, with the parameters of ICResp. A command
+    /// capsule has room for `in_capsule` data bytes.
     pub(super) fn new(depth: u16, granted: IcParams, in_capsule: u32) -> Self {
         let rules = RxRules {
             receiver: End::Host,
             framing: Framing::new(granted.hdgst, granted.ddgst, super::HPDA),
             max_in_capsule: 0,
-            // What may come is bounded by the command it is for.
+            // The command bounds the received data.
             max_data: u32::MAX,
         };
         Self {
@@ -54,7 +55,7 @@ impl Engine {
         &self.slots
     }
 
-    /// Puts a command in line to be sent.
+    /// Queues a command for sending.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     #[inline]
     pub(super) fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
@@ -92,12 +93,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Where the next bytes received go.
+    /// Buffers for the next received bytes.
     pub(super) fn targets(&mut self) -> [IoSliceMut<'_>; 2] {
         self.receiver.targets(&mut self.slots)
     }
 
-    /// `n` bytes were received into [`Engine::targets`].
+    /// Processes `n` bytes that were received into [`Engine::targets`].
     pub(super) fn received(&mut self, n: usize, done: &mut Vec<Completed>) -> Result<(), Fatal> {
         self.receiver.received(n);
         loop {
@@ -109,17 +110,17 @@ impl Engine {
         }
     }
 
-    /// Is anything waiting to be sent?
+    /// Returns true if bytes are waiting to be sent.
     pub(super) fn has_output(&self) -> bool {
         !self.sender.is_empty()
     }
 
-    /// The bytes that come next; how many of `out` are filled.
+    /// Fills `out` with the next bytes to send and returns the number of filled slices.
     pub(super) fn sources<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         self.sender.sources(&self.slots, out)
     }
 
-    /// `n` bytes of [`Engine::sources`] have been sent.
+    /// Records that `n` bytes of [`Engine::sources`] have been sent.
     pub(super) fn sent(&mut self, n: usize, done: &mut Vec<Completed>) {
         let slots = &mut self.slots;
         self.sender.sent(n, |cid| slots.piece_sent(cid, done));
@@ -131,7 +132,7 @@ impl Engine {
         self.slots.fail_all(now, done);
     }
 
-    /// The H2CTermReq that tells the peer what it did.
+    /// Returns the H2CTermReq that reports the error to the peer.
     pub(super) fn term_req(fatal: &Fatal) -> Option<Vec<u8>> {
         let Fatal::Protocol { error, header, .. } = fatal else { return None };
         let header = &header[..header.len().min(TERM_DATA_MAX as usize)];
@@ -141,7 +142,7 @@ impl Engine {
         Some(bytes)
     }
 
-    /// Sends the data an R2T asks for, in pieces of MAXH2CDATA.
+    /// Sends the data that an R2T requests, in parts of MAXH2CDATA.
     fn answer(&mut self, request: Request) {
         let Request { cid, ttag, offset, len } = request;
         let end = offset + len;
@@ -167,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Padding, data and digest behind a header of `hlen` bytes.
+    /// Queues padding, data and digest for a header of `hlen` bytes.
     fn push_data(&mut self, cid: u16, hlen: u8, offset: u32, len: u32) {
         let padding = self.framing.data_offset(hlen) - self.framing.head_len(hlen);
         self.sender.push_padding(usize::from(padding));

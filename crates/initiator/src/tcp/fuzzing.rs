@@ -13,24 +13,25 @@ use crate::{Command, Completed, Rejected};
 pub struct Host(Engine);
 
 impl Host {
-    /// For `depth` commands, with what ICResp granted; `in_capsule` bytes fit behind a command.
+    /// Creates a host for `depth` commands, with the parameters of ICResp. A command capsule has
+    /// room for `in_capsule` data bytes.
     #[must_use]
     pub fn new(depth: u16, granted: IcParams, in_capsule: u32) -> Self {
         Self(Engine::new(depth, granted, in_capsule))
     }
 
-    /// Puts a command in line to be sent.
+    /// Queues a command for sending.
     ///
     /// # Errors
-    /// The command, if it is not taken.
+    /// The command, if it is rejected.
     pub fn submit(&mut self, command: Command) -> Result<(), Rejected> {
         self.0.submit(command, u64::MAX)
     }
 
-    /// Takes in bytes as they come from a socket.
+    /// Processes bytes as they arrive from a socket.
     ///
     /// # Errors
-    /// The connection cannot go on; the H2CTermReq to send, if there is one.
+    /// The connection has to end; the error has the H2CTermReq to send, if there is one.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -50,7 +51,7 @@ impl Host {
         Ok(())
     }
 
-    /// Sends `most` bytes of what is in line, at most.
+    /// Sends at most `most` of the queued bytes.
     pub fn send(&mut self, most: usize, done: &mut Vec<Completed>) -> Vec<u8> {
         let mut sent = Vec::new();
         while self.0.has_output() && sent.len() < most {

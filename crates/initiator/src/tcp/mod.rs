@@ -1,9 +1,9 @@
-//! NVMe/TCP: PDUs over one socket a queue.
+//! NVMe/TCP: PDUs over one socket per queue.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`engine`] | commands in, PDUs out and back; no I/O |
-//! | [`send`], [`receive`] | its parts |
+//! | [`engine`] | conversion of commands to PDUs and back; no I/O |
+//! | [`send`], [`receive`] | parts of the engine |
 //! | [`socket`] | the non-blocking socket |
 
 mod engine;
@@ -31,14 +31,14 @@ use self::socket::Socket;
 use crate::fabric::{Connector, QueuePair, QueueSpec};
 use crate::{Address, Command, Completed, Error, Nanos, Options, RejectReason, Rejected};
 
-/// Alignment of data sent to us, 0's based in dwords: none asked for.
+/// Alignment of data sent to us, 0's based in dwords: none requested.
 const HPDA: u8 = 0;
-/// R2Ts a command may have outstanding.
+/// Maximum R2Ts that a command has outstanding.
 const MAX_R2T: u32 = 1;
-/// Reads one [`QueuePair::receive`] does at most, so that a fast peer does not keep us from sending.
+/// Maximum reads of one [`QueuePair::receive`], so that a fast peer does not prevent sending.
 const READS_A_TURN: usize = 16;
 
-/// No handshake is waited for longer than this.
+/// Maximum timeout of a handshake.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Connects the queues of one controller over TCP.
@@ -68,7 +68,8 @@ impl Connector for TcpConnector {
     }
 
     fn in_capsule(&self, room: u32, offset: u32) -> u32 {
-        // An offset of in-capsule data is not for NVMe/TCP: then data goes the other way.
+        // NVMe/TCP has no offset of in-capsule data; with one, the controller fetches the data
+        // instead.
         if offset == 0 { room } else { 0 }
     }
 
@@ -77,18 +78,18 @@ impl Connector for TcpConnector {
     }
 }
 
-/// What a connection is to be like.
+/// Parameters of a connection.
 #[derive(Debug, Clone, Copy)]
 struct TcpOptions {
-    /// Most commands outstanding.
+    /// Maximum commands outstanding.
     depth: u16,
-    /// Most bytes of in-capsule data in commands other than fabrics ones.
+    /// Maximum bytes of in-capsule data of commands other than fabrics commands.
     in_capsule: u32,
     /// Header digest.
     hdgst: bool,
     /// Data digest.
     ddgst: bool,
-    /// For TCP and for ICResp, each.
+    /// Timeout for TCP and for ICResp, each.
     timeout: Duration,
 }
 
@@ -97,7 +98,7 @@ struct TcpOptions {
 struct TcpQueuePair {
     engine: Engine,
     socket: Socket,
-    /// What completed while sending, handed out with the next [`QueuePair::receive`].
+    /// Commands that completed during sending; the next [`QueuePair::receive`] returns them.
     early: Vec<Completed>,
     is_closed: bool,
 }
@@ -111,7 +112,7 @@ impl TcpQueuePair {
         Ok(Self { engine, socket, early: Vec::new(), is_closed: false })
     }
 
-    /// Tells the peer what is wrong, if it does not know, and makes an error of it.
+    /// Reports a fatal error to the peer, unless the peer reported it, and returns the error.
     fn fail(&mut self, fatal: Fatal) -> Error {
         let bytes = Engine::term_req(&fatal).unwrap_or_default();
         self.socket.finish(&bytes);
@@ -190,7 +191,7 @@ impl QueuePair for TcpQueuePair {
     }
 }
 
-/// ICReq out, ICResp in (TCP 3.3.1).
+/// Sends ICReq and receives ICResp (TCP 3.3.1).
 fn initialize(socket: &Socket, options: TcpOptions) -> Result<IcParams, Error> {
     let asked = IcParams { pda: HPDA, hdgst: options.hdgst, ddgst: options.ddgst, max: MAX_R2T };
     let until = Instant::now() + options.timeout.min(LONGEST_WAIT);

@@ -1,11 +1,11 @@
-//! Bytes as they arrive, cut into PDUs.
+//! Splits received bytes into PDUs.
 //!
-//! Bytes are read into a stage; a PDU's data goes from there to its command. When the stage ends inside a
-//! PDU's data, the next read puts the rest straight into the command's buffer:
+//! Bytes are read into a stage, and a PDU's data is copied from there to its command. When the
+//! stage ends inside a PDU's data, the next read puts the rest directly into the command's buffer:
 //!
 //! ```text
 //! Head --C2HData--> Data --all of it--> Digest --fits or not--> Head
-//!   \--any other PDU--> Head                (no digest: straight back to Head)
+//!   \--any other PDU--> Head                (no digest: directly to Head)
 //! ```
 
 use std::io::IoSliceMut;
@@ -19,25 +19,25 @@ use nvmeof_wire::zerocopy::FromBytes;
 use crate::slots::Slots;
 use crate::{CommandError, Completed, Transfer};
 
-/// Bytes read at once where data is small.
+/// Bytes per read while data is small.
 const STAGE: usize = 128 << 10;
-/// Bytes read behind a command's data where data is large, so that little of it passes the stage.
+/// Bytes read behind a command's data while data is large, so that little of it passes the stage.
 const STAGE_LARGE: usize = 1 << 10;
-/// Data of one PDU counts as large from here.
+/// Minimum data of one PDU that counts as large.
 const LARGE: u32 = 32 << 10;
 
 const _: () = assert!(STAGE_LARGE >= 2 * TermReq::MAX_LEN, "a header always fits");
 
-/// Why the connection cannot go on.
+/// Reason for ending the connection.
 #[derive(Debug)]
 pub(super) enum Fatal {
-    /// The peer broke the protocol; the header of the PDU in error goes into our TermReq.
+    /// The peer violated the protocol; the header of the wrong PDU goes into our TermReq.
     Protocol { error: TcpError, header: Vec<u8>, detail: String },
     /// The peer sent a TermReq.
     Terminated(TcpError),
 }
 
-/// Data of a C2HData on its way into a command's buffer.
+/// Data of a C2HData that is being received into a command's buffer.
 #[derive(Debug, Clone, Copy)]
 struct Incoming {
     cid: u16,
@@ -55,18 +55,18 @@ enum State {
     Digest(Incoming),
 }
 
-/// What [`Receiver::step`] did.
+/// Result of [`Receiver::step`].
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
     /// Nothing: more bytes are needed.
     Starved,
-    /// Took something in.
+    /// Bytes were processed.
     Moved,
-    /// Took in an R2T, to be answered before the next step.
+    /// An R2T was received, which has to be served before the next step.
     Asked(Request),
 }
 
-/// An R2T to be answered.
+/// An R2T to be served.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) cid: u16,
@@ -81,7 +81,7 @@ pub(super) struct Receiver {
     stage: Box<[u8]>,
     start: usize,
     end: usize,
-    /// How much of the stage a read fills at most.
+    /// Maximum bytes of the stage that a read fills.
     limit: usize,
     state: State,
 }
@@ -92,7 +92,7 @@ impl Receiver {
         Self { rules, stage, start: 0, end: 0, limit: STAGE, state: State::Head }
     }
 
-    /// Where the next bytes go: first the rest of a command's data, then the stage.
+    /// Buffers for the next bytes: first the rest of a command's data, then the stage.
     pub(super) fn targets<'a>(&'a mut self, slots: &'a mut Slots) -> [IoSliceMut<'a>; 2] {
         let direct: &mut [u8] = match &self.state {
             State::Data(incoming) => {
@@ -111,7 +111,8 @@ impl Receiver {
         [IoSliceMut::new(direct), IoSliceMut::new(&mut self.stage[self.end..upto])]
     }
 
-    /// `n` bytes were put where [`Receiver::targets`] said; [`Receiver::step`] goes through them.
+    /// Records that `n` bytes were written to [`Receiver::targets`]; [`Receiver::step`] processes
+    /// them.
     pub(super) fn received(&mut self, mut n: usize) {
         if let State::Data(incoming) = &mut self.state {
             let direct = n.min((incoming.end - incoming.at) as usize);
@@ -121,7 +122,7 @@ impl Receiver {
         self.end += n;
     }
 
-    /// One step through the bytes staged.
+    /// Processes one part of the staged bytes.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -171,7 +172,7 @@ impl Receiver {
         Ok(Step::Moved)
     }
 
-    /// Takes in one header, if it is there whole.
+    /// Processes one header, if it is complete.
     fn head(&mut self, slots: &mut Slots, done: &mut Vec<Completed>) -> Result<Step, Fatal> {
         let staged = &self.stage[self.start..self.end];
         let Ok((ch, _)) = CommonHeader::ref_from_prefix(staged) else {
@@ -255,7 +256,7 @@ fn c2h_data(head: &PduHead, staged: &[u8], slots: &mut Slots) -> Checked<Incomin
         Transfer::In(_) => busy.len(),
         _ => 0,
     };
-    // Data comes in order (TCP 3.3.2.1), so it also cannot be counted twice.
+    // Data arrives in order (TCP 3.3.2.1), so this check also prevents counting it twice.
     if start != busy.moved || len > room.saturating_sub(busy.moved) {
         let detail =
             format!(" ({len} bytes at {start}, of {room}, where {} were received)", busy.moved);
@@ -272,7 +273,7 @@ fn r2t(staged: &[u8], slots: &mut Slots) -> Checked<Request> {
     let cid = pdu.cccid.get();
     let busy = slots.get_mut(cid).ok_or_else(|| unknown(CCCID_OFFSET, cid))?;
     if busy.unsent > 0 {
-        // MAXR2T allows one at a time, and what the last one asked for has not left.
+        // MAXR2T allows one R2T, and the data of the last one has not been sent.
         return Err((TcpError::LIMIT, String::new()));
     }
     let (offset, len) = (pdu.r2to.get(), pdu.r2tl.get());
@@ -287,7 +288,7 @@ fn r2t(staged: &[u8], slots: &mut Slots) -> Checked<Request> {
     Ok(Request { cid, ttag: pdu.ttag.get(), offset, len })
 }
 
-/// All data of a PDU is there.
+/// Handles the end of a PDU's data.
 fn finish_data(incoming: Incoming, slots: &mut Slots, done: &mut Vec<Completed>) {
     if let Some(busy) = slots.get_mut(incoming.cid) {
         busy.moved = incoming.end;

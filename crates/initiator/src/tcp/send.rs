@@ -1,14 +1,16 @@
-//! What waits to be sent: header bytes kept here, data left in the commands' buffers.
+//! The send queue of a connection: it stores header bytes, and refers to data in the commands'
+//! buffers.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use crate::slots::Slots;
 
-/// Pieces handed to one `writev`.
+/// Maximum slices of one `writev`.
 pub(super) const MAX_PIECES: usize = 64;
 
-/// Sent header bytes are dropped from the front once there are this many, if the line never runs empty.
+/// Number of sent header bytes that triggers their removal from the front, if the queue never runs
+/// empty.
 const COMPACT_AT: usize = 256 << 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,14 +28,14 @@ impl Piece {
     }
 }
 
-/// The line of bytes that wait to be sent.
+/// The queue of bytes to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     bytes: Vec<u8>,
-    /// Bytes at the front of `bytes` that belong to pieces that have left.
+    /// Bytes at the front of `bytes` that belong to sent pieces.
     gone: usize,
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that have left.
+    /// Bytes of the first piece that are sent.
     partial: usize,
 }
 
@@ -42,7 +44,7 @@ impl Sender {
         self.pieces.is_empty()
     }
 
-    /// Appends bytes that are copied.
+    /// Appends bytes, which are copied.
     #[inline]
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -71,7 +73,7 @@ impl Sender {
         self.pieces.push_back(Piece::Data { cid, offset, len });
     }
 
-    /// The pieces that come next; how many of `out` are filled.
+    /// Fills `out` with the next pieces and returns the number of filled slices.
     pub(super) fn sources<'a>(&'a self, slots: &'a Slots, out: &mut [IoSlice<'a>]) -> usize {
         let mut at = self.gone;
         let mut skip = self.partial;
@@ -95,7 +97,8 @@ impl Sender {
         count
     }
 
-    /// `n` bytes have left; calls `data_sent` with the command of each data piece that has left whole.
+    /// Records that `n` bytes were sent. Calls `data_sent` with the command of each data piece that
+    /// is completely sent.
     pub(super) fn sent(&mut self, n: usize, mut data_sent: impl FnMut(u16)) {
         self.partial += n;
         while let Some(&piece) = self.pieces.front() {
@@ -118,7 +121,7 @@ impl Sender {
         }
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

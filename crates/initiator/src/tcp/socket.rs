@@ -1,4 +1,4 @@
-//! The TCP socket: non-blocking once connected.
+//! The TCP socket, non-blocking after the connection is established.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -15,7 +15,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Connects to the first address of the host that answers within `timeout`.
+    /// Connects to the first address of the host that responds within `timeout`.
     pub(super) fn connect(address: &Address, timeout: Duration) -> Result<Self, Error> {
         let host = address.authority();
         let resolve = |cause| Error::Resolve { host: host.clone(), cause };
@@ -39,7 +39,7 @@ impl Socket {
         &self.peer
     }
 
-    /// Reads what is there; `None` if nothing is.
+    /// Reads the available bytes; `None` if there are none.
     #[inline]
     pub(super) fn read(&self, to: &mut [IoSliceMut<'_>; 2]) -> Result<Option<usize>, Error> {
         let result = if to[0].is_empty() {
@@ -53,7 +53,7 @@ impl Socket {
         }
     }
 
-    /// Writes what the kernel takes; `None` if nothing.
+    /// Writes the bytes that the kernel accepts; `None` if it accepts none.
     #[inline]
     pub(super) fn write(&self, from: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
         let result = match from {
@@ -63,11 +63,11 @@ impl Socket {
         self.unless_blocked(result)
     }
 
-    /// Waits until something can be read (or written, if `output`), at most this long.
+    /// Waits at most `timeout` until the socket is readable, or writable if `output`.
     pub(super) fn wait(&self, output: bool, timeout: Duration) {
         let flags = if output { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let timeout = Timespec::try_from(timeout).ok();
-        // A failure or an interruption is a wait that was too short: the caller looks at the clock.
+        // A failure or an interruption only shortens the wait: the caller checks the clock.
         let _ = poll(&mut [PollFd::new(&self.stream, flags)], timeout.as_ref());
     }
 
@@ -95,7 +95,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends `bytes` if the kernel takes them at once, then ends the connection in both directions.
+    /// Sends `bytes` if the kernel accepts them immediately, then ends the connection in both
+    /// directions.
     pub(super) fn finish(&self, bytes: &[u8]) {
         let _ = (&self.stream).write(bytes);
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! The engine against hand-made PDUs, without sockets or time.
+//! Tests of the engine with hand-made PDUs, without sockets or time.
 
 mod hostile;
 mod transfers;
@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::receive::Fatal;
 use crate::{Buffer, Command, Completed, Transfer};
 
-/// What the two ends agreed on, and the target's end of it.
+/// Negotiated parameters, and the target's end of the connection.
 #[derive(Debug, Clone, Copy)]
 struct Agreed {
     hdgst: bool,
@@ -86,12 +86,12 @@ fn write(token: u64, data: &[u8]) -> Command {
     Command { token, sqe, transfer: Transfer::Out(Buffer::from(data)) }
 }
 
-/// Some bytes that are not all alike.
+/// Returns bytes that are not all equal.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251).to_le_bytes()[0]).collect()
 }
 
-/// Everything the engine has to send, taken `chunk` bytes at a time.
+/// Returns everything that the engine sends, taken `chunk` bytes at a time.
 fn drain(engine: &mut Engine, chunk: usize) -> (Vec<u8>, Vec<Completed>) {
     let (mut bytes, mut done) = (Vec::new(), Vec::new());
     while engine.has_output() {
@@ -106,7 +106,7 @@ fn drain(engine: &mut Engine, chunk: usize) -> (Vec<u8>, Vec<Completed>) {
     (bytes, done)
 }
 
-/// Gives `bytes` to the engine, `chunk` at a time.
+/// Feeds `bytes` to the engine, `chunk` at a time.
 fn feed(engine: &mut Engine, bytes: &[u8], chunk: usize) -> Result<Vec<Completed>, Fatal> {
     let mut done = Vec::new();
     let mut rest = bytes;
@@ -127,12 +127,12 @@ fn feed(engine: &mut Engine, bytes: &[u8], chunk: usize) -> Result<Vec<Completed
     Ok(done)
 }
 
-/// Command identifier of the capsule that `bytes` begin with.
+/// Command identifier of the capsule at the start of `bytes`.
 fn cid_of(bytes: &[u8]) -> u16 {
     u16::from_le_bytes([bytes[10], bytes[11]])
 }
 
-/// Submits and sends one command; its identifier.
+/// Submits and sends one command, and returns its identifier.
 fn start(engine: &mut Engine, command: Command) -> u16 {
     engine.submit(command, u64::MAX).unwrap();
     cid_of(&drain(engine, usize::MAX).0)

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nvmeof_console::complain;
 use nvmeof_core::pci::users::Usage;
 use nvmeof_core::pci::{
-    Address, BindError, NVME_DRIVER, PciFunction, Plan, Sysfs, System, VFIO_DRIVER, Writes,
+    Address, BindError, BindPlan, NVME_DRIVER, PciFunction, Sysfs, SysfsWriter, System, VFIO_DRIVER,
 };
 
 /// Maximum wait until a rebound drive is free again, or has its block device.
@@ -39,7 +39,7 @@ pub(super) enum Side {
 /// Rebinds drives, and restores their drivers when it is dropped at the latest.
 pub(super) struct Hands {
     system: System,
-    writes: Box<dyn Writes>,
+    writes: Box<dyn SysfsWriter>,
     /// Drives that may be rebound. Drives that share an IOMMU group are rebound together.
     may: Vec<Address>,
     /// Earlier drivers of the drives to rebind.
@@ -61,7 +61,7 @@ impl Hands {
     }
 
     /// Rebinds drives of a machine, with `writes` for its sysfs.
-    pub(super) fn of(system: System, writes: Box<dyn Writes>) -> Self {
+    pub(super) fn of(system: System, writes: Box<dyn SysfsWriter>) -> Self {
         Self { system, writes, may: Vec::new(), had: BTreeMap::new(), moved: BTreeSet::new() }
     }
 
@@ -171,8 +171,8 @@ impl Hands {
                      with the machine's own /proc"
                 )));
             }
-            Side::Ours => Plan::bind(&self.system, &usage, &function, &self.may),
-            Side::Kernel => Plan::unbind(&self.system, &usage, &function),
+            Side::Ours => BindPlan::bind(&self.system, &usage, &function, &self.may),
+            Side::Kernel => BindPlan::unbind(&self.system, &usage, &function),
         };
         match plan.and_then(|plan| plan.run(&self.system, &*self.writes)) {
             Ok(()) => Ok(()),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvmeof_core::block::StripeDevice;
-use nvmeof_core::dma::{CHUNK, PoolConfig, SharedPool};
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::dma::{CHUNK, ChunkPool, PoolConfig};
+use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::vfio;
 use nvmeof_engines::{Engine, Opened, open_taking};
 use nvmeof_report::engines::{Figures, Layout, Outcome, Row};
@@ -206,13 +206,13 @@ fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
 /// Memory for the reads of all threads; each thread holds at least one chunk.
 ///
 /// Nothing is resident before first use.
-fn pool(shape: Shape, bs: u64) -> Result<Arc<SharedPool>, nvmeof_core::dma::PoolError> {
+fn pool(shape: Shape, bs: u64) -> Result<Arc<ChunkPool>, nvmeof_core::dma::PoolError> {
     let (threads, depth) = (usize::from(shape.threads), usize::from(shape.depth));
     let bs = usize::try_from(bs).unwrap_or(CHUNK).next_power_of_two();
     let each = (depth * bs).div_ceil(CHUNK) + 2;
     let huge_pages = threads <= machine::cpus();
     let cap = (threads + 2) * each * CHUNK;
-    SharedPool::new(PoolConfig { cap, reserve: 0, huge_pages, ..PoolConfig::default() })
+    ChunkPool::new(PoolConfig { cap, reserve: 0, huge_pages, ..PoolConfig::default() })
 }
 
 /// Raises the limit of open files up to the hard limit.

@@ -1,6 +1,6 @@
 //! `--where sim`: a model of the machine with thirty drives.
 
-use nvmeof_core::pci::{Address, Links, PciFunction, Place};
+use nvmeof_core::pci::{Address, Links, PciFunction, PciLocation};
 use nvmeof_report::scale::{Run, Scaling, Step};
 use nvmeof_report::{Where, engines::Machine};
 use nvmeof_sim::pcie::{self, MEASURED, PcieMachine, rows};
@@ -58,7 +58,7 @@ pub(super) fn machine(args: &Args) -> Result<(String, PcieMachine)> {
 /// The machine's drives in system order, as PCI functions.
 pub(super) fn functions(machine: &PcieMachine) -> Result<Vec<PciFunction>> {
     let function = |path: &String| -> Result<PciFunction> {
-        let place = Place::from_path(path.as_ref()).with_context(|| {
+        let place = PciLocation::from_path(path.as_ref()).with_context(|| {
             format!(
                 "{path:?} is no path of a PCI function, as pci0000:60/0000:60:01.1/0000:61:00.0"
             )

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nvmeof_core::block::{
     BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, OpenError, OpenErrorWhy, RamDevice,
 };
-use nvmeof_core::dma::SharedPool;
+use nvmeof_core::dma::ChunkPool;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
 use nvmeof_core::pci::users::{Usage, User};
 use nvmeof_core::pci::{Address, System};
@@ -120,7 +120,7 @@ pub(super) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    pub(super) fn new(needs: &'a Needs, pool: &Arc<SharedPool>) -> Self {
+    pub(super) fn new(needs: &'a Needs, pool: &Arc<ChunkPool>) -> Self {
         let maps = Arc::new(BufferMaps::new(pool));
         Self { needs, maps, system: System::this() }
     }

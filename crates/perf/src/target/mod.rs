@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use nvmeof_console::complain;
 use nvmeof_core::block::{BlockDevice, StripeDevice};
-use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_initiator::Clock;
 
 use self::fabric::Fabric;
@@ -56,7 +56,7 @@ pub(crate) struct Target {
     devices: Vec<Device>,
     spaces: Vec<Space>,
     /// Memory for the I/Os of local devices.
-    pool: Arc<SharedPool>,
+    pool: Arc<ChunkPool>,
     /// NQN of this host, if the target has controllers.
     hostnqn: Option<String>,
     /// Clock of the queues.
@@ -145,7 +145,7 @@ impl Target {
     }
 
     /// The same, with `pool` for the buffers of local devices.
-    pub(crate) fn on(pool: Arc<SharedPool>) -> Self {
+    pub(crate) fn on(pool: Arc<ChunkPool>) -> Self {
         let (devices, spaces) = (Vec::new(), Vec::new());
         Self { devices, spaces, pool, hostnqn: None, clock: Clock::start() }
     }
@@ -209,7 +209,7 @@ impl Target {
     }
 
     /// Memory for the I/Os of local devices, which a drive under the VFIO driver has to access.
-    pub(crate) fn pool(&self) -> &Arc<SharedPool> {
+    pub(crate) fn pool(&self) -> &Arc<ChunkPool> {
         &self.pool
     }
 
@@ -356,13 +356,13 @@ fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
 }
 
 /// Memory for local devices: up to 1/2 of the machine's, allocated on use.
-fn pool() -> Result<Arc<SharedPool>> {
+fn pool() -> Result<Arc<ChunkPool>> {
     let info = rustix::system::sysinfo();
     let (total, unit) = (info.totalram, u64::from(info.mem_unit));
     let half = usize::try_from(total.saturating_mul(unit) / 2).unwrap_or(usize::MAX);
     let most = PoolConfig::default();
     let config = PoolConfig { cap: most.cap.max(half), max_lease: nvmeof_core::dma::CHUNK, ..most };
-    SharedPool::new(config).context("memory for I/Os")
+    ChunkPool::new(config).context("memory for I/Os")
 }
 
 #[cfg(test)]

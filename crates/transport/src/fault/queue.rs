@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use nvmeof_core::dma::Lent;
+use nvmeof_core::dma::ZeroCopyData;
 
 use super::{Fault, FaultPlan, ParkedFaulty};
 use crate::queue::{
@@ -229,7 +229,7 @@ impl HostQueue for FaultyQueue {
         self.inner.is_movable()
     }
 
-    fn supports_zero_copy(&self, lent: &Lent) -> bool {
+    fn supports_zero_copy(&self, lent: &ZeroCopyData) -> bool {
         self.inner.supports_zero_copy(lent)
     }
 }

@@ -1,4 +1,4 @@
-use nvmeof_core::dma::{CorePool, Payload, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, Payload, PoolConfig};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
@@ -14,7 +14,7 @@ struct World {
 impl World {
     fn new(plan: FaultPlan) -> Self {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let pool = CorePool::new(&ChunkPool::new(config).unwrap());
         let (parked, host) = connect(LoopbackParams::default());
         let mut queue = inject_parked(parked, plan)
             .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })

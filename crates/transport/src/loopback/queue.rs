@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, Payload, Reserve};
+use nvmeof_core::dma::{BufferReservation, CorePool, Payload};
 use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
 
 use super::{LoopbackParams, Wire};
@@ -61,7 +61,7 @@ fn reserve(
     pool: &CorePool,
     params: LoopbackParams,
     connected: Option<Connected>,
-) -> Result<Reserve, TransportError> {
+) -> Result<BufferReservation, TransportError> {
     let depth = connected.map_or(params.depth, |info| info.depth);
     let len = params.in_capsule.max(ADMIN_IN_CAPSULE) as usize;
     pool.reserve(usize::from(depth), len)
@@ -82,7 +82,7 @@ struct LoopbackQueue {
     params: LoopbackParams,
     connected: Option<Connected>,
     pool: CorePool,
-    reserve: Reserve,
+    reserve: BufferReservation,
     depth: u16,
     /// Commands delivered without a response.
     out: u16,

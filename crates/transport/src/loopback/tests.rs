@@ -1,4 +1,4 @@
-use nvmeof_core::dma::{CorePool, Payload, PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool, Payload, PoolConfig};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
@@ -8,7 +8,7 @@ use crate::queue::{
 
 fn open(params: LoopbackParams) -> (CorePool, Box<dyn HostQueue>, LoopbackHost) {
     let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-    let pool = CorePool::new(&SharedPool::new(config).unwrap());
+    let pool = CorePool::new(&ChunkPool::new(config).unwrap());
     let (parked, host) = connect(params);
     let mut queue = parked
         .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })

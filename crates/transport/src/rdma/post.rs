@@ -17,7 +17,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{Buffer, LentRegion};
+use nvmeof_core::dma::{Buffer, ZeroCopyRegion};
 use nvmeof_verbs::{
     Access, Device, Endpoint, Piece, Refused, SharedReceives, VerbsError, Work, WorkId,
 };
@@ -33,7 +33,7 @@ pub(super) fn register_chunk<D: Device>(
     len: usize,
 ) -> Result<D::Region, VerbsError> {
     let access = Access { local_write: true, ..Access::default() };
-    // SAFETY: `Registrar::mapped` promises that the chunk stays mapped until `Registrar::unmapping`
+    // SAFETY: `MemoryRegistrar::mapped` promises that the chunk stays mapped until `MemoryRegistrar::unmapping`
     // returns, and `Registration` drops the region there.
     unsafe { device.register(base.as_ptr(), len, access) }
 }
@@ -41,7 +41,7 @@ pub(super) fn register_chunk<D: Device>(
 /// Registers lent memory; only work requests of the target read it.
 pub(super) fn register_lent<D: Device>(
     device: &Arc<D>,
-    lent: &Arc<LentRegion>,
+    lent: &Arc<ZeroCopyRegion>,
 ) -> Result<D::Region, VerbsError> {
     let (base, len) = lent.window();
     // SAFETY: the window stays mapped while `lent` exists, and `Lending` keeps it until it has

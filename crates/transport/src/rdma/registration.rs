@@ -7,7 +7,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvmeof_core::dma::{Buffer, ChunkId, Lent, LentRegion, Payload, Registrar, SharedPool};
+use nvmeof_core::dma::{
+    Buffer, ChunkId, ChunkPool, MemoryRegistrar, Payload, ZeroCopyData, ZeroCopyRegion,
+};
 use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
 
 use super::cm_worker::CmWorker;
@@ -32,7 +34,7 @@ pub struct Registration<D: Device> {
 struct Lending<D: Device> {
     /// Declared before the memory, which must exist until the device has deregistered it.
     region: D::Region,
-    memory: Arc<LentRegion>,
+    memory: Arc<ZeroCopyRegion>,
 }
 
 /// Location of data for a device: byte `n` is at `address + n % window`.
@@ -54,7 +56,7 @@ impl<D: Device> Registration<D> {
     /// # Errors
     /// Returns the error of the device, [`VerbsError::Unserved`] for one that cannot serve hosts;
     /// nothing is registered then.
-    pub fn new(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
+    pub fn new(device: &Arc<D>, pool: &ChunkPool) -> io::Result<Arc<Self>> {
         served(&**device).map_err(io::Error::other)?;
         Self::with(device, pool, CmWorker::start(&**device)?)
     }
@@ -64,12 +66,12 @@ impl<D: Device> Registration<D> {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn without_threads(device: &Arc<D>, pool: &SharedPool) -> io::Result<Arc<Self>> {
+    pub fn without_threads(device: &Arc<D>, pool: &ChunkPool) -> io::Result<Arc<Self>> {
         served(&**device).map_err(io::Error::other)?;
         Self::with(device, pool, CmWorker::without_threads(&**device))
     }
 
-    fn with(device: &Arc<D>, pool: &SharedPool, cm_worker: CmWorker<D>) -> io::Result<Arc<Self>> {
+    fn with(device: &Arc<D>, pool: &ChunkPool, cm_worker: CmWorker<D>) -> io::Result<Arc<Self>> {
         let places = pool.chunks() + SLACK;
         let registration = Arc::new(Self {
             device: Arc::clone(device),
@@ -109,17 +111,17 @@ impl<D: Device> Registration<D> {
                 lkey: self.key_of(buffer),
                 window: u32::try_from(buffer.len()).ok()?,
             }),
-            Payload::Lent(lent) => self.lending(lent)?.span(),
+            Payload::ZeroCopy(lent) => self.lending(lent)?.span(),
         }
     }
 
     /// Returns true if the memory of `lent` is registered with the device.
     #[inline]
-    pub(super) fn knows(&self, lent: &Lent) -> bool {
+    pub(super) fn knows(&self, lent: &ZeroCopyData) -> bool {
         self.lending(lent).is_some()
     }
 
-    fn lending(&self, lent: &Lent) -> Option<&Lending<D>> {
+    fn lending(&self, lent: &ZeroCopyData) -> Option<&Lending<D>> {
         self.zeroes.as_ref().filter(|lending| Arc::ptr_eq(&lending.memory, lent.region()))
     }
 
@@ -137,7 +139,7 @@ impl<D: Device> Lending<D> {
     /// Registers the lent zeroes. For a device that rejects them, zeroes are copied.
     fn zeroes(device: &Arc<D>) -> Option<Self> {
         let lend = || -> io::Result<Self> {
-            let memory = LentRegion::zeroes()?;
+            let memory = ZeroCopyRegion::zeroes()?;
             let region = post::register_lent(device, &memory).map_err(io::Error::other)?;
             Ok(Self { region, memory })
         };
@@ -172,7 +174,7 @@ pub fn served<D: Device>(device: &D) -> Result<(), VerbsError> {
     Err(VerbsError::Unserved { device: device.name().to_owned(), what })
 }
 
-impl<D: Device> Registrar for Registration<D> {
+impl<D: Device> MemoryRegistrar for Registration<D> {
     fn mapped(&self, chunk: ChunkId, base: NonNull<u8>, len: usize) -> io::Result<()> {
         let Some(key) = self.keys.get(chunk.index()) else {
             return Err(io::Error::other("the pool has grown beyond the table of keys"));

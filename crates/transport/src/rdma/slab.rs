@@ -1,6 +1,6 @@
 //! Registered memory in small slots of one size: incoming commands and outgoing responses.
 
-use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_core::dma::{Buffer, BufferReservation, CorePool, LeaseError};
 use nvmeof_verbs::{Device, Piece};
 use nvmeof_wire::Sqe;
 
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 pub(super) struct Slab {
     pages: Vec<(Buffer, u32)>,
     size: usize,
-    reserves: Vec<Reserve>,
+    reserves: Vec<BufferReservation>,
 }
 
 impl Slab {

@@ -28,7 +28,7 @@
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, LeaseError, Reserve};
+use nvmeof_core::dma::{BufferReservation, CorePool, LeaseError};
 use nvmeof_verbs::{Completion, Device, VerbsError};
 
 use super::RdmaParams;
@@ -50,7 +50,7 @@ pub(super) struct SrqPool<D: Device> {
     capacity: usize,
     promised: usize,
     /// Units in shares: the units in work of each share, and their sum.
-    works: Vec<Rc<Reserve>>,
+    works: Vec<Rc<BufferReservation>>,
     in_work: usize,
     pool: CorePool,
     registration: Arc<Registration<D>>,
@@ -67,7 +67,7 @@ pub(super) struct SrqShare<D: Device> {
     cq_shared: Weak<CqShared<D>>,
     depth: usize,
     /// Buffers of its commands; `None` if nothing follows commands.
-    work: Option<Rc<Reserve>>,
+    work: Option<Rc<BufferReservation>>,
 }
 
 impl<D: Device> SrqPool<D> {
@@ -260,7 +260,7 @@ impl<D: Device> SrqPool<D> {
     }
 
     /// Returns the share of an ended queue.
-    fn give_back(&mut self, depth: usize, work: Option<Rc<Reserve>>) {
+    fn give_back(&mut self, depth: usize, work: Option<Rc<BufferReservation>>) {
         self.promised = self.promised.saturating_sub(depth);
         if let (Some(work), Some(stock)) = (work, self.receives.stock()) {
             let freed = work.pass_free(usize::MAX, stock);

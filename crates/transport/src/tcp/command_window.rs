@@ -1,6 +1,6 @@
 //! Window of the commands that a host is allowed to have in flight, and memory for in-capsule data.
 
-use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_core::dma::{Buffer, BufferReservation, CorePool, LeaseError};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::tcp::{ADMIN_IN_CAPSULE, TcpError};
 
@@ -30,8 +30,8 @@ pub(super) struct CommandWindow {
     /// Maximum bytes of in-capsule data of a command other than a fabrics command.
     limit: u32,
     /// Reservation for those commands, and the one for fabrics commands.
-    reserve: Option<Reserve>,
-    early: Reserve,
+    reserve: Option<BufferReservation>,
+    early: BufferReservation,
     pool: CorePool,
     paused: bool,
     /// Commands that arrived while paused, between data that had to be read.
@@ -171,7 +171,7 @@ impl CommandWindow {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_core::dma::{PoolConfig, SharedPool};
+    use nvmeof_core::dma::{ChunkPool, PoolConfig};
 
     use super::*;
 
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_command_held_since_before_connect_survives_the_smaller_limit() {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let pool = CorePool::new(&ChunkPool::new(config).unwrap());
         let mut capsules = CommandWindow::new(&pool).unwrap();
         capsules.connect(Connected { admin: false, depth: 8 }, 512).unwrap();
         let held = HeldCommand { sqe: Sqe::new(1, 7, 1), data: Ok(Some(vec![3; 4096])) };

@@ -328,13 +328,13 @@ impl PduWriter {
     fn may_go_by_file(&self, data: &Data) -> bool {
         data.len >= send_method::LARGE
             && !self.framing.ddgst
-            && matches!(data.payload, Payload::Lent(_))
+            && matches!(data.payload, Payload::ZeroCopy(_))
     }
 
     /// Returns the file to send data from instead of copying it.
     fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
         match &data.payload {
-            Payload::Lent(lent)
+            Payload::ZeroCopy(lent)
                 if self.chooser.way() == SendMethod::File && self.may_go_by_file(data) =>
             {
                 lent.file()
@@ -423,7 +423,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    use nvmeof_core::dma::{CorePool, PoolConfig, SharedPool};
+    use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 
     use super::*;
 
@@ -466,7 +466,7 @@ mod tests {
     #[test]
     fn a_send_may_end_at_any_byte() {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let pool = CorePool::new(&ChunkPool::new(config).unwrap());
         let (whole, payloads) = rest(output(&pool, 12), 0);
         assert!(whole.len() > 500 && payloads == 8);
         for sent in 0..whole.len() {
@@ -486,7 +486,7 @@ mod tests {
     fn a_turn_sends_so_much_and_the_next_goes_on() {
         const LEN: usize = 10_000;
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-        let pool = CorePool::new(&SharedPool::new(config).unwrap());
+        let pool = CorePool::new(&ChunkPool::new(config).unwrap());
         let mut outbound = PduWriter::default();
         // A started PDU is sent to its end, including the digest.
         outbound.settle(Framing::new(false, true, 0));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::super::fault::{FaultControl, FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice, RejectedWhy};
 use super::*;
-use crate::dma::{Buffer, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, PoolConfig};
 use crate::rng::Rng;
 
 const MIB: u64 = 1 << 20;
@@ -33,7 +33,7 @@ fn pass(nanos: u64) {
 }
 
 fn pool() -> CorePool {
-    CorePool::new(&SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
+    CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
 }
 
 fn filled(pool: &CorePool, byte: u8) -> Buffer {

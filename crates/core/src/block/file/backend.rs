@@ -7,16 +7,16 @@ use std::os::fd::BorrowedFd;
 
 use crate::dma::Buffer;
 
-/// Maximum bytes of a [`Call::WriteZeroes`].
+/// Maximum bytes of a [`FileCall::WriteZeroes`].
 pub(super) const ZERO_WRITE: u64 = 256 << 10;
 
-/// Maximum bytes of a [`Call::Zero`]. Longer ranges are split at multiples of it, so that an
+/// Maximum bytes of a [`FileCall::Zero`]. Longer ranges are split at multiples of it, so that an
 /// operation can be cancelled between two calls.
 pub(super) const ZERO_CALL: u64 = 64 << 20;
 
 /// A call. `skip` and `len` select the bytes of its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum FileCall {
     /// Reads `len` bytes into the buffer at `skip`.
     Read { offset: u64, skip: u32, len: u32 },
     /// Writes `len` bytes of the buffer from `skip`. With `dsync` it completes when they are on the
@@ -33,7 +33,7 @@ pub(super) enum Call {
 
 /// Result of a call.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct FileResult {
     /// Slot of the call.
     pub(super) slot: usize,
     /// Bytes moved, 0, or a negated error number.
@@ -44,15 +44,15 @@ pub(super) struct Answer {
 
 /// Target of calls. A slot has at most one call in flight, and the medium owns its buffer until the
 /// result. Dropping a medium cancels or awaits every call before the buffers are released.
-pub(super) trait Medium: Debug {
+pub(super) trait FileBackend: Debug {
     /// Takes a call; it starts with the next [`submit`](Self::submit) at the latest.
-    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>);
+    fn issue(&mut self, slot: usize, call: FileCall, buf: Option<Buffer>);
 
     /// Starts all issued calls.
     fn submit(&mut self);
 
     /// Appends the available results.
-    fn reap(&mut self, answers: &mut Vec<Answer>);
+    fn reap(&mut self, answers: &mut Vec<FileResult>);
 
     /// Descriptor that is readable when results are available.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;

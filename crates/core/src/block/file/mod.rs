@@ -10,8 +10,8 @@
 //! With direct I/O and blocks of the drive's sector size, the drive makes block reads and writes
 //! atomic. Through the page cache, atomicity depends on the file system.
 
+mod backend;
 mod claim;
-mod medium;
 mod open;
 mod queue;
 mod resize;
@@ -165,7 +165,7 @@ impl FileDevice {
     }
 
     /// Removes the file if this device created it, because the device is discarded.
-    pub fn unmake(&self) {
+    pub fn undo_create(&self) {
         if !self.is_made {
             return;
         }
@@ -201,8 +201,8 @@ impl FileDevice {
 
     /// Makes this the current device again, after its successor from [`Self::resized`] was
     /// discarded unused.
-    pub fn prevail(&self) {
-        self.opened.prevail(self.info.size);
+    pub fn revert_resize(&self) {
+        self.opened.revert_resize(self.info.size);
     }
 
     /// Makes the queues poll the drive for completions instead of using interrupts

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::claim::Claim;
-use super::resize::Extent;
+use super::resize::FileExtent;
 use super::wwid::of_block_device;
 use super::{Direct, FileConfig};
 
@@ -36,7 +36,7 @@ pub enum OpenErrorWhy {
     Missing,
     /// The path is neither a regular file nor a block device.
     #[error("this is no regular file and no block device but {0}")]
-    Kind(&'static str),
+    FileKind(&'static str),
     /// Another process or device uses the file.
     #[error(
         "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
@@ -98,12 +98,12 @@ pub enum OpenErrorWhy {
 #[derive(Debug)]
 pub struct OpenFile {
     pub(super) path: PathBuf,
-    pub(super) kind: Kind,
+    pub(super) kind: FileKind,
     pub(super) file: Arc<OwnedFd>,
     pub(super) claim: Claim,
     flags: OFlags,
     /// Bytes that the newest device sharing the file uses.
-    pub(super) extent: Mutex<Extent>,
+    pub(super) extent: Mutex<FileExtent>,
     /// True if this open created the file.
     pub(super) is_made: bool,
     pub(super) size: u64,
@@ -118,7 +118,7 @@ pub struct OpenFile {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Regular,
     Block,
 }
@@ -204,11 +204,11 @@ fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, 
     let config = &FileConfig { read_only, ..config.clone() };
     let claim = match claim {
         Some(claim) => claim.share(&file, read_only)?,
-        None if kind == Some(Kind::Block) => Claim::exclusive(Arc::clone(&file)),
+        None if kind == Some(FileKind::Block) => Claim::exclusive(Arc::clone(&file)),
         None => Claim::lock(Arc::clone(&file), read_only)?,
     };
     let size = match kind {
-        Some(Kind::Block) => block_device_size(&file, config)?,
+        Some(FileKind::Block) => block_device_size(&file, config)?,
         _ => regular_size(&file, config)?,
     };
     let size = size - size % u64::from(config.block_size);
@@ -226,9 +226,9 @@ fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, 
     let deallocate = !config.read_only && can_deallocate(&file, kind, size);
     let flags = if direct { flags | OFlags::DIRECT } else { flags };
     let (path, is_made) = (config.path.clone(), kind.is_none());
-    let kind = kind.unwrap_or(Kind::Regular);
+    let kind = kind.unwrap_or(FileKind::Regular);
     let medium = of_block_device(&file);
-    let extent = Mutex::new(Extent::of(size));
+    let extent = Mutex::new(FileExtent::of(size));
     Ok(OpenFile {
         path,
         kind,
@@ -249,15 +249,15 @@ fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, 
 /// Opens an existing file, for reading and writing if possible; returns the flags used.
 fn open_as_it_goes(
     config: &FileConfig,
-    kind: Kind,
+    kind: FileKind,
     is_claimed: bool,
 ) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
     // Exclusive: fails if the device is mounted, part of an array, or used by another server. (A
     // file lock would collide with udev, which locks a drive while it probes it.)
-    let is_exclusive = kind == Kind::Block && !is_claimed;
+    let is_exclusive = kind == FileKind::Block && !is_claimed;
     let more = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
     let (mut file, mut read_only) = try_open(config, more)?;
-    if kind == Kind::Block && !read_only && is_read_only(&file) {
+    if kind == FileKind::Block && !read_only && is_read_only(&file) {
         // Some drivers allow an open for writing and then fail each write.
         drop(file);
         read_only = true;
@@ -307,7 +307,7 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
         };
     };
     let (file, read_only) = try_open(config, OFlags::empty())?;
-    if kind == Kind::Block {
+    if kind == FileKind::Block {
         return block_device_size(&file, config).map(drop);
     }
     let config = &FileConfig { read_only, ..config.clone() };
@@ -334,21 +334,21 @@ pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy
 }
 
 /// Returns the type of the file at the path; `None` if there is none.
-fn kind_of(path: &Path) -> Result<Option<Kind>, OpenErrorWhy> {
+fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorWhy> {
     let stat = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => return Ok(None),
         stat => system("look at it", stat)?,
     };
     let other = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => return Ok(Some(Kind::Regular)),
-        FileType::BlockDevice => return Ok(Some(Kind::Block)),
+        FileType::RegularFile => return Ok(Some(FileKind::Regular)),
+        FileType::BlockDevice => return Ok(Some(FileKind::Block)),
         FileType::Directory => "a directory",
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a pipe",
         FileType::Socket => "a socket",
         _ => "something else",
     };
-    Err(OpenErrorWhy::Kind(other))
+    Err(OpenErrorWhy::FileKind(other))
 }
 
 /// Creates the file. It is empty until [`regular_size`] sets its size under the lock.
@@ -422,13 +422,13 @@ pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u
 fn takes_direct(
     file: &OwnedFd,
     flags: OFlags,
-    kind: Option<Kind>,
+    kind: Option<FileKind>,
     block_size: u32,
 ) -> Result<(), Cow<'static, str>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(&path, flags | OFlags::DIRECT, Mode::empty())
         .map_err(|error| format!("opening it with O_DIRECT: {}", io::Error::from(error)))?;
-    if kind == Some(Kind::Block) {
+    if kind == Some(FileKind::Block) {
         return Ok(());
     }
     let align = direct_alignment(&direct);
@@ -464,8 +464,8 @@ fn probe(file: &OwnedFd, block_size: u32) -> Result<(), Cow<'static, str>> {
 }
 
 /// Returns true if a deallocated range is freed and reads as zeroes.
-fn can_deallocate(file: &OwnedFd, kind: Option<Kind>, size: u64) -> bool {
-    if kind == Some(Kind::Block) {
+fn can_deallocate(file: &OwnedFd, kind: Option<FileKind>, size: u64) -> bool {
+    if kind == Some(FileKind::Block) {
         return block_device_frees(file);
     }
     // Nothing changes beyond the end, but a file system without support reports an error.

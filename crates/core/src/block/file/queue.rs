@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::super::{
     BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected, RejectedWhy,
 };
-use super::medium::{Answer, Call, Medium, ZERO_CALL, ZERO_WRITE};
+use super::backend::{FileBackend, FileCall, FileResult, ZERO_CALL, ZERO_WRITE};
 
 /// State that the queues of one device share.
 #[derive(Debug, Default)]
@@ -73,18 +73,18 @@ pub(super) struct FileQueue<M> {
     health: Arc<Health>,
     /// Losses that this queue has reported.
     told: u64,
-    slots: Box<[Option<Running>]>,
+    slots: Box<[Option<InFlightOp>]>,
     free: Vec<usize>,
     sync: SyncQueue,
-    ways: Ways,
+    ways: ZeroMethods,
     /// Operations completed without a call.
     done: Vec<Completed>,
-    answers: Vec<Answer>,
+    answers: Vec<FileResult>,
 }
 
 /// An operation from submit to completion. Its buffer is in `op` or with the medium.
 #[derive(Debug)]
-struct Running {
+struct InFlightOp {
     op: BlockOp,
     stage: Stage,
     /// Losses of the device when the first call was made.
@@ -100,14 +100,14 @@ enum Stage {
     /// Bytes up to `done` are moved; with `dsync`, the call in flight makes its bytes durable.
     Move { done: u32, dsync: bool },
     /// Bytes up to `done` are zeroed; the call in flight uses `way`.
-    Zero { done: u64, way: Way },
+    Zero { done: u64, way: ZeroMethod },
     /// Waits for a sync.
     Sync,
 }
 
 /// Methods to zero a range, in the order of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ZeroMethod {
     KeepAllocated,
     Free,
     WriteZeroes,
@@ -115,7 +115,7 @@ enum Way {
 
 /// Call variants that the file supports, as found so far.
 #[derive(Debug, Clone, Copy)]
-struct Ways {
+struct ZeroMethods {
     dsync: bool,
     keep_allocated: bool,
     free: bool,
@@ -128,7 +128,7 @@ struct SyncQueue {
     waiting: Vec<usize>,
 }
 
-impl<M: Medium> FileQueue<M> {
+impl<M: FileBackend> FileQueue<M> {
     /// Creates a queue of `mode.depth` operations; the medium needs [`slots`](Self::slots) slots.
     pub(super) fn new(medium: M, info: DeviceInfo, mode: Mode, health: Arc<Health>) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl<M: Medium> FileQueue<M> {
             slots: (0..mode.depth).map(|_| None).collect(),
             free: (0..mode.depth).rev().collect(),
             sync: SyncQueue::default(),
-            ways: Ways { dsync: mode.direct, keep_allocated: true, free: true },
+            ways: ZeroMethods { dsync: mode.direct, keep_allocated: true, free: true },
             done: Vec::new(),
             answers: Vec::new(),
         }
@@ -154,7 +154,7 @@ impl<M: Medium> FileQueue<M> {
     fn start(&mut self, slot: usize, op: BlockOp) {
         let stage = self.ways.first_stage(op.kind);
         let losses = self.health.losses.load(Ordering::Acquire);
-        self.slots[slot] = Some(Running { op, stage, losses, failure: 0, is_cancelled: false });
+        self.slots[slot] = Some(InFlightOp { op, stage, losses, failure: 0, is_cancelled: false });
         self.step(slot);
     }
 
@@ -166,20 +166,22 @@ impl<M: Medium> FileQueue<M> {
             Stage::Move { done, dsync } => {
                 let (offset, len) = (op.offset + u64::from(done), to_u32(op.len) - done);
                 if op.kind == BlockOpKind::Read {
-                    Call::Read { offset, skip: done, len }
+                    FileCall::Read { offset, skip: done, len }
                 } else {
-                    Call::Write { offset, skip: done, len, dsync }
+                    FileCall::Write { offset, skip: done, len, dsync }
                 }
             }
             Stage::Zero { done, way } => {
                 let (offset, len) = (op.offset + done, op.len - done);
                 match way {
-                    Way::KeepAllocated => {
-                        Call::Zero { offset, len: zero_step(offset, len), free: false }
+                    ZeroMethod::KeepAllocated => {
+                        FileCall::Zero { offset, len: zero_step(offset, len), free: false }
                     }
-                    Way::Free => Call::Zero { offset, len: zero_step(offset, len), free: true },
-                    Way::WriteZeroes => {
-                        Call::WriteZeroes { offset, len: to_u32(len.min(ZERO_WRITE)) }
+                    ZeroMethod::Free => {
+                        FileCall::Zero { offset, len: zero_step(offset, len), free: true }
+                    }
+                    ZeroMethod::WriteZeroes => {
+                        FileCall::WriteZeroes { offset, len: to_u32(len.min(ZERO_WRITE)) }
                     }
                 }
             }
@@ -196,12 +198,12 @@ impl<M: Medium> FileQueue<M> {
     fn start_sync(&mut self) {
         if self.sync.running.is_empty() && !self.sync.waiting.is_empty() {
             std::mem::swap(&mut self.sync.running, &mut self.sync.waiting);
-            self.medium.issue(self.slots.len(), Call::Sync, None);
+            self.medium.issue(self.slots.len(), FileCall::Sync, None);
         }
     }
 
-    fn answered(&mut self, answer: Answer, done: &mut Vec<Completed>) {
-        let Answer { slot, result, buf } = answer;
+    fn answered(&mut self, answer: FileResult, done: &mut Vec<Completed>) {
+        let FileResult { slot, result, buf } = answer;
         if slot == self.slots.len() {
             return self.sync_answered(result, done);
         }
@@ -301,7 +303,7 @@ impl<M: Medium> FileQueue<M> {
     }
 }
 
-impl<M: Medium> BlockQueue for FileQueue<M> {
+impl<M: FileBackend> BlockQueue for FileQueue<M> {
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
         if let Err(error) = op.check(&self.info) {
             self.done.push(op.complete(Err(error)));
@@ -363,12 +365,12 @@ enum Next {
 
 /// Processes the result of a read or write call.
 fn moved(
-    running: &mut Running,
+    running: &mut InFlightOp,
     done: u32,
     dsync: bool,
     result: i32,
     block_size: u32,
-    ways: &mut Ways,
+    ways: &mut ZeroMethods,
 ) -> Next {
     let write = running.op.is_write();
     if dsync && result == -libc::EOPNOTSUPP {
@@ -400,9 +402,15 @@ fn moved(
 }
 
 /// Processes the result of a call that zeroes.
-fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Ways) -> Next {
+fn zeroed(
+    running: &mut InFlightOp,
+    done: u64,
+    way: ZeroMethod,
+    result: i32,
+    ways: &mut ZeroMethods,
+) -> Next {
     let advisory = running.op.kind == BlockOpKind::Deallocate;
-    if result == -libc::EOPNOTSUPP && way != Way::WriteZeroes {
+    if result == -libc::EOPNOTSUPP && way != ZeroMethod::WriteZeroes {
         if advisory {
             return Next::Done(Ok(()));
         }
@@ -416,8 +424,8 @@ fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Wa
         return Next::Done(to_result(result));
     };
     let moved = match way {
-        Way::WriteZeroes => count,
-        Way::KeepAllocated | Way::Free => {
+        ZeroMethod::WriteZeroes => count,
+        ZeroMethod::KeepAllocated | ZeroMethod::Free => {
             zero_step(running.op.offset + done, running.op.len - done)
         }
     };
@@ -436,7 +444,7 @@ fn zeroed(running: &mut Running, done: u64, way: Way, result: i32, ways: &mut Wa
     Next::Done(Ok(()))
 }
 
-impl Running {
+impl InFlightOp {
     /// Returns true if written data, about to be completed or synced, may be lost: there were
     /// losses since the operation began. (A write with DSYNC reports its own.)
     fn is_in_doubt(&self, losses: u64) -> bool {
@@ -445,7 +453,7 @@ impl Running {
     }
 }
 
-impl Ways {
+impl ZeroMethods {
     /// Returns the first stage of an operation.
     fn first_stage(self, kind: BlockOpKind) -> Stage {
         match kind {
@@ -454,25 +462,25 @@ impl Ways {
             BlockOpKind::WriteZeroes { deallocate, .. } => {
                 Stage::Zero { done: 0, way: self.first(deallocate) }
             }
-            BlockOpKind::Deallocate => Stage::Zero { done: 0, way: Way::Free },
+            BlockOpKind::Deallocate => Stage::Zero { done: 0, way: ZeroMethod::Free },
             BlockOpKind::Flush => Stage::Sync,
         }
     }
 
     /// Returns the first method to zero that the file may support.
-    fn first(self, deallocate: bool) -> Way {
+    fn first(self, deallocate: bool) -> ZeroMethod {
         match (deallocate, self.keep_allocated, self.free) {
-            (true, _, true) | (_, false, true) => Way::Free,
-            (_, true, _) => Way::KeepAllocated,
-            (_, false, false) => Way::WriteZeroes,
+            (true, _, true) | (_, false, true) => ZeroMethod::Free,
+            (_, true, _) => ZeroMethod::KeepAllocated,
+            (_, false, false) => ZeroMethod::WriteZeroes,
         }
     }
 
-    fn without(&mut self, way: Way) {
+    fn without(&mut self, way: ZeroMethod) {
         match way {
-            Way::KeepAllocated => self.keep_allocated = false,
-            Way::Free => self.free = false,
-            Way::WriteZeroes => {}
+            ZeroMethod::KeepAllocated => self.keep_allocated = false,
+            ZeroMethod::Free => self.free = false,
+            ZeroMethod::WriteZeroes => {}
         }
     }
 }

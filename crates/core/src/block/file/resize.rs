@@ -12,18 +12,18 @@ use std::sync::{MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 
 use super::FileConfig;
-use super::open::{Kind, OpenError, OpenErrorWhy, OpenFile};
+use super::open::{FileKind, OpenError, OpenErrorWhy, OpenFile};
 use super::open::{block_device_size, check_size, check_whole, system};
 
 /// Bytes of a file in use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct FileExtent {
     size: u64,
     /// The file is larger and will be truncated.
     is_less: bool,
 }
 
-impl Extent {
+impl FileExtent {
     pub(super) fn of(size: u64) -> Self {
         Self { size, is_less: false }
     }
@@ -55,12 +55,12 @@ impl OpenFile {
     ) -> Result<u64, OpenErrorWhy> {
         let mut extent = self.extent();
         let size = match (self.kind, wanted) {
-            (Kind::Block, _) => {
+            (FileKind::Block, _) => {
                 let config = FileConfig { size: wanted, ..FileConfig::new("", "", block_size) };
                 block_device_size(&self.file, &config)?
             }
-            (Kind::Regular, None) => extent.size,
-            (Kind::Regular, Some(wanted)) => {
+            (FileKind::Regular, None) => extent.size,
+            (FileKind::Regular, Some(wanted)) => {
                 check_whole(wanted, block_size)?;
                 if read_only {
                     let actual = system("read its size", rustix::fs::fstat(&self.file))?;
@@ -80,7 +80,7 @@ impl OpenFile {
 
     /// Zeroes bytes of a larger device that is still in use, because added bytes must read as
     /// zeroes.
-    fn zero_what_is_left(&self, extent: &Extent, wanted: u64) -> Result<(), OpenErrorWhy> {
+    fn zero_what_is_left(&self, extent: &FileExtent, wanted: u64) -> Result<(), OpenErrorWhy> {
         let there = system("read its size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
         let len = there.min(wanted).saturating_sub(extent.size);
         if !extent.is_less || len == 0 {
@@ -92,14 +92,14 @@ impl OpenFile {
     }
 
     /// Makes a device of this size the newest again.
-    pub(super) fn prevail(&self, size: u64) {
+    pub(super) fn revert_resize(&self, size: u64) {
         self.extent().set(size);
     }
 
     /// Truncates bytes that belonged only to a device no longer in use.
     pub(super) fn trim(&self) {
         let mut extent = self.extent();
-        if !std::mem::take(&mut extent.is_less) || self.kind == Kind::Block {
+        if !std::mem::take(&mut extent.is_less) || self.kind == FileKind::Block {
             return;
         }
         let cut = rustix::fs::ftruncate(&self.file, extent.size);
@@ -111,7 +111,7 @@ impl OpenFile {
         }
     }
 
-    fn extent(&self) -> MutexGuard<'_, Extent> {
+    fn extent(&self) -> MutexGuard<'_, FileExtent> {
         self.extent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

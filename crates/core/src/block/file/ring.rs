@@ -1,4 +1,4 @@
-//! io_uring as a [`Medium`].
+//! io_uring as a [`FileBackend`].
 //!
 //! Calls are written to the submission ring as they arrive and passed to the kernel with one system
 //! call per turn. Results are read from the shared ring without one. The kernel has the address of
@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use io_uring::types::{CancelBuilder, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::medium::{Answer, Call, Medium, ZERO_WRITE};
+use super::backend::{FileBackend, FileCall, FileResult, ZERO_WRITE};
 use crate::dma::{Buffer, Mapping};
 
 /// The ring's only registered file.
@@ -40,7 +40,7 @@ pub(super) struct Ring {
     /// The kernel accepts no more calls: new ones fail here, and it never takes those in the
     /// submission ring.
     broken: bool,
-    refused: Vec<Answer>,
+    refused: Vec<FileResult>,
     /// Source of zeroes to write.
     zeroes: Option<Mapping>,
     /// Keeps the file open; the kernel also holds it as a registered file.
@@ -79,7 +79,7 @@ impl Ring {
     }
 
     /// Builds the submission entry of a call; its buffer bounds the bytes.
-    fn entry(&mut self, call: Call, buf: Option<&mut Buffer>) -> squeue::Entry {
+    fn entry(&mut self, call: FileCall, buf: Option<&mut Buffer>) -> squeue::Entry {
         let (base, capacity) = match buf {
             Some(buf) => (buf.as_mut_ptr(), buf.capacity()),
             None => (std::ptr::null_mut(), 0),
@@ -89,22 +89,22 @@ impl Ring {
             base.wrapping_add(skip as usize)
         };
         match call {
-            Call::Read { offset, skip, len } => {
+            FileCall::Read { offset, skip, len } => {
                 opcode::Read::new(FILE, run(skip, len), len).offset(offset).build()
             }
-            Call::Write { offset, skip, len, dsync } => {
+            FileCall::Write { offset, skip, len, dsync } => {
                 opcode::Write::new(FILE, run(skip, len).cast_const(), len)
                     .offset(offset)
                     .rw_flags(if dsync { libc::RWF_DSYNC } else { 0 })
                     .build()
             }
-            Call::WriteZeroes { offset, len } => {
+            FileCall::WriteZeroes { offset, len } => {
                 assert!(u64::from(len) <= ZERO_WRITE, "a write of zeroes runs past the zeroes");
                 let zeroes =
                     self.zeroes.as_ref().map_or(std::ptr::null(), |z| z.as_ptr().cast_const());
                 opcode::Write::new(FILE, zeroes, len).offset(offset).build()
             }
-            Call::Zero { offset, len, free } => {
+            FileCall::Zero { offset, len, free } => {
                 let how =
                     if free { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
                 opcode::Fallocate::new(FILE, len)
@@ -112,7 +112,7 @@ impl Ring {
                     .mode(how | libc::FALLOC_FL_KEEP_SIZE)
                     .build()
             }
-            Call::Sync => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
+            FileCall::Sync => opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Ring {
         for (slot, call) in self.calls.iter_mut().enumerate() {
             if let Some(InKernel { buf, .. }) = call.take_if(|call| call.number >= first) {
                 self.out -= 1;
-                self.refused.push(Answer { slot, result: -libc::EIO, buf });
+                self.refused.push(FileResult { slot, result: -libc::EIO, buf });
             }
         }
     }
@@ -208,14 +208,14 @@ impl Ring {
     }
 }
 
-impl Medium for Ring {
-    fn issue(&mut self, slot: usize, call: Call, mut buf: Option<Buffer>) {
+impl FileBackend for Ring {
+    fn issue(&mut self, slot: usize, call: FileCall, mut buf: Option<Buffer>) {
         assert!(self.calls[slot].is_none(), "slot {slot} has a call out");
         if self.broken {
-            self.refused.push(Answer { slot, result: -libc::EIO, buf });
+            self.refused.push(FileResult { slot, result: -libc::EIO, buf });
             return;
         }
-        if matches!(call, Call::WriteZeroes { .. }) && self.zeroes.is_none() {
+        if matches!(call, FileCall::WriteZeroes { .. }) && self.zeroes.is_none() {
             let len = usize::try_from(ZERO_WRITE).unwrap_or(usize::MAX);
             // If this fails, the write faults and completes with EFAULT.
             self.zeroes = Mapping::zeroes(len).ok();
@@ -238,7 +238,7 @@ impl Medium for Ring {
         }
     }
 
-    fn reap(&mut self, answers: &mut Vec<Answer>) {
+    fn reap(&mut self, answers: &mut Vec<FileResult>) {
         if self.polled && self.out > 0 && !std::mem::take(&mut self.has_looked) {
             self.enter();
         }
@@ -250,7 +250,7 @@ impl Medium for Ring {
                 continue;
             };
             self.out -= 1;
-            answers.push(Answer { slot, result: entry.result(), buf: call.buf });
+            answers.push(FileResult { slot, result: entry.result(), buf: call.buf });
         }
     }
 

@@ -72,7 +72,7 @@ impl Memory {
     }
 
     /// Makes this the newest view again: its successor is discarded.
-    pub(super) fn prevail(&self) {
+    pub(super) fn revert_resize(&self) {
         *self.extent.lock().unwrap_or_else(PoisonError::into_inner) = self.size;
     }
 

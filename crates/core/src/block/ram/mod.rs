@@ -71,8 +71,8 @@ impl RamDevice {
 
     /// Makes this the current device again, after its successor from [`Self::resized`] was
     /// discarded unused.
-    pub fn prevail(&self) {
-        self.memory.prevail();
+    pub fn revert_resize(&self) {
+        self.memory.revert_resize();
     }
 }
 

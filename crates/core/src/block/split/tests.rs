@@ -3,12 +3,12 @@
 use super::super::fault::{FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice, RejectedWhy};
 use super::*;
-use crate::dma::{Buffer, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, PoolConfig};
 
 const MIB: u64 = 1 << 20;
 
 fn pool() -> CorePool {
-    CorePool::new(&SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
+    CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
 }
 
 fn ram() -> Arc<dyn BlockDevice> {

@@ -22,7 +22,7 @@ pub(super) struct Layout {
 
 /// Location of a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MemberOffset {
     /// Index of the member.
     pub(super) member: usize,
     /// Offset in the member.
@@ -45,14 +45,14 @@ impl Layout {
 
     /// Returns the location of the byte at `offset`.
     #[inline]
-    pub(super) fn place(&self, offset: u64) -> Place {
+    pub(super) fn place(&self, offset: u64) -> MemberOffset {
         let (number, within) = self.chunk_of(offset);
         let row = match self.inverse {
             0 => number / self.members,
             inverse => high(number, inverse),
         };
         let member = usize::try_from(number - row * self.members).unwrap_or(usize::MAX);
-        Place { member, offset: row * self.chunk + within, left: self.chunk - within }
+        MemberOffset { member, offset: row * self.chunk + within, left: self.chunk - within }
     }
 
     /// Returns the run of a member's bytes in the `len` bytes from `offset`.
@@ -111,7 +111,7 @@ mod tests {
                         let place = layout.place(number * chunk);
                         let member = usize::try_from(number % count).unwrap();
                         let offset = number / count * chunk;
-                        assert_eq!(place, Place { member, offset, left: chunk }, "{number}");
+                        assert_eq!(place, MemberOffset { member, offset, left: chunk }, "{number}");
                     }
                 }
             }
@@ -130,7 +130,7 @@ mod tests {
                 (member, number / members as u64 * chunk + at % chunk)
             };
             for at in 0..size {
-                let Place { member, offset, left } = layout.place(at);
+                let MemberOffset { member, offset, left } = layout.place(at);
                 assert_eq!((member, offset), place(at));
                 assert_eq!(left, chunk - at % chunk);
             }

@@ -1,7 +1,7 @@
 //! Operations spread over several members, until the last child completes.
 
 use super::super::{BlockError, Completed};
-use crate::dma::Cut;
+use crate::dma::SplitBuffer;
 
 /// Upper half of a child's token; the lower half is the number of the parent.
 ///
@@ -17,7 +17,7 @@ pub(super) fn is_child(token: u64) -> bool {
 }
 
 #[derive(Debug)]
-pub(super) struct Parents {
+pub(super) struct SplitOps {
     slots: Vec<Option<Parent>>,
     free: Vec<usize>,
 }
@@ -30,10 +30,10 @@ struct Parent {
     /// The first error.
     result: Result<(), BlockError>,
     /// The buffer that is split among the children.
-    buf: Option<Cut>,
+    buf: Option<SplitBuffer>,
 }
 
-impl Parents {
+impl SplitOps {
     pub(super) fn with_room(room: usize) -> Self {
         Self { slots: Vec::with_capacity(room), free: Vec::with_capacity(room) }
     }
@@ -75,7 +75,7 @@ impl Parents {
     }
 
     /// Stores the split buffer, to be merged when the children are done.
-    pub(super) fn keep(&mut self, number: usize, buf: Cut) {
+    pub(super) fn keep(&mut self, number: usize, buf: SplitBuffer) {
         if let Some(parent) = self.at(number) {
             parent.buf = Some(buf);
         }
@@ -106,7 +106,7 @@ impl Parents {
         self.free.push(number);
         // A member that is gone may have kept a part, because its device could still write to it.
         // The whole buffer then does not return before that part does.
-        let buf = buf.and_then(|cut| cut.rejoin().ok());
+        let buf = buf.and_then(|cut| cut.merge().ok());
         Some(Completed { token, buf, result })
     }
 

@@ -3,12 +3,12 @@
 use super::super::fault::{FaultControl, FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice};
 use super::*;
-use crate::dma::{Buffer, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, PoolConfig};
 
 const KIB: u64 = 1 << 10;
 
 fn pool() -> CorePool {
-    CorePool::new(&SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
+    CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
 }
 
 fn ram(size: u64, block_size: u32) -> Arc<dyn BlockDevice> {

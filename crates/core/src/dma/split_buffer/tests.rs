@@ -1,15 +1,15 @@
 //! Split and merged buffers.
 
-use super::super::{CorePool, MIN_CLASS, PoolConfig, SharedPool};
+use super::super::{ChunkPool, CorePool, MIN_CLASS, PoolConfig};
 use super::*;
 use crate::rng::Rng;
 
 fn pool() -> CorePool {
-    CorePool::new(&SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
+    CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
 }
 
-fn rejoined(cut: Cut) -> Buffer {
-    cut.rejoin().expect("no part is left")
+fn rejoined(cut: SplitBuffer) -> Buffer {
+    cut.merge().expect("no part is left")
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn parts_are_pieces_of_the_same_memory_and_come_back_as_one() {
     let mut buffer = pool.lease(10_000).unwrap();
     buffer.as_mut_slice().fill(9);
     let (start, capacity) = (buffer.as_ptr(), buffer.capacity());
-    let mut cut = Cut::new(buffer);
+    let mut cut = SplitBuffer::new(buffer);
     let mut first = cut.part(512).unwrap();
     let mut second = cut.part(9000).unwrap();
     assert_eq!((cut.left(), first.len(), second.capacity()), (488, 512, 9000));
@@ -28,7 +28,7 @@ fn parts_are_pieces_of_the_same_memory_and_come_back_as_one() {
     first.as_mut_slice().fill(1);
     second.as_mut_slice().fill(2);
     drop(first);
-    let cut = cut.rejoin().expect_err("a part lives");
+    let cut = cut.merge().expect_err("a part lives");
     drop(second);
     assert_eq!(pool.leased(), 1);
     let whole = rejoined(cut);
@@ -42,10 +42,10 @@ fn parts_are_pieces_of_the_same_memory_and_come_back_as_one() {
 #[test]
 fn a_part_outlives_the_cut_and_nobody_else_gets_its_memory() {
     let pool = pool();
-    let mut cut = Cut::new(pool.lease(MIN_CLASS).unwrap());
+    let mut cut = SplitBuffer::new(pool.lease(MIN_CLASS).unwrap());
     let (one, other) = (cut.part(1024).unwrap(), cut.part(1024).unwrap());
     let start = one.as_ptr();
-    let cut = cut.rejoin().expect_err("parts live");
+    let cut = cut.merge().expect_err("parts live");
     drop(cut);
     drop(one);
     assert_eq!(pool.leased(), 1);
@@ -58,9 +58,9 @@ fn a_part_outlives_the_cut_and_nobody_else_gets_its_memory() {
 #[test]
 fn a_cut_without_parts_is_the_buffer_again_or_goes_with_it() {
     let pool = pool();
-    let whole = rejoined(Cut::new(pool.lease(5).unwrap()));
+    let whole = rejoined(SplitBuffer::new(pool.lease(5).unwrap()));
     assert_eq!(whole.len(), 5);
-    drop(Cut::new(whole));
+    drop(SplitBuffer::new(whole));
     assert_eq!(pool.leased(), 0);
 }
 
@@ -68,7 +68,7 @@ fn a_cut_without_parts_is_the_buffer_again_or_goes_with_it() {
 fn a_part_of_a_reserve_goes_back_to_its_promise() {
     let pool = pool();
     let reserve = pool.reserve(1, 8192).unwrap();
-    let mut cut = Cut::new(reserve.lease().unwrap());
+    let mut cut = SplitBuffer::new(reserve.lease().unwrap());
     let part = cut.part(4096).unwrap();
     drop(cut);
     assert!(reserve.lease().is_none());
@@ -80,7 +80,7 @@ fn a_part_of_a_reserve_goes_back_to_its_promise() {
 /// Holder of bytes of one lease.
 enum Holder {
     Bytes(Buffer, u8),
-    Cut(Cut),
+    SplitBuffer(SplitBuffer),
 }
 
 /// Parts of parts, dropped, split and merged in any order: each keeps the bytes written to it, and
@@ -105,17 +105,17 @@ fn random_stories_keep_bytes_apart_and_lose_no_lease() {
                 }
                 (Holder::Bytes(buffer, byte), _) => {
                     assert_bytes(&buffer, byte, seed, step);
-                    holders.push(Holder::Cut(Cut::new(buffer)));
+                    holders.push(Holder::SplitBuffer(SplitBuffer::new(buffer)));
                 }
-                (Holder::Cut(mut cut), 0..6) => {
+                (Holder::SplitBuffer(mut cut), 0..6) => {
                     let len = rng.index(cut.left() + 1);
                     holders.extend(cut.part(len).map(|part| stamped(part, &mut stamp)));
-                    holders.push(Holder::Cut(cut));
+                    holders.push(Holder::SplitBuffer(cut));
                 }
-                (Holder::Cut(cut), 6) => drop(cut),
-                (Holder::Cut(cut), _) => match cut.rejoin() {
+                (Holder::SplitBuffer(cut), 6) => drop(cut),
+                (Holder::SplitBuffer(cut), _) => match cut.merge() {
                     Ok(buffer) => holders.push(stamped(buffer, &mut stamp)),
-                    Err(cut) => holders.push(Holder::Cut(cut)),
+                    Err(cut) => holders.push(Holder::SplitBuffer(cut)),
                 },
             }
             assert_eq!(pool.leased() == 0, holders.is_empty(), "seed {seed} step {step}");

@@ -42,9 +42,9 @@ pub struct Config {
     pub one_admin_at_a_time: bool,
     /// Abort works; otherwise it reports that the command was not aborted.
     pub abort_helps: bool,
-    /// [`Function::reset`](crate::nvme_driver::seam::Function::reset) works.
+    /// [`Function::reset`](crate::nvme_driver::function::Function::reset) works.
     pub can_reset: bool,
-    /// [`Function::rearm`](crate::nvme_driver::seam::Function::rearm) works.
+    /// [`Function::rearm`](crate::nvme_driver::function::Function::rearm) works.
     pub can_rearm: bool,
     /// No other owner keeps the IOMMU group in use: when released, the function reaches no memory.
     pub alone: bool,

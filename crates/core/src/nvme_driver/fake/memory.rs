@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use crate::nvme_driver::seam::{DmaSpace, Iova};
+use crate::nvme_driver::function::{DmaSpace, Iova};
 
 const PAGE: u64 = 4096;
 

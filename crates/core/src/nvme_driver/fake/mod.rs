@@ -45,7 +45,7 @@ use nvmeof_wire::nvm::BlockRange;
 use nvmeof_wire::pcie::Doorbell;
 use rustix::event::EventfdFlags;
 
-use super::seam::{DmaSpace, Function, Iova, Registers};
+use super::function::{DmaSpace, Function, Iova, Registers};
 use controller::Controller;
 use memory::Space;
 

@@ -58,7 +58,7 @@ fn what_was_written_is_read_in_any_size_at_any_offset() {
 fn a_part_of_a_buffer_is_data_like_any_other() {
     let rig = Rig::new(config(|_| ()));
     let mut queue = rig.queue();
-    let mut cut = crate::dma::Cut::new(rig.filled(256 << 10, 0));
+    let mut cut = crate::dma::SplitBuffer::new(rig.filled(256 << 10, 0));
     let parts: Vec<_> =
         [512, 1536, 100 << 10, 8192, 3584].into_iter().map(|len| cut.part(len).unwrap()).collect();
     let mut offset = 0;

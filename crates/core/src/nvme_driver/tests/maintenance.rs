@@ -178,7 +178,7 @@ fn an_event_is_asked_for_again_when_there_is_room() {
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE).times(27), Fault::Held);
     let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
     let mut callers: Vec<u64> = Vec::new();
-    while let Ok(caller) = rig.controller.warden().submit(sqe, true, None) {
+    while let Ok(caller) = rig.controller.supervisor().submit(sqe, true, None) {
         callers.push(caller);
     }
     assert_eq!(callers.len(), 27);
@@ -202,7 +202,7 @@ fn an_event_is_asked_for_again_when_there_is_room() {
         rig.time.pass(2 * SECOND);
     }
     for caller in callers {
-        assert!(rig.controller.warden().take_reply(caller).is_some());
+        assert!(rig.controller.supervisor().take_reply(caller).is_some());
     }
     rig.end();
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::block::{Completed, NvmeDevice};
-use crate::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use crate::nvme_driver::fake::{Config, Fake};
 use crate::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, ControllerState, Io, IoKind, IoQueue, OpenError,
@@ -55,8 +55,8 @@ pub(in crate::nvme_driver) fn options() -> ControllerOptions {
     }
 }
 
-pub(in crate::nvme_driver) fn shared_pool() -> Arc<SharedPool> {
-    SharedPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() }).unwrap()
+pub(in crate::nvme_driver) fn shared_pool() -> Arc<ChunkPool> {
+    ChunkPool::new(PoolConfig { cap: 32 << 20, ..PoolConfig::default() }).unwrap()
 }
 
 /// Opens a controller that must be refused; returns the error.

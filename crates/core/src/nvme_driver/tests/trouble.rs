@@ -83,13 +83,13 @@ fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
     // A pending admin command gets a result.
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
     let sqe = nvmeof_wire::log::GetLogPage::new(nvmeof_wire::log::Lid::SMART, 512).encode(0);
-    let caller = rig.controller.warden().submit(sqe, true, None).unwrap();
+    let caller = rig.controller.supervisor().submit(sqe, true, None).unwrap();
     rig.fake.set_gone(true);
     let done = rig.finish(&mut queue);
     assert_eq!(done[0].result, Err(BlockError::Gone));
     assert!(done[0].buf.is_some(), "the drive that has it cannot reach memory any more");
     assert_eq!(rig.controller.stats().leaked_buffers, 0);
-    assert!(matches!(rig.controller.warden().take_reply(caller), Some(Err(_))));
+    assert!(matches!(rig.controller.supervisor().take_reply(caller), Some(Err(_))));
     assert!(!rig.fake.mappings().is_empty(), "the other one's");
     map.leave();
     drop((done, queue, map));
@@ -454,7 +454,7 @@ fn the_system_may_take_the_function_away_amid_other_trouble() {
         rig.controller.turn();
         rig.controller.turn();
         assert_eq!(rig.controller.state(), ControllerState::Resetting);
-        let quiet = || !rig.controller.warden().fds().iter().any(|fd| is_readable(*fd));
+        let quiet = || !rig.controller.supervisor().fds().iter().any(|fd| is_readable(*fd));
         assert!(quiet());
         rig.fake.request_removal();
         assert!(!quiet());
@@ -478,7 +478,7 @@ fn an_interrupt_amid_a_reset_does_not_keep_the_thread_awake() {
     rig.controller.reset();
     rig.controller.turn();
     assert_eq!(rig.controller.state(), ControllerState::Resetting);
-    assert!(!rig.controller.warden().fds().iter().any(|fd| is_readable(*fd)));
+    assert!(!rig.controller.supervisor().fds().iter().any(|fd| is_readable(*fd)));
     rig.settle(&mut [&mut queue]);
     drop(queue);
     rig.end();

@@ -12,13 +12,13 @@ const ADDRESS: &str = "0000:61:00.0";
 fn bind(system: &System, kernel: &Kernel) -> Result<(), BindError> {
     let function = system.function(at(ADDRESS)).unwrap();
     let usage = Usage::read(system).unwrap();
-    Plan::bind(system, &usage, &function, &[])?.run(system, kernel)
+    BindPlan::bind(system, &usage, &function, &[])?.run(system, kernel)
 }
 
 fn unbind(system: &System, kernel: &Kernel) -> Result<(), BindError> {
     let function = system.function(at(ADDRESS)).unwrap();
     let usage = Usage::read(system).unwrap();
-    Plan::unbind(system, &usage, &function)?.run(system, kernel)
+    BindPlan::unbind(system, &usage, &function)?.run(system, kernel)
 }
 
 fn driver(system: &System) -> Option<String> {
@@ -117,7 +117,7 @@ fn no_iommu_no_driver_and_what_is_no_drive() {
     let (_folder, _machine, system) = measured();
     let usage = Usage::read(&system).unwrap();
     let network = system.function(at("0000:23:00.0")).unwrap();
-    let error = Plan::bind(&system, &usage, &network, &[]).unwrap_err().to_string();
+    let error = BindPlan::bind(&system, &usage, &network, &[]).unwrap_err().to_string();
     assert_eq!(error, "0000:23:00.0 is no NVMe drive (class 020000): only drives are handed over");
 }
 
@@ -158,7 +158,7 @@ fn a_shared_group_names_what_else_is_in_it() {
     machine.put_in_group("0000:62:00.0", function.iommu_group.unwrap()).unwrap();
     let usage = Usage::read(&system).unwrap();
     let along = [at("0000:62:00.0")];
-    assert_eq!(Plan::bind(&system, &usage, &function, &along).unwrap().steps.len(), 3);
+    assert_eq!(BindPlan::bind(&system, &usage, &function, &along).unwrap().steps.len(), 3);
 }
 
 #[test]

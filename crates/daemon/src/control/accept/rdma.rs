@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nvmeof_core::dma::{Registrar, SharedPool};
+use nvmeof_core::dma::{ChunkPool, MemoryRegistrar};
 use nvmeof_transport::rdma::{Limits as HostLimits, RdmaParams, Registration, admit, served};
 use nvmeof_verbs::system::{Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemTicket};
 use nvmeof_verbs::{Device as _, Ticket as _, VerbsError};
@@ -29,7 +29,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// State shared by all RDMA listeners: the buffer memory, registered once per device.
 #[derive(Debug)]
 pub(crate) struct Rdma {
-    pool: Arc<SharedPool>,
+    pool: Arc<ChunkPool>,
     devices: Mutex<Known>,
 }
 
@@ -44,7 +44,7 @@ struct Known {
 
 impl Rdma {
     /// Creates it for the memory of `pool`; no device is in use yet.
-    pub(crate) fn new(pool: &Arc<SharedPool>) -> Arc<Self> {
+    pub(crate) fn new(pool: &Arc<ChunkPool>) -> Arc<Self> {
         Arc::new(Self { pool: Arc::clone(pool), devices: Mutex::default() })
     }
 
@@ -79,7 +79,7 @@ impl Rdma {
         }
         // References: the pool, this list, and every queue that has not ended.
         for done in leaving.extract_if(.., |one| Arc::strong_count(one) <= 2) {
-            let registrar: Arc<dyn Registrar> = done;
+            let registrar: Arc<dyn MemoryRegistrar> = done;
             self.pool.remove_registrar(&registrar);
         }
     }

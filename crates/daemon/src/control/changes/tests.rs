@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::nvme_driver::function::Function;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use nvmeof_core::block::NvmeDevice;
-use nvmeof_core::dma::SharedPool;
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::dma::ChunkPool;
+use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, ControllerState};
 use nvmeof_core::vfio;
 
@@ -30,7 +30,7 @@ pub(super) struct Drives {
 
 impl Drives {
     /// Creates an empty set, for buffers of `pool`.
-    pub(super) fn new(pool: &Arc<SharedPool>, take: Take) -> Self {
+    pub(super) fn new(pool: &Arc<ChunkPool>, take: Take) -> Self {
         Self { maps: Arc::new(BufferMaps::new(pool)), controllers: BTreeMap::new(), take }
     }
 

@@ -206,9 +206,9 @@ impl Groundwork {
     fn close_all(&mut self) {
         for opened in std::mem::take(&mut self.files).into_values().flatten() {
             if let Some(was) = &opened.was {
-                was.prevail();
+                was.revert_resize();
             }
-            opened.device.unmake();
+            opened.device.undo_create();
         }
         // Dropping the last namespace of a drive shuts the drive down.
         self.drives.clear();

@@ -117,17 +117,17 @@ impl Live {
     }
 
     /// Discards a device that was just opened: removes its file if the device created it.
-    pub(super) fn unmake(&self) {
+    pub(super) fn undo_create(&self) {
         if let Self::File(device) = self {
-            device.unmake();
+            device.undo_create();
         }
     }
 
     /// Keeps this device; its [resized](Self::resized) successor is not used.
-    pub(super) fn prevail(&self) {
+    pub(super) fn revert_resize(&self) {
         match self {
-            Self::Ram(device) => device.prevail(),
-            Self::File(device) => device.prevail(),
+            Self::Ram(device) => device.revert_resize(),
+            Self::File(device) => device.revert_resize(),
             Self::Fixed | Self::Delay(_) | Self::Fault(_) | Self::Drive(_) | Self::Ghost => {}
         }
     }

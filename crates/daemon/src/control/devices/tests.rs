@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{self, Fake, Mode, Readiness};
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::nvme_driver::function::Function;
 
 use super::*;
 use crate::config::{Config, Machine};
@@ -42,8 +42,8 @@ fn system<T>(f: impl FnOnce(&mut BTreeMap<String, Fake>) -> T) -> T {
     f(&mut SYSTEM.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn devices() -> (Devices, Arc<SharedPool>) {
-    let pool = SharedPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
+fn devices() -> (Devices, Arc<ChunkPool>) {
+    let pool = ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
     (Devices::new(&pool, take), pool)
 }
 

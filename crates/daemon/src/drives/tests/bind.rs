@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
-use nvmeof_core::pci::Writes;
+use nvmeof_core::pci::SysfsWriter;
 use nvmeof_core::pci::fixture::Kernel;
 
 use super::super::bind;
@@ -155,7 +155,7 @@ struct Quick {
     left: Cell<u32>,
 }
 
-impl Writes for Quick {
+impl SysfsWriter for Quick {
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
         if file.ends_with("drivers_probe") && text.contains("0000:62") && self.left.get() > 0 {
             self.left.set(self.left.get() - 1);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
-use nvmeof_core::nvme_driver::seam::Function;
+use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::pci::fixture::{self, Machine};
 use nvmeof_wire::ascii;
 use tempfile::TempDir;

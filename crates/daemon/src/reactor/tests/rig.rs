@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
 use nvmeof_core::block::{BlockDevice, DelayDevice, Latency, RamDevice};
-use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_nvmf::{
     Access, AddressFamily, ControllerKey, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueOwner, SubsystemSpec, Target, TargetSpec, TransportKind,
@@ -103,7 +103,7 @@ impl Rig {
         let limits = Limits { queue_depth: 32, max_transfer: most, ..Limits::default() };
         let target = Target::new(limits);
         target.apply(spec(DeviceId(0), BLOCKS)).unwrap();
-        let pool = SharedPool::new(PoolConfig {
+        let pool = ChunkPool::new(PoolConfig {
             cap: 4 << 20,
             reserve: 64 << 20,
             max_lease: max_transfer,

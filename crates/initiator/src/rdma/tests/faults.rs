@@ -1,4 +1,4 @@
-//! What goes wrong without anybody's ill will.
+//! Failures without a hostile peer.
 
 use nvmeof_verbs::loopback::{DeviceOptions, Side};
 
@@ -6,10 +6,10 @@ use super::world::{TIMEOUT, World, data, read, write};
 use crate::fake::{Act, Traits};
 use crate::{CommandError, Completed, Error, IoQueue, RejectReason};
 
-/// Later than every deadline and every look at one.
+/// Later than every deadline and every check of it.
 const LATE: u64 = 2 * TIMEOUT;
 
-/// Time is up: everything comes back, and only when no device works on it.
+/// Lets the commands time out: everything completes, and only after no device uses it.
 fn time_out(world: &World, queue: &mut IoQueue, number: u32) -> Vec<Completed> {
     let mut done = Vec::new();
     assert!(world.fabric().endpoint(number).is_some());
@@ -109,7 +109,7 @@ fn a_queue_that_is_dropped_amid_everything_takes_its_memory_from_the_device_firs
     }
 }
 
-/// Three reads, of which the third meets `act`.
+/// Submits three reads, of which the third meets `act`.
 fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
     let script = move |number: u64, _| if number == 2 { act } else { Act::Serve };
     let world = World::with(5, DeviceOptions::default(), Traits::default(), Box::new(script));
@@ -134,7 +134,8 @@ fn a_failed_command_is_alone_and_a_lost_connection_gives_all_back() {
     assert_eq!(done[2].result, Err(CommandError::ConnectionLost));
 }
 
-/// Something happens to a queue with commands on it; what it says, when all were given back.
+/// Applies `what` to a queue with outstanding commands. Returns its error, after all commands have
+/// completed.
 fn struck(what: impl Fn(&World, u32)) -> Error {
     let script = |_, _| Act::Silence;
     let world = World::with(6, DeviceOptions::default(), Traits::default(), Box::new(script));
@@ -143,7 +144,7 @@ fn struck(what: impl Fn(&World, u32)) -> Error {
     queue.submit(write(1, 0, &data(4096, 0)), 0).unwrap();
     assert!(turn(&world, &mut queue).is_empty());
     what(&world, number);
-    // Refused where the memory cannot be registered any more.
+    // Rejected if the memory cannot be registered any more.
     let taken = 2 + u64::from(queue.submit(write(2, 0, &data(65_536, 0)), 0).is_ok());
     let (error, done) = world.complete(&mut queue, 3).unwrap_err();
     let mut tokens: Vec<_> = done.iter().map(|completed| completed.token).collect();

@@ -1,4 +1,4 @@
-//! A controller that answers what it was not asked, or not as it must.
+//! A controller with unexpected or malformed responses.
 
 use nvmeof_verbs::loopback::DeviceOptions;
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -8,7 +8,7 @@ use super::world::{Seed, World, data, read, write};
 use crate::fake::{Act, Traits};
 use crate::{Completed, Error, IoQueue};
 
-/// A small generator, so that a seed gives the same again.
+/// A small random number generator, reproducible by seed.
 struct Chance(u64);
 
 impl Chance {
@@ -23,7 +23,7 @@ impl Chance {
     }
 }
 
-/// A queue with two commands that nobody serves.
+/// Returns a queue with two commands that the controller does not serve.
 fn waiting() -> (World, IoQueue) {
     let script = |_, _| Act::Silence;
     let world = World::with(1, DeviceOptions::default(), Traits::default(), Box::new(script));
@@ -40,7 +40,7 @@ fn waiting() -> (World, IoQueue) {
     (world, queue)
 }
 
-/// What the host says to these responses, one after the other; all commands come back.
+/// Returns the host's error after these responses, one after the other; all commands complete.
 fn answered(answers: &[(Vec<u8>, Option<u32>)]) -> Error {
     let (world, mut queue) = waiting();
     for (bytes, invalidate) in answers {
@@ -88,7 +88,7 @@ fn every_broken_rule_is_named() {
 fn an_answer_to_what_was_not_sent_yet_ends_the_connection() {
     let (world, mut queue) = waiting();
     queue.submit(read(2, 0, 4096), 0).unwrap();
-    // Slots are used in order, so its identifier is known.
+    // Slots are used in order, so the identifier is predictable.
     world.peer().connections[0].send_raw(&cqe(2).0, None);
     world.turn();
     let mut done = Vec::new();
@@ -152,7 +152,7 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
             }
         }
         if !failed || queue.in_flight() > 0 {
-            // Time is up for what nobody answered.
+            // Lets the commands without a response time out.
             let _ = queue.poll(u64::MAX, &mut done);
         }
         all_back(&done, submitted);

@@ -1,4 +1,5 @@
-//! A controller over RDMA for tests: it serves what the target for tests serves, and misbehaves when told to.
+//! A controller over RDMA for tests. It executes commands as the fake target does, and can
+//! misbehave on purpose.
 
 use std::sync::Arc;
 
@@ -20,21 +21,21 @@ const RECEIVE: u8 = 11;
 const READ: u8 = 12;
 const RESPONSE: u8 = 13;
 const RAW: u8 = 14;
-/// Most commands of a connection.
+/// Maximum commands of a connection.
 const JOBS: u16 = 64;
-/// Most data of a command.
+/// Maximum data of a command.
 const DATA: usize = 128 << 10;
 
-/// How it treats connections.
+/// Behavior towards connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Manners {
-    /// Rejects them so.
+    /// Rejects them with this status.
     pub(super) reject: Option<RejectStatus>,
-    /// Does not answer requests.
+    /// Does not respond to requests.
     pub(super) silent: bool,
-    /// Claims to have so many receives.
+    /// Claims to have this number of receives.
     pub(super) claims: Option<u16>,
-    /// Has so many receives.
+    /// Has this number of receives.
     pub(super) receives: Option<u16>,
 }
 
@@ -55,7 +56,7 @@ impl Peer {
         Self { manners: Manners::default(), target, connections, device, listener, unanswered }
     }
 
-    /// Does what there is to do.
+    /// Processes everything that is pending.
     pub(super) fn step(&mut self) {
         while let Some(ticket) = self.listener.next_ticket() {
             if self.manners.silent {
@@ -114,7 +115,7 @@ impl Peer {
     }
 }
 
-/// A command under way.
+/// A command in progress.
 struct Job {
     sqe: Sqe,
     act: Act,
@@ -122,11 +123,11 @@ struct Job {
 
 pub(super) struct Connection {
     pub(super) asked: Request,
-    /// Commands that were taken in and are not answered.
+    /// Commands that were received and have no response.
     pub(super) outstanding: Vec<Sqe>,
     pair: Pair<LoopbackDevice>,
     session: Session,
-    /// Where a capsule's data begins.
+    /// Offset of a capsule's data.
     offset: usize,
     jobs: Vec<Option<Job>>,
     is_up: bool,
@@ -135,7 +136,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends these bytes as a response; with a key, it invalidates that.
+    /// Sends these bytes as a response; `invalidate` is a key to invalidate.
     pub(super) fn send_raw(&mut self, bytes: &[u8], invalidate: Option<u32>) {
         let slot = 2 * JOBS;
         self.pair.outbox.bytes(slot)[..bytes.len()].copy_from_slice(bytes);
@@ -143,7 +144,7 @@ impl Connection {
         let id = WorkId::new(RAW, self.raws, 0);
         self.raws += 1;
         let len = bytes.len();
-        // Refused once the connection is over.
+        // Rejected after the connection has ended.
         let _ = self.pair.post_send(&[Outgoing {
             id,
             operation,
@@ -155,7 +156,7 @@ impl Connection {
         }]);
     }
 
-    /// Hangs up.
+    /// Disconnects.
     pub(super) fn hang_up(&mut self) {
         self.pair.endpoint().disconnect();
         self.is_over = true;
@@ -293,7 +294,7 @@ impl Connection {
     }
 }
 
-/// The direction of a command's data is in the low bits of its opcode (Base 3.3.3.1).
+/// The low bits of a command's opcode have the direction of its data (Base 3.3.3.1).
 fn is_from_host(sqe: &Sqe) -> bool {
     let code = if sqe.is_fabrics() { sqe.fctype().0 } else { sqe.opcode };
     code & 3 == 1

@@ -14,11 +14,11 @@ use crate::rdma::Routes;
 use crate::rdma::queue::RdmaQueuePair;
 use crate::{Buffer, Completed, Endpoint, Error, Io, IoKind, IoQueue, Nanos};
 
-/// When commands time out.
+/// Timeout of commands.
 pub(super) const TIMEOUT: Nanos = 1_000_000_000;
 const AT: &str = "192.0.2.1:4420";
 
-/// Prints the seed of a test that fails.
+/// Prints the seed of a failing test.
 pub(super) struct Seed(pub(super) u64);
 
 impl Drop for Seed {
@@ -85,14 +85,15 @@ impl World {
         format!("rdma://{AT}/{}", self.peer().target.traits.subnqn).parse().unwrap()
     }
 
-    /// Lets everything happen that is about to.
+    /// Processes all pending events.
     pub(super) fn turn(&self) {
         self.0.fabric.settle();
         self.peer().step();
         self.0.fabric.settle();
     }
 
-    /// A queue for `depth` commands, and the number of its queue pair, without a controller.
+    /// Returns a queue for `depth` commands, without a controller, and the number of its queue
+    /// pair.
     pub(super) fn queue(&self, depth: u16) -> Result<(IoQueue, u32), Error> {
         let (in_capsule, offset) = {
             let peer = self.peer();
@@ -122,7 +123,7 @@ impl World {
         let mut done = Vec::new();
         for _ in 0..1000 {
             if let Err(error) = queue.flush().and_then(|()| queue.poll(0, &mut done)) {
-                // What is left ends with the next poll, if it was the flush.
+                // After a failed flush, the rest ends with the next poll.
                 let _ = queue.poll(0, &mut done);
                 return Err((error, done));
             }
@@ -139,7 +140,7 @@ impl World {
         self.complete(queue, 1).unwrap().pop().unwrap()
     }
 
-    /// Nothing is left of what was connected, once everything was dropped.
+    /// Asserts that nothing is left after everything was dropped.
     pub(super) fn is_clean(&self) {
         for _ in 0..4 {
             self.turn();
@@ -160,7 +161,7 @@ pub(super) fn io(token: u64, slba: u64, blocks: u32, kind: IoKind) -> Io {
     Io { token, nsid: 1, slba, blocks, kind }
 }
 
-/// Some bytes that are not all alike.
+/// Returns bytes that are not all equal.
 pub(super) fn data(len: usize, salt: u64) -> Vec<u8> {
     (0..len as u64).map(|at| (at * 13 + at / 256 + salt).to_le_bytes()[0]).collect()
 }

@@ -1,11 +1,12 @@
-//! Peers that break the rules: a TermReq and the end of the connection, never a panic.
+//! Peers that violate the protocol: a TermReq and the end of the connection, never a panic.
 
 use nvmeof_wire::Status;
 use nvmeof_wire::tcp::{Fes, ICResp, Receiver as End, TcpError, TermReq};
 
 use super::*;
 
-/// What the engine makes of `stream`, which comes with a 4 KiB read and an 8 KiB write outstanding.
+/// Returns the engine's error for `stream`, which arrives with a 4 KiB read and an 8 KiB write
+/// outstanding.
 fn verdict(stream: impl Fn(Agreed, u16, u16) -> Vec<u8>) -> TcpError {
     let agreed = Agreed::default();
     let mut engine = agreed.engine();
@@ -108,7 +109,7 @@ fn an_in_capsule_write_is_not_asked_for_its_data_again() {
 
 #[test]
 fn r2t_and_completion_in_one_breath() {
-    // The data asked for is sent before the buffer is given back.
+    // The requested data is sent before the buffer is returned.
     let agreed = Agreed::default();
     let mut engine = agreed.engine();
     let cid = start(&mut engine, write(1, &pattern(8192)));
@@ -146,7 +147,7 @@ impl Rng {
     }
 }
 
-/// Valid traffic with bytes changed here and there: any outcome but a panic, and every command comes back.
+/// Valid traffic with changed bytes has any result except a panic, and every command completes.
 #[test]
 fn damaged_streams_do_not_panic() {
     for seed in 0..4000 {
@@ -181,7 +182,7 @@ fn damaged_streams_do_not_panic() {
             let end = stream.len().min(at + chunk);
             match feed(&mut engine, &stream[at..end], 512) {
                 Ok(completed) => done.extend(completed),
-                // Completions of the failing piece are lost to this test; the count below is then moot.
+                // The test loses completions of the failing piece, so the count below can be lower.
                 Err(_) => break,
             }
             done.extend(drain(&mut engine, 700).1);
@@ -202,14 +203,14 @@ fn noise_does_not_panic() {
         start(&mut engine, read(1, 4096));
         start(&mut engine, write(2, &pattern(8192)));
         let mut noise: Vec<u8> = (0..400).map(|_| rng.next().to_le_bytes()[0]).collect();
-        // A PDU type and header length that exist, half of the time.
+        // 50 % have a PDU type and header length that exist.
         if seed % 4 < 2 {
             let (kind, hlen) = [(5, 24), (7, 24), (9, 24), (3, 24), (1, 128)][rng.below(5)];
             noise[1] &= 0xf;
             (noise[0], noise[2], noise[3]) = (kind, hlen, 24);
             noise[5..8].fill(0);
         }
-        // Whatever comes of it.
+        // Any result is fine.
         let _ = feed(&mut engine, &noise, 1 + rng.below(100));
         let _ = drain(&mut engine, 100);
         engine.fail_all(0, &mut Vec::new());

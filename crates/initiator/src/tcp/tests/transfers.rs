@@ -1,4 +1,4 @@
-//! Data, both ways, as it should go.
+//! Correct data transfers in both directions.
 
 use nvmeof_wire::Status;
 use nvmeof_wire::sgl::Sgl;
@@ -104,7 +104,7 @@ fn a_small_write_goes_in_the_capsule() {
     }
 }
 
-/// Takes H2CData PDUs apart: offset, LAST and data of each.
+/// Parses H2CData PDUs: offset, LAST and data of each.
 fn h2c(agreed: Agreed, mut bytes: &[u8]) -> Vec<(u32, bool, Vec<u8>)> {
     let mut pdus = Vec::new();
     while !bytes.is_empty() {
@@ -228,7 +228,7 @@ fn a_buffer_being_sent_is_not_given_back_before_it_has_left() {
     };
     let mut done = Vec::new();
     engine.sent(usize::from(CAPSULE_CMD_LEN) + 100, &mut done);
-    // The controller refuses it before it has all of it.
+    // The controller rejects the command before it has received all data.
     let refusal = agreed.response(cid, Status::NAMESPACE_WRITE_PROTECTED);
     assert!(feed(&mut engine, &refusal, usize::MAX).unwrap().is_empty());
     assert_eq!(engine.slots().in_flight(), 1);

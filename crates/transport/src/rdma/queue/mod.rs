@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{CorePool, LeaseError, Lent};
+use nvmeof_core::dma::{CorePool, LeaseError, ZeroCopyData};
 use nvmeof_verbs::{Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData, VerbsError};
 use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -386,7 +386,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         false
     }
 
-    fn supports_zero_copy(&self, lent: &Lent) -> bool {
+    fn supports_zero_copy(&self, lent: &ZeroCopyData) -> bool {
         self.registration.knows(lent)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Reserve};
+use nvmeof_core::dma::{Buffer, BufferReservation, CorePool, LeaseError};
 use nvmeof_verbs::{Completion, Device, Piece, WorkId};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::SQE_SIZE;
@@ -49,7 +49,7 @@ pub(in crate::rdma) struct ReceiveBuffers {
     commands: Slab,
     /// Maximum bytes after a command, and the reservation of buffers for them.
     behind: u32,
-    reserve: Option<Reserve>,
+    reserve: Option<BufferReservation>,
     /// Pool for further buffers.
     pool: Option<CorePool>,
     posted: usize,
@@ -122,7 +122,7 @@ impl ReceiveBuffers {
     }
 
     /// Returns the reservation for the bytes after commands; `None` if no bytes follow commands.
-    pub(in crate::rdma) fn stock(&self) -> Option<&Reserve> {
+    pub(in crate::rdma) fn stock(&self) -> Option<&BufferReservation> {
         self.reserve.as_ref()
     }
 
@@ -269,7 +269,7 @@ impl ReceiveBuffers {
 mod tests {
     use std::sync::Arc;
 
-    use nvmeof_core::dma::{PoolConfig, Registrar, SharedPool};
+    use nvmeof_core::dma::{ChunkPool, MemoryRegistrar, PoolConfig};
     use nvmeof_verbs::Piece;
     use nvmeof_verbs::loopback::Fabric;
 
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_late_completion_finds_nothing() {
         let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };
-        let shared = SharedPool::new(config).unwrap();
+        let shared = ChunkPool::new(config).unwrap();
         let pool = CorePool::new(&shared);
         let device = Fabric::new(1).device("target");
         let registration = Registration::new(&device, &shared).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(receives.came_back(second), Some(second.slot()));
         drop(receives);
         assert_eq!(pool.leased(), 0);
-        let registrar: Arc<dyn Registrar> = registration;
+        let registrar: Arc<dyn MemoryRegistrar> = registration;
         shared.remove_registrar(&registrar);
     }
 }

@@ -291,7 +291,7 @@ fn an_admin_command_may_bring_its_data() {
 fn other_kinds_of_devices_are_told_in_one_line() {
     let config =
         PoolConfig { cap: 8 << 20, reserve: 8 << 20, huge_pages: false, max_lease: 1 << 20 };
-    let shared = SharedPool::new(config).unwrap();
+    let shared = ChunkPool::new(config).unwrap();
     let fabric = Fabric::new(1);
     for (kind, word) in [(DeviceKind::Iwarp, "iWARP"), (DeviceKind::Other, "no kind")] {
         let device = fabric.device_with("eth7", DeviceOptions { kind, ..DeviceOptions::default() });
@@ -311,7 +311,7 @@ fn threads_do_it_too() {
     let listener = fabric.listen(&device, address).unwrap();
     let config =
         PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
-    let shared = SharedPool::new(config).unwrap();
+    let shared = ChunkPool::new(config).unwrap();
     let registration = Registration::new(&device, &shared).unwrap();
     let mut world = World {
         pool: CorePool::new(&shared),
@@ -358,6 +358,6 @@ fn threads_do_it_too() {
         assert!(begin.elapsed() < guard, "a completion queue is left");
     }
     assert_eq!(world.pool.leased(), 0);
-    let registrar: Arc<dyn Registrar> = world.registration.clone();
+    let registrar: Arc<dyn MemoryRegistrar> = world.registration.clone();
     world.shared.remove_registrar(&registrar);
 }

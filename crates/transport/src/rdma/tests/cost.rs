@@ -25,7 +25,7 @@ impl Bench {
         let device = Instant::new();
         let config =
             PoolConfig { cap: 16 << 20, reserve: 16 << 20, huge_pages: false, max_lease: 1 << 20 };
-        let shared = SharedPool::new(config).unwrap();
+        let shared = ChunkPool::new(config).unwrap();
         let pool = CorePool::new(&shared);
         let registration = Registration::without_threads(&device, &shared).unwrap();
         let entries = u32::from(DEPTH);

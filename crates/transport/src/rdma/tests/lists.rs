@@ -92,10 +92,10 @@ fn lent_zeroes_are_written_from_one_window_and_come_back() {
         host.send(Sqe::new(2, 1, 1).with_sgl(sgl), &behind);
         world.settle(&mut [&mut host]);
         let (sqe, _) = world.queues[at].commands.pop().unwrap();
-        let lender = Lender::new(&LentRegion::zeroes().unwrap());
+        let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
         let lent = lender.lend(total as usize).unwrap();
         assert!(world.queues[at].queue.as_ref().unwrap().supports_zero_copy(&lent));
-        let token = world.queues[at].answer_with(&sqe, Some(Payload::Lent(lent)));
+        let token = world.queues[at].answer_with(&sqe, Some(Payload::ZeroCopy(lent)));
         assert_eq!(Rc::strong_count(&lender), 2);
         for _ in 0..40 {
             world.settle(&mut [&mut host]);

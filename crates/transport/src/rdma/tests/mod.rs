@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvmeof_core::dma::{
-    Buffer, CorePool, Lender, LentRegion, Payload, PoolConfig, Registrar, SharedPool,
+    Buffer, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig, ZeroCopyRegion,
+    ZeroCopySource,
 };
 use nvmeof_verbs::DeviceLimits;
 use nvmeof_verbs::loopback::{
@@ -46,7 +47,7 @@ struct World {
     address: SocketAddr,
     registration: Arc<Registration<LoopbackDevice>>,
     pool: CorePool,
-    shared: Arc<SharedPool>,
+    shared: Arc<ChunkPool>,
     params: RdmaParams,
     ready: Vec<u64>,
 }
@@ -105,7 +106,7 @@ impl Setup {
         let listener = fabric.listen(&target_device, address).unwrap();
         let config =
             PoolConfig { cap: 64 << 20, reserve: 64 << 20, huge_pages: false, max_lease: 2 << 20 };
-        let shared = SharedPool::new(config).unwrap();
+        let shared = ChunkPool::new(config).unwrap();
         let registration = Registration::without_threads(&target_device, &shared).unwrap();
         World {
             pool: CorePool::new(&shared),
@@ -238,7 +239,7 @@ impl World {
         assert_eq!(self.pool.leased(), 0, "buffers are left");
         self.pool.clear();
         assert_eq!(self.pool.held(), 0, "memory is left");
-        let registrar: Arc<dyn Registrar> = self.registration.clone();
+        let registrar: Arc<dyn MemoryRegistrar> = self.registration.clone();
         self.shared.remove_registrar(&registrar);
         assert_eq!(self.registration.regions(), 0, "regions are left");
         drop((registrar, self.registration));

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use nvmeof_core::dma::{Buffer, CorePool, Payload, PoolConfig, SharedPool};
+use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, Payload, PoolConfig};
 use nvmeof_wire::tcp::{
     C2HData, CH_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Framing, H2CData, ICReq, ICResp,
     IcParams, PduType, R2T, TcpError, TermReq, flags,
@@ -89,7 +89,7 @@ pub(super) struct Host {
 pub(super) fn pool() -> CorePool {
     let config =
         PoolConfig { cap: 64 << 20, reserve: 16 << 20, huge_pages: false, ..PoolConfig::default() };
-    CorePool::new(&SharedPool::new(config).unwrap())
+    CorePool::new(&ChunkPool::new(config).unwrap())
 }
 
 /// Returns both ends of a connection on the loopback interface.
@@ -406,5 +406,5 @@ impl Host {
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Box<dyn crate::DetachedQueue>>();
-    is_send::<Arc<SharedPool>>();
+    is_send::<Arc<ChunkPool>>();
 };

@@ -356,8 +356,8 @@ fn sizes_are_made_checked_and_explained() {
 fn what_is_no_disk_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &std::path::Path| why(FileDevice::open(&FileConfig::new("d", path, 512)));
-    assert!(matches!(open(folder.path()), OpenErrorWhy::Kind("a directory")));
-    assert!(matches!(open("/dev/zero".as_ref()), OpenErrorWhy::Kind("a character device")));
+    assert!(matches!(open(folder.path()), OpenErrorWhy::FileKind("a directory")));
+    assert!(matches!(open("/dev/zero".as_ref()), OpenErrorWhy::FileKind("a character device")));
     let missing =
         FileConfig { size: Some(MIB), ..FileConfig::new("d", "/no/such/folder/disk", 512) };
     assert!(matches!(missing.check().unwrap_err().why, OpenErrorWhy::System { .. }));

@@ -4,28 +4,28 @@ use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use super::super::medium::{Answer, Call, Medium};
+use super::super::backend::{FileBackend, FileCall, FileResult};
 use super::super::queue::{FileQueue, Health, Mode};
 use super::*;
 use crate::block::{BlockError, DeviceInfo};
 
-type Calls = Rc<RefCell<Vec<(usize, Call, Option<Buffer>)>>>;
+type Calls = Rc<RefCell<Vec<(usize, FileCall, Option<Buffer>)>>>;
 
 /// A medium that keeps calls until the test completes them.
 #[derive(Debug, Default)]
 struct Hand {
     calls: Calls,
-    answers: Rc<RefCell<Vec<Answer>>>,
+    answers: Rc<RefCell<Vec<FileResult>>>,
 }
 
-impl Medium for Hand {
-    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>) {
+impl FileBackend for Hand {
+    fn issue(&mut self, slot: usize, call: FileCall, buf: Option<Buffer>) {
         self.calls.borrow_mut().push((slot, call, buf));
     }
 
     fn submit(&mut self) {}
 
-    fn reap(&mut self, answers: &mut Vec<Answer>) {
+    fn reap(&mut self, answers: &mut Vec<FileResult>) {
         answers.append(&mut self.answers.borrow_mut());
     }
 
@@ -37,7 +37,7 @@ impl Medium for Hand {
 struct Bench {
     queue: FileQueue<Hand>,
     calls: Calls,
-    answers: Rc<RefCell<Vec<Answer>>>,
+    answers: Rc<RefCell<Vec<FileResult>>>,
     health: Arc<Health>,
     pool: CorePool,
 }
@@ -75,14 +75,14 @@ impl Bench {
         self.queue.submit(op).unwrap();
     }
 
-    fn calls(&self) -> Vec<Call> {
+    fn calls(&self) -> Vec<FileCall> {
         self.calls.borrow().iter().map(|(_, call, _)| *call).collect()
     }
 
     /// Completes the oldest call; returns tokens and results of the operations that end.
     fn answer(&mut self, result: i32) -> Vec<(u64, Result<(), BlockError>)> {
         let (slot, _, buf) = self.calls.borrow_mut().remove(0);
-        self.answers.borrow_mut().push(Answer { slot, result, buf });
+        self.answers.borrow_mut().push(FileResult { slot, result, buf });
         let mut done = Vec::new();
         self.queue.poll(&mut done);
         done.into_iter().map(|completed| (completed.token, completed.result)).collect()
@@ -95,14 +95,17 @@ const EIO: i32 = libc::EIO;
 fn fua_is_dsync_past_the_page_cache_and_a_sync_through_it() {
     let mut direct = Bench::new(true);
     direct.write(1, true);
-    assert_eq!(direct.calls(), [Call::Write { offset: 8192, skip: 0, len: 8192, dsync: true }]);
+    assert_eq!(direct.calls(), [FileCall::Write { offset: 8192, skip: 0, len: 8192, dsync: true }]);
     assert_eq!(direct.answer(8192), [(1, Ok(()))]);
 
     let mut cached = Bench::new(false);
     cached.write(1, true);
-    assert_eq!(cached.calls(), [Call::Write { offset: 8192, skip: 0, len: 8192, dsync: false }]);
+    assert_eq!(
+        cached.calls(),
+        [FileCall::Write { offset: 8192, skip: 0, len: 8192, dsync: false }]
+    );
     assert_eq!(cached.answer(8192), []);
-    assert_eq!(cached.calls(), [Call::Sync]);
+    assert_eq!(cached.calls(), [FileCall::Sync]);
     assert_eq!(cached.answer(0), [(1, Ok(()))]);
 }
 
@@ -111,7 +114,7 @@ fn short_transfers_go_on_from_a_block_border() {
     let mut bench = Bench::new(true);
     bench.write(1, true);
     assert_eq!(bench.answer(5000), []);
-    let rest = Call::Write { offset: 8192 + 4096, skip: 4096, len: 4096, dsync: true };
+    let rest = FileCall::Write { offset: 8192 + 4096, skip: 4096, len: 4096, dsync: true };
     assert_eq!(bench.calls(), [rest]);
     assert_eq!(bench.answer(4096), [(1, Ok(()))]);
     bench.write(2, false);
@@ -120,7 +123,7 @@ fn short_transfers_go_on_from_a_block_border() {
     bench.submit(BlockOp::read(3, 0, buf));
     for result in [-libc::EINTR, -libc::EAGAIN] {
         assert_eq!(bench.answer(result), []);
-        assert_eq!(bench.calls(), [Call::Read { offset: 0, skip: 0, len: 4096 }]);
+        assert_eq!(bench.calls(), [FileCall::Read { offset: 0, skip: 0, len: 4096 }]);
     }
     assert_eq!(bench.answer(0), [(3, Err(BlockError::Media { errno: libc::ENODATA }))]);
     drop(bench.queue);
@@ -132,11 +135,11 @@ fn a_file_that_knows_no_dsync_gets_a_sync_instead() {
     let mut bench = Bench::new(true);
     bench.write(1, true);
     assert_eq!(bench.answer(-libc::EOPNOTSUPP), []);
-    assert_eq!(bench.calls(), [Call::Write { offset: 8192, skip: 0, len: 8192, dsync: false }]);
+    assert_eq!(bench.calls(), [FileCall::Write { offset: 8192, skip: 0, len: 8192, dsync: false }]);
     assert_eq!(bench.answer(8192), []);
     assert_eq!(bench.answer(0), [(1, Ok(()))]);
     bench.write(2, true);
-    assert!(matches!(bench.calls()[..], [Call::Write { dsync: false, .. }]));
+    assert!(matches!(bench.calls()[..], [FileCall::Write { dsync: false, .. }]));
 }
 
 #[test]
@@ -145,12 +148,12 @@ fn flushes_that_come_during_a_sync_share_the_next_one() {
     for token in 1..5 {
         bench.submit(BlockOp::flush(token));
     }
-    assert_eq!(bench.calls(), [Call::Sync], "one at a time");
+    assert_eq!(bench.calls(), [FileCall::Sync], "one at a time");
     assert_eq!(bench.answer(0), [(1, Ok(()))]);
-    assert_eq!(bench.calls(), [Call::Sync]);
+    assert_eq!(bench.calls(), [FileCall::Sync]);
     bench.submit(BlockOp::flush(5));
     assert_eq!(bench.answer(-libc::EINTR), []);
-    assert_eq!(bench.calls(), [Call::Sync]);
+    assert_eq!(bench.calls(), [FileCall::Sync]);
     let mut done = bench.answer(0);
     done.sort_by_key(|(token, _)| *token);
     assert_eq!(done, [2, 3, 4, 5].map(|token| (token, Ok(()))));
@@ -218,7 +221,7 @@ fn a_write_under_way_amid_a_loss_is_made_once_more() {
         assert_eq!(bench.calls(), whole);
         if fua {
             assert_eq!(bench.answer(8192), []);
-            assert_eq!(bench.calls(), [Call::Sync]);
+            assert_eq!(bench.calls(), [FileCall::Sync]);
             // The first flush of this queue since the loss.
             assert_eq!(bench.answer(0), [(1, Err(BlockError::FlushLost))]);
         } else {
@@ -331,9 +334,9 @@ fn flushes_that_wait_are_cancelled_at_once() {
 
 #[test]
 fn long_ranges_are_zeroed_in_calls_that_end_soon() {
-    const STEP: u64 = medium::ZERO_CALL;
+    const STEP: u64 = backend::ZERO_CALL;
     let mut bench = Bench::new(true);
-    let zero = |offset, len, free| Call::Zero { offset, len, free };
+    let zero = |offset, len, free| FileCall::Zero { offset, len, free };
     // Split at possible hole boundaries, so that no block at a split stays allocated.
     bench.submit(BlockOp::deallocate(1, 4096, 2 * STEP));
     assert_eq!(bench.calls(), [zero(4096, STEP - 4096, true)]);
@@ -346,13 +349,13 @@ fn long_ranges_are_zeroed_in_calls_that_end_soon() {
     assert_eq!(bench.calls(), [zero(STEP, STEP, false)]);
     assert_eq!(bench.answer(0), []);
     assert_eq!(bench.answer(0), []);
-    assert_eq!(bench.calls(), [Call::Sync], "with FUA, once all is zeroed");
+    assert_eq!(bench.calls(), [FileCall::Sync], "with FUA, once all is zeroed");
     assert_eq!(bench.answer(0), [(2, Ok(()))]);
 }
 
 #[test]
 fn zeroing_falls_back_to_what_the_file_knows() {
-    let zero = |free| Call::Zero { offset: 4096, len: 1 << 20, free };
+    let zero = |free| FileCall::Zero { offset: 4096, len: 1 << 20, free };
     let mut bench = Bench::new(true);
     let op = |fua, deallocate| BlockOp::write_zeroes(1, 4096, 1 << 20, fua, deallocate);
     bench.submit(op(false, false));
@@ -365,14 +368,14 @@ fn zeroing_falls_back_to_what_the_file_knows() {
     assert_eq!(bench.answer(-libc::EOPNOTSUPP), []);
     for at in 0..4 {
         let offset = 4096 + at * (256 << 10);
-        assert_eq!(bench.calls(), [Call::WriteZeroes { offset, len: 256 << 10 }]);
+        assert_eq!(bench.calls(), [FileCall::WriteZeroes { offset, len: 256 << 10 }]);
         assert_eq!(bench.answer(256 << 10), []);
     }
-    assert_eq!(bench.calls(), [Call::Sync], "with FUA");
+    assert_eq!(bench.calls(), [FileCall::Sync], "with FUA");
     assert_eq!(bench.answer(0), [(1, Ok(()))]);
     // A method that the file does not support is not tried again.
     bench.submit(op(false, true));
-    assert_eq!(bench.calls(), [Call::WriteZeroes { offset: 4096, len: 256 << 10 }]);
+    assert_eq!(bench.calls(), [FileCall::WriteZeroes { offset: 4096, len: 256 << 10 }]);
     assert_eq!(bench.answer(0), [(1, Err(BlockError::NoSpace))]);
     // A deallocation is advisory.
     bench.submit(BlockOp::deallocate(2, 4096, 1 << 20));

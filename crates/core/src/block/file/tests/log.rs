@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use super::super::medium::{Answer, Call, Medium};
+use super::super::backend::{FileBackend, FileCall, FileResult};
 use crate::block::{BlockOp, BlockOpKind, Completed};
 use crate::dma::Buffer;
 
@@ -54,17 +54,17 @@ impl<M> Logged<M> {
     }
 }
 
-impl<M: Medium> Medium for Logged<M> {
-    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>) {
+impl<M: FileBackend> FileBackend for Logged<M> {
+    fn issue(&mut self, slot: usize, call: FileCall, buf: Option<Buffer>) {
         let effect = match call {
-            Call::Read { .. } => Effect::Nothing,
-            Call::Sync => Effect::Sync,
-            Call::Write { offset, skip, len, dsync } => {
+            FileCall::Read { .. } => Effect::Nothing,
+            FileCall::Sync => Effect::Sync,
+            FileCall::Write { offset, skip, len, dsync } => {
                 let bytes = &buf.as_ref().unwrap().as_slice()[skip as usize..][..len as usize];
                 Effect::Put { first: block(offset), values: values(bytes), dsync }
             }
-            Call::WriteZeroes { offset, len } => zeroes(offset, u64::from(len)),
-            Call::Zero { offset, len, .. } => zeroes(offset, len),
+            FileCall::WriteZeroes { offset, len } => zeroes(offset, u64::from(len)),
+            FileCall::Zero { offset, len, .. } => zeroes(offset, len),
         };
         let mut log = self.log.borrow_mut();
         self.started[slot] = log.len();
@@ -77,7 +77,7 @@ impl<M: Medium> Medium for Logged<M> {
         self.inner.submit();
     }
 
-    fn reap(&mut self, answers: &mut Vec<Answer>) {
+    fn reap(&mut self, answers: &mut Vec<FileResult>) {
         let known = answers.len();
         self.inner.reap(answers);
         let mut log = self.log.borrow_mut();

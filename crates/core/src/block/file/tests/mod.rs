@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::block::{BlockOp, Completed};
-use crate::dma::{Buffer, CorePool, PoolConfig, SharedPool};
+use crate::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 
 /// Returns a separate pool for a test.
 fn pool() -> CorePool {
     let config = PoolConfig { cap: 32 << 20, reserve: 0, ..PoolConfig::default() };
-    CorePool::new(&SharedPool::new(config).unwrap())
+    CorePool::new(&ChunkPool::new(config).unwrap())
 }
 
 /// Returns a buffer filled with one byte.

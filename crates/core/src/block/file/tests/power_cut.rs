@@ -18,7 +18,7 @@ use super::super::queue::{FileQueue, Health, Mode};
 use super::log::{self, BLOCK, Effect, Event, Log, Logged};
 use super::sim::{Sim, Whims};
 use super::*;
-use crate::block::file::medium::{Answer, Call, Medium};
+use crate::block::file::backend::{FileBackend, FileCall, FileResult};
 use crate::block::{BlockError, BlockOpKind, DeviceInfo, Rejected};
 use crate::rng::Rng;
 
@@ -247,7 +247,7 @@ fn info() -> DeviceInfo {
     }
 }
 
-fn queue<M: Medium>(medium: M, direct: bool) -> FileQueue<M> {
+fn queue<M: FileBackend>(medium: M, direct: bool) -> FileQueue<M> {
     FileQueue::new(
         medium,
         info(),
@@ -343,7 +343,7 @@ struct Brazen<M> {
     inner: FileQueue<M>,
 }
 
-impl<M: Medium> BlockQueue for Brazen<M> {
+impl<M: FileBackend> BlockQueue for Brazen<M> {
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
         self.inner.submit(op)
     }
@@ -427,7 +427,7 @@ struct EarlyFlush<M> {
 
 const LATE: u64 = u64::MAX;
 
-impl<M: Medium> BlockQueue for EarlyFlush<M> {
+impl<M: FileBackend> BlockQueue for EarlyFlush<M> {
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
         if op.kind != BlockOpKind::Flush {
             return self.inner.submit(op);
@@ -464,7 +464,7 @@ enum Forgets {
 struct Careless<M> {
     inner: M,
     forgets: Forgets,
-    answers: Vec<Answer>,
+    answers: Vec<FileResult>,
 }
 
 impl<M> Careless<M> {
@@ -473,14 +473,14 @@ impl<M> Careless<M> {
     }
 }
 
-impl<M: Medium> Medium for Careless<M> {
-    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>) {
+impl<M: FileBackend> FileBackend for Careless<M> {
+    fn issue(&mut self, slot: usize, call: FileCall, buf: Option<Buffer>) {
         match (call, self.forgets) {
-            (Call::Write { offset, skip, len, .. }, Forgets::Dsync) => {
-                self.inner.issue(slot, Call::Write { offset, skip, len, dsync: false }, buf);
+            (FileCall::Write { offset, skip, len, .. }, Forgets::Dsync) => {
+                self.inner.issue(slot, FileCall::Write { offset, skip, len, dsync: false }, buf);
             }
-            (Call::Sync, Forgets::Sync) => {
-                self.answers.push(Answer { slot, result: 0, buf: None });
+            (FileCall::Sync, Forgets::Sync) => {
+                self.answers.push(FileResult { slot, result: 0, buf: None });
             }
             _ => self.inner.issue(slot, call, buf),
         }
@@ -490,7 +490,7 @@ impl<M: Medium> Medium for Careless<M> {
         self.inner.submit();
     }
 
-    fn reap(&mut self, answers: &mut Vec<Answer>) {
+    fn reap(&mut self, answers: &mut Vec<FileResult>) {
         answers.append(&mut self.answers);
         let known = answers.len();
         self.inner.reap(answers);

@@ -72,14 +72,14 @@ fn what_comes_again_while_the_larger_one_is_in_use_is_zero() {
 fn a_file_that_was_made_in_vain_goes_and_others_stay() {
     for (_folder, config) in configs(MIB, 512) {
         let device = FileDevice::open(&config).unwrap();
-        device.resized(Some(2 * MIB)).unwrap().unmake();
+        device.resized(Some(2 * MIB)).unwrap().undo_create();
         assert!(config.path.exists());
-        device.unmake();
+        device.undo_create();
         assert!(!config.path.exists());
         drop(device);
         fs::write(&config.path, [0; 4096]).unwrap();
         let there = FileConfig { size: None, ..config.clone() };
-        FileDevice::open(&there).unwrap().unmake();
+        FileDevice::open(&there).unwrap().undo_create();
         assert!(config.path.exists());
     }
 }
@@ -90,7 +90,7 @@ fn what_is_not_to_be_leaves_the_file_as_it_was() {
         let device = FileDevice::open(&config).unwrap();
         for wanted in [4 * MIB, MIB / 2] {
             let other = device.resized(Some(wanted)).unwrap();
-            device.prevail();
+            device.revert_resize();
             drop(other);
             assert_eq!(len(&config), MIB);
         }

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::os::fd::AsFd;
 
-use super::super::medium::{Answer, Call, Medium};
+use super::super::backend::{FileBackend, FileCall, FileResult};
 use super::super::start_kernel_worker;
 use super::*;
 
 fn stuck_read(pool: &CorePool, ring: &mut Ring, slot: usize) -> *const u8 {
     let buf = filled(pool, 4096, 0x55);
     let at = buf.as_ptr();
-    ring.issue(slot, Call::Read { offset: 0, skip: 0, len: 4096 }, Some(buf));
+    ring.issue(slot, FileCall::Read { offset: 0, skip: 0, len: 4096 }, Some(buf));
     at
 }
 
@@ -55,7 +55,7 @@ fn memory_that_the_kernel_does_not_give_back_is_given_up_for_good() {
     let mut ring = Ring::new(reader.try_clone().unwrap().into(), 4, false).unwrap();
     let stuck = stuck_read(&pool, &mut ring, 0);
     // The read end of a pipe accepts no writes, but this allocates the zeroes.
-    ring.issue(1, Call::WriteZeroes { offset: 0, len: 4096 }, None);
+    ring.issue(1, FileCall::WriteZeroes { offset: 0, len: 4096 }, None);
     ring.submit();
     let mut answers = Vec::new();
     while answers.is_empty() {
@@ -87,7 +87,7 @@ fn calls_that_the_kernel_never_takes_are_answered_and_those_it_has_are_awaited()
     ring.submit();
     // From now on every call fails.
     stuck_read(&pool, &mut ring, 3);
-    let mut answers: Vec<Answer> = Vec::new();
+    let mut answers: Vec<FileResult> = Vec::new();
     ring.reap(&mut answers);
     let mut told: Vec<_> = answers.iter().map(|answer| (answer.slot, answer.result)).collect();
     told.sort_unstable();
@@ -115,7 +115,7 @@ fn a_panic_ends_calls_before_the_buffers_go_back() {
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut ring = ring;
         let buf = pool.lease(4096).unwrap();
-        ring.issue(1, Call::Read { offset: 0, skip: 4096, len: 1 }, Some(buf));
+        ring.issue(1, FileCall::Read { offset: 0, skip: 4096, len: 1 }, Some(buf));
     }));
     assert!(unwound.is_err());
     assert_eq!(pool.leased(), 0);
@@ -134,7 +134,7 @@ fn a_sleeper_is_woken_by_a_completion() {
     stuck_read(&pool, &mut ring, 2);
     ring.submit();
     let writing = std::thread::spawn(move || writer.write_all(&[0xaa; 100]).map(|()| writer));
-    let mut answers: Vec<Answer> = Vec::new();
+    let mut answers: Vec<FileResult> = Vec::new();
     while answers.is_empty() {
         wait_readable(ring.event_fd().unwrap());
         // Like a poll: entering the kernel writes a completion that is pending for this thread.
@@ -158,7 +158,7 @@ fn a_call_never_runs_past_its_buffer() {
     let pool = pool();
     let (reader, _writer) = std::io::pipe().unwrap();
     let mut ring = Ring::new(reader.into(), 1, false).unwrap();
-    let call = Call::Read { offset: 0, skip: 4096, len: 1 };
+    let call = FileCall::Read { offset: 0, skip: 4096, len: 1 };
     ring.issue(0, call, Some(pool.lease(4096).unwrap()));
 }
 

@@ -3,7 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::super::medium::{Answer, Call, Medium};
+use super::super::backend::{FileBackend, FileCall, FileResult};
 use crate::dma::Buffer;
 use crate::rng::Rng;
 
@@ -22,7 +22,7 @@ pub(super) struct Whims {
 #[derive(Debug)]
 pub(super) struct Sim {
     image: Vec<u8>,
-    pending: Vec<(usize, Call, Option<Buffer>)>,
+    pending: Vec<(usize, FileCall, Option<Buffer>)>,
     submitted: usize,
     whims: Whims,
     syncs: u32,
@@ -45,37 +45,37 @@ impl Sim {
         len
     }
 
-    fn execute(&mut self, call: Call, buf: Option<&mut Buffer>) -> i32 {
+    fn execute(&mut self, call: FileCall, buf: Option<&mut Buffer>) -> i32 {
         if self.whims.again && self.rng.below(8) == 0 {
             return if self.rng.below(2) == 0 { -libc::EAGAIN } else { -libc::EINTR };
         }
         match call {
-            Call::Read { offset, skip, len } => {
+            FileCall::Read { offset, skip, len } => {
                 let len = self.moved(len);
                 let from = &self.image[at(offset)..][..len as usize];
                 buf.unwrap().as_mut_slice()[skip as usize..][..len as usize].copy_from_slice(from);
                 len.cast_signed()
             }
-            Call::Write { dsync: true, .. } if self.whims.no_dsync => -libc::EOPNOTSUPP,
-            Call::Write { offset, skip, len, .. } => {
+            FileCall::Write { dsync: true, .. } if self.whims.no_dsync => -libc::EOPNOTSUPP,
+            FileCall::Write { offset, skip, len, .. } => {
                 let len = self.moved(len);
                 let from = &buf.unwrap().as_slice()[skip as usize..][..len as usize];
                 self.image[at(offset)..][..len as usize].copy_from_slice(from);
                 len.cast_signed()
             }
-            Call::WriteZeroes { offset, len } => {
+            FileCall::WriteZeroes { offset, len } => {
                 let len = self.moved(len);
                 let len = len - len % 512;
                 self.image[at(offset)..][..len as usize].fill(0);
                 len.cast_signed()
             }
-            Call::Zero { free: true, .. } if self.whims.no_free => -libc::EOPNOTSUPP,
-            Call::Zero { free: false, .. } if self.whims.no_keep_allocated => -libc::EOPNOTSUPP,
-            Call::Zero { offset, len, .. } => {
+            FileCall::Zero { free: true, .. } if self.whims.no_free => -libc::EOPNOTSUPP,
+            FileCall::Zero { free: false, .. } if self.whims.no_keep_allocated => -libc::EOPNOTSUPP,
+            FileCall::Zero { offset, len, .. } => {
                 self.image[at(offset)..][..at(len)].fill(0);
                 0
             }
-            Call::Sync => {
+            FileCall::Sync => {
                 self.syncs += 1;
                 if self.syncs == self.whims.failing_sync { -libc::EIO } else { 0 }
             }
@@ -83,8 +83,8 @@ impl Sim {
     }
 }
 
-impl Medium for Sim {
-    fn issue(&mut self, slot: usize, call: Call, buf: Option<Buffer>) {
+impl FileBackend for Sim {
+    fn issue(&mut self, slot: usize, call: FileCall, buf: Option<Buffer>) {
         assert!(self.pending.iter().all(|(other, ..)| *other != slot), "slot {slot} is taken");
         self.pending.push((slot, call, buf));
     }
@@ -93,14 +93,14 @@ impl Medium for Sim {
         self.submitted = self.pending.len();
     }
 
-    fn reap(&mut self, answers: &mut Vec<Answer>) {
+    fn reap(&mut self, answers: &mut Vec<FileResult>) {
         for _ in 0..self.submitted {
             if self.rng.below(3) == 0 {
                 let pick = self.rng.index(self.submitted);
                 let (slot, call, mut buf) = self.pending.remove(pick);
                 self.submitted -= 1;
                 let result = self.execute(call, buf.as_mut());
-                answers.push(Answer { slot, result, buf });
+                answers.push(FileResult { slot, result, buf });
             }
         }
     }

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::nvme_driver::fake::memory::Pages;
 use crate::nvme_driver::fake::{Config, Fake};
-use crate::nvme_driver::seam::{Function, Registers};
+use crate::nvme_driver::function::{Function, Registers};
 
 /// A minimal driver of one fake.
 #[derive(Debug)]

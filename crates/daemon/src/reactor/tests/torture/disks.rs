@@ -10,7 +10,7 @@ use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, DelayDevice, DeviceInfo, Direct,
     FileConfig, FileDevice, Latency, NvmeDevice, RamDevice, Rejected, StripeDevice,
 };
-use nvmeof_core::dma::{CorePool, SharedPool};
+use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_core::nvme_driver::fake::{Fake, Fault, Mode, When};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, Wait};
 use nvmeof_history::Dice;
@@ -90,7 +90,7 @@ impl Disk {
     /// Creates a disk of the VFIO driver over a drive in memory.
     pub(super) fn drive(
         number: u32,
-        pool: &Arc<SharedPool>,
+        pool: &Arc<ChunkPool>,
         fake: Fake,
         time: Arc<dyn Wait>,
     ) -> Self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nvmeof_core::dma::{PoolConfig, SharedPool};
+use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::Wait;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_history::{Dice, History};
@@ -93,7 +93,7 @@ impl Site {
             ..Limits::default()
         };
         let target = Target::new(limits);
-        let pool = SharedPool::new(PoolConfig {
+        let pool = ChunkPool::new(PoolConfig {
             cap: 4 << 20,
             reserve: 64 << 20,
             max_lease: MAX_TRANSFER,
@@ -298,7 +298,7 @@ fn namespace(disk: &Disk) -> NamespaceSpec {
 
 fn reactors(
     target: &Arc<Target>,
-    pool: &Arc<SharedPool>,
+    pool: &Arc<ChunkPool>,
     is_paced: bool,
 ) -> (Vec<Sender>, Vec<Reactor>) {
     let (senders, mailboxes): (Vec<Sender>, Vec<Mailbox>) =
