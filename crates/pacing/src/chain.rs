@@ -4,9 +4,9 @@ use crate::Nanos;
 use crate::permit::Outcome;
 use crate::policy::{Admission, Ask, Done, Grants, Known, MAX_POLICIES, Policy};
 
-/// Nearly every chain is one policy long, so the first is kept apart, and is no call
-/// through a table where it is known. What is asked and done is passed by value: so it stays in
-/// registers on the way to a policy that is known.
+/// Nearly every chain has one policy. The first one is therefore stored separately, and a builtin
+/// policy is called without dynamic dispatch. Arguments are passed by value, so they stay in
+/// registers on the way to a builtin policy.
 #[derive(Debug)]
 pub(crate) struct Chain {
     first: Known,
@@ -15,7 +15,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Without a policy everything is granted.
+    /// An empty chain grants every command.
     pub(crate) fn new(policies: Vec<Box<dyn Policy>>) -> Self {
         assert!(policies.len() <= MAX_POLICIES, "at most {MAX_POLICIES} policies in a chain");
         let largest = policies.iter().map(|p| p.largest()).min().unwrap_or(u32::MAX);
@@ -24,13 +24,13 @@ impl Chain {
         Self { first, others: policies.collect(), largest }
     }
 
-    /// The largest cost every policy can grant.
+    /// Returns the largest cost that every policy can grant.
     #[inline]
     pub(crate) fn largest(&self) -> u32 {
         self.largest
     }
 
-    /// Grants of every policy, or what else.
+    /// Returns the grants of every policy, or the exception.
     #[inline(always)]
     pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Result<Grants, Exception> {
         match self.first.admit(ask, now) {
@@ -47,7 +47,7 @@ impl Chain {
         }
     }
 
-    /// The first did not simply grant.
+    /// Handles every answer of the first policy but a plain grant.
     #[inline(never)]
     fn exception(&mut self, answer: Admission, ask: &Ask, now: Nanos) -> Exception {
         if let Admission::OutOfTurn(grant) = answer {
@@ -60,7 +60,7 @@ impl Chain {
         Exception::refusal(answer)
     }
 
-    /// The first granted: now the others.
+    /// Asks the other policies after the first one granted.
     #[inline(never)]
     fn admit_others(
         &mut self,
@@ -96,7 +96,7 @@ impl Chain {
         }
     }
 
-    /// A turn begins, see [`Policy::turn`].
+    /// Starts a turn, see [`Policy::turn`].
     #[inline]
     pub(crate) fn turn(&mut self, now: Nanos, after: Nanos) {
         self.first.turn(now, after);
@@ -105,7 +105,7 @@ impl Chain {
         }
     }
 
-    /// Nothing will start here for now.
+    /// Returns unused credit: nothing starts on this core for now.
     #[inline]
     pub(crate) fn rest(&mut self) {
         self.first.rest();
@@ -118,8 +118,8 @@ impl Chain {
         }
     }
 
-    /// The policy `refused` of the others said no: those before it take back their grants, and
-    /// none but it keeps anything for a command that will not start yet.
+    /// Policy number `refused` of the others deferred the command. The policies before it reclaim
+    /// their grants, and only `refused` keeps anything for the deferred command.
     #[cold]
     fn back_out(&mut self, refused: usize, ask: &Ask, grants: Grants, now: Nanos) {
         let withdrawn = Done {
@@ -142,19 +142,19 @@ impl Chain {
     }
 }
 
-/// What a chain answers if not all of it simply grants.
+/// Answer of a chain that is not a plain grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exception {
-    /// It grants, [out of turn](Admission::OutOfTurn).
+    /// It grants, [out of order](Admission::OutOfTurn).
     OutOfTurn(Grants),
-    /// Nothing starts before this time, or before a release if it is not known.
+    /// Nothing starts before this time, or before a release if the time is unknown.
     Until(Option<Nanos>),
     /// Only this device is not served now.
     ThisDevice,
 }
 
 impl Exception {
-    /// What an answer means that is not a grant.
+    /// Converts an answer that is not a grant.
     #[inline]
     fn refusal(refused: Admission) -> Self {
         match refused {

@@ -1,50 +1,50 @@
-//! What a policy is told: plain values, the same for the daemon and the simulator.
+//! Parameters of a policy: plain values, the same for the daemon and the simulator.
 
 use crate::Nanos;
 
 /// A policy and its parameters.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum PolicyConfig {
-    /// Whatever arrives starts at once.
+    /// No bound: every command starts immediately.
     None,
-    /// A fixed bound on the bytes in flight.
+    /// A fixed budget for the bytes in flight.
     BufferCredit {
-        /// Bytes that may be in flight on all cores together.
+        /// Budget in bytes, on all cores together.
         budget: u64,
     },
-    /// A fixed rate, and optionally a bound on the bytes in flight behind it.
+    /// A fixed rate, and optionally a budget for the bytes in flight behind it.
     TokenBucket(TokenBucketConfig),
-    /// Finds its own bound and shares it by residence. Nothing to tune.
+    /// Finds its budget at run time and shares it by residence. It has no parameters.
     #[default]
     Adaptive,
-    /// The measured prototype with its own knobs, for the simulator and comparison runs; exempt
-    /// from the rules every other policy keeps.
+    /// The Mellanox SPDK io_pacing prototype with its own parameters, for the simulator and
+    /// comparison runs. It is exempt from the rules that every other policy keeps.
     Prototype(PrototypeConfig),
 }
 
-/// See [`PolicyConfig::TokenBucket`].
+/// Parameters of [`PolicyConfig::TokenBucket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucketConfig {
-    /// How fast tokens come, for the whole target.
+    /// Rate of the tokens, for the whole target.
     pub pace: Pace,
-    /// Bytes (or I/Os, for a period) that may start at once after a quiet time; `None`: one
-    /// largest I/O a core (or one I/O a core).
+    /// Bytes that may start back to back after a quiet time; for a period, the I/Os. `None`: one
+    /// largest I/O per core, or one I/O per core.
     pub burst: Option<u64>,
-    /// Bytes that may be in flight on all cores together; `None`: no bound. A rate without a bound
+    /// Bytes that may be in flight on all cores together. `None`: no bound. A rate without a bound
     /// lets data pile up after every stall.
     pub budget: Option<u64>,
 }
 
-/// How fast a token bucket fills.
+/// Fill rate of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Bytes a second.
+    /// Bytes per second.
     Rate(u64),
     /// Nanoseconds from one I/O to the next, whatever its size.
     Period(Nanos),
 }
 
-/// The prototype's knobs. Everything absent is off.
+/// Parameters of the Mellanox SPDK io_pacing prototype. A missing one is off.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PrototypeConfig {
     /// A static pool of buffers.
@@ -54,35 +54,36 @@ pub struct PrototypeConfig {
 }
 
 /// A shared pool with a cache on every core. A core that finds neither a cached nor a pooled buffer
-/// puts the I/O in its own waiting queue, which only a release on that very core serves.
+/// queues the I/O locally. Only a release on the same core serves that queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrototypePool {
-    /// Buffers in all; each holds one I/O of any size.
+    /// Buffers in total; each holds one I/O of any size.
     pub buffers: u32,
-    /// Buffers a core keeps for itself.
+    /// Buffers that a core keeps for itself.
     pub cache: u32,
 }
 
 /// A per-core timer that hands out credit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrototypePacer {
-    /// Nanoseconds from tick to tick for the whole target; a core's is so many times the number of
-    /// cores. 0: every poll.
+    /// Nanoseconds between ticks for the whole target. The period of one core is this times the
+    /// number of cores. 0: every poll.
     pub period: Nanos,
-    /// Bytes a tick grants; what is not used by the next tick is lost.
+    /// Bytes that a tick grants. Credit that is unused at the next tick is lost.
     pub credit: u32,
-    /// An I/O below so many bytes starts at once.
+    /// Size in bytes below which an I/O starts immediately.
     pub bypass_below: u32,
-    /// I/Os in flight on one drive; `None`: any number.
+    /// I/Os in flight on one drive; `None`: no limit.
     pub drive_limit: Option<u32>,
-    /// Changes the period by itself.
+    /// Changes the period at run time.
     pub tuner: Option<PrototypeTuner>,
 }
 
-/// How the prototype moves its period.
+/// Method by which io_pacing changes its period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PrototypeTuner {
-    /// The period set up to so many bytes in flight, then growing with them, to four times as much.
+    /// Keeps the configured period up to `threshold` bytes in flight. Beyond it the period grows
+    /// with them, up to four times.
     BytesInFlight {
         /// Bytes in flight on all cores from which the period grows.
         threshold: u64,
@@ -91,7 +92,7 @@ pub enum PrototypeTuner {
     Bandwidth {
         /// Nanoseconds between steps.
         interval: Nanos,
-        /// Nanoseconds a step.
+        /// Nanoseconds per step.
         step: Nanos,
     },
 }

@@ -1,9 +1,11 @@
-//! When something that cores do in turn is due, by clocks that are a little apart.
+//! Periodic work that any core may do, on clocks that differ slightly.
 
 use crate::Nanos;
 
-/// Is it time again, `pause` after `last`? Cores look at the clock once a turn, so many are a little behind who was last;
-/// only a clock that is `far` behind went back, and then it is time, too.
+/// Returns whether `pause` has passed since `last`.
+///
+/// Cores read the clock once per turn, so most are slightly behind the core that set `last`. Only a
+/// clock that is `far` behind has jumped back; the work is due then, too.
 #[inline(always)]
 pub(crate) fn is_due(now: Nanos, last: Nanos, pause: Nanos, far: Nanos) -> bool {
     if now >= last { now - last >= pause } else { last - now > far }

@@ -1,9 +1,9 @@
-//! How a policy is written in a file: its name, the keys it takes, and what each of them needs.
+//! Names and keys of policies in a file, and the dependencies between keys.
 //!
-//! One table for whoever reads such a file. What a value looks like and what it may be is the
-//! reader's, since that follows from its machine.
+//! Every reader of these files uses this table. The reader defines the format and the range of
+//! values, because both depend on its machine.
 
-/// A policy by its name.
+/// Name of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyName {
     /// [`PolicyConfig::Adaptive`](crate::PolicyConfig::Adaptive).
@@ -19,11 +19,11 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
-    /// Every one, the default first.
+    /// All policies, the default first.
     pub const ALL: [Self; 5] =
         [Self::Adaptive, Self::None, Self::BufferCredit, Self::TokenBucket, Self::Prototype];
 
-    /// As a file has it.
+    /// Returns the name in a file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,13 +35,13 @@ impl PolicyName {
         }
     }
 
-    /// The one of this name.
+    /// Finds the policy with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 
-    /// The keys it takes.
+    /// Returns the keys of the policy.
     #[must_use]
     pub fn keys(self) -> &'static [Key] {
         match self {
@@ -69,19 +69,19 @@ impl PolicyName {
 pub enum Key {
     /// Bytes in flight on all cores together.
     Budget,
-    /// Bytes a second.
+    /// Bytes per second.
     Rate,
     /// Time from one I/O to the next.
     Period,
     /// Bytes behind a rate, I/Os behind a period.
     Burst,
-    /// Buffers in the prototype's pool.
+    /// Buffers in the pool of io_pacing.
     Buffers,
     /// Buffers that a core keeps for itself.
     Cache,
     /// Bytes that a tick grants.
     Credit,
-    /// Bytes below which an I/O starts at once.
+    /// Bytes below which an I/O starts immediately.
     BypassBelow,
     /// I/Os in flight on one drive.
     DriveLimit,
@@ -91,12 +91,12 @@ pub enum Key {
     TunerThreshold,
     /// Time between two steps of the period.
     TunerInterval,
-    /// Time that a step is worth.
+    /// Size of one step of the period.
     TunerStep,
 }
 
 impl Key {
-    /// Every one.
+    /// All keys.
     pub const ALL: [Self; 13] = [
         Self::Budget,
         Self::Rate,
@@ -113,7 +113,7 @@ impl Key {
         Self::TunerStep,
     ];
 
-    /// As a file has it.
+    /// Returns the name in a file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -133,7 +133,7 @@ impl Key {
         }
     }
 
-    /// The key without which, under the prototype, this one means nothing.
+    /// Returns the key without which, under io_pacing, this one has no meaning.
     #[must_use]
     pub fn needs(self) -> Option<Self> {
         match self {
@@ -145,7 +145,7 @@ impl Key {
     }
 }
 
-/// The prototype's tuner by its name.
+/// Name of an io_pacing tuner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunerName {
     /// [`PrototypeTuner::BytesInFlight`](crate::PrototypeTuner::BytesInFlight).
@@ -155,17 +155,17 @@ pub enum TunerName {
 }
 
 impl TunerName {
-    /// Each with its name.
+    /// Every tuner with its name.
     pub const NAMES: [(&'static str, Self); 2] =
         [("bytes-in-flight", Self::BytesInFlight), ("bandwidth", Self::Bandwidth)];
 
-    /// The one of this name.
+    /// Finds the tuner with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, tuner)| tuner)
     }
 
-    /// The keys it takes.
+    /// Returns the keys of the tuner.
     #[must_use]
     pub fn keys(self) -> &'static [Key] {
         match self {

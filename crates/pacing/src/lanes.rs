@@ -1,16 +1,17 @@
-//! Where commands wait: one first-in-first-out lane a flow, all in one slab.
+//! Flow queues: one FIFO of waiting commands per flow, all in one slab.
 
 use std::num::NonZeroU32;
 
 use crate::{Charge, Cost, Nanos};
 
-/// A flow: what is served fairly against the others, as one host's use of one namespace. Names a
-/// slot and its generation, so a flow that was removed is not mistaken for its successor: not by a permit, since a slot
-/// is given to nobody while one is out, and not by who keeps the name for fewer than 255 flows.
+/// Handle of a flow: one host's use of one namespace, served fairly against other flows. It
+/// consists of a slot and its generation, so that a removed flow is not mistaken for its successor.
+/// A slot is not reused while a permit of it is outstanding. A caller that keeps the handle is safe
+/// for fewer than 255 successors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(NonZeroU32);
 
-/// Low bits of a [`FlowId`] that name the slot; above them is the generation, from 1.
+/// Low bits of a [`FlowId`], the slot; the bits above are the generation, from 1.
 const SLOT_BITS: u32 = 24;
 const FIRST_GENERATION: NonZeroU32 = match NonZeroU32::new(1 << SLOT_BITS) {
     Some(first) => first,
@@ -20,45 +21,45 @@ const FIRST_GENERATION: NonZeroU32 = match NonZeroU32::new(1 << SLOT_BITS) {
 const NIL: u32 = u32::MAX;
 
 impl FlowId {
-    /// The first flow of a lane.
+    /// Returns the first flow of a slot.
     fn first(slot: u32) -> Self {
         assert!(slot < 1 << SLOT_BITS, "at most {} flows", 1 << SLOT_BITS);
         Self(FIRST_GENERATION | slot)
     }
 
-    /// The next flow of the same lane; generations come round after 255.
+    /// Returns the next flow of the same slot; generations wrap around after 255.
     fn successor(self) -> Self {
         let next = self.0.checked_add(FIRST_GENERATION.get());
         Self(next.unwrap_or(FIRST_GENERATION | self.slot()))
     }
 
-    /// The lane number.
+    /// Returns the slot number.
     #[inline]
     pub(crate) fn slot(self) -> u32 {
         self.0.get() & ((1 << SLOT_BITS) - 1)
     }
 }
 
-/// What a flow is to pacing.
+/// Parameters of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowConfig {
-    /// Its share against others; 0 counts as 1.
+    /// Weight of the flow; 0 counts as 1.
     pub weight: u16,
-    /// The device it uses, any number: flows with equal numbers share a device.
+    /// Device that it uses, any number: flows with equal numbers share a device.
     pub device: u32,
-    /// Where its data drains to, any number: flows with equal numbers share a port of the network.
+    /// Network port that its data leaves by, any number: flows with equal numbers share a port.
     pub path: u16,
 }
 
 impl FlowConfig {
-    /// A flow of this weight on device 0 and path 0.
+    /// Creates a flow of this weight on device 0 and path 0.
     #[must_use]
     pub const fn weight(weight: u16) -> Self {
         Self { weight, device: 0, path: 0 }
     }
 }
 
-/// What is known of one flow; see [`Pacer::flow_stats`](crate::Pacer::flow_stats).
+/// Statistics of one flow; see [`Pacer::flow_stats`](crate::Pacer::flow_stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowStats {
     /// Commands waiting for admission now.
@@ -71,14 +72,14 @@ pub struct FlowStats {
     pub granted: u64,
     /// Bytes of the commands started since the flow was added.
     pub granted_bytes: u64,
-    /// Of `granted`, those that are over.
+    /// Commands of `granted` that have completed.
     pub over: u64,
-    /// Time the ones that are over were in flight, in ns, added up: divided by `over` the mean hold
+    /// Total time in flight of the completed commands, in ns. Divided by `over` it is the mean
     /// time.
     pub held: u64,
 }
 
-/// What [`FlowStats`] are made of: no more than what each command must touch.
+/// Counters behind [`FlowStats`]: only those that each command must update.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     bytes_in_flight: u64,
@@ -91,7 +92,8 @@ struct Tally {
 impl Tally {
     #[inline]
     fn start(&mut self, bytes: u32) {
-        // Counts of 64 bits cannot overflow in the life of a machine: not checked for each command.
+        // 64-bit counters cannot overflow in the life of a machine, so they are not checked for
+        // each command.
         let bytes = u64::from(bytes);
         self.bytes_in_flight = self.bytes_in_flight.wrapping_add(bytes);
         self.granted = self.granted.wrapping_add(1);
@@ -131,7 +133,8 @@ pub(crate) struct Waiting {
     pub(crate) flow: FlowId,
 }
 
-/// The lanes of all flows of a pacer, and the express list of commands without data.
+/// Flow queues of a pacer, the express list of commands without data, and the list of small
+/// commands.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     entries: Slab,
@@ -148,10 +151,10 @@ pub(crate) struct Lanes {
 #[repr(align(64))]
 struct Lane {
     list: List,
-    /// The flow that has this lane, or is the next to get it.
+    /// The flow in this slot, or the next to get it.
     flow: FlowId,
     live: bool,
-    /// Kept out of the order since its device takes nothing more now.
+    /// Removed from the scheduler because its device accepts nothing now.
     parked: bool,
     /// Its commands pass the limits of its tenants first: see `tenant::gates`.
     gated: bool,
@@ -174,7 +177,7 @@ impl Lanes {
         }
     }
 
-    /// Adds a flow and makes room for its commands.
+    /// Adds a flow and reserves room for its commands.
     pub(crate) fn add(&mut self, config: FlowConfig) -> FlowId {
         let config = FlowConfig { weight: config.weight.max(1), ..config };
         self.flows += 1;
@@ -203,7 +206,8 @@ impl Lanes {
         flow
     }
 
-    /// Ends a flow whose lane is empty. Another gets it when none of its commands is in flight any more.
+    /// Removes a flow whose queue is empty. The slot is reused once none of its commands is in
+    /// flight.
     pub(crate) fn remove(&mut self, flow: FlowId) {
         let lane = self.lane(flow);
         debug_assert!(lane.list.head == NIL);
@@ -216,7 +220,7 @@ impl Lanes {
         self.flows -= 1;
     }
 
-    /// A command of a flow that was removed is over.
+    /// Counts the completion of a command whose flow was removed.
     #[cold]
     fn count_late_end(&mut self, slot: u32, bytes: u32) {
         let Some(lane) = self.lanes.get_mut(slot as usize).filter(|lane| !lane.live) else {
@@ -237,7 +241,7 @@ impl Lanes {
         self.flows
     }
 
-    /// Puts a command at the end of its lane; true if the lane was empty.
+    /// Appends a command to its flow queue; true if the queue was empty.
     #[inline]
     pub(crate) fn push(&mut self, waiting: Waiting, charge: Charge) -> bool {
         let lane = &mut self.lanes[waiting.flow.slot() as usize];
@@ -251,7 +255,7 @@ impl Lanes {
         was_empty
     }
 
-    /// The first command of a lane, which must not be empty.
+    /// Returns the first command of a flow queue, which must not be empty.
     #[inline(always)]
     pub(crate) fn first(&mut self, slot: u32) -> First<'_> {
         let lane = &mut self.lanes[slot as usize];
@@ -259,7 +263,7 @@ impl Lanes {
         First { lane, entry, free: &mut self.entries.free }
     }
 
-    /// Puts a command that never waits where it is taken first.
+    /// Queues a command without data on the express list, which is served first.
     #[inline]
     pub(crate) fn push_express(&mut self, waiting: Waiting, charge: Charge) {
         assert!(
@@ -270,7 +274,7 @@ impl Lanes {
         self.express.push(&mut self.entries, waiting, charge);
     }
 
-    /// Puts a small command among those that are taken before any lane's.
+    /// Queues a small command on the list that is served before any flow queue.
     #[inline]
     pub(crate) fn push_small(&mut self, waiting: Waiting, charge: Charge) {
         assert!(
@@ -281,20 +285,20 @@ impl Lanes {
         self.small.push(&mut self.entries, waiting, charge);
     }
 
-    /// Is there a command that may go before all lanes: without data, or small?
+    /// Returns whether a command without data or a small command waits.
     #[inline]
     pub(crate) fn has_out_of_order(&self) -> bool {
-        // One comparison for every command: all bits are set in both, or not.
+        // One comparison per command: either head is NIL only if all its bits are set.
         self.express.head & self.small.head != NIL
     }
 
-    /// The first small command.
+    /// Returns the first small command.
     #[inline]
     pub(crate) fn first_small(&self) -> Option<Waiting> {
         (self.small.head != NIL).then(|| self.entries.entries[self.small.head as usize].waiting)
     }
 
-    /// Takes the first small command; there must be one.
+    /// Removes the first small command; there must be one.
     #[inline]
     pub(crate) fn pop_small(&mut self) -> (Waiting, Charge) {
         let charge = self.entries.entries[self.small.head as usize].charge;
@@ -309,8 +313,8 @@ impl Lanes {
         Some(self.express.pop(&mut self.entries))
     }
 
-    /// Takes one command out of the middle: `None` if it does not wait, else whether it left its
-    /// lane empty.
+    /// Removes one command from its queue. `None` if it is not waiting; otherwise whether its flow
+    /// queue is now empty.
     pub(crate) fn cancel(&mut self, flow: FlowId, token: u64) -> Option<LaneState> {
         if !self.is_live(flow) {
             return None;
@@ -327,7 +331,7 @@ impl Lanes {
         Some(if list.head == NIL { LaneState::Emptied } else { LaneState::Unchanged })
     }
 
-    /// Takes every command of a flow that waits; says whether its lane held any.
+    /// Removes every waiting command of a flow; the flag is true if its flow queue held any.
     pub(crate) fn drain(&mut self, flow: FlowId) -> (Vec<u64>, bool) {
         let mut tokens = Vec::new();
         while let Some((waiting, _)) = self.express.remove(&mut self.entries, |w| w.flow == flow) {
@@ -353,18 +357,18 @@ impl Lanes {
         self.lane(flow).config.weight = weight.max(1);
     }
 
-    /// Keeps a lane out of the order until [`Lanes::unpark`].
+    /// Keeps a flow out of the scheduler until [`Lanes::unpark`].
     pub(crate) fn park(&mut self, slot: u32) {
         self.lanes[slot as usize].parked = true;
     }
 
-    /// A lane that was parked and has something waiting: true, once.
+    /// Clears the parked flag. Returns true if it was set and the flow has a waiting command.
     pub(crate) fn unpark(&mut self, slot: u32) -> bool {
         let lane = &mut self.lanes[slot as usize];
         std::mem::take(&mut lane.parked) && lane.list.head != NIL
     }
 
-    /// Do this lane's commands pass the limits of its tenants first?
+    /// Returns whether the commands of this flow pass the limits of its tenants first.
     #[inline]
     pub(crate) fn is_gated(&self, slot: u32) -> bool {
         self.lanes[slot as usize].gated
@@ -374,34 +378,34 @@ impl Lanes {
         self.lanes[slot as usize].gated = gated;
     }
 
-    /// The flow that has this lane.
+    /// Returns the flow in this slot.
     pub(crate) fn flow(&self, slot: u32) -> FlowId {
         self.lanes[slot as usize].flow
     }
 
-    /// The list of a lane.
+    /// Returns the list of a flow queue.
     pub(crate) fn list(&self, slot: u32) -> List {
         self.lanes[slot as usize].list
     }
 
-    /// The first command of a list, and what it counts.
+    /// Returns the first command of a list, and its charge.
     pub(crate) fn front(&self, list: List) -> Option<(Waiting, Charge)> {
         let entry = self.entries.entries.get(list.head as usize)?;
         Some((entry.waiting, entry.charge))
     }
 
-    /// Puts a command at the end of a list that somebody else keeps.
+    /// Appends a command to a list that the caller keeps.
     pub(crate) fn append(&mut self, list: &mut List, waiting: Waiting, charge: Charge) {
         list.push(&mut self.entries, waiting, charge);
     }
 
-    /// Takes the first command of a list that somebody else keeps; there must be one.
+    /// Removes the first command of a list that the caller keeps; there must be one.
     pub(crate) fn pop_front(&mut self, list: &mut List) -> (Waiting, Charge) {
         let charge = self.entries.entries[list.head as usize].charge;
         (list.pop(&mut self.entries), charge)
     }
 
-    /// Takes one command out of the middle of a list that somebody else keeps.
+    /// Removes the first matching command from a list that the caller keeps.
     pub(crate) fn remove_from(
         &mut self,
         list: &mut List,
@@ -410,7 +414,7 @@ impl Lanes {
         list.remove(&mut self.entries, is_it)
     }
 
-    /// Takes the first command that is meant out of those without data that go first.
+    /// Removes the first matching command from the express list.
     pub(crate) fn remove_express(
         &mut self,
         is_it: impl Fn(&Waiting) -> bool,
@@ -418,7 +422,7 @@ impl Lanes {
         self.express.remove(&mut self.entries, is_it)
     }
 
-    /// Takes the first command that is meant out of the small ones that go first.
+    /// Removes the first matching command from the list of small commands.
     pub(crate) fn remove_small(
         &mut self,
         is_it: impl Fn(&Waiting) -> bool,
@@ -426,7 +430,8 @@ impl Lanes {
         self.small.remove(&mut self.entries, is_it)
     }
 
-    /// Commands of a list that somebody else keeps, and the most bytes of one of them.
+    /// Returns the number of commands in a list that the caller keeps, and the largest size in
+    /// bytes.
     pub(crate) fn survey(&self, list: List) -> (usize, u32) {
         let of = |(count, most): (usize, u32), w: &Waiting| (count + 1, most.max(w.cost.bytes));
         self.entries.iter(list).fold((0, 0), of)
@@ -436,32 +441,32 @@ impl Lanes {
         self.lanes[slot as usize].parked
     }
 
-    /// The lanes of live flows that have something waiting.
+    /// Returns the slots with waiting commands.
     pub(crate) fn backlogged(&self) -> impl Iterator<Item = u32> + '_ {
         let slots = 0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         slots.filter(|slot| self.lanes[*slot as usize].list.head != NIL)
     }
 
-    /// The lane numbers of live flows, with what they are.
+    /// Returns the slots of live flows, with their parameters.
     pub(crate) fn live(&self) -> impl Iterator<Item = (u32, FlowConfig)> + '_ {
         let slots = 0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         slots.zip(&self.lanes).filter(|(_, lane)| lane.live).map(|(slot, lane)| (slot, lane.config))
     }
 
-    /// The most bytes of a command that waits; 0 if none does.
+    /// Returns the largest size in bytes of a waiting command; 0 if none waits.
     pub(crate) fn largest_waiting(&self) -> u32 {
         let lists = self.lanes.iter().map(|lane| lane.list).chain([self.small]);
         lists.flat_map(|list| self.entries.iter(list)).map(|w| w.cost.bytes).max().unwrap_or(0)
     }
 
-    /// The most bytes of a command of this flow that waits; 0 if none does.
+    /// Returns the largest size in bytes of a waiting command of this flow; 0 if none waits.
     pub(crate) fn largest_of(&self, flow: FlowId) -> u32 {
         let lists = [self.lanes[flow.slot() as usize].list, self.small].into_iter();
         let of_all = lists.flat_map(|list| self.entries.iter(list));
         of_all.filter(|w| w.flow == flow).map(|w| w.cost.bytes).max().unwrap_or(0)
     }
 
-    /// The figures of a flow, with what waits counted.
+    /// Returns the statistics of a flow, including its waiting commands.
     pub(crate) fn stats(&self, flow: FlowId) -> Option<FlowStats> {
         if !self.is_live(flow) {
             return None;
@@ -472,7 +477,7 @@ impl Lanes {
         Some(lane.tally.stats(waiting))
     }
 
-    /// Of all flows, and of those that were removed and have commands in flight.
+    /// Returns the sum over all flows, including removed flows with commands in flight.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.tally.bytes_in_flight).sum()
     }
@@ -482,7 +487,7 @@ impl Lanes {
         self.lanes[flow.slot() as usize].tally.start(bytes);
     }
 
-    /// Counts the end of a command; false if its flow was removed.
+    /// Counts the completion of a command; false if its flow was removed.
     #[inline]
     pub(crate) fn count_end(&mut self, flow: FlowId, bytes: u32, held: Nanos) -> bool {
         let Some(lane) = self.lanes.get_mut(flow.slot() as usize) else { return false };
@@ -499,7 +504,7 @@ impl Lanes {
     }
 }
 
-/// The first command of a lane, found once: to look at, and then to take or to leave.
+/// First command of a flow queue, found once: to inspect, and then to take or leave.
 #[derive(Debug)]
 pub(crate) struct First<'a> {
     lane: &'a mut Lane,
@@ -523,7 +528,7 @@ impl First<'_> {
         self.lane.gated
     }
 
-    /// Takes and counts it; true if it was the last.
+    /// Removes and counts the command; true if it was the last.
     #[inline(always)]
     pub(crate) fn start(self) -> (Waiting, bool) {
         let at = self.lane.list.head;
@@ -537,7 +542,7 @@ impl First<'_> {
     }
 }
 
-/// What taking a command out did to its lane.
+/// Effect of a removal on the flow queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LaneState {
     Unchanged,
@@ -603,7 +608,7 @@ impl List {
     }
 }
 
-/// All entries, the unused ones chained last-in-first-out so that warm ones are reused.
+/// All entries. Unused ones are chained last-in first-out, so that entries in the cache are reused.
 #[derive(Debug)]
 struct Slab {
     entries: Vec<Entry>,
@@ -614,7 +619,7 @@ struct Slab {
 struct Entry {
     waiting: Waiting,
     next: u32,
-    /// What it counts against the limits of its tenants.
+    /// Charge against the limits of its tenants.
     charge: Charge,
 }
 
@@ -636,7 +641,7 @@ impl Slab {
             return self.grow(waiting, charge);
         }
         let at = self.free;
-        // Field by field: a copy of the whole would wait for the stores it is made of.
+        // Field by field: a copy of the whole would wait for the stores that it consists of.
         let slot = &mut self.entries[at as usize];
         self.free = slot.next;
         slot.waiting.token = waiting.token;
@@ -647,8 +652,8 @@ impl Slab {
         at
     }
 
-    /// An entry that was never used; there is room for it unless a flow has more commands waiting
-    /// than it said.
+    /// Adds an entry. There is room for it unless a flow has more waiting commands than it
+    /// declared.
     #[cold]
     fn grow(&mut self, waiting: Waiting, charge: Charge) -> u32 {
         let at = u32::try_from(self.entries.len()).unwrap_or(NIL);

@@ -1,37 +1,41 @@
-//! When may a command start, and whose command is next.
+//! Admission control and scheduling of commands on one reactor.
 //!
 //! A reactor (one pinned thread) owns one [`Pacer`] and sees only this:
 //!
 //! ```text
-//! enqueue(flow, cost, token) -> waiting lane of the flow
+//! enqueue(flow, cost, token) -> queue of the flow
 //! next(now)                  -> (token, Permit) of a command that may start, or None
-//! release(permit, ..)        -> the command is over, its grants go back
-//! next_wakeup()              -> when to look again if nothing else happens
+//! release(permit, ..)        -> the command completed, its grants are returned
+//! next_wakeup()              -> time of the next call if nothing else happens
 //! ```
 //!
-//! Behind it two questions are kept apart, each a small trait:
-//! * *whose command is next*: [`Order`], over the per-flow lanes ([`RoundRobin`], and
-//!   [`order::Residence`] under `adaptive`);
-//! * *may it start now*: [`Policy`], in a chain that grants all or nothing ([`policy::None`],
-//!   [`policy::BufferCredit`], [`policy::TokenBucket`], [`policy::Adaptive`]).
+//! Two small traits decide, one question each:
+//! * [`Order`] selects *the next command* from the flow queues ([`RoundRobin`], or
+//!   [`order::Residence`] under `adaptive`).
+//! * [`Policy`] decides *whether that command may start now*. Policies form a chain that grants all
+//!   or nothing ([`policy::None`], [`policy::BufferCredit`], [`policy::TokenBucket`],
+//!   [`policy::Adaptive`]).
 //!
-//! Before both, a flow that belongs to a [`Tenant`] with limits (a host, a namespace) passes those;
-//! it holds up nobody who is within theirs ([`tenant`]).
+//! The limits of a [`Tenant`] (a host, a namespace) come first. A flow that exceeds its limits does
+//! not delay flows that are within theirs ([`tenant`]).
 //!
-//! [`Shared`] makes both from a [`PolicyConfig`], and [`Pacer::replace`] puts others in force while
-//! serving.
+//! [`Shared`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the target
+//! serves.
 //!
 //! # Rules every policy keeps
-//! * Admission depends on no outside event: after any release, and on every turn, [`Pacer::next`]
-//!   starts what can start. Call it until it yields `None` at the end of **every** turn.
+//! * Admission depends on no outside event. After any release, and on every turn, [`Pacer::next`]
+//!   starts every command that can start. Call it until it returns `None` at the end of **every**
+//!   turn.
 //! * A command without data (`Cost::NO_DATA`) never waits behind data, and is still counted.
-//! * Small I/O is counted like any other.
-//! * A core that holds nothing may always start one I/O, even if the shared budget is out.
-//! * A request that can never fit is refused when it is enqueued ([`TooLarge`]).
-//! * A [`Permit`] is given back exactly once: it cannot be cloned, and [`Pacer::release`] takes it.
+//! * Small commands are counted like any other.
+//! * A core with nothing in flight may always start one command, even if the shared budget is
+//!   exhausted.
+//! * A command that can never fit is rejected by `enqueue` ([`TooLarge`]).
+//! * A [`Permit`] is released exactly once: it cannot be cloned, and [`Pacer::release`] consumes
+//!   it.
 //!
-//! Time is a number of nanoseconds handed in, so virtual time and replay work. Nothing here
-//! allocates after the flows were added, but for [`Pacer::replace`].
+//! Time is a number of nanoseconds that the caller passes, so virtual time and replay work. Nothing
+//! here allocates once the flows are added, except [`Pacer::replace`].
 
 #![forbid(unsafe_code)]
 
@@ -67,41 +71,41 @@ pub use tenant::{Core, Tenant, TenantCounts, TenantLimits, Tenants};
 /// Monotonic time in nanoseconds; only differences mean anything.
 pub type Nanos = u64;
 
-/// What a command takes while it is in flight.
+/// Resources that a command takes while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// Data buffer in bytes; 0 for a command without data (or with data that came in its capsule
-    /// and sits in the queue's own reserve), which never waits.
+    /// Data buffer in bytes. 0 for a command without data, or with in-capsule data that lies in the
+    /// queue's reservation: this command never waits.
     pub bytes: u32,
 }
 
 impl Cost {
-    /// A command that needs no data buffer: it is counted, but never waits.
+    /// A command without a data buffer: it is counted, but never waits.
     pub const NO_DATA: Cost = Cost { bytes: 0 };
 
-    /// A command that needs a buffer of `bytes`.
+    /// Creates the cost of a command that needs a buffer of `bytes`.
     #[must_use]
     pub const fn data(bytes: u32) -> Self {
         Self { bytes }
     }
 }
 
-/// What a command counts against the limits of its [`Tenant`]s.
+/// Amount that a command counts against the limits of its [`Tenant`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge(u32);
 
 impl Charge {
-    /// Nothing: it is not limited.
+    /// No charge: the command is not limited.
     pub const NONE: Charge = Charge(0);
 
-    /// One I/O that moves so many bytes, wherever they are: in a buffer, in its capsule, or nowhere.
+    /// Creates the charge of an I/O that moves `bytes`, in a buffer, in its capsule, or nowhere.
     #[must_use]
     #[inline]
     pub const fn io(bytes: u32) -> Self {
         Self(bytes.saturating_add(1))
     }
 
-    /// The bytes of an I/O that counts.
+    /// Returns the bytes of an I/O that counts.
     #[inline]
     pub(crate) const fn bytes(self) -> Option<u32> {
         self.0.checked_sub(1)

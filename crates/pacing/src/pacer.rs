@@ -1,4 +1,4 @@
-//! What a reactor sees of pacing.
+//! Admission control of one reactor.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,31 +13,31 @@ use crate::small::{SmallLane, SmallRule};
 use crate::tenant::{Assigned, Core, Gates, Kind, Tenants};
 use crate::{Charge, Cost, Nanos};
 
-/// Per-core admission: waiting lanes, an order among them and a chain of policies.
+/// Per-core admission: flow queues, a scheduler and a chain of policies.
 ///
-/// Call [`Pacer::next`] until it yields `None` at the end of every turn, whatever the turn did.
+/// Call [`Pacer::next`] until it returns `None` at the end of every turn, whatever the turn did.
 #[derive(Debug)]
 pub struct Pacer {
     id: u32,
     lanes: Lanes,
     order: order::Known,
     chain: Chain,
-    /// Which set of policies is in force, and the earlier ones that still have permits out.
+    /// Epoch of the policies in force, and earlier policies that have outstanding permits.
     era: u32,
     retired: Vec<Retired>,
     largest: u32,
     small: SmallLane,
     /// The limits of tenants.
     gates: Gates,
-    /// Lanes whose device takes nothing more now.
+    /// Flows whose device accepts nothing now.
     parked: Vec<u32>,
     wakeup: Option<Nanos>,
     counts: Counts,
-    /// Permits out whose policies have theirs back.
+    /// Outstanding permits whose policies have reclaimed their grants.
     early: u64,
 }
 
-/// What an era is not: of a permit whose policies have theirs back.
+/// Epoch of a permit whose policies have reclaimed their grants; no set of policies has it.
 const NO_ERA: u32 = u32::MAX;
 
 /// Policies that were replaced while commands they had granted were in flight.
@@ -48,7 +48,7 @@ struct Retired {
     outstanding: u64,
 }
 
-/// A command that starts.
+/// Command that starts.
 #[derive(Debug, Clone, Copy)]
 struct Chosen {
     waiting: Waiting,
@@ -56,19 +56,19 @@ struct Chosen {
     grants: Grants,
 }
 
-/// What decides on one core: policies, and the order among the flows.
+/// Policies and scheduler of one core.
 #[derive(Debug)]
 pub struct Parts {
     /// Every one must grant; at most [`MAX_POLICIES`](crate::policy::MAX_POLICIES).
     pub policies: Vec<Box<dyn Policy>>,
-    /// Whose command is next.
+    /// Scheduler of the flows.
     pub order: Box<dyn Order>,
-    /// Which commands go before all others.
+    /// Rule for commands that bypass the scheduler.
     pub small: SmallRule,
 }
 
 impl Parts {
-    /// These policies with flows taken in turn and no lane for small commands.
+    /// Combines these policies with round robin and no bypass for small commands.
     #[must_use]
     pub fn in_turn(policies: Vec<Box<dyn Policy>>) -> Self {
         Self { policies, order: Box::new(RoundRobin::default()), small: SmallRule::Never }
@@ -78,8 +78,9 @@ impl Parts {
 /// Sizes of a pacer.
 #[derive(Debug, Clone, Copy)]
 pub struct PacerConfig {
-    /// Commands one flow can have waiting (its queue depth, times the queues that share it). Room
-    /// for so many is set aside when a flow is added; a flow that has more makes it grow.
+    /// Commands that one flow can have waiting: its queue depth, times the queues that share it.
+    /// Adding a flow reserves room for this number. A flow with more waiting commands makes the
+    /// reservation grow.
     pub flow_depth: usize,
 }
 
@@ -89,52 +90,52 @@ impl Default for PacerConfig {
     }
 }
 
-/// The command could never start: it costs more than the policies can ever grant.
+/// Rejection of a command that could never start: it costs more than the policies can ever grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "a command of {bytes} bytes can never start: at most {largest} bytes are granted at once \
      (lower max-transfer or raise the budget)"
 )]
 pub struct TooLarge {
-    /// What the command costs, in bytes.
+    /// Cost of the command in bytes.
     pub bytes: u32,
     /// The most that is granted to one command, in bytes.
     pub largest: u32,
 }
 
-/// Exact counts since the pacer was made, of commands unless said otherwise.
+/// Exact counters since the pacer was created; they count commands unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Accepted by [`Pacer::enqueue`].
     pub enqueued: u64,
-    /// Refused as [`TooLarge`].
+    /// Rejected as [`TooLarge`].
     pub too_large: u64,
-    /// Taken out before they started, by [`Pacer::cancel`] or [`Pacer::remove_flow`].
+    /// Removed before they started, by [`Pacer::cancel`] or [`Pacer::remove_flow`].
     pub cancelled: u64,
-    /// Started: permits given.
+    /// Started: permits issued.
     pub started: u64,
-    /// Of those started, how many had no data.
+    /// Started commands that had no data.
     pub started_without_data: u64,
-    /// Of those started, how many were small and went before others.
+    /// Started commands that were small and bypassed others.
     pub started_small: u64,
-    /// Over: permits given back.
+    /// Completed: permits released.
     pub released: u64,
-    /// Of those over, how many had no data.
+    /// Completed commands that had no data.
     pub released_without_data: u64,
     /// Bytes in flight now.
     pub bytes_in_flight: u64,
-    /// Times [`Pacer::next`] found a command waiting that might not start yet.
+    /// Times that [`Pacer::next`] found a waiting command that could not start yet.
     pub held_back: u64,
 }
 
 impl Counts {
-    /// Commands that wait now.
+    /// Returns the number of waiting commands.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.enqueued - self.cancelled - self.started
     }
 
-    /// Commands in flight now.
+    /// Returns the number of commands in flight.
     #[must_use]
     pub fn outstanding(&self) -> u64 {
         self.started - self.released
@@ -146,8 +147,8 @@ impl Counts {
 }
 
 impl Pacer {
-    /// A pacer that takes flows in turn; commands start when every policy grants them, with no
-    /// policy at once.
+    /// Creates a pacer that serves flows round robin. A command starts when every policy grants it;
+    /// without a policy it starts immediately.
     ///
     /// # Panics
     /// If there are more than [`MAX_POLICIES`](crate::policy::MAX_POLICIES) policies.
@@ -156,7 +157,7 @@ impl Pacer {
         Self::with_parts(Parts::in_turn(policies), config)
     }
 
-    /// A pacer with its own order among the flows.
+    /// Creates a pacer with its own scheduler.
     ///
     /// # Panics
     /// As [`Pacer::new`].
@@ -181,14 +182,14 @@ impl Pacer {
         }
     }
 
-    /// Puts other policies and another order in force, while serving. What waits goes on waiting
-    /// in the new order; a permit that is out goes back to the policies that granted it. Until
-    /// those are all back, what is in flight is bounded by the old policies' bound and the new
-    /// one's together.
+    /// Replaces the policies and the scheduler while serving. Waiting commands continue to wait in
+    /// the new scheduler. An outstanding permit is released to the policies that granted it. Until
+    /// all of those are released, the bytes in flight are bounded by the sum of the old and the new
+    /// bound.
     ///
     /// # Errors
-    /// [`TooLarge`] if a command that was accepted could never start under the new policies; then
-    /// nothing has changed.
+    /// [`TooLarge`] if an accepted command could never start under the new policies; then nothing
+    /// has changed.
     pub fn replace(&mut self, parts: Parts) -> Result<(), TooLarge> {
         let mut chain = Chain::new(parts.policies);
         if chain.largest() < self.largest && self.largest_waiting() > chain.largest() {
@@ -221,8 +222,7 @@ impl Pacer {
         Ok(())
     }
 
-    /// Adds a flow. The only call besides [`Pacer::remove_flow`] and [`Pacer::replace`] that
-    /// allocates.
+    /// Adds a flow. Only this call, [`Pacer::remove_flow`] and [`Pacer::replace`] allocate.
     pub fn add_flow(&mut self, config: FlowConfig) -> FlowId {
         let flow = self.lanes.add(config);
         self.order.add(flow.slot(), self.lanes.config(flow.slot()));
@@ -238,15 +238,15 @@ impl Pacer {
         }
     }
 
-    /// Says which tenants a flow belongs to from now on, and which limits they have. What waits goes
-    /// on waiting, under the new limits; what is in flight counts where it was counted when it
-    /// started. It costs nothing to say the same again.
+    /// Sets the tenants of a flow, with their current limits. Waiting commands continue to wait,
+    /// under the new limits. Commands in flight count where they were counted when they started.
+    /// Repeating a call is cheap.
     ///
     /// # Errors
-    /// [`TooLarge`] if a command that was accepted could never start; then nothing has changed.
+    /// [`TooLarge`] if an accepted command could never start; then nothing has changed.
     ///
     /// # Panics
-    /// If `core` is not below the cores that the tenants were made for.
+    /// If `core` is not below the number of cores that the tenants were made for.
     pub fn set_tenants(
         &mut self,
         flow: FlowId,
@@ -294,8 +294,8 @@ impl Pacer {
         Ok(())
     }
 
-    /// Ends a flow and yields the tokens of its commands that still wait. Its commands in flight
-    /// go on; their permits are given back as any.
+    /// Removes a flow and returns the tokens of its waiting commands. Its commands in flight
+    /// continue, and their permits are released as usual.
     pub fn remove_flow(&mut self, flow: FlowId) -> Vec<u64> {
         if !self.lanes.is_live(flow) {
             return Vec::new();
@@ -316,8 +316,7 @@ impl Pacer {
         tokens
     }
 
-    /// Lets a command wait for its turn. One without data waits for nobody: the next
-    /// [`Pacer::next`] starts it.
+    /// Queues a command. The next call of [`Pacer::next`] starts a command without data.
     ///
     /// # Errors
     /// [`TooLarge`] if it could never start.
@@ -330,10 +329,10 @@ impl Pacer {
         self.enqueue_charged(flow, cost, charge, token)
     }
 
-    /// As [`Pacer::enqueue`], for a command that counts something else against the limits of its
-    /// tenants than the bytes of its buffer: less because it has a buffer to compare with, or more
-    /// because its data came in its capsule. With a charge it waits for those limits, and for
-    /// nothing else if it has no buffer.
+    /// As [`Pacer::enqueue`], for a command whose charge against tenant limits differs from its
+    /// buffer size. The charge is lower for a command with a second buffer to compare with, and
+    /// higher for in-capsule data. A charged command waits for those limits; without a buffer it
+    /// waits for nothing else.
     ///
     /// # Errors
     /// As [`Pacer::enqueue`].
@@ -365,7 +364,8 @@ impl Pacer {
         Ok(())
     }
 
-    /// Takes one waiting command out; false if none of this flow waits under that token.
+    /// Removes one waiting command. Returns false if no command of this flow waits under that
+    /// token.
     pub fn cancel(&mut self, flow: FlowId, token: u64) -> bool {
         if self.lanes.is_live(flow) && self.lanes.is_gated(flow.slot()) {
             return self.cancel_gated(flow, token);
@@ -379,12 +379,12 @@ impl Pacer {
         true
     }
 
-    /// The next command that may start, with its permit; `None` when nothing waits or nothing may
-    /// start yet. A command that may not start yet is not passed over by those behind it, however
-    /// small, but by those that are small by [`SmallRule`] and, if only its device is not served,
-    /// by those for other devices.
-    // Inlined whatever its size: a permit that is passed back in memory is read in larger pieces
-    // than it was written in, and the reader waits for each to reach the cache.
+    /// Returns the next command that may start, with its permit. Returns `None` when no command
+    /// waits or none may start yet. A deferred command is not overtaken by later ones, however
+    /// small. The exceptions are small commands by [`SmallRule`] and, if only its device is not
+    /// served, commands for other devices.
+    // Always inlined: a permit returned through memory is read in larger pieces than it was
+    // written. The reader would wait until each store reaches the cache.
     #[inline(always)]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
         if self.gates.is_due(now) {
@@ -401,11 +401,11 @@ impl Pacer {
             self.nothing_starts();
             return None;
         };
-        // Here alone, with all that leads here in registers: see above.
+        // The only construction, with all inputs in registers: see above.
         Some(self.start(chosen, now))
     }
 
-    /// What starts next when there is a command that may go before all lanes.
+    /// Selects the next command when a command may bypass the flow queues.
     #[inline(never)]
     fn out_of_order(&mut self, now: Nanos) -> Option<Chosen> {
         if let Some(waiting) = self.lanes.pop_express() {
@@ -443,7 +443,8 @@ impl Pacer {
         }
     }
 
-    /// Gives a permit back: the command is over. What that makes possible, [`Pacer::next`] starts.
+    /// Releases the permit of a command that has completed. [`Pacer::next`] starts the commands
+    /// that this makes possible.
     #[inline(always)]
     pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
         #[cfg(debug_assertions)]
@@ -477,9 +478,10 @@ impl Pacer {
         }
     }
 
-    /// Gives back what policies and the order granted, though the command is not over: it waits for its host, and is in
-    /// nobody's way. What its tenants granted stays until [`Pacer::release`]. False if that was done before, or there is
-    /// nothing to give back.
+    /// Returns the grants of the policies and the scheduler before the command completes. The
+    /// command waits for its host and delays no other one. The grants of its tenants stay until
+    /// [`Pacer::release`]. Returns false if it was released early before, or if there is nothing to
+    /// return.
     pub fn release_early(&mut self, permit: &mut Permit, now: Nanos) -> bool {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
@@ -502,8 +504,9 @@ impl Pacer {
         true
     }
 
-    /// The core begins a turn at `now`, so long after it began the last, or 0 if it slept since: others had its processor,
-    /// or the turn before had much to do. A core that never calls this is taken for one that is always there.
+    /// Starts a turn at `now`, `after` ns after the start of the last one; 0 if the core slept in
+    /// between. A long gap means that other threads had the CPU, or that the last turn had much to
+    /// do. A core that never calls this counts as never preempted.
     #[inline]
     pub fn turn(&mut self, now: Nanos, after: Nanos) {
         if self.counts.waiting() > 0 {
@@ -511,8 +514,8 @@ impl Pacer {
         }
     }
 
-    /// When to call [`Pacer::next`] again if nothing else happens: `None` when only a release can
-    /// help (or nothing waits). Valid after `next` yielded `None`.
+    /// Returns when to call [`Pacer::next`] again if nothing else happens. `None` if only a release
+    /// can help, or if nothing waits. The result is valid after `next` returned `None`.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Nanos> {
         match (self.wakeup, self.gates.wakeup()) {
@@ -521,31 +524,32 @@ impl Pacer {
         }
     }
 
-    /// Commands that wait.
+    /// Returns the number of waiting commands.
     #[must_use]
     pub fn waiting(&self) -> usize {
         usize::try_from(self.counts.waiting()).unwrap_or(usize::MAX)
     }
 
-    /// Commands in flight: permits out.
+    /// Returns the number of commands in flight: outstanding permits.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         usize::try_from(self.counts.outstanding()).unwrap_or(usize::MAX)
     }
 
-    /// Flows that were added and not removed.
+    /// Returns the number of flows that were added and not removed.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.lanes.flows()
     }
 
-    /// Exact counts since the start. Looks at every flow, so it is for reports.
+    /// Returns exact counters since the start. Reads every flow, so it is for reports.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { bytes_in_flight: self.lanes.bytes_in_flight(), ..self.counts }
     }
 
-    /// The figures of one flow; `None` if it was removed. Walks what waits, so it is for reports.
+    /// Returns the statistics of one flow; `None` if it was removed. Walks the waiting commands, so
+    /// it is for reports.
     #[must_use]
     pub fn flow_stats(&self, flow: FlowId) -> Option<FlowStats> {
         let mut stats = self.lanes.stats(flow)?;
@@ -554,13 +558,13 @@ impl Pacer {
         Some(stats)
     }
 
-    /// The largest command in bytes that [`Pacer::enqueue`] takes.
+    /// Returns the largest command in bytes that [`Pacer::enqueue`] accepts.
     #[must_use]
     pub fn largest(&self) -> u32 {
         self.largest
     }
 
-    /// The first command of the lane that is next, if it is simply granted.
+    /// Admits the first command of the selected flow if the chain simply grants it.
     #[inline(always)]
     fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Exception> {
         let Pick { lane, urgency, load } = pick;
@@ -573,7 +577,7 @@ impl Pacer {
         Ok(self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated))
     }
 
-    /// The first command of this lane starts before its turn.
+    /// Starts the first command of this flow out of order.
     #[inline(never)]
     fn take_out_of_turn(&mut self, lane: u32, grants: Grants, now: Nanos) -> Chosen {
         let first = self.lanes.first(lane);
@@ -583,7 +587,8 @@ impl Pacer {
         self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated)
     }
 
-    /// The first command of this lane has started, and it is `emptied` by that.
+    /// Updates the state after the first command of this flow has started; `emptied` if the queue
+    /// is now empty.
     #[inline(always)]
     fn took_first(&mut self, lane: u32, mut chosen: Chosen, emptied: bool, gated: bool) -> Chosen {
         if emptied || gated {
@@ -596,7 +601,8 @@ impl Pacer {
         chosen
     }
 
-    /// Nothing of this lane is next: it is empty, or what is behind has to pass the limits of its tenants first.
+    /// Takes a flow out of the scheduler: its queue is empty, or the next command has to pass the
+    /// limits of its tenants first.
     #[inline(never)]
     fn step_out(&mut self, lane: u32, emptied: bool) {
         if emptied {
@@ -606,7 +612,8 @@ impl Pacer {
         }
     }
 
-    /// The first command of this lane starts out of turn, or may not start: if that is for its device, the next may.
+    /// Handles a first command that starts out of order or may not start. If its device is the
+    /// reason, the next flow may start.
     #[inline(never)]
     fn on_exception(
         &mut self,
@@ -640,7 +647,7 @@ impl Pacer {
         }
     }
 
-    /// Nothing waits that could start.
+    /// Records that no waiting command can start.
     #[inline(never)]
     fn nothing_starts(&mut self) {
         self.wakeup = None;
@@ -659,7 +666,7 @@ impl Pacer {
         }
     }
 
-    /// A command of a flow with limits: it waits for them first, with those like it.
+    /// Queues a command of a flow with limits: it waits for them first, in the queue of its class.
     #[inline(never)]
     fn enqueue_gated(&mut self, waiting: Waiting, charge: Charge) -> Result<(), TooLarge> {
         let (flow, bytes) = (waiting.flow, waiting.cost.bytes);
@@ -696,13 +703,14 @@ impl Pacer {
         true
     }
 
-    /// Is nothing before the first command of this lane but the order and the policies?
+    /// Returns whether the first command of this flow waits only for the scheduler and the
+    /// policies.
     fn has_passed(&self, lane: u32) -> bool {
         !self.lanes.is_gated(lane) || self.gates.lane_passed(lane)
     }
 
-    /// The device of the first small command is busy: it waits in the lane of its flow, where it
-    /// holds up nobody for another device.
+    /// Moves the first small command to the queue of its flow because its device is busy. There it
+    /// delays no command for another device.
     #[cold]
     fn small_to_its_lane(&mut self) {
         let (waiting, charge) = self.lanes.pop_small();
@@ -736,7 +744,7 @@ impl Pacer {
         (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
     }
 
-    /// A device may be served again: its lanes are in the order again.
+    /// Returns the flows of a device that may be served again to the scheduler.
     #[inline(never)]
     fn unpark(&mut self) {
         while let Some(lane) = self.parked.pop() {
@@ -762,7 +770,7 @@ impl Pacer {
         self.lanes.largest_waiting().max(self.gates.largest_waiting(&self.lanes))
     }
 
-    /// A lane became empty without anything having started.
+    /// Handles a flow queue that became empty without a start.
     fn emptied(&mut self, lane: u32) {
         if !self.lanes.is_parked(lane) {
             self.order.leave(lane);
@@ -770,9 +778,9 @@ impl Pacer {
         self.settle();
     }
 
-    /// If nothing waits any more, the policies must not keep anything for it.
+    /// Releases credit that the policies keep, if nothing waits any more.
     fn settle(&mut self) {
-        // Whichever it is: no time has gone by.
+        // The argument does not matter: no time has passed.
         if self.order.pick(Nanos::MIN).is_none() && self.lanes.first_small().is_none() {
             self.wakeup = None;
             self.chain.rest();

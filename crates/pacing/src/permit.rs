@@ -7,57 +7,58 @@ use crate::lanes::{FlowId, Waiting};
 use crate::policy::Grants;
 use crate::{Cost, Nanos};
 
-/// The right to have one command in flight. It comes from [`crate::Pacer::next`] and goes back,
-/// exactly once, through [`crate::Pacer::release`] of the same pacer; it cannot be cloned or sent
+/// The right to have one command in flight. [`crate::Pacer::next`] issues it, and
+/// [`crate::Pacer::release`] of the same pacer takes it exactly once. It cannot be cloned or sent
 /// to another core.
 ///
-/// Dropping it instead loses its grants for good. A debug build panics then; a release build
-/// counts it in [`lost_permits`].
+/// Dropping it instead loses its grants permanently. A debug build panics then; a release build
+/// counts the permit in [`lost_permits`].
 #[must_use = "a permit must be given back with Pacer::release"]
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) started: Nanos,
-    /// Which part of its time was the network's; see [`network_part`].
+    /// Encodes the network's part of its time; see [`network_part`].
     pub(crate) mark: u64,
     pub(crate) grants: Grants,
     pub(crate) flow: FlowId,
     pub(crate) cost: Cost,
-    /// Which set of policies of its pacer granted it.
+    /// The set of policies of its pacer that granted it.
     pub(crate) era: u32,
-    /// The device it is for; the flow may be gone, and its number another's, when it comes back.
-    /// (Not beside `cost`: the two would be read as one word, which waits for both stores.)
+    /// The device of the command. When the permit is released, the flow may be gone and its number
+    /// reused. (Not next to `cost`: the CPU would read both as one word and wait for both stores.)
     pub(crate) device: u32,
-    /// Whose it is, to catch one that comes back to another.
+    /// The pacer that issued it, to catch a release at another one.
     #[cfg(debug_assertions)]
     pub(crate) pacer: u32,
     _one_core: PhantomData<*const ()>,
 }
 
-/// How a command ended, told to the policies that granted it.
+/// Result of a command, for the policies that granted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Outcome {
-    /// It ran; its time in flight says something about the machine.
+    /// It completed; its time in flight is a valid measurement of the machine.
     #[default]
     Completed,
-    /// It ran and failed, or its host went away; its time in flight says nothing.
+    /// It failed, or its host disconnected; its time in flight is no measurement.
     Failed,
-    /// It never started: what the policy granted is taken back as if it had never been asked.
+    /// It never started: the grant is withdrawn as if the policy had never been asked.
     Withdrawn,
 }
 
-/// Permits dropped without being given back since the process started; anything but 0 is a defect.
+/// Returns the permits dropped without a release since the process started. Any value but 0 is a
+/// defect.
 pub fn lost_permits() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// In a permit's mark: what is beside it is how long a write's data took to come, in ns. Without it: when
-/// a read's data landed, or 0 if nobody told.
+/// Flag in a permit's mark. If set, the other bits are the time in ns until a write's data arrived.
+/// Otherwise the mark is the time when a read's data was complete, or 0 if unreported.
 const CAME: u64 = 1 << 63;
 
-/// For how long the network had the data of a command that started then and is over now, in ns, by
-/// its permit's mark: at least 1 if anybody told, 0 if nobody did.
+/// Returns the time in ns for which the network had the data of a command from `started` to `now`.
+/// The result is at least 1 if the mark was set, and 0 if not.
 #[inline(always)]
 pub(crate) fn network_part(mark: u64, started: Nanos, now: Nanos) -> Nanos {
     let part = match mark {
@@ -65,7 +66,8 @@ pub(crate) fn network_part(mark: u64, started: Nanos, now: Nanos) -> Nanos {
         came if came & CAME != 0 => came & !CAME,
         landed => now.saturating_sub(landed),
     };
-    // What lands and leaves within a turn took no time by its clock; that is told all the same.
+    // Data that arrives and leaves within a turn took 0 ns by the turn's clock; the minimum of 1
+    // still marks it as reported.
     part.min(now.saturating_sub(started)).max(1)
 }
 
@@ -95,33 +97,33 @@ impl Permit {
         }
     }
 
-    /// A read's data is complete in memory: its device is done, and from here to the release the
-    /// network has it. Told at most once; a policy does without where nobody tells.
+    /// Records that a read's data is complete in memory. The device is done; from now to the
+    /// release the data is in the network. Call it at most once. Policies also work without it.
     #[inline]
     pub fn landed(&mut self, now: Nanos) {
         self.mark = now.max(1) & !CAME;
     }
 
-    /// A write's data has come from its host: up to here the network had it, and from here to the
-    /// release its device has. Told at most once, as [`Permit::landed`] is.
+    /// Records that a write's data has arrived from its host. The network had it until now; from
+    /// now to the release the device has it. Call it at most once, as [`Permit::landed`].
     #[inline]
     pub fn came(&mut self, now: Nanos) {
         self.mark = now.saturating_sub(self.started) | CAME;
     }
 
-    /// The flow whose command it admits.
+    /// Returns the flow of the admitted command.
     #[must_use]
     pub fn flow(&self) -> FlowId {
         self.flow
     }
 
-    /// What the command was said to take.
+    /// Returns the cost that the command was enqueued with.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// When the command was admitted.
+    /// Returns when the command was admitted.
     #[must_use]
     pub fn started(&self) -> Nanos {
         self.started
@@ -142,7 +144,7 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    /// The network's part of a command from 100 to 150.
+    /// Network time of a command from 100 to 150.
     fn part(mark: u64) -> Nanos {
         network_part(mark, 100, 150)
     }

@@ -1,4 +1,5 @@
-//! From a [`PolicyConfig`] to what every core runs: one place for the daemon and the simulator.
+//! Construction of policies and schedulers from a [`PolicyConfig`], for the daemon and the
+//! simulator.
 
 use std::sync::Arc;
 
@@ -26,25 +27,25 @@ pub enum ConfigError {
     /// The largest I/O would never fit.
     #[error(transparent)]
     BudgetTooSmall(#[from] BudgetTooSmall),
-    /// A figure outside of what means something.
+    /// A value outside its valid range.
     #[error("{what} is {value} {unit}, allowed are {least} to {most} {unit}: {advice}")]
     OutOfRange {
-        /// The figure.
+        /// The parameter.
         what: &'static str,
-        /// What it was set to.
+        /// The rejected value.
         value: u64,
-        /// The least it may be.
+        /// The least allowed value.
         least: u64,
-        /// The most it may be.
+        /// The largest allowed value.
         most: u64,
-        /// Of all three.
+        /// Unit of all three values.
         unit: &'static str,
-        /// What to do instead.
+        /// Remedy.
         advice: &'static str,
     },
 }
 
-/// What the cores share of one policy in force.
+/// State of one policy that the cores share.
 #[derive(Debug, Clone)]
 pub struct Shared {
     kind: Kind,
@@ -59,26 +60,26 @@ enum Kind {
     Prototype(Arc<SharedPrototype>),
 }
 
-/// Where a policy stands, for reports.
+/// Status of a policy, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// Bytes that may be in flight on all cores together, if they are bounded.
     pub budget: Option<u64>,
     /// Time from one I/O to the next on the whole target, if there is one.
     pub period: Option<Nanos>,
-    /// Why the budget last moved, where it moves by itself.
+    /// Reason of the last change of the budget, under a policy that changes it.
     pub last_move: Option<Move>,
-    /// Bytes of the budget that are for while cores are away, where it knows of that.
+    /// Bytes of the preemption reserve, under a policy that has one.
     pub reserved: Option<u64>,
-    /// Bytes since the policy began that could have been sent while cores were away.
+    /// Bytes since the policy began that could have been sent while cores were preempted.
     pub missed: Option<u64>,
 }
 
 impl Shared {
-    /// What the cores of `machine` share under this policy.
+    /// Creates the state that the cores of `machine` share under this policy.
     ///
     /// # Errors
-    /// [`ConfigError`] says which parameter cannot work and why.
+    /// [`ConfigError`] names the parameter that cannot work, and the reason.
     pub fn new(config: &PolicyConfig, machine: Machine) -> Result<Self, ConfigError> {
         let Machine { cores, largest } = machine;
         let kind = match config {
@@ -100,8 +101,8 @@ impl Shared {
         Ok(Self { kind })
     }
 
-    /// What decides on core number `core` (from 0). `waker` is called when that core waited for
-    /// others and may go on. Once a core.
+    /// Makes the policies and scheduler of core number `core` (from 0). `waker` is called when that
+    /// core waited for credit of other cores and may continue. Call it once per core.
     #[must_use]
     pub fn parts(&self, core: usize, waker: Waker) -> Parts {
         let policy: Box<dyn Policy> = match &self.kind {
@@ -127,13 +128,13 @@ impl Shared {
         Parts::in_turn(vec![policy])
     }
 
-    /// A pacer for core number `core`; see [`Shared::parts`].
+    /// Makes a pacer for core number `core`; see [`Shared::parts`].
     #[must_use]
     pub fn pacer(&self, core: usize, waker: Waker, config: PacerConfig) -> Pacer {
         Pacer::with_parts(self.parts(core, waker), config)
     }
 
-    /// The budget that the cores share, if there is one.
+    /// Returns the budget that the cores share, if there is one.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn credit(&self) -> Option<&Arc<SharedCredit>> {
         match &self.kind {
@@ -144,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Where the policy stands.
+    /// Returns the status of the policy.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         match &self.kind {

@@ -1,44 +1,47 @@
-//! Commands so small beside the others that they go first.
+//! Bypass for commands that are small relative to the others.
 
-/// Which commands are small.
+/// Rule that decides which commands are small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SmallRule {
-    /// None.
+    /// No command.
     #[default]
     Never,
-    /// Those below so many bytes.
+    /// Commands below this number of bytes.
     Below(u32),
-    /// Those below a sixteenth of the size that the bytes under way lately came in: beside them
-    /// they take no time worth speaking of. No absolute size, so it holds on any machine.
+    /// Commands below 1/16 of the typical command size of the bytes in flight. Relative to those
+    /// commands they take negligible time. The rule has no absolute size, so it holds on any
+    /// machine.
     BesideOthers,
 }
 
-/// What a small command is to the mean byte's command, at most: one part in so many.
+/// A small command is at most 1/`PART` of the command size of the mean byte.
 const PART: u64 = 16;
-/// Small commands pass others only while they are at most one part in so many of the bytes started.
+/// Small commands bypass others only while they are at most 1/`SHARE` of the bytes started.
 const SHARE: u64 = 4;
-/// Commands that the mean size looks back on.
+/// Commands that the mean covers.
 const MEMORY: u32 = 64;
 
-/// Commands from one look at the mean to the next.
+/// Commands between two updates of the mean.
 const EVERY: u32 = 8;
 
-/// Knows what is small, and sees that the small do not starve the large.
+/// Classifies small commands, and limits them so that they do not starve large ones.
 #[derive(Debug)]
 pub(crate) struct SmallLane {
     rule: SmallRule,
-    /// What is small follows from what is started.
+    /// The threshold follows the sizes of the commands started.
     observes: bool,
-    /// Means over the last commands started, of the bytes and of the bytes squared (over 4096).
+    /// Means over the last commands started: of the bytes, and of the bytes squared (divided by
+    /// 4096).
     mean: u64,
     mean_square: u64,
-    /// The same of the commands since these were set, and how many they are.
+    /// The same sums since the last update, and the number of commands in them.
     bytes: u64,
     square: u64,
     observed: u32,
     below: u32,
-    /// Bytes that small commands may still start before the large must have their turn, when the bytes of the commands
-    /// above were these. What the large started after that adds to it, and no more than the last of them is kept.
+    /// Bytes that small commands may still start before large commands must have their turn, as of
+    /// `allowed`. Bytes that large commands start afterwards add to it, up to the size of the last
+    /// large command.
     allowance: i64,
     allowed: u64,
     last_large: u32,
@@ -70,13 +73,14 @@ impl SmallLane {
         bytes < self.below
     }
 
-    /// Is any command small? One that was small by the rule before may still wait as such.
+    /// Returns whether any command is small. A command that was small under the previous rule may
+    /// still be queued as one.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.rule != SmallRule::Never
     }
 
-    /// May a small command pass one that is not?
+    /// Returns whether a small command may overtake a large one.
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {
         self.allowance() >= 0
@@ -86,18 +90,18 @@ impl SmallLane {
     pub(crate) fn small_started(&mut self, bytes: u32) {
         if self.observes {
             self.settle();
-            // Only those that pass others are charged; without an allowance there was nobody to
-            // pass.
+            // Only commands that overtake others are charged. Without an allowance there was
+            // nothing to overtake.
             if self.allowance >= 0 {
                 self.allowance -= i64::from(bytes);
             }
-            // It adds nothing itself.
+            // A small command adds nothing to the allowance.
             self.allowed += u64::from(bytes);
             self.observe(bytes);
         }
     }
 
-    /// A command started in order: what small ones may take grows with it.
+    /// A command started in order: the allowance of small commands grows with it.
     #[inline]
     pub(crate) fn large_started(&mut self, bytes: u32) {
         if self.observes {
@@ -129,7 +133,8 @@ impl SmallLane {
         }
     }
 
-    /// The size that the mean byte comes in is the mean of the squares over the mean.
+    /// Updates the threshold. The command size of the mean byte is the mean of the squares over the
+    /// mean.
     #[inline(never)]
     fn look(&mut self) {
         self.settle();

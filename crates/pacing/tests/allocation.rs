@@ -1,4 +1,5 @@
-//! Nothing is allocated once flows are added: with an allocator that counts, on a thread of its own.
+//! Test that nothing is allocated once flows are added, with a counting allocator on a separate
+//! thread.
 #![cfg(not(loom))]
 
 use std::collections::VecDeque;
@@ -12,13 +13,13 @@ use nvmeof_pacing::{
 
 const CORES: usize = 2;
 const FLOWS: u16 = 64;
-/// Commands that wait on a core at most, with as much room for each flow.
+/// Maximum number of commands that wait on a core, which is also the room of each flow.
 const DEPTH: usize = 16;
 const LARGEST: u32 = 1 << 20;
-/// Sizes that come in turn; none, and small beside the others, are among them.
+/// Sizes in turn, among them 0 and one that is small relative to the others.
 const SIZES: [u32; 5] = [128 << 10, 0, 4 << 10, 512 << 10, 64 << 10];
 
-/// A core with flows over several devices and ports, and what it has in flight.
+/// A core with flows over several devices and ports, and its commands in flight.
 struct Core {
     pacer: Pacer,
     flows: Vec<FlowId>,
@@ -39,7 +40,7 @@ impl Core {
         Self { pacer, flows, in_flight }
     }
 
-    /// As many commands wait as may.
+    /// Fills up the queue of waiting commands.
     fn enqueue(&mut self, step: usize) {
         for number in step..step + DEPTH - self.pacer.waiting() {
             let flow = self.flows[number * 7 % self.flows.len()];
@@ -49,7 +50,7 @@ impl Core {
         }
     }
 
-    /// What may start starts, and the oldest is over.
+    /// Starts every command that may start, and completes the oldest.
     fn turn(&mut self, now: Nanos) {
         self.pacer.turn(now, 1000);
         while self.in_flight.len() < self.in_flight.capacity() {

@@ -1,4 +1,4 @@
-//! The orders of this crate by name, so that they are no calls through a table.
+//! Builtin schedulers in an enum, to avoid dynamic dispatch.
 
 use std::any::Any;
 
@@ -6,7 +6,7 @@ use super::{Order, Pick, Residence, RoundRobin};
 use crate::policy::Done;
 use crate::{FlowConfig, Nanos};
 
-/// An order whose code is known here, or any other.
+/// A builtin scheduler, or any other one.
 #[derive(Debug)]
 #[repr(u8)]
 #[expect(clippy::large_enum_variant, reason = "there is one a core, and it stays where it is")]
@@ -17,7 +17,7 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// Finds out which one it is.
+    /// Determines the concrete type of a scheduler.
     pub(crate) fn of(order: Box<dyn Order>) -> Self {
         let order = match unbox(order) {
             Ok(order) => return Known::RoundRobin(order),
@@ -89,7 +89,7 @@ impl Known {
         match self {
             Known::RoundRobin(order) => order.pick(now),
             Known::Residence(order) => order.pick(now),
-            // Apart from the other answers, which stay in registers.
+            // Separate from the other results, which stay in registers.
             Known::Other(order) => {
                 let Pick { lane, urgency, load } = order.pick(now)?;
                 Some(Pick { lane, urgency, load })
@@ -133,7 +133,7 @@ impl Known {
     }
 }
 
-/// The order itself if it is an `O`.
+/// Returns the scheduler itself if it is an `O`.
 fn unbox<O: Order>(order: Box<dyn Order>) -> Result<O, Box<dyn Order>> {
     let any: &dyn Any = &*order;
     if !any.is::<O>() {

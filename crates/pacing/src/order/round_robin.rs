@@ -1,35 +1,37 @@
-//! Round-robin by bytes: lanes take turns, and each turn is worth the same number of bytes.
+//! Deficit round robin (DRR, Shreedhar and Varghese 1995): lanes take turns of the same number of
+//! bytes.
 
 use super::{Order, Pick};
 use crate::{FlowConfig, Nanos};
 
-/// Round-robin in which a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the
-/// lane. A turn goes on while the lane's account is above zero; the command that overdraws it is
-/// paid for by the lane's next turns. A command is charged at least [`RoundRobin::LEAST_CHARGE`].
+/// Deficit round robin: a turn is worth [`RoundRobin::QUANTUM`] bytes times the weight of the lane.
+/// A turn continues while the lane's account is above zero. The next turns of the lane pay for the
+/// command that overdraws the account. A command is charged at least [`RoundRobin::LEAST_CHARGE`].
 ///
-/// *Fairness.* While two lanes `i` and `j` both have something waiting, what was charged to them
-/// differs by at most `3 Q + M / w_i + M / w_j` after division by their weights, where `Q` is the
-/// quantum and `M` the largest charge, at least `Q`: an account stays at or above `-M` and at or below `Q w`, and the
-/// numbers of turns differ by at most one.
+/// *Fairness.* While two lanes `i` and `j` both have commands waiting, their charges divided by
+/// their weights differ by at most `3 Q + M / w_i + M / w_j`. `Q` is the quantum and `M` the
+/// largest charge, at least `Q`. An account stays between `-M` and `Q w`, and the numbers of turns
+/// differ by at most one.
 ///
-/// Each pick is O(1) for charges up to the quantum, else a few more steps around the ring.
+/// Each selection is O(1) for charges up to the quantum, otherwise a few more steps around the
+/// ring.
 #[derive(Debug)]
 pub struct RoundRobin {
     lanes: Vec<Lane>,
-    /// The lane whose turn it is; meaningless while no lane is in.
+    /// The lane whose turn it is; undefined while no lane is in.
     front: u32,
     members: u32,
-    /// The lane that stepped aside in its turn last, or [`NONE`].
+    /// The lane that was suspended in its turn last, or [`NONE`].
     aside: u32,
 }
 
 /// No lane.
 const NONE: u32 = u32::MAX;
 
-/// A member of the ring, linked by lane number in both directions.
+/// Member of the ring, linked by lane number in both directions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lane {
-    /// Bytes this lane may still start in this turn; negative if it owes.
+    /// Bytes that this lane may still start in this turn; negative if it owes.
     account: i64,
     next: u32,
     previous: u32,
@@ -43,9 +45,9 @@ impl Default for RoundRobin {
 }
 
 impl RoundRobin {
-    /// Bytes a turn is worth for weight 1.
+    /// Bytes of one turn for weight 1.
     pub const QUANTUM: u32 = 64 * 1024;
-    /// The least a command is charged, in bytes: the smallest buffer there is.
+    /// Least charge of a command in bytes: the smallest buffer size.
     pub const LEAST_CHARGE: u32 = 4096;
 
     #[inline]
@@ -53,7 +55,7 @@ impl RoundRobin {
         &mut self.lanes[lane as usize]
     }
 
-    /// The front's turn is over: goes on to the first lane that owes nothing.
+    /// Ends the front's turn: advances to the first lane that owes nothing.
     #[inline(never)]
     fn next_turn(&mut self) -> u32 {
         let mut front = self.front;
@@ -71,7 +73,7 @@ impl RoundRobin {
         front
     }
 
-    /// Puts a lane into the ring just before the front.
+    /// Inserts a lane into the ring just before the front.
     fn insert(&mut self, lane: u32) {
         let next = self.front;
         let previous = std::mem::replace(&mut self.lane(next).previous, lane);
@@ -98,18 +100,18 @@ impl Order for RoundRobin {
     }
 
     fn set_weight(&mut self, lane: u32, weight: u16) {
-        // What the next lane was given for its turn would be another.
+        // The next lane would have been credited a different turn.
         self.aside = NONE;
         let lane = self.lane(lane);
         lane.weight = weight;
-        // What is left of a turn is no more than a turn.
+        // The rest of a turn is never more than a turn.
         lane.account = lane.account.min(Self::turn_of(weight));
     }
 
     #[inline]
     fn join(&mut self, lane: u32) {
         if self.members == 0 {
-            // Alone, a lane owes nobody anything.
+            // A single lane has no debt to another.
             self.front = lane;
             self.members = 1;
             let joined = self.lane(lane);
@@ -118,7 +120,7 @@ impl Order for RoundRobin {
             joined.account = Self::turn_of(joined.weight);
             return;
         }
-        // Behind everybody else.
+        // Behind all other lanes.
         self.insert(lane);
         let joined = self.lane(lane);
         joined.account = joined.account.min(0);
@@ -154,7 +156,7 @@ impl Order for RoundRobin {
         if self.aside != lane {
             return self.join(lane);
         }
-        // Its turn goes on, and the next lane's has not begun.
+        // Its turn continues, and the next lane's has not begun.
         self.aside = NONE;
         let next = self.front;
         self.insert(lane);
@@ -178,8 +180,8 @@ impl Order for RoundRobin {
         self.lane(lane).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
     }
 
-    /// Small ones take the account no deeper than a quantum below zero: a lane that had nothing else waiting for long
-    /// would owe as much as that lasted.
+    /// Charges a small command. Small commands overdraw the account by at most one quantum:
+    /// otherwise a lane with only small commands would accumulate debt over a long time.
     fn started_small(&mut self, lane: u32, bytes: u32, _now: Nanos) {
         let account = self.lane(lane).account;
         let charged = account - i64::from(bytes.max(Self::LEAST_CHARGE));
@@ -191,7 +193,8 @@ impl Order for RoundRobin {
 mod tests {
     use super::*;
 
-    /// A lane that had only small commands for long, which go before all lanes, does not owe as much as that lasted.
+    /// A lane that only had small commands for a long time, which bypass all lanes, does not owe
+    /// for that time.
     #[test]
     fn what_went_first_as_small_is_not_paid_for_for_long() {
         let mut order = RoundRobin::default();

@@ -1,4 +1,4 @@
-//! A bound on the bytes in flight, leased by the cores from one shared budget.
+//! Bound on the bytes in flight, leased by the cores from one shared budget.
 
 use std::sync::Arc;
 
@@ -6,51 +6,54 @@ use super::shared_credit::{Asked, CreditConfig, SharedCredit};
 use super::{Admission, Ask, BudgetTooSmall, Done, Grant, Policy};
 use crate::Nanos;
 
-/// Bounds the bytes in flight: one core's end of a [`SharedCredit`].
+/// Bounds the bytes in flight: one core's policy over a [`SharedCredit`].
 ///
-/// The core leases credit in quanta and grants out of its lease, touching no shared memory. When
-/// the lease is short it asks the shared budget; when that is out, or other cores wait for it, the
-/// core waits in turn and is woken. What it frees while others wait goes to them first.
+/// The core leases credit in quanta and grants from its lease without touching shared memory. When
+/// the lease is short it asks the shared budget. If that is exhausted, or other cores wait for it,
+/// the core waits in turn and is woken. Credit that it frees while others wait goes to them first.
 ///
-/// A command that is small beside the others ([`SmallRule`](crate::SmallRule)) does not wait for
-/// credit to come back: a sixteenth of the budget is set aside beside it for such commands.
+/// A command that is small relative to the others ([`SmallRule`](crate::SmallRule)) does not wait
+/// for credit: 1/16 of the budget is available in addition, as an *overdraft* for these commands.
 ///
-/// A core with nothing in flight always gets one I/O (*the floor*): if the budget is out, that
-/// I/O is not counted against it, until the core is given credit again, which *covers* it first. So the
-/// bytes in flight never exceed the budget by more than one I/O a core and the sixteenth for small
-/// commands, and where all cores have commands waiting they come down to the budget, or to one I/O a core.
-/// (A *strict* budget, as that of one tenant, has neither.) Where the budget became smaller than an I/O,
-/// that I/O goes by the floor, whatever else the core has in flight, once nothing is out of the larger one.
+/// A core with nothing in flight always gets one I/O (*minimum grant*). If the budget is exhausted,
+/// that I/O is not counted against it until the core gets credit again, which *covers* it first.
+/// The bytes in flight thus never exceed the budget by more than one I/O per core and the
+/// overdraft. Where all cores have commands waiting they fall to the budget, or to one I/O per
+/// core. (A *strict* budget, as that of one tenant, has neither.)
 ///
-/// Unused credit never stays out of reach: a core that is refused keeps none (but what the budget became larger by
-/// for what it asked, until it asks again), and one that has nothing waiting puts it where others can take it.
+/// If the budget became smaller than an I/O, that I/O starts by the minimum grant, whatever else
+/// the core has in flight. It does so once no bytes of the larger budget are in use.
+///
+/// Unused credit never stays out of reach. A deferred core keeps none, except an enlargement of the
+/// budget for its request, until it asks again. A core with nothing waiting offers its credit to
+/// other cores.
 #[derive(Debug)]
 pub struct BufferCredit {
     shared: Arc<SharedCredit>,
     core: usize,
-    /// Credit this core holds, used or not, in bytes.
+    /// Credit that this core holds, used or not, in bytes.
     leased: u64,
     /// Bytes in flight under the lease.
     in_flight: u64,
     floor: Floor,
-    /// Bytes of small commands that are out beside the lease.
+    /// Bytes of small commands in flight beyond the lease.
     overdraft: u64,
-    /// What this core waits for in the shared budget; `None` when it does not wait.
+    /// Request of this core to the shared budget; `None` when it does not wait.
     asked: Option<Asked>,
 }
 
-/// The one I/O that a core may start whatever the budget.
+/// Minimum grant: the one I/O that a core may start whatever the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Floor {
     Free,
-    /// It is out, so many of its bytes in the lease, and so many beside it.
+    /// It is in flight, with `covered` bytes in the lease and `bare` bytes uncovered.
     Out {
         covered: u64,
         bare: u64,
     },
 }
 
-/// The part of the budget that small commands may take beside it while it is out: one in so many.
+/// Overdraft of small commands when the budget is exhausted: 1/`OVERDRAFT_PART` of the budget.
 const OVERDRAFT_PART: u64 = 16;
 
 const LEASED: Grant = Grant(0);
@@ -58,7 +61,8 @@ const FLOOR: Grant = Grant(1);
 const OVERDRAFT: Grant = Grant(2);
 
 impl BufferCredit {
-    /// The budget that the cores share; then [`SharedCredit::core`] makes each core's policy.
+    /// Creates the budget that the cores share; [`SharedCredit::core`] then makes each core's
+    /// policy.
     ///
     /// # Errors
     /// [`BudgetTooSmall`] if the largest I/O does not fit the budget.
@@ -78,7 +82,7 @@ impl BufferCredit {
         }
     }
 
-    /// Bytes of the lease that no I/O uses.
+    /// Returns the bytes of the lease that no I/O uses.
     fn surplus(&self) -> u64 {
         self.leased - self.in_flight
     }
@@ -88,7 +92,7 @@ impl BufferCredit {
         Admission::Granted(LEASED)
     }
 
-    /// The lease is short: get more, or use the floor, or wait.
+    /// Handles a short lease: takes more, uses the minimum grant, or waits.
     #[cold]
     fn admit_short(&mut self, bytes: u64, ask: &Ask) -> Admission {
         self.leased += self.shared.take_back(self.core);
@@ -116,7 +120,8 @@ impl BufferCredit {
         }
     }
 
-    /// What is out by the floor comes first, or each core would have that beside its part of the budget.
+    /// Covers the minimum grant first; otherwise each core would have it in addition to its part of
+    /// the budget.
     fn cover(&mut self) {
         let surplus = self.surplus();
         if let Floor::Out { covered, bare } = &mut self.floor {
@@ -126,7 +131,8 @@ impl BufferCredit {
         }
     }
 
-    /// Is so much of the lease unused, with what is free and nobody waits for?
+    /// Returns whether `bytes` of the lease are unused, after taking free credit that no core waits
+    /// for.
     fn has_or_takes(&mut self, bytes: u64) -> bool {
         if self.surplus() < bytes {
             let short = bytes - self.surplus();
@@ -135,7 +141,7 @@ impl BufferCredit {
         self.surplus() >= bytes
     }
 
-    /// Bytes in flight beside the lease.
+    /// Returns the uncovered bytes in flight.
     fn bare(&self) -> u64 {
         match self.floor {
             Floor::Free => 0,
@@ -143,14 +149,16 @@ impl BufferCredit {
         }
     }
 
-    /// With nothing in flight, or where no lease can ever be enough: what is in flight may never come back.
+    /// Returns whether the minimum grant applies: with nothing in flight, or if no lease can ever
+    /// suffice, since the bytes in flight may never be released.
     fn may_use_floor(&self, bytes: u64) -> bool {
         let is_next = self.in_flight == 0 || self.shared.is_below(bytes);
         is_next && !self.shared.is_strict() && self.floor == Floor::Free
     }
 
-    /// The budget becomes larger, until it is set again, by credit for an I/O of so many bytes, which the core has when it
-    /// asks again, soon; and by what is out by the floor, which would have it otherwise. Yields by how much.
+    /// Enlarges the budget, until it is set again, by credit for an I/O of `bytes`, and by the
+    /// uncovered bytes, which would take that credit otherwise. The core holds the credit and is
+    /// woken to ask again. Returns the enlargement.
     pub(super) fn lease_more(&mut self, bytes: u64) -> u64 {
         let more = bytes + self.bare();
         self.stop_waiting();
@@ -170,7 +178,7 @@ impl BufferCredit {
         }
     }
 
-    /// Waits in turn, keeping nothing meanwhile.
+    /// Waits in turn, and keeps no surplus.
     fn wait_for(&mut self, asked: Asked, ask: &Ask) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
@@ -187,7 +195,7 @@ impl BufferCredit {
         }
     }
 
-    /// Takes what was granted to this core while it waited.
+    /// Collects the credit that was granted while this core waited.
     fn collect(&mut self) {
         if self.asked.is_none() {
             return;
@@ -199,7 +207,7 @@ impl BufferCredit {
         }
     }
 
-    /// Gives the surplus to the cores that wait.
+    /// Gives the surplus to the waiting cores.
     #[cold]
     fn give_surplus(&mut self) {
         let surplus = self.surplus();
@@ -210,7 +218,7 @@ impl BufferCredit {
         self.shared.settle(self.core);
     }
 
-    /// What was granted beside the lease comes back; it may have been covered meanwhile.
+    /// Releases a grant outside the lease; it may have been covered since.
     #[cold]
     fn release_unleased(&mut self, bytes: u32, grant: Grant) {
         if grant == OVERDRAFT {

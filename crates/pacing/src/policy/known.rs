@@ -1,11 +1,11 @@
-//! The policies of this crate by name, so that the usual one is no call through a table.
+//! Builtin policies in an enum, so that the usual one needs no dynamic dispatch.
 
 use std::any::Any;
 
 use super::{Adaptive, Admission, Ask, BufferCredit, Done, Grant, None, Policy, TokenBucket};
 use crate::Nanos;
 
-/// A policy whose code is known here, or any other.
+/// A builtin policy, or any other one.
 #[derive(Debug)]
 #[repr(u8)]
 pub(crate) enum Known {
@@ -17,7 +17,7 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// Finds out which one it is.
+    /// Determines the concrete type of a policy.
     pub(crate) fn of(policy: Box<dyn Policy>) -> Self {
         let any: &dyn Any = &*policy;
         if any.is::<None>() {
@@ -77,7 +77,7 @@ impl Known {
     }
 }
 
-/// The policy itself if it is a `P`.
+/// Returns the policy itself if it is a `P`.
 fn unbox<P: Policy>(policy: Box<dyn Policy>) -> Result<P, Box<dyn Policy>> {
     let any: &dyn Any = &*policy;
     if !any.is::<P>() {

@@ -1,4 +1,4 @@
-//! May a command start now.
+//! Admission policies: may a command start now.
 
 mod adaptive;
 mod buffer_credit;
@@ -25,76 +25,80 @@ pub use token_bucket::{SharedTokens, TokenBucket};
 use crate::permit::Outcome;
 use crate::{Cost, Nanos};
 
-/// Longest chain of policies one pacer takes: a permit carries the grants of all inline, and in the
-/// last place what the limits of tenants granted.
+/// Longest policy chain of one pacer. A permit carries the grants of all policies inline, and the
+/// grant of tenant limits in the last slot.
 pub const MAX_POLICIES: usize = 3;
 
-/// Decides whether a command may start now. One object a core; cores meet only in what a policy
-/// shares of its own accord.
+/// Decides whether a command may start now. Each core has its own object; cores interact only
+/// through the state that a policy shares.
 ///
-/// A policy never sees a command without data, and is asked for the same command again on every
-/// turn until it grants it, the command is withdrawn, or a more urgent one takes its place.
+/// A policy never sees a command without data. It is asked for the same command on every turn until
+/// it grants it, the command is withdrawn, or a more urgent one replaces it.
 pub trait Policy: Any + Debug + Send {
-    /// The largest cost this policy can ever grant, in bytes. Must not change.
+    /// Returns the largest cost in bytes that this policy can ever grant. It must not change.
     fn largest(&self) -> u32 {
         u32::MAX
     }
 
-    /// May this command start at `now`? A grant stays out until [`Policy::release`].
+    /// Asks whether this command may start at `now`. A grant is outstanding until
+    /// [`Policy::release`].
     fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission;
 
-    /// A command that was granted is over (or was withdrawn) and gives back its grant.
+    /// Releases the grant of a command that completed or was withdrawn.
     fn release(&mut self, done: &Done, grant: Grant, now: Nanos);
 
-    /// The core begins a turn at `now` with commands waiting, so long after it began the last, see
-    /// [`Pacer::turn`](crate::Pacer::turn). A policy cannot know otherwise that its core was away; most need not know.
+    /// Starts a turn at `now` with commands waiting, `_after` ns after the start of the last one;
+    /// see [`Pacer::turn`](crate::Pacer::turn). It is the only way for a policy to detect a
+    /// preemption of its core; most do not need it.
     fn turn(&mut self, _now: Nanos, _after: Nanos) {}
 
-    /// No command will start on this core for now, since none waits or another policy refused:
-    /// hand back whatever is held for the next one. Called often, so it must be cheap when there
-    /// is nothing to do.
+    /// Returns unused credit that is kept for the next command. No command will start on this core
+    /// for now, because none waits or another policy deferred it. Called often, so it must be cheap
+    /// when there is nothing to return.
     fn rest(&mut self) {}
 }
 
-/// A command that waits for admission.
+/// Request to admit a waiting command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// What it takes; never 0 bytes.
+    /// Its cost; never 0 bytes.
     pub cost: Cost,
     /// The device it is for, see [`FlowConfig::device`](crate::FlowConfig::device).
     pub device: u32,
-    /// How long its flow can wait by the order among the flows, in bytes: of two cores that wait for
-    /// the same budget the one with a figure lower by more than a few I/Os comes first. Those about
-    /// equal go by their load, and else take turns.
+    /// Time that its flow can wait by the scheduler, in bytes; lower is more urgent. Of two cores
+    /// that wait for the same budget, one that is lower by more than a few I/Os comes first. Cores
+    /// with about equal urgency are served by load, and otherwise in turn.
     pub urgency: u64,
-    /// What its flow has in flight over its weight, in bytes, as far as the order tells, more of one of which
-    /// nothing comes back, and what its device and its path have on all cores: of two that are about equally
-    /// urgent the one with less comes first.
+    /// Bytes in flight of its flow over its weight, if the scheduler provides them, plus those of
+    /// its device and path on all cores. A stalled flow counts more. Of two requests with about
+    /// equal urgency the one with less load comes first.
     pub load: u64,
-    /// It is small beside what else is under way, and jumped the queue.
+    /// It is small relative to the commands in flight, and bypassed the queue.
     pub small: bool,
 }
 
-/// A command that is over.
+/// A command that has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// What it took; never 0 bytes.
+    /// Its cost; never 0 bytes.
     pub cost: Cost,
-    /// The device it was for.
+    /// Its device.
     pub device: u32,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// When it was admitted.
+    /// Time of its admission.
     pub started: Nanos,
-    /// How long the network had its data, in ns: a read's from when it had landed, a write's until it
-    /// had come. The rest of its time was its device's. At least 1, and 0 if nobody told, see
-    /// [`Permit::landed`](crate::Permit::landed) and [`Permit::came`](crate::Permit::came).
+    /// Time in ns that its data was in the network: for a read since the data was complete in
+    /// memory, for a write until it had arrived. The remaining time is that of the device. At least
+    /// 1, and 0 if unreported; see [`Permit::landed`](crate::Permit::landed) and
+    /// [`Permit::came`](crate::Permit::came).
     pub network: Nanos,
 }
 
 impl Ask {
-    /// A copy, field by field: what is lent through a table has an address, and where the compiler
-    /// takes that of the original, all of it goes through memory on every other way, too.
+    /// Copies the value field by field. A value passed through dynamic dispatch has an address. If
+    /// that were the address of the original, the compiler would keep the original in memory on
+    /// every other path, too.
     #[inline(always)]
     pub(crate) fn apart(&self) -> Self {
         let Self { cost, device, urgency, load, small } = *self;
@@ -116,21 +120,20 @@ impl Done {
 pub enum Admission {
     /// It may start.
     Granted(Grant),
-    /// It may start, though what another core waits with is more urgent by more than a few I/Os: it is
-    /// there to keep this core at work, and says nothing about how far everybody is served.
+    /// It may start, although another core waits for a command that is more urgent by more than a
+    /// few I/Os. The grant keeps this core busy, and virtual time must not advance.
     OutOfTurn(Grant),
-    /// Not before something is released, on this core or on another (whose policy then wakes
-    /// this one).
+    /// Not before a release, on this core or on another one, whose policy then wakes this core.
     AfterRelease,
     /// Not before this time.
     At(Nanos),
-    /// Not before something of the same device is released on this core; commands for other
-    /// devices may start meanwhile.
+    /// Not before a release of the same device on this core; commands for other devices may start
+    /// before.
     NotThisDevice,
 }
 
 impl Admission {
-    /// What was granted, in turn or not.
+    /// Returns the grant, in order or not.
     #[inline(always)]
     #[must_use]
     pub fn grant(self) -> Option<Grant> {
@@ -141,8 +144,8 @@ impl Admission {
     }
 }
 
-/// What a policy remembers about one command it granted; the permit carries it back. Its meaning
-/// is the policy's own.
+/// State of a policy about one granted command, which the permit carries. Only the policy
+/// interprets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grant(pub u16);
 
@@ -162,7 +165,7 @@ impl Grants {
         Grant(u16::from_le_bytes([low, high]))
     }
 
-    /// What the limits of tenants granted; 0 for nothing that goes back.
+    /// Returns the grant of the tenant limits; 0 if there is nothing to release.
     #[inline]
     pub(crate) fn tenant(self) -> Grant {
         self.get(MAX_POLICIES)

@@ -1,4 +1,4 @@
-//! Every interleaving of a few cores on one shared budget, by loom:
+//! Models of a few cores on one shared budget, checked by loom over every interleaving:
 //! `RUSTFLAGS="--cfg loom" cargo test -p nvmeof-pacing --release loom_`.
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::{Ask, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit};
 use crate::Cost;
 use crate::permit::Outcome;
 
-/// One I/O, the whole budget of most models here: a quantum is as large.
+/// One I/O, the whole budget of most models here: a quantum has the same size.
 const IO: u32 = 4096;
-/// What a core starts by the floor where it is to wait for credit after that: it is covered first, so what the core waits
-/// for is that much less than an I/O.
+/// Bytes that a core starts by the minimum grant before it waits for credit. They are covered
+/// first, so the core waits for an I/O minus this.
 const FLOOR: u32 = 1;
 
 struct Core {
@@ -26,7 +26,7 @@ impl Core {
     fn new(shared: &Arc<SharedCredit>, core: usize) -> Self {
         let woken = Arc::new(Flag::new(false));
         let flag = Arc::clone(&woken);
-        // Not loom's flag: it is looked at only after the threads are joined.
+        // Not loom's flag: it is read only after the threads are joined.
         let credit = shared.core(core, Arc::new(move || flag.store(true, Relaxed)));
         Self { credit, woken }
     }
@@ -35,12 +35,12 @@ impl Core {
         self.admit_bytes(IO)
     }
 
-    /// Starts something by the floor.
+    /// Starts a command by the minimum grant.
     fn floor(&mut self) -> Grant {
         self.admit_bytes(FLOOR).expect("a core that holds nothing starts one")
     }
 
-    /// Starts an I/O beside what was started by the floor.
+    /// Starts an I/O in addition to the minimum grant.
     fn admit_beside(&mut self) -> Option<Grant> {
         self.admit_bytes(IO - FLOOR)
     }
@@ -80,16 +80,16 @@ fn shared(budget: u32, cores: usize) -> Arc<SharedCredit> {
     BufferCredit::shared(config).unwrap()
 }
 
-/// Every interleaving with up to three switches where a thread could have gone on: enough for any
-/// lost update between two threads, and seconds instead of minutes.
+/// Checks every interleaving with up to three preemptions: enough for any lost update between two
+/// threads, and seconds instead of minutes.
 fn bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// One core frees credit and lays it open while another starts to wait for it: either the waiter
-/// gets it at once, or it is woken and gets it then. This is the wake-up that must not be lost.
+/// One core offers open credit while another starts to wait for it. Either the waiter gets it
+/// immediately, or it is woken and gets it then. This is the wake-up that must not be lost.
 #[test]
 fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
     bounded(|| {
@@ -117,8 +117,8 @@ fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
     });
 }
 
-/// The same, with a recall flag left over from before: its owner takes it down, and lays open credit
-/// without it, at the moment at which another core starts to wait for more than that.
+/// As above, with a recall flag from before. Its owner clears it, and offers credit without it,
+/// while another core starts to wait for more than that.
 #[test]
 fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
     bounded(|| {
@@ -127,11 +127,11 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
         let mut waiter = Core::new(&shared, 1);
         let [first, second] = [giver.admit().unwrap(), giver.admit().unwrap()];
         let floor = waiter.floor();
-        // Waits, which raises the flag of the giver, and changes its mind.
+        // Waits, which sets the flag of the giver, and then stops waiting.
         assert!(waiter.admit_bytes(2 * IO - FLOOR).is_none());
         waiter.credit.rest();
         let giving = thread::spawn(move || {
-            // The flag is seen and taken down here, and the rest is laid open without it.
+            // The flag is seen and cleared here, and the rest is offered without it.
             giver.release(first);
             giver.release(second);
             giver.credit.rest();
@@ -151,8 +151,8 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
     });
 }
 
-/// A core stops waiting at the moment at which it is granted credit: the credit is not lost, and
-/// goes on to the next in line.
+/// A core stops waiting while it is granted credit: the credit is not lost, and passes to the next
+/// in line.
 #[test]
 fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
     loom::model(|| {
@@ -184,7 +184,8 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
     });
 }
 
-/// Two cores give at once to two that wait: both are served whoever hands out, none twice.
+/// Two cores give credit concurrently to two that wait: both are served, whichever core hands out,
+/// and none twice.
 #[test]
 fn loom_two_that_give_serve_two_that_wait() {
     bounded(|| {
@@ -219,7 +220,7 @@ fn loom_two_that_give_serve_two_that_wait() {
     });
 }
 
-/// What a core started by the floor comes back at the moment at which the core is granted credit for it.
+/// The minimum grant of a core is released while the core is granted credit for it.
 #[test]
 fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
     loom::model(|| {
@@ -243,8 +244,8 @@ fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
     });
 }
 
-/// Credit comes back twice while a core has as much in flight beside the budget: the first is for that, and with the second
-/// it starts another.
+/// Credit is released twice while a core has uncovered bytes in flight: the first covers those, and
+/// with the second it starts another I/O.
 #[test]
 fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
     bounded(|| {
@@ -273,8 +274,8 @@ fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
     });
 }
 
-/// Two cores want the one I/O there is at the same time: one gets it under the lease, the other
-/// only under the floor, and the budget is whole in the end.
+/// Two cores request the last I/O of credit at the same time: one gets it under the lease, the
+/// other by the minimum grant. The budget is complete in the end.
 #[test]
 fn loom_two_that_take_do_not_both_get_the_last_credit() {
     loom::model(|| {
@@ -297,7 +298,7 @@ fn loom_two_that_take_do_not_both_get_the_last_credit() {
     });
 }
 
-/// Credit laid open by one core is taken by it and by another at the same time.
+/// Open credit of one core is taken by it and by another at the same time.
 #[test]
 fn loom_open_credit_is_taken_once() {
     loom::model(|| {
@@ -325,7 +326,7 @@ fn loom_open_credit_is_taken_once() {
     });
 }
 
-/// A budget that may go down to one I/O.
+/// A budget that may shrink to one I/O.
 fn resizable(budget: u32, cores: usize) -> Arc<SharedCredit> {
     let config = CreditConfig { budget: budget.into(), largest: IO, cores };
     BufferCredit::shared(config).unwrap()
@@ -339,7 +340,8 @@ fn assert_whole(shared: &SharedCredit, budget: u32, cores: &mut [&mut Core]) {
     assert_eq!(shared.unused(), shared.budget(), "credit was lost or made");
 }
 
-/// The budget shrinks by what another core gives back at that moment: the debt is paid once.
+/// The budget shrinks by the credit that another core releases at the same time: the debt is paid
+/// once.
 #[test]
 fn loom_a_budget_that_shrinks_is_paid_by_what_comes_back() {
     bounded(|| {
@@ -360,7 +362,7 @@ fn loom_a_budget_that_shrinks_is_paid_by_what_comes_back() {
     });
 }
 
-/// The budget shrinks while another core takes from it, lays open and takes back.
+/// The budget shrinks while another core takes credit from it, offers it and reclaims it.
 #[test]
 fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
     bounded(|| {
@@ -378,7 +380,7 @@ fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
         shared.resize(IO.into(), 1);
         let mut taker = taking.join().unwrap();
         assert_whole(&shared, IO, &mut [&mut taker, &mut resizer]);
-        // And what is left is the new budget, not more and not less.
+        // The rest is exactly the new budget.
         let lease = taker.admit().unwrap();
         let floor = taker.admit();
         assert!(floor.is_none(), "the budget is out");
@@ -387,7 +389,7 @@ fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
     });
 }
 
-/// The budget grows while a core starts to wait for it: it gets the new credit at once, or is
+/// The budget grows while a core starts to wait for it: it gets the new credit immediately, or is
 /// woken for it.
 #[test]
 fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
@@ -414,7 +416,7 @@ fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
     });
 }
 
-/// Down and up again while credit comes back and another core waits for it.
+/// The budget shrinks and grows while credit is released and another core waits for it.
 #[test]
 fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
     bounded(|| {
@@ -443,8 +445,8 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
     });
 }
 
-/// A strict budget grants nothing beside itself: a core that holds nothing waits, too, and gets what another
-/// gives back that goes away for good. That one may come again.
+/// A strict budget grants nothing outside itself: a core with nothing in flight waits, too. It gets
+/// the credit of another core that leaves permanently. That core may come again.
 #[test]
 fn loom_a_strict_budget_goes_from_a_core_that_leaves_to_one_that_waits() {
     bounded(|| {

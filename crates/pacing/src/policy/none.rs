@@ -1,10 +1,10 @@
-//! No pacing: every command starts at once, and is counted.
+//! No pacing: every command starts immediately, and is counted.
 
 use super::{Admission, Ask, Done, Grant, Policy};
 use crate::Nanos;
 
-/// Grants everything. What is in flight is bounded by the hosts' queue depths and by the buffer
-/// pool alone.
+/// Grants every command. Only the queue depths of the hosts and the buffer pool bound the bytes in
+/// flight.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct None;
 

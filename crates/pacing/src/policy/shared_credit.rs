@@ -1,8 +1,8 @@
-//! The budget that all cores share, and how it passes between them.
+//! Budget that all cores share, and the credit that moves between them.
 //!
-//! Credit is always in exactly one of four places: *free*; *leased* (a core's own count, not here);
-//! *open* (a core has nothing waiting and lays its surplus where others can take it); or *granted*
-//! (given to a core that waited and has not collected it yet).
+//! Credit is always in exactly one of four places. It is *free*, *leased* (counted by a core, not
+//! here), *open* or *granted*. A core with nothing waiting offers its surplus as open credit.
+//! Granted credit was given to a waiting core that has not collected it yet.
 //!
 //! ```text
 //!            take_free                       start_waiting
@@ -16,14 +16,15 @@
 //!                 └───────────┘
 //! ```
 //!
-//! A core that waits with something in flight beside the budget (*bare*, in place of waiting, in the diagram) is
-//! served first: what it is given is for that, and may be a part. Then cores that wait for something about equally
-//! urgent are served before all others that wait, those whose flow has little in flight first, and of these
-//! round-robin by core number; nobody else takes free credit meanwhile.
+//! A waiting core with uncovered bytes in flight (*bare*, in place of waiting in the diagram) is
+//! served first. Its grant covers those bytes, and may be partial. Then the cores with about equal,
+//! highest urgency are served: those whose flow has little in flight first, and among these round
+//! robin by core number. No other core takes free credit in that time.
+//!
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
-//! core's open credit, so that a core which lays credit open learns in the same step that somebody
-//! waits: no credit is left lying beside a core that waits for it. The flag stays up while anybody
-//! waits, and its owner gives what it frees to the cores that wait.
+//! core's open credit. A core that offers credit thus learns in the same step that another core
+//! waits, so no credit stays open while a core waits for it. The flag stays set while any core
+//! waits, and its owner gives the credit that it frees to the waiting cores.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -33,14 +34,14 @@ use thiserror::Error;
 use super::BufferCredit;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Called when a core that waits has been granted credit: its reactor must run a turn soon, even
-/// if it sleeps. Called from any core; it must not block nor call into a pacer.
+/// Callback after a waiting core was granted credit. Its reactor must run a turn soon, even if it
+/// sleeps. Any core may call it; it must not block or call a pacer.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Sizes of a shared budget.
 #[derive(Debug, Clone, Copy)]
 pub struct CreditConfig {
-    /// Bytes that may be in flight on all cores together (and one I/O more on each, see
+    /// Bytes that may be in flight on all cores together, plus one I/O per core (see
     /// [`BufferCredit`]).
     pub budget: u64,
     /// The largest single I/O in bytes; must fit the budget.
@@ -49,7 +50,7 @@ pub struct CreditConfig {
     pub cores: usize,
 }
 
-/// The largest I/O does not fit the budget.
+/// Rejection of a budget that the largest I/O does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "a budget of {budget} bytes cannot hold one I/O of {largest} bytes: \
@@ -62,38 +63,37 @@ pub struct BudgetTooSmall {
     pub largest: u32,
 }
 
-/// The budget of bytes in flight that the cores of one daemon share. See [`BufferCredit`].
+/// Budget of bytes in flight that the cores of one daemon share. See [`BufferCredit`].
 pub struct SharedCredit {
     budget: Padded<AtomicU64>,
     largest: u32,
-    /// Nothing is granted beside the budget: neither one I/O to a core that holds nothing, nor small
-    /// ones.
+    /// Nothing is granted outside the budget: neither one I/O to an idle core nor small commands.
     strict: bool,
     slots: Box<[Slot]>,
     free: Padded<AtomicU64>,
-    /// Bytes the budget shrank by that are still out; what comes back pays for it first.
+    /// Bytes by which the budget shrank that are still in use; returned credit retires them first.
     owed: Padded<AtomicU64>,
     /// Cores with a ticket in state waiting or bare (never fewer than there are).
     waiters: Padded<AtomicUsize>,
-    /// Calls of `hand_out` not served yet; whoever raises it from 0 serves them all.
+    /// Calls of `hand_out` not served yet; the core that raises it from 0 serves all of them.
     pending: Padded<AtomicUsize>,
-    /// The core served last; used by the one that hands out.
+    /// The core served last; used by the core that hands out.
     rotor: AtomicUsize,
-    /// Times in a row that what was beside the budget came first; used by the one that hands out.
+    /// Consecutive times that uncovered bytes came first; used by the core that hands out.
     bare_first: AtomicUsize,
 }
 
-/// What other cores see of one core.
+/// State of one core that other cores can access.
 #[repr(align(128))]
 struct Slot {
     /// Open credit in bytes, shifted left by one, and the recall flag.
     open: AtomicU64,
     /// A [`Ticket`].
     ticket: AtomicU64,
-    /// Of what it waits for, and what its flow has in flight, both in bytes; see [`SharedCredit::next_to_serve`].
+    /// Urgency of the request and in-flight bytes of its flow; see [`SharedCredit::next_to_serve`].
     urgency: AtomicU64,
     load: AtomicU64,
-    /// The core has its policy; 0 or 1.
+    /// 1 if the core has its policy, otherwise 0.
     taken: AtomicUsize,
     waker: OnceLock<Waker>,
 }
@@ -101,25 +101,25 @@ struct Slot {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// Somebody waits: lowest bit of [`Slot::open`].
+/// Another core waits: lowest bit of [`Slot::open`].
 const RECALL: u64 = 1;
 
-/// Urgencies no further apart than this many of the largest I/Os that wait are as good as equal: a core is
-/// passed over at most while the flows of others catch up that far.
+/// Urgencies closer than this many of the largest waiting I/Os count as equal. A core is overtaken
+/// at most until the flows of other cores have caught up by that.
 const ABOUT_EQUAL: u64 = 4;
 
-/// Times that what is beside the budget comes first in a row, for each core.
+/// Consecutive times that uncovered bytes come first, per core.
 const BARE_FIRST: usize = 8;
 
-/// Where a core stands with the shared budget.
+/// Wait state of a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ticket {
     Idle,
-    /// Waits for so many bytes.
+    /// Waits for this number of bytes.
     Waiting(u64),
-    /// Has so many bytes in flight beside the budget, and waits for credit for them, all or a part.
+    /// Has this number of uncovered bytes in flight, and waits for credit for all or some of them.
     Bare(u64),
-    /// Got so many bytes and has not collected them.
+    /// Was granted this number of bytes and has not collected them.
     Granted(u64),
 }
 
@@ -143,7 +143,7 @@ impl Ticket {
     }
 }
 
-/// What a core waits for, in bytes, and whether it is for what it has in flight beside the budget.
+/// Bytes that a core waits for, and whether they cover bytes that are in flight outside the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) bytes: u64,
@@ -157,12 +157,12 @@ impl Asked {
 }
 
 impl SharedCredit {
-    /// See [`BufferCredit::shared`].
+    /// Creates the state; see [`BufferCredit::shared`].
     pub(super) fn new(config: CreditConfig) -> Result<Arc<Self>, BudgetTooSmall> {
         Self::build(config, false)
     }
 
-    /// A budget that is never exceeded; a core may have to wait for others even for its first I/O.
+    /// Creates a budget that is never exceeded; a core may have to wait even for its first I/O.
     ///
     /// # Errors
     /// [`BudgetTooSmall`] if the largest I/O does not fit the budget.
@@ -198,11 +198,11 @@ impl SharedCredit {
         }))
     }
 
-    /// The policy of core number `core` (from 0). `waker` is called when that core waited and got
-    /// credit; a core that had its policy before and comes again keeps its first.
+    /// Returns the policy of core number `core` (from 0). `waker` is called when that core waited
+    /// and was granted credit. A core that had a policy before keeps its first waker.
     ///
     /// # Panics
-    /// If there is no such core, or it has its policy.
+    /// If the core does not exist, or has its policy already.
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> BufferCredit {
         let taken = self.slots[core].taken.swap(1, Ordering::AcqRel);
@@ -211,26 +211,26 @@ impl SharedCredit {
         BufferCredit::new(Arc::clone(self), core)
     }
 
-    /// The core has no policy any more.
+    /// Records that the core has no policy any more.
     pub(super) fn leave(&self, core: usize) {
         self.slots[core].taken.store(0, Ordering::Release);
     }
 
-    /// Is nothing granted beside the budget?
+    /// Returns whether nothing is granted outside the budget.
     #[inline]
     pub(super) fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// The budget in bytes.
+    /// Returns the budget in bytes.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.budget.0.load(Ordering::Relaxed)
     }
 
-    /// Changes the budget while serving; a strict one stays at least the largest I/O. What a smaller
-    /// one leaves in flight too much is not granted again when it comes back. One caller at a time;
-    /// `core` is the caller's number, which is not woken.
+    /// Changes the budget while serving; a strict one stays at least the largest I/O. Bytes in
+    /// flight above a smaller budget are not granted again when they are released. One caller at a
+    /// time; `core` is the caller, which is not woken.
     pub fn resize(&self, budget: u64, core: usize) {
         let least = if self.strict { u64::from(self.largest) } else { 1 };
         let budget = budget.max(least).min(u64::MAX >> 2);
@@ -245,30 +245,31 @@ impl SharedCredit {
         self.give(recalled, core);
     }
 
-    /// Is all of the budget less than so many bytes, with no more of it out than there is?
+    /// Returns whether the whole budget is below `bytes`, with no more of it in use than exists.
     pub(super) fn is_below(&self, bytes: u64) -> bool {
         self.budget() < bytes && self.owed.0.load(Ordering::Relaxed) == 0
     }
 
-    /// The budget is larger by so many bytes, which the caller has. As [`SharedCredit::resize`], one caller at a time.
+    /// Enlarges the budget by `bytes`, which the caller holds. As [`SharedCredit::resize`], one
+    /// caller at a time.
     pub(super) fn grow(&self, bytes: u64) {
         self.budget.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// An even share of the budget for one core, in bytes.
+    /// Returns an even part of the budget for one core, in bytes.
     #[inline]
     pub(super) fn share(&self) -> u64 {
         self.budget() / self.slots.len().max(1) as u64
     }
 
-    /// The largest I/O in bytes.
+    /// Returns the largest I/O in bytes.
     #[must_use]
     pub fn largest(&self) -> u32 {
         self.largest
     }
 
-    /// Bytes no I/O uses, as far as the cores have told: what is free, open or granted. When no
-    /// core has anything in flight or waiting this is the budget; a figure for metrics and tests.
+    /// Returns the bytes that no I/O uses, as the cores report them: free, open or granted. With
+    /// nothing in flight or waiting this equals the budget. For metrics and tests.
     #[must_use]
     pub fn unused(&self) -> u64 {
         let of_slot = |slot: &Slot| {
@@ -281,15 +282,15 @@ impl SharedCredit {
         self.free.0.load(Ordering::Relaxed) + self.slots.iter().map(of_slot).sum::<u64>()
     }
 
-    /// Bytes that are not unused: more than the budget, while what was in flight when it was lowered is. A figure for
-    /// metrics, as that.
+    /// Returns the bytes that are not unused. They exceed the budget after a reduction, while more
+    /// is in flight. For metrics.
     #[must_use]
     pub fn taken(&self) -> u64 {
         let owed = self.owed.0.load(Ordering::Relaxed);
         (self.budget() + owed).saturating_sub(self.unused())
     }
 
-    /// Takes at least `short` free bytes, or none. While others wait, or there is too little: none.
+    /// Takes at least `short` free bytes, or none: while other cores wait, or if too few are free.
     pub(super) fn take_free(&self, short: u64, i_wait: bool) -> u64 {
         if self.waiters.0.load(Ordering::Relaxed) > usize::from(i_wait) {
             return 0;
@@ -297,7 +298,7 @@ impl SharedCredit {
         self.take(short, 0)
     }
 
-    /// Takes free bytes, at most so many, if no others wait.
+    /// Takes at most `most` free bytes, if no other core waits.
     pub(super) fn take_free_up_to(&self, most: u64, i_wait: bool) -> u64 {
         if self.waiters.0.load(Ordering::Relaxed) > usize::from(i_wait) {
             return 0;
@@ -305,7 +306,7 @@ impl SharedCredit {
         self.take_up_to(most)
     }
 
-    /// Takes back the credit a core laid open, or what is left of it.
+    /// Reclaims the open credit of a core, or the rest of it.
     pub(super) fn take_back(&self, core: usize) -> u64 {
         let open = &self.slots[core].open;
         if open.load(Ordering::Relaxed) >> 1 == 0 {
@@ -314,7 +315,7 @@ impl SharedCredit {
         open.fetch_and(RECALL, Ordering::AcqRel) >> 1
     }
 
-    /// Lays credit open for others to take, or gives it to those that wait (then true).
+    /// Offers credit as open, or gives it to waiting cores (then true).
     pub(super) fn lay_open(&self, core: usize, bytes: u64) -> bool {
         let open = &self.slots[core].open;
         if open.fetch_add(bytes << 1, Ordering::AcqRel) & RECALL == 0 {
@@ -325,18 +326,18 @@ impl SharedCredit {
         true
     }
 
-    /// Makes credit free and hands it to the cores that wait.
+    /// Frees credit and hands it to the waiting cores.
     pub(super) fn give(&self, bytes: u64, core: usize) {
         self.free.0.fetch_add(bytes, Ordering::AcqRel);
         self.pay();
         self.hand_out(core);
     }
 
-    /// Takes free credit out for good, as far as the budget has shrunk.
+    /// Retires free credit permanently, as much as the budget has shrunk.
     fn pay(&self) {
         let mut owed = self.owed.0.load(Ordering::Acquire);
         while owed > 0 {
-            // Claims the debt before the credit, so that nobody pays it twice.
+            // Claims the debt before the credit, so that no two cores retire the same debt.
             let claim = owed.min(self.free.0.load(Ordering::Acquire));
             if claim == 0 {
                 return;
@@ -359,28 +360,28 @@ impl SharedCredit {
         }
     }
 
-    /// Takes what is free, at most `most`.
+    /// Takes free credit, at most `most`.
     fn take_up_to(&self, most: u64) -> u64 {
         let taking = |free: u64| Some(free - free.min(most));
         let before = self.free.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, taking);
         before.unwrap_or(0).min(most)
     }
 
-    /// Do others wait for credit, as far as this core was told?
+    /// Returns whether other cores wait for credit, by this core's recall flag.
     #[inline]
     pub(super) fn others_wait(&self, core: usize) -> bool {
         self.slots[core].open.load(Ordering::Relaxed) & RECALL != 0
     }
 
-    /// Takes the recall flag down if nobody waits any more. The core itself must not be waiting.
+    /// Clears the recall flag if no core waits any more. The core itself must not be waiting.
     pub(super) fn settle(&self, core: usize) {
         let open = &self.slots[core].open;
         if !self.others_wait(core) || self.is_wanted() {
             return;
         }
         open.fetch_and(!RECALL, Ordering::AcqRel);
-        // Pairs with the fences of start_waiting and resize: either they see the flag down, or we
-        // see what they want.
+        // Pairs with the fences of start_waiting and resize: either they see the flag cleared, or
+        // this core sees their request.
         fence(Ordering::SeqCst);
         if self.is_wanted() {
             let bytes = open.swap(RECALL, Ordering::AcqRel) >> 1;
@@ -390,12 +391,12 @@ impl SharedCredit {
         }
     }
 
-    /// Does a core wait for credit, or a smaller budget for its difference?
+    /// Returns whether a core waits for credit, or a smaller budget for its difference.
     fn is_wanted(&self) -> bool {
         self.waiters.0.load(Ordering::Relaxed) > 0 || self.owed.0.load(Ordering::Relaxed) > 0
     }
 
-    /// How urgent it is what this core waits for, or is about to, and how much is in flight before it.
+    /// Sets the urgency and the load of the request that this core waits with, or is about to.
     pub(super) fn hurry(&self, core: usize, urgency: u64, load: u64) {
         let slot = &self.slots[core];
         for (known, now) in [(&slot.urgency, urgency), (&slot.load, load)] {
@@ -405,8 +406,8 @@ impl SharedCredit {
         }
     }
 
-    /// A core starts to wait: its turn will come. The caller then calls
-    /// [`SharedCredit::give`], if only with 0 bytes, since what it needs may be there.
+    /// Makes a core wait for its turn. The caller then calls [`SharedCredit::give`], even with 0
+    /// bytes, since the credit may be free already.
     pub(super) fn start_waiting(&self, core: usize, asked: Asked) {
         self.waiters.0.fetch_add(1, Ordering::AcqRel);
         self.slots[core].ticket.store(asked.ticket().pack(), Ordering::Release);
@@ -415,7 +416,7 @@ impl SharedCredit {
         self.free.0.fetch_add(recalled, Ordering::AcqRel);
     }
 
-    /// Raises the recall flag of every core but one, and yields what they had laid open.
+    /// Sets the recall flag of every core but one, and returns their open credit.
     fn recall(&self, but: Option<usize>) -> u64 {
         let mut recalled = 0;
         for (_, slot) in self.slots.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
@@ -426,14 +427,14 @@ impl SharedCredit {
         recalled
     }
 
-    /// A core that waits wants another amount. No effect if it was granted the old one meanwhile.
+    /// Changes the request of a waiting core. No effect if the old one was granted in between.
     pub(super) fn change_ask(&self, core: usize, from: Asked, to: Asked) {
         let (from, to) = (from.ticket().pack(), to.ticket().pack());
         let ticket = &self.slots[core].ticket;
         let _ = ticket.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// What a core that waits was granted, if it was.
+    /// Returns the grant of a waiting core, if there is one.
     pub(super) fn collect(&self, core: usize) -> Option<u64> {
         let ticket = &self.slots[core].ticket;
         match Ticket::unpack(ticket.load(Ordering::Acquire)) {
@@ -446,7 +447,7 @@ impl SharedCredit {
         }
     }
 
-    /// A core stops waiting; yields what it was granted, if it was.
+    /// Ends the wait of a core; returns its grant, if there is one.
     pub(super) fn stop_waiting(&self, core: usize) -> Option<u64> {
         let ticket = &self.slots[core].ticket;
         match Ticket::unpack(ticket.swap(Ticket::Idle.pack(), Ordering::AcqRel)) {
@@ -454,15 +455,15 @@ impl SharedCredit {
             Ticket::Granted(bytes) => Some(bytes),
             Ticket::Waiting(_) | Ticket::Bare(_) => {
                 self.waiters.0.fetch_sub(1, Ordering::AcqRel);
-                // Those behind it may want less.
+                // Cores behind it may need less.
                 self.hand_out(core);
                 None
             }
         }
     }
 
-    /// Serves the cores that wait, in turn, as far as the free credit goes. One core at a time
-    /// does this; a call meanwhile is left for that core to see to, so nobody spins or blocks.
+    /// Serves the waiting cores in turn while free credit lasts. One core at a time does this. A
+    /// concurrent call is left to that core, so no core spins or blocks.
     fn hand_out(&self, caller: usize) {
         let mut seen = self.pending.0.fetch_add(1, Ordering::AcqRel) + 1;
         if seen > 1 {
@@ -477,8 +478,7 @@ impl SharedCredit {
         }
     }
 
-    /// Grants the core whose turn it is what it waits for; false if nobody waits or too little is
-    /// free.
+    /// Grants the request of the next core; false if no core waits or too little is free.
     fn serve_one(&self, caller: usize) -> bool {
         if self.waiters.0.load(Ordering::Acquire) == 0 {
             return false;
@@ -495,7 +495,7 @@ impl SharedCredit {
         }
         let granted = Ticket::Granted(taken).pack();
         if ticket.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // It stopped waiting or changed its mind: look again.
+            // It stopped waiting or changed its request: try again.
             self.free.0.fetch_add(taken, Ordering::AcqRel);
             return true;
         }
@@ -509,21 +509,21 @@ impl SharedCredit {
         true
     }
 
-    /// This core is to run a turn soon.
+    /// Wakes a core to run a turn soon.
     pub(super) fn wake(&self, core: usize) {
         if let Some(waker) = self.slots[core].waker.get() {
             waker();
         }
     }
 
-    /// The next core to be served, with its ticket. What is in flight beside the budget comes into it first, or there would
-    /// always be more in flight than that by as much; but not for ever, or a core that has something in flight that hangs
-    /// would have no more.
+    /// Returns the next core to be served, with its ticket. Uncovered bytes in flight come first;
+    /// otherwise that much would always be in flight beyond the budget. The number of times in a
+    /// row is bounded: otherwise a core with a hung command would never get more.
     ///
-    /// Else, of those that wait for something about as urgent as it gets, it is the one whose flow, device and port have
-    /// the fewest commands in flight, so that none is without work while others pile it up; of those with as few the next
-    /// in turn. By urgency alone what is in flight goes to the flows of few cores at a time, and some ports and drives have
-    /// nothing to do meanwhile.
+    /// Then the cores with about the highest urgency are candidates. Among them the flow, device
+    /// and port with the fewest commands in flight come first, so that none idles while others pile
+    /// up work. Equal ones are served in turn. By urgency alone, the flows of few cores at a time
+    /// would hold everything in flight, and some ports and drives would idle.
     fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
         if self.bare_first.load(Ordering::Relaxed) < BARE_FIRST * self.slots.len()
@@ -535,18 +535,19 @@ impl SharedCredit {
         let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);
         let (last, largest) = self.last_urgent(|_| true, 1);
         let urgent = self.waiting().filter(|(core, ..)| urgency(*core) <= last);
-        // What changed meanwhile must not leave everybody unserved.
+        // A concurrent change must not leave all cores unserved.
         urgent.min_by_key(|(core, ..)| load(*core) / largest).or(Some(first))
     }
 
-    /// Is what this core wants about as urgent as what any other core waits with, or more?
+    /// Returns whether the request of this core is about as urgent as that of any waiting core, or
+    /// more.
     pub(super) fn is_urgent(&self, core: usize, bytes: u64, urgency: u64) -> bool {
         let nobody_waits = self.waiters.0.load(Ordering::Relaxed) == 0;
         nobody_waits || urgency <= self.last_urgent(|other| other != core, bytes).0
     }
 
-    /// Up to which urgency what waits on these cores is about as urgent as it gets, and the largest in bytes of that and
-    /// of `largest`.
+    /// Returns the limit of urgencies that count as highest among these cores, and the largest
+    /// request in bytes, at least `largest`.
     fn last_urgent(&self, of: impl Fn(usize) -> bool, largest: u64) -> (u64, u64) {
         let (most, largest) = self.waiting().filter(|(core, ..)| of(*core)).fold(
             (u64::MAX, largest),
@@ -558,8 +559,9 @@ impl SharedCredit {
         (most.saturating_add(largest.saturating_mul(ABOUT_EQUAL)), largest)
     }
 
-    /// The cores that wait, from the one after the core served last, with their tickets. Whoever waits for more than the
-    /// budget became, to start it, holds nobody up; it starts by the floor.
+    /// Iterates over the waiting cores with their tickets, from the one after the core served last.
+    /// A request to start more than the current budget blocks no other core; it starts by the
+    /// minimum grant.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let (last, budget) = (self.rotor.load(Ordering::Relaxed), self.budget());
         let turn = (1..=self.slots.len()).map(move |step| (last + step) % self.slots.len());
@@ -573,18 +575,18 @@ impl SharedCredit {
         })
     }
 
-    /// The part of a core that waits of what is free. It has that, if it is more than it waits for: when the budget grows,
-    /// the core that runs just then would have all that the others did not ask for, before they have a turn to ask for
-    /// more.
+    /// Returns a waiting core's even part of the free credit. It gets that part if its request is
+    /// smaller. Otherwise, after a growth of the budget, the running core would take all credit
+    /// that no core has requested yet. The other cores would have no turn to request more.
     fn even_part(&self) -> u64 {
         let sharers = self.waiters.0.load(Ordering::Relaxed) as u64 + 1;
         self.free.0.load(Ordering::Acquire) / sharers
     }
 
-    /// Takes `least` free bytes, up to a quantum or `most` if there is as much; or none.
+    /// Takes at least `least` free bytes, or none; up to a quantum or `most`, if available.
     fn take(&self, least: u64, most: u64) -> u64 {
-        // An eighth of an even share: a core seldom asks, and no core can hold much more than its
-        // share of a scarce budget for long.
+        // 1/8 of an even part: a core asks rarely, and no core can hold much more than its part of
+        // a scarce budget for long.
         let quantum = (self.share() / 8).max(4096).max(most);
         let mut free = self.free.0.load(Ordering::Acquire);
         while free >= least {

@@ -1,8 +1,8 @@
-//! A fixed rate for the whole target, shared by the cores.
+//! Token bucket: a fixed rate for the whole target, shared by the cores.
 //!
-//! The whole state is one word: the *level*, the time at which the bucket will be full. An I/O costs
-//! a time, its tokens over the rate. A core that wants to start one adds that time to the level, in
-//! one step, and so has its place in line and the exact time at which its turn comes:
+//! The state is one word, the *level*: the time at which the bucket will be full, as in GCRA. An
+//! I/O costs a time, its tokens over the rate. A core that starts an I/O adds that time to the
+//! level in one step. This reserves its place in line and yields the exact start time:
 //!
 //! ```text
 //!                 start of this I/O     its cost, at most the burst
@@ -13,12 +13,13 @@
 //! ```
 //!
 //! (An I/O that costs more than the burst starts when the bucket is full, and leaves a debt.) Until
-//! then the core touches no shared memory. If it does not start the I/O after all, it takes the time
-//! back off the level.
+//! then the core touches no shared memory. If it does not start the I/O after all, it subtracts the
+//! time from the level.
 //!
-//! While the bucket has plenty, a core that starts one I/O after another adds the time of several in
-//! one step, up to the cost of one largest I/O: a *lease*, out of which it starts the next ones without
-//! touching shared memory. It is of tokens that are there already, so nobody's turn depends on it.
+//! While the bucket has tokens, a core that starts several I/Os adds the time of several in one
+//! step, up to the cost of one largest I/O. From this *lease* it starts the next ones without
+//! touching shared memory. A lease contains only tokens that exist already, so no start time
+//! depends on it.
 
 use std::sync::Arc;
 
@@ -31,31 +32,31 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// The fastest rate in bytes a second: the price of any I/O, in fractions of a ns, fits a word.
+/// Fastest rate in bytes per second: the cost of any I/O, in fractions of a ns, fits a word.
 const FASTEST: u64 = 1_000_000_000_000_000;
-/// The longest period, a day: more is surely a mistake.
+/// Longest period: a day. A longer one is surely a mistake.
 const LONGEST_PERIOD: Nanos = 86_400 * SECOND;
-/// The longest time that a burst can be worth, some 36 years.
+/// Longest time of a burst, about 36 years.
 const LONGEST_BURST: Nanos = 1 << 60;
-/// How old the time may be that a core acts on, in ns. A turn ahead of now by more than this and
-/// all there can be in line means that the clock went back.
+/// Largest age in ns of the time that a core acts on. A start time ahead of now by more than this
+/// plus the whole line means that the clock jumped back.
 const STALE: Nanos = SECOND / 10;
 
-/// The bucket that the cores share. See [`TokenBucket`].
+/// Bucket that the cores share. See [`TokenBucket`].
 #[derive(Debug)]
 pub struct SharedTokens {
     level: Level,
     tariff: Tariff,
-    /// The bucket's size as a time.
+    /// Size of the bucket as a time.
     burst: Nanos,
-    /// The furthest that a level can be ahead of now while the clock goes forward.
+    /// Largest distance of a level ahead of now while the clock advances.
     furthest: Nanos,
     largest: u32,
-    /// The most that a lease is worth: the cost of one largest I/O.
+    /// Largest value of a lease: the cost of one largest I/O.
     most_lease: Nanos,
 }
 
-/// What the limit of a tenant counts, and how many of it a second.
+/// Limit of a tenant, per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     Ios(u64),
@@ -63,7 +64,7 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// The most that a limit may be.
+    /// Largest limit of I/Os.
     pub(crate) const MOST_IOS: u64 = SECOND;
 
     fn tariff(self) -> Result<Tariff, ConfigError> {
@@ -86,12 +87,12 @@ impl Limit {
     }
 }
 
-/// On a cache line of its own.
+/// Alone on a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Level(AtomicU64);
 
-/// What an I/O costs, as a number of nanoseconds times `fraction`.
+/// Cost of an I/O, in nanoseconds times `fraction`.
 #[derive(Debug, Clone, Copy)]
 struct Tariff {
     per_io: u64,
@@ -106,21 +107,21 @@ impl Tariff {
     }
 }
 
-/// The cost of one size of I/O: whole nanoseconds and parts of one.
+/// Cost of one I/O size: whole nanoseconds and the fraction.
 #[derive(Debug, Clone, Copy)]
 struct Price {
     bytes: u32,
     whole: Nanos,
     part: u64,
-    /// What a lease for such I/Os is worth: whole ones, for at most one largest.
+    /// Value of a lease for I/Os of this size: whole ones, up to the cost of one largest I/O.
     lease: Nanos,
 }
 
 impl SharedTokens {
-    /// The bucket of `machine`.
+    /// Creates the bucket of `machine`.
     ///
     /// # Errors
-    /// [`ConfigError::OutOfRange`] if the pace or the burst means nothing.
+    /// [`ConfigError::OutOfRange`] if the pace or the burst is invalid.
     pub(crate) fn new(
         config: &TokenBucketConfig,
         machine: Machine,
@@ -136,7 +137,7 @@ impl SharedTokens {
                 burst_time(config.pace, cores.saturating_mul(each)).unwrap_or(LONGEST_BURST)
             }
         };
-        // Every core has one I/O in line at most, and one may have left a debt.
+        // Every core has at most one I/O in line, and one may have left a debt.
         let line = longest.saturating_mul(cores.saturating_add(1));
         Ok(Arc::new(Self {
             level: Level(AtomicU64::new(0)),
@@ -148,11 +149,11 @@ impl SharedTokens {
         }))
     }
 
-    /// The limit of a tenant: so many I/Os, or bytes, a second. `burst` is a time; an I/O that costs
-    /// more than comes in it leaves a debt.
+    /// Creates the bucket of a tenant limit in I/Os or bytes per second. `burst` is a time; an I/O
+    /// that costs more leaves a debt.
     ///
     /// # Errors
-    /// [`ConfigError::OutOfRange`] if the limit means nothing.
+    /// [`ConfigError::OutOfRange`] if the limit is invalid.
     pub(crate) fn limit(
         limit: Limit,
         burst: Nanos,
@@ -173,7 +174,7 @@ impl SharedTokens {
         }))
     }
 
-    /// The policy of one core.
+    /// Creates the policy of one core.
     #[must_use]
     pub fn core(self: &Arc<Self>) -> TokenBucket {
         TokenBucket {
@@ -186,7 +187,7 @@ impl SharedTokens {
         }
     }
 
-    /// Time from one I/O to the next, if it does not depend on their sizes.
+    /// Returns the time between two I/Os, if it does not depend on their sizes.
     pub(crate) fn period(&self) -> Option<Nanos> {
         (self.tariff.per_byte == 0).then_some(self.tariff.per_io)
     }
@@ -197,16 +198,16 @@ impl SharedTokens {
         Price { lease: self.most_lease / each * each, ..price }
     }
 
-    /// Adds a cost to the level, and a lease if the bucket has that much now; takes off it what the
-    /// core gives back. Yields the time of the I/O's turn, and what is leased.
+    /// Adds a cost to the level, and a lease if the bucket has enough tokens now; subtracts the
+    /// lease that the core returns. Returns the start time of the I/O, and the lease.
     #[inline]
     fn line_up(&self, cost: Nanos, back: Nanos, lease: Nanos, now: Nanos) -> (Nanos, Nanos) {
         let level = &self.level.0;
         let mut before = level.load(Ordering::Relaxed);
         loop {
             let known = before.saturating_sub(back);
-            // A level in the past is a full bucket. One too far ahead is of a clock that went
-            // back: then the bucket is empty.
+            // A level in the past is a full bucket. A level too far ahead is from before a clock
+            // jumped back: the bucket is then empty.
             let from = match known.saturating_sub(now) {
                 0 => now,
                 ahead if ahead > self.furthest => now.saturating_add(self.burst),
@@ -232,41 +233,40 @@ impl SharedTokens {
     }
 }
 
-/// Starts I/Os at a rate: one core's end of a [`SharedTokens`].
+/// Starts I/Os at a rate: one core's policy over a [`SharedTokens`].
 ///
-/// *Rate.* What all cores start in any time `t` is worth at most `rate x t`, the burst, and one
-/// largest I/O a core (whose turn came and who is late to use it). While some core always has
-/// something waiting and looks when it is told to, it is worth no less than `rate x t` without one
-/// largest I/O a core. Fractions of a nanosecond are carried from I/O to I/O, never rounded away.
+/// *Rate.* In any time `t` all cores start I/Os worth at most `rate x t`, plus the burst and one
+/// largest I/O per core. (That one starts later than its start time.) If some core always has a
+/// command waiting, and asks again at its start time, they are worth at least `rate x t` minus one
+/// largest I/O per core. Fractions of a nanosecond are carried from I/O to I/O, never rounded away.
 ///
-/// *Fairness.* Cores are served in the order in which they ask, one I/O each: nobody waits for more
-/// than the debt of one I/O and the one I/O that each other core has in line, in all at most
-/// `cores x largest / rate`. A core never waits for something that another has to give back.
+/// *Fairness.* Cores are served in the order in which they ask, one I/O each. A core waits at most
+/// for the debt of one I/O and for the one I/O that each other core has in line. In total that is
+/// at most `cores x largest / rate`. A core never waits for a release of another one.
 ///
-/// *Clock.* A clock that stands still lets the burst start and nothing more, until it goes on. One
-/// that jumps ahead fills the bucket and no more; one that jumps back empties it, and starts what is
-/// in line.
+/// *Clock.* If the clock stops, only the burst starts until it continues. If it jumps ahead, the
+/// bucket is full and no more. If it jumps back, the bucket is empty, and the I/Os in line start.
 #[derive(Debug)]
 pub struct TokenBucket {
     shared: Arc<SharedTokens>,
-    /// The fraction of a nanosecond that was charged and is not in the level yet.
+    /// Fraction of a nanosecond that is charged but not in the level yet.
     carried: u64,
-    /// What is left of the lease; none while an I/O is in line.
+    /// Rest of the lease; none while an I/O is in line.
     leased: Nanos,
-    /// It started one since it last rested: only then is a lease worth while.
+    /// An I/O started since the last rest: only then is a lease worthwhile.
     in_a_row: bool,
-    /// The price of the size last asked for: sizes repeat, and a price takes a division.
+    /// Cost of the size last requested: sizes repeat, and computing a cost takes a division.
     priced: Price,
-    /// The I/O this core has in line.
+    /// Reservation of the I/O that this core has in line.
     place: Option<Place>,
 }
 
-/// A place in line.
+/// Reservation of a start time.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     start: Nanos,
     bytes: u32,
-    /// What was added to the level for it.
+    /// Amount that it added to the level.
     cost: Nanos,
 }
 
@@ -279,7 +279,7 @@ impl TokenBucket {
         self.priced
     }
 
-    /// The cost of an I/O in whole nanoseconds; the rest is carried.
+    /// Returns the cost of an I/O in whole nanoseconds, and carries the fraction.
     #[inline]
     fn charge(&mut self, bytes: u32) -> Nanos {
         let Price { whole, part, .. } = self.price(bytes);
@@ -291,7 +291,7 @@ impl TokenBucket {
         whole + 1
     }
 
-    /// Undoes a charge: the nanoseconds to take off the level.
+    /// Undoes a charge; returns the nanoseconds to subtract from the level.
     fn refund(&mut self, bytes: u32) -> Nanos {
         let Price { whole, part, .. } = self.price(bytes);
         if self.carried >= part {
@@ -302,7 +302,7 @@ impl TokenBucket {
         whole + 1
     }
 
-    /// The lease does not cover this cost: the I/O gets a place in line.
+    /// Reserves a start time, because the lease does not cover the cost.
     #[inline(never)]
     fn line_up(&mut self, bytes: u32, cost: Nanos, now: Nanos) -> Admission {
         let lease = if self.in_a_row { self.priced.lease } else { 0 };
@@ -312,7 +312,7 @@ impl TokenBucket {
         self.stand(Place { start, bytes, cost }, now)
     }
 
-    /// It has this place in line: is it its turn?
+    /// Checks whether the start time of a reservation has come.
     fn stand(&mut self, place: Place, now: Nanos) -> Admission {
         let wait = place.start.saturating_sub(now);
         if wait == 0 || wait > self.shared.furthest {
@@ -323,7 +323,7 @@ impl TokenBucket {
         Admission::At(place.start)
     }
 
-    /// It was in line already.
+    /// Checks an existing reservation again.
     #[inline(never)]
     fn stand_again(&mut self, place: Place, bytes: u32, now: Nanos) -> Admission {
         self.place = None;
@@ -331,7 +331,7 @@ impl TokenBucket {
         self.stand(place, now)
     }
 
-    /// Another I/O is first: it takes over the place in line.
+    /// Transfers the reservation to another I/O that is now first.
     #[cold]
     fn exchange(&mut self, place: Place, bytes: u32) -> Place {
         let burst = self.shared.burst;
@@ -348,7 +348,7 @@ impl TokenBucket {
         self.shared.adjust(0, back);
     }
 
-    /// Gives back a place in line, or the lease.
+    /// Cancels the reservation, or returns the lease.
     #[cold]
     fn leave_line(&mut self) {
         let mut back = std::mem::take(&mut self.leased);
@@ -426,7 +426,7 @@ fn tariff(pace: Pace) -> Result<Tariff, ConfigError> {
     Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice })
 }
 
-/// The time that a burst of bytes, or of I/Os, is worth.
+/// Returns the time of a burst of bytes, or of I/Os.
 fn burst_time(pace: Pace, burst: u64) -> Result<Nanos, ConfigError> {
     let (each, fraction, unit) = match pace {
         Pace::Rate(rate) => (SECOND, rate, "bytes"),

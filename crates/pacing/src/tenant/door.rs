@@ -1,4 +1,4 @@
-//! One limit of one tenant on one core, and who waits for it.
+//! One limit of one tenant on one core, and its waiting queues.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,40 +11,40 @@ use crate::policy::{
 };
 use crate::{Charge, Cost, Nanos};
 
-/// What a command asks of a limit.
+/// Request of a command to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wish {
     /// Bytes of its buffer.
     pub(super) bytes: u32,
-    /// What it counts.
+    /// Amount that it counts against a rate.
     pub(super) charge: Charge,
 }
 
-/// A limit: those that may not pass yet wait before it, the lowest tag first.
+/// Limiter of one limit. Queues that are deferred wait here, lowest start tag first.
 ///
 /// ```text
-///   open ── refused: Until::Time or Until::Release ──▶ closed, with at least one that waits
+///   open ── deferred: Until::Time or Until::Release ──▶ closed, at least one queue waits
 ///     ▲                                                  │
-///     └── the time has come, or something was given back ┘  the first asks again
+///     └── the time has come, or bytes were released ─────┘  the first queue asks again
 /// ```
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) tenant: u64,
     tally: Arc<Tally>,
     limit: Limit,
-    /// Queues that wait, by tag.
+    /// Waiting queues, by start tag.
     pub(super) waiting: BinaryHeap<Reverse<(u128, u32)>>,
-    /// While closed: what it waits for.
+    /// While closed: the wake-up condition.
     pub(super) until: Option<Until>,
-    /// Since when it is closed.
+    /// Time when it closed.
     since: Nanos,
-    /// The tag of the last command that passed.
+    /// Start tag of the last command granted.
     pub(super) virtual_time: u128,
     /// Flows that have this limit.
     pub(super) members: u32,
-    /// Grants that are out and come back.
+    /// Outstanding grants.
     pub(super) lent: u64,
-    /// It is in `Gates::touched`, and in `Gates::closed`.
+    /// The limiter is in `Gates::touched`, and in `Gates::closed`.
     pub(super) touched: bool,
     pub(super) listed: bool,
 }
@@ -61,7 +61,7 @@ struct Bucket {
     tokens: TokenBucket,
 }
 
-/// What a door waits for.
+/// Wake-up condition of a limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     Time(Nanos),
@@ -73,7 +73,7 @@ impl Bucket {
         shared.map(|shared| Self { shared: Arc::clone(shared), tokens: shared.core() })
     }
 
-    /// The bucket of `wanted`; the same one with its place in line if it is that already.
+    /// Changes to the bucket of `wanted`. The same bucket stays, with its reservation.
     fn become_of(&mut self, wanted: &Arc<SharedTokens>) {
         if !Arc::ptr_eq(&self.shared, wanted) {
             *self = Self { shared: Arc::clone(wanted), tokens: wanted.core() };
@@ -94,7 +94,7 @@ impl Bucket {
 }
 
 impl Door {
-    /// The rates of a tenant, if it has any.
+    /// Creates the limiter for the rates of a tenant, if it has any.
     pub(super) fn rate(tenant: &Tenant) -> Option<Self> {
         let (iops, bandwidth) = (tenant.iops.as_ref(), tenant.bandwidth.as_ref());
         tenant.limits.has_rate().then(|| {
@@ -103,7 +103,7 @@ impl Door {
         })
     }
 
-    /// The bound on the bytes in flight of a tenant, if it has one.
+    /// Creates the limiter for the bytes in flight of a tenant, if they are limited.
     pub(super) fn in_flight(tenant: &Tenant, core: &Core) -> Option<Self> {
         tenant.credit.as_ref().map(|shared| {
             let credit = shared.core(core.index, Arc::clone(&core.waker));
@@ -127,12 +127,12 @@ impl Door {
         }
     }
 
-    /// Is it the rates of this tenant, whatever they are by now?
+    /// Returns whether it limits the rates of this tenant, whatever their current values.
     pub(super) fn is_rate_of(&self, tenant: &Tenant) -> bool {
         matches!(self.limit, Limit::Rate { .. }) && self.tenant == tenant.id
     }
 
-    /// Is it the very budget that this tenant has?
+    /// Returns whether it limits exactly the budget of this tenant.
     pub(super) fn is_in_flight_of(&self, tenant: &Tenant) -> bool {
         match (&self.limit, &tenant.credit) {
             (Limit::InFlight { shared, .. }, Some(wanted)) => Arc::ptr_eq(shared, wanted),
@@ -140,7 +140,7 @@ impl Door {
         }
     }
 
-    /// Takes over the rates that the tenant has by now. True if they are others.
+    /// Adopts the current rates of the tenant. Returns true if they changed.
     pub(super) fn renew(&mut self, tenant: &Tenant) -> bool {
         let Limit::Rate { iops, bandwidth, io_paid } = &mut self.limit else { return false };
         let same =
@@ -164,7 +164,7 @@ impl Door {
         true
     }
 
-    /// The largest buffer that can ever pass.
+    /// Returns the largest buffer that can ever pass.
     pub(super) fn largest(&self) -> u32 {
         match &self.limit {
             Limit::Rate { .. } => u32::MAX,
@@ -172,12 +172,13 @@ impl Door {
         }
     }
 
-    /// May this one pass? What is granted counts until [`Self::take_back`] or [`Self::give_back`].
+    /// Asks to pass one command. A grant counts until [`Self::take_back`] or [`Self::give_back`].
     pub(super) fn admit(&mut self, wish: Wish, now: Nanos) -> Result<(), Until> {
         match &mut self.limit {
             Limit::Rate { iops, bandwidth, io_paid } => {
                 let Some(bytes) = wish.charge.bytes() else { return Ok(()) };
-                // All I/Os are worth the same here, so what is paid for is for whoever is next.
+                // All I/Os cost the same here, so the next command uses a token that is already
+                // paid.
                 if let Some(iops) = iops.as_mut().filter(|_| !*io_paid) {
                     iops.admit(1, now)?;
                     *io_paid = true;
@@ -196,7 +197,7 @@ impl Door {
         }
     }
 
-    /// It passed and will not start after all.
+    /// Reclaims the grant of a command that will not start.
     pub(super) fn take_back(&mut self, wish: Wish, now: Nanos) {
         match &mut self.limit {
             Limit::Rate { iops, bandwidth, .. } => {
@@ -212,7 +213,7 @@ impl Door {
         }
     }
 
-    /// A command that had passed is over.
+    /// Releases the grant of a command that has completed.
     pub(super) fn give_back(&mut self, bytes: u32, now: Nanos) {
         if let Limit::InFlight { credit, .. } = &mut self.limit {
             credit.release(&withdrawn(bytes, now), Grant::default(), now);
@@ -220,7 +221,7 @@ impl Door {
         }
     }
 
-    /// A queue waits here from now on.
+    /// Adds a waiting queue.
     pub(super) fn wait(&mut self, tag: u128, queue: u32, until: Until, now: Nanos) {
         if self.until.is_none() {
             self.since = now;
@@ -229,19 +230,19 @@ impl Door {
         self.waiting.push(Reverse((tag, queue)));
     }
 
-    /// One more command has to wait here.
+    /// Counts one more command that has to wait.
     pub(super) fn count_held(&self) {
         self.waits().held();
     }
 
-    /// Nobody waits any more.
+    /// Opens the limiter: no queue waits.
     pub(super) fn open(&mut self, now: Nanos) {
         if self.until.take().is_some() {
             self.waits().waited(now.saturating_sub(self.since));
         }
     }
 
-    /// Keeps nothing for a command that does not come.
+    /// Returns what it keeps for a command that never comes.
     pub(super) fn rest(&mut self, now: Nanos) {
         match &mut self.limit {
             Limit::Rate { iops, bandwidth, io_paid } => {

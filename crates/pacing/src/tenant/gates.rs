@@ -1,4 +1,4 @@
-//! The limits of all flows on one core: who has which, who has passed, who waits before which.
+//! Tenant limiters of all flows on one core.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -11,71 +11,73 @@ use crate::order::Known as Order;
 use crate::policy::{Grant, Grants};
 use crate::{Charge, Nanos};
 
-/// Doors of a flow: rate of its host, rate of its namespace, in flight of its host.
+/// Limiters of a flow: rate of its host, rate of its namespace, bytes in flight of its host.
 const DOORS: usize = 3;
 const IN_FLIGHT: usize = 2;
-/// No door.
+/// No limiter.
 const NONE: u32 = u32::MAX;
-/// Least bytes that a tag moves on by: the smallest buffer there is.
+/// Least bytes that a command adds to a start tag: the smallest buffer size.
 const LEAST_STEP: u64 = 4096;
-/// Tags count in parts of a byte, so that a weight does not round them away: with 64 bits they would end after some days
-/// at full rate.
+/// Start tags count fractions of a byte, so that dividing by a weight does not round them to 0. In
+/// 64 bits they would overflow after some days at full rate.
 const TAG_SHIFT: u32 = 10;
 
-/// The queues of a flow, each of which passes for itself.
+/// Queues of a flow; each passes the limiters independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// Commands without a buffer.
     Express,
-    /// Commands that are small beside the others.
+    /// Commands that are small relative to the others.
     Small,
-    /// The lane.
+    /// All other commands: the flow queue.
     Lane,
 }
 
 const KINDS: usize = 3;
 const ALL: [Kind; KINDS] = [Kind::Express, Kind::Small, Kind::Lane];
 
-/// Where a queue stands.
+/// State of a queue at the limiters.
 ///
 /// ```text
-///   Idle ── something comes ──▶ Asking ── may not pass ──▶ At(door) ── asks again ──▶ ...
-///     ▲                            │                          │
-///     └──── nothing left ──────────┴──────── may pass ◀───────┘
-///                                             │
-///            Passed (not Express, which goes on asking) ── started ──▶ Asking
+///   Idle ── a command comes ──▶ Asking ── deferred ──▶ At(limiter) ── asks again ──▶ ...
+///     ▲                            │                       │
+///     └───── queue empty ──────────┴─────── granted ◀──────┘
+///                                               │
+///            Passed (not Express, which keeps asking) ── started ──▶ Asking
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Place {
-    /// Nothing waits.
+    /// The queue is empty.
     #[default]
     Idle,
-    /// It is in `Gates::asking`.
+    /// The queue is in `Gates::asking`.
     Asking,
-    /// It waits before this one of its flow's doors.
+    /// The queue waits for this limiter of its flow.
     At(u8),
-    /// Its first command has passed, and is in the order or among the small ones.
+    /// Its first command is granted, and is in the scheduler or in the list of small commands.
     Passed,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Queue {
     place: Place,
-    /// What the doors before the one at which it waits have granted: it is kept, or a flow with two limits that others keep
-    /// busy would give back the one each time that it has to wait for the other, and never have both.
+    /// Grants of the limiters before the one that it waits for. The queue keeps them. Otherwise a
+    /// flow with two contended limits would return one grant whenever it waits for the other, and
+    /// would never hold both.
     kept: Option<Kept>,
-    /// It is out of the order only to ask, and has not yet: see [`Order::step_back`](crate::Order::step_back).
+    /// The queue is suspended only until it asks again: see
+    /// [`Order::step_back`](crate::Order::step_back).
     aside: bool,
-    /// By door: up to where it was served there.
+    /// By limiter: start tag up to which the queue has been served.
     tags: [u128; DOORS],
 }
 
-/// For its first command, as long as that is such a one.
+/// Grants for the first command of a queue, valid while that command has this wish.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     wish: Wish,
-    /// By door.
+    /// By limiter.
     granted: [bool; DOORS],
 }
 
@@ -97,23 +99,23 @@ impl Member {
     }
 }
 
-/// See the module.
+/// Limiters of one core and the flows that have them.
 #[derive(Debug)]
 pub(crate) struct Gates {
-    /// By lane.
+    /// By flow slot.
     members: Vec<Option<Box<Member>>>,
     doors: Vec<Option<Door>>,
-    /// Queues that are to ask at the next look.
+    /// Queues that ask on the next call of [`Gates::look`].
     asking: VecDeque<u32>,
-    /// Doors before which something waits.
+    /// Limiters that have waiting queues.
     closed: Vec<u32>,
-    /// Doors that may keep something for a command that does not come.
+    /// Limiters that may hold a reservation for a command that never comes.
     touched: Vec<u32>,
-    /// When was looked last, and after how long to look again; see [`Gates::is_due`].
+    /// Time of the last look, and time until the next; see [`Gates::is_due`].
     seen: Nanos,
     span: Nanos,
     wakeup: Option<Nanos>,
-    /// The time when last told.
+    /// The latest time that a caller passed.
     now: Nanos,
 }
 
@@ -132,25 +134,25 @@ impl Gates {
         }
     }
 
-    /// Is there anything to do in [`Gates::look`]? Also if the clock went back.
+    /// Returns whether [`Gates::look`] has work. A clock that jumps back makes it due, too.
     #[inline(always)]
     pub(crate) fn is_due(&self, now: Nanos) -> bool {
         now.wrapping_sub(self.seen) >= self.span
     }
 
-    /// When there will be, if nothing else happens.
+    /// Returns when it has work if nothing else happens.
     #[inline]
     pub(crate) fn wakeup(&self) -> Option<Nanos> {
         self.wakeup
     }
 
-    /// The largest buffer that this flow's limits let pass, ever.
+    /// Returns the largest buffer that the limits of this flow can ever grant.
     pub(crate) fn largest(&self, slot: u32) -> u32 {
         let door = self.member(slot).and_then(|member| self.door(member.doors[IN_FLIGHT]));
         door.map_or(u32::MAX, Door::largest)
     }
 
-    /// A command of a flow with limits: it waits in its queue. (One of a lane is in there already.)
+    /// Queues a command of a flow with limits. (A bulk command is already in the flow queue.)
     pub(crate) fn enqueue(
         &mut self,
         lanes: &mut Lanes,
@@ -167,8 +169,8 @@ impl Gates {
         self.ask_later(slot, kind);
     }
 
-    /// The first command of a lane, or the small one, that had passed has started: yields what its
-    /// permit carries, and the next one asks, for which its lane may have stepped aside.
+    /// Records that the first granted command of a bulk or small queue has started, and sets the
+    /// tenant grant of its permit. The next command asks; its flow is possibly suspended for that.
     pub(crate) fn started(&mut self, slot: u32, kind: Kind, aside: bool, grants: &mut Grants) {
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
@@ -182,10 +184,10 @@ impl Gates {
         self.ask_later(slot, kind);
     }
 
-    /// What a permit carried comes back.
+    /// Returns the grant that a permit carried.
     #[inline(never)]
     pub(crate) fn release(&mut self, grant: Grant, bytes: u32, now: Nanos) {
-        // One that went back is for the next look to see.
+        // A clock that jumped back is left to the next look.
         self.now = self.now.max(now);
         let at = u32::from(grant.0).wrapping_sub(1);
         let Some(door) = self.door_mut(at) else { return };
@@ -197,7 +199,7 @@ impl Gates {
         self.forget_unused(at);
     }
 
-    /// Lets pass what may.
+    /// Grants every command that may pass.
     #[inline(never)]
     pub(crate) fn look(&mut self, lanes: &mut Lanes, order: &mut Order, now: Nanos) {
         let went_back = now < self.now;
@@ -217,7 +219,7 @@ impl Gates {
         self.settle_due();
     }
 
-    /// Whoever waits before a door that may be open now asks again.
+    /// Lets the queues at every limiter that may be open now ask again.
     fn serve_closed(&mut self, went_back: bool, lanes: &mut Lanes, order: &mut Order) {
         let mut at = 0;
         while let Some(&door) = self.closed.get(at) {
@@ -240,7 +242,7 @@ impl Gates {
         }
     }
 
-    /// Nothing will start for now: keeps nothing for commands that do not come.
+    /// Returns reservations for commands that never come: nothing starts on this core for now.
     #[inline(never)]
     pub(crate) fn rest(&mut self) {
         while let Some(at) = self.touched.pop() {
@@ -259,7 +261,8 @@ impl Gates {
         !self.touched.is_empty()
     }
 
-    /// Has the first command of this lane passed, so that the lane is in the order?
+    /// Returns whether the first command of this flow queue is granted, so that the flow is in the
+    /// scheduler.
     pub(crate) fn lane_passed(&self, slot: u32) -> bool {
         self.has_passed(slot, Kind::Lane)
     }
@@ -268,22 +271,23 @@ impl Gates {
         self.member(slot).is_some_and(|m| m.queues[kind as usize].place == Place::Passed)
     }
 
-    /// Commands of this flow that have not passed yet, but for those of its lane, and the most bytes
-    /// of one.
+    /// Counts the commands of this flow that are not granted yet, without its flow queue, and
+    /// returns the largest size in bytes.
     pub(crate) fn survey(&self, slot: u32, lanes: &Lanes) -> (usize, u32) {
         let Some(member) = self.member(slot) else { return (0, 0) };
         let (express, small) = (lanes.survey(member.express), lanes.survey(member.small));
         (express.0 + small.0, express.1.max(small.1))
     }
 
-    /// The most bytes of a command that has not passed, but for those of lanes.
+    /// Returns the largest size in bytes of a command that is not granted, without flow queues.
     pub(crate) fn largest_waiting(&self, lanes: &Lanes) -> u32 {
         let slots = 0..u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         slots.map(|slot| self.survey(slot, lanes).1).max().unwrap_or(0)
     }
 
-    /// Gives a flow these tenants, or none. Yields whether it has limits now; what of it had passed is
-    /// taken back first, and is to be enqueued by the caller as nothing had.
+    /// Assigns these tenants, or none, to a flow. The result says whether the flow has limits now.
+    /// Grants of commands that have not started are reclaimed first. The caller enqueues those
+    /// commands as if they had never been granted.
     pub(crate) fn assign(
         &mut self,
         slot: u32,
@@ -316,7 +320,7 @@ impl Gates {
         Assigned::Changed { express, small, left_order, has_any }
     }
 
-    /// Takes all that waits of a flow that ends.
+    /// Removes all waiting commands of a flow that ends.
     pub(crate) fn remove(&mut self, slot: u32, lanes: &mut Lanes) -> (Vec<u64>, bool) {
         let left_order = self.take_back_passes(slot, lanes);
         let (mut express, mut small) = self.leave(slot);
@@ -329,8 +333,8 @@ impl Gates {
         (tokens, left_order)
     }
 
-    /// Takes out one command that waits. `None`: it does not; else whether the lane has to leave the
-    /// order.
+    /// Removes one waiting command. Returns `None` if it is not waiting, otherwise whether the flow
+    /// has to leave the scheduler.
     pub(crate) fn cancel(&mut self, flow: FlowId, token: u64, lanes: &mut Lanes) -> Option<bool> {
         let slot = flow.slot();
         let is_it = |waiting: &Waiting| waiting.flow == flow && waiting.token == token;
@@ -366,14 +370,15 @@ impl Gates {
         Some(true)
     }
 
-    /// The small one of this flow that has passed goes to its lane instead, where it passes anew.
+    /// Reclaims the grant of this flow's small command. The command moves to its flow queue and
+    /// asks again there.
     pub(crate) fn take_back_small(&mut self, waiting: Waiting, charge: Charge) {
         let slot = waiting.flow.slot();
         self.take_back(slot, Kind::Small, waiting, charge);
         self.ask_later(slot, Kind::Small);
     }
 
-    /// Has a queue ask at the next look, if it has something and does not wait already.
+    /// Schedules a queue to ask on the next look, if it has a command and is not waiting.
     fn ask_later(&mut self, slot: u32, kind: Kind) {
         let number = number(slot, kind);
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
@@ -387,11 +392,12 @@ impl Gates {
         }
     }
 
-    /// The door may let somebody pass: those that wait ask again, in order, until one may not.
+    /// Lets the waiting queues of a limiter that may grant ask again, in order, until one is
+    /// deferred.
     fn serve(&mut self, at: u32, lanes: &mut Lanes, order: &mut Order) {
         let now = self.now;
         if let Some(door) = self.door_mut(at) {
-            // Open to the first, and closed again by whoever may not pass.
+            // Open for the first queue; the first deferred one closes it again.
             door.open(now);
         }
         self.touch(at);
@@ -405,7 +411,8 @@ impl Gates {
         }
     }
 
-    /// The first command of a queue asks: those of its doors that `first` is not, after that.
+    /// Asks the limiters of the flow for the first command of a queue. `first` is the limiter that
+    /// the queue waited for.
     fn ask(&mut self, number: u32, first: Option<usize>, lanes: &mut Lanes, order: &mut Order) {
         let (slot, kind) = split(number);
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
@@ -439,9 +446,10 @@ impl Gates {
         }
     }
 
-    /// Every door of the flow, one after the other: those that have granted it already are not asked again. Else which
-    /// one it waits for, and what that waits for. What is in flight comes last, so that nobody waits for time with
-    /// something that others wait for.
+    /// Asks every limiter of the flow in turn, except those that have granted already. On failure,
+    /// returns the limiter that the command waits for and the wake-up condition. The in-flight
+    /// limit comes last, so that a command never occupies in-flight bytes while it waits for a
+    /// rate.
     fn pass_doors(
         &mut self,
         (slot, kind): (u32, Kind),
@@ -464,7 +472,7 @@ impl Gates {
                 continue;
             }
             let Some(door) = self.door_mut(doors[nth]) else { continue };
-            // Those that wait there already are before this one.
+            // Queues that already wait there come first.
             let answer = match door.until {
                 Some(until) if Some(nth) != first => Err(until),
                 _ => door.admit(wish, now),
@@ -483,7 +491,8 @@ impl Gates {
         refused.map_or(Ok(()), Err)
     }
 
-    /// A door has granted this queue's first command: the queue's tag there moves on, and the door's time with it.
+    /// Records the grant of a limiter: advances the queue's start tag and the limiter's virtual
+    /// time.
     fn served(&mut self, (slot, kind): (u32, Kind), nth: usize, wish: Wish, weight: u16) {
         let Self { members, doors, .. } = self;
         let Some(member) = members.get_mut(slot as usize).and_then(Option::as_mut) else { return };
@@ -494,7 +503,8 @@ impl Gates {
         *tag = door.virtual_time + bytes.map_or(0, |bytes| u128::from(step(bytes, weight)));
     }
 
-    /// What a queue waits with is another command, or none: the doors have back what they granted for it.
+    /// Returns the kept grants to the limiters: the first command of the queue has changed, or the
+    /// queue is empty.
     fn give_back_kept(&mut self, slot: u32, kind: Kind) {
         let now = self.now;
         let Some(member) = self.member_mut(slot) else { return };
@@ -508,7 +518,7 @@ impl Gates {
         }
     }
 
-    /// A queue waits before one of its flow's doors.
+    /// Makes a queue wait for one limiter of its flow.
     fn wait(&mut self, number: u32, nth: usize, until: Until, first: Option<usize>) {
         let now = self.now;
         let (slot, kind) = split(number);
@@ -530,8 +540,8 @@ impl Gates {
         }
     }
 
-    /// The first command of a queue has passed: it goes where it would have gone without limits. The order is told by the
-    /// caller.
+    /// Moves the granted first command of a queue to where it would be without limits. The caller
+    /// notifies the scheduler.
     fn passed(&mut self, slot: u32, kind: Kind, lanes: &mut Lanes) {
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
@@ -556,7 +566,7 @@ impl Gates {
         }
     }
 
-    /// A command that had passed will not start: the limits have what it took.
+    /// Returns the grants of a command that will not start.
     fn take_back(&mut self, slot: u32, kind: Kind, waiting: Waiting, charge: Charge) {
         let now = self.now;
         let Some(member) = self.members.get_mut(slot as usize).and_then(Option::as_mut) else {
@@ -578,7 +588,8 @@ impl Gates {
         }
     }
 
-    /// Takes back what has passed of a flow and not started; true if its lane was in the order.
+    /// Reclaims the grants of a flow's commands that have not started. Returns true if the flow was
+    /// in the scheduler.
     fn take_back_passes(&mut self, slot: u32, lanes: &mut Lanes) -> bool {
         if self.member(slot).is_none() {
             return false;
@@ -602,7 +613,8 @@ impl Gates {
         passed
     }
 
-    /// Takes a flow from its doors; what waits of it besides its lane is the caller's.
+    /// Removes a flow from its limiters. The caller gets its waiting commands, except those in its
+    /// flow queue.
     fn leave(&mut self, slot: u32) -> (List, List) {
         let now = self.now;
         ALL.into_iter().for_each(|kind| self.give_back_kept(slot, kind));
@@ -616,17 +628,17 @@ impl Gates {
             door.waiting.retain(|Reverse((_, queue))| split(*queue).0 != slot);
             if door.waiting.is_empty() {
                 door.open(now);
-                // What it kept for them goes back, to others perhaps.
+                // The limiter returns what it kept for them, possibly to other cores.
                 door.rest(now);
             }
             self.forget_unused(at);
         }
-        // One place in line may be free now.
+        // One reservation may be free now.
         self.span = 0;
         (member.express, member.small)
     }
 
-    /// The doors of these tenants, made where there are none, with the limits that hold now.
+    /// Returns the limiters of these tenants with their current limits, and creates missing ones.
     fn doors_for(&mut self, tenants: Tenants<'_>, core: &Core) -> [u32; DOORS] {
         let now = self.now;
         let mut rate = |tenant: Option<&Arc<Tenant>>| {
@@ -653,8 +665,8 @@ impl Gates {
                 Some(at) => u32::try_from(at).ok(),
                 None => Door::in_flight(tenant, core).map(|door| self.add_door(door)),
             };
-            // A permit carries its number. There are not as many: 65 535 connections at most on all
-            // cores, two of them a host's.
+            // A permit carries the limiter's number in 16 bits. There are never that many limiters:
+            // all cores together have at most 65 535 connections, and a host has two of them.
             at.filter(|at| *at < u32::from(u16::MAX))
         });
         [host, namespace, in_flight.unwrap_or(NONE)]
@@ -670,7 +682,7 @@ impl Gates {
         u32::try_from(at).unwrap_or(NONE)
     }
 
-    /// A door that nobody has any more, and that nothing comes back to, goes.
+    /// Drops a limiter without flows and without outstanding grants.
     fn forget_unused(&mut self, at: u32) {
         if self.door(at).is_some_and(|door| door.members == 0 && door.lent == 0) {
             self.doors[at as usize] = None;
@@ -687,7 +699,7 @@ impl Gates {
         }
     }
 
-    /// Room for all there is, so that nothing is allocated while commands wait and pass.
+    /// Reserves capacity for all queues, so that nothing is allocated while commands wait and pass.
     fn reserve(&mut self) {
         let queues = self.members.iter().flatten().count() * KINDS;
         self.asking.reserve(queues.saturating_sub(self.asking.len()));
@@ -700,7 +712,7 @@ impl Gates {
         }
     }
 
-    /// When to look again.
+    /// Computes the time of the next look.
     fn settle_due(&mut self) {
         let (now, mut due) = (self.now, None);
         self.wakeup = None;
@@ -741,19 +753,20 @@ impl Gates {
     }
 }
 
-/// What [`Gates::assign`] did.
+/// Result of [`Gates::assign`].
 #[derive(Debug)]
 pub(crate) enum Assigned {
-    /// The flow has what it had.
+    /// The flow keeps its limits.
     Unchanged,
-    /// It has other limits, or none.
+    /// The flow has other limits, or none.
     Changed {
-        /// What waited of it, without a buffer and small: the caller's, if it has no limits any more.
+        /// Waiting commands of the flow, without a buffer and small. The caller takes them if the
+        /// flow has no limits any more.
         express: List,
         small: List,
-        /// Its lane was in the order, with a pass that it has no more.
+        /// The flow was in the scheduler, with a grant that is now reclaimed.
         left_order: bool,
-        /// It has limits.
+        /// The flow has limits.
         has_any: bool,
     },
 }
@@ -772,7 +785,7 @@ fn split(number: u32) -> (u32, Kind) {
     (number >> 2, kind)
 }
 
-/// How far a command moves its queue's tag on.
+/// Returns the advance of a queue's start tag by one command.
 fn step(bytes: u32, weight: u16) -> u64 {
     (u64::from(bytes).max(LEAST_STEP) << TAG_SHIFT) / u64::from(weight.max(1))
 }

@@ -1,25 +1,28 @@
-//! Limits of tenants: hosts and namespaces that may have so many I/Os or bytes a second, or so many
-//! bytes in flight, and no more.
+//! Limits of tenants: hosts and namespaces with a maximum of I/Os or bytes per second, or of bytes
+//! in flight.
 //!
 //! ```text
-//!              the flow's own                       shared by all flows of the core
-//!   enqueue ─▶ without a buffer ─┐  rate of its host,     ┌─▶ express, starts at once
-//!          ─▶ small             ─┼▶ rate of its namespace,─┼─▶ small     ─┐ order and
-//!          ─▶ lane              ─┘  in flight of its host  └─▶ lane's turn ─┴▶ policies ─▶ permit
+//!              the flow's own                      shared by all flows of the core
+//!   enqueue ─▶ without a buffer ─┐  rate of its host,       ┌─▶ express, starts immediately
+//!          ─▶ small             ─┼▶ rate of its namespace, ─┼─▶ small     ─┐ scheduler and
+//!          ─▶ flow queue        ─┘  in flight of its host   └─▶ flow queue ─┴▶ policies ─▶ permit
 //! ```
 //!
-//! A limit is as a policy that only some flows have, and
-//! that comes before the order among the flows: a flow that is over its limit is not in that order, so
-//! it holds up nobody. Each of the three queues of a flow waits for itself, so a command that came with
-//! its data waits for a rate, never for data. It passes one limit after the other, and keeps what it has of one
-//! while it waits for the next: given back, both might be busy in turn for ever. At most one command of each queue has
-//! passed limits and waits for others, or for the chain of policies.
+//! A limit is like a policy that applies to some flows only and comes before the scheduler. A flow
+//! that exceeds its limit is not in the scheduler, so it delays no other flow. Each of the three
+//! queues of a flow waits independently. A command with in-capsule data therefore waits for a rate,
+//! but never for data.
 //!
-//! A [`Tenant`] is what the cores share: token buckets whose whole state is a word, and a strict budget
-//! ([`SharedCredit`]). What waits at one limit on one core is served in the order of start tags, bytes
-//! over weight (start-time fair queueing), so flows of one tenant share what it may have by weight.
+//! A command passes one limit after the other. It keeps the grant of one while it waits for the
+//! next; if it returned the grant, two contended limits could alternate forever. In each queue at
+//! most one command holds grants and waits for other limits, or for the chain of policies.
 //!
-//! A flow without limits does not come here at all.
+//! A [`Tenant`] is the state that the cores share: token buckets with one word of state each, and a
+//! strict budget ([`SharedCredit`]). Each core serves the commands that wait for one limit in the
+//! order of their start tags, bytes over weight (start-time fair queueing). The flows of one tenant
+//! thus share its limits by weight.
+//!
+//! A flow without limits bypasses this module.
 
 mod door;
 mod gates;
@@ -33,22 +36,22 @@ use crate::setup::{ConfigError, Machine};
 
 pub(crate) use gates::{Assigned, Gates, Kind};
 
-/// What a tenant may have.
+/// Limits of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TenantLimits {
-    /// I/Os a second; those that move no data and a flush among them are for the caller to count or
-    /// not, see [`Charge`](crate::Charge).
+    /// I/Os per second. The caller decides whether a flush and I/Os without data count, see
+    /// [`Charge`](crate::Charge).
     pub iops: Option<u64>,
-    /// Bytes moved a second.
+    /// Bytes moved per second.
     pub bandwidth: Option<u64>,
-    /// What may start at once after a quiet time, as the time in which it comes.
+    /// Burst that may start after a quiet time, as the time in which the rate supplies it.
     pub burst: Nanos,
     /// Bytes of buffers in flight; at least one largest I/O.
     pub in_flight: Option<u64>,
 }
 
 impl TenantLimits {
-    /// Is there any?
+    /// Returns whether any limit is set.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.has_rate() || self.in_flight.is_some()
@@ -59,8 +62,8 @@ impl TenantLimits {
     }
 }
 
-/// A tenant as all cores share it. It is the same one for as long as [`Tenant::change`] makes it from
-/// itself; limits themselves never change.
+/// A tenant, shared by all cores. Its limits never change: [`Tenant::change`] makes a new value
+/// with the same identity.
 #[derive(Debug)]
 pub struct Tenant {
     id: u64,
@@ -74,18 +77,19 @@ pub struct Tenant {
 /// The tenants of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tenants<'a> {
-    /// Whose command it is.
+    /// The host that sent the command.
     pub host: Option<&'a Arc<Tenant>>,
-    /// What it is for. Only its rates count: bytes in flight are a host's.
+    /// The namespace that the command is for. Only its rates count: bytes in flight are limited per
+    /// host.
     pub namespace: Option<&'a Arc<Tenant>>,
 }
 
-/// A core as tenants know it.
+/// One core, for tenants.
 #[derive(Clone)]
 pub struct Core {
     /// Its number, from 0.
     pub index: usize,
-    /// Called when it waited for bytes in flight and may go on.
+    /// Called when the core waited for bytes in flight and may continue.
     pub waker: Waker,
 }
 
@@ -95,19 +99,19 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// How often, and for how long, a tenant was held back by its limits, on all cores together.
+/// Number and duration of throttling by the limits of a tenant, on all cores together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TenantCounts {
     /// Commands that had to wait for the rate.
     pub held_by_rate: u64,
-    /// Time that commands waited for the rate, in ns: that of each core on which any did, added up.
+    /// Time in ns during which commands waited for the rate, summed over the cores.
     pub rate_ns: Nanos,
     /// Commands that had to wait for bytes in flight.
     pub held_by_in_flight: u64,
-    /// As `rate_ns`, of bytes in flight.
+    /// As `rate_ns`, for bytes in flight.
     pub in_flight_ns: Nanos,
-    /// Bytes in flight or about to be, as far as they are bounded; a little more than are, since a
-    /// core takes some ahead.
+    /// Bytes in flight or about to be, if they are limited. Slightly more than are in flight,
+    /// because a core takes some in advance.
     pub taken: u64,
 }
 
@@ -117,7 +121,7 @@ pub(crate) struct Tally {
     in_flight: Waits,
 }
 
-/// What one kind of limit did. Added to only where a command has to wait.
+/// Counters of one kind of limit. They change only when a command has to wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     held: AtomicU64,
@@ -139,22 +143,23 @@ impl Waits {
 }
 
 impl Tenant {
-    /// A tenant of its own on `machine`.
+    /// Creates a new tenant on `machine`.
     ///
     /// # Errors
-    /// [`ConfigError`] says which limit means nothing and why.
+    /// [`ConfigError`] names the limit that is invalid, and the reason.
     pub fn new(limits: TenantLimits, machine: Machine) -> Result<Arc<Self>, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Self::build(id, limits, machine, None, Arc::default())
     }
 
-    /// The same tenant with other limits, for [`Pacer::set_tenants`](crate::Pacer::set_tenants) on
-    /// every core. What is in flight counts against the new bound as against the old one; the
-    /// bound moves with this call. A rate that changes starts with a full burst.
+    /// Creates the same tenant with other limits, for
+    /// [`Pacer::set_tenants`](crate::Pacer::set_tenants) on every core. Bytes in flight count
+    /// against the new bound as against the old one. The bound changes with this call. A rate that
+    /// changes starts with a full burst.
     ///
     /// # Errors
-    /// As [`Tenant::new`]; nothing has changed then.
+    /// As [`Tenant::new`]; then nothing has changed.
     pub fn change(&self, limits: TenantLimits, machine: Machine) -> Result<Arc<Self>, ConfigError> {
         Self::build(self.id, limits, machine, Some(self), Arc::clone(&self.tally))
     }
@@ -181,7 +186,7 @@ impl Tenant {
             None => None,
             Some(budget) => {
                 let Machine { cores, largest } = machine;
-                // Made even if there is one to keep: it says whether the bound can work.
+                // Made even if one is kept: it checks whether the bound can work.
                 let made = SharedCredit::strict(CreditConfig { budget, largest, cores })?;
                 let kept = before.and_then(|before| before.credit.clone());
                 if let Some(kept) = &kept {
@@ -193,18 +198,18 @@ impl Tenant {
         Ok(Arc::new(Self { id, limits, iops, bandwidth, credit, tally }))
     }
 
-    /// Its limits.
+    /// Returns its limits.
     #[must_use]
     pub fn limits(&self) -> &TenantLimits {
         &self.limits
     }
 
-    /// The largest buffer that it can ever have in flight.
+    /// Returns the largest buffer that the tenant can ever have in flight.
     pub(crate) fn largest(&self) -> u32 {
         self.credit.as_ref().map_or(u32::MAX, |credit| credit.largest())
     }
 
-    /// What its limits did so far, and what is taken of them.
+    /// Returns its throttling counters and the bytes taken.
     #[must_use]
     pub fn counts(&self) -> TenantCounts {
         let (held_by_rate, rate_ns) = self.tally.rate.both();

@@ -1,4 +1,4 @@
-//! The rules that limits of tenants keep, one test each, on several cores in virtual time.
+//! Rules of tenant limits, one test each, on several cores in virtual time.
 #![cfg(not(loom))]
 
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ fn cap(bytes: u64) -> TenantLimits {
     TenantLimits { in_flight: Some(bytes), ..TenantLimits::default() }
 }
 
-/// One core: its pacer, its flows and what runs on it.
+/// One core: its pacer, its flows and its running commands.
 struct OneCore {
     pacer: Pacer,
     core: Core,
     woken: Arc<AtomicBool>,
     flows: Vec<Flow>,
-    /// With the flow's number.
+    /// With the flow number.
     running: Vec<(usize, Permit)>,
 }
 
@@ -49,9 +49,9 @@ struct Bench {
     machine: Machine,
     now: Nanos,
     next_token: u64,
-    /// Tokens that wait, with core and flow.
+    /// Waiting tokens, with core and flow.
     waiting: BTreeMap<u64, (usize, usize)>,
-    /// What has started: time, core, flow, token.
+    /// Starts: time, core, flow, token.
     log: Vec<(Nanos, usize, usize, u64)>,
 }
 
@@ -120,7 +120,7 @@ impl Bench {
         token
     }
 
-    /// Starts what may start on a core; yields how many.
+    /// Starts every command that may start on a core; returns the number.
     fn turn(&mut self, core: usize) -> usize {
         let one = &mut self.cores[core];
         one.woken.store(false, Ordering::SeqCst);
@@ -158,7 +158,7 @@ impl Bench {
         }
     }
 
-    /// Bytes of buffers in flight of the flows of a host.
+    /// Returns the bytes of buffers in flight of a host's flows.
     fn in_flight(&self, host: usize) -> u64 {
         let of_core = |one: &OneCore| -> u64 {
             let mine = one.running.iter().filter(|(flow, _)| one.flows[*flow].host == Some(host));
@@ -167,7 +167,7 @@ impl Bench {
         self.cores.iter().map(of_core).sum()
     }
 
-    /// Goes on to the next time at which some core wants to look; false if none does.
+    /// Advances to the next wake-up time of any core; false if there is none.
     fn pass_time(&mut self) -> bool {
         let due = self.cores.iter().filter_map(|one| one.pacer.next_wakeup()).min();
         let Some(due) = due else { return false };
@@ -180,7 +180,7 @@ impl Bench {
         true
     }
 
-    /// Ends everything: all that was enqueued starts, and all that was lent is back.
+    /// Ends everything: all enqueued commands start, and all grants are returned.
     fn drain(mut self) {
         let mut rounds = 0;
         loop {
@@ -216,7 +216,7 @@ fn one_less(count: usize) -> usize {
     count - 1
 }
 
-/// What `bytes` I/Os of this size are worth under a limit of one of the two kinds, in ns.
+/// Returns the cost of I/Os under a limit of one of the two kinds, in ns.
 fn worth(limits: &TenantLimits, ios: u64, bytes: u64) -> u64 {
     let of = |amount: u64, rate: Option<u64>| {
         rate.map_or(0, |rate| u128::from(amount) * u128::from(SECOND) / u128::from(rate))
@@ -287,7 +287,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 const SECOND_AGO: i64 = 1_000_000_000;
 
-/// Two hosts and two namespaces, a flow of each pair on every core.
+/// Two hosts and two namespaces, with a flow of each pair on every core.
 fn pairs(policy: &PolicyConfig, cores: usize, tenants: &[TenantLimits]) -> Bench {
     let mut bench = Bench::new(policy, cores, tenants);
     for core in 0..cores {
@@ -346,9 +346,8 @@ fn play(bench: &mut Bench, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happened (limits and policies changed, hosts left with commands waiting, commands
-    /// were aborted, clocks went back): each command starts exactly once, and all that was lent is
-    /// back in the end.
+    /// Limits and policies change, hosts leave with commands waiting, commands are aborted, clocks
+    /// jump back. Each command still starts exactly once, and all grants are returned in the end.
     #[test]
     fn no_permit_is_lost_when_limits_change_or_hosts_leave(
         tenants in prop::collection::vec(some_limits(), 4),
@@ -360,8 +359,8 @@ proptest! {
         bench.drain();
     }
 
-    /// What a host has in flight on all cores is never more than its bound, and with a backlog no
-    /// less than that without one largest I/O a core.
+    /// Bytes in flight of a host on all cores never exceed its bound. With a backlog they are at
+    /// least the bound minus one largest I/O per core.
     #[test]
     fn bytes_in_flight_of_a_host_stay_within_its_bound(
         bound in u64::from(LARGEST)..4 * MIB,
@@ -394,8 +393,9 @@ proptest! {
         bench.drain();
     }
 
-    /// What starts is worth the rate, to the fraction of a nanosecond: no more in any time from the
-    /// start than the burst and an I/O a core and queue that passed, and over the whole no less.
+    /// Started commands are worth the rate, to the fraction of a nanosecond. From the start to any
+    /// time they exceed it at most by the burst and one granted I/O per core and queue. Over the
+    /// whole run they are no less.
     #[test]
     fn the_long_run_rate_of_a_tenant_is_exact(
         rate in a_rate(),
@@ -427,15 +427,15 @@ proptest! {
         prop_assert!(started >= 100);
     }
 
-    /// A flow over its limit, however deep, holds up nobody who is within theirs: on the same core,
-    /// for the same namespace, of the same host.
+    /// A flow over its limit, however deep, delays no flow within its limits: on the same core, for
+    /// the same namespace, of the same host.
     #[test]
     fn a_flow_over_its_limit_holds_up_nobody(
         depth in 1usize..200,
         bytes in 1..=LARGEST,
         others in prop::collection::vec((0usize..3, 1..=LARGEST), 1..20),
     ) {
-        // Ten I/Os a second for one host, nothing for the other; one namespace with a rate of its own.
+        // Ten I/Os per second for one host, no limit for the other; one namespace with a rate.
         let slow = limits(Some(10), None, 0);
         let fast = limits(None, Some(100 << 30), SECOND);
         let none = TenantLimits::default();
@@ -463,7 +463,7 @@ proptest! {
         }
     }
 
-    /// Flows of one tenant share what it may have by their weights.
+    /// Flows of one tenant share its limits by their weights.
     #[test]
     fn flows_of_a_tenant_share_its_rate_by_weight(
         weights in prop::collection::vec(1u16..8, 2..5),
@@ -503,7 +503,7 @@ fn commands_whose_data_came_along_count_against_the_rate_and_wait_for_nothing_el
     );
     bench.flow(0, FlowConfig::weight(1), Some(0), None);
     bench.flow(0, FlowConfig::weight(1), None, None);
-    // Whoever has no limit takes the whole budget, and the limited one's data waits for it.
+    // The flow without a limit takes the whole budget, and data of the limited one waits for it.
     for _ in 0..8 {
         bench.enqueue(0, 1, LARGEST);
     }
@@ -513,7 +513,7 @@ fn commands_whose_data_came_along_count_against_the_rate_and_wait_for_nothing_el
     for _ in 0..20 {
         bench.enqueue_as(0, 0, 0, Charge::io(4 * KIB));
     }
-    // Ten come in the burst, and the data that waits has one of them.
+    // The burst is ten, and the waiting data takes one of them.
     assert_eq!(bench.turn(0), 9);
     // A flush does not count.
     let flush = bench.enqueue_as(0, 0, 0, Charge::NONE);
@@ -525,7 +525,7 @@ fn commands_whose_data_came_along_count_against_the_rate_and_wait_for_nothing_el
     bench.drain();
 }
 
-/// Until the time it says, a core that only waits for a rate has nothing to do.
+/// A core that only waits for a rate has nothing to do until the reported time.
 #[test]
 fn a_limit_wakes_its_core_when_the_next_may_start_and_not_before() {
     let mut bench = Bench::new(&PolicyConfig::Adaptive, 1, &[limits(Some(999), None, 0)]);
@@ -564,7 +564,7 @@ fn too_large_for_a_tenant_is_decided_at_once() {
     let refused = one.pacer.enqueue(one.flows[0].id, Cost::data(LARGEST + 1), 1);
     assert_eq!(refused, Err(TooLarge { bytes: LARGEST + 1, largest: LARGEST }));
     assert_eq!(one.pacer.counts().too_large, 1);
-    // One that waits already is not left waiting for ever either.
+    // A command that waits already is not left waiting forever, either.
     let free = one.pacer.add_flow(FlowConfig::weight(1));
     one.pacer.enqueue(free, Cost::data(LARGEST + 1), 2).unwrap();
     let tenants = Tenants { host: Some(&bench.tenants[0]), namespace: None };
@@ -574,8 +574,8 @@ fn too_large_for_a_tenant_is_decided_at_once() {
     one.pacer.release(permit, Outcome::Completed, 1);
 }
 
-/// A host with a deep queue against one with a shallow one, for a budget that both have to share:
-/// without a bound the greedy one has nearly all of it.
+/// A host with a deep queue and one with a shallow queue share a budget: without a bound the greedy
+/// one has nearly all of it.
 #[test]
 fn a_greedy_host_is_held_to_its_bound_and_the_modest_one_has_the_rest() {
     let shares = |bound: Option<u64>| {
@@ -583,7 +583,7 @@ fn a_greedy_host_is_held_to_its_bound_and_the_modest_one_has_the_rest() {
         let greedy = bound.map_or(none, cap);
         let policy = PolicyConfig::BufferCredit { budget: 4 * MIB };
         let mut bench = Bench::new(&policy, 1, &[greedy, none]);
-        // Thirty-one connections against one.
+        // 31 connections against one.
         for _ in 0..31 {
             bench.flow(0, FlowConfig::weight(1), Some(0), None);
         }
@@ -622,7 +622,8 @@ fn a_rate_that_is_raised_counts_for_what_waits_already() {
     bench.drain();
 }
 
-/// A limit that is far off takes nothing from a flow: it is served by its weight beside those that have none.
+/// A limit that is never reached costs a flow nothing: it is served by its weight alongside flows
+/// without limits.
 #[test]
 fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
     let far =
@@ -644,7 +645,7 @@ fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
                     bench.flow(0, FlowConfig::weight(weights[flow]), host, None);
                     (0..64).for_each(|_| _ = bench.enqueue(0, flow, bytes));
                 }
-                // What is in flight at first is of whoever was first.
+                // The first bytes in flight depend on which flow was first.
                 for round in 0..8000 {
                     bench.turn(0);
                     bench.now += 10_000;
@@ -669,10 +670,10 @@ fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
     }
 }
 
-/// A flow with two limits, each of which others keep busy: it waits for both, and has its part of both.
+/// A flow with two contended limits waits for both, and gets its part of both.
 #[test]
 fn a_flow_whose_limits_others_keep_busy_has_its_part_of_both() {
-    // Two hosts and two namespaces. The first flow meets two limits, each with one rival.
+    // Two hosts and two namespaces. The first flow has two limits, each with one rival.
     let rate = limits(Some(1000), None, 0);
     let none = TenantLimits::default();
     let in_flight = cap(LARGEST.into());
@@ -700,8 +701,8 @@ fn a_flow_whose_limits_others_keep_busy_has_its_part_of_both() {
     }
 }
 
-/// What a limit granted to a command that is taken out while it waits for another limit, or to one of a flow that goes or
-/// gets other limits meanwhile, is there for others.
+/// A command waits for one limit with the grant of another, and is then cancelled, or its flow is
+/// removed or gets other limits. The grant is then available to other flows.
 #[test]
 fn what_is_kept_for_a_command_goes_back_with_it() {
     let (rate, slow) = (limits(Some(1000), None, 0), limits(Some(1), None, 0));
@@ -732,7 +733,8 @@ fn what_is_kept_for_a_command_goes_back_with_it() {
     }
 }
 
-/// Writes in the capsule have nothing in flight, so they are nothing to those that wait for the bound on that: weights hold.
+/// Writes with in-capsule data have nothing in flight, so they do not affect flows that wait for
+/// the in-flight limit: weights hold.
 #[test]
 fn writes_in_the_capsule_leave_weights_behind_a_bound_in_flight_as_they_are() {
     let mut bench = Bench::new(&PolicyConfig::None, 1, &[cap(LARGEST.into())]);

@@ -1,5 +1,5 @@
-//! A core that others take the processor from: one flow with all that a host can ask for, memory that answers at once,
-//! and a network that takes a command after the other.
+//! Preempted core: one flow with unlimited demand, memory that answers immediately, and a network
+//! that takes one command after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::{
 const US: Nanos = 1_000;
 const MS: Nanos = 1_000_000;
 const BYTES: u32 = 128 << 10;
-/// The network has a command for so long.
+/// Time that the network takes per command.
 const EACH: Nanos = 100 * US;
-/// From one turn to the next.
+/// Time between turns.
 const TURN: Nanos = 5 * US;
 
 struct Lone {
     shared: Shared,
     pacer: Pacer,
     now: Nanos,
-    /// With the network, and when each has left.
+    /// Commands in the network, with the time at which each has left.
     sending: VecDeque<(Permit, Nanos)>,
     free: Nanos,
-    /// Bytes that the network could have sent while it had nothing.
+    /// Bytes that the network could have sent while it was empty.
     missed: u64,
 }
 
@@ -40,7 +40,7 @@ impl Lone {
         Self { shared, pacer, now: MS, sending: VecDeque::new(), free: MS, missed: 0 }
     }
 
-    /// A turn; what has left comes back, and its host asks again.
+    /// Runs a turn: sent commands complete, and their hosts send others.
     fn turn(&mut self, after: Nanos) {
         self.now += after;
         self.pacer.turn(self.now, after);
@@ -61,7 +61,7 @@ impl Lone {
         }
     }
 
-    /// For so long, away now and then.
+    /// Runs for `lasts`, with a preemption of `away` every `every`.
     fn run(&mut self, lasts: Nanos, away: Nanos, every: Nanos) -> Snapshot {
         let end = self.now + lasts;
         while self.now < end {
@@ -94,12 +94,12 @@ fn what_the_network_could_have_sent_meanwhile_is_known_and_made_up_for() {
     let really = lone.missed;
     assert!(missed > really / 2 && missed < 3 * really / 2, "{missed} bytes, really {really}");
     assert!(reserved > u64::from(BYTES), "{away:?}");
-    // So much would be missed without what is reserved.
+    // Bytes that would be missed without the reserve.
     lone.missed = 0;
     lone.run(1000 * MS, 4 * MS, 50 * MS);
     let could = 19 * (4 * MS / EACH * u64::from(BYTES) - at_first.budget.unwrap());
     assert!(lone.missed < 9 * could / 10, "{} bytes of {could}", lone.missed);
-    // And it is given back where nobody is away.
+    // The reserve is released when no core is preempted.
     let after = lone.run(60_000 * MS, 0, 100 * MS);
     assert_eq!(after.reserved, Some(0), "{after:?}");
     lone.end();

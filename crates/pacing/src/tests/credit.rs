@@ -1,4 +1,4 @@
-//! Buffer credit by itself: what is out, who gets it, and how it comes back.
+//! Tests of buffer credit alone: bytes in use, their recipients, and their return.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ fn credit(cores: usize, flows: usize, budget: u64) -> Machine {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Small I/O is counted: as much of it as the budget holds is in flight, and one more (the
-    /// floor) at most.
+    /// Small I/O is counted: at most the budget of it is in flight, and one more (the minimum
+    /// grant).
     #[test]
     fn small_io_is_counted(bytes in 1u32..=4096, count in 1u64..400) {
         let budget = 256 * 1024;
@@ -30,8 +30,8 @@ proptest! {
         machine.drain();
     }
 
-    /// With all of the budget out on one core, every other core starts exactly one I/O; and
-    /// another when that one is over, for as long as the first core keeps all.
+    /// With the whole budget in use on one core, every other core starts exactly one I/O. It starts
+    /// another when that one has completed, while the first core keeps everything.
     #[test]
     fn a_core_that_holds_nothing_starts_one(cores in 2usize..9, rounds in 1usize..5) {
         let mut machine = credit(cores, 2, 1024 * 1024);
@@ -53,9 +53,9 @@ proptest! {
         machine.drain();
     }
 
-    /// No core starves: while all cores wait and I/Os end in no particular order, what the budget
-    /// serves goes to the cores in equal parts, within a constant that does not grow with the
-    /// length of the run.
+    /// No core starves. While all cores wait and I/Os end in no particular order, the budget serves
+    /// the cores in equal parts, within a constant. That constant does not grow with the length of
+    /// the run.
     #[test]
     fn waiting_cores_share_the_budget_evenly(
         cores in 2usize..6,
@@ -66,7 +66,7 @@ proptest! {
         let per_core = 16usize;
         let budget = u64::from(io) * (per_core * cores) as u64;
         let mut machine = credit(cores, 2, budget);
-        // The first core comes first and takes all; the others find nothing.
+        // The first core comes first and takes everything; the others find nothing.
         for core in 0..cores {
             for _ in 0..ends + per_core * cores {
                 machine.enqueue(core, 0, io);
@@ -92,8 +92,8 @@ proptest! {
         prop_assert!(most - least <= 4, "{:?}", got);
     }
 
-    /// A budget that grows goes to all that wait, though only one of them has a turn just then and
-    /// the others asked for one I/O each.
+    /// A growth of the budget is for all waiting cores, although only one of them has a turn just
+    /// then and the others requested one I/O each.
     #[test]
     fn what_a_budget_grows_by_is_for_all_that_wait(cores in 3usize..9, each in 3usize..12) {
         let io = 128 * KIB;
@@ -107,7 +107,7 @@ proptest! {
         }
         machine.resize(2 * budget, 0);
         for core in 0..cores {
-            // Its part, and that which is left for a core that does not wait.
+            // Its part, and the part of a core that does not wait.
             prop_assert!(machine.turn(core) <= 2 * each, "core {} had the others' part", core);
         }
         machine.check();
@@ -118,9 +118,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a core started by the floor comes into the budget as that comes free, and before anything else starts: where
-    /// all cores have commands waiting, and what was first to start is first to end, no more is in flight in the end than
-    /// the budget, or than one command a core if that is more.
+    /// Free credit covers the minimum grant of a core before another command starts. Precondition:
+    /// all cores have commands waiting, and commands end in the order of their starts. The bytes in
+    /// flight then end at the budget, or at one command per core if that is more.
     #[test]
     fn the_floor_is_no_part_beside_a_budget_that_has_room_for_it(
         cores in 2usize..9, budget in 2usize..24, ends in 100usize..200,
@@ -145,12 +145,13 @@ proptest! {
     }
 }
 
-/// Of two cores that wait the one with the more urgent command is served first if the other's is less urgent by more than
-/// a few I/Os; else the one whose flow has fewer in flight, and else the one whose turn it is.
+/// Of two waiting cores, the one with the more urgent command is served first if the difference is
+/// more than a few I/Os. Otherwise it is the one whose flow has fewer in flight, and then the next
+/// in turn.
 #[test]
 fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     let io = 128 * KIB;
-    // What each of them waits with: its urgency, and what its flow has in flight.
+    // Requests of the two cores: urgency, and bytes in flight of the flow.
     let first_served = |waits: [(u64, u64); 2]| {
         let config = CreditConfig { budget: 3 * u64::from(io), largest: io, cores: 3 };
         let shared = BufferCredit::shared(config).unwrap();
@@ -181,8 +182,8 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
     assert!(!first_served([(0, io), (10 * io, 0)]), "what is in flight does not outweigh urgency");
 }
 
-/// A core with something in flight beside the budget is served before one that waits for something far more urgent: what
-/// it is given is for what it has in flight already.
+/// A core with uncovered bytes in flight is served before one with a far more urgent request: its
+/// grant covers those bytes.
 #[test]
 fn what_is_in_flight_beside_the_budget_comes_into_it_first() {
     let io = 128 * KIB;
@@ -205,8 +206,8 @@ fn what_is_in_flight_beside_the_budget_comes_into_it_first() {
     assert!(matches!(second.admit(&ask(0), 0), Admission::Granted(_)), "it came back");
 }
 
-/// What is beside the budget comes first, but a core one of whose commands hangs goes on with others, though all cores
-/// together have more beside the budget than there is.
+/// Uncovered bytes come first, but a core with a hung command still starts others, although all
+/// cores together have more uncovered bytes than the budget.
 #[test]
 fn a_core_with_a_command_that_hangs_is_served_though_others_have_something_beside_the_budget() {
     let io = 128 * KIB;
@@ -215,7 +216,7 @@ fn a_core_with_a_command_that_hangs_is_served_though_others_have_something_besid
         (0..600).for_each(|_| _ = machine.enqueue(core, 0, io));
         machine.turn(core);
     }
-    // The first of core 0 never ends.
+    // The first command of core 0 never ends.
     let mut ended = 0;
     for step in 0..2000 {
         let core = step % 8;
@@ -229,8 +230,8 @@ fn a_core_with_a_command_that_hangs_is_served_though_others_have_something_besid
     machine.drain();
 }
 
-/// The one I/O that a core may always have says nothing about how far everybody is served if others wait for
-/// something more urgent by more than a few.
+/// The minimum grant of a core does not advance virtual time if others wait for something more
+/// urgent by more than a few I/Os.
 #[test]
 fn a_core_kept_at_work_with_something_less_urgent_is_out_of_turn() {
     let io = 128 * KIB;
@@ -272,7 +273,7 @@ fn credit_laid_open_by_an_idle_core_serves_another_without_it_running() {
     for _ in 0..4 {
         machine.end_one(0, 0);
     }
-    // The last turn of core 0: nothing waits, so it keeps nothing to itself.
+    // The last turn of core 0: nothing waits, so it keeps no credit.
     machine.turn(0);
     for _ in 0..4 {
         machine.enqueue(1, 0, 256 * KIB);
@@ -292,12 +293,12 @@ fn credit_granted_to_a_core_that_no_longer_wants_it_goes_on() {
         machine.enqueue(core, 0, 256 * KIB);
         assert_eq!(machine.turn(core), 1, "the floor");
     }
-    // Credit is granted to core 1, which does not get to run before its command is cancelled.
+    // Credit is granted to core 1, whose command is cancelled before it runs.
     machine.end_one(0, 0);
     assert!(machine.cores[1].woken.load(Ordering::Relaxed));
     assert!(machine.cancel(1, 0));
     machine.run_ready();
-    // What core 2 has in flight by the floor comes first.
+    // The minimum grant of core 2 is covered first.
     assert_eq!(machine.cores[2].waiting.len(), 1);
     machine.finish_one(0, 0);
     assert!(machine.cores[2].waiting.is_empty(), "core 2 was next in line");
@@ -316,7 +317,7 @@ fn a_core_whose_last_command_was_cancelled_is_out_of_the_line_at_once() {
         assert_eq!(machine.turn(core), 1, "the floor");
     }
     assert!(machine.cancel(1, 0));
-    // Core 1 has no turn before the credit comes.
+    // Core 1 has no turn before the credit arrives.
     machine.end_one(0, 0);
     let woken = |core: usize| machine.cores[core].woken.load(Ordering::Relaxed);
     assert!(!woken(1) && woken(2));
@@ -335,12 +336,12 @@ fn credit_that_one_core_waits_for_is_not_taken_past_it() {
     assert_eq!(machine.turn(1), 1, "the floor");
     machine.enqueue(2, 0, 64 * KIB);
     assert_eq!(machine.turn(2), 1, "the floor");
-    // Half of what core 1 waits for is free: too little for it, enough for core 2.
+    // Half of core 1's request is free: too little for it, enough for core 2.
     machine.finish_one(0, 0);
     machine.enqueue(2, 0, 64 * KIB);
     assert_eq!(machine.turn(2), 0, "core 1 was first");
     machine.finish_one(0, 0);
-    // What is in flight by the floor comes first; after that it is core 2's turn.
+    // The minimum grants are covered first; then it is core 2's turn.
     machine.finish_one(0, 0);
     assert!(machine.cores[1].waiting.is_empty() && !machine.cores[2].waiting.is_empty());
     machine.finish_one(0, 0);

@@ -1,4 +1,4 @@
-//! Commands that never come back, and those of other devices that wait behind them.
+//! Commands that never complete, and commands of other devices that wait behind them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ const MS: Nanos = 1_000_000;
 const SMALL: Cost = Cost::data(4096);
 const LARGE: Cost = Cost::data(1 << 20);
 
-/// A core with a flow to each of two devices. Commands take 100 us, but for those that hang.
+/// A core with a flow to each of two devices. Commands take 100 µs, except for hung ones.
 struct TwoDevices {
     shared: Shared,
     pacer: Pacer,
@@ -25,7 +25,7 @@ struct TwoDevices {
     neighbour: Option<Neighbour>,
 }
 
-/// Another core, whose hosts have one command after the other, to the device of which none hangs.
+/// Another core, whose hosts send one command after the other to the device without hung commands.
 struct Neighbour {
     pacer: Pacer,
     flow: FlowId,
@@ -67,12 +67,12 @@ fn is_over(permit: &Permit, now: Nanos) -> bool {
 }
 
 impl TwoDevices {
-    /// Hosts that ask for a command a millisecond have had their time: next to nothing is needed in flight.
+    /// State after hosts with a demand of one command per ms: almost nothing has to be in flight.
     fn with_little_to_do() -> Self {
         Self::with_little_to_do_of(1)
     }
 
-    /// The same on the first of so many cores.
+    /// As above, on the first of `cores` cores.
     fn with_little_to_do_of(cores: usize) -> Self {
         let machine = Machine { cores, largest: LARGE.bytes };
         let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
@@ -99,7 +99,7 @@ impl TwoDevices {
         self.pacer.enqueue(self.flows[flow], cost, 0).unwrap();
     }
 
-    /// Lets so much time pass in turns; yields how many commands came back.
+    /// Lets `time` pass in turns; returns the number of completions.
     fn pass(&mut self, time: Nanos) -> usize {
         let end = self.now + time;
         let mut back = 0;
@@ -119,13 +119,14 @@ impl TwoDevices {
         back
     }
 
-    /// A command for the first device starts, or waits, and hangs if it starts.
+    /// Starts or queues a command for the first device; it hangs if it starts.
     fn hang(&mut self, cost: Cost) {
         self.ask(0, cost);
         self.hung.extend(self.pacer.next(self.now).map(|(_, permit)| permit));
     }
 
-    /// Of a second's commands for the device of which none hangs nearly all come back in it.
+    /// Checks that nearly all commands of one second for the device without hung commands complete
+    /// in it.
     fn serves_the_other(&mut self) {
         let one = |_| {
             self.ask(1, SMALL);
@@ -135,7 +136,7 @@ impl TwoDevices {
         assert!(back > 900, "{back} of 1000");
     }
 
-    /// All comes back; the budget has all that it lent.
+    /// Completes everything; the budget is complete again.
     fn finish(mut self) {
         while self.pacer.waiting() > 0 || !self.running.is_empty() {
             self.pass(10 * MS);
@@ -152,7 +153,8 @@ impl TwoDevices {
     }
 }
 
-/// With little to do the budget is a command or two. If those hang others go on all the same, and as fast as they are asked for.
+/// With little demand the budget is a command or two. If those hang, other commands still start, at
+/// the speed of the demand.
 #[test]
 fn a_command_that_hangs_holds_up_no_other_device() {
     let mut two = TwoDevices::with_little_to_do();
@@ -166,7 +168,7 @@ fn a_command_that_hangs_holds_up_no_other_device() {
     two.finish();
 }
 
-/// Nor is what is let in for that spent on a large one that hangs.
+/// The extra budget is not spent on a large command that hangs, either.
 #[test]
 fn a_large_command_that_hangs_holds_up_no_other_device() {
     let mut two = TwoDevices::with_little_to_do();
@@ -175,7 +177,8 @@ fn a_large_command_that_hangs_holds_up_no_other_device() {
     two.finish();
 }
 
-/// Nor where another core is at work meanwhile, which is heard of here by the credit it gives alone, and which goes on, too.
+/// Nor if another core works at the same time, which is visible here only by the credit that it
+/// gives. That core continues, too.
 #[test]
 fn what_hangs_on_one_core_holds_up_neither_it_nor_the_others() {
     for cost in [SMALL, LARGE] {
@@ -192,7 +195,7 @@ fn what_hangs_on_one_core_holds_up_neither_it_nor_the_others() {
     }
 }
 
-/// Nor one that is larger than all of the budget, behind a small one that hangs.
+/// Nor for a command larger than the whole budget, behind a small one that hangs.
 #[test]
 fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
     let mut two = TwoDevices::with_little_to_do();
@@ -203,8 +206,8 @@ fn what_is_larger_than_the_budget_does_not_wait_for_what_hangs() {
     two.finish();
 }
 
-/// If nothing at all comes back for half a minute, a handful more is started, whether hosts ask for all at once or for one now
-/// and then; and the budget comes down again when it does.
+/// If nothing at all completes for half a minute, only a few more commands start, whether hosts
+/// send all of them together or one every 20 ms. The budget falls again when commands complete.
 #[test]
 fn a_machine_that_stands_still_is_not_filled() {
     for at_once in [true, false] {

@@ -1,4 +1,4 @@
-//! Whose command is next: turns, small commands and busy devices.
+//! Tests of the selection of the next command: turns, small commands and busy devices.
 
 use super::KIB;
 use crate::policy::{self, Admission, Ask, Done, Grant, Policy};
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The stated bound of the order: between two flows that always wait, the bytes charged
-    /// differ by at most `3 Q + M / w_i + M / w_j` after division by their weights.
+    /// Stated bound of deficit round robin: the charges of two flows that always wait differ by at
+    /// most `3 Q + M / w_i + M / w_j` after division by their weights.
     #[test]
     fn flows_are_served_within_the_stated_bound(
         weights in prop::collection::vec(1u16..5, 2..8),
@@ -53,7 +53,7 @@ proptest! {
         }
     }
 
-    /// Within a flow, commands with data start in the order they came.
+    /// Within a flow, commands with data start in order of arrival.
     #[test]
     fn a_flow_is_first_in_first_out(count in 1u64..100, cancel in 0u64..100) {
         let mut pacer = Pacer::new(Vec::new(), PacerConfig { flow_depth: 4 });
@@ -72,8 +72,8 @@ proptest! {
     }
 }
 
-/// A flow that sends one large command at a time, and so is never in line for long, gets no more
-/// than one that always has small ones waiting.
+/// A flow that sends one large command at a time, and so never waits for long, gets no more than
+/// one that always has small commands waiting.
 #[test]
 fn a_flow_that_comes_and_goes_takes_its_debt_along() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());
@@ -95,13 +95,13 @@ fn a_flow_that_comes_and_goes_takes_its_debt_along() {
     assert!((charged[0] - charged[1]).abs() <= bound, "{charged:?}");
 }
 
-/// A pacer in which commands that are small beside the others go first.
+/// Makes a pacer in which commands that are small relative to the others bypass them.
 fn with_small_lane() -> Pacer {
     let parts = Parts { small: SmallRule::BesideOthers, ..Parts::in_turn(Vec::new()) };
     Pacer::with_parts(parts, PacerConfig::default())
 }
 
-/// Starts and ends the next command; its size, and whether it was one of the small lane.
+/// Starts and ends the next command; returns its size, and whether it bypassed others.
 fn run_next(pacer: &mut Pacer) -> (u32, bool) {
     let before = pacer.counts().started_small;
     let (_, permit) = pacer.next(0).unwrap();
@@ -113,8 +113,8 @@ fn run_next(pacer: &mut Pacer) -> (u32, bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The stated bound of the small lane: while large commands wait, small ones are at most a
-    /// quarter of the bytes started, and one small command.
+    /// Stated bound of the bypass: while large commands wait, small ones are at most 25 % of the
+    /// bytes started, plus one small command.
     #[test]
     fn small_commands_never_starve_the_large(
         sizes in prop::collection::vec(prop_oneof![1u32..=4 * KIB, 64 * KIB..=256 * KIB], 2..20),
@@ -124,7 +124,7 @@ proptest! {
         let flows = [(); 3].map(|()| pacer.add_flow(FlowConfig::weight(1)));
         let (mut small, mut large) = (0u64, 0u64);
         for nth in 0..rounds {
-            // A large one always waits, and as many others.
+            // A large command always waits, and the same number of others.
             while pacer.waiting() < 8 {
                 pacer.enqueue(flows[nth % 3], Cost::data(256 * KIB), 0).unwrap();
                 pacer.enqueue(flows[nth % 3], Cost::data(sizes[nth % sizes.len()]), 0).unwrap();
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// What small commands start while nobody else waits is not held against them later.
+/// Small commands that start while no other command waits are not charged later.
 #[test]
 fn small_commands_that_passed_nobody_owe_nothing() {
     let mut pacer = with_small_lane();
@@ -163,7 +163,7 @@ fn small_commands_that_passed_nobody_owe_nothing() {
     pacer.remove_flow(flow);
 }
 
-/// Lets so many commands into a device.
+/// Admits `limit` commands per device.
 #[derive(Debug)]
 struct DeviceLimit {
     limit: u32,
@@ -188,8 +188,8 @@ impl Policy for DeviceLimit {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A device that takes nothing more holds up the commands for it, and no other: small or
-    /// large, with flows and commands going away, devices changing with them, and policies changing.
+    /// A device that accepts nothing more delays only its own commands, small or large. Flows and
+    /// commands may be removed, devices may change, and policies may change.
     #[test]
     fn a_busy_device_holds_up_nobody_else(
         limit in 1u32..4,
@@ -259,7 +259,8 @@ proptest! {
     }
 }
 
-/// A lane that is kept out since its device is busy, and is emptied meanwhile, is in again under the next policy.
+/// A lane is parked because its device is busy, and is emptied in that state. It is in again under
+/// the next policy.
 #[test]
 fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
     let limit: Box<dyn Policy> = Box::new(DeviceLimit { limit: 1, in_flight: [0; 4] });
@@ -281,7 +282,8 @@ fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
     pacer.remove_flow(flow);
 }
 
-/// However many flows come and go meanwhile: else a permit could be taken for one of its successor.
+/// However many flows are added and removed: otherwise a permit could be mistaken for one of a
+/// successor.
 #[test]
 fn a_lane_is_given_to_nobody_while_a_command_of_it_is_in_flight() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig { flow_depth: 1 });
@@ -302,7 +304,7 @@ fn a_lane_is_given_to_nobody_while_a_command_of_it_is_in_flight() {
     assert!(come_and_go(&mut pacer, 2).contains(&flow.slot()), "it is not lost for good");
 }
 
-/// What is left of a long turn does not outlast the weight that it was for.
+/// The rest of a long turn does not outlast the weight that it was for.
 #[test]
 fn a_weight_that_goes_down_ends_the_turn() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());

@@ -1,4 +1,4 @@
-//! Several cores under one policy, driven in one thread in any order, with a model beside them.
+//! Several cores under one policy, driven by one thread in any order, and checked against a model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::{
     SharedCredit, Waker,
 };
 
-/// The largest I/O of every machine here, in bytes.
+/// Largest I/O of every machine here, in bytes.
 pub(super) const LARGEST: u32 = 256 << 10;
 
-/// One core: a pacer and what a reactor would keep beside it.
+/// One core: a pacer and the state of a reactor.
 pub(super) struct Core {
     pub(super) pacer: Pacer,
     pub(super) flows: Vec<FlowId>,
@@ -23,7 +23,7 @@ pub(super) struct Core {
     /// Commands started so far.
     pub(super) started: u64,
     turned_at: Nanos,
-    /// The era in force here; another is put in force by this core's next turn.
+    /// The era in force here; another one takes effect in this core's next turn.
     era: usize,
 }
 
@@ -32,20 +32,21 @@ pub(super) struct Running {
     pub(super) token: u64,
     pub(super) permit: Permit,
     era: usize,
-    /// How many were started before it.
+    /// Number of commands started before it.
     order: u64,
 }
 
-/// A policy that is in force, or was.
+/// A policy that is or was in force.
 struct Era {
     config: PolicyConfig,
     shared: Shared,
-    /// The budget when last looked at, and which cores had a turn since it moved.
+    /// The budget at the last check, and the cores that had a turn since it changed.
     budget: Option<u64>,
     turned: Vec<bool>,
-    /// The most bytes there may be in flight, but for one I/O a core.
+    /// The most bytes that may be in flight, in addition to one I/O per core.
     ceiling: u64,
-    /// Of these the part that small commands may have beside, as of the largest budget since none was in flight.
+    /// The part of these for small commands outside the budget, by the largest budget since none of
+    /// them was in flight.
     small: u64,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Machine {
     eras: Vec<Era>,
     next_token: u64,
     started: u64,
-    /// How often each token came out of the machine.
+    /// Number of times that each token ended, by token.
     pub(super) fate: BTreeMap<u64, u32>,
 }
 
@@ -76,8 +77,8 @@ impl Era {
         }
     }
 
-    /// A budget that was lowered is kept once every core had a turn, as far as what was in flight
-    /// has come back.
+    /// Checks that a lower budget is kept once every core had a turn, after the bytes in flight
+    /// were released.
     fn watch(&mut self, over_floor: u64) {
         let budget = self.shared.snapshot().budget;
         if budget != self.budget {
@@ -89,8 +90,8 @@ impl Era {
             self.ceiling = self.ceiling.min(budget.max(over_floor));
         }
         self.ceiling = self.ceiling.max(budget);
-        // Small commands have a part of the budget to themselves where they have a lane, and keep what they were given of a
-        // larger one.
+        // Small commands have a separate part of the budget if the policy has a bypass. They keep
+        // grants from a larger budget.
         if over_floor == 0 {
             self.small = 0;
         }
@@ -137,17 +138,17 @@ impl Machine {
         Self { cores, now: 1, eras: vec![era], next_token: 0, started: 0, fate: BTreeMap::new() }
     }
 
-    /// What the policy that came last shares.
+    /// Returns the shared state of the last policy.
     pub(super) fn shared(&self) -> &Shared {
         &self.eras.last().expect("there is one").shared
     }
 
-    /// The budget behind the policy that came last, if it has one.
+    /// Returns the budget of the last policy, if it has one.
     pub(super) fn credit(&self) -> Option<Arc<SharedCredit>> {
         self.shared().credit().cloned()
     }
 
-    /// Another policy from every core's next turn on.
+    /// Changes the policy from every core's next turn on.
     pub(super) fn swap(&mut self, config: &PolicyConfig) {
         self.eras.push(Era::new(config, self.cores.len()));
     }
@@ -169,7 +170,7 @@ impl Machine {
         token
     }
 
-    /// One turn of a core: everything that may start starts. Yields how many did.
+    /// Runs one turn of a core, which starts every command that may start. Returns the number.
     pub(super) fn turn(&mut self, at: usize) -> usize {
         self.put_in_force(at);
         let core = &mut self.cores[at];
@@ -185,7 +186,7 @@ impl Machine {
         started
     }
 
-    /// Starts one command, if one may start; the turn goes on.
+    /// Starts one command, if one may start; the turn continues.
     pub(super) fn start_one(&mut self, at: usize) -> Option<u64> {
         let core = &mut self.cores[at];
         core.woken.store(false, Ordering::Relaxed);
@@ -229,8 +230,8 @@ impl Machine {
         true
     }
 
-    /// Ends one command and runs the turns that follow: the core's own and those of other cores
-    /// that were woken or whose time has come.
+    /// Ends one command and runs the turns that follow: that of the core, and those of other cores
+    /// that were woken or are due.
     pub(super) fn finish_one(&mut self, core: usize, which: usize) -> bool {
         if !self.end_one(core, which) {
             return false;
@@ -240,14 +241,13 @@ impl Machine {
         true
     }
 
-    /// The core whose command has been in flight for longest, if there is any.
+    /// Returns the core with the oldest command in flight, if there is one.
     pub(super) fn oldest(&self) -> Option<usize> {
         let first = |core: &usize| self.cores[*core].running.front().map(|r| r.order);
         (0..self.cores.len()).filter(|core| first(core).is_some()).min_by_key(first)
     }
 
-    /// Runs turns of cores that were woken or whose time has come, and of no others, until there
-    /// is none.
+    /// Runs turns of cores that were woken or are due, and of no others, until there is none.
     pub(super) fn run_ready(&mut self) {
         let now = self.now;
         let ready = |core: &Core| {
@@ -259,14 +259,14 @@ impl Machine {
         }
     }
 
-    /// Lets the time pass to the next moment that a core waits for; false if none waits for one.
+    /// Advances time to the next wake-up of a core; false if there is none.
     pub(super) fn pass_time(&mut self) -> bool {
         let passes = self.skip_time();
         self.run_ready();
         passes
     }
 
-    /// The same, without the turns.
+    /// As above, without the turns.
     pub(super) fn skip_time(&mut self) -> bool {
         let next = self.cores.iter().filter_map(|core| core.pacer.next_wakeup()).min();
         self.now = self.now.max(next.unwrap_or(0));
@@ -286,7 +286,7 @@ impl Machine {
         true
     }
 
-    /// Removes a flow, checks what it hands back, and adds another in its place.
+    /// Removes a flow, checks the returned commands, and adds another one.
     pub(super) fn replace_flow(&mut self, at: usize, which: usize) {
         let core = &mut self.cores[at];
         let which = which % core.flows.len();
@@ -305,7 +305,7 @@ impl Machine {
         assert_ne!(core.flows[which], flow);
     }
 
-    /// What must hold at any moment.
+    /// Checks the invariants that always hold.
     pub(super) fn check(&mut self) {
         let mut over_floor = vec![0; self.eras.len()];
         for core in &self.cores {
@@ -331,7 +331,7 @@ impl Machine {
         }
     }
 
-    /// What must hold when no core has a turn to run: whoever waits cannot start.
+    /// Checks the invariants when no core has a turn to run: no waiting command can start.
     pub(super) fn check_settled(&self) {
         let era = self.eras.last().expect("there is one");
         let mut least_wanted = u64::MAX;
@@ -369,7 +369,8 @@ impl Machine {
         }
     }
 
-    /// Ends everything, core by core, and checks that all came out once and all credit is back.
+    /// Ends everything, core by core, and checks that every command ended once and all credit is
+    /// returned.
     pub(super) fn drain(&mut self) {
         for core in 0..self.cores.len() {
             self.turn(core);
@@ -404,7 +405,7 @@ fn waker(woken: &Arc<AtomicBool>) -> Waker {
     Arc::new(move || flag.store(true, Ordering::Relaxed))
 }
 
-/// A failed assertion that returns early must show itself, not the permits it leaves behind.
+/// A failed assertion that returns early must be visible, and not the permits that it leaks.
 impl Drop for Machine {
     fn drop(&mut self) {
         for core in &mut self.cores {

@@ -1,5 +1,5 @@
-//! The rules every policy keeps, one test each, over seeded interleavings of several cores; and
-//! what the parts do by themselves.
+//! Rules of every policy, one test each, over seeded interleavings of several cores; and tests of
+//! single parts.
 #![cfg(not(loom))]
 
 mod absence;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 const KIB: u32 = 1024;
 
-/// One of each policy that keeps the rules, each bound a few I/Os wide.
+/// One of each policy that keeps the rules, each with a bound of a few I/Os.
 fn every_policy() -> Vec<PolicyConfig> {
     let bucket =
         |pace, burst, budget| PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst, budget });
@@ -50,7 +50,7 @@ fn a_policy() -> impl Strategy<Value = PolicyConfig> {
     ]
 }
 
-/// One thing that happens to the machine; numbers are taken modulo what there is.
+/// One event on the machine; numbers are taken modulo the available ones.
 #[derive(Debug, Clone)]
 enum Step {
     Enqueue {
@@ -66,7 +66,7 @@ enum Step {
         core: usize,
         which: usize,
     },
-    /// Several commands end, well or not, before the turn goes on.
+    /// Several commands end, with any outcome, before the turn continues.
     EndOnly {
         core: usize,
         which: usize,
@@ -80,16 +80,16 @@ enum Step {
         core: usize,
         which: usize,
     },
-    /// The clock moves, not always forward.
+    /// The clock changes, not always forward.
     Clock {
         by: i64,
     },
-    /// The budget moves, if there is one.
+    /// The budget changes, if there is one.
     Resize {
         core: usize,
         budget: u64,
     },
-    /// Another policy is put in force: on each core in its next turn.
+    /// Another policy takes effect on each core in its next turn.
     Swap {
         policy: PolicyConfig,
     },
@@ -132,8 +132,8 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs the steps; a core's turn follows whatever happened on it, as on a reactor, unless the step
-/// says that the turn is still going on.
+/// Runs the steps. As on a reactor, a core's turn follows each event on it, unless the step says
+/// that the turn continues.
 fn play(machine: &mut Machine, steps: &[Step]) {
     let cores = machine.cores.len();
     for step in steps {

@@ -1,4 +1,4 @@
-//! Permits and chains.
+//! Tests of permits and policy chains.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
     TooLarge, lost_permits,
 };
 
-/// Grants what it is told to; stands for policies that come later.
+/// Grants from a given time on; a stand-in for other policies.
 #[derive(Debug)]
 struct Gate {
     opens_at: Nanos,
@@ -35,7 +35,7 @@ impl Policy for Gate {
     }
 }
 
-/// Answers as it is told, in turn, again and again.
+/// Returns the given answers, in turn, repeatedly.
 #[derive(Debug)]
 struct Moody {
     answers: Vec<u8>,
@@ -49,7 +49,7 @@ impl Policy for Moody {
         self.asked += 1;
         match answer {
             0 => return policy::Admission::At(now + 1),
-            // A policy that waits for a release has something out.
+            // A policy that waits for a release has a grant outstanding.
             1 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::AfterRelease,
             2 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::NotThisDevice,
             _ => {}
@@ -68,7 +68,7 @@ impl Policy for Moody {
 }
 
 proptest! {
-    /// Whatever each of a chain answers: each has granted what is in flight, and nothing else.
+    /// Whatever each policy of a chain answers, each has granted exactly the commands in flight.
     #[test]
     fn every_policy_of_a_chain_grants_or_none(
         answers in prop::collection::vec(prop::collection::vec(0u8..8, 1..8), 0..=policy::MAX_POLICIES),
@@ -134,7 +134,7 @@ fn a_chain_grants_all_or_nothing() {
     }
 }
 
-/// One flow after the other, each as urgent as it is told; counts what went out of turn.
+/// Scheduler of one flow after the other, with a given urgency; counts out-of-order starts.
 #[derive(Debug)]
 struct Told {
     urgency: u64,
@@ -167,8 +167,8 @@ impl Order for Told {
     }
 }
 
-/// The order is told what went out of turn, wherever in a chain that was granted; and where another policy of it refuses,
-/// the one command that a core may always have is still to be had.
+/// The scheduler learns of out-of-order starts, wherever in a chain they were granted. If another
+/// policy of the chain defers, the minimum grant of a core is still available.
 #[test]
 fn what_goes_out_of_turn_goes_through_a_chain() {
     for (credit_first, urgency, wanted) in
@@ -231,7 +231,7 @@ fn a_removed_flow_takes_nothing() {
     let _ = pacer.enqueue(old, Cost::data(4096), 2);
 }
 
-/// Policies under which a command that waits could never start are refused, and nothing changes.
+/// Policies under which a waiting command could never start are rejected, and nothing changes.
 #[test]
 fn policies_too_small_for_what_waits_are_not_put_in_force() {
     let credit = |budget: u32| -> Vec<Box<dyn Policy>> {
@@ -250,7 +250,7 @@ fn policies_too_small_for_what_waits_are_not_put_in_force() {
     pacer.release(first, Outcome::Completed, 1);
     let (token, second) = pacer.next(1).unwrap();
     assert_eq!(token, 2);
-    // What is in flight may be larger than the new policies would let start.
+    // A command in flight may be larger than the new policies would admit.
     pacer.replace(Parts::in_turn(credit(4096))).unwrap();
     pacer.enqueue(flow, Cost::data(4096), 3).unwrap();
     let (_, third) = pacer.next(1).expect("the new budget is whole");
@@ -272,13 +272,14 @@ fn what_policies_granted_goes_back_early_once() {
     while let Some((_, permit)) = pacer.next(1) {
         permits.push(permit);
     }
-    // The one without data came first, and nothing was granted to it.
+    // The command without data came first, without a grant.
     assert_eq!((permits.len(), out.load(Ordering::Relaxed)), (4, 3));
     assert!(!pacer.release_early(&mut permits[0], 2));
     assert!(pacer.release_early(&mut permits[1], 2));
     assert!(!pacer.release_early(&mut permits[1], 3), "twice");
     assert_eq!(out.load(Ordering::Relaxed), 2);
-    // Other policies come: what is out goes back to those that granted it, early or at its end.
+    // Other policies take effect: outstanding grants return to the policies that made them, early
+    // or at the end.
     pacer.replace(Parts::in_turn(Vec::new())).unwrap();
     assert!(pacer.release_early(&mut permits[2], 4));
     assert_eq!(out.load(Ordering::Relaxed), 1);

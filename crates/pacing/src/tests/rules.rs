@@ -1,4 +1,4 @@
-//! The rules, for every policy but the prototype.
+//! Rules for every policy but io_pacing.
 
 use super::machine::{LARGEST, Machine};
 use super::{KIB, a_policy, a_step, every_policy, play, scattered};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const SECOND: u128 = 1_000_000_000;
 
-/// What one largest I/O takes of a rate, in ns; 0 without a rate.
+/// Returns the time in ns that an I/O of `bytes` takes at the rate; 0 without a rate.
 fn takes(policy: &PolicyConfig, bytes: u32) -> u64 {
     let PolicyConfig::TokenBucket(TokenBucketConfig { pace, .. }) = policy else { return 0 };
     match *pace {
@@ -28,9 +28,9 @@ fn is_none(policy: &PolicyConfig) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happened (policies changed, budgets moved, flows and commands went away, clocks
-    /// jumped): budget kept, counts exact, each command out exactly once, all credit back in the
-    /// end, and while it drains nobody who could start waits.
+    /// Policies and budgets change, flows and commands are removed, clocks jump. The budget is
+    /// still kept, counters are exact, and each command ends exactly once. All credit is returned
+    /// in the end, and no command that could start waits while the machine drains.
     #[test]
     fn no_permit_is_lost_or_given_twice(
         policy in a_policy(),
@@ -43,7 +43,8 @@ proptest! {
         machine.drain();
     }
 
-    /// What can never start is refused when it is enqueued, and leaves nothing behind; all else is taken, and starts.
+    /// A command that can never start is rejected when it is enqueued, and leaves no state behind;
+    /// all others are accepted, and start.
     #[test]
     fn too_large_is_decided_at_once(
         policy in a_policy(),
@@ -73,7 +74,7 @@ proptest! {
     }
 
     /// Admission depends on no outside event: after every release, the turns of that core and of
-    /// the cores that were woken start all that can start.
+    /// the woken cores start every command that can start.
     #[test]
     fn every_release_starts_what_it_makes_possible(
         policy in a_policy(),
@@ -99,8 +100,8 @@ proptest! {
         machine.drain();
     }
 
-    /// Once a lower budget has settled, what is in flight is under it, but for one I/O a core; and
-    /// a higher one is used at once.
+    /// Once a lower budget has settled, the bytes in flight are below it, except for one I/O per
+    /// core. A higher one is used immediately.
     #[test]
     fn the_budget_is_kept_while_it_moves(
         cores in 1usize..6,
@@ -110,7 +111,7 @@ proptest! {
     ) {
         let mut machine = Machine::new(&PolicyConfig::BufferCredit { budget: 1 << 20 }, cores, 2);
         let mut nth = 0;
-        // A core that gets more to do has its turn before anything is asked of it, as in a reactor.
+        // A core with more work has its turn before the next event, as in a reactor.
         let mut backlog = |machine: &mut Machine, core: usize| {
             while machine.cores[core].waiting.len() < 40 {
                 nth += 1;
@@ -122,7 +123,7 @@ proptest! {
             machine.resize(kib * 1024, scattered(seed, round) % cores);
             machine.run_ready();
             machine.check();
-            // Everything that was in flight then comes back, and the backlog does not end.
+            // All commands in flight then complete, and the backlog does not end.
             for core in 0..cores {
                 for _ in 0..machine.cores[core].running.len() {
                     machine.finish_one(core, 0);
@@ -142,8 +143,8 @@ proptest! {
         machine.drain();
     }
 
-    /// A command without data starts on the very next call, however much data waits and however
-    /// little budget is left.
+    /// A command without data starts on the next call, however much data waits and however small
+    /// the budget is.
     #[test]
     fn commands_without_data_never_wait_behind_data(
         data in prop::collection::vec((0usize..3, 1u32..=256), 1..100),
@@ -170,13 +171,13 @@ proptest! {
         }
     }
 
-    /// Small I/O is counted: with any bound, no more of it is in flight than the bound holds, and
-    /// every byte of it is in the counts.
+    /// Small I/O is counted: under any bound, no more of it is in flight than the bound allows, and
+    /// every byte is in the counters.
     #[test]
     fn small_io_is_counted(small in 512u32..=4096, count in 1usize..300, large in 1usize..40) {
         for policy in every_policy() {
             let mut machine = Machine::new(&policy, 2, 2);
-            // Commands that the others are small beside.
+            // Large commands, relative to which the others are small.
             for _ in 0..large {
                 machine.enqueue(0, 0, LARGEST);
             }
@@ -202,9 +203,9 @@ proptest! {
         }
     }
 
-    /// One core takes all there is and gives nothing back. Every other starts one at once, and
-    /// another when that is over; or, where there is a rate, when it has waited for one largest I/O
-    /// of each core at most.
+    /// One core takes everything and releases nothing. Every other core starts one command
+    /// immediately, and another when that has completed. Under a rate it waits at most for one
+    /// largest I/O per core.
     #[test]
     fn a_core_that_holds_nothing_starts_one(cores in 2usize..9, rounds in 1usize..5, flood in 1usize..100) {
         for policy in every_policy() {
@@ -234,9 +235,9 @@ proptest! {
         }
     }
 
-    /// While all cores wait and I/Os end in the order in which they started, the others together
-    /// start no more between two I/Os of a core than is in flight, and two quanta each (an eighth
-    /// of an even share of the budget, or one I/O); and what a bucket's burst holds.
+    /// All cores wait, and I/Os end in the order of their starts. Between two I/Os of a core the
+    /// others then start at most the bytes in flight, two quanta each, and the burst of a bucket. A
+    /// quantum is 1/8 of an even part of the budget, or one I/O.
     #[test]
     fn no_backlogged_core_is_starved(
         cores in 2usize..6,
@@ -284,8 +285,8 @@ proptest! {
         }
     }
 
-    /// Between two starts of a flow that always waits, no other starts more bytes than twice what
-    /// the order lets them be apart, and one I/O.
+    /// Between two starts of a flow that always waits, no other flow starts more bytes than twice
+    /// the distance that the scheduler allows, and one I/O.
     #[test]
     fn no_backlogged_flow_is_starved(
         flows in 2usize..6,
@@ -295,8 +296,8 @@ proptest! {
         none_is_starved(flows, &sizes, rounds)?;
     }
 
-    /// A rate is kept exactly, however long it runs: what cores that always wait have started is
-    /// worth the time that passed, to within the burst and one largest I/O a core.
+    /// A rate is kept exactly, however long it runs. The commands of cores that always wait are
+    /// worth the elapsed time, to within the burst and one largest I/O per core.
     #[test]
     fn the_long_run_rate_is_exact(
         cores in 1usize..5,
@@ -343,8 +344,8 @@ proptest! {
         }
     }
 
-    /// Clocks that stand still for ever, go back or jump ahead stall nothing that does not wait for
-    /// a time; and what does goes on when the clock does.
+    /// A clock that stops forever, jumps back or jumps ahead stalls nothing that does not wait for
+    /// a time. A command that waits for a time continues when the clock does.
     #[test]
     fn clocks_may_stand_still_or_jump(
         policy in a_policy(),
@@ -365,7 +366,7 @@ proptest! {
             machine.run_ready();
             machine.check();
             machine.check_settled();
-            // What waits for a time waits for no longer than the line can be.
+            // A command that waits for a time waits no longer than the longest line.
             let longest = takes(&policy, LARGEST) * (2 * cores as u64 + 2) + 200_000_000;
             let burst = match &policy {
                 PolicyConfig::TokenBucket(TokenBucketConfig { pace: Pace::Rate(rate), burst: Some(burst), .. }) => {
@@ -386,8 +387,8 @@ proptest! {
         machine.drain();
     }
 
-    /// A policy is changed under load, again and again: what waits goes on in the new order, what
-    /// is out comes back to whom it came from.
+    /// A policy changes under load, again and again: waiting commands continue in the new
+    /// scheduler, and grants return to the policies that made them.
     #[test]
     fn policies_change_while_serving(
         policies in prop::collection::vec(a_policy(), 2..8),
@@ -415,8 +416,8 @@ proptest! {
     }
 }
 
-/// Small commands that wait when the policy changes have no part of the budget to themselves if small ones have none
-/// with the new policy.
+/// Small commands that wait when the policy changes have no separate part of the budget if the new
+/// policy has none for small ones.
 #[test]
 fn small_commands_of_the_policy_before_keep_the_new_budget() {
     let mut machine = Machine::new(&PolicyConfig::Adaptive, 1, 2);
@@ -440,7 +441,7 @@ fn small_commands_of_the_policy_before_keep_the_new_budget() {
     machine.drain();
 }
 
-/// A command that failed, or never ran, gives back as much as one that completed.
+/// A command that failed, or never ran, releases as much as one that completed.
 #[test]
 fn every_outcome_gives_back_the_same() {
     for policy in every_policy() {
@@ -462,8 +463,9 @@ fn every_outcome_gives_back_the_same() {
     }
 }
 
-/// A flow whose commands take a thousand times longer than another's goes on being served, and
-/// does not stop the other: each has something started in the time that one of the slow one takes, and a few of others.
+/// A flow whose commands take a thousand times longer than those of another one is still served,
+/// and does not stop the other. Each starts a command in the time of one of the slow flow and a few
+/// of others.
 #[test]
 fn a_slow_flow_and_a_fast_one_are_both_served() {
     for policy in every_policy().into_iter().filter(|policy| !is_none(policy)) {
@@ -546,8 +548,8 @@ fn none_is_starved(flows: usize, sizes: &[u32], rounds: usize) -> Result<(), Tes
     Ok(())
 }
 
-/// Commands of 10 KiB that are small beside the others, until those of 25 KiB are in the majority: what they were charged
-/// meanwhile, at the price of a slow flow, is not paid for all at once.
+/// Commands of 10 KiB are small relative to the others until those of 25 KiB are the majority.
+/// Their charges until then, at the price of a slow flow, are not all paid at that moment.
 #[test]
 fn who_is_small_no_longer_is_not_starved() {
     none_is_starved(4, &[218, 10, 25, 218], 856).expect("nobody is passed over for long");

@@ -1,45 +1,45 @@
-//! What the cores share of the order by residence: the virtual time, and who is fast.
+//! State of the residence scheduler that the cores share: virtual time and device times.
 
 use std::sync::{Arc, Mutex};
 
 use super::loads;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// The virtual time of all cores, and how long commands are usually with their devices.
+/// Virtual time of all cores, and the usual device time of commands.
 #[derive(Debug)]
 pub struct VirtualTime {
     now: AtomicU64,
-    /// Mean size of a command in bytes where that is largest; [`u64::MAX`]: nobody told yet.
+    /// Largest per-core mean size of a command in bytes; [`u64::MAX`]: none reported yet.
     largest: AtomicU64,
-    /// Harmonic mean of the time commands are with their devices, over all flows, in ns: a
-    /// few slow flows do not raise it, and a lucky one does not lower it.
+    /// Harmonic mean of the device time of commands, over all flows, in ns. A few slow flows do not
+    /// raise it, and one fast outlier does not lower it.
     pub(super) usual_hold: AtomicU64,
-    /// What the price of slow flows is multiplied with so that they keep their floor, in 1/65536.
+    /// Factor on the price of slow flows that keeps their minimum share, in units of 1/65536.
     pub(super) relief: AtomicU64,
-    /// The network has enough to do: what slow flows add to it only makes others wait.
+    /// The network has enough to do: data of slow flows would only make others wait.
     pub(super) network_is_busy: AtomicBool,
-    /// What is in flight where.
+    /// Bytes in flight by device and path.
     pub(super) loads: loads::Shared,
     pub(super) by_core: Box<[Found]>,
     seen: Mutex<Seen>,
 }
 
-/// What one core found, written by it alone.
+/// Totals of one core. Only that core writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Found {
-    /// Sum of the inverses of hold times, in 2^40 per ns, over so many commands that returned.
+    /// Sum of the inverse device times, in 2^40 per ns, over `returned` completed commands.
     pub(super) speed: AtomicU64,
     pub(super) returned: AtomicU64,
     /// Bytes started since the start, of all flows and of slow ones.
     pub(super) bytes: AtomicU64,
     pub(super) slow_bytes: AtomicU64,
-    /// Mean size of its commands.
+    /// Mean size of the core's commands.
     pub(super) size: AtomicU64,
 }
 
 impl VirtualTime {
-    /// For so many cores.
+    /// Creates the state for this number of cores.
     #[must_use]
     pub fn new(cores: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -54,8 +54,8 @@ impl VirtualTime {
         })
     }
 
-    /// Takes in what the cores found since the last call. Called now and then by one core, so that
-    /// it is about the recent past.
+    /// Processes the totals of the cores since the last call. One core calls it periodically, so
+    /// that it covers the recent past.
     pub(crate) fn refresh(&self, network_is_busy: bool) {
         self.network_is_busy.store(network_is_busy, Ordering::Relaxed);
         let Ok(mut seen) = self.seen.try_lock() else { return };
@@ -81,21 +81,23 @@ impl VirtualTime {
         *seen = Seen { speed, returned, bytes, slow_bytes, aim };
     }
 
-    /// Lowers the price of slow flows while together they get less than is aimed at, and raises it again as fast. `slow` is
-    /// what they ever started, `aim` what is aimed at between two refreshes that lie far apart: not less than now.
+    /// Lowers the price of slow flows while they get less than the target, and raises it at the
+    /// same speed. `slow` is their total of bytes started. `aim` is the target between two distant
+    /// refreshes: at least the current one.
     fn keep_floor(&self, started: u64, started_slow: u64, slow: u64, aim: u64) {
         let wanted = slow_part(started);
         if wanted == 0 {
-            // Nothing is missing where nothing was started.
+            // Nothing is missing if nothing started.
             return;
         }
         let relief = self.relief.load(Ordering::Relaxed);
-        // In proportion to what is missing or too much: what is changed shows only when slow commands
-        // are back, and full steps would have them come in crowds that leave little for the others. And in bytes: of the few
-        // between two refreshes that are close together a whole command more or less is a large part.
+        // In proportion to the deviation: a change shows only when slow commands complete. Full
+        // steps would make them arrive in crowds that leave little for other flows. The deviation
+        // is in bytes: between two close refreshes few commands start, so one command is a large
+        // fraction of them.
         let relief = if slow > 0 && started_slow < wanted {
             let missing = wanted - started_slow;
-            // What takes back a step up by as much.
+            // The inverse of a step up by the same deviation.
             (relief - relief / STEP * missing / (aim + missing / STEP)).max(FULL / 16)
         } else {
             let too_much = started_slow.saturating_sub(wanted).min(MOST_TOO_MUCH * aim);
@@ -110,63 +112,65 @@ impl VirtualTime {
         self.largest.store(largest, Ordering::Relaxed);
     }
 
-    /// The virtual time, in bytes over weight.
+    /// Returns the virtual time, in bytes over weight.
     #[inline(always)]
     pub(super) fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// The mean size of a command in bytes on the core where that is largest.
+    /// Returns the mean size of a command in bytes on the core where it is largest.
     #[inline(always)]
     pub(super) fn largest(&self) -> u64 {
         self.largest.load(Ordering::Relaxed)
     }
 
-    /// A lane with this tag starts something in its turn; yields the virtual time if that is ahead of it.
+    /// Advances virtual time to the tag of a lane that starts a command in order. Returns virtual
+    /// time if it is ahead of the tag.
     #[inline(always)]
     pub(super) fn advance(&self, tag: u64) -> Option<u64> {
         let now = self.now();
         if now < tag {
-            // Not all the way: a core may have nothing but a lane far ahead of the others, and who
-            // joins must not start behind that. Another core may go back a little with this.
+            // Only 1/8 of the way: the core may only have a lane far ahead of the others, and
+            // joining lanes must not start behind that. A concurrent call may move virtual time
+            // back slightly.
             self.now.store(now + ((tag - now) >> 3), Ordering::Relaxed);
         }
         (now > tag).then_some(now)
     }
 }
 
-/// Of so many bytes, what slow flows together are to have if they want it: their floor, and a little more, as what they get
-/// goes up and down about that.
+/// Returns the target of slow flows out of `bytes`, if they have demand: their minimum share, and
+/// slightly more, because their rate oscillates around it.
 pub(super) fn slow_part(bytes: u64) -> u64 {
     let floor = bytes / FLOOR;
     floor + floor / ABOVE_FLOOR
 }
 
-/// The sums at the last refresh, and the aim then.
+/// Totals and target at the last refresh.
 #[derive(Debug, Default)]
 struct Seen {
     speed: u64,
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
-    /// Bytes that slow flows are to start between two refreshes that lie far apart.
+    /// Target bytes of slow flows between two distant refreshes.
     aim: u64,
 }
 
-/// Unit of a speed: one in 2^40 ns.
+/// Unit of a speed: 1 per 2^40 ns.
 pub(super) const SPEED_SHIFT: u32 = 40;
-/// The floor of slow flows: one byte in so many, a twentieth.
+/// Minimum share of slow flows: 1/20 of the bytes.
 const FLOOR: u64 = 20;
-/// One part in so many of that is aimed at beside it.
+/// The target exceeds that by 1/`ABOVE_FLOOR`.
 const ABOVE_FLOOR: u64 = 32;
-/// Where twice as much is started as is aimed at the relief becomes more by one part in so many.
+/// If twice the target is started, the factor rises by 1/`STEP`.
 const STEP: u64 = 8;
-/// What is too much counts up to so many times what is aimed at: a crowd at the start, when nobody is known to be slow, is not
-/// made up for by a long time with little.
+/// Limit of an excess, as a multiple of the target. A crowd at the start, when no flow is known to
+/// be slow, is not compensated by a long time with little.
 const MOST_TOO_MUCH: u64 = 2;
-/// What is aimed at between two refreshes that lie far apart becomes less by one part in so many at each.
+/// The target between two distant refreshes decays by 1/`FORGET` per refresh.
 const FORGET: u64 = 32;
-/// A relief of 1.
+/// A factor of 1.
 pub(super) const FULL: u64 = 1 << 16;
 
 #[cfg(all(test, not(loom)))]
@@ -175,7 +179,7 @@ mod tests {
 
     const STARTED: u64 = 1 << 26;
 
-    /// With half of the relief.
+    /// Returns a clock with half of the full factor.
     fn clock() -> Arc<VirtualTime> {
         let clock = VirtualTime::new(1);
         clock.relief.store(FULL / 2, Ordering::Relaxed);
@@ -187,8 +191,8 @@ mod tests {
         assert!((FULL * 9 / 20..=FULL * 11 / 20).contains(&relief), "{relief} of {FULL}");
     }
 
-    /// Where slow commands come back in crowds, none at one look and twice what is aimed at by the next, the price stays
-    /// about where it is.
+    /// Slow commands come in crowds: none at one refresh, and twice the target by the next. The
+    /// price stays about the same.
     #[test]
     fn the_price_goes_up_as_fast_as_down() {
         let clock = clock();
@@ -200,8 +204,8 @@ mod tests {
         has_half(&clock);
     }
 
-    /// Of two looks one may be after a few commands. A slow one more in those is no large part of both: the price stays where
-    /// what both have together is what is aimed at.
+    /// One of two refreshes may be after few commands. One more slow command in it is a small
+    /// fraction of both. The price stays if both together meet the target.
     #[test]
     fn a_short_look_counts_as_little_as_it_saw() {
         let clock = clock();
@@ -220,7 +224,7 @@ mod tests {
         has_half(&clock);
     }
 
-    /// However much comes at once, when nobody is known to be slow, it counts as three times what is aimed at.
+    /// When no flow is known to be slow, an excess counts as at most three times the target.
     #[test]
     fn a_crowd_is_not_made_up_for_by_a_long_time_with_little() {
         let after = |times: u64| {
@@ -232,7 +236,7 @@ mod tests {
         assert_eq!(after(3), after(20));
     }
 
-    /// Where nothing was started nothing is missing.
+    /// Nothing is missing if nothing started.
     #[test]
     fn a_pause_leaves_the_price_as_it_is() {
         let clock = VirtualTime::new(1);

@@ -1,51 +1,53 @@
-//! How far a core's lanes are served, and how far behind the virtual time that may be.
+//! Tag offset of one core, and the limit of its lag behind virtual time.
 //!
 //! ```text
 //!   tags of the core   ──served───────────────▶
 //!                            │  + behind
-//!   virtual time       ──────┴──────── lag at most ──────now──▶
+//!   virtual time       ──────┴──────── maximum lag ──────now──▶
 //! ```
 //!
-//! A core that has more to do than it can falls behind the others, and no budget is what it waits for. So it has no claim on
-//! what it could not take: its tags are counted from a point of its own, which moves on where it is too far behind, so whoever
-//! joins at the virtual time waits for no more than that. And who comes to wait there with nothing in flight goes on a
-//! little ahead of its neighbours, since its device has nothing to do until then.
+//! An overloaded core falls behind the others without waiting for budget. It has no claim on
+//! service that it could not take. Its tags therefore have their own offset, which grows when the
+//! core is too far behind. A lane that joins at the virtual time thus waits at most for the lag. A
+//! lane that joins with nothing in flight resumes slightly ahead of its neighbors, since its device
+//! has no work until then.
 
 use super::{Residence, VirtualTime};
 use crate::Nanos;
 
-/// A core is behind the virtual time by so many of the largest commands there are at most. While it waits for the budget,
-/// what others start moves the virtual time by fewer.
+/// Maximum lag of a core behind virtual time, in commands of the largest size. While a core waits
+/// for the budget, commands of other cores advance virtual time by less.
 pub(super) const LAG: u64 = 64;
-/// Who joins with nothing in flight is ahead of the lanes that wait on its core by so many of them at most.
+/// Maximum lead of a lane that joins with nothing in flight over the waiting lanes of its core, in
+/// the same unit.
 pub(super) const LEAD: u64 = 16;
 const _: () = assert!(LEAD < LAG && LAG < Residence::MOST_CHARGES);
 
-/// What one core's tags are counted from, and where they are.
+/// Tag offset of one core, and its position.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    /// Bytes of the virtual time that this core's tags do not count.
+    /// Offset: bytes of virtual time that the tags of this core do not count.
     behind: u64,
-    /// The tag of the last lane that started something in its turn.
+    /// Tag of the last lane that started a command in order.
     served: u64,
-    /// When that was.
+    /// Time of that start.
     served_at: Nanos,
 }
 
 impl Level {
-    /// A tag or a key of this core as all cores know it.
+    /// Converts a tag or key of this core to virtual time.
     #[inline(always)]
     pub(super) fn to_all(&self, key: u64) -> u64 {
         key.wrapping_add(self.behind)
     }
 
-    /// The virtual time as this core's tags know it.
+    /// Converts virtual time to the tags of this core.
     #[inline(always)]
     pub(super) fn of_core(&self, now: u64) -> u64 {
         now.saturating_sub(self.behind)
     }
 
-    /// A lane with this tag starts something in its turn.
+    /// Records that a lane with this tag starts a command in order.
     #[inline(always)]
     pub(super) fn serve(&mut self, tag: u64, now: Nanos, clock: &VirtualTime) {
         (self.served, self.served_at) = (tag, now);
@@ -54,8 +56,9 @@ impl Level {
         }
     }
 
-    /// The tag from which a lane goes on that comes to wait. One whose device has something to do meanwhile joins at the
-    /// virtual time, if `is_at_work`; others wait on this core if `has_waiting`, which is asked if it matters.
+    /// Returns the tag of a lane that becomes backlogged. If `is_at_work`, its device has work
+    /// until it is served, and it joins at the virtual time. `has_waiting` tells whether other
+    /// lanes wait on this core; it is called only if that matters.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
@@ -73,13 +76,14 @@ impl Level {
             let from = self.of_core(now);
             return if is_at_work { from } else { from.min(self.near_neighbours(largest)) };
         }
-        // There is nobody to wait for, and who comes next does not go before this one.
+        // No lane waits here, and the next one to join does not go before this one.
         self.served = from;
         from
     }
 
-    /// The tag of a lane that waits and is not served, since nothing of it comes back for `long`: it is a little ahead of its
-    /// neighbours if these were served meanwhile, or else at the virtual time.
+    /// Returns the tag of a lane that waits without service, since it had no completion for `long`.
+    /// It is slightly ahead of its neighbors if they were served in that time, and otherwise at the
+    /// virtual time.
     pub(super) fn catch_up(
         &mut self,
         tag: u64,
@@ -95,12 +99,13 @@ impl Level {
         tag.max(from.min(self.near_neighbours(clock.largest())))
     }
 
-    /// As far ahead of the lane that was served last as one with nothing in flight joins at most.
+    /// Returns the maximum tag of a lane that joins with nothing in flight, relative to the lane
+    /// served last.
     fn near_neighbours(&self, largest: u64) -> u64 {
         self.served.saturating_add(largest.saturating_mul(LEAD))
     }
 
-    /// Moves on where tags are counted from, if what is served is too far behind.
+    /// Advances the offset if the served tags are too far behind.
     #[inline(always)]
     fn keep_up(&mut self, now: u64, largest: u64) {
         let lag = largest.saturating_mul(LAG);
@@ -135,7 +140,7 @@ mod tests {
         assert_eq!((level.to_all(5), level.of_core(10)), (5, 10));
         level.serve(6, 2, &at(100));
         assert_eq!((level.to_all(6), level.of_core(100)), (100 - LAG, 6 + LAG));
-        // It never goes back, whatever the others do.
+        // The offset never shrinks, whatever the other cores do.
         level.serve(7, 3, &at(50));
         assert_eq!(level.to_all(7), 101 - LAG);
     }

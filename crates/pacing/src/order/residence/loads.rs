@@ -1,33 +1,35 @@
-//! What is in flight at each device and on each path, over all cores.
+//! Bytes in flight by device and path, over all cores.
 //!
 //! ```text
-//!   core:  own ─written at once─▶ its part      one core at a time, now and then: all parts
-//!          others ◀──────────────────────────────────────── less its own, for each core
+//!   core:  own ─written immediately─▶ its part      one core at a time, periodically: all parts
+//!          others ◀────────────────────────────────────────── less its own, for each core
 //! ```
 //!
-//! As long as all cores go to one device by one path there is nothing to compare, and nobody counts. After that each
-//! part has one writer, so a command costs a few plain stores, and nothing that cores take from each other.
-//! What others have in flight is known a part of a command's time late, or a microsecond.
+//! While all cores use one device by one path there is nothing to compare, and no core counts.
+//! After that each part has one writer, so a command costs a few plain stores, and cores do not
+//! contend for cache lines. A core sees the bytes of other cores with a delay of a part of a
+//! command's time, or 1 µs.
 
 use super::{Lane, NEVER};
 use crate::Nanos;
 use crate::due::is_due;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Devices told apart; numbers beyond share them.
+/// Devices that are distinguished; higher numbers share them.
 const DEVICES: u8 = 64;
-/// Paths told apart; numbers beyond share them.
+/// Paths that are distinguished; higher numbers share them.
 pub(super) const PATHS: u8 = 8;
-/// A place for each device, and then for each path.
+/// One place per device, followed by one per path.
 const PLACES: usize = DEVICES as usize + PATHS as usize;
-/// What others have in flight is looked at anew so many times in a command's time.
+/// Refreshes of the other cores' bytes per command time.
 const LOOKS: u64 = 16;
-/// But not more often than once in so many ns, where commands are so short that looking costs more than it tells.
+/// Least interval of refreshes in ns, for commands so short that a refresh costs more than it
+/// gains.
 const LEAST_PAUSE: Nanos = 1_000;
-/// A clock that is so many commands' times behind the last sums went back.
+/// A clock that is this many command times behind the last sums has jumped back.
 const WENT_BACK: u64 = 1024;
 
-/// A device and a path: where a command goes, and where its data drains to.
+/// Device and path: the destination of a command, and the network port of its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Way {
     device: u8,
@@ -41,26 +43,27 @@ impl Way {
         Self { device: device % DEVICES, path: path % PATHS }
     }
 
-    /// The place of the device. It is below [`DEVICES`], which is not checked for each command.
+    /// Returns the place of the device. It is below [`DEVICES`], which is not checked for each
+    /// command.
     #[inline(always)]
     fn device(self) -> usize {
         usize::from(self.device % DEVICES)
     }
 
-    /// The number of the path; so is that.
+    /// Returns the number of the path, which is below [`PATHS`] in the same way.
     #[inline(always)]
     pub(super) fn path(self) -> usize {
         usize::from(self.path % PATHS)
     }
 }
 
-/// The place of a path.
+/// Returns the place of a path.
 #[inline(always)]
 fn place_of_path(path: usize) -> usize {
     usize::from(DEVICES) + path % usize::from(PATHS)
 }
 
-/// Bytes at each device, and then on each path.
+/// Bytes per device, followed by bytes per path.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Sums([AtomicU64; PLACES]);
@@ -71,19 +74,20 @@ impl Default for Sums {
     }
 }
 
-/// What the cores tell each other.
+/// Counters that the cores share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// What each has in flight, written by it alone.
+    /// Bytes in flight of each core. Only that core writes them.
     by_core: Box<[Sums]>,
-    /// What all others than each have, as of `summed`, written by who has `summing`.
+    /// Bytes in flight of all other cores, for each core, as of `summed`. The core that holds
+    /// `summing` writes them.
     others: Box<[Sums]>,
     summed: AtomicU64,
     summing: AtomicBool,
-    /// Devices and paths that lanes use, a bit each.
+    /// Devices and paths that lanes use, one bit each.
     devices: AtomicU64,
     paths: AtomicU64,
-    /// There is more than one of either.
+    /// There is more than one device or path.
     many_ways: AtomicBool,
 }
 
@@ -101,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// A lane goes these ways.
+    /// Records the devices and paths of a lane.
     fn open(&self, devices: u64, paths: u64) {
         let devices = devices | self.devices.fetch_or(devices, Ordering::Relaxed);
         let paths = paths | self.paths.fetch_or(paths, Ordering::Relaxed);
@@ -110,19 +114,20 @@ impl Shared {
         }
     }
 
-    /// The places in use.
+    /// Returns the places in use.
     fn places(&self) -> impl Iterator<Item = usize> {
         let devices = bits(self.devices.load(Ordering::Relaxed));
         devices.chain(bits(self.paths.load(Ordering::Relaxed)).map(place_of_path))
     }
 
-    /// Do all lanes of all cores go the same way? Then there is nothing to compare.
+    /// Returns whether all lanes of all cores use one device and one path. Then there is nothing to
+    /// compare.
     #[inline(always)]
     fn is_one_way(&self) -> bool {
         !self.many_ways.load(Ordering::Relaxed)
     }
 
-    /// Are the sums old, where commands take so long?
+    /// Returns whether the sums are too old for this command time.
     #[inline(always)]
     fn is_due(&self, now: Nanos, time: u32) -> bool {
         let time = Nanos::from(time);
@@ -135,7 +140,7 @@ impl Shared {
         if self.summing.swap(true, Ordering::Acquire) {
             return;
         }
-        // Another core may have done it meanwhile.
+        // Another core may have summed since the check.
         if self.is_due(now, time) {
             for place in self.places() {
                 let part = |sums: &Sums| sums.0[place].load(Ordering::Relaxed);
@@ -150,24 +155,24 @@ impl Shared {
     }
 }
 
-/// What one core knows.
+/// View of one core.
 #[derive(Debug)]
 pub(super) struct Loads {
     core: usize,
     own: [u64; PLACES],
     others: [u64; PLACES],
-    /// Of when the sums are that `others` is taken from.
+    /// Time of the sums in `others`.
     seen: Nanos,
-    /// Its devices and its paths, a bit each.
+    /// Devices and paths of this core, one bit each.
     devices: u64,
     paths: u64,
     is_one_way: bool,
-    /// It counts what it has in flight: not as long as all cores go one way.
+    /// It counts its bytes in flight: not while all cores use one device and one path.
     counts: bool,
 }
 
 impl Loads {
-    /// Of core number `core`, which has nothing in flight as far as this order is told.
+    /// Creates the view of core number `core`, without anything in flight.
     pub(super) fn new(core: usize, shared: &Shared) -> Self {
         shared.by_core[core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         Self {
@@ -182,7 +187,7 @@ impl Loads {
         }
     }
 
-    /// This core has a lane that goes this way.
+    /// Records that this core has a lane with this device and path.
     pub(super) fn open(&mut self, way: Way, shared: &Shared) {
         self.devices |= 1 << way.device();
         self.paths |= 1 << way.path();
@@ -190,7 +195,7 @@ impl Loads {
         shared.open(self.devices, self.paths);
     }
 
-    /// Do all lanes of this core go the same way?
+    /// Returns whether all lanes of this core use one device and one path.
     #[inline(always)]
     pub(super) fn is_one_way(&self) -> bool {
         self.is_one_way
@@ -218,8 +223,8 @@ impl Loads {
         }
     }
 
-    /// Takes in what others have in flight, if what is known of it is old for commands that take so long. The start of
-    /// time is no time: it says that none went by.
+    /// Refreshes the bytes of other cores if they are old, relative to the command time.
+    /// `Nanos::MIN` is no time: it means that no time has passed.
     #[inline(always)]
     pub(super) fn look(&mut self, now: Nanos, time: u32, lanes: &[Lane], shared: &Shared) {
         if !self.counts {
@@ -233,7 +238,7 @@ impl Loads {
         }
     }
 
-    /// There is something to compare from now on.
+    /// Starts counting, because there is something to compare now.
     #[cold]
     fn begin(&mut self, lanes: &[Lane], shared: &Shared) {
         self.counts = true;
@@ -257,7 +262,8 @@ impl Loads {
         }
     }
 
-    /// Bytes in flight at the device and on the path together, if there is something to compare.
+    /// Returns the bytes in flight at the device plus those on the path, if there is something to
+    /// compare.
     #[inline(always)]
     pub(super) fn on(&self, way: Way) -> u64 {
         if !self.counts {
@@ -266,13 +272,13 @@ impl Loads {
         self.at_device(way).wrapping_add(self.on_path(way.path()))
     }
 
-    /// Bytes in flight at the device.
+    /// Returns the bytes in flight at the device.
     #[inline(always)]
     pub(super) fn at_device(&self, way: Way) -> u64 {
         self.at(way.device())
     }
 
-    /// Bytes in flight on a path.
+    /// Returns the bytes in flight on a path.
     #[inline(always)]
     pub(super) fn on_path(&self, path: usize) -> u64 {
         self.at(place_of_path(path))
@@ -284,13 +290,13 @@ impl Loads {
     }
 }
 
-/// Is at most one bit set?
+/// Returns whether at most one bit is set.
 #[inline(always)]
 fn is_one(bits: u64) -> bool {
     bits & bits.wrapping_sub(1) == 0
 }
 
-/// The numbers of the bits that are set.
+/// Returns the numbers of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = word.trailing_zeros();
@@ -303,14 +309,14 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// How long a command takes, in ns.
+    /// Time of a command, in ns.
     const TIME: u32 = 16_000;
 
     fn ways() -> [Way; 2] {
         [Way::new(0, 0), Way::new(3, 1)]
     }
 
-    /// Cores with lanes on both ways.
+    /// Makes cores with lanes on both ways.
     fn cores<const N: usize>(shared: &Shared) -> [Loads; N] {
         std::array::from_fn(|core| {
             let mut loads = Loads::new(core, shared);
@@ -338,7 +344,7 @@ mod tests {
         a.look(now, TIME, &[], &shared);
         b.look(now, TIME, &[], &shared);
         assert_eq!([seen(&a), seen(&b)], [[100, 100, 7, 7]; 2]);
-        // What a core does itself it knows at once, and does not take for what others do.
+        // A core sees its own changes immediately, and does not take them for those of others.
         a.returned(one, 100, &shared);
         a.look(now, TIME, &[], &shared);
         b.look(now, TIME, &[], &shared);
@@ -350,7 +356,7 @@ mod tests {
         assert_eq!([seen(&a), seen(&b)], [[30, 30, 7, 7], [0, 0, 7, 7]]);
     }
 
-    /// A core is in a turn that began before another one summed up.
+    /// A core is in a turn that began before another core summed.
     #[test]
     fn a_clock_a_little_behind_is_no_reason_to_sum_up() {
         let shared = Shared::new(2);

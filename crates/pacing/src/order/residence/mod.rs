@@ -1,4 +1,4 @@
-//! Shares what is in flight by residence: who holds memory longer starts less.
+//! Fair queueing by residence: a flow whose commands hold memory longer starts fewer.
 
 mod clock;
 mod level;
@@ -22,56 +22,60 @@ use crate::policy::Done;
 use crate::sync::Ordering;
 use crate::{FlowConfig, Nanos, Outcome};
 
-/// Start-time fair queueing whose service is residence: bytes times the time they stay in flight.
+/// Start-time fair queueing (Goyal, Vin, Cheng 1996) whose service is residence: bytes times their
+/// time in flight.
 ///
-/// Every lane has a *tag*, the virtual time up to which it was served, and a *key*, the tag and what
-/// the lane has in flight over its weight; one with the lowest key is next. So of lanes that are
-/// served alike the one whose device has the least to do is next, and devices that are the bottleneck
-/// are all kept busy with few commands. What is in flight comes back, so shares in the long run are
-/// those of the tags. A command moves its lane's tag on by
+/// Every lane has a *start tag*, the virtual time up to which it was served. Its *key* is the tag
+/// plus its bytes in flight over its weight; a lane with the lowest key is next. Of lanes that are
+/// served alike, the one whose device has the least work is next, so a few commands keep all
+/// bottleneck devices busy. Bytes in flight are released again, so long-run shares are those of the
+/// tags. A command advances the tag of its lane by
 ///
 /// ```text
 /// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
 /// ```
 ///
-/// `hold` is the mean time that the lane's commands were with their devices, the
-/// *usual* hold the harmonic mean of that over all commands of all cores. So devices that are
-/// about equal share bandwidth by weight, and one many times slower does not fill the memory with
-/// what waits for it. The slow flows together keep a floor: one byte in `FLOOR` (`clock.rs`), as long as
-/// they want it, by a *relief* of their price.
+/// `hold` is the mean device time of the lane's commands. The *usual* hold is the harmonic mean of
+/// the device times of all commands on all cores. Devices of about equal speed thus share bandwidth
+/// by weight, and a much slower device does not fill the memory with waiting data. Together the
+/// slow flows keep a minimum share, one byte in `FLOOR` (`clock.rs`), while they have demand; a
+/// *discount* on their price ensures it.
 ///
-/// The virtual time is one for all cores, so that a tag is comparable between them: it is the
-/// urgency a core waits with when the budget is short. A lane that comes back after a pause joins
-/// at the virtual time: nobody saves up. A command that passed over something more urgent of another core, by more than
-/// a few commands, does not move it. It is charged all the same, but little from [`Residence::MOST_CHARGES`] ahead of the
-/// virtual time on, and nobody joins further than that behind it on the same core.
+/// All cores share one virtual time, so tags are comparable between them: the key is the urgency of
+/// a core that waits for the budget. A lane that resumes after a pause joins at the virtual time,
+/// so no lane accumulates credit. A command that overtakes a more urgent one of another core, by
+/// more than a few commands, does not advance virtual time. It is still charged, but little beyond
+/// [`Residence::MOST_CHARGES`] ahead of the virtual time. No lane joins further than that behind it
+/// on the same core.
 ///
-/// A core that has more to do than it can falls behind the virtual time though the budget is not short, but no further than
-/// some commands, by what its tags are counted from (`level.rs`). Else who joins there would wait until all its neighbours
-/// have caught up, and the core had all of the budget until then on the day that becomes short. Who joins with nothing in
-/// flight joins close to its neighbours.
+/// An overloaded core falls behind the virtual time although the budget is not exhausted. An offset
+/// of its tags limits that to some commands (`level.rs`). Otherwise a joining lane would wait until
+/// all its neighbors have caught up. The core would also get the whole budget for that time once
+/// the budget becomes scarce. A lane that joins with nothing in flight joins close to its
+/// neighbors.
 ///
-/// A drive that stands still would fill the memory: its lanes fall behind, so they are next. But what
-/// a lane has in flight counts as often as nothing of it came back for the time of a command, and
-/// after many of those the lane's tag keeps up with the virtual time. So it starts no more as long as
-/// others have something waiting, but a *probe* at longer and longer intervals, and when the drive goes on
-/// it catches up on nothing. Where it is not the drive but a few commands that hang, a probe comes back;
-/// from then on these do not count, but where devices and paths are compared.
+/// A stalled drive must not fill the buffer memory. Its flows fall behind virtual time, so fair
+/// queueing alone would select them first. The scheduler therefore multiplies a flow's in-flight
+/// bytes by the number of command times without a completion, up to 8. Beyond that the start tag
+/// follows virtual time. While other flows are backlogged, a stalled flow starts nothing but a
+/// *stall probe*, at exponentially growing intervals. It has no service to catch up on when the
+/// drive resumes. If a probe completes while older commands do not, those commands are hung, not
+/// the drive. They no longer count, except when devices and ports are compared.
 ///
-/// Flows that drain through the same port of the network share a *path*. One buffer too many behind
-/// one port is one too few behind another, and a fixed sum of buffers drifts to either side of its
-/// own accord; and one too many at a device waits there. So among the first lanes, as far as they are
-/// within a few commands of the lowest key, the one goes first whose path has the least in flight, and
-/// on that path the one whose device has; over all cores, as far as these have told (`loads.rs`).
-/// Nobody goes further ahead for it, so shares in the long run are those of the tags.
+/// Flows that drain through the same network port share a *path*. One buffer too many behind one
+/// port is one too few behind another, and a fixed number of buffers drifts to either side without
+/// control. One too many at a device waits there. So among the first lanes within a few commands of
+/// the lowest key, the scheduler selects the path with the least in flight. On that path it selects
+/// the lane whose device has the least in flight. Both counts cover all cores, as reported so far
+/// (`loads.rs`). No lane gets further ahead by this, so long-run shares are those of the tags.
 ///
-/// *Bound.* While a lane has something waiting it is passed over by another lane at most while that
-/// one's key is below its own, in the same bucket of keys (`queue.rs`), which is about half a command,
-/// or, if its device or path has less in flight, less than two commands above it: for at most
-/// [`Residence::MOST_CHARGES`] commands of the largest size, over its weight, and what it has in flight
-/// itself, as often as that counts. But a lane of which nothing comes back is passed over until it does,
-/// or nobody else waits, or that has lasted 32 times as long as a command takes; then again until 32
-/// times as long as that.
+/// *Bound.* A lane with waiting commands is overtaken by another lane only in three cases. The
+/// other lane's key is lower, or it is in the same bucket of keys (`queue.rs`), about half a
+/// command wide. Or its device or path has less in flight, and its key is less than two commands
+/// above. That allows at most [`Residence::MOST_CHARGES`] commands of the largest size, over its
+/// weight, plus its own in-flight bytes with their multiplier. A stalled lane is overtaken until a
+/// completion, until no other lane waits, or for 32 command times. After that it is overtaken again
+/// until 32 times as long.
 #[derive(Debug)]
 pub struct Residence {
     shared: Arc<VirtualTime>,
@@ -80,23 +84,23 @@ pub struct Residence {
     paths: Paths,
     loads: Loads,
     level: Level,
-    /// The mean charge of a command at the base price, in bytes, and what the last one was charged.
+    /// Mean charge of a command at the base price, in bytes, and the last charge.
     charge: u64,
     last_charge: u64,
-    /// Mean time of a command in flight, in ns; [`NEVER`]: none came back yet.
+    /// Mean time of a command in flight, in ns; [`NEVER`]: none completed yet.
     usual_time: u32,
     /// Mean size of a command in bytes.
     size: u64,
-    /// Sums for the others to see, as in the clock.
+    /// Sums for the other cores, as in the clock.
     speed: u64,
     returned: u64,
     bytes: u64,
     slow_bytes: u64,
-    /// Bytes that slow lanes may start while nobody else waits and the network is busy, as of when so many had been
-    /// started, of all lanes and of slow ones.
+    /// Bytes that slow lanes may start while no other lane waits and the network is busy. It is
+    /// valid as of the counters below: bytes started by all lanes and by slow ones.
     slow_room: i64,
     counted: (u64, u64),
-    /// Nobody joins with a tag below this.
+    /// Lower bound of the tags of joining lanes.
     least_tag: u64,
 }
 
@@ -105,28 +109,28 @@ pub struct Residence {
 #[repr(align(64))]
 struct Lane {
     tag: u64,
-    /// What it is queued by, at the latest when it is first; see [`Lane::settle`].
+    /// Sort key, up to date at the latest when the lane is first; see [`Lane::settle`].
     key: u64,
-    /// Bytes in flight, each command's at least the least charge.
+    /// Bytes in flight, at least the least charge per command.
     in_flight: u64,
-    /// When its last command came back, or its only one started.
+    /// Time of the last completion, or of the start of its only command.
     heard: Nanos,
-    /// Mean hold time of its commands in ns; 0: none came back yet.
+    /// Mean device time of its commands in ns; 0: none completed yet.
     hold: u32,
-    /// Mean time of its commands in flight in ns, the last one's as long as it has no price, or the core's as
-    /// long as none came back.
+    /// Mean time of its commands in flight in ns. Before it has a price it is the last command's,
+    /// and before a completion that of the core.
     time: u32,
     link: Link,
-    /// In 1/256.
+    /// In units of 1/256.
     price: u16,
     weight: u16,
-    /// At most so much of what it has in flight hangs: a probe came back before it. In least charges.
+    /// Upper bound of its hung commands in flight, in least charges: a probe completed before them.
     hangs: u16,
-    /// The low bits of what it had in flight when its last probe was let through, in least charges.
+    /// Low bits of its bytes in flight when the last probe started, in least charges.
     probed: u16,
-    /// Probes let through since it stands still.
+    /// Probes started during the current stall.
     probes: u8,
-    /// Commands that have to return before the price is set.
+    /// Completions until the price is set.
     unpriced: u8,
     way: Way,
 }
@@ -134,39 +138,40 @@ struct Lane {
 const _: () = assert!(size_of::<Lane>() == 64);
 
 impl Lane {
-    /// Of something in bytes the part that counts, by the lane's weight: never nothing of something.
+    /// Divides bytes by the weight; never 0 for a positive number.
     #[inline(always)]
     fn over_weight(&self, bytes: u64) -> u64 {
-        // Most weights are 1, and a division takes as long as all the rest.
+        // Most weights are 1, and a division takes as long as the rest of the computation.
         if self.weight == 1 { bytes } else { bytes.div_ceil(u64::from(self.weight)) }
     }
 
-    /// Is something in flight that is not known to hang?
+    /// Returns whether something is in flight that is not known to be hung.
     #[inline(always)]
     fn is_at_work(&self) -> bool {
         self.in_flight / LEAST_CHARGE > u64::from(self.hangs)
     }
 
-    /// Did nothing come back for twice the time of a command, with something in flight?
+    /// Returns whether the lane has something in flight and no completion for twice the time of a
+    /// command.
     #[inline(always)]
     fn is_silent(&self, now: Nanos) -> bool {
         now.saturating_sub(self.heard) > 2 * Nanos::from(self.time) && self.is_at_work()
     }
 
-    /// Something came back of a lane that has probes out, or something that hangs.
+    /// Handles a completion on a lane with probes or hung commands.
     #[cold]
     fn came_back(&mut self, outcome: Outcome) {
         let charges = u16::try_from(self.in_flight.div_ceil(LEAST_CHARGE)).unwrap_or(u16::MAX);
         if self.probes > 0 && outcome == Outcome::Completed {
-            // What did not may hang for ever.
+            // Commands that did not complete may be hung forever.
             self.hangs = charges;
             self.probes = 0;
         }
         self.hangs = self.hangs.min(charges);
     }
 
-    /// May a lane that is silent for so many times a command's time ask its device once more? Until something
-    /// is started, if so.
+    /// Returns whether a lane may send a stall probe after `times` command times without a
+    /// completion. The permission lasts until a command starts.
     fn may_probe(&mut self, times: u64) -> bool {
         let [low, high, ..] = (self.in_flight / LEAST_CHARGE).to_le_bytes();
         let in_flight = u16::from_le_bytes([low, high]);
@@ -177,61 +182,62 @@ impl Lane {
         self.probes > 0 && self.probed == in_flight
     }
 
-    /// Commands from one setting of its price to the next.
+    /// Returns the number of completions between two settings of the price.
     fn until_repriced(&self) -> u8 {
         if self.price == UNKNOWN { 1 } else { REPRICE }
     }
 
-    /// The tag, the weight or what is in flight is another: sets the key.
+    /// Recomputes the key after a change of tag, weight or in-flight bytes.
     #[inline(always)]
     fn settle(&mut self) {
         self.key = self.tag.wrapping_add(self.over_weight(self.in_flight));
     }
 }
 
-/// Differences of hold times up to this factor are not told apart.
+/// Device times that differ by less than this factor count as equal.
 const DEAD_ZONE: u64 = 2;
-/// Nor are those that are less than one part in so many of the time that commands are in flight: where devices answer
-/// at once, chance alone makes one hold time many times another.
+/// So do device times below 1/`TOLD_APART` of the time in flight. Where devices answer immediately,
+/// noise alone makes one device time a multiple of another.
 const TOLD_APART: u64 = 16;
-/// Price of the fastest, in 1/256.
+/// Price of the fastest flow, in units of 1/256.
 const BASE_PRICE: u16 = 256;
-/// Price of a flow that has not shown yet how long it holds; a hair below the fastest's.
+/// Price of a flow with unknown device time; marginally below that of the fastest.
 const UNKNOWN: u16 = BASE_PRICE - 1;
-/// Highest price: a flow however slow starts one command for so many of the fastest.
+/// Highest price: the slowest flow starts one command per `TOP_PRICE` of the fastest.
 const TOP_PRICE: u16 = 32;
 const _: () = assert!(Residence::MOST_CHARGES == 4 * TOP_PRICE as u64);
 const _: () = assert!(TOP_PRICE < u16::MAX / BASE_PRICE);
-/// What a command out of turn is charged that far ahead: one part in so many, so that lanes there still take turns by
-/// their weights, and the virtual time catches up.
+/// Divisor of the charge of an out-of-order command that far ahead. Lanes there still take turns by
+/// their weights, and virtual time catches up.
 const BEYOND: u64 = 32;
-/// Commands a mean looks back on, as a power of two.
+/// Commands that a mean covers, as a power of two.
 const MEMORY: u32 = 3;
-/// Commands from one setting of a price to the next.
+/// Completions between two settings of a price.
 const REPRICE: u8 = 4;
-/// What is in flight counts so often at most for a lane of which nothing comes back: from then on its
-/// tag keeps up with the virtual time.
+/// Largest multiplier of the in-flight bytes of a stalled lane; beyond it, its tag follows virtual
+/// time.
 const MOST_TIMES: u64 = 8;
-/// A lane that stands still may start something so many times a command's time after it was last heard of, and
-/// again each time that has become as many times longer: two to this.
+/// A stalled lane may start a probe this many command times after its last completion, as a power
+/// of two. It may start another each time the stall has become longer by that factor.
 const PROBE: u32 = 5;
 const _: () = assert!(1 << PROBE > MOST_TIMES);
-/// What slow lanes may start while nobody else waits and the network is busy adds up to so many commands, either way.
+/// Limit of the bytes that slow lanes may start while no other lane waits and the network is busy,
+/// in commands, in either direction.
 const MOST_ROOM: u64 = 4;
-/// Nothing is known of how long commands take.
+/// Unknown time of commands.
 const NEVER: u32 = u32::MAX;
-/// Least bytes charged: the smallest buffer there is.
+/// Least charge in bytes: the smallest buffer size.
 const LEAST_CHARGE: u64 = 4096;
 
 impl Residence {
-    /// Largest commands' worth of bytes by which a lane may be passed over: four charges, each at
-    /// the highest price.
+    /// Number of largest commands by which a lane may be overtaken: four charges, each at the
+    /// highest price.
     pub const MOST_CHARGES: u64 = 4 * 32;
 
-    /// The order on core number `core`.
+    /// Creates the scheduler of core number `core`.
     ///
     /// # Panics
-    /// If `shared` is of fewer cores.
+    /// If `shared` has fewer cores.
     #[must_use]
     pub fn new(shared: Arc<VirtualTime>, core: usize) -> Self {
         let loads = Loads::new(core, &shared.loads);
@@ -256,12 +262,12 @@ impl Residence {
         }
     }
 
-    /// Sets a lane's price anew; its last command was in flight for `time`.
+    /// Sets the price of a lane; its last command was in flight for `time`.
     #[cold]
     fn reprice(&mut self, lane: u32, bytes: u64, time: Nanos) {
         let time = u32::try_from(time).unwrap_or(NEVER - 1).max(1);
         if self.usual_time == NEVER {
-            // Now there is something to tell by whether the others ever answer.
+            // Lanes without a completion now have a time by which a stall can be detected.
             self.lanes
                 .iter_mut()
                 .filter(|lane| lane.time == NEVER)
@@ -299,7 +305,7 @@ impl Residence {
         self.paths.queue(way).set_width(self.charge / 2, &mut self.lanes);
     }
 
-    /// Which lane is next where `first` would be, a lane that is silent.
+    /// Selects the next lane when `first`, the lane with the lowest key, is stalled.
     #[cold]
     fn pick_with_silent(&mut self, now: Nanos, first: u32) -> u32 {
         let mut lane = first;
@@ -312,13 +318,13 @@ impl Residence {
         lane
     }
 
-    /// Moves a silent lane behind those that are ahead of it by what it has in flight: true if that is
-    /// further back than it was, and it is not to be asked whether it still stands.
+    /// Moves a stalled lane back by its multiplied in-flight bytes. Returns true if that moves it
+    /// back, and it does not start a probe.
     fn put_off(&mut self, lane: u32, now: Nanos) -> bool {
         let entry = &mut self.lanes[lane as usize];
         let times = now.saturating_sub(entry.heard) / Nanos::from(entry.time);
         if times > MOST_TIMES {
-            // It catches up on nothing.
+            // It has no service to catch up on.
             let long = MOST_TIMES * Nanos::from(entry.time);
             entry.tag = self.level.catch_up(entry.tag, now, long, &self.shared);
             if entry.may_probe(times) {
@@ -335,9 +341,10 @@ impl Residence {
         true
     }
 
-    /// This slow lane is first. If nobody waits but slow ones, and the network has enough to do, what it starts now only
-    /// makes others wait later, though they have nothing waiting just now: slow lanes start no more than their floor then,
-    /// as long as something is in flight whose return asks again, and others are there.
+    /// Returns whether this slow lane, which is first, must wait. If only slow lanes have commands
+    /// waiting and the network has enough to do, their data would only delay later commands of
+    /// other lanes. Slow lanes then start no more than their minimum share. This holds while a
+    /// command is in flight whose completion asks again, and other lanes are active.
     #[cold]
     fn must_wait(&mut self, lane: u32, now: Nanos) -> bool {
         if !self.shared.network_is_busy.load(Ordering::Relaxed) {
@@ -353,7 +360,7 @@ impl Residence {
             && !others.any(|lane| lane.link.is_in())
     }
 
-    /// What was started since the last time makes room for slow lanes, or takes it.
+    /// Updates the room of slow lanes by the bytes started since the last call.
     fn count_room(&mut self) {
         let (all, slow) = std::mem::replace(&mut self.counted, (self.bytes, self.slow_bytes));
         let (all, slow) = (self.bytes.wrapping_sub(all), self.slow_bytes.wrapping_sub(slow));
@@ -362,10 +369,11 @@ impl Residence {
         self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
     }
 
-    /// Charges a lane with a command that starts, and little beyond a tag of `most`; yields the tag it had if it is in.
+    /// Charges a lane for a command that starts, and little beyond a tag of `most`. Returns its
+    /// previous tag if it is in.
     #[inline(always)]
     fn start(&mut self, lane: u32, bytes: u32, now: Nanos, most: u64) -> Option<u64> {
-        // Once, and not anew behind what is written to.
+        // Borrowed once, not again after each write.
         let lanes = &mut self.lanes[..];
         let entry = &mut lanes[lane as usize];
         if !entry.is_at_work() {
@@ -375,7 +383,7 @@ impl Residence {
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
         let charge = entry.over_weight((bytes * u64::from(entry.price)) >> 8);
         entry.tag = tag.wrapping_add(charge).min(most.max(tag.wrapping_add(charge / BEYOND)));
-        // As a rule a command of it is back before it is next again.
+        // Usually one of its commands completes before it is next again.
         let least = entry.tag.wrapping_add(entry.over_weight(entry.in_flight));
         entry.in_flight += bytes;
         entry.settle();
@@ -393,7 +401,7 @@ impl Residence {
         is_in.then_some(tag)
     }
 
-    /// The key of a lane may be another.
+    /// Updates the key of a lane.
     fn settle(&mut self, lane: u32) {
         let entry = &mut self.lanes[lane as usize];
         entry.settle();
@@ -419,13 +427,13 @@ fn price(hold: Nanos, usual: Nanos, relief: u64) -> u16 {
     ((price * f64::from(BASE_PRICE)) as u16).max(BASE_PRICE + 1)
 }
 
-/// A mean that goes on by one value, or starts with it.
+/// Updates a mean by one value, or starts it.
 #[inline(always)]
 fn mean(mean: u32, value: u32) -> u32 {
     if mean == NEVER { value } else { go_on(mean, value) }
 }
 
-/// A mean that goes on by one value. It cannot overflow: it stays between the two.
+/// Updates a mean by one value. It cannot overflow: the result lies between the two.
 #[inline(always)]
 fn go_on(mean: u32, value: u32) -> u32 {
     mean.wrapping_sub(mean >> MEMORY).wrapping_add(value >> MEMORY)
@@ -436,7 +444,7 @@ impl Order for Residence {
         if self.lanes.len() <= lane as usize {
             self.lanes.resize(lane as usize + 1, Lane::default());
         }
-        // Nothing is left of who had the number, unless that was not said to be gone.
+        // Clears the state of the previous flow with this number, in case it was not removed.
         self.remove(lane);
         let way = Way::new(config.device, config.path);
         self.paths.open(way);
@@ -504,28 +512,31 @@ impl Order for Residence {
         }
     }
 
-    /// The virtual time stays where it is, as the lane may be far ahead of those that wait. Nor is it charged further
-    /// ahead than one usual command at the highest price would take it: one day its commands may no longer be small.
+    /// Virtual time does not advance, as the lane may be far ahead of those that wait. The charge
+    /// takes the tag at most one usual command at the highest price ahead of virtual time: later
+    /// the lane's commands may be larger.
     fn started_small(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let usual = self.charge.max(u64::from(bytes));
         let entry = self.lanes[lane as usize];
         let lead = entry.over_weight(u64::from(TOP_PRICE) * usual);
         let most = self.level.of_core(self.shared.now()).saturating_add(lead).max(entry.tag);
         let _ = self.start(lane, bytes, now, most);
-        // Not even the little that others are charged beyond that: small ones need no order among each other.
+        // Without the small charge beyond that limit: small commands need no order among each
+        // other.
         self.lanes[lane as usize].tag = self.lanes[lane as usize].tag.min(most);
         self.settle(lane);
     }
 
-    /// The virtual time stays where it is: who has the only lane of a core would take it along, and leave those
-    /// behind that come back on a core where many wait. Nor is a new lane on its core served alone for long.
+    /// Virtual time does not advance. The only lane of a core would otherwise pull it ahead, and
+    /// leave lanes behind that resume on a busy core. A new lane on this core is not served alone
+    /// for long, either.
     fn started_out_of_turn(&mut self, lane: u32, bytes: u32, now: Nanos) {
         let entry = self.lanes[lane as usize];
         let lead = entry.over_weight(Self::MOST_CHARGES * u64::from(bytes));
         let most = self.level.of_core(self.shared.now()).saturating_add(lead);
         let _ = self.start(lane, bytes, now, most);
         let tag = self.lanes[lane as usize].tag;
-        // So far behind that what is charged here catches up in as many commands.
+        // This far behind, a lane catches up with this charge within `MOST_CHARGES` commands.
         let behind = Self::MOST_CHARGES * (tag - entry.tag);
         self.least_tag = self.least_tag.max(tag.saturating_sub(behind));
     }
@@ -537,7 +548,7 @@ impl Order for Residence {
         entry.in_flight -= bytes;
         self.loads.returned(entry.way, bytes, &self.shared.loads);
         if done.outcome != Outcome::Withdrawn {
-            // The device never saw that one.
+            // The device never saw a withdrawn command.
             entry.heard = now;
         }
         if entry.probes > 0 || entry.hangs > 0 {
@@ -548,7 +559,8 @@ impl Order for Residence {
         let is_misplaced = entry.link.is_in() && queue.is_beyond_its_key(entry);
         let mut is_due = false;
         if done.outcome == Outcome::Completed {
-            // What it waits for the network is the same for all, and says nothing about the flow.
+            // The wait for the network is the same for all flows, and contains no information about
+            // this one.
             let held = now.saturating_sub(done.started).saturating_sub(done.network);
             let own = u32::try_from(held).unwrap_or(NEVER - 1);
             let hold = if entry.hold == 0 { own } else { go_on(entry.hold, own) };

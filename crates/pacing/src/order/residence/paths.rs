@@ -1,42 +1,43 @@
-//! The lanes that are in, by the port of the network that their data drains to, and which of them is next.
+//! Waiting lanes by network port, and the selection between ports.
 
 use super::Lane;
 use super::loads::{Loads, PATHS, Way};
 use super::queue::Queue;
 
-/// Keys less far apart than this many commands are as good as equal. With more, flows that ask for little wait too
-/// long behind others' turns.
+/// Keys closer than this many commands count as equal. With a larger value, flows with little
+/// demand wait too long behind the turns of others.
 const ABOUT_EQUAL: u64 = 2;
 
-/// The lanes that are in, by path.
+/// Waiting lanes by path.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     queues: [Queue; PATHS as usize],
-    /// Those behind this one never had a lane. Where all lanes go the same way it is the only one that has any.
+    /// Paths above this index never had a lane. If all lanes share one path, only this one has any.
     last: usize,
 }
 
 impl Paths {
-    /// The lanes that are in of those that go this way.
+    /// Returns the queue of the lanes that are in and use this path.
     #[inline]
     pub(super) fn queue(&mut self, way: Way) -> &mut Queue {
         &mut self.queues[way.path()]
     }
 
-    /// Is any lane in?
+    /// Returns whether any lane is in.
     pub(super) fn have_lanes(&self) -> bool {
         self.queues[..=self.last].iter().any(|queue| !queue.is_empty())
     }
 
-    /// A path has a lane.
+    /// Records that a path has a lane.
     pub(super) fn open(&mut self, way: Way) {
         self.last = self.last.max(way.path());
     }
 
-    /// The lane that is next: see [`Residence`](super::Residence). `charge` is what a command is charged.
+    /// Returns the next lane: see [`Residence`](super::Residence). `charge` is the charge of a
+    /// command.
     #[inline(always)]
     pub(super) fn first(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
-        // Each asked for itself whether there is one: the answer of the first needs no word for that.
+        // Checked in each branch: the result of the first one then needs no extra word.
         Some(if loads.is_one_way() {
             self.queues[self.last % usize::from(PATHS)].top(lanes)?
         } else {
@@ -47,7 +48,7 @@ impl Paths {
     #[inline(never)]
     fn first_of_some(&mut self, charge: u64, loads: &Loads, lanes: &mut [Lane]) -> Option<u32> {
         let mut lowest = u64::MAX;
-        // Of the paths that are used; a path where nobody is has a key beyond all others.
+        // Tops of the used paths; an empty path has a key beyond all others.
         let mut tops = [(u64::MAX, 0); PATHS as usize];
         for (queue, top) in self.queues[..=self.last].iter_mut().zip(&mut tops) {
             if let Some(lane) = queue.top(lanes) {

@@ -1,4 +1,4 @@
-//! Lanes by key, in a circle of buckets.
+//! Calendar queue (Brown 1988): lanes by key, in a ring of buckets.
 //!
 //! ```text
 //!   bucket      base           base + 1        base + 2                base + 47
@@ -6,35 +6,36 @@
 //!   lanes    41 ─ 47 ─ 40          -              57                      900
 //! ```
 //!
-//! A bucket is a list of lanes in the order in which they came. Which buckets have any is one word of
-//! bits, so the first of them is found by one instruction, and a lane that goes in or out moves
-//! nobody else, unless it comes in far below all others. The price is that keys are told apart by a
-//! bucket's width alone, a part of a command. Whoever is further ahead than a lane may be put waits in the last of these, and goes on to
-//! where it belongs when it comes to be the first. So does one whose key is about to come down, which
-//! saves a move: it waits where it will belong.
+//! A bucket is a list of lanes in order of insertion. One word of bits marks the nonempty buckets,
+//! so one instruction finds the first. Inserting or removing a lane moves no other lane, unless it
+//! is far below all others. The price is a resolution of one bucket width, a part of a command.
+//!
+//! A lane beyond the last usable bucket waits in that bucket, and moves to its place when it
+//! becomes first. So does a lane whose key is about to fall. That saves a move: it waits where it
+//! will belong.
 
 use super::Lane;
 use super::loads::Loads;
 
-/// Lanes, one of those with the lowest keys first.
+/// Lanes; one of those with the lowest keys is first.
 #[derive(Debug)]
 pub(super) struct Queue {
     lists: [List; COUNT as usize],
-    /// The places that have lanes.
+    /// Bit per place that has lanes.
     filled: u64,
-    /// Number of the first bucket that may have lanes; the low bits of a number are its place.
+    /// Number of the first bucket that may have lanes; its low bits are its place.
     base: u64,
-    /// A bucket's width is two to this.
+    /// Width of a bucket, as a power of two.
     width: u32,
 }
 
-/// Where a lane is in the queue of its path.
+/// Position of a lane in the queue of its path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
-    /// The lanes before and behind it in its bucket.
+    /// Neighbors in its bucket.
     before: u32,
     behind: u32,
-    /// Its bucket's place, or [`OUT`].
+    /// Place of its bucket, or [`OUT`].
     place: u8,
 }
 
@@ -44,16 +45,17 @@ struct List {
     last: u32,
 }
 
-/// Buckets: as many as a word has bits.
+/// Buckets: one per bit of a word.
 const COUNT: u8 = 64;
-/// Buckets that a lane goes ahead of the first at most: the rest is room for lanes whose keys become
-/// lower than all others, before all of them have to be put elsewhere for one.
+/// Largest distance of a lane's bucket from the first one. The rest is room for keys that fall
+/// below all others, before all lanes have to be moved for one.
 const REACH: u64 = 47;
-/// Lanes that are looked at for one whose device has little to do, from the lowest key on. Twice as many are no better.
+/// Lanes that are compared by the load of their device, from the lowest key on. Twice the number is
+/// no better.
 const LOOKED_AT: usize = 4;
-/// Width before anything is known of commands, as a power of two: half of the least charge.
+/// Initial width, as a power of two: half of the least charge.
 const FIRST_WIDTH: u32 = 11;
-/// The place of a lane that is not in: nothing of it waits.
+/// Place of a lane that is not in: it has no waiting commands.
 const OUT: u8 = u8::MAX;
 /// No lane.
 const NIL: u32 = u32::MAX;
@@ -80,24 +82,25 @@ impl Link {
 }
 
 impl Queue {
-    /// Is no lane in?
+    /// Returns whether no lane is in.
     pub(super) fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// The first lane of the first bucket.
+    /// Returns the first lane of the first bucket.
     #[inline(always)]
     pub(super) fn top(&mut self, all: &mut [Lane]) -> Option<u32> {
         let from = self.base;
         while self.filled != 0 {
-            // A key has no fewer bits than the number of its bucket.
+            // A key has at least as many bits as the number of its bucket.
             self.base = self.base.wrapping_add(self.ahead().trailing_zeros().into());
             let lane = self.lists[index(place_of(self.base))].first;
             let key = all[lane as usize].key;
             if self.bucket_of(key) <= self.base {
                 return Some(lane);
             }
-            // It waited here for want of a bucket as far ahead as it is, or for its key to come down.
+            // It waits here because no bucket is that far ahead, or because its key was about to
+            // fall.
             let is_alone = self.filled.is_power_of_two() && all[lane as usize].link.behind == NIL;
             if is_alone || self.base - from > u64::from(COUNT) {
                 self.go_on(all);
@@ -108,8 +111,8 @@ impl Queue {
         None
     }
 
-    /// Of a few lanes from the first on, as far as their keys are below `end`, the one whose device has the least in
-    /// flight. `top` is the first, and its key is.
+    /// Returns the lane whose device has the least in flight, among the first few lanes with keys
+    /// below `end`. `top` is the first of them.
     #[inline(always)]
     pub(super) fn least_loaded_from(&self, top: u32, end: u64, loads: &Loads, all: &[Lane]) -> u32 {
         let (mut least, mut chosen) = ((u64::MAX, u64::MAX), top);
@@ -133,7 +136,7 @@ impl Queue {
         chosen
     }
 
-    /// Makes a bucket about so many bytes wide, if it is far from that.
+    /// Sets the bucket width to about `bytes`, if it differs much.
     pub(super) fn set_width(&mut self, bytes: u64, all: &mut [Lane]) {
         let width = bytes.max(1).ilog2();
         if width.abs_diff(self.width) < 2 {
@@ -144,54 +147,54 @@ impl Queue {
         self.put_all(first, all);
     }
 
-    /// Takes a lane out, if it is in.
+    /// Removes a lane, if it is in.
     pub(super) fn remove(&mut self, lane: u32, all: &mut [Lane]) {
         if all[lane as usize].link.is_in() {
             self.take(lane, all);
         }
     }
 
-    /// The key of a lane that is in is another.
+    /// Moves a lane that is in after its key has changed.
     pub(super) fn moved(&mut self, lane: u32, all: &mut [Lane]) {
         let key = all[lane as usize].key;
         self.moved_to(lane, key, all);
     }
 
-    /// The key of a lane that is in is another. It is put where `least` belongs, which is no more than its key: if
-    /// it is the first there before its key came down to that, it goes on.
+    /// Moves a lane that is in after its key has changed. It is put where `least` belongs, which is
+    /// at most its key: if it becomes first there before its key has fallen to that, it moves on.
     #[inline(always)]
     pub(super) fn moved_to(&mut self, lane: u32, least: u64, all: &mut [Lane]) {
         self.take(lane, all);
         self.put(lane, self.bucket_of(least), all);
     }
 
-    /// Is a lane that is in further ahead than its key, which became lower?
+    /// Returns whether a lane that is in lies further ahead than its key, which fell.
     #[inline(always)]
     pub(super) fn is_beyond_its_key(&self, lane: &Lane) -> bool {
         let ahead = place_of(u64::from(lane.link.place).wrapping_sub(self.base));
         self.bucket_of(lane.key) < self.base + u64::from(ahead)
     }
 
-    /// The number of the bucket of a key.
+    /// Returns the bucket number of a key.
     #[inline(always)]
     fn bucket_of(&self, key: u64) -> u64 {
-        // Below 64, and not checked for each command.
+        // The shift is below 64, which is not checked for each command.
         key.wrapping_shr(self.width)
     }
 
-    /// The places that have lanes, the base's in the lowest bit.
+    /// Returns the bits of places with lanes, the base's in the lowest bit.
     #[inline(always)]
     fn ahead(&self) -> u64 {
         self.filled.rotate_right(u32::from(place_of(self.base)))
     }
 
-    /// Puts a lane at the end of its bucket.
+    /// Appends a lane to its bucket.
     #[inline(always)]
     pub(super) fn push(&mut self, lane: u32, all: &mut [Lane]) {
         self.put(lane, self.bucket_of(all[lane as usize].key), all);
     }
 
-    /// Puts a lane at the end of a bucket, which becomes the base if it is before it.
+    /// Appends a lane to a bucket. If the bucket is before the base, it becomes the base.
     #[inline(always)]
     fn put(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         if bucket < self.base || self.filled == 0 {
@@ -204,9 +207,9 @@ impl Queue {
         self.insert(lane, bucket, all);
     }
 
-    /// Puts a lane in a bucket that is further before the first than the circle has room: all others are put anew behind
-    /// it. That takes as long as there are others, and is for lanes that come back while only such wait as are many
-    /// commands ahead.
+    /// Puts a lane in a bucket further before the first than the ring has room: all other lanes are
+    /// inserted again behind it. That takes time in proportion to their number. It happens if a
+    /// lane resumes while only lanes many commands ahead wait.
     #[cold]
     fn put_far_below(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         let others = self.take_all(all);
@@ -215,7 +218,7 @@ impl Queue {
         self.insert_all(others, all);
     }
 
-    /// Puts a lane at the end of a bucket, or of one as near to it as there is.
+    /// Appends a lane to a bucket, or to the nearest one available.
     #[inline(always)]
     fn insert(&mut self, lane: u32, bucket: u64, all: &mut [Lane]) {
         let place = place_of(bucket.max(self.base).min(self.base.wrapping_add(REACH)));
@@ -230,14 +233,14 @@ impl Queue {
         all[lane as usize].link = Link { before, behind: NIL, place };
     }
 
-    /// Goes on to the lowest key, however far that is.
+    /// Moves on to the lowest key, however far.
     #[cold]
     fn go_on(&mut self, all: &mut [Lane]) {
         let first = self.take_all(all);
         self.put_all(first, all);
     }
 
-    /// Takes all lanes out, and yields the first of a chain of them in their order.
+    /// Removes all lanes, and returns the head of a chain of them in their order.
     fn take_all(&mut self, all: &mut [Lane]) -> u32 {
         let mut chain = EMPTY;
         while self.filled != 0 {
@@ -254,7 +257,7 @@ impl Queue {
         chain.first
     }
 
-    /// Puts a chain of lanes in, where none is; the lowest key of them is where the circle begins.
+    /// Inserts a chain of lanes into an empty queue; the ring begins at their lowest key.
     fn put_all(&mut self, first: u32, all: &mut [Lane]) {
         let (mut at, mut lowest) = (first, u64::MAX);
         while at != NIL {
@@ -265,7 +268,7 @@ impl Queue {
         self.insert_all(first, all);
     }
 
-    /// Puts a chain of lanes in, each where its key belongs, or as near to it as there is a bucket.
+    /// Inserts a chain of lanes, each at its key, or at the nearest available bucket.
     fn insert_all(&mut self, first: u32, all: &mut [Lane]) {
         let mut at = first;
         while at != NIL {
@@ -275,7 +278,7 @@ impl Queue {
         }
     }
 
-    /// Takes a lane that is in out of its bucket.
+    /// Removes a lane that is in from its bucket.
     #[inline(always)]
     fn take(&mut self, lane: u32, all: &mut [Lane]) {
         let Link { before, behind, place } = std::mem::take(&mut all[lane as usize].link);
@@ -296,20 +299,21 @@ impl Queue {
     }
 }
 
-/// Where the bucket of this number is.
+/// Returns the place of a bucket number.
 #[inline(always)]
 fn place_of(bucket: u64) -> u8 {
     let [low, ..] = bucket.to_le_bytes();
     low % COUNT
 }
 
-/// Where a place's list is; who is in has one below [`COUNT`], which is not checked for each command.
+/// Returns the list index of a place. A lane that is in has a place below [`COUNT`], which is not
+/// checked for each command.
 #[inline(always)]
 fn index(place: u8) -> usize {
     usize::from(place % COUNT)
 }
 
-/// A place in a word of them.
+/// Returns the bit of a place.
 #[inline(always)]
 fn bit(place: u8) -> u64 {
     1_u64.wrapping_shl(u32::from(place))
@@ -323,7 +327,7 @@ mod tests {
     const LANES: u32 = 12;
     const BUCKET: u64 = 1 << FIRST_WIDTH;
 
-    /// A queue, its lanes, and which of them are in.
+    /// A queue, its lanes, and the lanes that are in.
     struct Model {
         queue: Queue,
         all: Vec<Lane>,
@@ -382,7 +386,8 @@ mod tests {
             self.all[lane as usize].key >> self.queue.width
         }
 
-        /// Every lane that is in is in one bucket, where it says, and that bucket is marked.
+        /// Checks that every lane that is in is in exactly the bucket of its link, and that this
+        /// bucket is marked.
         fn check(&self) {
             let mut found = vec![false; LANES as usize];
             for (place, list) in self.queue.lists.iter().enumerate() {
@@ -406,7 +411,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whoever joins, leaves and is moved to wherever: nobody is lost, and the first is one of the lowest bucket.
+        /// After any joins, leaves and moves no lane is lost, and the first is one of the lowest
+        /// bucket.
         #[test]
         fn the_first_is_of_the_lowest_bucket(
             spread in prop_oneof![1..=u64::from(COUNT) - 1 - REACH, Just(200), Just(100_000)],
@@ -452,7 +458,7 @@ mod tests {
         }
     }
 
-    /// However far that is, it takes no walk there.
+    /// Any distance takes a single step.
     #[test]
     fn where_all_are_far_ahead_the_lowest_is_first() {
         let mut model = Model::all_in();
@@ -464,7 +470,7 @@ mod tests {
         model.check();
     }
 
-    /// The same of lanes that wait in different buckets for want of one as far ahead as they are.
+    /// As above, for lanes that wait in different buckets because none is that far ahead.
     #[test]
     fn far_lanes_in_different_buckets_take_no_walk_either() {
         let mut model = Model::all_in();
@@ -494,7 +500,7 @@ mod tests {
         }
     }
 
-    /// The two that wait are further ahead than the circle has room for.
+    /// The two waiting lanes are further ahead than the ring has room.
     #[test]
     fn who_joins_far_below_all_others_is_first() {
         let mut model = Model::new();
@@ -506,7 +512,7 @@ mod tests {
         model.join(7);
         assert_eq!(model.top(), Some(7));
         model.check();
-        // And so is one below that.
+        // A lane below that one is first, too.
         model.set_key(8, 20 * BUCKET);
         model.join(8);
         assert_eq!(model.top(), Some(8));
@@ -516,7 +522,7 @@ mod tests {
         assert_eq!(model.top(), Some(3));
     }
 
-    /// Who comes back below all others is next.
+    /// A lane that resumes below all others is next.
     #[test]
     fn a_key_that_becomes_the_lowest_is_first() {
         let mut model = Model::all_in();

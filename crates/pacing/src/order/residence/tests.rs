@@ -1,4 +1,4 @@
-//! Shares, on one core and on several, with a budget that is always short.
+//! Tests of shares, on one core and on several, with a budget that is always exhausted.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn devices_that_are_about_equal_share_evenly() {
 
 #[test]
 fn devices_that_answer_at_once_are_not_told_apart() {
-    // The network has each command for 10 us.
+    // The network holds each command for 10 µs.
     assert_shared_evenly([1, 40, 200]);
 }
 
@@ -112,14 +112,14 @@ fn nobody_saves_up_while_it_has_nothing_to_do() {
     assert!(load.started[1] <= 520, "{:?}", load.started);
 }
 
-/// A command that came back a nanosecond after it had started.
+/// A command that completed 1 ns after its start.
 fn done() -> Done {
     let (cost, outcome) = (Cost::data(BYTES), Outcome::Completed);
     Done { cost, device: 0, outcome, started: 1, network: 1 }
 }
 
-/// A core's only lane, kept at work while others that wait come first, is soon far ahead of them. Who comes back
-/// after a pause does not have to wait until all have caught up with that.
+/// The only lane of a core stays busy while more urgent lanes wait elsewhere, and is soon far ahead
+/// of them. A lane that resumes after a pause does not wait until all have caught up with that.
 #[test]
 fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     let clock = VirtualTime::new(2);
@@ -140,7 +140,7 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     behind.leave(1);
     behind.join(1);
     assert_eq!(urgency(&mut behind), 0);
-    // In turn it does, and nobody saves up.
+    // In order it advances, and no lane accumulates credit.
     for _ in 0..100 {
         ahead.started(0, BYTES, 1);
         ahead.returned(0, &done(), 2);
@@ -150,8 +150,8 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
 }
 
-/// Two cores that each do what they can, where no budget is short: one with a single lane, and one with as many as there are
-/// devices that take their turns.
+/// Two cores that work at their own speed while no budget is exhausted. One has a single lane, the
+/// other as many lanes as devices that take turns.
 struct Uneven {
     clock: Arc<VirtualTime>,
     quick: Residence,
@@ -161,7 +161,7 @@ struct Uneven {
 
 impl Uneven {
     const LANES: u32 = 8;
-    /// How long each command takes.
+    /// Time of each command.
     const HOLD: u64 = 1000;
 
     fn new() -> Self {
@@ -181,7 +181,8 @@ impl Uneven {
         uneven
     }
 
-    /// Either core starts something, which comes back at once on the quick one; yields which lane on the busy one.
+    /// Starts a command on either core, which completes immediately on the quick one; returns the
+    /// lane of the busy one.
     fn step(&mut self) -> u32 {
         self.now += Self::HOLD;
         let started = [&mut self.quick, &mut self.busy].map(|order| {
@@ -202,7 +203,7 @@ impl Uneven {
         Done { started: self.now, ..done() }
     }
 
-    /// How many commands of the busy core go before one of this lane.
+    /// Counts the commands of the busy core that start before one of this lane.
     fn passed_over(&mut self, lane: u32) -> u64 {
         let mut others = 0;
         loop {
@@ -216,7 +217,8 @@ impl Uneven {
     }
 }
 
-/// What all lanes of a core together may start before one that joins as near to them as it may, and a little more.
+/// Commands that all lanes of a core together may start before one that joins as near as allowed,
+/// plus some more.
 const A_FEW: u64 = Uneven::LANES as u64 * (2 * LEAD);
 
 #[test]
@@ -242,18 +244,20 @@ fn whose_device_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
     assert!(others < A_FEW, "{others} commands of the others went before it");
 }
 
-/// If the budget becomes short one day, a core that fell behind is not served alone until it has made up for that.
+/// A core that fell behind is not served alone until it has caught up, if the budget becomes
+/// exhausted later.
 #[test]
 fn a_core_that_does_what_it_can_saves_nothing_up() {
     let mut uneven = Uneven::new();
     let urgency = |order: &mut Residence| order.pick(1).expect("lanes wait").urgency;
     let ahead = urgency(&mut uneven.quick) - urgency(&mut uneven.busy);
-    // The virtual time is itself some eight behind a lone lane.
+    // Virtual time itself is about eight commands behind a lone lane.
     assert!(ahead < (LAG + 16) * u64::from(BYTES), "{ahead} bytes");
 }
 
-/// Small commands go before all lanes, however far ahead that puts their own. When they are small no longer it does not wait
-/// until the others have caught up with all of that, and who joins meanwhile is not put behind it.
+/// Small commands bypass all lanes, however far ahead that puts their own. When they are no longer
+/// small, the lane does not wait until the others have caught up completely. A lane that joins in
+/// that time is not put behind it.
 #[test]
 fn what_went_first_as_small_is_not_paid_for_for_long() {
     let small = BYTES / 32;
@@ -280,8 +284,8 @@ fn what_went_first_as_small_is_not_paid_for_for_long() {
     assert!(alone > 1, "what they had as small counts");
 }
 
-/// If the others that come first are never served, as where all of the budget hangs, a new lane is not served alone for
-/// as long as that lasted.
+/// The more urgent lanes of another core are never served, for example because the whole budget
+/// hangs. A new lane is then not served alone for as long as that lasted.
 #[test]
 fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
     let mut order = Residence::new(VirtualTime::new(2), 0);
@@ -291,7 +295,7 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
         order.started_out_of_turn(0, BYTES, 1);
         order.returned(0, &done(), 2);
     }
-    // Of another port: those of one are kept within a circle of keys anyway.
+    // On another port: the lanes of one port stay within a ring of keys anyway.
     order.add(1, FlowConfig { path: 1, ..FlowConfig::weight(1) });
     order.join(1);
     let mut alone = 0;
@@ -301,7 +305,7 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
         alone += 1;
         assert!(alone <= Residence::MOST_CHARGES + 1, "the first is not served");
     }
-    // From then on by their weights, though the virtual time stands still.
+    // From then on by their weights, although virtual time does not advance.
     let mut started = [0_u32; 2];
     for _ in 0..10_000 {
         let lane = order.pick(1).expect("two lanes wait").lane;
@@ -312,7 +316,7 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
     assert!(started[0].abs_diff(started[1]) < 200, "{started:?}");
 }
 
-/// How many commands lane 1 starts, of 100, until none may.
+/// Counts the commands of 100 that lane 1 starts until none may start.
 fn starts(load: &mut Load) -> u32 {
     let mut count = 0;
     while count < 100 && load.order.pick(load.now).is_some() {
@@ -346,7 +350,7 @@ fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_wai
         let all = !is_busy || !is_another_there;
         assert_eq!(starts == 100, all, "{starts}, busy {is_busy}, another {is_another_there}");
         assert!(starts <= 8 || all, "{starts}");
-        // Nothing would ask again: one may start.
+        // No completion would ask again: one may start.
         (0..starts).for_each(|_| load.order.returned(1, &done, load.now));
         if is_another_there {
             load.order.returned(0, &done, load.now);
@@ -355,7 +359,7 @@ fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_wai
     }
 }
 
-/// Lanes whose commands come back when the test says so.
+/// Lanes whose commands complete when the test says so.
 struct Busy {
     order: Residence,
     now: u64,
@@ -385,11 +389,11 @@ impl Busy {
     }
 }
 
-/// How long a command of [`Busy`] takes, in ns.
+/// Time of a command of [`Busy`], in ns.
 const HOLD: u64 = 100_000;
-/// Commands that a lane that stands still may hold of 16, before it is asked whether it still does.
+/// Commands, of 16, that a stalled lane may hold before its first probe.
 const MOST_HELD: u32 = 12;
-/// How often it is asked in 6250 times [`HOLD`].
+/// Probes in 6250 times [`HOLD`].
 const PROBES: u32 = 2;
 
 #[test]
@@ -399,7 +403,7 @@ fn of_lanes_served_alike_the_one_with_the_least_in_flight_is_next() {
         let mut started: Vec<u32> = (0..12).map(|_| busy.start()).collect();
         started.sort_unstable();
         assert_eq!(started, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
-        // In the order of its tag lane 1 would be one of four; its device has nothing to do.
+        // By its tag alone lane 1 would be one of four; its device has no work.
         for _ in 0..3 {
             busy.over(1, outcome);
         }
@@ -407,7 +411,7 @@ fn of_lanes_served_alike_the_one_with_the_least_in_flight_is_next() {
     }
 }
 
-/// Lane 0's commands come back at once, those of lane 1 after eight more of its own.
+/// Commands of lane 0 complete immediately, those of lane 1 after eight more of that lane.
 fn assert_shared_evenly_where_one_is_quicker(mut busy: Busy) {
     let mut started = [0_u32; 2];
     let mut out = std::collections::VecDeque::new();
@@ -426,7 +430,7 @@ fn assert_shared_evenly_where_one_is_quicker(mut busy: Busy) {
     assert!(started[0].abs_diff(started[1]) <= 20, "{started:?}");
 }
 
-/// What is in flight comes back: it shifts who is next, not who gets how much.
+/// Bytes in flight are released: they shift the order, not the shares.
 #[test]
 fn a_device_that_is_quicker_gets_no_more_of_a_budget_for_it() {
     assert_shared_evenly_where_one_is_quicker(Busy::new(&[1, 1]));
@@ -444,14 +448,14 @@ fn a_weight_that_changes_moves_who_waits() {
     assert_eq!([busy.start(), busy.start()], [0, 0]);
 }
 
-/// A lane on each of these paths, all served alike, with nothing in flight.
+/// Makes a lane on each of these paths, all served alike, with nothing in flight.
 fn on_paths(paths: &[u16]) -> Busy {
     let mut busy = Busy { order: Residence::new(VirtualTime::new(1), 0), now: 1 };
     for (lane, path) in (0..).zip(paths) {
         busy.order.add(lane, FlowConfig { path: *path, ..FlowConfig::weight(1) });
         busy.order.join(lane);
     }
-    // So that it is known what a command is charged.
+    // This establishes the charge of a command.
     for _ in 0..100 * paths.len() {
         let lane = busy.start();
         busy.over(lane, Outcome::Completed);
@@ -468,11 +472,11 @@ fn of_paths_about_equally_urgent_the_one_with_the_least_in_flight_is_next() {
     busy.over(2, Outcome::Completed);
     // Lane 2 is one command ahead of the others, but they have four in flight and it has two.
     assert_eq!(busy.start(), 2);
-    // Now it is three ahead, with what it has in flight.
+    // Now it is three ahead, including its bytes in flight.
     assert_eq!([busy.start(), busy.start()].map(|lane| lane < 2), [true; 2]);
 }
 
-/// A core with a lane to each of these devices, of so many cores, whose commands are known.
+/// Makes core `core` with a lane to each of these devices, and with known commands.
 fn to_devices(devices: &[u32], clock: &Arc<VirtualTime>, core: usize) -> Busy {
     let mut busy = Busy { order: Residence::new(Arc::clone(clock), core), now: 1 };
     for (lane, device) in (0..).zip(devices) {
@@ -487,7 +491,7 @@ fn to_devices(devices: &[u32], clock: &Arc<VirtualTime>, core: usize) -> Busy {
     busy
 }
 
-/// What another core has in flight counts.
+/// Bytes in flight of another core count.
 #[test]
 fn of_lanes_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is_next() {
     let clock = VirtualTime::new(2);
@@ -502,13 +506,13 @@ fn of_lanes_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is
     assert_eq!(one.start(), 2);
 }
 
-/// A device that answers at once gets no more for having little in flight.
+/// A device that answers immediately gets no larger share for having little in flight.
 #[test]
 fn a_device_with_little_in_flight_gets_no_more_in_the_long_run() {
     assert_shared_evenly_where_one_is_quicker(to_devices(&[0, 1], &VirtualTime::new(1), 0));
 }
 
-/// A port that drains at once gets no more than its share for it.
+/// A port that drains immediately gets no larger share for it.
 #[test]
 fn a_path_that_drains_quicker_gets_no_more_in_the_long_run() {
     assert_shared_evenly_where_one_is_quicker(on_paths(&[0, 1]));
@@ -526,8 +530,7 @@ fn what_a_flow_that_was_removed_has_in_flight_is_nothing_of_its_path() {
     assert_eq!(busy.order.loads.at_device(busy.order.lanes[2].way), 0);
 }
 
-/// Sixteen are in flight at any time; lane 0 stands still from now on. Yields the most that it has in
-/// flight.
+/// Keeps 16 in flight; lane 0 stalls from now on. Returns the largest number that it has in flight.
 fn stand_still(busy: &mut Busy, rounds: u32) -> u32 {
     let mut out = std::collections::VecDeque::new();
     let mut held = 0;
@@ -559,7 +562,7 @@ fn a_lane_that_stands_still_does_not_fill_the_memory() {
         (0..4).for_each(|lane| busy.over(lane, Outcome::Completed));
         let held = stand_still(&mut busy, 100_000);
         assert!((1..=MOST_HELD + PROBES).contains(&held), "{held} of 16 with {weights:?}");
-        // Nor does it catch up on all that time when it goes on, but for what it was put off by last.
+        // When it resumes it does not catch up on that time, except for its last delay.
         (0..held).for_each(|_| busy.over(0, Outcome::Completed));
         let mut lanes = [0; 4];
         for _ in 0..400 {
@@ -572,7 +575,7 @@ fn a_lane_that_stands_still_does_not_fill_the_memory() {
     }
 }
 
-/// Nobody else has anything waiting: what stands still is asked for all there is.
+/// No other lane waits: a stalled lane gets everything available.
 #[test]
 fn a_lane_alone_is_next_however_long_it_stands_still() {
     let mut busy = Busy::new(&[1]);
@@ -585,7 +588,7 @@ fn a_lane_alone_is_next_however_long_it_stands_still() {
     }
 }
 
-/// A flow to a drive that never answered is told by what commands take elsewhere.
+/// A flow to a drive that never answered is judged by the time of commands elsewhere.
 #[test]
 fn a_lane_that_never_answered_does_not_fill_the_memory() {
     let mut busy = Busy::new(&[1, 1, 1]);
@@ -601,9 +604,9 @@ fn a_lane_that_never_answered_does_not_fill_the_memory() {
     assert!((1..=MOST_HELD + PROBES).contains(&held), "{held} of 16");
 }
 
-/// Many lanes, few of them in flight at a time, so that each is idle for long between its turns. The
-/// first commands of lane 0 never come back, all others do. Yields what lane 0 starts in the second half of
-/// the time, as a part of its even share.
+/// Runs many lanes with few in flight at a time, so that each is idle for long between its turns.
+/// The first commands of lane 0 never complete, all others do. Returns the commands that lane 0
+/// starts in the second half, relative to its even share.
 fn share_while_some_hang(weight: u16, hang: u32) -> f64 {
     const LANES: u32 = 256;
     let mut busy = Busy::new(&[weight; LANES as usize]);
@@ -635,7 +638,7 @@ fn a_command_that_hangs_holds_up_no_other_of_its_lane() {
     }
 }
 
-/// What is known to hang is forgotten when it comes back in the end, however.
+/// Hung commands are no longer counted as hung once they end, with any outcome.
 #[test]
 fn what_hung_and_came_back_hangs_no_more() {
     for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Withdrawn] {
@@ -659,7 +662,7 @@ fn what_hung_and_came_back_hangs_no_more() {
     }
 }
 
-/// Lanes that were there before anything came back take the first time there is for their own.
+/// Lanes without any completion use the first known time of another lane.
 #[test]
 fn a_drive_that_is_dead_from_the_start_does_not_fill_the_memory() {
     let mut busy = Busy::new(&[1; 4]);

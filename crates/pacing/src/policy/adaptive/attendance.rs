@@ -1,51 +1,52 @@
-//! When a core was away, and what the network could have sent meanwhile.
+//! Preemption of a core, and the data that the network could have sent until it resumed.
 //!
-//! A core that others take the processor from sees nothing for a while. What it had on the way leaves meanwhile, and
-//! then the network has nothing of it until the core is back.
+//! A preempted core processes nothing. Its data in the network leaves, and then the network has no
+//! data of it until the core runs again.
 //!
 //! ```text
-//!   turn          away             turn    turn
+//!   turn        preempted           turn    turn
 //!  ──┼───────────────────────────────┼───────┼────▶
-//!    │◀─ the network has enough ─▶│  │
-//!    │                            │◀─┼── missed
-//!    │◀──── what left meanwhile comes back ──▶│
+//!    │◀─ the network has data ────▶│ │
+//!    │                             │◀┼── missed
+//!    │◀── completions of that data arrive ──▶│
 //! ```
 //!
-//! A turn that takes long because there is much to do is no absence: much comes back then.
+//! A long turn with much work is no preemption: many commands complete then.
 
 use crate::Nanos;
 
-/// An absence is so many times as long as what usually is between turns.
+/// A preemption is at least this multiple of the usual time between turns.
 const SELDOM: Nanos = 8;
-/// What is usual looks back on about so many turns.
+/// Turns that the usual time averages over.
 const USUAL: Nanos = 16;
-/// The rate of a core is that of so many times the shortest absence.
+/// Window of the core's rate, as a multiple of the shortest preemption.
 const WINDOW: Nanos = 16;
-/// Bits of the time that rates are counted in: about a millisecond.
+/// Time unit of the rate, as a power of two in ns: about 1 ms.
 const TIME: u32 = 20;
 
-/// When a core was there, and what it sends.
+/// Detects preemptions of a core and measures its send rate.
 #[derive(Debug, Default)]
 pub(super) struct Attendance {
-    /// When this turn began; nothing while nothing waits.
+    /// Start of this turn; `None` while nothing waits.
     began: Option<Nanos>,
     /// Bytes sent until then.
     sent: u64,
-    /// The last turn began so long after the one before, which sent so many bytes.
+    /// Length of a late gap that preceded the last turn, and bytes sent in it.
     late: Option<(Nanos, u64)>,
-    /// What was missed was told in the last turn.
+    /// Missed bytes were reported in the last turn.
     has_told: bool,
-    /// Usual time from one turn to the next, where the first sent something; 0 while that is not known.
+    /// Usual time between turns, if the first one sent something; 0 while unknown.
     usual: Nanos,
-    /// Since when the rate is measured anew, and bytes sent until then.
+    /// Start of the current rate window, and bytes sent until then.
     since: Option<(Nanos, u64)>,
-    /// Bytes that the core sends in 2^[`TIME`] ns, while it is there and commands wait.
+    /// Bytes that the core sends per 2^[`TIME`] ns, while it runs and commands wait.
     rate: u64,
 }
 
 impl Attendance {
-    /// A turn begins at `now` with so many bytes sent since the start, so long after the last began; what the network has
-    /// `lasts` so long. Yields how many more bytes could have been sent by the turn before.
+    /// Starts a turn at `now`, `after` ns after the last one, with `sent` bytes since the start;
+    /// `lasts` is the time for which the data in the network lasts. Returns the bytes that could
+    /// have been sent in addition until the previous turn.
     pub(super) fn turn(&mut self, now: Nanos, after: Nanos, sent: u64, lasts: Nanos) -> u64 {
         let had_sent = std::mem::replace(&mut self.sent, sent);
         let back = if self.began.is_some() { sent.wrapping_sub(had_sent) } else { 0 };
@@ -53,14 +54,14 @@ impl Attendance {
         if let Some((late, had_back)) = self.late.take() {
             self.leave_out(after, back);
             self.has_told = true;
-            // What left meanwhile is known by now.
+            // All data that left in that time is known by now.
             let time = late.saturating_add(after);
             return self.missed(time, had_back.saturating_add(back), lasts);
         }
         if self.is_absence(after, lasts) {
             self.late = Some((after, back));
             self.leave_out(after, back);
-            // What happens often is usual.
+            // A frequent gap becomes usual.
             self.usual += self.usual / USUAL + 1;
             return 0;
         }
@@ -72,20 +73,20 @@ impl Attendance {
         0
     }
 
-    /// Was it told in the last turn what was missed? By now other cores that were away at the same time told it, too. Asked
-    /// once.
+    /// Takes the flag that the last turn reported missed bytes. By now other cores that were
+    /// preempted at the same time have reported theirs, too.
     pub(super) fn has_told(&mut self) -> bool {
         std::mem::take(&mut self.has_told)
     }
 
-    /// Is it still to be told what was missed, or is this turn itself an absence? Until that is told nothing can be made
-    /// of what was sent lately.
+    /// Returns whether missed bytes are still to be reported, or this turn itself is a preemption.
+    /// Until then recent bytes sent are no valid measurement.
     pub(super) fn is_unclear(&self, now: Nanos, lasts: Nanos) -> bool {
         let is_absence = |began| self.is_absence(now.saturating_sub(began), lasts);
         self.late.is_some() || self.began.is_some_and(is_absence)
     }
 
-    /// The budget holds nothing back here, so what comes next was not missed.
+    /// Resets the state: the budget defers nothing here, so a later gap misses nothing.
     pub(super) fn rest(&mut self) {
         (self.began, self.late, self.since, self.has_told) = (None, None, None, false);
     }
@@ -94,20 +95,20 @@ impl Attendance {
         self.usual > 0 && after > self.shortest(lasts)
     }
 
-    /// The shortest absence.
+    /// Returns the shortest preemption.
     fn shortest(&self, lasts: Nanos) -> Nanos {
         lasts.max(self.usual.saturating_mul(SELDOM))
     }
 
-    /// Bytes that could have been sent in this time beyond those that were. Up to a quarter more is what turns differ
-    /// by.
+    /// Returns the bytes that could have been sent in `time` beyond those that were. Up to 25 %
+    /// more is the normal variation of turns.
     fn missed(&self, time: Nanos, sent: u64, lasts: Nanos) -> u64 {
         let bytes = |time: Nanos| time.saturating_mul(self.rate) >> TIME;
         let (could, had) = (bytes(time), sent.max(bytes(lasts)));
         if could > had.saturating_add(had / 4) { could - had } else { 0 }
     }
 
-    /// An absence, and what left in it, is no part of the rate.
+    /// Excludes a preemption, and the data that left in it, from the rate.
     fn leave_out(&mut self, time: Nanos, back: u64) {
         if let Some((since, sent)) = &mut self.since {
             *since = since.saturating_add(time);
@@ -132,12 +133,12 @@ mod tests {
     use super::*;
 
     const COMMAND: u64 = 1000;
-    /// A command in 1024 ns.
+    /// Time of one command: 1024 ns.
     const EACH: Nanos = 1024;
-    /// The network has ten commands.
+    /// The network holds ten commands.
     const LASTS: Nanos = 10 * EACH;
 
-    /// A core that has turns, in units of commands and of their time.
+    /// Turns of a core, in units of commands and of their time.
     struct Turns {
         attendance: Attendance,
         now: Nanos,
@@ -145,14 +146,15 @@ mod tests {
     }
 
     impl Turns {
-        /// One that has sent a command a turn for long.
+        /// A core that has sent one command per turn for a long time.
         fn at_work() -> Self {
             let mut turns = Self { attendance: Attendance::default(), now: 5_000_000, sent: 7 };
             (0..1000).for_each(|_| assert_eq!(turns.turn(1, 1), 0));
             turns
         }
 
-        /// So long after the last, which had so much sent; commands missed.
+        /// Turn `after` units after the last, with `sent` commands sent since; returns the commands
+        /// missed.
         fn turn(&mut self, after: u64, sent: u64) -> u64 {
             self.now += after * EACH;
             self.sent += sent;
@@ -167,10 +169,10 @@ mod tests {
 
     #[test]
     fn what_could_have_left_while_a_core_was_away_is_missed() {
-        // Away for 19, of which the network had enough for ten; that these left is known a turn later.
+        // Preempted for 19; the network had data for ten. A turn later it is known that these left.
         assert_eq!(Turns::at_work().all(&[(19, 0), (1, 10), (1, 1)]), 10);
         assert_eq!(Turns::at_work().all(&[(19, 9), (1, 1), (1, 1)]), 10);
-        // Away for no longer than what the network has lasts.
+        // Preempted for no longer than the data in the network lasts.
         assert_eq!(Turns::at_work().all(&[(9, 0), (1, 9), (10, 1), (1, 10)]), 0);
     }
 
@@ -179,7 +181,7 @@ mod tests {
         assert_eq!(Turns::at_work().all(&[(19, 1), (1, 20), (30, 1), (30, 50)]), 0);
     }
 
-    /// Neither a core that is slow from its first turn on, nor one that becomes so, has been away.
+    /// A core that is slow from its first turn on, or becomes so, was not preempted.
     #[test]
     fn what_happens_all_the_time_is_no_absence() {
         let mut turns = Turns { attendance: Attendance::default(), now: 1, sent: 0 };
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!(turns.turn(100, 0), 0);
         turns.attendance.rest();
         assert_eq!(turns.turn(1, 10), 0);
-        // However long it was.
+        // However long the gap.
         let Turns { mut attendance, sent, .. } = Turns::at_work();
         assert_eq!(attendance.turn(u64::MAX, u64::MAX, sent * COMMAND, LASTS), 0);
         assert!(attendance.turn(u64::MAX, u64::MAX, (sent + 10) * COMMAND, LASTS) > 0);

@@ -1,45 +1,47 @@
-//! Where a budget did harm, and how close to that one may go.
+//! Ceiling of the base budget: an overshoot, and the allowed distance from it.
 
-/// A budget beyond which it was too much lately, in bytes. It rises while it is in the way, faster and
-/// faster, since what did harm once may do none any more. Where harm is found again in the same place it
-/// rises more slowly each time, so that an edge that stays is met ever less often.
+/// In-flight ceiling, in bytes: a budget above it overshot recently (BBRv2's `inflight_hi`). It
+/// rises with growing steps while it limits the base budget, because an old overshoot may no longer
+/// apply. If an overshoot is found again in the same place, it rises more slowly each time. A
+/// permanent edge is thus met less and less often.
 #[derive(Debug)]
 pub(super) struct Ceiling {
     at: f64,
-    /// The budget that did harm.
+    /// The budget that overshot.
     edge: f64,
-    /// How much it rises next, as a part of it, and how much it did first since it was found.
+    /// The next rise, as a fraction of the ceiling, and the first rise after the last overshoot.
     push: f64,
     first_push: f64,
-    /// How far below the edge it is, as a part of it, since that is not found in quite the same place each time.
+    /// Distance below the edge, as a fraction: the edge is not found in exactly the same place each
+    /// time.
     margin: f64,
-    /// Much was lost beyond it, and not little that may have been chance.
+    /// The loss beyond the edge was large, and not small and possibly noise.
     steep: bool,
-    /// The rate with the budget that did no harm.
+    /// The rate with the budget that did not overshoot.
     rate: f64,
 }
 
-/// How much a ceiling rises at first, at least where it was found again and again, and at most.
+/// Initial rise, its minimum after repeated finds, and the largest rise.
 const PUSH: f64 = 0.005;
 const LEAST_PUSH: f64 = 0.0001;
 const MOST_PUSH: f64 = 0.5;
-/// How much further below an edge a ceiling is each time that it is found again, and at most.
+/// Increase of the distance below an edge each time it is found again, and its maximum.
 const MARGIN: f64 = 0.01;
 const MOST_MARGIN: f64 = 0.04;
-/// Growth of that each time, of a new edge and of one that was found again.
+/// Growth of the rise, for a new edge and for one that was found again.
 const GROWTH: f64 = 1.5;
 const KNOWN_GROWTH: f64 = 1.2;
-/// See [`Ceiling::certainty`].
+/// Value of [`Ceiling::certainty`] for an edge found once.
 const FOUND_ONCE: f64 = 1.5;
-/// A rate so many times that of the machine that an edge was found on is that of another.
+/// A rate of this multiple of the edge's rate is that of another machine.
 const FASTER: f64 = 1.1;
-/// Edges no further apart than this, in logarithms, may be those of one machine.
+/// Largest distance of two edges of one machine, in logarithms.
 const NEAR: f64 = 0.7;
-/// Edges no further apart than this part of them are the same.
+/// Two edges closer than this fraction are the same.
 const SAME: f64 = 0.1;
 
 impl Ceiling {
-    /// Nothing did harm yet.
+    /// Creates a state without an overshoot.
     pub(super) fn none() -> Self {
         Self {
             at: f64::INFINITY,
@@ -52,7 +54,7 @@ impl Ceiling {
         }
     }
 
-    /// Is a machine with this rate, as far as can be told, the one that it was found on?
+    /// Returns whether this rate may be that of the machine on which the edge was found.
     pub(super) fn is_of(&self, rate: f64) -> bool {
         rate < FASTER * self.rate
     }
@@ -61,8 +63,8 @@ impl Ceiling {
         self.at.is_infinite()
     }
 
-    /// How many times as far as else a rate has to wander that this edge is taken for chance: what was found in the same
-    /// place again never is.
+    /// Returns the factor by which noise in the rate must exceed its usual limit before this edge
+    /// is taken for noise. An edge found repeatedly is never noise.
     pub(super) fn certainty(&self) -> f64 {
         match (self.is_none(), self.first_push < PUSH) {
             (true, _) => 1.0,
@@ -71,15 +73,15 @@ impl Ceiling {
         }
     }
 
-    /// Is it below an edge beyond which much is lost?
+    /// Returns whether the loss beyond the edge is large.
     pub(super) fn is_steep(&self) -> bool {
         self.steep
     }
 
-    /// A budget of `bad` bytes did harm, `steep` if much, one of `good` did not, with this rate, or is as much if none is
-    /// known.
+    /// Records an overshoot: a budget of `bad` bytes overshot, by much if `steep`. One of `good`
+    /// bytes did not, at `rate`; if none is known, `good` equals `bad`.
     pub(super) fn set(&mut self, good: f64, bad: f64, steep: bool, rate: f64) {
-        // One found in a flood is at a rate that is not the machine's.
+        // An edge found in a standing queue has a rate below that of the machine.
         let is_near = (bad / self.edge).ln().abs() < NEAR;
         self.rate = if is_near { self.rate.max(rate) } else { rate };
         if (bad / self.edge).ln().abs() >= SAME {
@@ -87,7 +89,8 @@ impl Ceiling {
             self.margin = 0.0;
             self.steep = steep;
         } else if self.push > self.first_push {
-            // It was tried beyond the ceiling in between; else this is the same event, still on the way down.
+            // The ceiling rose beyond it since. Otherwise this is the same event, still on the way
+            // down.
             self.first_push = (self.first_push / 2.0).max(LEAST_PUSH);
             self.margin = if steep { (self.margin + MARGIN).min(MOST_MARGIN) } else { 0.0 };
             self.steep = steep;
@@ -99,12 +102,13 @@ impl Ceiling {
         self.at = (good * bad).sqrt() * (1.0 - self.margin);
     }
 
-    /// The highest base that stays below it when the budget swings so far to either side, as a part of the base.
+    /// Returns the highest base budget whose upper probe stays below the ceiling; `swing` is the
+    /// probe amplitude as a fraction of the base budget.
     pub(super) fn base(&self, swing: f64) -> f64 {
         self.at / (1.0 + swing)
     }
 
-    /// It is in the way.
+    /// Raises the ceiling because it limits the base budget.
     pub(super) fn push(&mut self) {
         self.at *= 1.0 + self.push;
         let growth = if self.first_push < PUSH { KNOWN_GROWTH } else { GROWTH };
@@ -128,7 +132,7 @@ mod tests {
         assert!(!ceiling.is_of(10.0), "of a slower machine");
     }
 
-    /// Times it is in the way until it is where harm was, from just below.
+    /// Counts the rises from just below an edge until the ceiling reaches it.
     fn pushes(ceiling: &mut Ceiling, edge: f64) -> u32 {
         ceiling.set(0.9 * edge, edge, false, 1.0);
         let mut count = 0;
@@ -177,12 +181,13 @@ mod tests {
             ceiling.push();
         }
         assert!(before > 0.9 * (90.0_f64 * 100.0).sqrt());
-        // One that is not steep may be chance.
+        // An edge that is not steep may be noise.
         ceiling.set(90.0, 100.0, false, 1.0);
         assert!((ceiling.base(0.0) - (90.0_f64 * 100.0).sqrt()).abs() < 1e-9);
     }
 
-    /// On the way down from harm it is met at each step, which is not being found again.
+    /// On the way down from an overshoot it is met at each step; that does not count as found
+    /// again.
     #[test]
     fn a_descent_is_one_event() {
         let mut ceiling = Ceiling::none();

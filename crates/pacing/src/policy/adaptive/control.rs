@@ -1,37 +1,40 @@
-//! What the budget should be: pure arithmetic over sums, no clock, no sharing.
+//! Control law of the budget: pure arithmetic over sums, without a clock or sharing.
 //!
 //! ```text
 //!            16 commands           budget in force           enough measured
 //!   First ────────────────▶ Settle ────────────────▶ Measure ────────────────┐
 //!                            ▲  ▲                                            │
-//!              what waits    │  └──────── judge; swing to the other side ────┤
-//!                 is gone    └───────────────── Drain ◀──────────────────────┘
-//!                                                        a flood
+//!                    drained │  └──────── judge; probe the other side ───────┤
+//!                            └───────────────── Drain ◀──────────────────────┘
+//!                                                        standing queue
 //! ```
 //!
-//! The budget swings around its *base*, a little above and a little below in turn, and each side is
-//! measured. What the rate gains, relative to what more is in flight, is the *elasticity*: 1 where
-//! every further command adds its share, 0 where it only waits longer, below 0 where it does harm
-//! (the cache runs over). The base moves up while the elasticity is above [`TARGET`] and down while
-//! it is below, once the mean of a few swings is clear of their scatter. Steps grow while they go
-//! the same way and halve when they turn.
+//! The controller probes slightly above and slightly below its *base budget* in turn, and measures
+//! each side. The *elasticity* is the relative gain in rate per relative gain in bytes in flight.
+//! At 1, every further command adds its part to the rate. At 0, it only waits longer. Below 0 the
+//! budget overshoots (the LLC overflows).
 //!
-//! Two things make it quick where swings tell little. What is with the devices, twice its square
-//! root and a few commands more is *enough* in flight: beyond it, data waits for the network. It is
-//! the first guess, and where no gain is to be seen the base moves towards it. And below a budget that did
-//! clear harm is a *ceiling*, approached by halves and forgotten slowly.
+//! The base budget rises while the elasticity is above [`TARGET`] and falls while it is below, once
+//! the mean of a few probes is significant. Steps grow while they keep their direction, and halve
+//! when it changes.
 //!
-//! Two things are seen without a swing, and answered by going to what should be enough at once: a rate never seen
-//! before (*news*), and much less through with as much in flight because it waits for the network (a *flood*), which is
-//! drained first.
+//! Two shortcuts apply where probes are inconclusive. The *BDP estimate* is the in-flight level
+//! beyond which data only waits for the network: bytes at the devices, twice their square root (in
+//! commands) and a few commands. The base budget starts there, and drifts there while no gain is
+//! measurable. The *ceiling* (BBRv2's `inflight_hi`) is set below a budget that overshot. The base
+//! budget approaches it by halves, and the ceiling rises slowly.
 //!
-//! What could not be sent while cores were away counts as sent, and a *reserve* for such times is in force on top of the
-//! base: see [`attendance`](super::attendance).
+//! Two events move the base budget without a probe. A delivery rate 1.2 times the recent peak moves
+//! it up to the BDP estimate. A standing queue is drained; then the base budget returns to the
+//! peak's in-flight level.
 //!
-//! Where the rate wanders so far by itself that swings tell nothing, [`search`] takes over.
+//! Data that could not be sent while cores were preempted counts as sent. A *preemption reserve* is
+//! in force on top of the base budget: see [`attendance`](super::attendance).
 //!
-//! Nothing here is in units of time or bytes: intervals are in turnovers of the budget and in
-//! commands, steps are ratios.
+//! The coarse [`search`] takes over if the rate varies too much for probes.
+//!
+//! No constant has a unit of time or bytes: intervals are in turnovers of the budget and in
+//! commands, and steps are ratios.
 
 mod harm;
 mod lately;
@@ -45,149 +48,157 @@ use super::trend::{Trend, bounded};
 use crate::Nanos;
 use start::{START, START_GAIN};
 
-/// Why the budget last moved.
+/// Reason of the last change of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Move {
-    /// It has not moved since the start.
+    /// No change since the start.
     #[default]
     Start,
-    /// More in flight brought more through.
+    /// More in flight gained throughput.
     Gained,
-    /// More in flight brought nothing, or less.
+    /// More in flight gained nothing, or lost throughput.
     Wasted,
-    /// The hosts do not use it up.
+    /// The hosts are app-limited.
     Idle,
 }
 
-/// Most that a side of the swing is from the base, as a part of it.
+/// Largest probe amplitude, as a fraction of the base budget.
 const SWING: f64 = 0.08;
-/// Least that it is, where so many commands are measured that less can be told apart, before it is made narrower.
+/// Smallest probe amplitude before it is scaled down, if enough commands are measured to resolve
+/// it.
 const LEAST_SWING: f64 = 0.04;
-/// Turnovers of the budget from a swing to the measurement, and least of a measurement.
+/// Turnovers of the budget between a probe and its measurement, and minimum of a measurement.
 const SETTLE: f64 = 2.0;
 const MEASURE: f64 = 4.0;
-/// Commands in a measurement.
+/// Commands per measurement.
 pub(super) const COMMANDS: f64 = 600.0;
-/// Commands seen before anything is decided.
+/// Commands before the first decision.
 const FIRST: u64 = 16;
-/// Commands in flight at the start; one a core if those are more.
+/// Commands in flight at the start; one per core if that is more.
 const START_COMMANDS: f64 = 4.0;
-/// The elasticity aimed at.
+/// Target elasticity.
 const TARGET: f64 = 0.015;
-/// How many times its likely error a mean elasticity must be off the target to be clear.
+/// A mean elasticity is significant if it differs from the target by this multiple of its error.
 const CLEAR: f64 = 0.8;
-/// Swings after which it is decided without being clear: up to what should be enough, and down to it.
+/// Probes after which the base budget moves without significance: up to the BDP estimate, and down
+/// to it.
 const PATIENCE: f64 = 12.0;
 const PATIENCE_DOWN: f64 = 40.0;
-/// Swings after which a budget that is more than enough is taken back if it brings nothing, and no more than this
-/// part of the rate is lost by it, as far as can be told.
+/// Probes after which a budget above the BDP estimate is reduced if it gains nothing, and the
+/// largest likely loss of rate for that, as a fraction.
 const HASTE: f64 = 3.0;
 const RISK: f64 = 0.005;
-/// No more than this may be lost, as far as can be told, by going half the way to what is enough at once.
+/// Largest likely loss of rate for a jump halfway to the BDP estimate.
 const JUMP_RISK: f64 = 0.02;
-/// The smallest and the largest step of the base, as parts of it.
+/// Smallest and largest step of the base budget, as fractions of it.
 const LEAST_STEP: f64 = 0.02;
 const MOST_STEP: f64 = 0.4;
-/// The largest step up from what should be enough already.
+/// Largest step up from a base budget above the BDP estimate.
 const CREEP: f64 = 0.2;
-/// The largest step down from what should not be enough.
+/// Largest step down from a base budget below the BDP estimate.
 const SINK: f64 = 0.06;
-/// A swing is made narrower by this factor while the two rates differ clearly, and wider again by the other,
-/// to this part at most: the more it costs to be beside the best, the less is needed to tell where that is.
+/// Factors that narrow the probe amplitude while the two rates differ significantly and widen it
+/// otherwise, and its minimum. The higher the cost of a budget off the optimum, the smaller the
+/// amplitude that resolves it.
 const NARROWER: f64 = 0.7;
 const WIDER: f64 = 1.4;
 const NARROWEST: f64 = 0.15;
-/// The part of the budget that must be in use for a measurement to say something about it.
+/// Fraction of the budget that must be in use for a valid measurement.
 const IN_USE: f64 = 0.85;
-/// Commands told to wait, for each that goes through, from which a budget is in use though its mean
-/// is low: hosts that come in bursts meet it at their peaks.
+/// Deferred commands per completed one from which a budget counts as in use despite a low mean:
+/// bursts of hosts reach it at their peaks.
 const HELD_BACK: f64 = 0.05;
-/// A measurement that took so many times as long as it should have, with less than this part of the budget in use, had a
-/// lull in it.
+/// A pause of the hosts lies in a measurement that took this multiple of its expected time, with
+/// less than this fraction of the budget in use.
 const LULL: f64 = 4.0;
 const LULL_USE: f64 = 0.5;
-/// What should be enough over a budget, from which that is far below it.
+/// A budget is far below the BDP estimate if the estimate is this multiple of it.
 const FAR_BELOW: f64 = 1.5;
-/// What is enough in flight: so many square roots of what is with the devices, and so many
-/// commands, beside it.
+/// Burst allowance of the BDP estimate: multiple of the square root of the commands at the devices,
+/// and commands.
 const ROOTS: f64 = 2.0;
 const SPARE: f64 = 8.0;
-/// The network is busy with more than the root of what is with the devices and so many commands.
+/// The network is busy with more than the square root of the commands at the devices plus this
+/// number.
 const ENOUGH_TO_SEND: f64 = 4.0;
-/// The elasticity aimed at while some commands are small beside the others: those wait in the network behind the
-/// large ones, and for them less should stand there. So no commands to spare are asked for then, and the swing is at
-/// most this part of what it is else: the slowest of the small ones are those of its upper side.
+/// Target elasticity while some commands are small relative to the others. Those wait in the
+/// network behind the large ones, so less should be queued there. The burst commands are then
+/// omitted, and the probe amplitude is limited to this fraction: the upper side determines the
+/// slowest small commands.
 const TARGET_BESIDE_SMALL: f64 = 0.12;
 const SWING_BESIDE_SMALL: f64 = 0.25;
-/// How many times its likely error a mean elasticity must be off the target to be clear, while some are small: a swing
-/// so narrow scatters more, and a budget that wanders with it is at times too large for the small ones.
+/// As [`CLEAR`], while some commands are small. So narrow a probe scatters more, and a budget that
+/// follows the scatter is at times too large for small commands.
 const CLEAR_BESIDE_SMALL: f64 = 1.2;
-/// Small commands among all from which that holds.
+/// Fraction of small commands from which that applies.
 const SOME_SMALL: f64 = 0.01;
-/// What is in flight on a core may hang when nothing of it came back for so many times the time of a command.
+/// Commands of a core may hang when none completed for this multiple of the time of a command.
 const SILENT: f64 = 32.0;
-/// What the budget is larger by for that becomes less by one part in so many with each measurement.
+/// Each measurement reduces the extra budget for hung commands by 1/`FORGET_HUNG`.
 const FORGET_HUNG: f64 = 64.0;
-/// Longest time between looks, in ns, should nothing get through: a bound, not a setting.
+/// Longest interval between updates, in ns, if nothing completes: a bound, not a setting.
 const LONGEST_PAUSE: f64 = 1e9;
 
-/// Moves the budget.
+/// Controls the budget.
 #[derive(Debug)]
 pub(super) struct Controller {
     cores: f64,
-    /// Bytes of a command, the largest there may be until some were seen; no budget is smaller.
+    /// Mean bytes of a command, or the largest possible command before the first measurement; no
+    /// budget is smaller.
     least: f64,
-    /// The budget between swings, in bytes.
+    /// Base budget, in bytes.
     base: f64,
     phase: Phase,
-    /// The base doubles until that brings little.
+    /// Startup: the base budget doubles until that gains little.
     starting: bool,
-    /// The base that brought little more than half of it, or less, by one measurement of the start, which is made again.
+    /// Base budget of a startup measurement whose elasticity was near 0 or below; it is measured
+    /// again.
     doubted: Option<u64>,
     high: bool,
     swing: f64,
-    /// The part of the swing that is enough to tell.
+    /// Scale of the probe amplitude.
     narrow: f64,
     /// Mean bytes of a command.
     command: f64,
-    /// Some commands are small beside the others.
+    /// Some commands are small relative to the others.
     some_small: bool,
     /// Sums and time at the start of the phase.
     from: Totals,
     since: Option<Nanos>,
-    /// The last measurement, if the next is to be compared with it.
+    /// The last measurement, if the next one can be compared with it.
     last: Option<Measured>,
     trend: Trend,
-    /// The best measurement of late; its rate fades.
+    /// The recent peak measurement; its rate decays.
     best: Option<Measured>,
-    /// Measurements that were a flood, with no other between that could tell.
+    /// Consecutive measurements of a standing queue, without a conclusive one in between.
     flooded: u32,
     step: f64,
     upwards: bool,
     ceiling: Ceiling,
     search: Search,
     reserve: Reserve,
-    /// Some were in the last measurement, and nothing is reserved.
+    /// Small commands were in the last measurement, so nothing is reserved.
     beside_small: bool,
     /// The rate of the last measurement, in bytes per ns.
     pace: f64,
-    /// How long what the network had lasted, in ns.
+    /// Time in ns for which the data in the network lasts.
     network_lasts: f64,
-    /// How long commands were in flight, in ns.
+    /// Mean time in flight of commands, in ns.
     turnover: f64,
-    /// Bytes of commands of which nothing is heard, as far as the budget is larger for them: what it is without them is for
-    /// those that come back.
+    /// Extra budget in bytes for hung commands. The budget without it is for commands that
+    /// complete.
     hung: f64,
-    /// The last move was away from harm.
+    /// The last move was away from an overshoot.
     harmed: bool,
-    /// The base around which harm by little was seen once.
+    /// Base budget around which a small overshoot was seen once.
     suspected: Option<u64>,
     network_is_busy: bool,
-    /// The hosts did not use the budget up in the last measurement.
+    /// The hosts were app-limited in the last measurement.
     is_unused: bool,
-    /// Before this measurement began it looked like another load.
+    /// The workload seemed to have changed before this measurement began.
     seems_another: bool,
-    /// How long this measurement should take, in ns, and whether the last one had a lull in it.
+    /// Expected time of this measurement in ns, and whether the last one contained a pause of the
+    /// hosts.
     expected: Nanos,
     had_lull: bool,
     reason: Move,
@@ -198,7 +209,7 @@ enum Phase {
     First,
     Settle,
     Measure,
-    /// So much is in force for a moment, that what waits for the network gets away.
+    /// The budget in force until the data that waits for the network has drained.
     Drain(f64),
 }
 
@@ -245,18 +256,18 @@ impl Controller {
         }
     }
 
-    /// The budget in bytes.
+    /// Returns the budget in bytes.
     pub(super) fn budget(&self) -> u64 {
         self.without_hung() + whole(self.hung)
     }
 
-    /// It is larger by so many bytes from now on.
+    /// Enlarges the budget by `bytes` from now on.
     pub(super) fn make_up_for_hung(&mut self, bytes: u64) {
         self.hung += float(bytes);
     }
 
-    /// It comes down again when more is in flight than there would be without, and else by and by: if something still hangs it
-    /// shows once more.
+    /// Reduces the extra budget for hung commands. It drops to 0 when more is in flight than the
+    /// budget without it allows, and decays otherwise. If a command still hangs, that shows again.
     fn forget_hung(&mut self, measured: &Measured) {
         let without = measured.budget + measured.reserved + self.floor();
         let is_back = measured.all_in_flight() > without || self.hung < self.command;
@@ -264,7 +275,7 @@ impl Controller {
     }
 
     fn without_hung(&self) -> u64 {
-        // A swing of less than one command would be none.
+        // An amplitude below one command would have no effect.
         let swing = (self.base * self.swing).max(self.command);
         if let Phase::Drain(budget) = self.phase {
             return whole(budget.max(self.least));
@@ -277,8 +288,9 @@ impl Controller {
         whole(budget.max(self.least) + self.reserved())
     }
 
-    /// Bytes of the budget that are for while cores are away: where harm was found never more than what it is without
-    /// them, so that they go down with it, and else twice as much. Small commands would wait behind them.
+    /// Returns the preemption reserve in bytes. After an overshoot it is at most the base budget,
+    /// so that it shrinks with it; otherwise at most twice the base budget. It is 0 while some
+    /// commands are small: those would wait behind it.
     pub(super) fn reserved(&self) -> f64 {
         match self.phase {
             Phase::Drain(_) => 0.0,
@@ -294,10 +306,10 @@ impl Controller {
         self.reason
     }
 
-    /// Looks at the sums; yields in how many ns to look again.
+    /// Processes the sums; returns the ns until the next update, or 0 if it needs more commands.
     pub(super) fn look(&mut self, totals: Totals, now: Nanos) -> Nanos {
         let Some(since) = self.since.filter(|since| *since <= now) else {
-            // The first look, or a clock that went back.
+            // The first update, or a clock that jumped back.
             self.start_phase(totals, now);
             return 0;
         };
@@ -307,7 +319,6 @@ impl Controller {
         let elapsed = now - since;
         let measured = self.measured(&totals, float(elapsed));
         self.start_phase(totals, now);
-        // The mean time in flight.
         let turnover = measured.all_in_flight() / measured.rate;
         self.turnover = turnover;
         match self.phase {
@@ -326,11 +337,12 @@ impl Controller {
                 let wanted = match (self.starting && !self.is_unused, self.search.is_trying()) {
                     (true, _) => 0.0,
                     (_, true) => search::TRIAL * COMMANDS,
-                    // All that is to be seen is whether hosts ask for more now.
+                    // This measurement only tests whether hosts offer more now.
                     _ if self.is_unused || self.seems_another => COMMANDS / 8.0,
                     _ => COMMANDS,
                 };
-                // Where less than a command is in flight, most of the time is between commands: a burst must not wait for it.
+                // If less than one command is in flight, most time passes between commands. A burst
+                // must not wait for that.
                 let turnovers = wanted * self.command / measured.all_in_flight().max(self.command);
                 self.expected = pause(turnovers.max(MEASURE) * turnover);
                 self.expected
@@ -344,15 +356,16 @@ impl Controller {
                 self.forget_hung(&measured);
                 self.network_is_busy = self.has_enough_to_send(&measured);
                 self.learn_of_absences(&measured);
-                // Part of a command cannot be used.
+                // A fraction of a command cannot be used.
                 let usable = (measured.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused =
                     measured.in_flight < IN_USE * usable && measured.refused < HELD_BACK;
                 self.is_unused = is_unused;
                 let is_back = self.reason == Move::Idle && self.is_far_below(&measured);
-                // Twice in a row: what stood still for a moment is no other load.
+                // Twice in a row: a short stall is no change of workload.
                 let is_another = self.seems_another && self.is_another_load(&measured);
-                // A trial says what it brought, used up or not, and so does the start where it lost much.
+                // A trial is evaluated even if the budget was not used up. So is a startup step
+                // that lost much.
                 match self.search.is_trying() || self.started_too_far(&measured) {
                     false if is_unused => self.give_up_unused(&measured),
                     false if is_back || is_another => self.start_over(measured),
@@ -366,23 +379,24 @@ impl Controller {
         }
     }
 
-    /// Would what one more command brings only wait behind others for the network?
+    /// Returns whether the data of one more command would only wait for the network.
     pub(super) fn network_is_busy(&self) -> bool {
         self.network_is_busy
     }
 
-    /// With nothing heard for so long, in ns, what is in flight may hang: a multiple of how long commands were lately.
+    /// Returns the ns without a completion after which commands in flight may hang: a multiple of
+    /// the recent time in flight.
     pub(super) fn patience(&self) -> Nanos {
         pause(SILENT * self.turnover)
     }
 
-    /// How long what the network has lasts, in ns.
+    /// Returns the ns for which the data in the network lasts.
     pub(super) fn network_lasts(&self) -> Nanos {
         whole(self.network_lasts)
     }
 
-    /// Did the hosts pause in the middle of this measurement, so that it says nothing of the budget? Twice in a row that
-    /// is how they are.
+    /// Returns whether the hosts paused during this measurement, so that it is no sample of the
+    /// budget. A second pause in a row is the normal behavior of the hosts.
     fn is_first_lull(&mut self, measured: &Measured, elapsed: Nanos) -> bool {
         let is_lull = measured.refused >= HELD_BACK
             && measured.in_flight < LULL_USE * measured.budget
@@ -391,7 +405,7 @@ impl Controller {
         is_lull && !had_lull
     }
 
-    /// What was missed while cores were away.
+    /// Updates the preemption reserve with the bytes missed while cores were preempted.
     fn learn_of_absences(&mut self, measured: &Measured) {
         self.beside_small = self.some_small;
         self.pace = measured.rate;
@@ -416,7 +430,7 @@ impl Controller {
         let in_flight = since(|t| t.residence) * 1024.0 / elapsed;
         let network = since(|t| t.network) * 1024.0 / elapsed;
         let missed = since(|t| t.missed);
-        // What is reserved is with the network, and no part of what is found out.
+        // The reserve is in the network, and is not part of the sample.
         let budget = float(self.without_hung());
         let reserved = self.reserved();
         let (budget, reserved) = (budget - reserved, (reserved / budget * in_flight).min(network));
@@ -424,7 +438,7 @@ impl Controller {
         self.least = self.command;
         self.some_small = since(|t| t.small) > SOME_SMALL * commands;
         let in_flight = (in_flight - reserved).max(1.0);
-        // At most as if what was missed had gone as fast as the rest did lately.
+        // Missed bytes count at most at the rate of the last measurement.
         let rate = bytes / elapsed;
         Measured {
             budget,
@@ -438,15 +452,16 @@ impl Controller {
         }
     }
 
-    /// The hosts do not use the budget up: it comes down to what they use, with some room, so that
-    /// a burst finds it near. If even that is more than enough, it is tried with less.
+    /// Shrinks the budget of app-limited hosts to their demand, with some room for a burst. If even
+    /// the demand is above the BDP estimate, the budget is reduced further.
     fn give_up_unused(&mut self, measured: &Measured) {
         self.search.swing();
         self.flooded = 0;
         self.last = None;
         self.reason = Move::Idle;
         if self.enough(measured) < measured.in_flight {
-            // At the start nothing is known but that, and where too much is in flight all of it may be of no use.
+            // In startup nothing else is known. If too much is in flight, all of the excess may be
+            // useless.
             let starting = std::mem::take(&mut self.starting);
             self.base = if starting { self.enough(measured) } else { measured.in_flight };
         } else {
@@ -455,15 +470,16 @@ impl Controller {
         self.base = self.base.max(self.least);
     }
 
-    /// Compares a measurement with the last.
+    /// Compares a measurement with the last one.
     fn judge(&mut self, measured: Measured) {
         if self.search.is_trying() {
-            // What it finds is no news of another machine.
+            // The result of a trial is no sign of another machine.
             self.search_on(measured);
             return;
         }
         let was_blind = self.search.is_blind();
-        // Where nobody waits the hosts decide what is in flight, and what they do says nothing about swings.
+        // Without waiting commands the hosts decide the bytes in flight, so the measurement
+        // contains no information about probes.
         if !self.starting && measured.refused >= HELD_BACK {
             self.search.see(&measured, self.high, self.ceiling.certainty());
         }
@@ -497,7 +513,7 @@ impl Controller {
             }
             return;
         }
-        // Of all that is in flight.
+        // Relative to all bytes in flight.
         let gap = gap * measured.in_flight / measured.all_in_flight();
         let gain = (measured.rate / last.rate).ln();
         if self.starting {
@@ -515,7 +531,7 @@ impl Controller {
         self.decide(&measured, &last);
     }
 
-    /// Where swings tell nothing: see [`search`].
+    /// Continues the coarse search, where probes are inconclusive: see [`search`].
     fn search_on(&mut self, measured: Measured) {
         self.remember_best(&measured);
         match self.search.step(&measured, self.base, 2.0 * self.floor()) {
@@ -533,21 +549,23 @@ impl Controller {
         }
     }
 
-    /// The more it costs to be beside the best, the less of a swing is needed.
+    /// Scales the probe amplitude: the more a budget off the optimum costs, the smaller the
+    /// amplitude may be.
     fn set_width(&mut self, is_wide: bool) {
         let widest = if self.some_small { SWING_BESIDE_SMALL } else { 1.0 };
         self.narrow *= if is_wide { NARROWER } else { WIDER };
         self.narrow = self.narrow.clamp(NARROWEST, widest);
     }
 
-    /// There is no need to tell by swings what the ceiling decides, and each swing below an edge costs.
+    /// Narrows the probe amplitude below a steep ceiling. The ceiling decides there without probes,
+    /// and each probe below an edge costs throughput.
     fn narrow_below_ceiling(&mut self) {
         if !self.some_small && self.ceiling.is_steep() {
             self.narrow = (self.narrow * NARROWER * NARROWER).max(NARROWEST);
         }
     }
 
-    /// Moves the base if there is reason enough.
+    /// Moves the base budget if the evidence suffices.
     fn decide(&mut self, measured: &Measured, last: &Measured) {
         let (target, clear) = match self.some_small {
             true => (TARGET_BESIDE_SMALL, CLEAR_BESIDE_SMALL),
@@ -559,13 +577,13 @@ impl Controller {
         let is_harm = self.looks_like_harm();
         let is_clear = surplus.abs() >= clear * self.trend.error();
         if is_clear && surplus < 0.0 && !too_much && !is_harm && self.reserved() > 0.0 {
-            // Where less would be too little the reserve hides it.
+            // The reserve hides a loss from a smaller budget.
             if self.trend.count >= PATIENCE {
                 self.trend.forget();
             }
             return;
         }
-        // What it brought at most, as far as can be told, on half the way to what is enough.
+        // Largest likely gain of the budget on half the way to the BDP estimate.
         let risk =
             (self.trend.mean() + self.trend.error()) * (measured.in_flight / enough).ln() / 2.0;
         let is_waste = too_much && surplus <= 0.0 && self.trend.count >= HASTE && risk <= RISK;
@@ -597,7 +615,7 @@ impl Controller {
         }
     }
 
-    /// Goes to another base, where nothing is known yet.
+    /// Moves to another base budget, without measurements there yet.
     fn go_to(&mut self, base: f64, reason: Move) {
         self.base = base.max(self.least);
         self.reason = reason;
@@ -605,9 +623,10 @@ impl Controller {
         self.last = None;
     }
 
-    /// A core that has nothing in flight may start one command whatever the budget, so a budget of about one a core
-    /// bounds nothing, and swinging it changes nothing: it goes to what should be enough, if that is more and the network
-    /// has not enough as it is. What is said to be in flight beyond that came back late, and tells nothing.
+    /// Moves a base budget of about one command per core to the BDP estimate. A core with nothing
+    /// in flight may always start one command, so this budget bounds nothing, and probes have no
+    /// effect. The move requires a higher estimate and a network with too little data. Bytes in
+    /// flight beyond that completed late, and are no evidence.
     fn leave_the_floor(&mut self, measured: &Measured) {
         let is_floor = measured.in_flight > measured.budget
             && measured.in_flight < measured.budget + self.floor();
@@ -623,28 +642,28 @@ impl Controller {
         }
     }
 
-    /// One command a core, in bytes.
+    /// Returns one command per core, in bytes.
     fn floor(&self) -> f64 {
         self.cores * self.command
     }
 
-    /// Should far more be enough than the budget?
+    /// Returns whether the BDP estimate is far above the budget.
     fn is_far_below(&self, measured: &Measured) -> bool {
         FAR_BELOW * measured.budget < self.enough(measured)
     }
 
-    /// What should be enough in flight, in bytes: what is with the devices, and behind it, for the
-    /// network, as much as its completions scatter, and a few commands for what is uneven.
+    /// Returns the BDP estimate in bytes: bytes at the devices, a burst allowance for the scatter
+    /// of their completions, and a few commands for unevenness.
     fn enough(&self, measured: &Measured) -> f64 {
-        // What is said to be in flight beyond this came back late, and was not in flight now.
+        // Bytes in flight beyond this completed late, and were not in flight now.
         let in_flight = measured.in_flight.min(measured.budget + self.floor());
         let devices = (in_flight - measured.network).max(0.0) / self.command;
         let spare = if self.some_small { 0.0 } else { SPARE };
         (devices + ROOTS * devices.sqrt() + spare) * self.command
     }
 
-    /// A step up, or half the way to what should be enough if it gains much, or half the way to
-    /// where it was too much.
+    /// Raises the base budget: by a step, to the midpoint towards the BDP estimate if it gains
+    /// much, or to the midpoint below the ceiling.
     fn raise(&mut self, measured: &Measured) {
         self.reason = Move::Gained;
         self.harmed = false;
@@ -664,15 +683,16 @@ impl Controller {
         self.ceiling.push();
     }
 
-    /// A step down: from more than enough at least half the way there, if that is safe. From what did harm it goes to
-    /// what did none first, and half the way if there is harm, too.
+    /// Lowers the base budget by a step. From above the BDP estimate it moves at least halfway
+    /// there, if that is safe. After an overshoot it first returns to the side without overshoot,
+    /// and moves halfway if that overshoots, too.
     fn lower(&mut self, measured: &Measured, last: &Measured, is_harm: bool, is_safe: bool) {
         self.reason = Move::Wasted;
         self.upwards = false;
         let stepped = self.base / (1.0 + self.step);
         let (less, more) =
             if measured.budget < last.budget { (measured, last) } else { (last, measured) };
-        // In a collapse the network has so much that little seems to be enough.
+        // In a collapse most data is in the network, so the BDP estimate is low.
         let side = if is_harm { less } else { measured };
         let enough = self.enough(side);
         let may_jump = side.in_flight > enough && (is_harm || is_safe);
@@ -690,7 +710,7 @@ impl Controller {
         };
         self.base = self.base.max(self.least);
         self.trend.forget();
-        // The next measurement is better for certain; that must not count as harm again.
+        // The next measurement is certainly better; that must not count as a second overshoot.
         self.last = None;
     }
 }

@@ -1,48 +1,49 @@
-//! What is measured of a budget: sums over all cores, and what they say over a while.
+//! Rate samples of the budget: sums over all cores, and measurements over an interval.
 
-/// A rate that is lower by this part with the larger budget did harm, too, though no more was found in flight: what
-/// comes back in a collapse was not in it for long.
+/// A rate that is lower by this fraction with the larger budget is an overshoot, even if no more
+/// was found in flight: in a collapse, completed commands were not in flight for long.
 pub(super) const LOSS: f64 = 0.1;
-/// And by so many times what as many commands scatter.
+/// It must also exceed this multiple of the scatter of as many commands.
 const SURE: f64 = 3.0;
-/// And by so many times what measurements of the same budget differ by.
+/// It must also exceed this multiple of the noise between measurements of one budget.
 pub(super) const NOISY: f64 = 3.0;
-/// Rates differ clearly by so many times what as many commands scatter.
+/// Rates differ significantly by this multiple of the scatter of as many commands.
 const TELLS: f64 = 1.5;
 
 /// Sums over all cores since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// Commands over.
+    /// Completed commands.
     pub(super) commands: u64,
     /// Their bytes.
     pub(super) bytes: u64,
-    /// Their bytes times ns in flight, over 2^10.
+    /// Their bytes times ns in flight, divided by 2^10.
     pub(super) residence: u64,
-    /// Their bytes times ns that the network had them, over 2^10.
+    /// Their bytes times ns in the network, divided by 2^10.
     pub(super) network: u64,
-    /// Commands started that were small beside the others.
+    /// Commands started that were small relative to the others.
     pub(super) small: u64,
-    /// Times a command was told to wait.
+    /// Deferrals of commands.
     pub(super) refused: u64,
-    /// Bytes that could have been sent while cores were away.
+    /// Bytes that could have been sent while cores were preempted.
     pub(super) missed: u64,
 }
 
-/// One side of a swing; bytes, and bytes per ns. What is in flight for while cores are away is in `reserved` alone.
+/// Measurement of one side of a probe, in bytes and bytes per ns. The preemption reserve is in
+/// `reserved` alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub(super) budget: f64,
     pub(super) in_flight: f64,
-    /// Of `in_flight`, what the network had.
+    /// The part of `in_flight` in the network.
     pub(super) network: f64,
     pub(super) reserved: f64,
-    /// As if cores had never been away, but no more than lately for that.
+    /// Includes missed bytes, at most up to the last measured rate.
     pub(super) rate: f64,
     pub(super) commands: f64,
-    /// Times a command was told to wait, for each that went through.
+    /// Deferrals per completed command.
     pub(super) refused: f64,
-    /// Commands that could have gone through while cores were away.
+    /// Commands that could have completed while cores were preempted.
     pub(super) missed: f64,
 }
 
@@ -62,17 +63,17 @@ impl Measured {
         }
     }
 
-    /// With what is reserved.
+    /// Returns the bytes in flight, including the reserve.
     pub(super) fn all_in_flight(&self) -> f64 {
         self.in_flight + self.reserved
     }
 
-    /// Do the two rates differ by more than so many commands scatter?
+    /// Returns whether the two rates differ by more than the scatter of this number of commands.
     pub(super) fn differs_clearly(&self, other: &Measured) -> bool {
         (self.rate / other.rate).ln().abs() * self.commands.min(other.commands).sqrt() > TELLS
     }
 
-    /// Did the one of the two that had the larger budget bring much less?
+    /// Returns whether the larger of the two budgets lost much.
     pub(super) fn lost_with_more(&self, other: &Measured, noise: f64) -> bool {
         let (less, more) = if self.budget < other.budget { (self, other) } else { (other, self) };
         let clear = SURE / less.commands.min(more.commands).sqrt();
@@ -81,7 +82,7 @@ impl Measured {
     }
 }
 
-/// Without its fraction.
+/// Drops the fraction.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,7 +1,8 @@
-//! Finds its own bound on the bytes in flight: buffer credit whose budget follows what it buys.
+//! Adaptive policy: finds its bound on the bytes in flight, as buffer credit with a controlled
+//! budget.
 //!
-//! [`control`] decides, from sums over all cores, what the budget is; this file keeps the sums and
-//! asks it now and then.
+//! [`control`] computes the budget from sums over all cores. This file keeps the sums and calls it
+//! periodically.
 
 mod attendance;
 mod ceiling;
@@ -33,41 +34,42 @@ use crate::order::VirtualTime;
 use crate::permit::Outcome;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What the cores share.
+/// State that the cores share.
 pub struct SharedAdaptive {
     credit: Arc<SharedCredit>,
     virtual_time: Arc<VirtualTime>,
     cores: Box<[Arc<Sums>]>,
-    /// When the controller looked last, and after how long it looks again.
+    /// Time of the controller's last update, and interval until the next.
     looked: AtomicU64,
     pause: AtomicU64,
-    /// How long what the network has lasts, in ns; `u64::MAX` while that is not known.
+    /// Time in ns for which the data in the network lasts; `u64::MAX` while unknown.
     lasts: AtomicU64,
-    /// Nothing back for so long, in ns, on a core that has commands waiting: what it has in flight may hang.
+    /// Time in ns without a completion after which the commands of a core may hang, if others wait
+    /// there.
     patience: AtomicU64,
     controller: Mutex<Controller>,
 }
 
-/// Sums of one core since the start, written by it alone.
+/// Sums of one core since the start. Only that core writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Sums {
     commands: AtomicU64,
     bytes: AtomicU64,
-    /// Bytes times ns in flight, over 2^10.
+    /// Bytes times ns in flight, divided by 2^10.
     residence: AtomicU64,
-    /// Bytes times ns that the network had them, over 2^10.
+    /// Bytes times ns in the network, divided by 2^10.
     network: AtomicU64,
-    /// Commands that were small beside the others, and went first.
+    /// Commands that were small relative to the others, and bypassed them.
     small: AtomicU64,
-    /// Times a command was told to wait.
+    /// Deferrals of commands.
     refused: AtomicU64,
-    /// Bytes that could have been sent while the core was away.
+    /// Bytes that could have been sent while the core was preempted.
     missed: AtomicU64,
 }
 
 impl SharedAdaptive {
-    /// For so many cores and this largest I/O in bytes.
+    /// Creates the state for this number of cores and this largest I/O in bytes.
     ///
     /// # Errors
     /// [`BudgetTooSmall`] cannot happen with a largest I/O above 0.
@@ -86,7 +88,7 @@ impl SharedAdaptive {
         }))
     }
 
-    /// The policy of core number `core`; see [`SharedCredit::core`].
+    /// Returns the policy of core number `core`; see [`SharedCredit::core`].
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
@@ -102,13 +104,13 @@ impl SharedAdaptive {
         }
     }
 
-    /// The virtual time that the order among the flows goes by.
+    /// Returns the virtual time of the scheduler.
     #[must_use]
     pub fn virtual_time(&self) -> &Arc<VirtualTime> {
         &self.virtual_time
     }
 
-    /// The budget in bytes now.
+    /// Returns the current budget in bytes.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.credit.budget()
@@ -119,32 +121,33 @@ impl SharedAdaptive {
         &self.credit
     }
 
-    /// Why the budget last moved; `None` while another core decides that very moment.
+    /// Returns the reason of the last change of the budget; `None` while another core updates it.
     #[must_use]
     pub fn last_move(&self) -> Option<Move> {
         self.controller.try_lock().ok().map(|controller| controller.last_move())
     }
 
-    /// Bytes of the budget that are for while cores are away; `None` as [`SharedAdaptive::last_move`].
+    /// Returns the preemption reserve in bytes; `None` as [`SharedAdaptive::last_move`].
     #[must_use]
     pub fn reserved(&self) -> Option<u64> {
         self.controller.try_lock().ok().map(|controller| whole(controller.reserved()))
     }
 
-    /// Bytes since the start that could have been sent while cores were away.
+    /// Returns the bytes since the start that could have been sent while cores were preempted.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.totals().missed
     }
 
-    /// A clock that went back is due at once, and starts over.
+    /// Returns whether an update is due. A clock that jumped back makes it due, and restarts the
+    /// interval.
     #[inline]
     fn is_due(&self, now: Nanos) -> bool {
         let looked = self.looked.load(Ordering::Relaxed);
         is_due(now, looked, self.pause.load(Ordering::Relaxed), WENT_BACK)
     }
 
-    /// One core at a time decides; the others go on.
+    /// Updates the budget. One core at a time does this; the others continue.
     #[cold]
     fn look(&self, now: Nanos, core: usize) {
         let Ok(mut controller) = self.controller.try_lock() else { return };
@@ -162,7 +165,8 @@ impl SharedAdaptive {
         }
     }
 
-    /// The budget becomes larger by so many bytes, which `credit` has; not if another core decides that very moment.
+    /// Enlarges the budget by `bytes` and leases them to `credit`. Fails while another core updates
+    /// the budget.
     fn make_up_for_hung(&self, credit: &mut BufferCredit, bytes: u64) -> bool {
         let Ok(mut controller) = self.controller.try_lock() else { return false };
         controller.make_up_for_hung(credit.lease_more(bytes));
@@ -193,24 +197,24 @@ impl fmt::Debug for SharedAdaptive {
     }
 }
 
-/// A clock that is so many ns behind went back: as long as the longest pause, and not a setting.
+/// A clock that is this many ns behind has jumped back: the longest interval, not a setting.
 const WENT_BACK: Nanos = 1_000_000_000;
-/// Commands of a core between two questions whether it is time to look.
+/// Commands of a core between two checks whether an update is due.
 const LOOK_EVERY: u64 = 8;
 
-/// One core's end of a [`SharedAdaptive`].
+/// Policy of one core.
 #[derive(Debug)]
 pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
     sums: Arc<Sums>,
-    /// Apart, so that all that each command needs is close together.
+    /// Boxed, so that the data of the hot path stays close together.
     attendance: Box<Attendance>,
     silence: Silence,
     shared: Arc<SharedAdaptive>,
 }
 
-/// Adds to a sum that this core alone writes.
+/// Adds to a sum that only this core writes.
 #[inline(always)]
 fn add(sum: &AtomicU64, more: u64) -> u64 {
     let sum_now = sum.load(Ordering::Relaxed).wrapping_add(more);
@@ -224,7 +228,8 @@ impl Adaptive {
         add(&self.sums.small, 1);
     }
 
-    /// Not in the middle of finding out what was missed on this core: that belongs to the same measurement as the time in which it was.
+    /// Updates the budget, unless a preemption of this core is still being evaluated: the missed
+    /// bytes belong to the same measurement as the time.
     #[cold]
     fn look(&self, now: Nanos) {
         if !self.attendance.is_unclear(now, self.shared.lasts.load(Ordering::Relaxed)) {
@@ -232,8 +237,8 @@ impl Adaptive {
         }
     }
 
-    /// It has to wait, unless all that the core has in flight may hang: then others would wait as long as that does, and the
-    /// core has credit for it as soon as it asks again.
+    /// Counts a deferral. If all commands in flight of the core may hang, it enlarges the budget,
+    /// so that other commands need not wait for them. The core has the credit when it asks again.
     #[inline(never)]
     fn note_refused(&mut self, bytes: u32, now: Nanos) {
         add(&self.sums.refused, 1);
@@ -285,7 +290,7 @@ impl Policy for Adaptive {
     #[inline]
     fn turn(&mut self, now: Nanos, after: Nanos) {
         if after > self.shared.patience.load(Ordering::Relaxed) / 2 {
-            // It was the core that was away: what came back meanwhile is not known yet.
+            // The core itself was preempted; commands that completed since are not processed yet.
             self.silence.begin_anew(now);
         }
         let sent = self.sums.bytes.load(Ordering::Relaxed);
@@ -295,7 +300,7 @@ impl Policy for Adaptive {
         if missed > 0 {
             add(&self.sums.missed, missed);
         }
-        // What was put off.
+        // The update that was postponed.
         if has_told && self.shared.is_due(now) {
             self.look(now);
         }

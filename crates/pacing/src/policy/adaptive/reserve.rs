@@ -1,23 +1,25 @@
-//! What more is in flight for while cores are away: it makes up for a part of what is [missed](super::attendance) then.
+//! Preemption reserve: extra commands in flight that cover part of the data
+//! [missed](super::attendance) by preempted cores.
 
-/// Most commands that are in flight for while cores are away.
+/// Largest reserve in commands.
 const MOST: f64 = 24.0;
-/// And most that it grows by at once.
+/// Largest increase per measurement.
 const RISE: f64 = 8.0;
-/// What may be missed, as a part of all that is sent: the reserve goes down by it, and up by what is missed. So
-/// slowly that it lasts from one long absence to the next, since these make the slowest commands.
+/// Tolerated fraction of missed commands: the reserve falls by it and rises by the missed commands.
+/// It is small, so that the reserve lasts from one long preemption to the next, because these cause
+/// the slowest commands.
 const MISSED: f64 = 0.0001;
 
-/// What did harm, times this, is the most there may be after that.
+/// After an overshoot, the maximum is this fraction of the reserve in force.
 const AFTER_HARM: f64 = 0.5;
-/// By this factor that rises again from one measurement to the next.
+/// Growth of that maximum per measurement.
 const RECOVERY: f64 = 1.003;
 
-/// How many commands are in flight for while cores are away.
+/// Preemption reserve, in commands.
 #[derive(Debug)]
 pub(super) struct Reserve {
     commands: f64,
-    /// The most there may be.
+    /// Maximum of the reserve.
     most: f64,
 }
 
@@ -30,8 +32,8 @@ impl Reserve {
         self.commands
     }
 
-    /// So many commands went through, and so many more could have; more in flight makes up for that only where it waits
-    /// for the network.
+    /// Updates the reserve after `commands` completed and `missed` more could have. A larger
+    /// reserve only helps where data waits for the network.
     pub(super) fn learn(&mut self, commands: f64, missed: f64, network_is_busy: bool) {
         let may_be = MISSED * commands;
         let missed = missed.min(if network_is_busy { RISE } else { may_be });
@@ -39,7 +41,8 @@ impl Reserve {
         self.commands = (self.commands + missed - may_be).clamp(0.0, self.most);
     }
 
-    /// With so many commands in force a cache ran over: nothing is reserved until something is missed again, and then less.
+    /// Clears the reserve after an overflow of the LLC with `in_force` reserved commands, and
+    /// lowers its maximum.
     pub(super) fn did_harm(&mut self, in_force: f64) {
         self.most = AFTER_HARM * in_force;
         self.commands = 0.0;

@@ -1,65 +1,68 @@
-//! A search by factors, for where swings tell nothing.
+//! Coarse search by factors, for rates that are too noisy for probes.
 //!
 //! ```text
-//!                  two measurements of one budget differ by more than a swing could bring
-//!   swinging ──────────────────────────────────────────────────────────────────────────────▶ holding
-//!      ▲                                                                                      │   ▲
-//!      │ they do not any more, or the rate became another one                      long enough │   │ compared
-//!      └──────────────────────────────────────────────────────────────────────────────────────┤   │
-//!                                                                                              ▼   │
-//!                                                                                             trying
+//!                two measurements of one budget differ by more than a probe could gain
+//!   swinging ────────────────────────────────────────────────────────────────────────▶ holding
+//!      ▲                                                                                │   ▲
+//!      │ they no longer do, or the rate has changed                       interval ends │   │ done
+//!      └────────────────────────────────────────────────────────────────────────────────┤   │
+//!                                                                                       ▼   │
+//!                                                                                      trying
 //! ```
 //!
-//! On a machine that does other things beside, the rate wanders by several percent by itself. The budget then stands
-//! still, which costs nothing, and now and then one is tried that is larger or smaller by a factor, for long enough to
-//! tell. What is better is kept; what is not is tried ever more rarely.
+//! On a machine with other work the rate varies by several percent. The budget is then held, which
+//! costs nothing. From time to time a budget larger or smaller by a factor is tried, for long
+//! enough to be significant. A better budget is kept; a worse one is tried less and less often.
 
 use super::measured::Measured;
 
-/// Two measurements of the same budget that differ by less say that swings tell, and by more that they do not; in
-/// logarithms, in the middle of many.
+/// Probes are conclusive while two measurements of one budget differ by less than the first value,
+/// and inconclusive above the second. Both are logarithms, for the median of many.
 const SIGHTED: f64 = 0.013;
 const BLIND: f64 = 0.02;
-/// What that is taken to be at first, by which factor it moves towards the next two, and its bounds.
+/// Initial noise estimate, factor by which it moves towards the next two measurements, and its
+/// bounds.
 const NOISE: f64 = 0.01;
 const NOISE_STEP: f64 = 1.1;
 const NOISE_BOUNDS: (f64, f64) = (0.002, 0.2);
-/// Budgets no further apart than this part are the same.
+/// Budgets closer than this fraction are the same.
 const SAME: f64 = 0.01;
-/// Budgets are tried that are larger or smaller by the first factor, and, when neither was better, by the second, in turn.
+/// Factors of a trial, up or down in turn: the first, and after neither direction was better, the
+/// second.
 const REACH: [f64; 2] = [2.0, 1.4];
-/// Measurements from one trial to the next: at first, by which factor more each time that neither was better, and at
-/// most.
+/// Measurements between trials: initial value, growth each time neither direction was better, and
+/// maximum.
 const INTERVAL: f64 = 4.0;
 const RARER: f64 = 1.5;
 const MOST_INTERVAL: f64 = 500.0;
-/// Measurements that the rate of the budget that is held is the mean of, at most.
+/// Largest number of measurements in the mean rate of the held budget.
 const MEMORY: f64 = 8.0;
-/// The rate became another one if it is off by so many times the noise, so many times in a row.
+/// The rate has changed if it is off by this multiple of the noise, this many times in a row.
 const FAR: f64 = 4.0;
 const FAR_IN_A_ROW: u32 = 3;
-/// A measurement of a trial is as long as so many others; a trial has at most so many.
+/// Length of a trial's measurement, as a multiple of a normal one, and the largest number of them
+/// per trial.
 pub(super) const TRIAL: f64 = 2.0;
 const MOST_TRIALS: f64 = 4.0;
-/// What is better by so many times the noise, or worse where that has to be told, is so clearly. A trial that stays
-/// unclear to its end is kept only if it is downwards and not worse.
+/// A difference is significant above this multiple of the noise, upwards and downwards. A trial
+/// that stays inconclusive is kept only if it is downwards and not worse.
 const CLEAR_UP: f64 = 1.0;
 const CLEAR_DOWN: f64 = 0.7;
 
-/// What to do next.
+/// Next action of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
-    /// Hold this base.
+    /// Hold this base budget.
     Hold(f64),
-    /// What was tried is better, and it is more or less than what was held.
+    /// The tried budget is better, and above or below the held one.
     Keep { upwards: bool },
 }
 
-/// How far the rate wanders by itself, and what is done where that is too far.
+/// Noise of the rate, and the search that runs while the noise is too high.
 #[derive(Debug)]
 pub(super) struct Search {
     noise: f64,
-    /// The last budget and rate of either side of the swing.
+    /// The last budget and rate of each side of the probe.
     seen: [Option<(f64, f64)>; 2],
     state: State,
     /// The next trial is upwards.
@@ -73,12 +76,12 @@ enum State {
     Trying(Trial),
 }
 
-/// Another budget than that of `hold`, which was `from`, is in force.
+/// A trial: another budget than that of `hold`, which was `from`, is in force.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     hold: Hold,
     from: f64,
-    /// The sum of what it gained, in logarithms, in so many measurements.
+    /// Sum of its gains, in logarithms, and number of measurements.
     gains: f64,
     count: f64,
 }
@@ -88,7 +91,8 @@ impl Trial {
         Self { hold, from, gains: 0.0, count: 0.0 }
     }
 
-    /// Is it better? More in flight has to gain, less only has to lose nothing. `None` while that is not clear.
+    /// Returns whether the trial is better: a larger budget has to gain, a smaller one only must
+    /// not lose. `None` while inconclusive.
     fn is_better(&self, upwards: bool, noise: f64) -> Option<bool> {
         let gain = self.gains / self.count;
         let doubt = noise / self.count.sqrt();
@@ -106,18 +110,18 @@ impl Trial {
     }
 }
 
-/// The budget stands still.
+/// The held budget.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
-    /// The mean rate, and of how many measurements.
+    /// Mean rate, and number of measurements in it.
     rate: f64,
     count: f64,
-    /// Measurements since the last trial, and until the next.
+    /// Measurements since the last trial, and from one trial to the next.
     since: f64,
     interval: f64,
-    /// Trials in a row that were not better.
+    /// Consecutive trials that were not better.
     failed: u32,
-    /// Measurements in a row that were far from the mean.
+    /// Consecutive measurements far from the mean.
     far: u32,
 }
 
@@ -128,7 +132,8 @@ impl Hold {
 
     fn add(&mut self, rate: f64, noise: f64) {
         self.since += 1.0;
-        // What is far off must not move the mean by which the next is judged: it may have been a pause of the machine.
+        // An outlier must not change the mean that judges the next measurement: it may have been a
+        // pause of the machine.
         if self.count > 1.0 && (rate / self.rate).ln().abs() > FAR * noise {
             self.far += 1;
             return;
@@ -138,7 +143,7 @@ impl Hold {
         self.rate += (rate - self.rate) / self.count;
     }
 
-    /// The factor of the next trial.
+    /// Returns the factor of the next trial.
     fn reach(&self) -> f64 {
         REACH[usize::from(self.failed / 2 % 2 == 1)]
     }
@@ -152,7 +157,7 @@ impl Hold {
         self
     }
 
-    /// Holds what was tried.
+    /// Holds the tried budget.
     fn of(trial: &Trial) -> Self {
         let rate = trial.hold.rate * (trial.gains / trial.count).exp();
         Self { rate, count: (TRIAL * trial.count).min(MEMORY), ..Self::new() }
@@ -164,12 +169,12 @@ impl Search {
         Self { noise: NOISE, seen: [None; 2], state: State::Swinging, upwards: true }
     }
 
-    /// By how much two measurements of the same budget differ, in logarithms.
+    /// Returns the usual difference of two measurements of one budget, in logarithms.
     pub(super) fn noise(&self) -> f64 {
         self.noise
     }
 
-    /// The budget stands still, but for trials.
+    /// Returns whether the budget is held, except for trials.
     pub(super) fn is_blind(&self) -> bool {
         !matches!(self.state, State::Swinging)
     }
@@ -178,8 +183,8 @@ impl Search {
         matches!(self.state, State::Trying(_))
     }
 
-    /// Takes in a measurement on the high side of the swing or on the low one. The rate has to wander `certainty` times as
-    /// far as else to be taken for noise: near an edge it does so, too.
+    /// Adds a measurement of the upper or lower side of a probe. `certainty` scales the noise
+    /// limit: near an edge the rate varies, too.
     pub(super) fn see(&mut self, measured: &Measured, high: bool, certainty: f64) {
         if self.is_trying() {
             return;
@@ -201,19 +206,21 @@ impl Search {
         }
     }
 
-    /// What is known of this budget says nothing about the next.
+    /// Discards the state: it is no evidence for the next budget.
     pub(super) fn swing(&mut self) {
         self.state = State::Swinging;
     }
 
-    /// The budget goes elsewhere: what was tried, and what was held, was of another machine.
+    /// Restarts the hold because the budget moves elsewhere: previous trials were for another
+    /// machine.
     pub(super) fn hold_anew(&mut self) {
         if self.is_blind() {
             self.state = State::Holding(Hold::new());
         }
     }
 
-    /// After a measurement while blind: what next. No budget below `least` is tried.
+    /// Returns the next action after a measurement while the budget is held. No budget below
+    /// `least` is tried.
     pub(super) fn step(&mut self, measured: &Measured, base: f64, least: f64) -> Step {
         match self.state {
             State::Swinging => Step::Hold(base),
@@ -261,10 +268,10 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Rates of a machine that wanders by this part to either side.
+    /// Noise of the test machine, as a fraction to either side.
     const WANDERS: f64 = 0.04;
 
-    /// Searches from `base`, with noise that comes and goes; yields where it ends up.
+    /// Searches from `base`, with random noise; returns the final base budget.
     fn ends_at(base: f64, seed: u64, rate: impl Fn(f64) -> f64) -> f64 {
         let mut search = Search::new();
         let (mut base, mut state) = (base, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -315,12 +322,13 @@ mod tests {
                 trial.is_better(upwards, 0.02).map(|is_better| (is_better, turn))
             })
         };
-        // More in flight that gains nothing is left at once, and so is less that loses much.
+        // A larger budget that gains nothing is left immediately, and so is a smaller one that
+        // loses much.
         assert_eq!(decided(true, -0.001), Some((false, 1)));
         assert_eq!(decided(false, -0.03), Some((false, 1)));
         assert_eq!(decided(true, 0.03), Some((true, 1)));
         assert_eq!(decided(false, 0.03), Some((true, 1)));
-        // A little tells little.
+        // A small difference is inconclusive.
         assert_eq!(decided(true, 0.015), Some((true, 2)));
         assert_eq!(decided(true, 0.001), Some((false, 4)));
         assert_eq!(decided(false, 0.001), Some((true, 4)));
@@ -332,7 +340,7 @@ mod tests {
         let mut search = Search::new();
         let (mut base, mut trials) = (10.0, Vec::new());
         for turn in 0..2000 {
-            // The peak is at 10; two in turn differ by more than is clear.
+            // The peak is at 10; two consecutive measurements differ by more than the limit.
             let rate =
                 if base == 10.0 { 100.0 } else { 70.0 } * if turn % 4 < 2 { 1.0 } else { 1.04 };
             let measured = Measured::of(base, rate);

@@ -1,17 +1,18 @@
-//! How long nothing came back on a core that has commands waiting: then all that it has in flight may hang.
+//! Stall timer: time without a completion on a core with waiting commands. All its commands in
+//! flight may then hang.
 
 use crate::Nanos;
 
-/// The longest silence is the patience times two to this.
+/// Largest back-off of the timeout, as a power of two.
 const MOST_TIMES: u32 = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    /// When something was completed last.
+    /// Time of the last completion.
     heard: Nanos,
-    /// The first time since the core last had nothing waiting that one had to wait.
+    /// Time of the first deferral since the core last had nothing waiting.
     refused: Option<Nanos>,
-    /// When one was started because of it last, and how many since something was heard.
+    /// Time of the last start because of a stall, and number of them since the last completion.
     broken: Nanos,
     times: u32,
 }
@@ -22,10 +23,10 @@ impl Silence {
         self.heard = now;
     }
 
-    /// One had to wait. Has nothing come back for so long, twice as long each time, that one more is to start? Whatever
-    /// stands still, it is a few then.
+    /// Returns whether the timeout has expired, so that one more command may start after a
+    /// deferral. The timeout doubles each time. Whatever stalls, few commands start this way.
     pub(super) fn is_too_long(&mut self, now: Nanos, patience: Nanos) -> bool {
-        // In the future it is of a clock that went back.
+        // A time in the future is from before a clock jumped back.
         if self.heard >= self.broken || now < self.broken {
             (self.broken, self.times) = (0, 0);
         }
@@ -33,17 +34,17 @@ impl Silence {
         now - since.max(self.broken) > patience.saturating_mul(1 << self.times)
     }
 
-    /// One was started because of it.
+    /// Records a start because of a stall.
     pub(super) fn was_broken(&mut self, now: Nanos) {
         (self.broken, self.times) = (now, (self.times + 1).min(MOST_TIMES));
     }
 
-    /// What was before says nothing.
+    /// Restarts the timer: the time before is no evidence.
     pub(super) fn begin_anew(&mut self, now: Nanos) {
         self.refused = Some(now);
     }
 
-    /// The core has nothing waiting.
+    /// Stops the timer: the core has nothing waiting.
     pub(super) fn rest(&mut self) {
         self.refused = None;
     }

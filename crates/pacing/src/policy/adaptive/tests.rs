@@ -1,4 +1,4 @@
-//! The controller against machines that are one formula.
+//! Tests of the controller against machines given by a formula.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use super::measured::Totals;
 
 const IO: f64 = 131_072.0;
 
-/// A machine: what it lets through with so many commands in flight (commands a microsecond), and
-/// how many of them drain.
+/// Simulated machine: rate (commands per µs) by commands in flight, and the number of them that
+/// drain.
 struct Plant {
     controller: Controller,
     rate: Box<dyn Fn(f64) -> f64>,
@@ -18,13 +18,13 @@ struct Plant {
     offered: f64,
     /// Commands in flight whatever the budget: one on each core.
     floor: f64,
-    /// Most commands that are seen in flight.
+    /// Largest number of commands observed in flight.
     seen: f64,
-    /// The part of the commands that are small beside the others.
+    /// Fraction of commands that are small relative to the others.
     small: f64,
-    /// How long its cores are away, and how often: microseconds.
+    /// Duration and interval of preemptions of its cores, in µs.
     away: (f64, f64),
-    /// Commands let through, and those that could have been meanwhile.
+    /// Commands completed, and those missed by preemptions.
     commands: f64,
     missed: f64,
     totals: Totals,
@@ -32,8 +32,8 @@ struct Plant {
 }
 
 impl Plant {
-    /// Devices that take `device` microseconds each behind a network that takes `cap` commands a
-    /// microsecond, and what more than `cache` commands draining cost.
+    /// Devices that take `device` µs each, behind a network of `cap` commands per µs; more than
+    /// `cache` draining commands cost throughput.
     fn new(device: f64, cap: f64, cache: f64) -> Self {
         let draining = move |n: f64| (n - cap * device).max(0.05 * n);
         let rate = move |n: f64| {
@@ -56,12 +56,12 @@ impl Plant {
         }
     }
 
-    /// The machine is another one; the controller knows nothing of that.
+    /// Changes the machine without notifying the controller.
     fn become_like(&mut self, other: Plant) {
         (self.rate, self.draining) = (other.rate, other.draining);
     }
 
-    /// The rate wanders by itself, by up to so much to either side.
+    /// Adds noise to the rate, up to `part` to either side.
     fn wander(&mut self, part: f64, seed: u64) {
         let state = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let rate = std::mem::replace(&mut self.rate, Box::new(|_| 0.0));
@@ -82,7 +82,7 @@ impl Plant {
         f64::from(budget).max(self.floor).min(self.offered)
     }
 
-    /// Lets it run until so much goes through; yields how many ns that took.
+    /// Runs until the rate is reached; returns the ns that took.
     fn until_rate(&mut self, rate: f64) -> u64 {
         let from = self.now;
         while self.run(1).1 < rate {
@@ -91,7 +91,7 @@ impl Plant {
         self.now - from
     }
 
-    /// Lets it run for so many looks; yields the mean in flight and the rate of the last half.
+    /// Runs for `looks` updates; returns the mean bytes in flight and the rate of the last half.
     fn run(&mut self, looks: u32) -> (f64, f64) {
         let (mut sum, mut rates, mut time) = (0.0, 0.0, 0.0);
         for look in 0..looks {
@@ -147,7 +147,7 @@ fn it_finds_the_knee_whatever_the_devices_take() {
 
 #[test]
 fn the_network_is_busy_where_commands_wait_for_it() {
-    // 18 commands are with the devices where the network has all it can do.
+    // With 18 commands at the devices the network is fully used.
     for (offered, is_busy) in [(8.0, false), (18.0, false), (32.0, true), (64.0, true)] {
         let mut plant = Plant::new(100.0, 0.18, 1e9);
         (plant.offered, plant.floor) = (offered, offered);
@@ -158,14 +158,14 @@ fn the_network_is_busy_where_commands_wait_for_it() {
 
 #[test]
 fn it_stays_out_of_a_cache_that_runs_over() {
-    // Without a bound 500 in flight bring an eighth of what 25 do.
+    // Without a bound, 500 in flight have 1/8 of the rate of 25.
     let mut plant = Plant::new(100.0, 0.176, 12.0);
     let (in_flight, rate) = plant.run(2000);
     assert!(rate > 0.95 * 0.176, "{rate} with {in_flight} in flight");
 }
 
-/// Slow devices that need nearly all of the cache: each command more is a gain up to where it runs over, which costs
-/// a third.
+/// Slow devices that need nearly all of the cache: each additional command gains throughput, up to
+/// an overflow that costs 1/3 of the rate.
 fn cliff() -> Plant {
     let mut plant = Plant::new(2000.0, 0.3, 1e9);
     plant.rate = Box::new(|n| if n <= 360.0 { n / 2000.0 } else { 0.65 * 0.18 });
@@ -179,7 +179,7 @@ fn it_stays_close_to_a_cliff() {
     assert!(rate > 0.92 * 0.18, "{rate} of 0.18");
 }
 
-/// Where the edge was says nothing about a machine that became faster.
+/// An old edge is no evidence for a machine that became faster.
 #[test]
 fn an_edge_is_forgotten_with_the_machine_that_had_it() {
     let mut plant = cliff();
@@ -197,7 +197,8 @@ fn it_leaves_what_runs_over_though_no_more_is_seen_in_flight() {
     assert!(rate > 0.92 * 0.18, "{rate} of 0.18");
 }
 
-/// Once the cache ran over, what waits for the network keeps it so until nearly all of that is gone.
+/// After an overflow of the LLC, data that waits for the network sustains it until nearly all of
+/// that is gone.
 #[test]
 fn a_flood_is_left() {
     let mut plant = Plant::new(2000.0, 0.17, 1e9);
@@ -222,8 +223,9 @@ fn a_flood_is_left() {
     }
 }
 
-/// The budget doubles at last beyond what the hosts offer, and all of that runs the cache over. Swings around it would
-/// tell nothing, so it does not stay there, whether that costs much or nothing yet.
+/// The last doubling exceeds the demand of the hosts, and all of that overflows the LLC. Probes
+/// would be inconclusive there, so the budget does not stay, whether that costs much or nothing
+/// yet.
 #[test]
 fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
     for flooded in [0.09, 0.16] {
@@ -241,14 +243,14 @@ fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
     }
 }
 
-/// Commands that a machine lets through until it has its rate, whose start is disturbed once from so many commands in
-/// flight on: it gets that part of its rate then.
+/// Commands that a machine completes until it reaches its rate. The startup is disturbed once, from
+/// `disturbed` commands in flight on: the rate is then multiplied by `part`.
 fn until_started(disturbed: f64, part: f64) -> f64 {
     let mut plant = Plant::new(200.0, 0.2, 1e9);
     let rate = std::mem::replace(&mut plant.rate, Box::new(|_| 0.0));
     let seen = Cell::new(0);
     plant.rate = Box::new(move |n| {
-        // The measurement there, and what settles after it is no part of the next.
+        // The measurement there; the settling after it is no part of the next one.
         let is_disturbed = n >= disturbed && seen.replace(seen.get() + 1) < 2;
         rate(n) * if is_disturbed { part } else { 1.0 }
     });
@@ -257,8 +259,8 @@ fn until_started(disturbed: f64, part: f64) -> f64 {
     plant.commands
 }
 
-/// Measurements are short at the start, so a core that is away for a moment takes a part of one, or most of it. That is no
-/// reason to stay with a few commands.
+/// Startup measurements are short, so a short preemption takes a part of one, or most of it. That
+/// is no reason to stay with few commands in flight.
 #[test]
 fn a_start_goes_on_after_a_moment_in_which_little_went_through() {
     for (disturbed, part) in [(16.0, 0.3), (32.0, 0.3), (16.0, 0.5), (32.0, 0.55)] {
@@ -267,7 +269,7 @@ fn a_start_goes_on_after_a_moment_in_which_little_went_through() {
     }
 }
 
-/// A rate never seen before tells what is enough, without a swing.
+/// A rate above the recent peak moves the budget to the BDP estimate without a probe.
 #[test]
 fn a_faster_link_is_followed_at_once() {
     for phase in 0..8 {
@@ -283,10 +285,10 @@ fn a_faster_link_is_followed_at_once() {
     }
 }
 
-/// Gains that are less than a measurement scatters are not taken back for a few swings without one.
+/// A gain below the scatter of a measurement is not given up because of a few probes without one.
 #[test]
 fn a_small_gain_is_kept_though_a_swing_does_not_tell() {
-    // A little more goes through with each command more, as where cores do more in a turn.
+    // Each additional command gains a little, as on cores that do more per turn.
     let gain = |n: f64| 3.0 * n / (n + 20.0);
     for seed in 1..=8_u64 {
         let mut plant = Plant::new(30.0, 1e9, 1e9);
@@ -319,7 +321,7 @@ fn beside_small_commands_the_budget_stays_near_its_base() {
     }
     swings.sort_by(f64::total_cmp);
     let usual = swings[swings.len() * 3 / 4];
-    // The same without small ones: 0.16.
+    // The value without small commands is 0.16.
     assert!(usual < 0.06, "{usual}");
 }
 
@@ -336,8 +338,8 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
     }
 }
 
-/// Each core may start one command, so with 20 cores and a budget for less, swings change nothing, and no
-/// change of the rate meanwhile is their doing.
+/// Each core may start one command. With 20 cores and a smaller budget probes change nothing, and
+/// do not cause any change of the rate.
 #[test]
 fn a_budget_below_one_command_a_core_grows_again() {
     for (phase, part) in (0..8).flat_map(|phase| [1.0, 0.95, 0.85, 0.7].map(|part| (phase, part))) {
@@ -355,7 +357,7 @@ fn a_budget_below_one_command_a_core_grows_again() {
     }
 }
 
-/// Devices that become fast leave the network with far too much, which the cache cannot hold.
+/// Devices that become fast leave far too much data in the network for the cache.
 #[test]
 fn harm_is_left_quickly() {
     for device in [500.0, 1000.0, 2000.0] {
@@ -370,7 +372,8 @@ fn harm_is_left_quickly() {
     }
 }
 
-/// A drive that stood still gives back at once what it held for long: that was not in flight now.
+/// A stalled drive completes a batch of commands that it held for long: those were not in flight
+/// now.
 #[test]
 fn what_comes_back_late_does_not_raise_the_budget() {
     let mut plant = Plant::new(100.0, 0.176, 1e9);
@@ -382,7 +385,8 @@ fn what_comes_back_late_does_not_raise_the_budget() {
         }
         plant.run(1);
         let after = plant.controller.budget();
-        // What should be enough here is 31 commands, and a swing more; it may go there at once from below.
+        // The BDP estimate here is 31 commands, plus a probe; a single step may reach it from
+        // below.
         let most = (before + before / 2).max(36 * 131_072);
         assert!(after < most, "{before} bytes, then {after}");
     }
@@ -401,10 +405,10 @@ fn hosts_that_offer_little_bring_the_budget_down_to_them() {
     assert!(rate > 0.97 * 0.176, "{rate}");
 }
 
-/// A budget that came down to hosts that asked for next to nothing says nothing about the machine.
+/// A budget that shrank to hosts with little demand is no evidence about the machine.
 #[test]
 fn hosts_that_come_back_are_followed_as_at_the_start() {
-    /// How long a command takes, in ns.
+    /// Time of a command, in ns.
     const DEVICE: u64 = 1_000_000;
     let others = [None, Some(10.0), Some(15.0), Some(25.0)];
     let loads = others.into_iter().flat_map(|other| [2.0, 3.0, 4.0, 6.0].map(|few| (other, few)));
@@ -413,7 +417,7 @@ fn hosts_that_come_back_are_followed_as_at_the_start() {
     {
         let mut plant = Plant::new(1000.0, 0.176, 1e9);
         if let Some(device) = other {
-            // Of another device, that needs little in flight.
+            // Of another device, which needs little in flight.
             let mut other = Plant::new(device, 0.176, 1e9);
             other.run(500);
             other.become_like(plant);
@@ -433,14 +437,14 @@ fn hosts_that_come_back_are_followed_as_at_the_start() {
     }
 }
 
-/// Looks are not as far apart as the commands of a host that asks for next to nothing: whoever comes then is followed.
+/// Updates are more frequent than the commands of a host with little demand: a burst is followed.
 #[test]
 fn a_burst_after_a_trickle_is_followed_at_once() {
     for phase in 0..12 {
         let mut plant = Plant::new(1000.0, 0.176, 1e9);
         plant.run(500);
         (plant.offered, plant.floor) = (0.01, 0.01);
-        // Most of these see too few commands to go by.
+        // Most of these updates see too few commands for a decision.
         plant.run(1_000_000 + 5000 * phase);
         (plant.offered, plant.floor) = (f64::INFINITY, 1.0);
         let took = plant.until_rate(0.95 * 0.176) / 1_000_000;
@@ -448,14 +452,14 @@ fn a_burst_after_a_trickle_is_followed_at_once() {
     }
 }
 
-/// Hosts that pause in the middle of a measurement say nothing of the budget.
+/// A pause of the hosts during a measurement is no evidence about the budget.
 #[test]
 fn a_lull_in_a_measurement_is_no_harm() {
     for looks in 0..12 {
         let mut plant = Plant::new(100.0, 0.176, 1e9);
         plant.run(1000 + looks);
         let before = plant.controller.budget();
-        // So many commands of it went through; then the hosts are silent for a while.
+        // `went` commands of it completed; then the hosts pause.
         let went = 300.0;
         let n = plant.in_flight();
         plant.commands += went;
@@ -469,7 +473,7 @@ fn a_lull_in_a_measurement_is_no_harm() {
         for _ in 0..6 {
             plant.run(1);
             let now = plant.controller.budget();
-            // Within a swing of where it was.
+            // Within a probe of its previous value.
             assert!(
                 4 * now < 5 * before && 5 * now > 4 * before,
                 "{looks}: from {before} to {now}"
@@ -493,7 +497,7 @@ fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
     assert!(rate > 0.97 * 0.176, "{rate}");
 }
 
-/// The rate of another load, of which next to nothing was in flight, does not make every growth a collapse.
+/// The rate of another workload with little in flight does not make every growth a collapse.
 #[test]
 fn a_slower_device_grows_from_a_budget_of_a_fast_one() {
     for phase in 0..8 {
@@ -507,8 +511,8 @@ fn a_slower_device_grows_from_a_budget_of_a_fast_one() {
     }
 }
 
-/// With a rate that wanders by more than a swing brings, too, what is there is found, and found again by hosts that come
-/// back.
+/// If the rate varies by more than a probe gains, too, the search finds the capacity. It finds it
+/// again for hosts that resume.
 #[test]
 fn it_finds_its_way_blindly() {
     for seed in 0..16 {
@@ -524,8 +528,8 @@ fn it_finds_its_way_blindly() {
     }
 }
 
-/// A cache that has run over stays so until what waits for the network is gone: the budget goes below what keeps it
-/// so, and then to where it was well before.
+/// An overflow of the LLC lasts until data that waits for the network has drained. The budget falls
+/// below the level that sustains it, and then returns to the previous good one.
 #[test]
 fn a_flood_is_drained() {
     const DEVICES: f64 = 1000.0;
@@ -533,7 +537,7 @@ fn a_flood_is_drained() {
         let mut plant = Plant::new(DEVICES, 0.176, 1e9);
         plant.run(400 + phase);
         let edge = 0.95 * plant.in_flight();
-        // Once more than this is in flight, two thirds of the rate are gone until a quarter less is.
+        // Above this level two thirds of the rate are lost until 25 % less is in flight.
         let flooded = Rc::new(Cell::new(true));
         let is_flooded = move |n: f64| {
             flooded.set(n > edge || (flooded.get() && n > 0.75 * edge));
@@ -554,14 +558,15 @@ fn a_flood_is_drained() {
     }
 }
 
-/// A trial that finds much more with less in flight is kept: it is no news of another machine, which would be left for what
-/// should be enough.
+/// A trial that finds a much higher rate with less in flight is kept. It is no sign of another
+/// machine, for which the budget would move to the BDP estimate.
 #[test]
 fn a_trial_that_finds_much_more_is_kept() {
     for seed in 0..16 {
         let mut plant = Plant::new(80.0, 0.1, 1e9);
         plant.controller = Controller::new(1, 131_072);
-        // So far that it searches blindly with every seed: a swing that found it would be news.
+        // Noise for which the coarse search runs with every seed: a probe that found it would look
+        // like another machine.
         plant.wander(0.08, seed);
         plant.run(200);
         let mut peaked = Plant::new(80.0, 0.1, 1e9);
@@ -582,8 +587,8 @@ fn a_trial_that_finds_much_more_is_kept() {
     }
 }
 
-/// A device of 1 ms behind a network that takes a command in 105 us, and a core that is away for a ms, four times a
-/// second.
+/// A device of 1 ms behind a network that takes one command per 105 µs. The core is preempted for 1
+/// ms, four times per second.
 #[test]
 fn what_is_missed_while_cores_are_away_is_made_up_for() {
     let plant = || {
@@ -606,7 +611,7 @@ fn what_is_missed_while_cores_are_away_is_made_up_for() {
     assert!(in_flight < 1.1 * few, "{in_flight} in flight, {few} before");
 }
 
-/// More in flight does harm there, so what is missed stays missed.
+/// More in flight overshoots there, so missed data stays missed.
 #[test]
 fn absences_do_not_run_the_cache_over() {
     let mut plant = Plant::new(1000.0, 0.0095, 8.0);

@@ -1,7 +1,7 @@
-//! What more in flight brought: the mean of many swings, and how far that is likely off.
+//! Elasticity estimate: mean over many probes, and its likely error.
 
-/// What was gained since the last move, in logarithms, over how much more was in flight, and how much elasticities
-/// scatter in general.
+/// Mean elasticity since the last move: gains in rate over differences in flight, in logarithms.
+/// The scatter is that of elasticities in general.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trend {
     gains: f64,
@@ -29,9 +29,10 @@ impl Trend {
         self.gains / self.gaps
     }
 
-    /// How far the mean is likely off. Neighbours share a measurement, so the mean of `count` is off by the root of 2
-    /// more than of so many that know nothing of each other; and two of these in a row differ by as much as each is
-    /// off, where the mean size of that is 0.8 of its root mean square.
+    /// Returns the likely error of the mean. Neighboring elasticities share a measurement, so the
+    /// error is larger by the square root of 2 than for independent ones. Two consecutive ones
+    /// differ by as much as each is off; the mean absolute value of that is 0.8 of its root mean
+    /// square.
     pub(super) fn error(&self) -> f64 {
         1.8 * self.scatter / self.count.sqrt()
     }
@@ -43,7 +44,7 @@ impl Trend {
     }
 }
 
-/// An elasticity that is not taken for more than it can be.
+/// Limits an elasticity to plausible values.
 pub(super) fn bounded(elasticity: f64) -> f64 {
     elasticity.clamp(-1.5, 1.5)
 }

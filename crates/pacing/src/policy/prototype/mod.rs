@@ -1,15 +1,17 @@
-//! The measured prototype: a static pool with per-core caches, and a pacer by periods.
+//! Model of the Mellanox SPDK io_pacing prototype: a static pool with per-core caches, and a pacer
+//! by periods.
 //!
-//! It is here to be compared with, on the simulated machine and on the real one, with its knobs and
-//! its faults as they were. So it is exempt from the rules the other policies keep: a core may
-//! starve or hang for want of a buffer that another core holds.
+//! It serves comparisons on the simulated machine and on real ones, with its original parameters
+//! and faults. It is therefore exempt from the rules of the other policies: a core may starve or
+//! hang because another core holds the buffers.
 //!
 //! ```text
-//! arrival ─▶ [ pacer: a queue a drive, in turn; a tick's credit ] ─▶ [ pool: one queue a core ] ─▶ start
+//! arrival ─▶ [ pacer: queue per drive, credit per tick ] ─▶ [ pool: queue per core ] ─▶ start
 //! ```
 //!
-//! Both stages are one policy rather than a chain: the pool must know whether a command waits for
-//! a buffer or only for the pacer, since the first kind keeps later ones from the pool.
+//! Both stages are one policy rather than a chain. The pool must distinguish commands that wait for
+//! a buffer from those that wait for the pacer. Only the first kind blocks later ones from the
+//! pool.
 
 mod pacer;
 mod pool;
@@ -24,7 +26,7 @@ use crate::{Nanos, Parts, RoundRobin, SmallRule};
 use pacer::{CorePacer, SharedPacer, Verdict};
 use pool::{CorePool, SharedPool};
 
-/// What the cores of the prototype share.
+/// State of io_pacing that the cores share.
 #[derive(Debug)]
 pub struct SharedPrototype {
     pool: Option<Arc<SharedPool>>,
@@ -32,10 +34,10 @@ pub struct SharedPrototype {
 }
 
 impl SharedPrototype {
-    /// What `machine` shares with these knobs.
+    /// Creates the state for `machine` with these parameters.
     ///
     /// # Errors
-    /// [`ConfigError`] if a knob is at a value that means nothing.
+    /// [`ConfigError`] if a parameter has an invalid value.
     pub(crate) fn new(config: &PrototypeConfig, machine: Machine) -> Result<Self, ConfigError> {
         Ok(Self {
             pool: config.pool.map(SharedPool::new).transpose()?,
@@ -43,13 +45,14 @@ impl SharedPrototype {
         })
     }
 
-    /// What decides on one core. Its cache is filled from the pool now, as far as that goes.
+    /// Makes the policy and scheduler of one core. Its cache is filled from the pool now, while
+    /// buffers last.
     #[must_use]
     pub(crate) fn parts(&self) -> Parts {
         let small = match &self.pacer {
             Some(pacer) => SmallRule::Below(pacer.bypass_below()),
-            // The pool's waiting queue is one a core, in the order of arrival, which is that of
-            // the commands that pass all lanes.
+            // The pool has one waiting queue per core, in order of arrival. The commands that
+            // bypass all flow queues have this order.
             None if self.pool.is_some() => SmallRule::Below(u32::MAX),
             None => SmallRule::Never,
         };
@@ -60,14 +63,14 @@ impl SharedPrototype {
         Parts { policies: vec![Box::new(policy)], order: Box::new(RoundRobin::default()), small }
     }
 
-    /// Nanoseconds from tick to tick on the whole target now, if there is a pacer.
+    /// Returns the current nanoseconds between ticks on the whole target, if there is a pacer.
     #[must_use]
     pub(crate) fn period(&self) -> Option<Nanos> {
         self.pacer.as_ref().map(|pacer| pacer.period())
     }
 }
 
-/// One core's end of a [`SharedPrototype`].
+/// Policy of one core.
 #[derive(Debug)]
 struct Prototype {
     pool: Option<CorePool>,

@@ -1,4 +1,4 @@
-//! A pacer by periods: a timer on every core that hands out credit.
+//! Pacer by periods: a timer on every core that grants credit.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::permit::Outcome;
 use crate::setup::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Drives that are told apart; those whose numbers are equal modulo this count as one.
+/// Number of drives that are distinguished; drives with equal numbers modulo this count as one.
 const DRIVES: usize = 1024;
 
-/// The longest global period: so that four of it, times the cores, is a time.
+/// Longest global period: four times this, times the cores, is still a valid time.
 const LONGEST: Nanos = 3_600_000_000_000;
 
-/// What the cores share.
+/// State that the cores share.
 #[derive(Debug)]
 pub(super) struct SharedPacer {
     config: PrototypePacer,
@@ -42,31 +42,31 @@ impl SharedPacer {
         self.config.bypass_below
     }
 
-    /// The global period in force, in ns.
+    /// Returns the global period in force, in ns.
     pub(super) fn period(&self) -> Nanos {
         self.tuner.period()
     }
 }
 
-/// One core's timer.
+/// Timer of one core.
 #[derive(Debug)]
 pub(super) struct CorePacer {
     shared: Arc<SharedPacer>,
     /// Bytes that may start before the next tick. An I/O may overdraw it; later ticks pay for that,
-    /// but never save up for it.
+    /// but do not accumulate.
     credit: i64,
     /// `None` before the first command.
     next_tick: Option<Nanos>,
-    /// Without a period: the poll that the credit was for is over.
+    /// Without a period: the poll that the credit was for has ended.
     poll_over: bool,
-    /// A command that passed here waits for a buffer. In the prototype the timer goes on passing
-    /// commands to that queue meanwhile, so what ticks grant now is saved up.
+    /// A command that passed here waits for a buffer. The timer of io_pacing continues to pass
+    /// commands to that queue, so the credit of later ticks accumulates.
     blocked: bool,
     /// This core's I/Os in flight on each drive; empty without a limit.
     mine: Box<[u64]>,
 }
 
-/// What becomes of a command.
+/// Decision about a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Passes,
@@ -103,7 +103,7 @@ impl CorePacer {
         Verdict::Passes
     }
 
-    /// The command that just passed has to wait for a buffer: it is asked for again.
+    /// Undoes the last pass: the command has to wait for a buffer, and is asked for again.
     pub(super) fn wait_behind(&mut self, ask: &Ask) {
         self.blocked = true;
         self.take_back(ask.cost.bytes, ask.device, false);
@@ -135,7 +135,7 @@ impl CorePacer {
         self.count_drive(device, false);
     }
 
-    /// Grants what the ticks until now are worth. Ticks missed are lost, but keep their grid.
+    /// Grants the credit of all ticks until now. Missed ticks are lost, but keep their grid.
     fn tick(&mut self, now: Nanos) {
         let tuner = &self.shared.tuner;
         tuner.tick(now);
@@ -144,11 +144,12 @@ impl CorePacer {
             if std::mem::take(&mut self.poll_over) {
                 self.grant(1);
             }
-            // The next poll, whenever it comes.
+            // The next poll, at any time.
             self.next_tick = Some(now.saturating_add(1));
             return;
         }
-        // A tick further off than a period: the clock went back, or the tuner shortened it.
+        // A tick more than one period ahead: the clock jumped back, or the tuner shortened the
+        // period.
         let next = self.next_tick.unwrap_or(now).min(now.saturating_add(period));
         self.next_tick = Some(next);
         if now >= next {
@@ -161,7 +162,7 @@ impl CorePacer {
     fn grant(&mut self, ticks: u64) {
         let most = i64::from(self.shared.config.credit);
         let ticks = i64::try_from(ticks).unwrap_or(i64::MAX);
-        // Of ticks nobody was there for, all but the last are lost.
+        // Of several missed ticks only the last counts.
         let granted = if self.blocked { ticks.saturating_mul(most) } else { most };
         self.credit = self.credit.saturating_add(granted);
         if !self.blocked {
@@ -169,8 +170,9 @@ impl CorePacer {
         }
     }
 
-    /// Is the drive below its limit? A core without an I/O on it may always start one, since it
-    /// would not learn of a release elsewhere; so the limit is exceeded by one a core at most.
+    /// Returns whether the drive is below its limit. A core without an I/O on it may always start
+    /// one, because it would not notice a release on another core. The limit is thus exceeded by at
+    /// most one per core.
     fn drive_takes_one(&self, device: u32) -> bool {
         let Some(limit) = self.shared.config.drive_limit else { return true };
         let at = slot(device);

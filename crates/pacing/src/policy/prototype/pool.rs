@@ -6,7 +6,7 @@ use crate::config::PrototypePool;
 use crate::setup::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The buffers no core has.
+/// Buffers that no core holds.
 #[derive(Debug)]
 pub(super) struct SharedPool {
     free: AtomicU64,
@@ -39,20 +39,21 @@ impl SharedPool {
     }
 }
 
-/// One core's cache and the state of its waiting queue (the commands themselves wait in the lanes).
+/// Cache of one core and the state of its waiting queue (the commands themselves wait in the flow
+/// queues).
 #[derive(Debug)]
 pub(super) struct CorePool {
     shared: Arc<SharedPool>,
     cached: u64,
-    /// A command of this core waits for a buffer: until the queue is empty nobody on this core
-    /// looks at the cache or the pool, and only what is released here serves it.
+    /// A command of this core waits for a buffer. Until the queue is empty, no command of this core
+    /// uses the cache or the pool, and only buffers released here serve it.
     waiting: bool,
-    /// Released while a command waited, and not taken yet.
+    /// Buffers released while a command waited, and not taken yet.
     reserved: u64,
 }
 
 impl CorePool {
-    /// Fills the cache from the pool, or as much of it as there is.
+    /// Fills the cache from the pool, while buffers last.
     pub(super) fn new(shared: &Arc<SharedPool>) -> Self {
         let mut cached = 0;
         while cached < shared.cache && shared.take() {
@@ -61,7 +62,7 @@ impl CorePool {
         Self { shared: Arc::clone(shared), cached, waiting: false, reserved: 0 }
     }
 
-    /// A buffer for the command that is next on this core; without one it waits.
+    /// Takes a buffer for the next command of this core; without one the command waits.
     pub(super) fn take(&mut self) -> bool {
         if self.waiting {
             let served = self.reserved > 0;
@@ -76,8 +77,9 @@ impl CorePool {
         !self.waiting
     }
 
-    /// A buffer comes back: to the core's own waiter, who then also looks at the pool for the next
-    /// in line; else to its cache, else to the pool. No other core is told.
+    /// Returns a buffer to the core's own waiting command, which then also tries the pool for the
+    /// next in line. Otherwise the buffer goes to the cache, or else to the pool. No other core is
+    /// notified.
     pub(super) fn put(&mut self) {
         if self.waiting {
             self.reserved += 1 + u64::from(self.shared.take());
@@ -88,7 +90,7 @@ impl CorePool {
         }
     }
 
-    /// Nothing waits on this core any more.
+    /// Ends the wait: nothing waits on this core.
     pub(super) fn rest(&mut self) {
         self.waiting = false;
         for _ in 0..std::mem::take(&mut self.reserved) {

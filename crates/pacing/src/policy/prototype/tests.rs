@@ -1,4 +1,4 @@
-//! The prototype does what was measured, its faults included.
+//! Tests that the io_pacing model behaves as measured, including its faults.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
 const IO: u32 = 128 << 10;
 const US: Nanos = 1000;
 
-/// Cores with one flow a device each, and what runs on them.
+/// Cores with one flow per device, and their running commands.
 struct Cores {
     shared: Shared,
     cores: Vec<Core>,
@@ -46,7 +46,7 @@ impl Cores {
         }
     }
 
-    /// Starts what may start; how many did.
+    /// Starts every command that may start; returns the number.
     fn poll(&mut self, core: usize, now: Nanos) -> usize {
         let core = &mut self.cores[core];
         let before = core.running.len();
@@ -87,8 +87,8 @@ fn paced(pacer: PrototypePacer) -> PrototypeConfig {
     PrototypeConfig { pool: None, pacer: Some(pacer) }
 }
 
-/// The hang of test 8: a core that came when the pool was out waits for ever, however much the
-/// others release.
+/// The hang of test 8: a core that arrives when the pool is empty waits forever, however much the
+/// other cores release.
 #[test]
 fn without_a_cache_a_core_that_finds_nothing_hangs() {
     let mut cores = Cores::new(2, 1, pool(4, 0));
@@ -105,7 +105,7 @@ fn without_a_cache_a_core_that_finds_nothing_hangs() {
     assert_eq!((cores.poll(0, 2), cores.poll(1, 2)), (4, 0));
 }
 
-/// With one buffer of its own a core goes on, with that one buffer.
+/// A core with one cached buffer continues with that one buffer.
 #[test]
 fn with_a_cache_of_one_a_core_starves() {
     let mut cores = Cores::new(2, 1, pool(8, 1));
@@ -149,8 +149,8 @@ fn what_is_released_goes_home_first() {
     assert_eq!(cores.poll(0, 2), 1);
 }
 
-/// While a command waits, later ones of the same core do not look at the pool; and the queue is
-/// served in the order of arrival, whatever the device.
+/// While a command waits, later ones of the same core do not use the pool. The queue is served in
+/// order of arrival, whatever the device.
 #[test]
 fn the_waiting_queue_is_first_come_first_served() {
     let mut cores = Cores::new(2, 2, pool(4, 0));
@@ -170,13 +170,13 @@ fn the_waiting_queue_is_first_come_first_served() {
         assert_eq!(token, device);
         cores.cores[1].running.push(permit);
     }
-    // The queue is empty, and the pool is looked at again.
+    // The queue is empty, and the pool is used again.
     cores.poll(1, 3);
     cores.enqueue(1, 0, 3);
     assert_eq!(cores.poll(1, 3), 3);
 }
 
-/// A waiter that is cancelled after its buffer came keeps nothing.
+/// A waiting command that is cancelled after its buffer was released keeps nothing.
 #[test]
 fn a_buffer_for_a_command_that_is_gone_goes_on() {
     let mut cores = Cores::new(2, 1, pool(1, 0));
@@ -189,8 +189,8 @@ fn a_buffer_for_a_command_that_is_gone_goes_on() {
     assert_eq!(cores.poll(1, 1), 1);
 }
 
-/// The period of a core is the global one times the cores, and what a tick grants is lost at the
-/// next.
+/// The period of a core is the global one times the number of cores. Credit of a tick is lost at
+/// the next one.
 #[test]
 fn a_tick_grants_one_io_and_saves_nothing_up() {
     let mut cores = Cores::new(4, 1, paced(pacer(6 * US)));
@@ -247,7 +247,7 @@ fn a_small_command_bypasses_the_queue_and_takes_no_credit() {
     assert_eq!(cores.poll(0, 100 * US), 1);
 }
 
-/// A drive at its limit holds up its own commands alone.
+/// A drive at its limit delays only its own commands.
 #[test]
 fn a_drive_limit_parks_that_drive() {
     let limited = PrototypePacer { drive_limit: Some(2), ..pacer(US) };
@@ -260,14 +260,14 @@ fn a_drive_limit_parks_that_drive() {
     let permit = cores.cores[0].running.remove(on_first.unwrap());
     cores.cores[0].pacer.release(permit, Outcome::Completed, 20 * US);
     assert_eq!(cores.poll(0, 22 * US), 1);
-    // The limit is for all cores, but for one I/O of each.
+    // The limit covers all cores, except for one I/O of each.
     cores.enqueue(1, 0, 5);
     let started: usize = (0..20 * US).step_by(500).map(|now| cores.poll(1, now)).sum();
     assert_eq!(started, 1);
 }
 
-/// While the pool is out the timer goes on passing commands to its queue, as the prototype's did:
-/// what is released then starts at once.
+/// While the pool is empty the timer continues to pass commands to its queue, as in io_pacing: a
+/// released buffer then starts one immediately.
 #[test]
 fn pacer_and_pool_together() {
     let both = PrototypeConfig { pool: pool(4, 0).pool, pacer: Some(pacer(10 * US)) };
@@ -279,7 +279,7 @@ fn pacer_and_pool_together() {
         cores.end_one(0, 100 * US);
     }
     assert_eq!(cores.poll(0, 100 * US), 4);
-    // The queue of the pool is not endless: what never passed the timer waits for it.
+    // The queue of the pool is not endless: a command that never passed the timer waits for it.
     for _ in 0..4 {
         cores.end_one(0, 101 * US);
     }
@@ -307,8 +307,8 @@ fn the_period_follows_bytes_in_flight_up_to_four_times() {
     assert_eq!((periods[32], periods[64]), (24 * US, 24 * US));
 }
 
-/// The hill climbing finds the period at which most is done, on a machine that does less both when
-/// given too little and when given too much.
+/// The hill climbing finds the period of the highest rate, on a machine whose rate falls with too
+/// little and with too much load.
 #[test]
 fn the_bandwidth_tuner_climbs() {
     let rule = PrototypeTuner::Bandwidth { interval: 1000 * US, step: 200 };
@@ -333,7 +333,7 @@ fn the_bandwidth_tuner_climbs() {
     }
 }
 
-/// Years of uptime, a clock that stands still and one that goes back stall nothing.
+/// Years of uptime, a clock that stops and one that jumps back stall nothing.
 #[test]
 fn odd_clocks_stall_nothing() {
     for tuner in [None, Some(PrototypeTuner::Bandwidth { interval: 1000 * US, step: 200 })] {
@@ -345,7 +345,7 @@ fn odd_clocks_stall_nothing() {
             assert_eq!(cores.poll(0, now), 0, "it stands still");
             now += 6 * US;
         }
-        // Back by hours: a tick is a period away.
+        // Back by hours: the next tick is one period ahead.
         cores.poll(0, 1000);
         assert!(cores.cores[0].pacer.next_wakeup().unwrap() <= 50 * US);
         assert_eq!((cores.poll(0, 50 * US), cores.poll(0, 50 * US)), (1, 0));
@@ -373,7 +373,7 @@ fn knobs_that_mean_nothing_are_refused() {
         let text = error.to_string();
         assert!(text.contains(word) && text.contains("allowed"), "{text}");
     }
-    // Everything off is no pacing.
+    // With everything off there is no pacing.
     let mut cores = Cores::new(1, 1, PrototypeConfig::default());
     cores.enqueue(0, 0, 50);
     assert_eq!(cores.poll(0, 0), 50);

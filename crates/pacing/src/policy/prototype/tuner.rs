@@ -1,38 +1,38 @@
-//! Moves the prototype's period while it runs. One state for all cores.
+//! Tuner of the io_pacing period at run time, with one state for all cores.
 
 use crate::Nanos;
 use crate::config::{PrototypePacer, PrototypeTuner};
 use crate::setup::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most a tuner lengthens the period, and shortens it, as a factor.
+/// Largest factor by which a tuner lengthens or shortens the period.
 const MOST: u64 = 4;
 
-/// The global period, and what it follows.
+/// Global period, and the values that it follows.
 #[derive(Debug)]
 pub(super) struct Tuner {
-    /// As set.
+    /// Configured period.
     period: Nanos,
     rule: Option<PrototypeTuner>,
     /// Bytes in flight on all cores.
     in_flight: AtomicU64,
-    /// What only [`PrototypeTuner::Bandwidth`] uses.
+    /// State of [`PrototypeTuner::Bandwidth`].
     climb: Climb,
 }
 
-/// Where the hill climbing stands. Written by the core that takes a step, one at a time.
+/// State of the hill climbing. The core that takes a step writes it, one core at a time.
 #[derive(Debug)]
 struct Climb {
     period: AtomicU64,
-    /// Bytes of the I/Os that are over.
+    /// Bytes of the completed I/Os.
     done: AtomicU64,
-    /// When the last step was taken, plus one; 0: never. Whoever moves it takes the next step.
+    /// Time of the last step, plus one; 0: never. The core that changes it takes the next step.
     stepped: AtomicU64,
     /// `done` at the last step.
     done_before: AtomicU64,
-    /// Bytes a second over the interval before the last step.
+    /// Bytes per second over the interval before the last step.
     rate_before: AtomicU64,
-    /// 1: steps go towards a longer period.
+    /// 1: steps lengthen the period.
     lengthens: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Tuner {
         Ok(Self { period: config.period, rule: config.tuner, in_flight, climb })
     }
 
-    /// The global period in force.
+    /// Returns the global period in force.
     pub(super) fn period(&self) -> Nanos {
         match self.rule {
             None => self.period,
@@ -65,7 +65,7 @@ impl Tuner {
         }
     }
 
-    /// A tick of any core: takes a step if it is time for one.
+    /// Handles a tick of any core: takes a step if one is due.
     pub(super) fn tick(&self, now: Nanos) {
         if let Some(PrototypeTuner::Bandwidth { interval, step }) = self.rule {
             self.climb.tick(interval, step, self.period, now);
@@ -92,7 +92,7 @@ impl Climb {
     fn tick(&self, interval: Nanos, step: Nanos, set: Nanos, now: Nanos) {
         let stepped = self.stepped.load(Ordering::Acquire);
         let mark = now.saturating_add(1);
-        // A clock that went back starts a new interval.
+        // A clock that jumped back starts a new interval.
         let elapsed = mark.saturating_sub(stepped);
         if stepped != 0 && mark >= stepped && elapsed < interval {
             return;

@@ -1,5 +1,5 @@
-//! Every interleaving of a few cores on one bucket, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p nvmeof-pacing --release loom_`.
+//! Models of a few cores on one bucket, checked by loom over every interleaving: `RUSTFLAGS="--cfg
+//! loom" cargo test -p nvmeof-pacing --release loom_`.
 
 use loom::thread;
 
@@ -23,7 +23,7 @@ fn level(shared: &SharedTokens) -> Nanos {
     shared.level.0.load(Ordering::Relaxed)
 }
 
-/// When the next I/O of a core starts.
+/// Returns the start time of a core's next I/O.
 fn start(core: &mut TokenBucket, now: Nanos) -> Nanos {
     match core.admit(&ask(), now) {
         Admission::Granted(_) => now,
@@ -32,8 +32,8 @@ fn start(core: &mut TokenBucket, now: Nanos) -> Nanos {
     }
 }
 
-/// Two cores ask for the one I/O there is at the same time: one starts, and the other a period
-/// later; nobody is charged for the other.
+/// Two cores ask for the only available I/O at the same time: one starts, and the other one period
+/// later. No core is charged for the other.
 #[test]
 fn loom_two_that_ask_do_not_both_get_the_last_token() {
     loom::model(|| {
@@ -48,8 +48,8 @@ fn loom_two_that_ask_do_not_both_get_the_last_token() {
     });
 }
 
-/// A core leaves the line while another joins it: what the first was charged is taken off once,
-/// and the second has a place in any case.
+/// A core leaves the line while another joins it. The charge of the first is subtracted once, and
+/// the second has a reservation in any case.
 #[test]
 fn loom_a_place_given_up_goes_back_once() {
     loom::model(|| {
@@ -71,15 +71,15 @@ fn loom_a_place_given_up_goes_back_once() {
     });
 }
 
-/// A core leases, and gives back what it has not used, while another asks: each I/O that starts is
-/// paid for once.
+/// A core leases, and returns the unused part, while another asks: each I/O that starts is paid for
+/// once.
 #[test]
 fn loom_a_lease_given_back_is_neither_lost_nor_there_twice() {
     loom::model(|| {
         let shared = bucket(4, 2);
         let (mut one, mut two) = (shared.core(), shared.core());
         let leasing = thread::spawn(move || {
-            // The second leases for a third, where that is there.
+            // The second leases for a third, if that is available.
             let both = [start(&mut one, 100), start(&mut one, 100)];
             one.rest();
             (both, one)
@@ -118,7 +118,7 @@ fn loom_a_grant_withdrawn_goes_back_once() {
     });
 }
 
-/// The clock went back by more than there can be in line, and two cores find out at once: the
+/// The clock jumped back by more than the longest line, and two cores notice concurrently. The
 /// bucket is emptied once, and they are served one after the other.
 #[test]
 fn loom_a_clock_that_went_back_is_seen_once() {

@@ -1,4 +1,4 @@
-//! The bucket by itself: its rate, its turns and its clocks.
+//! Tests of the bucket alone: rate, turns and clocks.
 #![cfg(not(loom))]
 
 use super::*;
@@ -41,7 +41,7 @@ fn a_pace() -> impl Strategy<Value = Pace> {
     prop_oneof![3 => a_rate().prop_map(Pace::Rate), 1 => (1u64..100_000).prop_map(Pace::Period)]
 }
 
-/// What an I/O is worth in fractions of a ns, by plain arithmetic.
+/// Returns the cost of an I/O in fractions of a ns, by plain arithmetic.
 fn worth(pace: Pace, bytes: u32) -> u128 {
     match pace {
         Pace::Rate(_) => u128::from(bytes) * u128::from(SECOND),
@@ -59,9 +59,9 @@ fn fraction(pace: Pace) -> u128 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Cores that always have something waiting, and look when they are told to, start exactly the
-    /// rate, from the first I/O to the last: never more than the stated bound above it, never more
-    /// than that below it, however long it goes on. And nobody waits longer than stated.
+    /// Cores that always have commands waiting, and ask again at their start times, start exactly
+    /// at the rate. From the first I/O to the last the deviation never exceeds the stated bound, up
+    /// or down, however long it runs. No core waits longer than stated.
     #[test]
     fn the_long_run_rate_is_exact_and_nobody_waits_longer_than_stated(
         pace in a_pace(),
@@ -71,7 +71,7 @@ proptest! {
         since in 0..u64::MAX / 4,
         count in 100usize..3000,
     ) {
-        // The longest burst there may be is worth decades.
+        // The longest possible burst is worth decades.
         let burst = burst.filter(|burst| burst_time(pace, *burst).is_ok());
         let mut bucket = bucket(pace, burst, cores);
         let shared = Arc::clone(&bucket[0].shared);
@@ -79,7 +79,7 @@ proptest! {
         let line = worth(pace, LARGEST) * bucket.len() as u128;
         let longest_wait = u64::try_from(line / parts).unwrap_or(u64::MAX).saturating_add(8);
         let mut sized = sizes.iter().cycle();
-        // When each core is to look, since when it waits, and for what.
+        // Per core: time of the next request, start of its wait, and bytes requested.
         let mut cores: Vec<_> = (0..cores).map(|_| (since, since, *sized.next().unwrap())).collect();
         let mut started = 0u128;
         for _ in 0..count {
@@ -104,8 +104,8 @@ proptest! {
         }
     }
 
-    /// The same with cores that look late, change their minds and get their I/O withdrawn: not
-    /// more than the bound, and what was taken back is neither lost nor there twice.
+    /// As above, with cores that ask late, change their request and get their I/O withdrawn. The
+    /// bound holds, and returned tokens are neither lost nor duplicated.
     #[test]
     fn what_is_not_used_goes_back(
         pace in a_pace(),
@@ -141,8 +141,8 @@ proptest! {
         for core in &mut bucket {
             core.rest();
         }
-        // All is back but what was started: of that the level is ahead of a full bucket at most,
-        // and a quiet time later the burst is there.
+        // All tokens but those of started I/Os are back. The level is ahead of a full bucket by
+        // those at most, and the burst is available after a quiet time.
         let level = shared.level.0.load(Ordering::Relaxed);
         let ahead = u128::from(level.saturating_sub(since));
         let whole_of_each = cores as u128;
@@ -156,8 +156,8 @@ proptest! {
         prop_assert_eq!(at_once, line);
     }
 
-    /// Whatever the clock does, an I/O starts when the clock has gone on by what is in line; and
-    /// no jump is worth more than the burst and one I/O a core.
+    /// Whatever the clock does, an I/O starts once the clock has advanced by the line. No jump is
+    /// worth more than the burst and one I/O per core.
     #[test]
     fn clocks_may_stand_still_and_jump(
         pace in a_pace(),
@@ -169,7 +169,7 @@ proptest! {
         let mut now = 1000 * HOUR;
         for seconds in jumps {
             now = now.saturating_add_signed(seconds * 1_000_000_000);
-            // It stands still: each core starts what it may, and that ends.
+            // The clock stops: each core starts what it may, and that ends.
             let mut started = 0;
             for core in &mut bucket {
                 while starts(core, LARGEST, now) {
@@ -177,7 +177,7 @@ proptest! {
                     prop_assert!(started <= 2 * cores + 1, "a flood");
                 }
             }
-            // It goes on: everybody's turn comes, within what can be in line.
+            // The clock continues: every core has its turn within the longest line.
             let later = now.saturating_add(shared.furthest);
             for core in &mut bucket {
                 if let Admission::At(when) = core.admit(&ask(LARGEST), now) {
@@ -192,7 +192,7 @@ proptest! {
 
 #[test]
 fn the_burst_starts_at_once_and_not_one_more() {
-    // One largest I/O a core, if nothing is said.
+    // One largest I/O per core by default.
     for (burst, at_once) in [(None, 4), (Some(7 * u64::from(LARGEST)), 7)] {
         let mut bucket = bucket(Pace::Rate(1 << 30), burst, 4);
         for now in [0, HOUR] {
@@ -207,12 +207,12 @@ fn the_burst_starts_at_once_and_not_one_more() {
     assert!(starts(&mut bucket[0], 4096, 6000));
 }
 
-/// A core that starts one I/O after another leases what is there, up to one largest I/O, and gives
-/// back what it has not used when it rests.
+/// A core that starts several I/Os leases available tokens, up to one largest I/O, and returns the
+/// unused part when it rests.
 #[test]
 fn a_lease_is_of_what_is_there_and_goes_back() {
     const IO: u32 = LARGEST / 8;
-    // A ns a byte.
+    // 1 ns per byte.
     let mut bucket = bucket(Pace::Rate(SECOND), Some(4 * u64::from(LARGEST)), 2);
     let [one, two] = &mut bucket[..] else { unreachable!() };
     let taken = |core: &TokenBucket| {
@@ -231,7 +231,7 @@ fn a_lease_is_of_what_is_there_and_goes_back() {
     assert!(starts(one, IO, HOUR) && starts(one, IO, HOUR) && starts(one, 3 * IO, HOUR));
     one.rest();
     assert_eq!(taken(one), 12);
-    // What is not there is not leased: 32 in all, and not one more.
+    // Only available tokens are leased: 32 in total.
     let started = (0..40).filter(|_| starts(two, IO, HOUR)).count();
     assert_eq!(started, 20);
     two.rest();
@@ -251,7 +251,7 @@ fn an_io_larger_than_the_burst_starts_and_is_paid_for() {
     assert_eq!(core.largest(), LARGEST);
 }
 
-/// Cores take turns by the I/O, even if one of them always asks first and for more.
+/// Cores take turns by I/O, even if one of them always asks first and for more.
 #[test]
 fn cores_are_served_in_the_order_in_which_they_ask() {
     let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(1), 3);
@@ -271,11 +271,11 @@ fn cores_are_served_in_the_order_in_which_they_ask() {
         }
         now = next;
     }
-    // The very first I/O of all finds nobody in line.
+    // The first I/O finds no core in line.
     assert!(started.iter().max().unwrap() - started.iter().min().unwrap() <= 2, "{started:?}");
 }
 
-/// Another command takes the place of the first in line: it keeps the place and pays its own price.
+/// Another command takes over a reservation: it keeps the place and pays its own cost.
 #[test]
 fn a_place_in_line_can_change_its_io() {
     let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(100), 2);
@@ -321,7 +321,7 @@ fn what_means_nothing_is_refused() {
         let text = new(pace, burst, budget).unwrap_err().to_string();
         assert!(text.contains(words), "{text}");
     }
-    // The ends of what is allowed.
+    // The ends of the allowed range.
     for pace in [Pace::Rate(1), Pace::Rate(FASTEST), Pace::Period(1), Pace::Period(LONGEST_PERIOD)]
     {
         new(pace, None, None).unwrap();

@@ -1,28 +1,29 @@
-//! Does less go through because more is in flight?
+//! Overshoot detection: more in flight, lower rate.
 
 use super::super::measured::{Measured, whole};
 use super::Controller;
 
-/// An elasticity below this did harm.
+/// Elasticity below which a budget overshot.
 pub(super) const HARM: f64 = -0.3;
-/// And by so many times what measurements of the same budget differ by.
+/// It must also exceed this multiple of the noise between measurements of one budget.
 const TELLS_HARM: f64 = 2.0;
 
 impl Controller {
-    /// What more in flight brought since the last move looks like harm.
+    /// Returns whether the mean elasticity since the last move is an overshoot.
     pub(super) fn looks_like_harm(&self) -> bool {
         self.trend.mean() < HARM.min(-self.likely_noise())
     }
 
-    /// Harm by little has to show twice around a base: a measurement that is far off by chance is on one side of two
-    /// swings, so it may look like harm in both. What loses much is left at once.
+    /// Confirms an overshoot. A small one has to show twice around a base budget: an outlier is one
+    /// side of two probes, so it may look like an overshoot in both. A large loss is accepted
+    /// immediately.
     pub(super) fn confirm_harm(&mut self, measured: &Measured, last: &Measured) -> bool {
         let base = Some(whole(self.base));
         last.lost_with_more(measured, self.search.noise())
             || std::mem::replace(&mut self.suspected, base) == base
     }
 
-    /// How much of a mean elasticity may be due to what the rate wanders by itself.
+    /// Returns the part of a mean elasticity that noise in the rate may explain.
     fn likely_noise(&self) -> f64 {
         let gap = self.trend.gaps / self.trend.count;
         TELLS_HARM * self.search.noise() / (gap * self.trend.count.sqrt())
@@ -36,7 +37,8 @@ mod tests {
 
     const BASE: f64 = 1000.0;
 
-    /// A controller past its start, with one swing seen: `more` is the rate with the larger budget, where less had 1.
+    /// Returns a controller after startup and one probe: `more` is the rate with the larger budget,
+    /// relative to 1 with the smaller.
     fn after_a_swing(more: f64) -> (Controller, Measured, Measured) {
         let mut controller = Controller::new(1, 1);
         (controller.starting, controller.base, controller.command) = (false, BASE, 1.0);

@@ -1,36 +1,42 @@
-//! What the best measurement of late says of the next: news, a flood, a collapse, another load.
+//! Comparison of a measurement with the recent peak: speedup, standing queue, collapse, new
+//! workload.
 
 use super::super::Move;
 use super::super::ceiling::Ceiling;
 use super::super::measured::{Measured, NOISY};
 use super::{Controller, HELD_BACK, Phase};
 
-/// A rate below this part of the best of late, with so much more in flight than the best had, is a
-/// collapse: the budget goes back to where the best was.
+/// Collapse: the rate is below this fraction of the peak, with at least this multiple of the peak's
+/// bytes in flight. The budget returns to the peak's bytes in flight.
 pub(super) const COLLAPSE: f64 = 0.9;
 const COLLAPSE_EXCESS: f64 = 1.15;
-/// Below this part of it, what is reserved for while cores are away is too much, if it is at least that part of what
-/// else is in flight: a rate that is less far down may be due to an absence.
+/// Below this fraction of the peak rate the preemption reserve is too large, if it is at least the
+/// second fraction of the bytes in flight. A smaller loss may be due to a preemption.
 const OVERRUN: f64 = 0.8;
 const RESERVED: f64 = 0.05;
-/// It is a flood with so many times of what the network had then. So many that follow each other are another machine.
+/// Standing queue: multiple of the network bytes at the peak. This many in a row mean another
+/// machine.
 const FLOOD: f64 = 1.5;
 const FLOODED: u32 = 2;
-/// And where a budget of one command a core or less bounds nothing, so that what waits gets away by chance alone.
+/// As [`FLOODED`], where a budget of at most one command per core bounds nothing, so that a queue
+/// drains only by chance.
 const FLOODED_AT_FLOOR: u32 = 8;
-/// A rate so many times the best of late is that of another machine: what did harm before need do none now, and what
-/// was enough before is not.
+/// A rate of this multiple of the peak is that of another machine. Previous overshoots and
+/// estimates no longer apply.
 const NEWS: f64 = 1.2;
-/// Unless the best had so many times as much in flight, or as much budget: then less of it may be what brought it.
+/// Except if the peak had this multiple of the bytes in flight, or of the budget: then the
+/// reduction may have caused the higher rate.
 const MUCH_LESS: f64 = 1.25;
-/// What is left of the best rate from one measurement to the next.
+/// Decay of the peak rate per measurement.
 const FADE: f64 = 0.97;
-/// The best rate of late over one that is that of another load, where the budget is far below what should be enough.
+/// New workload: the peak rate is this multiple of the rate, and the budget is far below the BDP
+/// estimate.
 const ANOTHER_LOAD: f64 = 4.0;
 
 impl Controller {
-    /// A rate that was not to be had of late: where harm was is forgotten, unless it was found at such a rate, since then
-    /// it is that machine again; and if what should be enough is more than there is, the budget goes there at once.
+    /// Detects a rate above the recent peak. The ceiling is dropped, unless it was found at this
+    /// rate: then it is the same machine again. If the BDP estimate is above the base budget, the
+    /// base budget moves there immediately.
     pub(super) fn is_news(&mut self, measured: &Measured) -> bool {
         let is_news = self.best.is_some_and(|best| {
             measured.rate > NEWS * best.rate
@@ -52,12 +58,17 @@ impl Controller {
         true
     }
 
-    /// Much less goes through than lately though as much is in flight, because it waits for the network: the cache
-    /// ran over, or the link became slower. What keeps a cache run over is what waits, so there it stays whatever the
-    /// budget does around where it is, until all that waits is gone: that is drained, and the base goes to what did
-    /// no harm. If that does not end it, it is another machine. With a command on each core, which a budget of that or less
-    /// does not bound, nothing is drained: there it ends by chance, while no more is in flight. What is reserved for while
-    /// cores are away goes first, by halves, and the base is left alone meanwhile.
+    /// Detects and drains a standing queue: the rate is far below the peak although as much is in
+    /// flight, because data waits for the network.
+    ///
+    /// The LLC overflowed, or the link became slower. The waiting data sustains the overflow,
+    /// whatever the budget does around its level. The controller therefore drains that data and
+    /// moves the base budget to a level without overshoot. If the standing queue remains, it is
+    /// another machine.
+    ///
+    /// A base budget of at most one command per core cannot drain it: that ends by chance, while no
+    /// more is in flight. The preemption reserve is given up first, by halves; the base budget
+    /// stays until then.
     pub(super) fn is_flooded(&mut self, measured: &Measured) -> bool {
         let Some(best) = self.best else { return false };
         let noise = NOISY * self.search.noise();
@@ -74,7 +85,7 @@ impl Controller {
             self.base
         } else if is_again {
             self.flooded = 0;
-            // Once: whatever it is after this, it is another machine.
+            // Only once: any later standing queue is on another machine.
             self.best = Some(*measured);
             self.enough(measured).min(measured.in_flight)
         } else {
@@ -89,7 +100,7 @@ impl Controller {
         true
     }
 
-    /// Was so much reserved that it may be what lost so much? Then it is taken back.
+    /// Gives up the preemption reserve if it is large enough to explain the loss.
     fn gives_up_reserve(&mut self, measured: &Measured, best: &Measured) -> bool {
         let is_too_much = measured.reserved > RESERVED * measured.in_flight
             && measured.rate < OVERRUN * best.rate;
@@ -99,7 +110,8 @@ impl Controller {
         is_too_much
     }
 
-    /// Takes the budget back to where the best rate of late was, if more in flight lost much of it.
+    /// Detects a collapse: more in flight lost much of the peak rate. Returns the budget to the
+    /// peak's bytes in flight.
     pub(super) fn has_collapsed(&mut self, measured: &Measured) -> bool {
         let best = self.remember_best(measured);
         if measured.rate >= COLLAPSE * best.rate
@@ -113,7 +125,7 @@ impl Controller {
         true
     }
 
-    /// The best of late, which fades.
+    /// Updates and returns the peak, which decays.
     pub(super) fn remember_best(&mut self, measured: &Measured) -> Measured {
         let best = match self.best {
             Some(best) if FADE * best.rate > measured.rate => {
@@ -124,15 +136,17 @@ impl Controller {
         *self.best.insert(best)
     }
 
-    /// More in flight gained much, and more is in flight than where the best was: that was the best of another load.
+    /// Replaces the peak if more in flight gained much and the in-flight level is above the peak's:
+    /// that was the peak of another workload.
     pub(super) fn forget_another_best(&mut self, measured: &Measured) {
         if self.best.is_some_and(|best| measured.in_flight > COLLAPSE_EXCESS * best.in_flight) {
             self.best = Some(*measured);
         }
     }
 
-    /// With a small budget next to nothing goes through of what did of late, though commands wait: they are of a device
-    /// that takes far longer. What is to be seen of a swing there takes as many turnovers as it needs commands.
+    /// Returns whether the workload has changed: with a small budget the rate is a small fraction
+    /// of the peak, although commands wait. They are for a device that takes far longer. A probe
+    /// there would need as many turnovers as it needs commands.
     pub(super) fn is_another_load(&self, measured: &Measured) -> bool {
         !self.starting
             && measured.refused >= HELD_BACK

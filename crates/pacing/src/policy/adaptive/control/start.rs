@@ -1,4 +1,4 @@
-//! The start: the base doubles until that brings little.
+//! Startup as in BBR: the base budget doubles until that gains little.
 
 use super::super::Move;
 use super::super::measured::{Measured, whole};
@@ -6,17 +6,18 @@ use super::Controller;
 use super::harm::HARM;
 use super::lately::COLLAPSE;
 
-/// Growth of the budget at the start, until it brings less than [`START_GAIN`] of its share.
+/// Growth of the base budget in startup, until the elasticity falls below [`START_GAIN`].
 pub(super) const START: f64 = 2.0;
 pub(super) const START_GAIN: f64 = 0.3;
-/// Less than this is measured twice. What lies between the two ends the start at once: there the gain goes down by and by, as with
-/// many fast drives, and a start that goes on because it was looked at twice goes too far.
+/// A gain below this is measured twice. A gain between the two limits ends startup immediately.
+/// There the gain declines gradually, as with many fast drives, and a startup that continues for a
+/// second measurement goes too far.
 const NEXT_TO_NOTHING: f64 = 0.15;
 
 impl Controller {
-    /// The base came down to what hosts asked for, which says nothing about the machine, and is far below what
-    /// they ask for now: it doubles again until that brings little, or goes to what should be enough where swings tell
-    /// nothing.
+    /// Restarts startup. The base budget had shrunk to the demand of the hosts, which is no
+    /// evidence about the machine, and is far below their demand now. Where probes are
+    /// inconclusive, the base budget moves to the BDP estimate instead.
     pub(super) fn start_over(&mut self, measured: Measured) {
         if self.search.is_blind() {
             self.search.hold_anew();
@@ -33,14 +34,14 @@ impl Controller {
         self.judge(measured);
     }
 
-    /// At the start, did the budget that was doubled last bring much less?
+    /// Returns whether the last doubling in startup lost much.
     pub(super) fn started_too_far(&self, measured: &Measured) -> bool {
         let noise = self.search.noise();
         self.starting && self.last.is_some_and(|last| last.lost_with_more(measured, noise))
     }
 
-    /// At the start, two measurements that cannot be compared, as where hosts came in the midst of one: what is not known
-    /// to be harm does not end it, and nothing is found out by staying.
+    /// Continues startup after two measurements that cannot be compared, for example because hosts
+    /// connected during one. Only a proven loss ends startup; staying would gain no information.
     pub(super) fn go_on_blindly(&mut self, measured: &Measured, last: &Measured) {
         if last.lost_with_more(measured, self.search.noise()) {
             self.go_on_starting(HARM, measured, last);
@@ -49,14 +50,14 @@ impl Controller {
         }
     }
 
-    /// What the doubled base brought ends the start if it is little; next to nothing has to show twice.
+    /// Ends startup if the last doubling gained little; next to no gain has to show twice.
     pub(super) fn go_on_starting(&mut self, elasticity: f64, measured: &Measured, last: &Measured) {
         if elasticity > START_GAIN {
             self.base *= START;
             self.reason = Move::Gained;
             return;
         }
-        // So few commands are measured here that this shows, too, where a core was away for a moment.
+        // Few commands are measured here, so a short preemption of a core shows, too.
         let base = Some(whole(self.base));
         if elasticity < NEXT_TO_NOTHING && std::mem::replace(&mut self.doubted, base) != base {
             self.last = Some(*last);
