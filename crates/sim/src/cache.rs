@@ -1,33 +1,36 @@
-//! The last-level cache, as DMA sees it, and the buffers that live in it.
+//! Last-level cache as DMA uses it, and the buffers in it.
 //!
-//! Devices write into the share of the cache that DMA may use, and the NIC reads out of it. Both bring a
-//! buffer's lines to the front; at the back lines fall out to memory, whether they were sent or not. So
-//! a buffer is still there if not too much *else* was used since it was last used itself: with `d` the
-//! bytes of all other buffers used meanwhile (each counted once, however often it was used),
+//! Devices write into the part of the cache that DMA may use, and the NIC reads from it. Both move
+//! the lines of a buffer to the front; at the back lines are evicted to memory, whether they were
+//! sent or not. A buffer is thus still in the cache if not too many *other* bytes were used since
+//! its last use. With `d` the bytes of all other buffers used since (each counted once, however
+//! often it was used), its hit rate is
 //!
 //! ```text
 //! S(d) = best / (1 + exp((d - C) / s))
 //! ```
 //!
-//! `C` is the size of the share, and `s` how blurred its edge is: addresses are hashed to sets, and
-//! some sets overflow before the whole is full. Fitted apart, `s` was 0.069 and 0.066 of `C`: one part for all, and no
-//! number of a platform. From the one curve follow, without more numbers: a
-//! pool of buffers smaller than the cache stays in it whatever the depth, since `d` is never more than
-//! the pool; buffers used again while warm (last in, first out) behave like a small pool; data that waits
-//! long (in a long queue of a busy port, or for a delay device) is lost first.
+//! `C` is the size of that part, and `s` the width of its edge: addresses are hashed to sets, and
+//! some sets overflow before the whole is full. Separate fits gave 0.069 and 0.066 of `C` for `s`.
+//! It is therefore one fraction for all, and no number of a platform.
 //!
-//! A buffer is followed as a whole. `d` is exact: uses are numbered, and a tree of sums over the numbers
-//! (Fenwick 1994) yields the bytes last used after any of them.
+//! Several facts follow from this curve without more parameters. A pool of buffers smaller than the
+//! cache stays in it whatever the depth, since `d` never exceeds the pool. Buffers reused while
+//! warm (last in, first out) behave like a small pool. Data that waits long (in a long queue of a
+//! busy port, or for a delay device) is lost first.
+//!
+//! A buffer is tracked as a whole. `d` is exact: uses are numbered, and a tree of sums over the
+//! numbers (Fenwick 1994) yields the bytes last used after any of them.
 
 use std::collections::VecDeque;
 
 use crate::numbers::{MIB, id};
 use crate::platform::Platform;
 
-/// How blurred the edge of the share is, as a part of the share: one number for all platforms.
+/// Width of the edge, as a fraction of the DMA part of the cache: one number for all platforms.
 pub(crate) const EDGE: f64 = 0.068;
 
-/// The cache and the buffers' places in it.
+/// The cache and the positions of the buffers in it.
 #[derive(Debug)]
 pub(crate) struct Cache {
     best: f64,
@@ -48,14 +51,14 @@ impl Cache {
         }
     }
 
-    /// Data is written into a buffer.
+    /// Writes data into a buffer.
     pub(crate) fn write(&mut self, buffer: u32, bytes: u32) {
         if !self.endless {
             self.uses.touch(buffer, bytes);
         }
     }
 
-    /// Data is read out of a buffer; yields the share of it that was in the cache.
+    /// Reads data from a buffer; returns the fraction that was in the cache.
     pub(crate) fn read(&mut self, buffer: u32, bytes: u32) -> f64 {
         if self.endless {
             return self.best;
@@ -65,18 +68,19 @@ impl Cache {
         self.best / (1.0 + beyond.exp())
     }
 
-    /// Of data read with this hit rate, the share that came from memory for want of room.
+    /// Returns the fraction of data with this hit rate that came from memory because of lack of
+    /// space.
     pub(crate) fn missed(&self, hit: f64) -> f64 {
         1.0 - hit / self.best
     }
 }
 
-/// When each buffer was last used, in order and bytes.
+/// Last use of each buffer, in order and bytes.
 #[derive(Debug)]
 struct Uses {
     /// By buffer: number of its last use, from 1, and the bytes; 0: never.
     last: Vec<(usize, u32)>,
-    /// By number of a use, sums of the bytes of those that were the last of their buffer.
+    /// By use number: sums of the bytes of those uses that were the last of their buffer.
     sums: Vec<u64>,
     total: u64,
     uses: usize,
@@ -88,7 +92,7 @@ impl Uses {
         Self { last: vec![(0, 0); buffers], sums: vec![0; room + 1], total: 0, uses: 0 }
     }
 
-    /// Uses a buffer; yields the bytes of others used since it was used last, if it was.
+    /// Uses a buffer; returns the bytes of others used since its last use, if there was one.
     fn touch(&mut self, buffer: u32, bytes: u32) -> Option<u64> {
         if self.uses + 1 == self.sums.len() {
             self.number_anew();
@@ -104,7 +108,7 @@ impl Uses {
         since
     }
 
-    /// Bytes of the uses with a number of at most this.
+    /// Returns the bytes of the uses numbered up to `number`.
     fn upto(&self, mut number: usize) -> u64 {
         let mut sum = 0_u64;
         while number > 0 {
@@ -122,7 +126,8 @@ impl Uses {
         }
     }
 
-    /// The numbers are used up: the last uses keep their order and get low ones.
+    /// Renumbers when the numbers are exhausted: the last uses keep their order and get low
+    /// numbers.
     fn number_anew(&mut self) {
         let mut order: Vec<usize> = (0..self.last.len()).filter(|b| self.last[*b].0 > 0).collect();
         order.sort_unstable_by_key(|buffer| self.last[*buffer].0);
@@ -137,8 +142,8 @@ impl Uses {
     }
 }
 
-/// Which buffer a command gets: the warmest its core has, else the coldest of the shared store. Every
-/// core keeps a stack; half of a full one goes back to the store.
+/// Selection of buffers: the warmest of the core, else the coldest of the shared store. Every core
+/// keeps a stack; half of a full one returns to the store.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     stacks: Vec<Vec<u32>>,
@@ -146,9 +151,9 @@ pub(crate) struct Buffers {
     keep: usize,
 }
 
-/// Buffers of a target that has no bound on them.
+/// Number of buffers of a target without a bound.
 pub(crate) const STORE: usize = 8192;
-/// Buffers a core of such a target keeps.
+/// Number of buffers that a core of this target keeps.
 pub(crate) const KEEP: usize = 32;
 
 impl Buffers {
@@ -164,7 +169,7 @@ impl Buffers {
         Self { stacks, store, keep }
     }
 
-    /// A buffer for a command of this core; `None` only if there are more commands than buffers.
+    /// Takes a buffer for a command of this core; `None` only with more commands than buffers.
     pub(crate) fn take(&mut self, core: usize) -> Option<u32> {
         if self.stacks[core].is_empty() {
             let batch = self.keep.clamp(1, 32).min(self.store.len());

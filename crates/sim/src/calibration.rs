@@ -1,37 +1,44 @@
-//! The measured rows, the scenario each of them was, and how far the machine is from them.
+//! Measured rows, the scenario of each, and the deviation of the simulated machine from them.
 //!
-//! The rows were measured by others with a prototype on two real machines; nothing here measured them.
-//! Half of the tests are *fitted*: the platforms' numbers were chosen to meet them. The others are
-//! *held out* of that; the mechanisms were found with all rows in sight. A row whose bandwidth's deviation exceeds 5 % of the
-//! bandwidth was unstable between runs on the real machine: it is reported apart, and neither fitted nor
-//! judged.
+//! The rows were measured with the Mellanox SPDK io_pacing prototype on two real machines
+//! (`pacing_prototype.csv`); this project did not measure them. Half of the tests are *fitted*: the
+//! numbers of the platforms were chosen to match them. The others are *held out* of that fit; the
+//! mechanisms were found with all rows in view. A row whose standard deviation exceeds 5 % of its
+//! bandwidth was unstable between runs on the real machine. It is reported separately, and neither
+//! fitted nor judged.
 //!
-//! What the rows show and the machine does not have:
-//! * With null devices and no pacing, 64 to 128 outstanding a host hit more than here (B: 77 to 79 %, here 62 to 65 %),
-//!   and A's 256 a host less (45 %, here 65 %).
-//! * Deep unpaced loads are slower at the same hit rate (A, depth 1024: 143 Gb/s, here 159): what the
-//!   adapter and the cores keep for every command must come from memory too, and nothing here grows with it.
-//! * Kernel hosts without pacing collapse at once at depth 8 (107 Gb/s); here they do so by degrees. With a
-//!   pool of 96 they were measured at line rate; here A's lose up to 6 % at depth 32.
-//! * 16 cores with a static pool (test 9) lost 5 to 15 % by starving for seconds at a time: runs here are
-//!   too short for it.
+//! The simulated machine lacks these effects of the rows:
+//! * With null devices and no pacing, 64 to 128 outstanding commands per host hit more often than
+//!   here (B: 77 to 79 %, here 62 to 65 %), and 256 per host on A less often (45 %, here 65 %).
+//! * Deep unpaced loads are slower at the same hit rate (A, depth 1024: 143 Gb/s, here 159). The
+//!   per-command state of the adapter and the cores must come from memory, too; here nothing grows
+//!   with it.
+//! * Linux hosts without pacing collapse abruptly at depth 8 (107 Gb/s); here they do so gradually.
+//!   With a pool of 96 they were measured at line rate; here those of A lose up to 6 % at depth 32.
+//! * 16 cores with a static pool (test 9) lost 5 to 15 % because cores starved for seconds at a
+//!   time. Runs here are too short for that.
 //! * A local load (no fabric) is not run.
 //!
-//! What was tried for pools of 96 and 128 buffers, which hit more here than on the machines as long as a port served
-//! the cores in strict turns, one command each (hit rates met of user rows held out: A 22 of 29, B 9 of 18):
-//! * Turns of a random number of commands (module `nic`, `port-run`): A 24, and B 16 with its other numbers fitted
-//!   anew. This is what the machine has. Queues that fill and empty make the runs of deep loads differ: numbers of B
-//!   that differ by less than 1 % met 14 to 16 of its 18 hit rates and 14 to 17 of its bandwidths.
-//! * Turns of a fixed number of commands, 8 on A and 16 on B: A 24, B 14, but kernel hosts with a pool lose 12 to 18 %.
-//! * The next core at random: A 24, B 10; at random and for four commands: A 16, B 14.
-//! * Turns by queue, whatever their core: A 12, B 5 (deep loads then hit next to nothing). Four commands of a queue
-//!   at a time: A 23, B 9.
-//! * Acknowledgements handed over every 50 us: A 23, B 9, and bandwidth at small depths is lost.
-//! * A core's cache first in, first out: A 10, B 5. No such cache, one stack for all: A 20, B 10; one store, first in, first
-//!   out: A 11, B 6. Buffers going to and from the shared store one by one: A 22, B 9.
+//! Pools of 96 and 128 buffers hit more often here than on the real machines while a port served
+//! the cores in strict turns of one command. These alternatives were tried (held-out hit rates
+//! matched for userspace hosts: A 22 of 29, B 9 of 18):
+//! * Turns of a random number of commands (module `nic`, `port-run`): A 24, and B 16 with its other
+//!   numbers fitted again. This is the implemented one. Queues that fill and empty make the runs of
+//!   deep loads differ: numbers of B that differ by less than 1 % matched 14 to 16 of its 18 hit
+//!   rates and 14 to 17 of its bandwidths.
+//! * Turns of a fixed number of commands, 8 on A and 16 on B: A 24, B 14, but Linux hosts with a
+//!   pool lose 12 to 18 %.
+//! * A random core next: A 24, B 10; a random core for four commands: A 16, B 14.
+//! * Turns by queue, whatever their core: A 12, B 5 (deep loads then hit almost never). Four
+//!   commands of a queue at a time: A 23, B 9.
+//! * Acknowledgments delivered every 50 µs: A 23, B 9, and bandwidth at small depths is lost.
+//! * First-in first-out cache of a core: A 10, B 5. No cache per core, one stack for all: A 20,
+//!   B 10; one first-in first-out store: A 11, B 6. Buffers exchanged with the shared store one by
+//!   one: A 22, B 9.
 //! * Queues exchanged between random cores: A 19, B 12.
-//! * A cache that keeps its size's part of a cycle of buffers larger than itself, in place of one that loses by
-//!   distance: A 9 of 24 for 19, B 4 of 18 for 9 of an earlier machine; the product of both: A 18, B 9.
+//! * A cache that keeps a part of its size of a cycle of buffers larger than itself, instead of one
+//!   that loses by distance: A 9 of 24 instead of 19, B 4 of 18 instead of 9 of an earlier machine.
+//!   The product of both: A 18, B 9.
 
 use std::fmt::Write as _;
 
@@ -41,37 +48,37 @@ use crate::scenario::{Job, Nanos, Scenario};
 use crate::setups::{BLOCK, MS, drives, null, split3};
 use crate::{Platform, RunError, run};
 
-/// The rows of both platforms.
+/// Rows of both platforms.
 pub const ROWS: &str = include_str!("../data/pacing_prototype.csv");
 
 /// Tests whose rows the platforms' numbers were fitted to.
 pub const FITTED: [u32; 4] = [1, 3, 10, 13];
 
-/// How long a row is run, before it is measured and then: enough for what is shown of it.
+/// Warm-up and measured time of a row: enough for the reported values.
 pub const RUN: (Nanos, Nanos) = (30 * MS, 100 * MS);
 
 /// A measured row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Which machine: `A` or `B`.
+    /// Platform: `A` or `B`.
     pub platform: String,
-    /// Which of the prototype's fourteen tests.
+    /// Number of the test, 1 to 14, of io_pacing.
     pub test: u32,
     /// `null1`, `null16`, `nvme16`, `split3`, `split3+delay`, `local1`.
     pub devices: String,
-    /// Kernel hosts, not userspace ones.
+    /// Linux hosts instead of userspace ones.
     pub kernel: bool,
     /// Hosts; 0: run on the target itself.
     pub hosts: u32,
-    /// Jobs a host.
+    /// Jobs per host.
     pub jobs: u32,
-    /// Target cores, 4 where not said.
+    /// Target cores; 4 if the row does not say.
     pub cores: u32,
-    /// The prototype's pool and the cache of each core, if it was set.
+    /// Pool of io_pacing and the cache of each core, if set.
     pub pool: Option<(u32, u32)>,
-    /// Period of the prototype's pacer in ns, if it was set.
+    /// Period of the io_pacing pacer in ns, if set.
     pub period: Option<Nanos>,
-    /// Depth of the third job, if there was one.
+    /// Depth of the third job, if there is one.
     pub job3_qd: Option<u32>,
     /// Devices of 1 ms more.
     pub slow: u32,
@@ -81,16 +88,16 @@ pub struct Row {
     pub gbps: f64,
     /// Measured deviation of it in Gb/s.
     pub stddev_gbps: Option<f64>,
-    /// Measured mean latency in us.
+    /// Measured mean latency in µs.
     pub latency_us: Option<f64>,
     /// Measured hit rate in percent.
     pub hit_pct: Option<f64>,
 }
 
-/// All rows of a file with the columns of [`ROWS`], in order.
+/// Parses all rows of a file with the columns of [`ROWS`], in order.
 ///
 /// # Errors
-/// Says which line has no number where one must be.
+/// A message that names the line without a required number.
 pub fn rows(text: &str) -> Result<Vec<Row>, String> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -134,19 +141,19 @@ fn row<'a>(cell: &impl Fn(&str) -> Option<&'a str>) -> Option<Row> {
 }
 
 impl Row {
-    /// The bandwidth hardly moved between samples, hosts and runs.
+    /// Returns whether the bandwidth was stable between samples, hosts and runs.
     #[must_use]
     pub fn stable(&self) -> bool {
         self.stddev_gbps.is_none_or(|deviation| deviation <= 0.05 * self.gbps)
     }
 
-    /// The platforms' numbers were fitted to it.
+    /// Returns whether the platforms' numbers were fitted to it.
     #[must_use]
     pub fn fitted(&self) -> bool {
         FITTED.contains(&self.test)
     }
 
-    /// What was run; `None` for what the machine cannot run: a load on the target itself.
+    /// Returns the scenario; `None` for a load on the target itself, which the machine cannot run.
     #[must_use]
     pub fn scenario(&self) -> Option<Scenario> {
         if self.hosts == 0 {
@@ -180,7 +187,7 @@ impl Row {
         }))
     }
 
-    /// One job; on split drives three, a third of the devices each.
+    /// Returns one job; on split drives three, with 1/3 of the devices each.
     fn load(&self, scenario: &Scenario) -> Vec<Job> {
         if self.devices.starts_with("split3") && self.jobs == 3 {
             let third = scenario.devices.len() / 3;
@@ -193,7 +200,7 @@ impl Row {
     }
 }
 
-/// A row and what the machine made of it.
+/// Row and the result of the simulated machine.
 #[derive(Debug, Clone)]
 pub struct Compared {
     /// The row.
@@ -204,30 +211,30 @@ pub struct Compared {
     pub stddev_gbps: f64,
     /// Simulated hit rate in percent.
     pub hit_pct: f64,
-    /// Simulated mean latency in us.
+    /// Simulated mean latency in µs.
     pub latency_us: f64,
 }
 
 impl Compared {
-    /// Error of the bandwidth as a share of the measured.
+    /// Returns the error of the bandwidth as a fraction of the measured one.
     #[must_use]
     pub fn bandwidth_error(&self) -> f64 {
         self.gbps / self.row.gbps - 1.0
     }
 
-    /// Error of the hit rate in points, where it was measured.
+    /// Returns the error of the hit rate in percentage points, if it was measured.
     #[must_use]
     pub fn hit_error(&self) -> Option<f64> {
         self.row.hit_pct.map(|hit| self.hit_pct - hit)
     }
 }
 
-/// Warm-up for every command outstanding, in ns: what the hosts keep outstanding piles up in few of
-/// their queues, and needs time to get there.
+/// Warm-up per outstanding command, in ns: the outstanding commands of the hosts gather in few of
+/// their queues, and that takes time.
 const SETTLE: Nanos = 150_000;
 
-/// Runs every row of this platform that the machine can run, each measured for `time` after
-/// `warm_up`, both in ns.
+/// Runs every row of this platform that the machine can run, each for `time` after `warm_up`, both
+/// in ns.
 ///
 /// # Errors
 /// See [`run`].
@@ -254,23 +261,23 @@ pub fn compare(
     Ok(all)
 }
 
-/// How many rows were met.
+/// Number of matched rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
     /// Stable rows.
     pub rows: u32,
-    /// Of these, with a bandwidth within 5 %.
+    /// Of these, rows with a bandwidth within 5 %.
     pub bandwidth_met: u32,
     /// Stable rows with a hit rate.
     pub hit_rows: u32,
-    /// Of these, within 5 points.
+    /// Of these, rows within 5 percentage points.
     pub hit_met: u32,
-    /// Mean of the bandwidth's error without its sign, as a share.
+    /// Mean absolute error of the bandwidth, as a fraction.
     pub mean_error: f64,
 }
 
 impl Tally {
-    /// Over all rows that are stable.
+    /// Counts all stable rows.
     pub fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
         let mut tally = Self::default();
         for one in compared.filter(|one| one.row.stable()) {
@@ -286,26 +293,26 @@ impl Tally {
         tally
     }
 
-    /// Share of the rows whose bandwidth was met.
+    /// Returns the fraction of the rows with matched bandwidth.
     #[must_use]
     pub fn bandwidth_share(&self) -> f64 {
         f64::from(self.bandwidth_met) / f64::from(self.rows.max(1))
     }
 
-    /// Share of the rows whose hit rate was met.
+    /// Returns the fraction of the rows with matched hit rate.
     #[must_use]
     pub fn hit_share(&self) -> f64 {
         f64::from(self.hit_met) / f64::from(self.hit_rows.max(1))
     }
 }
 
-/// The line above a platform's table.
+/// Returns the line above the table of a platform.
 #[must_use]
 pub fn head(name: &str, platform: &Platform) -> String {
     format!("Platform {name}, simulated; fingerprint {:#018x}\n", platform.fingerprint())
 }
 
-/// The table of errors: every row if `all`, then one line a test and half.
+/// Returns the table of errors: every row if `all`, then one line per test and half.
 #[must_use]
 pub fn table(compared: &[Compared], all: bool) -> String {
     let mut text = String::new();

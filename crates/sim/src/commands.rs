@@ -1,11 +1,11 @@
-//! Commands in the machine, by number; a number is used again when its command is over.
+//! Commands in the machine, by number. A number is reused when its command has completed.
 
 use nvmeof_pacing::Permit;
 
 use crate::numbers::id;
 use crate::scenario::Nanos;
 
-/// What a command does.
+/// Type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Opens its queue.
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Write,
 }
 
-/// One command under way.
+/// One command in flight or waiting.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) kind: Kind,
@@ -25,15 +25,15 @@ pub(crate) struct Command {
     pub(crate) bytes: u32,
     /// Position in the list of sizes.
     pub(crate) size: u32,
-    /// When the host issued it.
+    /// Time at which the host issued it.
     pub(crate) issued: Nanos,
-    /// When it came to the target.
+    /// Time at which it arrived at the target.
     pub(crate) arrived: Nanos,
     /// Its permit, while it is in flight.
     pub(crate) permit: Option<Permit>,
     /// Its buffer, while it has one.
     pub(crate) buffer: Option<u32>,
-    /// The next one of the same queue that waits for the port.
+    /// The next command of the same queue that waits for the port.
     pub(crate) behind: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl Commands {
         &mut self.slots[slot as usize]
     }
 
-    /// How many numbers there are, in use or not.
+    /// Returns the count of numbers, in use or not.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -1,23 +1,24 @@
-//! Target cores: each works in turns on what came in since its last.
+//! Target cores: each works in turns on the events since its last turn.
 //!
-//! A turn takes `turn + steps x step + waiting x waiting_ns`, where `steps` are the capsules and completions
-//! it handles and `waiting` the commands that wait for admission on it in a list that it walks: the
-//! prototype's. What it does takes effect when it ends; what comes in meanwhile is for the next turn.
+//! A turn takes `turn + steps x step + waiting x waiting_ns`. `steps` are the capsules and
+//! completions that it handles. `waiting` are the commands that wait for admission on it in a list
+//! that it walks, as in io_pacing. The effects of a turn occur when it ends; events in that time
+//! are for the next turn.
 
 use crate::numbers::{id, nanos};
 use crate::platform::Platform;
 use crate::scenario::Nanos;
 
-/// Something for a core to work on: a step in the life of a command.
+/// One step in the life of a command that a core has to process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// A capsule came.
+    /// A capsule arrived.
     Capsule(u32),
-    /// The device is done with it.
+    /// The device completed it.
     Device(u32),
-    /// A write's data came.
+    /// The data of a write arrived.
     Data(u32),
-    /// What was sent is acknowledged.
+    /// The host acknowledged the data sent.
     Sent(u32),
 }
 
@@ -35,20 +36,20 @@ struct Core {
     inbox: Vec<Work>,
     batch: Vec<Work>,
     in_turn: bool,
-    /// When the last turn began.
+    /// Start of the last turn.
     began: Nanos,
-    /// When a core that goes round and round would have begun its last turn before it has the one for what is in the
-    /// inbox, or for the call.
+    /// Time at which a continuously polling core would have begun its last turn before the one that
+    /// handles the inbox, or the call.
     looked: Option<Nanos>,
-    /// Have a turn even with nothing in the inbox.
+    /// Run a turn even with nothing in the inbox.
     called: bool,
     alarm: Option<Nanos>,
-    /// No turn begins before.
+    /// No turn begins before this time.
     stalled_until: Nanos,
 }
 
 impl Core {
-    /// There is something to do.
+    /// Records that there is work.
     fn note(&mut self, now: Nanos) {
         let looked = if self.in_turn { self.began } else { now };
         self.looked.get_or_insert(looked);
@@ -71,7 +72,7 @@ impl Cores {
         core.note(now);
     }
 
-    /// This core, or all of them, begins no turn before this; those under way end.
+    /// Lets this core, or all, begin no turn before `until`; turns in progress end.
     pub(crate) fn stall(&mut self, core: Option<u32>, until: Nanos) {
         let cores = match core {
             Some(core) => std::slice::from_mut(&mut self.cores[core as usize]),
@@ -82,15 +83,15 @@ impl Cores {
         }
     }
 
-    /// The core shall have a turn though nothing came in.
+    /// Requests a turn of a core although no event arrived.
     pub(crate) fn call(&mut self, core: usize, now: Nanos) {
         let core = &mut self.cores[core];
         core.called = true;
         core.note(now);
     }
 
-    /// Starts a turn if there is something to do and none is under way; yields when it ends, and how long before
-    /// it nobody looked.
+    /// Starts a turn if there is work and none is in progress. Returns its end, and the time since
+    /// the core last polled.
     pub(crate) fn start(
         &mut self,
         core: usize,
@@ -112,7 +113,7 @@ impl Cores {
         Some((now + lasts, after))
     }
 
-    /// What the turn that ends worked on; to be given back with [`Cores::end`].
+    /// Takes the work of the turn that ends; the caller returns it with [`Cores::end`].
     pub(crate) fn batch(&mut self, core: usize) -> Vec<Work> {
         std::mem::take(&mut self.cores[core].batch)
     }
@@ -123,7 +124,7 @@ impl Cores {
         self.cores[core].in_turn = false;
     }
 
-    /// Sets the alarm of a core; true if it has to be put into the future.
+    /// Sets the alarm of a core; true if the caller has to schedule the event.
     pub(crate) fn set_alarm(&mut self, core: usize, at: Nanos) -> bool {
         let alarm = &mut self.cores[core].alarm;
         if alarm.is_some_and(|set| set <= at) {
@@ -133,7 +134,7 @@ impl Cores {
         true
     }
 
-    /// The alarm rings; false if it was set anew meanwhile.
+    /// Handles an alarm; false if it was changed since.
     pub(crate) fn ring(&mut self, core: usize, now: Nanos) -> bool {
         let alarm = &mut self.cores[core].alarm;
         if *alarm != Some(now) {

@@ -1,24 +1,25 @@
-//! Drives: a media latency that many commands share, behind a transfer that they do one by one.
+//! Drives: a media latency that many commands share, behind a transfer that handles them one by
+//! one.
 //!
-//! A read is done `transfer + latency` after its turn at the drive's own link came, where
-//! `transfer` is its bytes over the drive's bandwidth (commands queue for it in order) and
-//! `latency` is `base + tail`, with `tail` exponential: what is left of the mean after the
-//! fixed part. Parts of a drive share all of this. A null device is none of it.
+//! A read completes `transfer + latency` after its turn at the drive's link begins. `transfer` is
+//! its bytes over the drive's bandwidth (commands queue for it in order). `latency` is `base +
+//! tail`, with an exponential `tail` that has the rest of the mean after the fixed part. Parts of a
+//! drive share all of this. A null device has none of it.
 //!
 //! # Writes
-//! The measured rows have none. A write's way is that of a read turned round (NVMe over Fabrics: the target
-//! pulls the data with RDMA READ or R2T; direct cache access puts it where the drive then reads it):
+//! The measured rows have none. A write is the reverse of a read: the target pulls the data with
+//! RDMA READ or R2T (NVMe over Fabrics). Direct cache access puts it where the drive then reads it:
 //!
 //! ```text
 //! landed = request to the host + answer + bytes / port, in line with the port's other inbound data
-//! fetch  = missed x (bytes / fetch_miss - bytes / fetch_hit), on the engine that sends share (module nic)
+//! fetch  = missed x (bytes / fetch_miss - bytes / fetch_hit), on the shared engine (module nic)
 //! done   = max(drive's turn + bytes / write bandwidth, fetched) + write latency
 //! ```
 //!
-//! `missed` is what was pushed out of the cache between landing and the drive's fetch. So a deep queue
-//! of writes loses its lines as reads do, but waits for the drives, not for a port. In a mix both use the
-//! one cache and the one path to memory, and the ports' two directions apart. The write numbers of the
-//! platforms are typical ones, not measured.
+//! `missed` is the fraction evicted from the cache between landing and the drive's fetch. A deep
+//! queue of writes thus loses lines as reads do, but waits for the drives, not for a port. In a mix
+//! both share the cache and the path to memory, and use the two directions of the ports separately.
+//! The write numbers of the platforms are typical ones, not measured.
 
 use crate::numbers::{micros, nanos};
 use crate::platform::Platform;
@@ -28,7 +29,7 @@ use crate::scenario::Nanos;
 /// All drives of the machine.
 #[derive(Debug)]
 pub(crate) struct Drives {
-    /// When each is done transferring what it has accepted: reads and writes.
+    /// Time at which each has transferred the accepted commands: reads and writes.
     read_free: Vec<Nanos>,
     write_free: Vec<Nanos>,
     read_latency: f64,
@@ -37,7 +38,7 @@ pub(crate) struct Drives {
     path: Nanos,
     read_gbps: f64,
     write_gbps: f64,
-    /// Each completes nothing before this.
+    /// Each completes nothing before this time.
     stalled_until: Vec<Nanos>,
     rng: Rng,
 }
@@ -58,17 +59,18 @@ impl Drives {
         }
     }
 
-    /// When a read given to a drive now is done: all of its data is in memory.
+    /// Returns the time at which a read submitted now completes: all of its data is in memory.
     pub(crate) fn read(&mut self, drive: u32, bytes: u32, now: Nanos) -> Nanos {
         let transfer = nanos(f64::from(bytes) * 8.0 / self.read_gbps);
         let free = &mut self.read_free[drive as usize];
         *free = (*free).max(now) + transfer;
-        // The latency is measured with the transfer in it, as a user measures it.
+        // The measured latency includes the transfer, as a user measures it.
         let fixed = self.read_latency - transfer as f64;
         *free + self.path + nanos(self.spread(fixed.max(0.0)))
     }
 
-    /// When a write given to a drive now is done; its data is out of memory at `fetched`.
+    /// Returns the time at which a write submitted now completes; its data is out of memory at
+    /// `fetched`.
     pub(crate) fn write(&mut self, drive: u32, bytes: u32, fetched: Nanos, now: Nanos) -> Nanos {
         let transfer = nanos(f64::from(bytes) * 8.0 / self.write_gbps);
         let free = &mut self.write_free[drive as usize];
@@ -81,7 +83,7 @@ impl Drives {
         mean * (1.0 - self.tail + self.tail * self.rng.exponential())
     }
 
-    /// One of them, or all, complete nothing until then.
+    /// Lets one drive, or all, complete nothing until this time.
     pub(crate) fn stall(&mut self, drive: Option<u32>, until: Nanos) {
         let (from, many) = drive.map_or((0, usize::MAX), |drive| (drive as usize, 1));
         for stalled in self.stalled_until.iter_mut().skip(from).take(many) {
@@ -89,7 +91,7 @@ impl Drives {
         }
     }
 
-    /// When a completion of a drive due now really comes, if later.
+    /// Returns the actual time of a completion that is due now, if it is later.
     pub(crate) fn held_until(&self, drive: u32, now: Nanos) -> Option<Nanos> {
         let until = self.stalled_until[drive as usize];
         (until > now).then_some(until)

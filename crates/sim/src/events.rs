@@ -1,11 +1,11 @@
-//! What happens next: a heap of future events, first by time and then by the order they were set.
+//! Future events: a heap ordered by time, and then by the order in which they were set.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::scenario::Nanos;
 
-/// Something that happens at a time. Numbers are positions: of commands, cores, ports, streams.
+/// Event at a given time. Numbers are positions: of commands, cores, ports, streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A stream of a host begins.
@@ -14,19 +14,19 @@ pub(crate) enum Event {
     StreamGrows(u32),
     /// A capsule reaches its core.
     Arrives(u32),
-    /// A core's turn is over, and what it did takes effect.
+    /// The turn of a core ends, and takes effect.
     TurnEnds(u32),
-    /// A core looks again because its pacer said when.
+    /// A core asks again at the wake-up time of its pacer.
     Alarm(u32),
-    /// A drive is done with a command.
+    /// A drive completes a command.
     DriveDone(u32),
-    /// The delay of a delay device is over.
+    /// The delay of a delay device ends.
     DelayDone(u32),
-    /// The last data of a write came in from the host.
+    /// The last data of a write arrives from the host.
     Pulled(u32),
     /// A port finished sending a command's data.
     PortDone(u32, u32),
-    /// The host acknowledged what was sent.
+    /// The host acknowledges the data sent.
     Acknowledged(u32),
     /// The response reaches the host.
     HostDone(u32),
@@ -36,7 +36,7 @@ pub(crate) enum Event {
     Sample,
 }
 
-/// The future.
+/// Queue of future events.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     heap: BinaryHeap<Reverse<(Nanos, u64, Event)>>,

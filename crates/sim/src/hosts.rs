@@ -1,15 +1,17 @@
-//! Hosts: threads that keep a depth of commands outstanding over queues with limits of their own.
+//! Hosts: threads that keep a depth of commands outstanding over queues with separate limits.
 //!
 //! A *stream* is one thread of one job on one host. It keeps its depth of commands outstanding,
-//! each for a namespace taken at random, and has a queue to every namespace it uses: a userspace
-//! initiator makes one a namespace and thread; the kernel's has one a CPU and namespace, and a thread
-//! uses those of its CPU. A queue holds at most `queue_commands` at the target; what is beyond waits on
-//! the host, and at `queue_requests` of both (a userspace initiator; the kernel's has no room beyond the
-//! queue) the stream stops until that queue has room: it issues for no other namespace meanwhile.
-//! That is why deep loads hold fewer commands than their depth.
+//! each for a random namespace, and has a queue to every namespace that it uses. A userspace
+//! initiator makes one per namespace and thread. The Linux initiator has one per CPU and namespace,
+//! and a thread uses those of its CPU.
 //!
-//! The target spreads a userspace initiator's queues over its cores in turn. The kernel's fall at random,
-//! since a host opens queues on every CPU and uses only some.
+//! A queue holds at most `queue_commands` at the target; more commands wait on the host. At
+//! `queue_requests` of both, the stream stops until that queue has room, and issues for no other
+//! namespace either. (That is for a userspace initiator; Linux has no room beyond the queue.) Deep
+//! loads therefore hold fewer commands than their depth.
+//!
+//! The target distributes a userspace initiator's queues over its cores in turn. Those of Linux are
+//! placed at random, since a host opens queues on every CPU and uses only some.
 
 use std::collections::VecDeque;
 
@@ -23,10 +25,10 @@ use crate::platform::Platform;
 use crate::rng::Rng;
 use crate::scenario::{Device, Initiator, Nanos, Scenario};
 
-/// Hosts start one after the other within so many ns: those that come later find the target at work.
+/// Hosts start one after the other within this time in ns: later ones find a busy target.
 const STARTS: Nanos = 12_000_000;
-/// A stream builds its depth up in so many ns. At once, all of one host's commands would stand in line
-/// before all of another's, and a deep line takes long to mix.
+/// Time in ns in which a stream builds up its depth. With an immediate start, all commands of one
+/// host would be in line before all of another's, and a long line takes long to mix.
 const RAMP: Nanos = 5_000_000;
 
 /// One thread of one job on one host.
@@ -34,23 +36,23 @@ const RAMP: Nanos = 5_000_000;
 pub(crate) struct Stream {
     pub(crate) host: u32,
     pub(crate) depth: u32,
-    /// Of the depth, what it uses while it starts.
+    /// The part of the depth that it uses while it starts.
     pub(crate) ramp: u32,
     pub(crate) outstanding: u32,
     /// One for every device of the job, in its order.
     pub(crate) queues: Vec<u32>,
-    /// Queues that are not open yet.
+    /// Number of queues that are not open yet.
     pub(crate) closed: u32,
     pub(crate) from: Nanos,
     pub(crate) until: Nanos,
-    /// Position in the list of sizes, and the share of commands up to and with it.
+    /// Position in the list of sizes, and the cumulative fraction of commands up to it.
     sizes: Vec<(u32, f64)>,
     reads: f64,
     /// A command whose queue has no room.
     pub(crate) blocked: Option<Wanted>,
 }
 
-/// A command that is to be issued.
+/// Command that is to be issued.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) queue: u32,
@@ -68,16 +70,16 @@ pub(crate) struct Queue {
     pub(crate) core: usize,
     pub(crate) flow: Option<FlowId>,
     pub(crate) open: bool,
-    /// Issued by the host and not answered.
+    /// Commands that the host issued and that are not answered.
     pub(crate) outstanding: u32,
-    /// Of these, on the way to the target or there.
+    /// The part of these on the way to the target or there.
     pub(crate) at_target: u32,
-    /// Of these, on the host.
+    /// The part of these on the host.
     pub(crate) backlog: VecDeque<u32>,
     /// Streams that wait for room.
     pub(crate) blocked: Vec<u32>,
     pub(crate) outbox: Outbox,
-    /// Commands that it got to run.
+    /// Number of its commands that started.
     pub(crate) started: u64,
 }
 
@@ -167,8 +169,9 @@ impl Hosts {
         });
     }
 
-    /// Gives every queue its core: a host's in turn. Of userspace hosts some then change places between
-    /// neighbours, so that every core has as many queues as before, but not as many of each host.
+    /// Assigns a core to every queue: those of a host in turn. Some queues of userspace hosts then
+    /// exchange cores with neighbors. Every core keeps its number of queues, but not its number per
+    /// host.
     fn place(&mut self, scenario: &Scenario, gates: &mut Gates, strays: f64) {
         let cores = scenario.cores as usize;
         let mut last: Option<Vec<usize>> = None;
@@ -196,8 +199,8 @@ impl Hosts {
         }
     }
 
-    /// So many queues of one host and of another change places: those of the one move from the first
-    /// core to the second, those of the other back.
+    /// Exchanges `number` queues of one host with those of another: those of the first move from
+    /// core 0 to core 1, the others back.
     fn exchange(&mut self, own: &[usize], others: &[usize], number: u64, cores: usize) {
         for _ in 0..number {
             for (queues, from, to) in [(own, 0, 1 % cores), (others, 1 % cores, 0)] {
@@ -208,7 +211,7 @@ impl Hosts {
         }
     }
 
-    /// What a stream issues next: for one of its namespaces at random.
+    /// Returns the next command of a stream, for a random one of its namespaces.
     pub(crate) fn want(&mut self, stream: u32) -> Wanted {
         let stream = &self.streams[stream as usize];
         let queue = stream.queues[self.rng.below(stream.queues.len())];
@@ -231,7 +234,7 @@ impl Hosts {
         &mut self.streams[number as usize]
     }
 
-    /// When a stream begins: one host after the other, unless its job says when.
+    /// Returns the start time of a stream: one host after the other, unless its job specifies one.
     pub(crate) fn start_of(&mut self, number: usize, hosts: u32) -> Nanos {
         let stream = &self.streams[number];
         let after = STARTS * u64::from(stream.host) / u64::from(hosts);
@@ -239,20 +242,21 @@ impl Hosts {
         stream.from + after + self.rng.next() % 10_000
     }
 
-    /// A starting stream may use one more of its depth; yields when the next, if it has not all.
+    /// Enlarges the depth that a starting stream uses by one. Returns the time of the next
+    /// increase, if the depth is not reached.
     pub(crate) fn ramp(&mut self, number: u32, now: Nanos) -> Option<Nanos> {
         let stream = self.stream(number);
         stream.ramp += 1;
         (stream.ramp < stream.depth).then(|| now + RAMP / u64::from(stream.depth))
     }
 
-    /// Queues that have something to run and never ran any.
+    /// Counts the queues with commands to run that never ran one.
     pub(crate) fn starved(&self) -> u32 {
         id(self.queues.iter().filter(|q| q.started == 0 && q.outstanding > 0).count())
     }
 }
 
-/// Number of the physical drive behind a device, if any, and what the device adds.
+/// Returns the physical drive behind a device, if any, and the delay that the device adds.
 pub(crate) fn behind(device: Device) -> (Option<u32>, bool, Nanos) {
     match device {
         Device::Null => (None, false, 0),

@@ -1,14 +1,15 @@
-//! A seeded, virtual-time machine that runs the same pacing code as the daemon.
+//! Simulated machine with a seed and virtual time that runs the same pacing code as the daemon.
 //!
 //! ```text
 //! Platform (physical quantities) + Scenario (load, pacing, disturbances) -> run -> Outcome
 //! ```
 //!
-//! One file a mechanism: `hosts` (depths, queues and their limits), `cores` (turns), `cache` (what
-//! DMA keeps in it), `drives`, `nic` (ports, and what a miss costs them); `machine` puts them in order.
-//! [`checkers`] watch from outside. [`pcie`] is a model apart, of what drives read together. `pacing` is the one place that makes pacers.
+//! Each mechanism has its file: `hosts` (depths, queues and their limits), `cores` (turns), `cache`
+//! (data that DMA keeps in it), `drives`, `nic` (ports, and the cost of a miss). `machine` puts
+//! them in sequence. [`checkers`] verify invariants from outside. [`pcie`] is a separate model of
+//! the throughput that drives share. Only `pacing` makes pacers.
 //!
-//! Every figure that comes out of here is simulated.
+//! Every figure of this crate is simulated.
 
 #![forbid(unsafe_code)]
 
@@ -42,22 +43,22 @@ use thiserror::Error;
 /// A scenario that cannot be run.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// What is run makes no sense; says what and where.
+    /// The scenario is invalid; the message says what and where.
     #[error("scenario: {0}")]
     Scenario(String),
-    /// The platform's numbers make no sense.
+    /// A number of the platform is invalid.
     #[error(transparent)]
     Platform(#[from] PlatformError),
-    /// The pacing's parameters cannot work.
+    /// The pacing parameters cannot work.
     #[error("pacing: {0}")]
     Pacing(#[from] nvmeof_pacing::ConfigError),
 }
 
-/// Runs a scenario on a platform. The same arguments yield the same outcome, but for
+/// Runs a scenario on a platform. The same arguments yield the same outcome, except for
 /// [`Outcome::real_seconds`].
 ///
 /// # Errors
-/// [`RunError`] says what in the scenario, the platform or the pacing's parameters cannot be.
+/// [`RunError`] names the invalid part of the scenario, the platform or the pacing parameters.
 pub fn run(platform: &Platform, scenario: &Scenario) -> Result<Outcome, RunError> {
     platform.check()?;
     scenario.check().map_err(RunError::Scenario)?;

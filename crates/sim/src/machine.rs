@@ -1,15 +1,15 @@
-//! The machine: what happens to a command from its host and back, one event after the other.
+//! Simulated machine: the events of a command on its way from its host and back.
 //!
 //! ```text
-//! host ─capsule─▶ core: waits ─permit, buffer─▶ drive ─data in cache─▶ [delay] ─▶ core: landed
-//!   ▲                ▲                                                               │
-//!   └──data, answer──┼───────────────── port ◀──fetch out of cache── NIC ◀───────────┘
-//!                    └─acknowledged: permit and buffer back
+//! host ─capsule─▶ core: waits ─permit, buffer─▶ drive ─data in cache─▶ [delay] ─▶ core: done
+//!   ▲                ▲                                                              │
+//!   └─data, response─┼───────────────── port ◀──fetch from cache── NIC ◀────────────┘
+//!                    └─acknowledged: permit and buffer released
 //! ```
 //!
-//! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: came ─▶ drive
-//! fetches it out of the cache ─▶ core ─answer─▶ host`. This module sees to the order of things; the
-//! times are each mechanism's own, in the module of its name.
+//! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: data arrived
+//! ─▶ drive fetches it from the cache ─▶ core ─response─▶ host`. This module defines the sequence.
+//! The module of each mechanism defines its times.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ pub(crate) struct Machine<'a> {
     platform: &'a Platform,
     now: Nanos,
     one_way: Nanos,
-    /// From a host's decision to the arrival of its capsule.
+    /// Time from a host's decision to the arrival of its capsule.
     to_target: Nanos,
     events: Events,
     commands: Commands,
@@ -52,7 +52,7 @@ pub(crate) struct Machine<'a> {
     record: Recorder,
     watch: Watch,
     sample: Nanos,
-    /// Bytes that drives wrote to memory a moment ago: decides what a miss costs.
+    /// Time at which data last landed in memory: it determines the cost of a miss.
     last_landing: Option<Nanos>,
 }
 
@@ -179,7 +179,7 @@ impl<'a> Machine<'a> {
         self.pump(stream);
     }
 
-    /// Issues what a stream may issue.
+    /// Issues the commands that a stream may issue.
     fn pump(&mut self, stream: u32) {
         loop {
             let state = self.hosts.stream(stream);
@@ -323,7 +323,7 @@ impl<'a> Machine<'a> {
         debug_assert!(taken, "sizes were checked when the run was set up");
     }
 
-    /// A command starts: it has its permit, and takes a buffer.
+    /// Starts a command with its permit, and takes a buffer.
     fn begin(&mut self, core: usize, command: u32, permit: Permit) {
         let budget = self.gates.stand().0;
         self.watch.see(Seen::Starts { command, core: id(core), budget }, self.now);
@@ -353,13 +353,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The response, and then its acknowledgement.
+    /// Sends the response, and later its acknowledgment.
     fn answer(&mut self, command: u32) {
         self.events.at(self.now + self.one_way, Event::HostDone(command));
         self.events.at(self.now + 2 * self.one_way, Event::Acknowledged(command));
     }
 
-    /// What was sent is acknowledged: permit and buffer go back.
+    /// Handles the acknowledgment of sent data: releases permit and buffer.
     fn sent(&mut self, core: usize, command: u32) {
         let state = self.commands.of_mut(command);
         let bytes = state.bytes;
@@ -400,7 +400,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The core learns that a device is done: a read's data goes out, a write is answered.
+    /// Handles a completed device on its core: sends the data of a read, or answers a write.
     fn device_done(&mut self, command: u32) {
         let now = self.now;
         let state = self.commands.of_mut(command);
@@ -440,7 +440,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Nothing wrote to memory of late.
+    /// Returns whether nothing wrote to memory recently.
     fn quiet(&self) -> bool {
         self.last_landing.is_none_or(|at| self.now - at > 1_000_000)
     }
@@ -456,7 +456,7 @@ impl<'a> Machine<'a> {
         self.send(port);
     }
 
-    /// A write's data is in memory.
+    /// Records that the data of a write is in memory.
     fn pulled(&mut self, command: u32) {
         let &Command { bytes, buffer, .. } = self.commands.of(command);
         self.record.sent(bytes, self.now);
@@ -467,7 +467,7 @@ impl<'a> Machine<'a> {
         self.hand_over(command, Work::Data(command));
     }
 
-    /// The core learns that a write's data came: the drive fetches it.
+    /// Handles the arrived data of a write on its core: the drive fetches it.
     fn data_came(&mut self, command: u32) {
         let now = self.now;
         let state = self.commands.of_mut(command);
@@ -488,7 +488,7 @@ impl<'a> Machine<'a> {
         self.events.at(done, Event::DriveDone(command));
     }
 
-    // Troubles and measuring.
+    // Disturbances and measurement.
 
     fn disturbed(&mut self) {
         let mut rate: f64 = 1.0;
@@ -514,7 +514,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Samples fall so that one begins with the measured window.
+    /// Returns the first sample time; a sample then begins with the measured window.
     fn first_sample(&self) -> Nanos {
         match self.scenario.warm_up % self.sample {
             0 => self.sample,
@@ -530,7 +530,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Buffers of the target, and how many of them each core keeps for itself: see [`Buffers`].
+/// Returns the buffers of the target, and the number that each core keeps: see [`Buffers`].
 fn stock(pacing: &Pacing) -> (usize, usize) {
     match prototype_pool(pacing) {
         Some(pool) => (pool.buffers as usize, pool.cache as usize),
@@ -538,7 +538,7 @@ fn stock(pacing: &Pacing) -> (usize, usize) {
     }
 }
 
-/// The prototype's pool, if that is the pacing.
+/// Returns the io_pacing pool, if the pacing has one.
 fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
     match pacing {
         Pacing::Policy(PolicyConfig::Prototype(config)) => config.pool,
@@ -546,7 +546,7 @@ fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
     }
 }
 
-/// The watchers of a scenario. The prototype is exempt from the rules on starvation.
+/// Returns the checkers of a scenario. io_pacing is exempt from the rules on starvation.
 pub(crate) fn watchers(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
     let largest = largest(scenario);
     let budget = Budget::new(scenario.cores, largest);
@@ -562,28 +562,29 @@ pub(crate) fn watchers(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn 
     all
 }
 
-/// The largest command in bytes.
+/// Returns the largest command in bytes.
 pub(crate) fn largest(scenario: &Scenario) -> u32 {
     scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|b| b.0)).max().unwrap_or(0)
 }
 
-/// Steps of a core for a command, at most.
+/// Maximum number of core steps per command.
 const STEPS: f64 = 4.0;
 
-/// Commands of each flow of a core that may pass over one that waits: the order promises as many of the largest, and what
-/// the one has in flight, which is a few.
+/// Commands of each flow of a core that may overtake a waiting one. The scheduler guarantees this
+/// number of the largest commands, and the few that the waiting flow has in flight.
 const PASSED_OVER: u64 = 128;
 
-/// How long a flow may go without a start, and how much its core may start meanwhile. The first is for cores and machines that
-/// hang: as long as 1024 of the largest commands of every flow take, or 64 times all that can be outstanding if that is less,
-/// since a small budget gets little of the machine; plus 64 of the slowest device's times, plus whatever goes wrong. But whose
-/// device stands still may be passed over by all others.
+/// Returns the bounds on a flow without a start: time, and starts on its core. The time bound
+/// detects hung cores and machines. It is the time of 1024 of the largest commands of every flow,
+/// or 64 times all outstanding commands if that is less. (A small budget gets little of the
+/// machine.) Added are 64 times the slowest device's time, and all disturbances. A flow whose
+/// device stalls may be overtaken by all others.
 fn patience(platform: &Platform, scenario: &Scenario) -> Bound {
     let sum =
         |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * u64::from(scenario.hosts);
     let offered = sum(|job| u64::from(job.queue_depth) * u64::from(job.threads));
     let flows = sum(|job| job.devices.len() as u64 * u64::from(job.threads));
-    // The cores have as much to do for a small one.
+    // A small command needs as much core time.
     let send = gbps(largest(scenario).into(), 1) / platform.link_gbps();
     let serve = STEPS * platform.step_us * 1000.0 / f64::from(scenario.cores);
     let taken = (64 * offered).min(1024 * flows);

@@ -1,25 +1,25 @@
-//! The ports of the network, each sending and receiving at once, behind one NIC that fetches what
-//! it sends.
+//! Network ports, each sending and receiving concurrently, behind one NIC that fetches the data it
+//! sends.
 //!
 //! A port serves the cores that have data to send in turn, and the queues of each core in turn, one
-//! command a queue (an adapter schedules by doorbell page, and a core has one). A core's turn is over
-//! after any command with odds of one in `port_run`, and when the core has no more. So what a core has in
-//! flight comes and goes in bursts, its stack of buffers is dug deeper, and colder buffers are used than if
-//! the cores took strict turns of one command each.
+//! command per queue. (An adapter schedules by doorbell page, and a core has one.) The turn of a
+//! core ends after any command with probability 1/`port_run`, and when the core has no more data.
+//! The bytes in flight of a core thus vary in bursts, its stack of buffers is used more deeply, and
+//! it uses colder buffers. Strict turns of one command per core would avoid that.
 //!
-//! Hosts ask all of their queues for the same in the long run, so where a core has more of a host's
-//! queues than others have, these get less each, and what the host keeps outstanding piles up in them;
-//! the others' data is sent soon after it landed. The next command's data is fetched out of the cache or
-//! memory by the one engine all ports share:
+//! Hosts use all of their queues equally in the long run. Where a core has more of a host's queues
+//! than others have, each of them gets less, and the outstanding commands of the host gather in
+//! them. The data of the other queues is sent soon after it is in memory. The data of the next
+//! command is fetched from the cache or memory by the one engine that all ports share:
 //!
 //! ```text
 //! fetch = bytes / fetch_hit + missed x (bytes / fetch_miss - bytes / fetch_hit)
 //! sent  = max(start + bytes / port, engine free + fetch)
 //! ```
 //!
-//! `missed` is the share of the command's data that was no longer in the cache. While drives write
-//! to memory a miss costs more (`fetch_miss`) than where nothing does (`fetch_quiet`): what missed
-//! was written out to memory on the way, and the two compete.
+//! `missed` is the fraction of the command's data that was no longer in the cache. A miss costs
+//! more while drives write to memory (`fetch_miss`) than otherwise (`fetch_quiet`). The missed data
+//! was evicted to memory in between, and both transfers compete.
 
 use std::collections::VecDeque;
 
@@ -38,26 +38,26 @@ pub(crate) struct Nic {
     miss: f64,
     quiet: f64,
     engine_free: Nanos,
-    /// Share of its rate that the network runs at.
+    /// Fraction of its rate at which the network runs.
     rate: f64,
-    /// Odds that a core's turn is over after a command.
+    /// Probability that the turn of a core ends after a command.
     turn_over: f64,
     rng: Rng,
 }
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Cores with something to send, by turn.
+    /// Cores with data to send, by turn.
     turns: VecDeque<usize>,
-    /// The core that sends goes on with its turn, if it has more.
+    /// The core that sends continues its turn, if it has more data.
     goes_on: bool,
-    /// By core: its queues with something to send, by turn.
+    /// By core: its queues with data to send, by turn.
     queues: Vec<VecDeque<u32>>,
     sending: bool,
     inbound_free: Nanos,
 }
 
-/// Who sends.
+/// Sender of the next data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender {
     pub(crate) port: usize,
@@ -65,7 +65,7 @@ pub(crate) struct Sender {
     pub(crate) queue: u32,
 }
 
-/// What a queue has to send: a list through its commands.
+/// Data that a queue has to send: a list through its commands.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outbox {
     first: Option<u32>,
@@ -73,7 +73,7 @@ pub(crate) struct Outbox {
 }
 
 impl Port {
-    /// A queue that had nothing to send has now.
+    /// Adds a queue that had no data to send.
     fn join(&mut self, core: usize, queue: u32) {
         if self.queues[core].is_empty() {
             self.turns.push_back(core);
@@ -81,7 +81,7 @@ impl Port {
         self.queues[core].push_back(queue);
     }
 
-    /// The queue that sends has more.
+    /// Adds the queue that sends, which has more data.
     fn join_again(&mut self, core: usize, queue: u32) {
         if self.queues[core].is_empty() {
             self.line_up(core);
@@ -89,7 +89,7 @@ impl Port {
         self.queues[core].push_back(queue);
     }
 
-    /// The core that sends has more.
+    /// Adds the core that sends, which has more data.
     fn line_up(&mut self, core: usize) {
         if self.goes_on {
             self.turns.push_front(core);
@@ -115,7 +115,7 @@ impl Nic {
         }
     }
 
-    /// A command's data waits to be sent; `from` says on which port and by which core and queue.
+    /// Queues the data of a command for sending on the port, core and queue in `from`.
     pub(crate) fn push(
         &mut self,
         from: Sender,
@@ -133,7 +133,7 @@ impl Nic {
         }
     }
 
-    /// The queue whose turn it is on a port that is free to send; the port is taken.
+    /// Selects the next queue of a port that is free to send, and occupies the port.
     pub(crate) fn turn(&mut self, port: usize) -> Option<Sender> {
         let state = &mut self.ports[port];
         if state.sending || self.rate <= 0.0 {
@@ -149,7 +149,7 @@ impl Nic {
         Some(Sender { port, core, queue })
     }
 
-    /// The command to send of the queue whose turn it is; the queue goes to the back.
+    /// Removes the next command of the selected queue; the queue moves to the back.
     pub(crate) fn pop(
         &mut self,
         from: Sender,
@@ -166,7 +166,8 @@ impl Nic {
         Some(command)
     }
 
-    /// When data of which the share `missed` has to come from memory is sent, if it starts now.
+    /// Returns the time at which data is sent if it starts now, with a fraction `missed` from
+    /// memory.
     pub(crate) fn send(&mut self, bytes: u32, missed: f64, quiet: bool, now: Nanos) -> Nanos {
         let memory = if quiet { self.quiet } else { self.miss };
         let fetch = nanos(f64::from(bytes) * (self.hit + missed * (memory - self.hit)));
@@ -174,7 +175,7 @@ impl Nic {
         (now + self.on_link(bytes)).max(self.engine_free)
     }
 
-    /// A drive takes data of a write out of the cache or memory: when it has it.
+    /// Returns the time at which a drive has fetched the data of a write from the cache or memory.
     pub(crate) fn drive_fetch(&mut self, bytes: u32, missed: f64, now: Nanos) -> Nanos {
         let fetch = nanos(f64::from(bytes) * missed * (self.miss - self.hit));
         if fetch == 0 {
@@ -184,7 +185,7 @@ impl Nic {
         self.engine_free
     }
 
-    /// When data that the host sends now is in memory.
+    /// Returns the time at which data that the host sends now is in memory.
     pub(crate) fn receive(&mut self, port: usize, bytes: u32, now: Nanos) -> Nanos {
         let time = self.on_link(bytes);
         let free = &mut self.ports[port].inbound_free;

@@ -1,4 +1,4 @@
-//! What a run yields. Bandwidth is goodput in Gb/s (10^9 bits), latencies are in nanoseconds.
+//! Results of a run. Bandwidth is goodput in Gb/s (10^9 bits), latencies are in nanoseconds.
 
 use crate::scenario::Nanos;
 
@@ -7,31 +7,31 @@ use crate::scenario::Nanos;
 pub struct Outcome {
     /// All hosts together.
     pub total: Figures,
-    /// By host, by job, and by flow (host x job x device).
+    /// By host.
     pub hosts: Vec<Figures>,
-    /// See [`Outcome::hosts`].
+    /// By job.
     pub jobs: Vec<Figures>,
-    /// See [`Outcome::hosts`].
+    /// By flow (host x job x device).
     pub flows: Vec<FlowFigures>,
-    /// By command size in bytes (one entry a size of the scenario).
+    /// By command size in bytes (one entry per size of the scenario).
     pub sizes: Vec<(u32, Figures)>,
     /// Bits on the link in Gb/s, with headers.
     pub wire_gbps: f64,
     /// Standard deviation of the bandwidth in Gb/s over 100 ms samples and hosts.
     pub stddev_gbps: f64,
-    /// Share of the reads of buffers that hit the cache, in percent.
+    /// Percentage of buffer reads that hit the cache.
     pub hit_pct: f64,
-    /// Buffers' worth of data in flight at the target, in commands: mean and largest.
+    /// Buffers with data in flight at the target, in commands: mean and maximum.
     pub buffers_mean: f64,
     /// See [`Outcome::buffers_mean`].
     pub buffers_max: u64,
-    /// The same in bytes: mean.
+    /// Mean bytes in flight at the target.
     pub bytes_in_flight_mean: f64,
     /// 100 ms samples (finer where the scenario asks).
     pub series: Vec<Sample>,
-    /// What the checkers found broken; empty in a sound run.
+    /// Violations that the checkers found; empty in a correct run.
     pub violations: Vec<String>,
-    /// Queues that never got to run a command though they had some to run.
+    /// Queues that never ran a command although they had some to run.
     pub starved_queues: u32,
     /// Real seconds the simulation took.
     pub real_seconds: f64,

@@ -1,4 +1,4 @@
-//! A machine's numbers: at most 25, each a physical quantity, from a file of its own.
+//! Numbers of a machine, from one file: at most 25, each a physical quantity.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::cache::EDGE;
 
-/// A target server, its drives, its network and what lies between it and its hosts. The files under
-/// `configs/platforms` say where each number comes from.
+/// A target server, its drives, its network and the path to its hosts. The files under
+/// `configs/platforms` document the source of each number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Platform {
@@ -16,61 +16,62 @@ pub struct Platform {
     pub ports: u32,
     /// Goodput of one port in Gb/s.
     pub port_gbps: f64,
-    /// Bits on the link for one bit of data.
+    /// Bits on the link per bit of data.
     pub wire_bits: f64,
-    /// Commands of one core that a port sends in a row, on the mean, while the core has any.
+    /// Mean number of commands of one core that a port sends in a row, while the core has any.
     pub port_run: f64,
-    /// From host to target or back, in us, without the time the data itself takes on the link.
+    /// Latency from host to target or back, in µs, without the transfer time of the data on the
+    /// link.
     pub one_way_us: f64,
-    /// What the kernel's initiator adds to every command, in us.
+    /// Latency that the Linux initiator adds to every command, in µs.
     pub kernel_us: f64,
-    /// Commands of one queue that may be at the target.
+    /// Maximum number of commands of one queue at the target.
     pub queue_commands: u32,
-    /// Commands of one queue that a userspace host keeps, those at the target among them.
+    /// Maximum number of commands of one queue of a userspace host, including those at the target.
     pub queue_requests: u32,
-    /// Share of a userspace host's queues that changed cores with those of another host.
+    /// Fraction of a userspace host's queues that exchanged cores with those of another host.
     pub stray_queues: f64,
-    /// Read latency of one drive, alone and local, at 128 KiB, in us.
+    /// Read latency of one drive, alone and local, at 128 KiB, in µs.
     pub drive_read_us: f64,
     /// Read bandwidth of one drive in Gb/s.
     pub drive_read_gbps: f64,
-    /// Write latency of one drive, alone and local, at 128 KiB, in us.
+    /// Write latency of one drive, alone and local, at 128 KiB, in µs.
     pub drive_write_us: f64,
     /// Write bandwidth of one drive in Gb/s.
     pub drive_write_gbps: f64,
-    /// Share of a drive's latency that varies (exponentially).
+    /// Fraction of a drive's latency that varies (exponentially).
     pub drive_tail: f64,
-    /// What the target adds to a drive's latency, in us.
+    /// Latency that the target adds to a drive's, in µs.
     pub drive_path_us: f64,
-    /// What a part of a drive adds to that, in us.
+    /// Latency that a part of a drive adds to that, in µs.
     pub split_us: f64,
-    /// What a delay device adds to its set delay, in us.
+    /// Latency that a delay device adds to its configured delay, in µs.
     pub delay_us: f64,
-    /// A core's turn that finds something to do, in us.
+    /// Time of a core's turn with work, in µs.
     pub turn_us: f64,
-    /// A core's work on a command at each of its three steps, in us.
+    /// Time of a core for a command at each of its three steps, in µs.
     pub step_us: f64,
-    /// What every command in the prototype's list of those that wait on a core adds to its turns, in ns.
+    /// Time that every command in io_pacing's waiting list of a core adds to its turns, in ns.
     pub waiting_ns: f64,
-    /// Share of the cache that DMA may use, in MiB.
+    /// Part of the cache that DMA may use, in MiB.
     pub cache_share_mib: f64,
-    /// Hit rate with room to spare, 0 to 1.
+    /// Hit rate with enough space, 0 to 1.
     pub cache_best: f64,
-    /// What the NIC fetches out of the cache in Gb/s.
+    /// Rate at which the NIC fetches from the cache, in Gb/s.
     pub fetch_hit_gbps: f64,
-    /// What the NIC fetches out of memory in Gb/s while drives write to memory.
+    /// Rate at which the NIC fetches from memory while drives write to memory, in Gb/s.
     pub fetch_miss_gbps: f64,
-    /// The same while nothing writes to memory.
+    /// As above, while nothing writes to memory.
     pub fetch_quiet_gbps: f64,
 }
 
-/// A platform file that cannot be used.
+/// Platform file that cannot be used.
 #[derive(Debug, Error)]
 pub enum PlatformError {
     /// It cannot be read.
     #[error("cannot read the platform {path}: {why}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: String,
         /// The system's reason.
         why: std::io::Error,
@@ -78,19 +79,19 @@ pub enum PlatformError {
     /// A key is missing, unknown or of the wrong type.
     #[error("platform {path}: {why}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Line, key and what was wrong.
+        /// Line, key and error.
         why: Box<toml::de::Error>,
     },
-    /// A number no machine can have.
+    /// An impossible number.
     #[error("platform: {key} = {value} cannot be: it must be {allowed}")]
     Impossible {
-        /// Which number.
+        /// The key of the number.
         key: &'static str,
         /// Its value.
         value: f64,
-        /// What it may be.
+        /// The valid values.
         allowed: &'static str,
     },
 }
@@ -99,7 +100,7 @@ impl Platform {
     /// Reads a platform file.
     ///
     /// # Errors
-    /// [`PlatformError`] says which file, key and why.
+    /// [`PlatformError`] names the file, the key and the reason.
     pub fn load(path: &Path) -> Result<Self, PlatformError> {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -110,10 +111,10 @@ impl Platform {
         Ok(platform)
     }
 
-    /// That a machine can have these numbers.
+    /// Checks that a machine can have these numbers.
     ///
     /// # Errors
-    /// [`PlatformError::Impossible`] names the first that it cannot.
+    /// [`PlatformError::Impossible`] names the first invalid one.
     pub fn check(&self) -> Result<(), PlatformError> {
         let bad = |key, value, allowed| Err(PlatformError::Impossible { key, value, allowed });
         for (key, value) in self.numbers() {
@@ -134,7 +135,7 @@ impl Platform {
         Ok(())
     }
 
-    /// Every number by name, in the order of the file.
+    /// Returns every number by name, in the order of the file.
     #[must_use]
     pub fn numbers(&self) -> Vec<(&'static str, f64)> {
         vec![
@@ -166,7 +167,8 @@ impl Platform {
         ]
     }
 
-    /// A short number that changes when any of the platform's does, or the blur of the cache's edge, which was fitted, too.
+    /// Returns a short number that changes with any number of the platform, or with the width of
+    /// the cache's edge, which was fitted, too.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -178,13 +180,13 @@ impl Platform {
         hash
     }
 
-    /// The goodput of all ports together in Gb/s.
+    /// Returns the goodput of all ports together in Gb/s.
     #[must_use]
     pub fn link_gbps(&self) -> f64 {
         f64::from(self.ports) * self.port_gbps
     }
 
-    /// The same machine with every rate, cache size and latency multiplied.
+    /// Returns the same machine with every rate, cache size and latency multiplied.
     #[must_use]
     pub fn scaled(&self, rate: f64, cache: f64, time: f64) -> Self {
         Self {

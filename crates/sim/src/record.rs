@@ -1,10 +1,10 @@
-//! Measuring: what the hosts and the target see, in the window after the warm-up.
+//! Measurement: values at the hosts and the target, in the window after the warm-up.
 
 use crate::numbers::{gbps, id};
 use crate::outcome::{Figures, FlowFigures, Outcome, Quantiles, Sample};
 use crate::scenario::{Nanos, Scenario};
 
-/// Counts of times in buckets that are at most 1.6 % wide.
+/// Histogram of times, in buckets at most 1.6 % wide.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Histogram {
     counts: Vec<u32>,
@@ -22,7 +22,7 @@ impl Histogram {
         (octave as usize) * (1 << FINE) + within
     }
 
-    /// Middle of a bucket.
+    /// Returns the center of a bucket.
     fn value(bucket: usize) -> Nanos {
         let octave = (bucket >> FINE).saturating_sub(1);
         let within = bucket - octave * (1 << FINE);
@@ -78,7 +78,7 @@ impl Histogram {
     }
 }
 
-/// Commands of one flow and size.
+/// Counters of one flow and size.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     commands: u64,
@@ -105,7 +105,7 @@ impl Tally {
     }
 }
 
-/// Everything that is measured while a run goes on.
+/// Everything measured during a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     from: Nanos,
@@ -169,7 +169,7 @@ impl Recorder {
         now >= self.from && now < self.until
     }
 
-    /// A host got an answer. `place` is job, host, device and size.
+    /// Records a response at a host. `place` is job, host, device and size.
     pub(crate) fn completed(&mut self, place: [u32; 4], bytes: u32, latency: Nanos, now: Nanos) {
         self.sample.by_host[place[1] as usize] += u64::from(bytes);
         if self.inside(now) {
@@ -180,14 +180,14 @@ impl Recorder {
         }
     }
 
-    /// The target is done with a command's data.
+    /// Records that the target has finished the data of a command.
     pub(crate) fn served(&mut self, place: [u32; 4], time: Nanos, now: Nanos) {
         if self.inside(now) {
             self.tally(place).at_target.add(time);
         }
     }
 
-    /// A buffer was read by the NIC or a drive, `hit` of it out of the cache.
+    /// Records that the NIC or a drive read a buffer, a fraction `hit` of it from the cache.
     pub(crate) fn fetched(&mut self, bytes: u32, hit: f64, now: Nanos) {
         let bytes = f64::from(bytes);
         self.sample.hit_bytes += bytes * hit;
@@ -198,14 +198,14 @@ impl Recorder {
         }
     }
 
-    /// So many bytes went over the link.
+    /// Records bytes on the link.
     pub(crate) fn sent(&mut self, bytes: u32, now: Nanos) {
         if self.inside(now) {
             self.wire_bytes += u64::from(bytes);
         }
     }
 
-    /// A command got its buffer.
+    /// Records that a command took its buffer.
     pub(crate) fn takes(&mut self, bytes: u32, now: Nanos) {
         self.flow_of_time(now);
         self.held += 1;
@@ -215,7 +215,7 @@ impl Recorder {
         }
     }
 
-    /// A command gave its buffer back.
+    /// Records that a command released its buffer.
     pub(crate) fn gives(&mut self, bytes: u32, now: Nanos) {
         self.flow_of_time(now);
         self.held -= 1;
@@ -260,7 +260,7 @@ impl Recorder {
         &mut self.tallies[at * self.sizes + size as usize]
     }
 
-    /// All figures. `wire_bits` is bits on the link for one bit of data.
+    /// Returns all results. `wire_bits` is bits on the link per bit of data.
     pub(crate) fn outcome(mut self, sizes: &[u32], wire_bits: f64, now: Nanos) -> Outcome {
         self.flow_of_time(now);
         let time = self.until - self.from;

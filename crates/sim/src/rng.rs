@@ -1,4 +1,4 @@
-//! The machine's own random numbers: the same seed, the same run, on any computer.
+//! Random numbers of the machine: the same seed gives the same run, on any computer.
 
 /// A small fast generator (`SplitMix64`, Steele et al. 2014).
 #[derive(Debug, Clone)]
@@ -17,18 +17,18 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From 0 to below `n`; 0 for `n` = 0.
+    /// Returns a number from 0 to below `n`; 0 for `n` = 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         let wide = u128::from(self.next()) * n as u128;
         usize::try_from(wide >> 64).unwrap_or(0)
     }
 
-    /// Of mean 1, never negative, with a long tail (exponential).
+    /// Returns a number with mean 1, never negative, with a long tail (exponential).
     pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }

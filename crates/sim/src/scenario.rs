@@ -1,4 +1,4 @@
-//! What is run on a platform: hosts, devices, load, pacing and what goes wrong meanwhile.
+//! Scenario of a run: hosts, devices, load, pacing and disturbances.
 
 use crate::pacing::MAX_CORES;
 
@@ -8,56 +8,57 @@ pub type Nanos = u64;
 /// One run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
     /// Time before anything is measured.
     pub warm_up: Nanos,
     /// Time measured.
     pub time: Nanos,
-    /// Length of a sample of the series; 0: 100 ms, or a fifth of `time` if that is less.
+    /// Length of a sample of the series; 0: 100 ms, or 1/5 of `time` if that is less.
     pub sample: Nanos,
-    /// Hosts, each on a port of its own while there are ports, in turn after that.
+    /// Number of hosts, on one port each while there are ports, and in turn after that.
     pub hosts: u32,
-    /// What the hosts run; decides how their queues spread over the target's cores.
+    /// Initiator of the hosts; it determines the distribution of their queues over the target's
+    /// cores.
     pub initiator: Initiator,
     /// Target cores (reactors).
     pub cores: u32,
     /// Namespaces in order; jobs name them by position.
     pub devices: Vec<Device>,
-    /// What every host runs at once.
+    /// Jobs that every host runs concurrently.
     pub jobs: Vec<Job>,
     /// The target's pacing.
     pub pacing: Pacing,
-    /// What goes wrong, and when (from the start of the run, warm-up included).
+    /// Disturbances and their times (from the start of the run, including warm-up).
     pub disturbances: Vec<Disturbance>,
 }
 
 /// The program on the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Initiator {
-    /// A userspace initiator: one queue pair a namespace and job.
+    /// A userspace initiator: one queue pair per namespace and job.
     Spdk,
-    /// The kernel's: one queue pair a host CPU and subsystem.
+    /// The Linux initiator: one queue pair per host CPU and subsystem.
     Kernel,
 }
 
 /// A namespace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Device {
-    /// Answers at once and writes nothing to memory.
+    /// Completes immediately and writes nothing to memory.
     Null,
     /// A whole drive.
     Drive {
-        /// Which physical drive.
+        /// Number of the physical drive.
         drive: u32,
-        /// Added to every I/O after its data landed.
+        /// Delay added to every I/O after its data is in memory.
         delay: Nanos,
     },
     /// One of several parts of a drive, which share its speed.
     Part {
-        /// Which physical drive.
+        /// Number of the physical drive.
         drive: u32,
-        /// Added to every I/O after its data landed.
+        /// Delay added to every I/O after its data is in memory.
         delay: Nanos,
     },
 }
@@ -65,11 +66,11 @@ pub enum Device {
 /// One load, run by every host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Positions in [`Scenario::devices`]; commands go to them at random, evenly.
+    /// Positions in [`Scenario::devices`]; commands are distributed over them at random, evenly.
     pub devices: Vec<usize>,
-    /// Commands each of its threads keeps outstanding, over all of its devices, per host.
+    /// Commands that each of its threads keeps outstanding, over all of its devices, per host.
     pub queue_depth: u32,
-    /// Threads of this job a host runs, each with its own depth.
+    /// Threads of this job per host, each with its own depth.
     pub threads: u32,
     /// Sizes in bytes with their shares of the commands (any scale).
     pub blocks: Vec<(u32, f64)>,
@@ -79,52 +80,52 @@ pub struct Job {
     pub weight: u16,
     /// Hosts that run it; empty: all.
     pub hosts: Vec<u32>,
-    /// Runs from here (from the start of the run).
+    /// Start time, from the start of the run.
     pub from: Nanos,
-    /// Stops issuing here, if it does.
+    /// Time at which it stops issuing, if it does.
     pub until: Option<Nanos>,
 }
 
 /// The target's pacing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pacing {
-    /// Any policy that the daemon has, by the pacing crate's own set-up.
+    /// Any policy of the daemon, by the setup of the pacing crate.
     Policy(nvmeof_pacing::PolicyConfig),
-    /// As `none`, on a machine whose cache never runs out: the ceiling that policies are held to.
+    /// As `none`, on a machine with an unlimited cache: the ceiling for policies.
     EndlessCache,
 }
 
-/// Something that goes wrong for a while.
+/// Temporary disturbance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Disturbance {
-    /// From the start of the run.
+    /// Start, from the start of the run.
     pub at: Nanos,
-    /// For so long.
+    /// Duration.
     pub lasts: Nanos,
-    /// What.
+    /// Type of the disturbance.
     pub what: Trouble,
 }
 
-/// What goes wrong.
+/// Type of a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Trouble {
-    /// Every port of the network runs at this share of its rate (0: nothing leaves).
+    /// Every port of the network runs at this fraction of its rate (0: nothing is sent).
     Link(f64),
     /// Every drive completes nothing.
     Drives,
     /// One drive completes nothing.
     Drive(u32),
-    /// The target's cores begin nothing: others have the processors.
+    /// The target's cores begin no turn: other threads have the CPUs.
     Cores,
-    /// One of them.
+    /// As above, for one core.
     Core(u32),
 }
 
 impl Scenario {
-    /// That it can be run.
+    /// Checks that it can be run.
     ///
     /// # Errors
-    /// Says what cannot be, and what can.
+    /// A message that names the invalid part, and the valid values.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("time", self.time > 0),

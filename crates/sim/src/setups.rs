@@ -1,29 +1,29 @@
-//! The common set-ups: the loads of the prototype's tests and their variations.
+//! Common setups: the loads of the io_pacing tests, and variations.
 
 use nvmeof_pacing::{PolicyConfig, PrototypeConfig, PrototypePool};
 
 use crate::scenario::{Device, Disturbance, Initiator, Job, Nanos, Pacing, Scenario, Trouble};
 
-/// The block size of the prototype's tests.
+/// Block size of the io_pacing tests.
 pub const BLOCK: u32 = 128 * 1024;
 
 /// A millisecond.
 pub const MS: Nanos = 1_000_000;
 
-/// `number` null devices.
+/// Returns `number` null devices.
 #[must_use]
 pub fn null(number: usize) -> Vec<Device> {
     vec![Device::Null; number]
 }
 
-/// `number` whole drives.
+/// Returns `number` whole drives.
 #[must_use]
 pub fn drives(number: u32) -> Vec<Device> {
     (0..number).map(|drive| Device::Drive { drive, delay: 0 }).collect()
 }
 
-/// Every drive split in three; the first `slow` thirds, counted over drives first, have `delay`
-/// added. Third `t` of drive `d` stands at `t x drives + d`.
+/// Splits every drive in three parts. The first `slow` parts, counted over drives first, have
+/// `delay` added. Part `t` of drive `d` is at position `t x drives + d`.
 #[must_use]
 pub fn split3(drives: u32, slow: u32, delay: Nanos) -> Vec<Device> {
     let part =
@@ -32,7 +32,7 @@ pub fn split3(drives: u32, slow: u32, delay: Nanos) -> Vec<Device> {
 }
 
 impl Job {
-    /// Random reads of 128 KiB on devices at these positions.
+    /// Random reads of 128 KiB on the devices at these positions.
     #[must_use]
     pub fn reads(devices: impl IntoIterator<Item = usize>, queue_depth: u32) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Job {
 }
 
 impl Scenario {
-    /// Two userspace hosts that read all `devices` at this depth each; four target cores; adaptive
-    /// pacing; 50 ms of warm-up and 200 ms measured.
+    /// Two userspace hosts that read all `devices`, each at this depth. Four target cores, adaptive
+    /// pacing, 50 ms of warm-up and 200 ms measured.
     #[must_use]
     pub fn reads(devices: Vec<Device>, queue_depth: u32) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Scenario {
         }
     }
 
-    /// Kernel hosts, each with eight threads of `queue_depth`, and sixteen target cores.
+    /// Linux hosts, each with eight threads of `queue_depth`, and 16 target cores.
     #[must_use]
     pub fn kernel_reads(devices: Vec<Device>, queue_depth: u32) -> Self {
         let mut scenario = Self::reads(devices, queue_depth);
@@ -79,48 +79,48 @@ impl Scenario {
         scenario
     }
 
-    /// With this pacing.
+    /// Sets the pacing policy.
     #[must_use]
     pub fn paced(mut self, policy: PolicyConfig) -> Self {
         self.pacing = Pacing::Policy(policy);
         self
     }
 
-    /// With a bound of so many 128 KiB buffers, by the daemon's `buffer-credit`.
+    /// Sets a bound of `buffers` buffers of 128 KiB, by the daemon's `buffer-credit`.
     #[must_use]
     pub fn credit(self, buffers: u32) -> Self {
         self.paced(PolicyConfig::BufferCredit { budget: u64::from(buffers) * u64::from(BLOCK) })
     }
 
-    /// With the prototype's static pool and per-core cache.
+    /// Sets the static pool and per-core cache of io_pacing.
     #[must_use]
     pub fn pooled(self, buffers: u32, cache: u32) -> Self {
         let pool = Some(PrototypePool { buffers, cache });
         self.paced(PolicyConfig::Prototype(PrototypeConfig { pool, pacer: None }))
     }
 
-    /// On a machine whose cache never runs out, without pacing.
+    /// Sets a machine with an unlimited cache, without pacing.
     #[must_use]
     pub fn endless(mut self) -> Self {
         self.pacing = Pacing::EndlessCache;
         self
     }
 
-    /// With this seed.
+    /// Sets the seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// With so many target cores.
+    /// Sets the number of target cores.
     #[must_use]
     pub fn on_cores(mut self, cores: u32) -> Self {
         self.cores = cores;
         self
     }
 
-    /// Measured for `time` after `warm_up`, both in ns.
+    /// Sets the warm-up and the measured time, both in ns.
     #[must_use]
     pub fn lasting(mut self, warm_up: Nanos, time: Nanos) -> Self {
         self.warm_up = warm_up;
@@ -128,14 +128,14 @@ impl Scenario {
         self
     }
 
-    /// With something going wrong from `at` for so long, both in ns from the start of the run.
+    /// Adds a disturbance at `at` for `lasts`, both in ns from the start of the run.
     #[must_use]
     pub fn disturbed(mut self, what: Trouble, at: Nanos, lasts: Nanos) -> Self {
         self.disturbances.push(Disturbance { at, lasts, what });
         self
     }
 
-    /// With this block size in every job.
+    /// Sets the block size of every job.
     #[must_use]
     pub fn blocks(mut self, bytes: u32) -> Self {
         for job in &mut self.jobs {
@@ -144,7 +144,7 @@ impl Scenario {
         self
     }
 
-    /// With this share of reads (0 to 1) in every job.
+    /// Sets the fraction of reads (0 to 1) of every job.
     #[must_use]
     pub fn mix(mut self, reads: f64) -> Self {
         for job in &mut self.jobs {

@@ -1,8 +1,8 @@
-//! What adaptive pacing promises, on the simulated machine: a part of every family of the suite,
-//! with the suite's bounds. All of it: `cargo run -p nvmeof-sim --example suite`.
+//! Acceptance tests of adaptive pacing on the simulated machine: a part of every family of the
+//! suite, with the bounds of the suite. The whole suite: `cargo run -p nvmeof-sim --example suite`.
 //!
-//! A bound that is not reached stands in the list of known gaps with the value reached; these tests
-//! fail when a gap opens, grows, shrinks or closes without the list saying so.
+//! A bound that is not reached is in the list of known gaps with the value reached. These tests
+//! fail when a gap opens, grows, shrinks or closes without a change of the list.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn lab(policy: Pacing) -> Lab {
     Lab::new(platforms(), policy, Extent::Quick)
 }
 
-/// Judges the cases of a family whose names are wanted, and prints them.
+/// Judges the cases of a family with the requested names, and prints them.
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn judged(
     lab: &Lab,
@@ -103,8 +103,8 @@ fn tenants_by_weight() {
     holds(Family::Tenants, any);
 }
 
-/// Others have the processors for a while, every 10 ms: at least 97 % of the best static setting there, as of any machine.
-/// With large commands and half the cache there is no room for much of a reserve.
+/// Cores are preempted for a while, every 10 ms: at least 97 % of the best static setting there, as
+/// on any machine. With large commands and half the cache there is little room for a reserve.
 #[test]
 fn as_good_as_the_best_static_setting_where_cores_are_away_now_and_then() {
     let [a, b] = &platforms()[..] else { panic!("two platforms") };
@@ -147,9 +147,10 @@ fn rate_with_cores_away(
     outcome.total.gbps
 }
 
-/// Half the cache holds about one command of 512 KiB for each of 16 cores, and each may start one whatever the budget: a cache
-/// that ran over is not drained by a smaller one. It comes back while no more is in flight, and nobody takes it for another
-/// machine: no seed is left at the 100 Gb/s that a cache run over makes.
+/// Half the cache holds about one command of 512 KiB for each of 16 cores. Each core may start one
+/// whatever the budget, so a smaller budget cannot drain a standing queue. It ends while no more is
+/// in flight, and the controller does not take it for another machine. No seed stays at the 100
+/// Gb/s of an overflowed cache.
 #[test]
 fn one_large_command_a_core_does_not_stay_in_a_flood() {
     let [a, _] = &platforms()[..] else { panic!("two platforms") };
@@ -183,7 +184,7 @@ fn every_known_gap_is_about_a_case() {
     }
 }
 
-/// Policies that do not find their own budget: the bounds can tell.
+/// Policies without a controlled budget: the bounds detect them.
 mod bounds_can_fail {
     use super::BLOCK;
     use super::{Family, Lab, PolicyConfig, Seeds, Verdict, judged, lab};

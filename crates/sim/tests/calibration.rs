@@ -1,4 +1,4 @@
-//! The machine against the measured rows: what was fitted, and what was held out.
+//! Simulated machine compared with the measured rows, fitted and held out.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn platform(name: &str) -> Platform {
     Platform::load(&folder.join(format!("{name}.toml"))).expect("the platform is sound")
 }
 
-/// Every row of a platform, in short runs.
+/// Compares every row of a platform, in short runs.
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn compared(name: &str) -> Vec<Compared> {
     let mut rows = rows(ROWS).expect("the rows are sound");
@@ -25,9 +25,9 @@ fn compared(name: &str) -> Vec<Compared> {
     compared
 }
 
-/// Least share of the rows whose bandwidth is met, in the fitted half and in the one held out.
+/// Minimum fraction of the rows with matched bandwidth, in the fitted half and in the held-out one.
 const LEAST_BANDWIDTH: f64 = 0.9;
-/// The same for hit rates.
+/// As above, for hit rates.
 const LEAST_HIT: f64 = 0.8;
 
 fn judge(name: &str) {
@@ -50,7 +50,8 @@ fn platform_b_predicts_what_was_measured() {
     judge("B");
 }
 
-/// Figures of policies count on the machine they were found on: whoever changes it runs them anew.
+/// Figures of policies are valid for the machine on which they were found: any change of it
+/// requires new runs.
 #[test]
 fn the_machines_are_the_ones_that_figures_were_found_on() {
     let found = ["A", "B"].map(|name| format!("{:#018x}", platform(name).fingerprint()));

@@ -1,4 +1,4 @@
-//! The machine as a whole: it repeats itself, breaks no rule, and refuses what cannot be run.
+//! Tests of the whole machine: it is reproducible, violates no rule, and rejects invalid scenarios.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn platform(name: &str) -> Platform {
     Platform::load(&folder.join(format!("{name}.toml"))).expect("the platform is sound")
 }
 
-/// Runs and holds the run to the rules.
+/// Runs a scenario and checks the rules.
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn sound(platform: &Platform, scenario: &Scenario) -> Outcome {
     let outcome = run(platform, scenario).expect("the scenario is sound");
@@ -112,9 +112,10 @@ fn a_pool_without_caches_on_the_cores_hangs_for_good() {
     assert!(six > 150.0 && none < 1.0, "cache 6: {six}, 0: {none} Gb/s");
 }
 
-/// With a cache of one a core that comes too late for the pool goes on with one buffer, and its flows starve beside those
-/// of the cores that have the rest; the sum does not show it. Where hosts share one depth over all drives it comes even:
-/// what is outstanding piles up at that core until others have buffers to spare.
+/// With a cache of one, a core that is too late for the pool continues with one buffer. Its flows
+/// starve compared with those of the cores that hold the rest; the total does not show it. If hosts
+/// share one depth over all drives it evens out: the outstanding commands gather at that core until
+/// others have spare buffers.
 #[test]
 fn with_a_cache_of_one_on_the_cores_some_starve() {
     let a = platform("A");

@@ -1,10 +1,10 @@
-//! The model of a machine with thirty drives against the rows that others measured of it.
+//! Model of a machine with 30 drives, compared with the measured rows of that machine.
 
 use std::path::Path;
 
 use nvmeof_sim::pcie::{Check, MEASURED, PcieMachine, Reading, compare, rows};
 
-/// Rows further off than this have to be in [`EXPLAINED`].
+/// Rows with a larger deviation have to be in [`EXPLAINED`].
 const NEAR: f64 = 0.1;
 /// Rows that the model misses, and why. None at present.
 const EXPLAINED: [(usize, &str); 0] = [];
@@ -35,10 +35,10 @@ fn the_knee_and_the_dips_are_where_they_were_measured() {
     let compared = compared();
     let growth = |drives: usize| compared[drives - 1].simulated - compared[drives - 2].simulated;
     let one = compared[0].simulated;
-    // Up to ten each drive adds what it reads alone; the eleventh does not.
+    // Up to ten drives, each adds its single rate; the eleventh does not.
     assert!((2..=10).all(|drives| growth(drives) > 0.99 * one));
     assert!(growth(11) < 0.5 * one, "{}", growth(11));
-    // And the next nine add more again.
+    // The next nine add more again.
     assert!((12..=19).all(|drives| growth(drives) > 0.9 * one));
     for dip in [20, 23, 24] {
         assert!(growth(dip) < 0.0, "{dip}: {}", growth(dip));
@@ -46,7 +46,7 @@ fn the_knee_and_the_dips_are_where_they_were_measured() {
     assert!((compared[29].simulated / 122.0 - 1.0).abs() < 0.02);
 }
 
-/// What gives the knee: with the eleventh drive, one root complex has six.
+/// Cause of the knee: with the eleventh drive, one root complex has six.
 #[test]
 fn a_root_complex_is_full_at_the_knee_and_a_pair_at_the_end() {
     let machine = machine();
@@ -64,7 +64,8 @@ fn a_root_complex_is_full_at_the_knee_and_a_pair_at_the_end() {
     assert_eq!(full(30), pair(16));
 }
 
-/// With a queue each, drives elsewhere are not held back: a drive more never makes the whole slower.
+/// With one queue each, other drives are not slowed down: an additional drive never reduces the
+/// total.
 #[test]
 fn reads_from_a_queue_each_have_no_dips() {
     let machine = machine();

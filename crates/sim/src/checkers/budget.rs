@@ -1,32 +1,33 @@
-//! The budget is kept, but for one I/O a core and, where there is one, the part for small commands.
+//! Checker of the budget, with an allowance of one I/O per core and the part for small commands.
 
 use std::collections::VecDeque;
 
 use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
-/// Adds up the bytes in flight. When the budget falls, cores may hold leases of the larger one for
-/// [`Budget::GRACE`]; what was started under it comes back in its own time. Meanwhile a core that holds
-/// nothing may start one I/O, as always.
+/// Checks the sum of the bytes in flight. When the budget falls, cores may hold leases of the
+/// larger one for [`Budget::GRACE`]; commands started under it complete at any time. A core with
+/// nothing in flight may start one I/O in that time, as always.
 #[derive(Debug)]
 pub struct Budget {
     slack: u64,
-    /// Small commands may take one part in so many beside the budget.
+    /// Small commands may take 1/`small_part` in addition to the budget.
     small_part: Option<u64>,
     in_flight: u64,
     bytes: Vec<u32>,
     /// By command: the core that started it. By core: its commands in flight.
     core_of: Vec<u32>,
     held: Vec<u32>,
-    /// Budgets of late: when each was last seen, falling in size.
+    /// Recent budgets: time at which each was last seen, in decreasing size.
     recent: VecDeque<(Nanos, u64)>,
 }
 
 impl Budget {
-    /// How long a larger budget still counts, in ns.
+    /// Time for which a larger budget still counts, in ns.
     pub const GRACE: Nanos = 5_000_000;
 
-    /// For so many cores that each may always start one I/O of at most `largest` bytes.
+    /// Creates a checker for `cores` cores, each of which may always start one I/O of at most
+    /// `largest` bytes.
     #[must_use]
     pub fn new(cores: u32, largest: u32) -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Budget {
         }
     }
 
-    /// Where small commands may take one part in `part` beside the budget.
+    /// Allows small commands to take 1/`part` in addition to the budget.
     #[must_use]
     pub fn beside_small(mut self, part: u64) -> Self {
         self.small_part = Some(part);

@@ -1,9 +1,10 @@
-//! Every command is answered once, after it was started, and none appears from nowhere.
+//! Checker that every command is answered once, after its start, and none appears without being
+//! issued.
 
 use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
-/// Follows every command from its host and back.
+/// Tracks every command from its host and back.
 #[derive(Debug, Default)]
 pub struct Conservation {
     issued: Vec<Option<bool>>,

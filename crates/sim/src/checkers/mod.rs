@@ -1,5 +1,4 @@
-//! Watchers that know nothing of the machine but what it says happened, and object to what must
-//! never happen.
+//! Checkers of invariants. They see only the events that the machine reports.
 
 mod budget;
 mod conservation;
@@ -13,8 +12,8 @@ pub use starvation::{Bound, Starvation};
 
 use crate::scenario::Nanos;
 
-/// What a watcher is told. A command's number may come again once its permit is back and the host
-/// has its answer.
+/// Event for a checker. A command's number may be reused once its permit is released and the host
+/// has its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// A host issued a command.
@@ -22,56 +21,56 @@ pub enum Seen {
         /// Its number.
         command: u32,
     },
-    /// A command came to the target and asks to start.
+    /// A command arrived at the target and asks to start.
     Waits {
         /// Its number.
         command: u32,
-        /// Where.
+        /// Its core.
         core: u32,
-        /// Whose: a queue.
+        /// Its flow: a queue.
         flow: u32,
-        /// What it takes.
+        /// Its cost in bytes.
         bytes: u32,
     },
     /// A command got its permit.
     Starts {
         /// Its number.
         command: u32,
-        /// Where.
+        /// Its core.
         core: u32,
         /// The bytes that may be in flight now on all cores, if bounded.
         budget: Option<u64>,
     },
-    /// A permit went back.
+    /// A permit was released.
     Released {
         /// Its number.
         command: u32,
     },
-    /// A host got its answer.
+    /// A host got its response.
     Answered {
         /// Its number.
         command: u32,
     },
 }
 
-/// Objects to what must never happen.
+/// Checks one invariant.
 pub trait Checker: std::fmt::Debug {
-    /// Something happened at `now`.
+    /// Handles an event at `now`.
     ///
     /// # Errors
-    /// In words what is broken.
+    /// A description of the violation.
     fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String>;
 
-    /// The run is over.
+    /// Ends the run.
     ///
     /// # Errors
-    /// In words what is broken.
+    /// A description of the violation.
     fn end(&mut self, _now: Nanos) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Several watchers and what they found, at most [`Watch::MOST`] of it.
+/// Several checkers and their findings, at most [`Watch::MOST`].
 #[derive(Debug, Default)]
 pub struct Watch {
     checkers: Vec<Box<dyn Checker>>,
@@ -79,16 +78,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Most findings that are kept.
+    /// Maximum number of findings.
     pub const MOST: usize = 20;
 
-    /// With these watchers.
+    /// Creates a set of checkers.
     #[must_use]
     pub fn new(checkers: Vec<Box<dyn Checker>>) -> Self {
         Self { checkers, found: Vec::new() }
     }
 
-    /// Tells all of them.
+    /// Passes an event to all of them.
     pub fn see(&mut self, seen: Seen, now: Nanos) {
         for checker in &mut self.checkers {
             if let Err(what) = checker.see(seen, now)
@@ -99,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// Ends the run; yields all findings.
+    /// Ends the run; returns all findings.
     #[must_use]
     pub fn end(mut self, now: Nanos) -> Vec<String> {
         for checker in &mut self.checkers {

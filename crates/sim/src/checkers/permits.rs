@@ -1,9 +1,9 @@
-//! No permit is lost or given twice.
+//! Checker that no permit is lost or issued twice.
 
 use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
-/// Follows every command's permit.
+/// Tracks the permit of every command.
 #[derive(Debug, Default)]
 pub struct Permits {
     stages: Vec<Stage>,

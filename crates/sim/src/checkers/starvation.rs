@@ -1,10 +1,10 @@
-//! Nobody who waits is starved beyond a bound.
+//! Checker that no waiting flow is starved beyond a bound.
 
 use super::{Checker, Seen, slot};
 use crate::scenario::Nanos;
 
-/// Follows how long every flow with something waiting goes without a start, and how much of its core starts meanwhile. Needs
-/// commands of one flow to be told apart only by count, so it holds for any order within the flow.
+/// Tracks how long every waiting flow has no start, and the starts on its core in that time. It
+/// only counts the commands of a flow, so it works for any order within the flow.
 #[derive(Debug)]
 pub struct Starvation {
     bound: Bound,
@@ -13,12 +13,13 @@ pub struct Starvation {
     flow_of: Vec<u32>,
 }
 
-/// What a flow with something waiting may go without a start.
+/// Bound on a waiting flow without a start.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
-    /// For so long.
+    /// Maximum time.
     pub time: Nanos,
-    /// While so many commands start on its core, for each flow of that. [`u64::MAX`] is no bound.
+    /// Maximum number of commands that start on its core, per flow of that core. [`u64::MAX`] is no
+    /// bound.
     pub commands: u64,
 }
 
@@ -27,7 +28,7 @@ struct Flow {
     waiting: u32,
     core: u32,
     is_known: bool,
-    /// When it last got something, or began to wait, and how much its core had started then.
+    /// Time of its last start, or of the start of its wait, and the starts on its core until then.
     since: Nanos,
     started: u64,
 }
@@ -39,13 +40,13 @@ struct Core {
 }
 
 impl Starvation {
-    /// A flow with something waiting must get something within these bounds.
+    /// Creates a checker with these bounds for a waiting flow.
     #[must_use]
     pub fn new(bound: Bound) -> Self {
         Self { bound, flows: Vec::new(), cores: Vec::new(), flow_of: Vec::new() }
     }
 
-    /// Something of this flow starts, or is the first that waits: what it went without.
+    /// Records a start of this flow, or its first waiting command; returns the gap before.
     fn serve(&mut self, number: u32, now: Nanos) -> Went {
         let flow = slot(&mut self.flows, number);
         let core = *slot(&mut self.cores, flow.core);
@@ -56,7 +57,7 @@ impl Starvation {
     }
 }
 
-/// What a flow went without a start.
+/// Gap of a flow without a start.
 struct Went {
     time: Nanos,
     commands: u64,
@@ -163,7 +164,7 @@ mod tests {
             }
             checker.see(starts(0), 2)
         };
-        // Of two flows.
+        // Per flow, with two flows.
         assert!(passed_over(7).is_ok());
         assert!(passed_over(8).is_err());
     }

@@ -1,4 +1,4 @@
-//! The machine's numbers.
+//! Numbers of a machine with many drives.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,29 +6,30 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A machine with many drives. `configs/pcie/pcie-30.toml` says where its numbers come from.
+/// A machine with many drives. `configs/pcie/pcie-30.toml` documents the source of its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PcieMachine {
-    /// What a drive reads alone, in GiB/s.
+    /// Read rate of a single drive, in GiB/s.
     pub drive_gib_per_s: f64,
-    /// What a root complex carries, in GiB/s.
+    /// Capacity of a root complex, in GiB/s.
     pub root_complex_gib_per_s: f64,
-    /// What the root complexes of a group carry together, in GiB/s: the limit above them.
+    /// Joint capacity of the root complexes of a group, in GiB/s: the limit above them.
     pub group_gib_per_s: f64,
     /// The groups: names of root complexes (`0000:60`). Each root complex is in one.
     pub groups: Vec<Vec<String>>,
-    /// The drives in system order, each as its path below sysfs's devices: `pci0000:60/0000:60:01.1/0000:61:00.0`.
+    /// The drives in system order, each as its path below `devices` in sysfs:
+    /// `pci0000:60/0000:60:01.1/0000:61:00.0`.
     pub drives: Vec<String>,
 }
 
-/// A file that describes no such machine.
+/// Error of a machine file.
 #[derive(Debug, Error)]
 pub enum PcieError {
     /// It cannot be read.
     #[error("cannot read the machine {path}: {why}")]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: String,
         /// The system's reason.
         why: std::io::Error,
@@ -36,17 +37,17 @@ pub enum PcieError {
     /// A key is missing, unknown or of the wrong type.
     #[error("machine {path}: {why}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: String,
-        /// Line, key and what was wrong.
+        /// Line, key and error.
         why: Box<toml::de::Error>,
     },
-    /// What it says cannot be.
+    /// Its content is impossible.
     #[error("machine {path}: {what}")]
     Impossible {
-        /// Which file.
+        /// The file.
         path: String,
-        /// What, and what may be.
+        /// The error, and the valid values.
         what: String,
     },
 }
@@ -55,7 +56,7 @@ impl PcieMachine {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`PcieError`] says which file, what and why.
+    /// [`PcieError`] names the file, the error and the reason.
     pub fn load(path: &Path) -> Result<Self, PcieError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -63,7 +64,7 @@ impl PcieMachine {
         Self::parse(&name, &text)
     }
 
-    /// Reads the text of a file called `name`.
+    /// Parses the text of a file called `name`.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -77,13 +78,13 @@ impl PcieMachine {
         }
     }
 
-    /// The root complex that a drive hangs on, by the drive's number in system order.
+    /// Returns the root complex of a drive, by the drive's number in system order.
     #[must_use]
     pub fn root_complex(&self, drive: usize) -> Option<&str> {
         root_complex(self.drives.get(drive)?)
     }
 
-    /// What cannot be.
+    /// Returns the first impossible value.
     fn wrong(&self) -> Option<String> {
         let numbers = [
             ("drive-gib-per-s", self.drive_gib_per_s),
@@ -122,7 +123,7 @@ impl PcieMachine {
     }
 }
 
-/// `0000:60` of `pci0000:60/0000:60:01.1/0000:61:00.0`.
+/// Returns `0000:60` of `pci0000:60/0000:60:01.1/0000:61:00.0`.
 fn root_complex(path: &str) -> Option<&str> {
     let (root, rest) = path.strip_prefix("pci")?.split_once('/')?;
     (!root.is_empty() && !rest.is_empty()).then_some(root)

@@ -1,25 +1,25 @@
-//! Rows that others measured on a machine with thirty drives, and the model beside them.
+//! Measured rows of a machine with 30 drives, compared with the model.
 
 use super::machine::PcieMachine;
 use super::share::Reading;
 
-/// Sequential reads of the first 1 to 30 drives: `drives,read_gib_s`. Measured by others, on another machine than
-/// figures of this project.
+/// Sequential reads of the first 1 to 30 drives: `drives,read_gib_s`. Measured outside this
+/// project, on another machine than the figures of this project.
 pub const MEASURED: &str = include_str!("../../data/drive_scaling.csv");
 
 /// A measured row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredRow {
-    /// How many drives.
+    /// Number of drives.
     pub drives: usize,
-    /// What they read together, in GiB/s.
+    /// Joint read rate, in GiB/s.
     pub gib_per_s: f64,
 }
 
-/// A measured figure, and what the model says of the same.
+/// Measured figure and the value of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
-    /// What was read.
+    /// Drives that were read.
     pub what: String,
     /// Measured, in GiB/s.
     pub measured: f64,
@@ -28,17 +28,17 @@ pub struct Check {
 }
 
 impl Check {
-    /// How far the model is off, as a part of what was measured.
+    /// Returns the deviation of the model, as a fraction of the measured value.
     #[must_use]
     pub fn off(&self) -> f64 {
         self.simulated / self.measured - 1.0
     }
 }
 
-/// The rows of [`MEASURED`], or of a text like it.
+/// Parses the rows of [`MEASURED`], or of a text like it.
 ///
 /// # Errors
-/// Which line is none.
+/// The invalid line.
 pub fn rows(text: &str) -> Result<Vec<MeasuredRow>, String> {
     let lines = (1..).zip(text.lines()).skip(1);
     lines
@@ -52,7 +52,7 @@ pub fn rows(text: &str) -> Result<Vec<MeasuredRow>, String> {
         .collect()
 }
 
-/// Every row, read as a stripe of the first drives in system order.
+/// Compares every row, read as a stripe of the first drives in system order.
 #[must_use]
 pub fn compare(machine: &PcieMachine, rows: &[MeasuredRow]) -> Vec<Check> {
     let check = |row: &MeasuredRow| {
@@ -66,8 +66,8 @@ pub fn compare(machine: &PcieMachine, rows: &[MeasuredRow]) -> Vec<Check> {
     rows.iter().map(check).collect()
 }
 
-/// The other figures there are of that machine (docs/drives.md). `round_robin` are the drives' numbers in the order
-/// that goes round over root complexes and their adapters.
+/// Compares the other figures of that machine (docs/drives.md). `round_robin` are the drives'
+/// numbers in round-robin order over root complexes and their adapters.
 #[must_use]
 pub fn checks(machine: &PcieMachine, round_robin: &[usize]) -> Vec<Check> {
     let mut roots: Vec<Vec<usize>> = Vec::new();

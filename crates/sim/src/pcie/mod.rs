@@ -1,22 +1,25 @@
-//! What several drives read together through a machine's PCI Express, as a model: no events, no time, only who shares
-//! what.
+//! Model of the joint read rate of several drives through PCI Express: no events, no time, only
+//! shared limits.
 //!
 //! ```text
 //!   drive -- root complex -- pair of root complexes -- memory
-//!   6.64        37.9               65.1                 GiB/s, each the most that goes through
+//!   6.64        37.9               65.1                 GiB/s, each the capacity
 //! ```
 //!
-//! Two ways to read. **Independent**: each drive has a queue of its own, and what is carried is shared max-min fair.
-//! **Striped**: one queue deals its reads to the drives in turn, as fio does with several files and as a stripe does.
-//! Then what it has outstanding gathers before the slowest drive, and all go at that one's pace: `n` drives read `n`
-//! times what the slowest does. That is why a drive more can make the whole slower: the seventh on a root complex that
-//! carries six takes a seventh away from all drives of the machine, not only from its neighbours.
+//! There are two ways to read. **Independent**: each drive has its own queue, and the capacity is
+//! shared max-min fair. **Striped**: one queue distributes its reads to the drives in turn, as fio
+//! with several files and as a stripe do.
+//!
+//! The outstanding reads of one queue gather at the slowest drive, and all drives run at its speed:
+//! `n` drives read `n` times the rate of the slowest. An additional drive can therefore slow down
+//! the whole. The seventh drive on a root complex with capacity for six takes 1/7 from all drives
+//! of the machine, not only from its neighbors.
 //!
 //! | file | what |
 //! |---|---|
-//! | `machine` | the numbers, from a file of `configs/pcie` |
-//! | `share` | who gets how much |
-//! | `measured` | rows that others measured, and the model beside them |
+//! | `machine` | numbers, from a file of `configs/pcie` |
+//! | `share` | rate of each drive |
+//! | `measured` | measured rows, compared with the model |
 
 mod machine;
 mod measured;

@@ -1,56 +1,56 @@
-//! Who gets how much.
+//! Distribution of the capacity over the drives.
 
 use std::collections::BTreeMap;
 
 use super::machine::PcieMachine;
 
-/// How drives are read.
+/// Way in which drives are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// From one queue in turn: all at the pace of the slowest.
+    /// From one queue in turn: all at the rate of the slowest.
     Striped,
-    /// From a queue each.
+    /// From one queue each.
     Independent,
 }
 
-/// What drives read together.
+/// Joint read rate of drives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Read {
-    /// All of them, in GiB/s.
+    /// Total, in GiB/s.
     pub total: f64,
-    /// Each, in GiB/s, in the order they were named.
+    /// Rate of each, in GiB/s, in the given order.
     pub shares: Vec<f64>,
-    /// What carries it: drives' root complexes and their groups, in the order of the file.
+    /// Load of the drives' root complexes and their groups, in the order of the file.
     pub loads: Vec<Load>,
 }
 
-/// What goes through a root complex or a group of them.
+/// Load of a root complex or a group of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     /// Root complexes: one, or those of a group.
     pub of: Vec<String>,
     /// Drives that read through it.
     pub drives: usize,
-    /// What goes through, in GiB/s.
+    /// Rate through it, in GiB/s.
     pub carried: f64,
-    /// What it can carry, in GiB/s.
+    /// Its capacity, in GiB/s.
     pub most: f64,
 }
 
-/// Something that several drives share.
+/// Limit that several drives share.
 #[derive(Debug)]
 struct Shared {
     of: Vec<String>,
-    /// Which of the drives, as places in the order they were named.
+    /// Its drives, as positions in the given order.
     drives: Vec<usize>,
     most: f64,
 }
 
-/// Part of a limit within which it counts as reached.
+/// Fraction of a limit from which it counts as reached.
 const REACHED: f64 = 0.999;
 
 impl Load {
-    /// Whether it carries all it can.
+    /// Returns whether it is at capacity.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.carried >= self.most * REACHED
@@ -58,7 +58,8 @@ impl Load {
 }
 
 impl PcieMachine {
-    /// What the drives of these numbers (in system order) read together. Numbers that no drive has are left out.
+    /// Returns the joint read rate of the drives with these numbers (in system order). Numbers
+    /// without a drive are omitted.
     #[must_use]
     pub fn read(&self, drives: &[usize], reading: Reading) -> Read {
         let shared = self.shared(drives);
@@ -78,7 +79,7 @@ impl PcieMachine {
         Read { total: shares.iter().sum(), shares, loads }
     }
 
-    /// Root complexes and groups that the drives read through.
+    /// Returns the root complexes and groups that the drives read through.
     fn shared(&self, drives: &[usize]) -> Vec<Shared> {
         let mut roots: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (at, &drive) in drives.iter().enumerate() {
@@ -101,7 +102,8 @@ impl PcieMachine {
         shared
     }
 
-    /// Max-min fair shares: all grow alike until something is full; what goes through that stays, the others go on.
+    /// Computes max-min fair rates. All grow equally until a limit is full; its drives keep their
+    /// rate, and the others continue.
     fn max_min(&self, drives: usize, shared: &[Shared]) -> Vec<f64> {
         let mut shares = vec![self.drive_gib_per_s; drives];
         let mut settled = vec![false; drives];
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_one_drive_leaves_goes_to_those_that_can_take_it() {
-        // The group is full: 18 over five, but three share a root complex's 12 already.
+        // The group is full: 18 over five drives, but three already share the 12 of a root complex.
         let read = machine().read(&[0, 1, 2, 3, 4], Reading::Independent);
         assert_eq!(read.shares, [3.0, 3.0, 3.0, 3.0, 5.0]);
         let read = machine().read(&[0, 1, 2, 3, 4, 5], Reading::Independent);

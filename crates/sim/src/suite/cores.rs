@@ -1,4 +1,4 @@
-//! Any number of target cores.
+//! Cases with any number of target cores.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -51,7 +51,7 @@ fn line_rate(name: String, platform: &Platform, scenario: Scenario) -> Case {
     })
 }
 
-/// The figures are those of the deepest run, the bounds hold for all.
+/// Runs one case: the figures are those of the deepest run, the bounds hold for all.
 fn one_core(name: String, platform: &Platform, depths: &'static [u32]) -> Case {
     let platform = platform.clone();
     Case::new(Family::Cores, name, move |lab| {

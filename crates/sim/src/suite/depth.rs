@@ -1,4 +1,4 @@
-//! Line rate at every queue depth.
+//! Cases for line rate at every queue depth.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -47,7 +47,7 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     let mut verdict = Verdict::of(&outcome, ceiling);
     verdict.share(99.0);
     verdict.at_most("stddev", outcome.stddev_gbps, 1.0);
-    // Where not even a static number of buffers gets there, there is nothing to compare with.
+    // If not even a static number of buffers reaches that, there is no reference.
     if let Some(fewest) = lab.fewest(platform, scenario, 0.99 * ceiling)? {
         let times = outcome.buffers_mean / fewest;
         verdict.at_most("x fewest buffers", times, 1.5);
@@ -58,7 +58,7 @@ fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict,
     Ok(verdict)
 }
 
-/// Test 6: the same again with other seeds; the worst of them is what counts.
+/// Test 6: repeated with other seeds; the worst result counts.
 fn again(
     name: &str,
     platform: &Platform,

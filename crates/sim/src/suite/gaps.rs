@@ -1,4 +1,4 @@
-//! Bounds that `adaptive` does not reach yet, kept true by a test.
+//! Bounds that `adaptive` does not reach yet; a test keeps the list correct.
 
 mod list;
 
@@ -7,32 +7,32 @@ use list::LIST;
 use super::verdict::Verdict;
 use super::{Case, Family};
 
-/// A bound that is not reached, with what is reached.
+/// A bound that is not reached, with the value reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gap {
-    /// Family and name of the case.
+    /// Family of the case.
     pub family: Family,
-    /// See [`Gap::family`].
+    /// Name of the case.
     pub case: &'static str,
-    /// Which of its checks.
+    /// Name of its check.
     pub what: &'static str,
     /// The value reached.
     pub reached: f64,
-    /// Why it is not enough, as far as is known.
+    /// Known reason.
     pub why: &'static str,
 }
 
-/// A shortfall may be so many times larger or smaller than recorded before the record is wrong.
+/// A shortfall may differ from the record by this factor before the record is wrong.
 const LATITUDE: f64 = 1.5;
 
-/// Bounds not reached in the cases of [`super::Extent::Quick`] on the platforms A and B.
+/// Returns the bounds not reached in the cases of [`super::Extent::Quick`] on platforms A and B.
 #[must_use]
 pub fn known_gaps() -> &'static [Gap] {
     LIST
 }
 
-/// Where these verdicts and these gaps disagree, in words; empty where the list is true. A gap
-/// about a case that was not run is not looked at.
+/// Returns the differences between these verdicts and these gaps, as text; empty if the list is
+/// correct. A gap of a case that was not run is ignored.
 #[must_use]
 pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> {
     let mut words = Vec::new();
@@ -68,7 +68,7 @@ pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> 
     words
 }
 
-/// The text of the file that holds the list, for these verdicts. What is known about why stays.
+/// Returns the text of the file with the list, for these verdicts. Known reasons are kept.
 #[must_use]
 pub fn as_list(verdicts: &[(Case, Verdict)]) -> String {
     let mut lines = String::new();

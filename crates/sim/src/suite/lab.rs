@@ -1,4 +1,4 @@
-//! Where cases are run: platforms, the policy under test, and references found by other runs.
+//! Runner of the suite: platforms, the policy under test, and references found by other runs.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,46 +11,46 @@ use crate::platform::Platform;
 use crate::scenario::{Nanos, Pacing, Scenario};
 use crate::setups::{BLOCK, MS};
 
-/// How much is run.
+/// Extent of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Every case, with the times the bounds speak of.
+    /// Every case, with the times that the bounds refer to.
     Full,
-    /// Fewer cases, shorter.
+    /// Fewer cases, with shorter runs.
     Quick,
 }
 
 /// A case that cannot be run.
 #[derive(Debug, Error)]
 pub enum SuiteError {
-    /// The machine refuses the scenario.
+    /// The machine rejects the scenario.
     #[error("{case}: {why}")]
     Refused {
-        /// The scenario in short.
+        /// Short form of the scenario.
         case: String,
         /// The machine's reason.
         why: String,
     },
 }
 
-/// Platforms and the policy under test; remembers the references it found.
+/// Platforms and the policy under test; caches the references found.
 #[derive(Debug)]
 pub struct Lab {
     platforms: Vec<(String, Platform)>,
     policy: Pacing,
     extent: Extent,
-    /// Added to every scenario's.
+    /// Added to the seed of every scenario.
     seed: u64,
     found: Mutex<HashMap<String, Reference>>,
 }
 
-/// The best a fixed setting does.
+/// Result of the best fixed setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reference {
     pub(super) gbps: f64,
-    /// Bytes in flight it takes; 0 where that means nothing.
+    /// Its bytes in flight; 0 if not applicable.
     pub(super) budget: u64,
-    /// Commands in flight under it, in the mean.
+    /// Its mean number of commands in flight.
     pub(super) held: f64,
 }
 
@@ -62,28 +62,28 @@ impl Reference {
     }
 }
 
-/// Steps of a search for a number of buffers.
+/// Step factor of a search for a number of buffers.
 const STEP: f64 = 1.2;
-/// Steps around the best of a search that found none that is enough.
+/// Step factor around the best result, if none of the search suffices.
 const FINE_STEP: f64 = 1.05;
-/// A search for the best stops when it is so near the ceiling.
+/// A search for the best result stops at this fraction of the ceiling.
 const CLOSE: f64 = 0.998;
 
 impl Lab {
-    /// With platforms by name, the policy under test, and how much is run.
+    /// Creates a runner with platforms by name, the policy under test, and the extent.
     #[must_use]
     pub fn new(platforms: Vec<(String, Platform)>, policy: Pacing, extent: Extent) -> Self {
         Self { platforms, policy, extent, seed: 0, found: Mutex::default() }
     }
 
-    /// With another seed for every run; 1: the one it has anyway.
+    /// Sets another seed for every run; 1 is the default.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed.saturating_sub(1);
         self
     }
 
-    /// So many labs like this one, each with the next seed.
+    /// Returns `seeds` runners like this one, each with the next seed.
     pub(super) fn with_seeds(&self, seeds: u64) -> Vec<Self> {
         let with = |more: u64| Self {
             platforms: self.platforms.clone(),
@@ -99,7 +99,7 @@ impl Lab {
         &self.platforms
     }
 
-    /// The first platform that stands for the machine others are made from.
+    /// Returns the first platform, from which other machines are derived.
     pub(super) fn base(&self) -> Option<&(String, Platform)> {
         self.platforms.first()
     }
@@ -108,12 +108,12 @@ impl Lab {
         self.extent == Extent::Full
     }
 
-    /// One of two lists or values, by extent.
+    /// Returns one of two lists or values, by extent.
     pub(super) fn pick<T>(&self, full: T, quick: T) -> T {
         if self.full() { full } else { quick }
     }
 
-    /// The scenario with the policy under test, and the times of this extent.
+    /// Returns the scenario with the policy under test, and the times of this extent.
     pub(super) fn under_test(&self, scenario: &Scenario) -> Scenario {
         let (warm_up, time, sample) =
             self.pick((200 * MS, 500 * MS, 100 * MS), (120 * MS, 200 * MS, 50 * MS));
@@ -124,7 +124,7 @@ impl Lab {
         scenario
     }
 
-    /// Runs a scenario as it is.
+    /// Runs a scenario unchanged.
     pub(super) fn run(
         &self,
         platform: &Platform,
@@ -145,8 +145,8 @@ impl Lab {
         self.run(platform, &self.under_test(scenario))
     }
 
-    /// What the link or a machine with an endless cache and no pacing carries, whichever is less,
-    /// in Gb/s. For loads of one direction.
+    /// Returns the lower of the link rate and the rate of a machine with an unlimited cache and no
+    /// pacing, in Gb/s. For loads in one direction.
     pub(super) fn ceiling(
         &self,
         platform: &Platform,
@@ -155,7 +155,7 @@ impl Lab {
         Ok(self.endless(platform, scenario)?.min(platform.link_gbps()))
     }
 
-    /// What a machine with an endless cache and no pacing carries, in Gb/s.
+    /// Returns the rate of a machine with an unlimited cache and no pacing, in Gb/s.
     pub(super) fn endless(
         &self,
         platform: &Platform,
@@ -164,7 +164,8 @@ impl Lab {
         self.reference_run(platform, &scenario.clone().endless())
     }
 
-    /// Bandwidth of a reference in Gb/s: the scenario's own pacing for the times of a reference.
+    /// Returns the bandwidth of a reference in Gb/s: the scenario with its own pacing, for the
+    /// times of a reference.
     pub(super) fn reference_run(
         &self,
         platform: &Platform,
@@ -185,9 +186,9 @@ impl Lab {
         scenario
     }
 
-    /// The fewest static buffers of 128 KiB that carry so many Gb/s; `None` if no number does. A core
-    /// that holds nothing may always start one, so there may be more in flight than the number set:
-    /// what counts is the larger of the two.
+    /// Returns the lowest number of static 128 KiB buffers that carries `gbps`; `None` if no number
+    /// does. A core with nothing in flight may always start one command, so more may be in flight
+    /// than configured. The larger of the two numbers counts.
     pub(super) fn fewest(
         &self,
         platform: &Platform,
@@ -212,7 +213,7 @@ impl Lab {
                 best = if found.gbps > best.gbps { found } else { best };
             }
             if found.gbps < gbps {
-                // What is enough may be a narrow stretch between two steps.
+                // The range that suffices may lie between two steps.
                 let mut wanted = best.budget as f64 / STEP;
                 while found.gbps < gbps && wanted < best.budget as f64 * STEP {
                     (below, buffers) = (rounded(wanted).max(1) - 1, rounded(wanted).max(1));
@@ -237,8 +238,8 @@ impl Lab {
         Ok((found.budget > 0).then_some(found.held.max(found.budget as f64)))
     }
 
-    /// The best `buffer-credit` there is for this machine and load: over budgets a factor of 2
-    /// apart, then finer around the best of them. The ceiling ends the search early.
+    /// Returns the best `buffer-credit` for this machine and load. The search tries budgets in
+    /// steps of 2, then finer ones around the best of them. The ceiling ends the search early.
     pub(super) fn best_static(
         &self,
         platform: &Platform,
@@ -300,7 +301,7 @@ impl Lab {
     }
 }
 
-/// Commands that all hosts together try to keep outstanding.
+/// Returns the number of commands that all hosts together keep outstanding.
 pub(super) fn offered(scenario: &Scenario) -> u32 {
     let hosts = |hosts: &[u32]| match hosts.len() {
         0 => scenario.hosts,
@@ -309,13 +310,13 @@ pub(super) fn offered(scenario: &Scenario) -> u32 {
     scenario.jobs.iter().map(|job| hosts(&job.hosts) * job.threads * job.queue_depth).sum()
 }
 
-/// The largest command in bytes.
+/// Returns the largest command in bytes.
 pub(super) fn largest(scenario: &Scenario) -> u32 {
     let sizes = scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|block| block.0));
     sizes.max().unwrap_or(BLOCK)
 }
 
-/// Mean of the bandwidth over the samples of `outcome` that end in `from..=until`, in Gb/s.
+/// Returns the mean bandwidth over the samples of `outcome` that end in `from..=until`, in Gb/s.
 pub(super) fn mean_gbps(outcome: &Outcome, from: Nanos, until: Nanos) -> f64 {
     let inside = |at: Nanos| from < at && at <= until;
     let rates: Vec<f64> = outcome.series.iter().filter(|s| inside(s.at)).map(|s| s.gbps).collect();

@@ -1,4 +1,4 @@
-//! Other caches, drives, block sizes and mixes.
+//! Cases with other caches, drives, block sizes and mixes.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -17,18 +17,18 @@ pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives
     sample below 80 % of the mean. Blocks above 128 KiB have a warm-up longer by as much, and slow \
     drives one of at least 500 of their commands' times, and 250 are measured.";
 
-/// One machine and what is asked of it.
+/// One machine and its load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Variant {
     cache: f64,
-    /// Latency of the drives in us; none: the platform's.
+    /// Latency of the drives in µs; `None`: that of the platform.
     drive_us: Option<f64>,
     drives: u32,
     block: u32,
     reads: f64,
     depth: u32,
     cores: u32,
-    /// Least of a warm-up.
+    /// Minimum warm-up.
     warm_up: Nanos,
 }
 
@@ -39,7 +39,7 @@ const BLOCKS: [u32; 5] = [4096, 16_384, 65_536, 262_144, 1_048_576];
 const MIXES: [f64; 3] = [1.0, 0.0, 0.7];
 const DEPTHS: [u32; 3] = [32, 256, 2048];
 
-/// Least of a warm-up and of what is measured, in times of a command with its drive.
+/// Minimum warm-up and measured time, in times of a command with its drive.
 const WARM_UP_TURNS: u64 = 500;
 const TURNS: u64 = 250;
 
@@ -54,8 +54,8 @@ const BASE: Variant = Variant {
     warm_up: 0,
 };
 
-/// Drives that are the bottleneck with few commands in flight, which pile up at one of them after a
-/// while if it is not seen to that all have something to do.
+/// Drives that are the bottleneck with few commands in flight. These gather at one drive after a
+/// while, unless the scheduler keeps all drives busy.
 const FEW_LARGE: Variant = Variant {
     drive_us: Some(50.0),
     drives: 8,
@@ -65,7 +65,8 @@ const FEW_LARGE: Variant = Variant {
     ..BASE
 };
 
-/// Large commands on many cores: one on each is most of what the cache holds, or more. Times the cache, cores, and KiB.
+/// Large commands on many cores: one on each is most of the cache, or more. Multiples of the cache,
+/// cores, and KiB.
 const LARGE_ON_MANY: [(f64, u32, u32); 8] = [
     (0.5, 16, 256),
     (0.5, 8, 512),
@@ -103,7 +104,7 @@ fn one_by_one(base: Variant) -> Vec<Variant> {
     all.extend(NUMBERS.map(|drives| Variant { drives, ..base }));
     all.extend(BLOCKS.map(|block| Variant { block, ..base }));
     all.extend(MIXES.map(|reads| Variant { reads, ..base }));
-    // The base itself is in most of the lists.
+    // The base is in most of the lists.
     let mut once = vec![base];
     once.extend(all.into_iter().filter(|variant| *variant != base));
     once
@@ -179,11 +180,11 @@ fn judge(
     let mut scenario = lab.under_test(scenario);
     let (mut warm_up, mut time) = (scenario.warm_up, scenario.time);
     let block = scenario.jobs[0].blocks[0].0;
-    // Many small commands take long to simulate and tell in less time what there is to tell.
+    // Many small commands take long to simulate, and give a result in less time.
     if block < 32 * 1024 {
         (warm_up, time, scenario.sample) = (60 * MS, 60 * MS, 12 * MS);
     }
-    // Large ones are few, and a budget is found by what so many of them tell, in so many turnovers.
+    // Large commands are few, and finding a budget takes a number of commands and turnovers.
     warm_up *= u64::from(block / BLOCK).max(1);
     let slowest = platform.drive_read_us.max(platform.drive_write_us);
     warm_up = warm_up.max(WARM_UP_TURNS * micros(slowest)).max(least_warm_up);
@@ -197,7 +198,7 @@ fn judge(
     Ok(verdict)
 }
 
-/// The lowest sample after `from`, in percent of the mean bandwidth.
+/// Returns the lowest sample after `from`, in percent of the mean bandwidth.
 fn least_sample(outcome: &Outcome, from: Nanos) -> f64 {
     let rates = outcome.series.iter().filter(|s| s.at > from).map(|s| s.gbps);
     100.0 * rates.fold(f64::INFINITY, f64::min) / outcome.total.gbps

@@ -1,15 +1,15 @@
-//! The acceptance suite of `adaptive`: families of runs with bounds, each judged on its own.
+//! Acceptance suite of `adaptive`: families of cases with bounds, each judged separately.
 //!
 //! ```text
 //! Family -> Cases -> (runs on a platform, references found by other runs) -> Verdict
 //! ```
 //!
-//! A [`Case`] runs the policy under test on one or more machines and holds what comes out against
-//! bounds. Where a bound speaks of "the best static setting" or of "an endless cache", the
-//! [`Lab`] finds that reference by running it, on the same machine with the same seed. Every run
-//! is also held to the checkers: a violation of theirs fails the case whatever the figures.
+//! A [`Case`] runs the policy under test on one or more machines and compares the results with
+//! bounds. Where a bound refers to "the best static setting" or "an endless cache", the [`Lab`]
+//! runs that reference, on the same machine with the same seed. The checkers apply to every run,
+//! too: a violation fails the case whatever the figures.
 //!
-//! A case is judged with a few seeds, where these do not agree with many, and by what is in the middle of them
+//! A case is judged with a few seeds, or with many if the few disagree, and by their median
 //! (`several.rs`).
 
 mod cores;
@@ -34,21 +34,21 @@ pub use several::Seeds;
 pub use table::{Style, heading, line};
 pub use verdict::{Bound, Check, Figures, Verdict};
 
-/// Seeds that tests, pages and the example judge a case with unless told otherwise.
+/// Number of seeds of a case in tests, on pages and in the example, by default.
 pub const SEEDS: u64 = 3;
-/// And all of them, where those do not agree whether every bound is kept.
+/// Total number of seeds if the first ones disagree about the bounds.
 pub const SEEDS_TO_DECIDE: u64 = 15;
 
-/// What is asked of a policy, one kind of question a family.
+/// Family of cases: one kind of requirement on a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// Line rate at every queue depth, with few buffers and little spread.
+    /// Line rate at every queue depth, with few buffers and a small deviation.
     Depth,
     /// Any number of target cores; every queue is served.
     Cores,
-    /// Slow devices beside fast ones.
+    /// Slow devices alongside fast ones.
     Slow,
-    /// Stalls and changes of the link's rate.
+    /// Stalls and changes of the link rate.
     Stall,
     /// Other caches, drives, block sizes and mixes.
     Machines,
@@ -56,12 +56,12 @@ pub enum Family {
     Small,
     /// The same machine in other units.
     Scale,
-    /// Users with weights.
+    /// Tenants with weights.
     Tenants,
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Self; 8] = [
         Self::Depth,
         Self::Cores,
@@ -73,7 +73,7 @@ impl Family {
         Self::Tenants,
     ];
 
-    /// Its name on a command line.
+    /// Returns its name on a command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,13 +88,13 @@ impl Family {
         }
     }
 
-    /// The one of this name.
+    /// Finds the family with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// What it asks, with the bounds.
+    /// Returns its requirement, with the bounds.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl Family {
         }
     }
 
-    /// Its cases on the platforms of this lab.
+    /// Returns its cases on the platforms of this lab.
     #[must_use]
     pub fn cases(self, lab: &Lab) -> Vec<Case> {
         match self {
@@ -127,9 +127,9 @@ impl Family {
 
 type Judge = Box<dyn Fn(&Lab) -> Result<Verdict, SuiteError> + Send + Sync>;
 
-/// One question with a yes or no for an answer.
+/// One requirement that passes or fails.
 pub struct Case {
-    /// Of which family.
+    /// Its family.
     pub family: Family,
     /// Platform and case, the same in every run of the suite.
     pub name: String,
@@ -145,10 +145,10 @@ impl Case {
         Self { family, name: name.into(), judge: Box::new(judge) }
     }
 
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Errors
-    /// [`SuiteError`] when a scenario cannot be run at all; a bound that is not kept is no error.
+    /// [`SuiteError`] when a scenario cannot be run; a missed bound is no error.
     pub fn judge(&self, lab: &Lab) -> Result<Verdict, SuiteError> {
         let start = std::time::Instant::now();
         let mut verdict = (self.judge)(lab)?;

@@ -1,4 +1,4 @@
-//! The same machine in other units.
+//! Cases with the same machine in other units.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -42,7 +42,7 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     cases
 }
 
-/// The figures are those of the run with the least share.
+/// Judges a case: the figures are those of the run with the lowest share.
 fn judge(
     lab: &Lab,
     platform: &Platform,
@@ -86,7 +86,7 @@ fn attempt(
         }
         Reading::Faster => (platform.scaled(factor, 1.0, 1.0 / factor), scenario, 1.0 / factor),
         Reading::Literal => {
-            // What a core takes for a command is work, not a latency.
+            // The core time of a command is work, not a latency.
             let Platform { turn_us, step_us, waiting_ns, .. } = *platform;
             let scaled = platform.scaled(factor, factor, factor);
             (Platform { turn_us, step_us, waiting_ns, ..scaled }, scenario, 1.0)
@@ -99,7 +99,7 @@ fn attempt(
     under_test.sample = times(under_test.sample, stretch);
     let outcome = lab.run(&machine, &under_test)?;
     let reference = match reading {
-        // The search for it may miss a narrow best: to be better is not to be apart.
+        // The search may miss a narrow optimum: a better result is no failure.
         Reading::Literal => lab.best_static(&machine, &scenario)?.gbps.max(outcome.total.gbps),
         _ => machine.link_gbps(),
     };

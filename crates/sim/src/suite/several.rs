@@ -1,15 +1,16 @@
-//! One case with several seeds: what is in the middle of them.
+//! Judgment of one case with several seeds, by their median.
 //!
-//! A run with one seed is one draw. Bounds that lie within what chance moves are missed by some
-//! draws and kept by others, whatever the policy does; what it does in the middle of several says
-//! more, and how many of them missed stands beside it. Two of three may be chance as well: so where the
-//! first few do not agree, many decide, whichever way those few went. Nor do they agree where each misses another bound,
-//! so that the middle keeps all.
+//! A run with one seed is one sample. If a bound lies within the noise, some samples miss it and
+//! others keep it, whatever the policy does. The median of several is more reliable; the number of
+//! seeds that missed is reported with it. Two of three may still be chance. If the first few seeds
+//! disagree, many decide, whatever the result of the first ones. The first ones also disagree if
+//! each misses another bound, so that the median keeps all.
 
 use super::verdict::{Check, Verdict};
 use super::{Case, Lab, SuiteError};
 
-/// The same lab with one seed after another: a few for every case, all for one on which these do not agree.
+/// The same lab with consecutive seeds: a few for every case, all for a case on which these
+/// disagree.
 #[derive(Debug)]
 pub struct Seeds {
     labs: Vec<Lab>,
@@ -17,7 +18,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// The seed of this lab and the next ones: so many for every case, and so many in all.
+    /// Creates the seed of this lab and the next ones: `few` for every case, and `in_all` in total.
     #[must_use]
     pub fn new(lab: &Lab, few: u64, in_all: u64) -> Self {
         let labs = lab.with_seeds(in_all.max(few));
@@ -26,8 +27,8 @@ impl Seeds {
 }
 
 impl Case {
-    /// Runs it with the first few seeds, and with all if some of these keep every bound and others do not; says what is
-    /// in the middle.
+    /// Runs the case with the first few seeds, and with all if only some of these keep every bound.
+    /// Returns the median.
     ///
     /// # Errors
     /// As [`Case::judge`].
@@ -43,9 +44,10 @@ impl Case {
         Ok(middle(verdicts))
     }
 
-    /// As [`Case::judge_each`], but runs it with no more of them when so many kept every bound that what is in the middle of
-    /// all keeps them too: the same bounds are kept, with the values of those that were run. What is broken in one that was
-    /// not run is not seen, nor that one of the first few that was not run does not agree.
+    /// As [`Case::judge_each`], but stops once enough seeds kept every bound that the median of all
+    /// keeps them, too. The result keeps the same bounds, with the values of the seeds that were
+    /// run. A violation in a seed that was not run stays undetected, as does a disagreement of one
+    /// of the first few.
     ///
     /// # Errors
     /// As [`Case::judge`].
@@ -67,16 +69,16 @@ impl Case {
     }
 }
 
-/// Do all keep every bound, or all miss, and so does what is in the middle?
+/// Returns whether all keep every bound, or all and their median miss one.
 fn agree(verdicts: &[Verdict]) -> bool {
     let kept = verdicts.iter().filter(|verdict| verdict.passes()).count();
     kept == verdicts.len() || kept == 0 && !middle(verdicts.to_vec()).passes()
 }
 
-/// Every check as it is in the middle of these verdicts of one case, with the figures and the course
-/// of the one whose share of the reference is. What is broken in any of them stays broken.
+/// Returns the median of every check of these verdicts of one case. The figures and the series are
+/// those of the verdict with the median share of the reference. A violation in any of them is kept.
 ///
-/// Of an even number the worse of the two in the middle counts.
+/// Of an even number the worse of the two median values counts.
 #[must_use]
 fn middle(mut verdicts: Vec<Verdict>) -> Verdict {
     let judged = verdicts.len();
@@ -89,8 +91,8 @@ fn middle(mut verdicts: Vec<Verdict>) -> Verdict {
     Verdict { checks, violations, real_seconds, judged, missed, ..shown }
 }
 
-/// What is checked in any of them, in order. A reference that only some seeds find is held only in
-/// these.
+/// Returns the checks of all verdicts, in order. A reference that only some seeds find is checked
+/// only in these.
 fn names(verdicts: &[Verdict]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for check in verdicts.iter().flat_map(|verdict| &verdict.checks) {
@@ -104,7 +106,7 @@ fn names(verdicts: &[Verdict]) -> Vec<&'static str> {
 fn of_all(verdicts: &[Verdict], what: &str) -> Option<Check> {
     let all = verdicts.iter().flat_map(|verdict| &verdict.checks);
     let mut all: Vec<Check> = all.filter(|check| check.what == what).copied().collect();
-    // What is not a number is missed, whatever its sign.
+    // A NaN counts as missed, whatever its sign.
     let worse = |check: &Check| !check.holds();
     all.sort_by(|a, b| worse(a).cmp(&worse(b)).then(a.shortfall().total_cmp(&b.shortfall())));
     all.get(all.len() / 2).copied()
@@ -150,8 +152,8 @@ mod tests {
         assert!(middle(vec![of(99.5, never), of(99.5, 1.0), of(99.5, 1.0)]).passes());
     }
 
-    /// How many were judged, how many of them missed, and whether what is in the middle passes, where these seeds are
-    /// late: three for every case and five in all.
+    /// Returns the number of judged and of missed seeds, and whether the median passes, if these
+    /// seeds are late: three for every case and five in total.
     fn judged(
         late: [bool; 5],
         judge: fn(&Case, &Seeds) -> Result<Verdict, SuiteError>,

@@ -1,4 +1,4 @@
-//! Slow devices beside fast ones.
+//! Cases with slow devices alongside fast ones.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -39,7 +39,7 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     cases
 }
 
-/// A job on every third of the drives: the first `slow` devices are slow.
+/// Returns a scenario with a job on every third of the drives: the first `slow` devices are slow.
 pub(super) fn scenario(slow: u32, depths: [u32; 3]) -> Scenario {
     let mut scenario = Scenario::reads(setups::split3(DRIVES, slow, DELAY), 1);
     let third = DRIVES as usize;
@@ -69,7 +69,7 @@ fn is_slow(scenario: &Scenario, device: usize) -> bool {
     matches!(scenario.devices.get(device), Some(crate::scenario::Device::Part { delay, .. }) if *delay > 0)
 }
 
-/// The load of the slow devices alone; `None` if there are none.
+/// Returns the load of the slow devices alone; `None` if there are none.
 fn only_slow(scenario: &Scenario) -> Option<Scenario> {
     let mut alone = scenario.clone();
     alone.jobs.retain(|job| job.devices.iter().all(|device| is_slow(scenario, *device)));

@@ -1,4 +1,4 @@
-//! Small commands among large ones.
+//! Cases with small commands among large ones.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -14,7 +14,8 @@ pub(super) const ABOUT: &str = "One stream of 80 % 128 KiB and 20 % 4 KiB reads 
     of the link and what the same stream reaches unpaced with an endless cache.";
 
 const SMALL: u32 = 4096;
-/// As long in quick runs, too: beside small commands the swing is narrow, so it takes longer to find the budget.
+/// The same in quick runs: alongside small commands the probes are narrow, so finding the budget
+/// takes longer.
 const WARM_UP: Nanos = 200 * MS;
 const TIME: Nanos = 500 * MS;
 
@@ -51,7 +52,8 @@ fn case(name: String, platform: &Platform, scenario: Scenario) -> Case {
     })
 }
 
-/// Small commands one at a time, for long: of few commands a 99th percentile is a few of them.
+/// Returns a scenario with small commands one at a time, for a long time: with few commands, few of
+/// them determine the p99.
 fn unloaded(scenario: &Scenario) -> Scenario {
     let mut scenario = scenario.clone().blocks(SMALL);
     scenario.time *= 8;

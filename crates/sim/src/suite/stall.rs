@@ -1,4 +1,4 @@
-//! What stops or slows down for a while.
+//! Cases with temporary stalls and slowdowns.
 
 use super::lab::{Lab, mean_gbps};
 use super::verdict::Verdict;
@@ -15,15 +15,15 @@ pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still fo
     A load that unpaced and with an endless cache is not back by then itself, as shallow ones that move by \
     more than 2 % anyway, has 50 ms more than that takes.";
 
-/// The series is looked at in steps of this.
+/// Step in which the series is evaluated.
 const STEP: Nanos = 10 * MS;
-/// Every stretch of this length has to have its bandwidth.
+/// Length of a stretch; every stretch must reach the bandwidth.
 const STRETCH: Nanos = 50 * MS;
-/// When trouble begins.
+/// Start of the disturbance.
 const AT: Nanos = 300 * MS;
-/// How long one drive stands still.
+/// Duration of the stall of one drive.
 const ONE: Nanos = 500 * MS;
-/// How long half of the link lasts.
+/// Duration of the halved link rate.
 const HALF: Nanos = 500 * MS;
 
 pub(super) fn cases(lab: &Lab) -> Vec<Case> {
@@ -55,7 +55,7 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
     cases
 }
 
-/// In one window up to `end` and in fine samples.
+/// Runs a scenario in one window up to `end`, with fine samples.
 fn run(
     lab: &Lab,
     platform: &Platform,
@@ -67,7 +67,7 @@ fn run(
     lab.run(platform, &scenario)
 }
 
-/// The same load without pacing and with an endless cache.
+/// Runs the same load without pacing and with an unlimited cache.
 fn unpaced(
     lab: &Lab,
     platform: &Platform,
@@ -77,13 +77,14 @@ fn unpaced(
     run(lab, platform, lab.under_test(scenario).endless(), end)
 }
 
-/// In how many ms a load has to be back that is back after `bare` without pacing: by `asked`, if it can.
+/// Returns the ms in which a load has to recover, if it recovers after `bare` without pacing:
+/// `asked`, if that is possible.
 fn limit(asked: Nanos, bare: Option<Nanos>) -> f64 {
     let late = bare.filter(|bare| *bare > asked).map(|bare| bare + STRETCH);
     in_ms(Some(late.unwrap_or(asked)))
 }
 
-/// What the load gets where nothing goes wrong and the cache is endless.
+/// Returns the bandwidth of the load without disturbances and with an unlimited cache.
 fn undisturbed(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<f64, SuiteError> {
     let mut scenario = scenario.clone();
     scenario.disturbances.clear();
@@ -105,7 +106,7 @@ fn stall(name: String, platform: &Platform, scenario: Scenario) -> Case {
     })
 }
 
-/// A job for every drive.
+/// Returns a scenario with a job for every drive.
 fn each_its_own(depth: u32) -> Scenario {
     let mut scenario = Scenario::reads(setups::drives(16), depth);
     scenario.jobs = (0..16).map(|drive| Job::reads(drive..=drive, depth)).collect();
@@ -133,7 +134,7 @@ fn half_link(name: String, platform: &Platform, scenario: Scenario) -> Case {
         let outcome = run(lab, &platform, lab.under_test(&scenario), end)?;
         let reference = undisturbed(lab, &platform, &scenario)?;
         let mut verdict = Verdict::of(&outcome, reference);
-        // The window holds both rates: the share shown is of what they make together.
+        // The window contains both rates: the share refers to their mean.
         let halved = reference.min(0.5 * platform.link_gbps());
         verdict.reference_gbps = (reference + halved) / 2.0;
         let bare = unpaced(lab, &platform, &scenario, end)?;
@@ -146,8 +147,8 @@ fn half_link(name: String, platform: &Platform, scenario: Scenario) -> Case {
     })
 }
 
-/// After how long from `from` on every stretch until `until` has at least so many Gb/s; `None` if not
-/// even the last one has.
+/// Returns the time from `from` after which every stretch until `until` has at least `gbps`; `None`
+/// if not even the last one has.
 fn back_at(outcome: &Outcome, gbps: f64, from: Nanos, until: Nanos) -> Option<Nanos> {
     let starts = outcome.series.iter().map(|s| s.at).filter(|at| *at >= from);
     let mut back = None;
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(limit(100 * MS, Some(0)), 100.0);
         assert_eq!(limit(100 * MS, Some(100 * MS)), 100.0);
         assert_eq!(limit(100 * MS, Some(110 * MS)), 160.0);
-        // Never back even so: then nothing follows from it.
+        // It never recovers even then: that implies no limit.
         assert_eq!(limit(100 * MS, None), 100.0);
     }
 

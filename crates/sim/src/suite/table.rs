@@ -1,9 +1,9 @@
-//! A line a case, for a terminal or in Markdown.
+//! Table with a line per case, for a terminal or in Markdown.
 
 use super::Case;
 use super::verdict::{Bound, Check, Verdict};
 
-/// How lines look.
+/// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Aligned columns.
@@ -26,7 +26,7 @@ const COLUMNS: [(&str, usize); 11] = [
     ("verdict", 0),
 ];
 
-/// What stands above the lines of a table.
+/// Returns the heading of a table.
 #[must_use]
 pub fn heading(style: Style) -> String {
     let names = COLUMNS.map(|(name, _)| name.to_owned());
@@ -42,7 +42,7 @@ pub fn heading(style: Style) -> String {
     }
 }
 
-/// The line of a case.
+/// Returns the line of a case.
 #[must_use]
 pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
     let f = &verdict.figures;
@@ -65,7 +65,7 @@ pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
     }
 }
 
-/// `ok` with every value, or the bounds that do not hold.
+/// Returns `ok` with every value, or the bounds that do not hold.
 fn answer(verdict: &Verdict) -> String {
     let mut note = verdict.note.clone();
     if verdict.judged > 1 && verdict.missed > 0 {

@@ -1,4 +1,4 @@
-//! Users with weights.
+//! Cases with tenants and weights.
 
 use super::lab::Lab;
 use super::verdict::Verdict;
@@ -15,19 +15,20 @@ pub(super) const ABOUT: &str = "Three tenants with weights 1, 2 and 4 that read 
 
 const WEIGHTS: [u16; 3] = [1, 2, 4];
 const NAMES: [&str; 3] = ["weight 1 off by %", "weight 2 off by %", "weight 4 off by %"];
-/// The cache that holds what slow drives keep in flight, in times the platform's.
+/// Cache for the data that slow drives keep in flight, as a multiple of the platform's.
 const CACHE: f64 = 16.0;
-/// Commands of a tenant and host, to keep all of its queues backlogged.
+/// Commands per tenant and host, enough to keep all of its queues backlogged.
 const DEPTH: u32 = 1024;
 
-/// How tenants lie on drives and cores.
+/// Placement of tenants on drives and cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// All on all drives, over so many cores.
+    /// All on all drives, over this number of cores.
     Together(u32),
-    /// A drive and two cores (one a host) each; a drive carries more than the link.
+    /// A drive and two cores (one per host) each; a drive carries more than the link.
     Apart,
-    /// All on all drives, fast ones of 2 ms before a larger cache, every queue on a core of its own.
+    /// All on all drives, which are fast with a latency of 2 ms, with a larger cache and one core
+    /// per queue.
     CoreAQueue,
 }
 
@@ -66,18 +67,19 @@ impl Place {
         platform
     }
 
-    /// Drives and cores.
+    /// Returns the numbers of drives and cores.
     fn size(self) -> (u32, u32) {
         match self {
             Self::Together(cores) => (16, cores),
             // Three queues from each of two hosts.
             Self::Apart => (3, 6),
-            // As many queues: three from each of two hosts to each drive.
+            // One per queue: three from each of two hosts to each drive.
             Self::CoreAQueue => (8, 48),
         }
     }
 
-    /// A tenant a job; a tenant who stops does so before anything is measured.
+    /// Returns a scenario with a tenant per job; a tenant that stops does so before the
+    /// measurement.
     fn scenario(self, stopped: Option<usize>) -> Scenario {
         let (drives, cores) = self.size();
         let mut scenario = Scenario::reads(setups::drives(drives), 1).on_cores(cores);

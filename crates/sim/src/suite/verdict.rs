@@ -1,27 +1,27 @@
-//! What a case found: figures of the run, and every bound with the value held against it.
+//! Result of a case: figures of the run, and every bound with its value.
 
 use crate::outcome::{Outcome, Sample};
 
-/// The answer to a case.
+/// Result of a case.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// Of the run that says most (the only one, or the worst).
+    /// Figures of the decisive run (the only one, or the worst).
     pub figures: Figures,
-    /// Bandwidth it is compared with, in Gb/s.
+    /// Bandwidth of the reference, in Gb/s.
     pub reference_gbps: f64,
     /// Every bound.
     pub checks: Vec<Check>,
-    /// What else there is to say.
+    /// Additional remarks.
     pub note: String,
-    /// The course of that run.
+    /// Series of that run.
     pub series: Vec<Sample>,
-    /// What the checkers of the machine found broken in any of the runs.
+    /// Violations that the checkers found in any of the runs.
     pub violations: Vec<String>,
-    /// Real time it took, with all references that had to be found.
+    /// Real time, including all references that had to be found.
     pub real_seconds: f64,
-    /// Seeds it is the middle of.
+    /// Number of seeds of the median.
     pub judged: usize,
-    /// With how many of them a bound was missed.
+    /// Number of seeds that missed a bound.
     pub missed: usize,
 }
 
@@ -32,30 +32,30 @@ pub struct Figures {
     pub gbps: f64,
     /// Its standard deviation over samples and hosts in Gb/s.
     pub stddev_gbps: f64,
-    /// Commands with a buffer: mean and largest.
+    /// Mean number of commands with a buffer.
     pub buffers_mean: f64,
-    /// See [`Figures::buffers_mean`].
+    /// Maximum number of commands with a buffer.
     pub buffers_max: u64,
-    /// Share of what was read out of the cache in percent.
+    /// Percentage of reads from the cache.
     pub hit_pct: f64,
     /// The policy's budget at the end in bytes, if it has one.
     pub budget: Option<u64>,
-    /// 99th percentile of the latency hosts see, in us.
+    /// p99 of the latency at the hosts, in µs.
     pub p99_us: f64,
 }
 
-/// A value held against a bound.
+/// Value with its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Check {
-    /// What is held, with its unit.
+    /// Name of the value, with its unit.
     pub what: &'static str,
-    /// What was found.
+    /// Measured value.
     pub value: f64,
-    /// What is allowed.
+    /// Allowed values.
     pub bound: Bound,
 }
 
-/// What is allowed.
+/// Allowed values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// This or more.
@@ -65,7 +65,7 @@ pub enum Bound {
 }
 
 impl Check {
-    /// Whether the value is within the bound.
+    /// Returns whether the value is within the bound.
     #[must_use]
     pub fn holds(&self) -> bool {
         match self.bound {
@@ -74,7 +74,7 @@ impl Check {
         }
     }
 
-    /// How far the value is beyond the bound; 0 or less where it holds.
+    /// Returns the distance of the value beyond the bound; 0 or less if it holds.
     #[must_use]
     pub fn shortfall(&self) -> f64 {
         match self.bound {
@@ -99,7 +99,7 @@ impl Figures {
 }
 
 impl Verdict {
-    /// Of this run, compared with so many Gb/s; no bounds yet.
+    /// Creates a verdict of this run, compared with `reference_gbps`, without bounds.
     pub(super) fn of(outcome: &Outcome, reference_gbps: f64) -> Self {
         Self {
             figures: Figures::of(outcome),
@@ -110,24 +110,24 @@ impl Verdict {
         }
     }
 
-    /// Whether every bound holds and nothing is broken.
+    /// Returns whether every bound holds and no checker found a violation.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.violations.is_empty() && self.checks.iter().all(Check::holds)
     }
 
-    /// The bounds that do not hold.
+    /// Returns the bounds that do not hold.
     pub fn failures(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.holds())
     }
 
-    /// Bandwidth in percent of the reference.
+    /// Returns the bandwidth in percent of the reference.
     #[must_use]
     pub fn percent(&self) -> f64 {
         100.0 * self.figures.gbps / self.reference_gbps
     }
 
-    /// Another run belongs to the case: its violations count too.
+    /// Adds another run of the case: its violations count, too.
     pub(super) fn also(&mut self, outcome: &Outcome) {
         self.violations.extend(outcome.violations.iter().cloned());
     }
@@ -140,7 +140,7 @@ impl Verdict {
         self.checks.push(Check { what, value, bound: Bound::AtMost(bound) });
     }
 
-    /// That the bandwidth is at least so many percent of the reference.
+    /// Checks that the bandwidth is at least `percent` of the reference.
     pub(super) fn share(&mut self, percent: f64) {
         let value = self.percent();
         self.at_least("% of reference", value, percent);
