@@ -3,7 +3,7 @@
 //! This crate does not depend on NVMe over Fabrics:
 //!
 //! * [`dma`]: memory for data of devices and networks. Each reactor leases it without a lock
-//!   ([`CorePool`](dma::CorePool)) from one bounded pool ([`ChunkPool`](dma::SharedPool));
+//!   ([`CorePool`](dma::CorePool)) from one bounded pool ([`ChunkPool`](dma::ChunkPool));
 //! * [`block`]: the traits of a block device and the devices themselves;
 //! * [`nvme_driver`]: the VFIO driver of NVMe drives, layered on [`vfio`];
 //! * [`pci`]: the location and the users of drives.

@@ -78,7 +78,7 @@ pub fn write(to: &mut impl Write, point: &Point) -> io::Result<()> {
 /// appends.
 ///
 /// # Errors
-/// See [`Error`].
+/// See [`Error`](enum@Error).
 pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), Error> {
     let (mut points, mut end) = (Vec::new(), 0);
     let mut text = Vec::new();

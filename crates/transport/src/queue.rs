@@ -106,7 +106,7 @@ pub trait HostQueue: Debug {
         true
     }
 
-    /// Returns true if [`detach`](Self::park) can ever work.
+    /// Returns true if [`detach`](Self::detach) can ever work.
     ///
     /// False for a queue that is bound to resources of its reactor.
     fn is_movable(&self) -> bool {

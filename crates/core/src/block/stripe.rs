@@ -11,7 +11,7 @@
 //! hand-over. An operation in one chunk costs a shift and a multiplication. It keeps its token, and
 //! its completion goes from the member directly to the caller. Only operations that span several
 //! members have state here. The members move their data from and to parts of the one buffer
-//! ([`SplitBuffer`](crate::dma::Cut)), without a copy. A range without data is one run per member, whatever
+//! ([`SplitBuffer`]), without a copy. A range without data is one run per member, whatever
 //! its number of chunks.
 
 mod layout;

@@ -12,7 +12,7 @@ use super::slab::{ReservationId, SizeClass, SlotId};
 /// An exclusive lease of memory. It starts on a page, stays on its reactor's thread and returns to
 /// the pool when dropped.
 ///
-/// A part of a [`SplitBuffer`](super::Cut) buffer is also a buffer, but starts where it was split.
+/// A part of a [`SplitBuffer`](super::SplitBuffer) buffer is also a buffer, but starts where it was split.
 pub struct Buffer {
     base: NonNull<u8>,
     core: Rc<Core>,
@@ -100,7 +100,7 @@ impl Buffer {
     }
 }
 
-/// Methods for [`BufferReservation::pass`](super::Reserve::pass) only.
+/// Methods for [`BufferReservation::pass`](super::BufferReservation::pass) only.
 impl Buffer {
     pub(super) fn promise(&self) -> ReservationId {
         self.promise
@@ -112,7 +112,7 @@ impl Buffer {
     }
 }
 
-/// Methods for [`SplitBuffer`](super::Cut), and for checks whether a buffer is a part.
+/// Methods for [`SplitBuffer`](super::SplitBuffer), and for checks whether a buffer is a part.
 impl Buffer {
     pub(super) fn core(&self) -> &Rc<Core> {
         &self.core

@@ -1,6 +1,6 @@
 //! Counts of the live parts of split buffers. Plain bookkeeping, no memory is touched here.
 //!
-//! The [`SplitBuffer`](super::Cut) and each of its parts hold a count. A part that is split itself has a
+//! The [`SplitBuffer`](super::SplitBuffer) and each of its parts hold a count. A part that is split itself has a
 //! count below its parent's. Until its own count ends, it holds that of the parent.
 
 /// Number of a count, from 1; 0 stands for none.

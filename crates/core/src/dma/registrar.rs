@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ptr::NonNull;
 
-/// Number of a chunk of the pool: less than [`ChunkPool::chunks`](super::SharedPool::chunks), so
+/// Number of a chunk of the pool: less than [`ChunkPool::chunks`](super::ChunkPool::chunks), so
 /// that it can index a table. A number is reused when its chunk is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub(super) u32);
@@ -21,7 +21,7 @@ impl ChunkId {
 /// Makes the pool's memory reachable for a device: an RDMA device registers it, an IOMMU maps it.
 ///
 /// The pool calls it rarely, when memory comes and goes, on any thread and with its lock held. The
-/// calls to a [removed](super::SharedPool::remove_registrar) registrar run without the lock,
+/// calls to a [removed](super::ChunkPool::remove_registrar) registrar run without the lock,
 /// because they can take long. It must not use the pool.
 pub trait MemoryRegistrar: Debug + Send + Sync {
     /// Registers a new chunk: `len` bytes at `base`, mapped until [`unmapping`](Self::unmapping)

@@ -1,9 +1,9 @@
 //! One buffer for several concurrent operations, without a copy.
 //!
 //! ```text
-//!  Buffer --new--> Cut --part--> Buffer, Buffer, ...   disjoint, each with its own bytes
-//!     ^             |               | dropped, in any order
-//!     '---rejoin----'<--------------'
+//!  Buffer --new--> SplitBuffer --part--> Buffer, Buffer, ...   disjoint, each with its own bytes
+//!     ^              |                | dropped, in any order
+//!     '----merge-----'<---------------'
 //! ```
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ use super::buffer::Buffer;
 use super::part_counts::PartCountId;
 
 /// A buffer whose bytes are handed out in parts. It gives no access to them until they are
-/// [merged](Self::rejoin).
+/// [merged](Self::merge).
 ///
 /// Parts are ordinary buffers and may be split in turn. The slot returns to the pool with the last
 /// of them, even if the `SplitBuffer` was dropped before.
@@ -80,6 +80,6 @@ impl Drop for SplitBuffer {
 
 impl fmt::Debug for SplitBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cut").field("buffer", &*self.buffer).field("at", &self.at).finish()
+        f.debug_struct("SplitBuffer").field("buffer", &*self.buffer).field("at", &self.at).finish()
     }
 }

@@ -118,6 +118,6 @@ impl ZeroCopyData {
 
 impl fmt::Debug for ZeroCopyData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lent").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("ZeroCopyData").field("len", &self.len).finish_non_exhaustive()
     }
 }

@@ -686,7 +686,7 @@ fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
     let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
     let fds: Vec<OwnedFd> =
         controller.supervisor().fds().iter().map(own).collect::<io::Result<_>>()?;
-    thread::Builder::new().name("nvme-warden".to_owned()).spawn(move || {
+    thread::Builder::new().name("nvme-supervisor".to_owned()).spawn(move || {
         loop {
             let nanos = lock(&supervisor).turn();
             if is_ending.load(Ordering::Acquire) || nanos == u64::MAX {

@@ -1,17 +1,17 @@
 //! The userspace NVMe driver.
 //!
-//! It accesses a drive only through [`seam`]: registers, DMA memory, interrupts, reset. Behind this
+//! It accesses a drive only through [`function`]: registers, DMA memory, interrupts, reset. Behind this
 //! interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in memory.
 //!
 //! ```text
 //!   reactor ---> IoQueue (ring, slots, lists) ---> device    one per reactor, namespace; no lock
 //!                   |  gate: one load per poll        ^
 //!                   v                                 |
-//!   control ---> Controller ---> Warden ------> admin queue, registers, resets
+//!   control ---> Controller ---> Supervisor --> admin queue, registers, resets
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened on a [`Function`](seam::Function), and serves requests that concern
+//! * [`Controller`] is opened on a [`Function`](function::Function), and serves requests that concern
 //!   the whole drive;
 //! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;

@@ -92,7 +92,7 @@ pub struct IoQueue {
     /// Commands that a reset withdrew.
     again: Vec<Piece>,
     done: Vec<Completed>,
-    /// [Losses](super::gate::Shared::losses) that a flush of this queue has reported.
+    /// [Losses](super::gate::ControllerGate::losses) that a flush of this queue has reported.
     told: u64,
     /// Consecutive polls without a completion.
     quiet: u32,
@@ -108,7 +108,7 @@ struct Parent {
     sent: u64,
     /// Commands in flight.
     out: u32,
-    /// [Losses](super::gate::Shared::losses) when the operation began.
+    /// [Losses](super::gate::ControllerGate::losses) when the operation began.
     losses: u64,
     /// The requester is gone: no further command is sent.
     is_cancelled: bool,

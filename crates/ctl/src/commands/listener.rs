@@ -25,7 +25,7 @@ pub(crate) enum Command {
         /// tcp or rdma
         #[arg(value_name = "TYPE")]
         kind: String,
-        /// Address and port: 192.0.2.1:4420, [::1]:4420; port 0 lets the system choose
+        /// Address and port: 192.0.2.1:4420, `[::1]:4420`; port 0 lets the system choose
         address: SocketAddr,
         /// Other keys, as in the config
         #[arg(value_name = "KEY=VALUE")]

@@ -125,7 +125,7 @@ impl Test {
         }
     }
 
-    /// The unit of [`TestRun::variable`].
+    /// The unit of `TestRun::variable`.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {

@@ -21,7 +21,7 @@
 //! down, its queue is disconnected, an operator has fenced it off, or its next association is
 //! accepted.
 //!
-//! The crate uses no clock and no I/O, except [`seeds`], which reads the environment. Each event is
+//! The crate uses no clock and no I/O, except [`seeds`](fn@seeds), which reads the environment. Each event is
 //! later than those recorded before it.
 
 mod check;

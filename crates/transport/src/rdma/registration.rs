@@ -48,7 +48,7 @@ pub(super) struct Span {
 
 impl<D: Device> Registration<D> {
     /// Registers all current and future memory of `pool`, until it is
-    /// [withdrawn](SharedPool::remove_registrar).
+    /// [withdrawn](ChunkPool::remove_registrar).
     ///
     /// Threads make the calls for the device's connections that can block in the kernel. They start
     /// on the CPUs of the calling thread.

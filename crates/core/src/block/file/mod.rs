@@ -5,7 +5,7 @@
 //! * [`wwid`]: the identity of a block device itself;
 //! * [`resize`]: growing and shrinking while the file is served;
 //! * [`queue`]: the calls of an operation, and the rule when a write is durable;
-//! * [`medium`] and [`ring`]: the calls, and io_uring that executes them.
+//! * [`backend`] and [`ring`]: the calls, and io_uring that executes them.
 //!
 //! With direct I/O and blocks of the drive's sector size, the drive makes block reads and writes
 //! atomic. Through the page cache, atomicity depends on the file system.

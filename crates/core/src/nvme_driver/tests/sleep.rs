@@ -99,7 +99,7 @@ fn a_drive_that_was_away_tells_of_completions_again() {
         is_readable(queue.event_fd().unwrap()),
         "by the device itself: nobody else did anything"
     );
-    assert!(rig.controller.turn() > 10 * MILLI, "the warden need not look for it");
+    assert!(rig.controller.turn() > 10 * MILLI, "the supervisor need not look for it");
     rig.fake.set_mode(Mode::Automatic);
     assert_eq!(rig.finish(&mut queue)[0].result, Ok(()));
     drop(queue);

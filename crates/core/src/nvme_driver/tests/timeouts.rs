@@ -156,7 +156,7 @@ fn a_lost_interrupt_is_made_up_for() {
         rig.controller.turn();
         rig.time.pass(SECOND / 10);
     }
-    assert!(readable(&queue), "the warden wakes it before it aborts anything");
+    assert!(readable(&queue), "the supervisor wakes it before it aborts anything");
     rig.fake.set_mode(Mode::Automatic);
     rig.fake.run();
     done.append(&mut rig.finish(&mut queue));

@@ -10,7 +10,7 @@
 //! A drive with two ports is two functions, each with separate namespaces unless the kernel joins
 //! them. A user of one function is a user of the other.
 //!
-//! This module sends no command to a drive and opens no node, except in [`claim`], which closes the
+//! This module sends no command to a drive and opens no node, except in [`claim`](fn@claim), which closes the
 //! gap between check and use. It opens each namespace exclusively, which fails if the kernel or a
 //! program has done so.
 
