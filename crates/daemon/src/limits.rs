@@ -135,7 +135,7 @@ impl Default for Settings {
 
 /// Properties of a config that the limits depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Needs {
+pub struct LimitInputs {
     /// Number of reactors.
     pub reactors: usize,
     /// Number of listeners.
@@ -190,7 +190,7 @@ struct QueueCost {
     drive_entries: usize,
 }
 
-impl Needs {
+impl LimitInputs {
     /// Counts the resources of a config.
     #[must_use]
     pub fn of(reactors: usize, listeners: &[Listener], devices: &[Device]) -> Self {
@@ -263,7 +263,7 @@ pub struct Limits {
     /// Settings as configured.
     pub settings: Settings,
     /// Needs that the limits were derived for.
-    pub needs: Needs,
+    pub needs: LimitInputs,
     /// MDTS that hosts receive: the maximum transfer is 2 to this power pages of 4 KiB.
     pub mdts: u8,
     /// Maximum bytes of buffers reserved for queues and admin commands, on top of `buffer_memory`.
@@ -287,7 +287,7 @@ impl Limits {
     #[must_use]
     pub fn derive(
         settings: Settings,
-        needs: &Needs,
+        needs: &LimitInputs,
         open_files_max: u64,
     ) -> (Self, Vec<LimitProblem>) {
         let reactors = needs.reactors.max(1);
@@ -618,7 +618,7 @@ fn in_capsule_slot(settings: &Settings) -> u64 {
     u64::from(slot).max(MIN_CLASS as u64)
 }
 
-fn reserve(settings: &Settings, needs: &Needs) -> u64 {
+fn reserve(settings: &Settings, needs: &LimitInputs) -> u64 {
     let reactors = needs.reactors.max(1);
     let connections = u64::from(settings.connections);
     let depth = u64::from(settings.queue_depth);
@@ -648,7 +648,7 @@ fn rdma_slots(depth: u64) -> u64 {
     2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into())
 }
 
-fn open_files(settings: &Settings, needs: &Needs) -> u64 {
+fn open_files(settings: &Settings, needs: &LimitInputs) -> u64 {
     let reactors = needs.reactors as u64;
     let queues = (needs.queue_files as u64).saturating_add(REACTOR_FILES);
     let others = PROCESS_FILES
@@ -665,7 +665,7 @@ fn open_files(settings: &Settings, needs: &Needs) -> u64 {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs {
+    const NEEDS: LimitInputs = LimitInputs {
         reactors: 2,
         listeners: 1,
         rdma_listeners: 0,
@@ -703,7 +703,7 @@ mod tests {
     /// Queue pairs need more memory than sockets: they repost receives while commands hold buffers.
     #[test]
     fn rdma_costs_what_is_said() {
-        let needs = Needs { rdma_listeners: 1, ..NEEDS };
+        let needs = LimitInputs { rdma_listeners: 1, ..NEEDS };
         let (limits, problems) = Limits::derive(Settings::default(), &needs, 1024);
         assert_eq!(problems, []);
         // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 256 x (2 x 8 KiB + 4 KiB),
@@ -714,7 +714,7 @@ mod tests {
 
     #[test]
     fn queues_that_share_receives_take_half() {
-        let needs = Needs { rdma_listeners: 1, ..NEEDS };
+        let needs = LimitInputs { rdma_listeners: 1, ..NEEDS };
         let (limits, _) = Limits::derive(Settings::default(), &needs, 1024);
         // 128 entries x 8 KiB, and two times 8 KiB of slots.
         assert_eq!(limits.rdma_queue(true), (1 << 20) + (16 << 10));

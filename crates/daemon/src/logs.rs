@@ -1,8 +1,8 @@
 //! The log, and the rate limits that keep hosts from filling it.
 //!
-//! Each [`Kind`] of event that hosts can cause has a maximum number of lines per second. The next
+//! Each [`LogCategory`] of event that hosts can cause has a maximum number of lines per second. The next
 //! line of the kind carries the number of dropped lines in `suppressed`. If no line follows,
-//! [`tell_left_out`] writes the number in a separate line.
+//! [`report_suppressed`] writes the number in a separate line.
 //!
 //! A dedicated thread writes the log, so that no other thread waits for it (see `queue`).
 
@@ -31,7 +31,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Kinds of events that hosts can cause at any rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LogCategory {
     /// A connection was rejected.
     ConnectionRefused,
     /// A connection violated the protocol or its time limits.
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     DeviceError,
 }
 
-impl Kind {
+impl LogCategory {
     const ALL: [Self; 6] = [
         Self::ConnectionRefused,
         Self::ConnectionEnded,
@@ -68,22 +68,22 @@ impl Kind {
     }
 }
 
-static LIMITS: [Limit; Kind::ALL.len()] = [const { Limit::new() }; Kind::ALL.len()];
+static LIMITS: [Limit; LogCategory::ALL.len()] = [const { Limit::new() }; LogCategory::ALL.len()];
 
 /// Counts a line of this kind.
 ///
 /// Returns `None` if the line must be dropped, otherwise the number of lines dropped before it.
-pub(crate) fn pass(kind: Kind) -> Option<Suppressed> {
+pub(crate) fn pass(kind: LogCategory) -> Option<Suppressed> {
     LIMITS[kind as usize].pass(clock::now())
 }
 
 /// Logs the lines that are not reported yet: those that the queue dropped, and those of each kind
 /// without a later line.
-pub(crate) fn tell_left_out() {
+pub(crate) fn report_suppressed() {
     if let Some(queue) = QUEUE.get() {
         queue.nudge();
     }
-    for (limit, kind) in LIMITS.iter().zip(Kind::ALL) {
+    for (limit, kind) in LIMITS.iter().zip(LogCategory::ALL) {
         if let Some(suppressed) = limit.left_out(clock::now()) {
             tracing::warn!(suppressed, "no more lines of a kind: {}", kind.name());
         }

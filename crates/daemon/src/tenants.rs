@@ -14,11 +14,11 @@ use nvmeof_nvmf::{DeviceId, HostLimits, HostQuotas};
 use nvmeof_pacing::{ConfigError, Machine, Tenant};
 use nvmeof_wire::Nqn;
 
-use crate::config::{Config, Share};
+use crate::config::{Config, HostQosConfig};
 
 /// Weight and limits of a host.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HostShare {
+pub(crate) struct HostQos {
     /// Weight relative to other hosts; 0 counts as 1.
     pub(crate) weight: u16,
     /// Limits, if the host has any.
@@ -27,24 +27,24 @@ pub(crate) struct HostShare {
 
 /// Weight and limits of a device: those of the one namespace that it backs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DeviceShare {
-    /// As [`HostShare::weight`].
+pub(crate) struct DeviceQos {
+    /// As [`HostQos::weight`].
     pub(crate) weight: u16,
-    /// As [`HostShare::tenant`].
+    /// As [`HostQos::tenant`].
     pub(crate) tenant: Option<Arc<Tenant>>,
 }
 
 /// Shares of all devices and hosts, for the reactors. Any that is not listed has none.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shares {
-    devices: Arc<HashMap<u32, DeviceShare>>,
+pub(crate) struct QosTable {
+    devices: Arc<HashMap<u32, DeviceQos>>,
     hosts: Arc<Hosts>,
 }
 
-impl Shares {
+impl QosTable {
     /// Creates the shares of these devices; hosts are shared with `hosts`.
     pub(crate) fn new(
-        devices: impl Iterator<Item = (DeviceId, DeviceShare)>,
+        devices: impl Iterator<Item = (DeviceId, DeviceQos)>,
         hosts: &Arc<Hosts>,
     ) -> Self {
         let devices = devices.map(|(id, share)| (id.0, share)).collect();
@@ -52,12 +52,12 @@ impl Shares {
     }
 
     /// Returns the share of a device.
-    pub(crate) fn device(&self, id: DeviceId) -> DeviceShare {
+    pub(crate) fn device(&self, id: DeviceId) -> DeviceQos {
         self.devices.get(&id.0).cloned().unwrap_or_default()
     }
 
     /// Returns the share of a host.
-    pub(crate) fn host(&self, nqn: &Nqn) -> HostShare {
+    pub(crate) fn host(&self, nqn: &Nqn) -> HostQos {
         self.hosts.share(nqn)
     }
 }
@@ -71,15 +71,15 @@ pub(crate) struct Hosts {
 #[derive(Debug, Default)]
 struct State {
     machine: Option<Machine>,
-    others: Share,
-    named: BTreeMap<Nqn, HostShare>,
+    others: HostQosConfig,
+    named: BTreeMap<Nqn, HostQos>,
     /// Hosts without a config entry that were queried.
     known: BTreeMap<Nqn, Arc<Tenant>>,
 }
 
 impl Hosts {
     /// Returns the share of this host, which is valid until the next change.
-    fn share(&self, nqn: &Nqn) -> HostShare {
+    fn share(&self, nqn: &Nqn) -> HostQos {
         let mut state = self.state();
         if let Some(share) = state.named.get(nqn) {
             return share.clone();
@@ -87,10 +87,10 @@ impl Hosts {
         let weight = state.others.weight;
         let limits = state.others.limits;
         let Some(machine) = state.machine.filter(|_| limits.is_any()) else {
-            return HostShare { weight, tenant: None };
+            return HostQos { weight, tenant: None };
         };
         if let Some(tenant) = state.known.get(nqn) {
-            return HostShare { weight, tenant: Some(Arc::clone(tenant)) };
+            return HostQos { weight, tenant: Some(Arc::clone(tenant)) };
         }
         // Host names come from outside, so unused entries are removed. A host with commands in
         // flight stays.
@@ -100,7 +100,7 @@ impl Hosts {
         if let Some(tenant) = &tenant {
             state.known.insert(nqn.clone(), Arc::clone(tenant));
         }
-        HostShare { weight, tenant }
+        HostQos { weight, tenant }
     }
 
     /// Returns the limits of a host, if it is registered and has any.
@@ -117,7 +117,7 @@ impl Hosts {
             let before = state.named.get(&host.nqn).and_then(|share| share.tenant.as_ref());
             let before = before.or_else(|| state.known.get(&host.nqn));
             let tenant = changed(before, &host.share.limits, machine)?;
-            named.insert(host.nqn.clone(), HostShare { weight: host.share.weight, tenant });
+            named.insert(host.nqn.clone(), HostQos { weight: host.share.weight, tenant });
         }
         let others = &config.host_defaults;
         let mut known = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Tenants {
         &mut self,
         config: &Config,
         device: impl Fn(&str) -> Option<DeviceId>,
-    ) -> Shares {
+    ) -> QosTable {
         if let Err(error) = self.hosts.change(config, self.machine) {
             tracing::error!(%error, "the limits of hosts stay as they were");
         }
@@ -210,7 +210,7 @@ impl Tenants {
                 });
                 if let Some(id) = device(&namespace.device) {
                     let tenant = tenant.clone();
-                    devices.push((id, DeviceShare { weight: namespace.weight, tenant }));
+                    devices.push((id, DeviceQos { weight: namespace.weight, tenant }));
                 }
                 if let Some(tenant) = tenant {
                     namespaces.insert(key, tenant);
@@ -218,7 +218,7 @@ impl Tenants {
             }
         }
         self.namespaces = namespaces;
-        Shares::new(devices.into_iter(), &self.hosts)
+        QosTable::new(devices.into_iter(), &self.hosts)
     }
 
     /// Returns the limits of a host, if it is registered and has any.
@@ -234,7 +234,7 @@ impl Tenants {
 
 /// Returns the maximum connections and queues of each host.
 pub(crate) fn host_rules(config: &Config) -> HostQuotas {
-    let of = |share: &Share| HostLimits {
+    let of = |share: &HostQosConfig| HostLimits {
         connections: share.max_connections,
         io_queues: share.max_queues,
     };

@@ -7,8 +7,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Tagged};
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::{Body, ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, WithEtag};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get, put)).routes(routes!(save)).routes(routes!(reload))
@@ -21,8 +21,11 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     operation_id = "config_get",
     responses((status = OK, body = Document), (status = "default", body = ApiError)),
 )]
-async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Document>, Refusal> {
-    handle.call(async |running| Tagged::new(running, running.document().clone())).await
+async fn get(
+    State(handle): State<Handle>,
+    _: NoQuery,
+) -> Result<WithEtag<Document>, ErrorResponse> {
+    handle.call(async |running| WithEtag::new(running, running.document().clone())).await
 }
 
 /// Applies this config to the running state: all of it, or nothing.
@@ -36,9 +39,9 @@ async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Document>,
 )]
 async fn put(
     State(handle): State<Handle>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(wanted): Body<Document>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |_, document| {
             *document = wanted;
@@ -60,8 +63,8 @@ async fn put(
 )]
 async fn save(
     State(handle): State<Handle>,
-    Insist { wish, force }: Insist,
-) -> Result<Tagged<Saved>, Refusal> {
+    ForceParams { wish, force }: ForceParams,
+) -> Result<WithEtag<Saved>, ErrorResponse> {
     handle.save(wish, force).await
 }
 
@@ -73,6 +76,9 @@ async fn save(
     params(DryRun, IfMatch),
     responses((status = OK, body = Change), (status = "default", body = ApiError)),
 )]
-async fn reload(State(handle): State<Handle>, Ask(wish): Ask) -> Result<Tagged<Change>, Refusal> {
+async fn reload(
+    State(handle): State<Handle>,
+    ChangeParams(wish): ChangeParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.reload(wish).await
 }

@@ -7,20 +7,20 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Plain, Segments, Tagged};
+use super::error_response::ErrorResponse;
+use super::extract::{NoQuery, Segments, WithEtag};
 use super::listeners::names;
-use super::refusal::Refusal;
-use crate::control::{Running, StillBusy};
+use crate::control::{ControlState, StillBusy};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, drop_one))
 }
 
-async fn all(running: &Running) -> Vec<ConnectionView> {
+async fn all(running: &ControlState) -> Vec<ConnectionView> {
     let listeners = names(running);
     let mut all: Vec<ConnectionView> = running
         .server()
-        .roll()
+        .list_connections()
         .await
         .into_iter()
         .map(|(reactor, one)| {
@@ -58,12 +58,12 @@ fn no_connection(id: u64) -> ApiError {
 )]
 async fn list(
     State(handle): State<Handle>,
-    _: Plain,
-) -> Result<Tagged<Vec<ConnectionView>>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<Vec<ConnectionView>>, ErrorResponse> {
     handle
         .call(async |running| {
             let all = all(running).await;
-            Tagged::new(running, all)
+            WithEtag::new(running, all)
         })
         .await
 }
@@ -79,15 +79,15 @@ async fn list(
 async fn get(
     State(handle): State<Handle>,
     Segments(id): Segments<u64>,
-    _: Plain,
-) -> Result<Tagged<ConnectionView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<ConnectionView>, ErrorResponse> {
     let found = handle
         .call(async move |running| {
             let found = all(running).await.into_iter().find(|one| one.id == id);
-            found.map(|one| Tagged::new(running, one))
+            found.map(|one| WithEtag::new(running, one))
         })
         .await?;
-    found.ok_or_else(|| Refusal(no_connection(id)))
+    found.ok_or_else(|| ErrorResponse(no_connection(id)))
 }
 
 /// Drops a connection; its commands end without a response.
@@ -107,25 +107,26 @@ async fn get(
 async fn drop_one(
     State(handle): State<Handle>,
     Segments(id): Segments<u64>,
-    _: Plain,
-) -> Result<Tagged<ConnectionView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<ConnectionView>, ErrorResponse> {
     let (dropped, open) = handle
         .call(async move |running| {
             let open = running.server().removals().clone();
             let Some(found) = all(running).await.into_iter().find(|one| one.id == id) else {
                 return (None, open);
             };
-            let Some(removal) = running.server().dismiss(id).await else { return (None, open) };
+            let Some(removal) = running.server().disconnect(id).await else { return (None, open) };
             tracing::info!(id, host = found.host, peer = found.peer, "the API drops a connection");
-            (Some((Tagged::new(running, found), removal)), open)
+            (Some((WithEtag::new(running, found), removal)), open)
         })
         .await?;
-    let busy = |error: StillBusy| Refusal(ApiError::new(ErrorKind::Failed, error.to_string()));
+    let busy =
+        |error: StillBusy| ErrorResponse(ApiError::new(ErrorKind::Failed, error.to_string()));
     // Wait for its commands to end, because they may change a device. A second drop finds no
     // connection, but waits as well.
     let Some((dropped, removal)) = dropped else {
         open.commands_ended().await.map_err(busy)?;
-        return Err(Refusal(no_connection(id)));
+        return Err(ErrorResponse(no_connection(id)));
     };
     removal.ended().await.map_err(busy)?;
     Ok(dropped)

@@ -9,15 +9,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Segments, Tagged};
-use super::refusal::Refusal;
-use crate::control::Running;
+use super::error_response::ErrorResponse;
+use super::extract::{Body, ChangeParams, DryRun, IfMatch, NoQuery, Segments, WithEtag};
+use crate::control::ControlState;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(running: &Running, device: &Device) -> DeviceView {
+fn view(running: &ControlState, device: &Device) -> DeviceView {
     let (info, gone) = running.server().device(&device.name).unzip();
     let info = info.as_ref();
     DeviceView {
@@ -37,11 +37,14 @@ fn view(running: &Running, device: &Device) -> DeviceView {
     operation_id = "devices_list",
     responses((status = OK, body = Vec<DeviceView>), (status = "default", body = ApiError)),
 )]
-async fn list(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Vec<DeviceView>>, Refusal> {
+async fn list(
+    State(handle): State<Handle>,
+    _: NoQuery,
+) -> Result<WithEtag<Vec<DeviceView>>, ErrorResponse> {
     handle
         .call(async |running| {
             let all = running.document().device.iter().map(|one| view(running, one)).collect();
-            Tagged::new(running, all)
+            WithEtag::new(running, all)
         })
         .await
 }
@@ -57,9 +60,9 @@ async fn list(State(handle): State<Handle>, _: Plain) -> Result<Tagged<Vec<Devic
 )]
 async fn add(
     State(handle): State<Handle>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(device): Body<Device>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.add_device(device)).await
 }
 
@@ -74,8 +77,8 @@ async fn add(
 async fn get(
     State(handle): State<Handle>,
     Segments(name): Segments<String>,
-    _: Plain,
-) -> Result<Tagged<DeviceView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<DeviceView>, ErrorResponse> {
     handle
         .look(move |running| {
             let device = running.document().device(&name).ok_or_else(|| no_device(&name))?;
@@ -96,9 +99,9 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments(name): Segments<String>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(patch): Body<DevicePatch>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.patch_device(&name, &patch)).await
 }
 
@@ -113,7 +116,7 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments(name): Segments<String>,
-    Ask(wish): Ask,
-) -> Result<Tagged<Change>, Refusal> {
+    ChangeParams(wish): ChangeParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.remove_device(&name)).await
 }

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::refusal::{BODY_MAX, Refusal};
-use crate::control::{Running, Wish};
+use super::error_response::{BODY_MAX, ErrorResponse};
+use crate::control::{ChangeOptions, ControlState};
 
 /// A JSON body.
 #[derive(Debug)]
@@ -24,16 +24,16 @@ pub(super) struct Segments<T>(pub(super) T);
 
 /// A request without a query.
 #[derive(Debug)]
-pub(super) struct Plain;
+pub(super) struct NoQuery;
 
 /// Conditions of a change: `if-match` and `dry-run`.
 #[derive(Debug)]
-pub(super) struct Ask(pub(super) Wish);
+pub(super) struct ChangeParams(pub(super) ChangeOptions);
 
 /// Conditions of a change that `force` permits although hosts use the removed item.
 #[derive(Debug)]
-pub(super) struct Insist {
-    pub(super) wish: Wish,
+pub(super) struct ForceParams {
+    pub(super) wish: ChangeOptions,
     pub(super) force: bool,
 }
 
@@ -75,14 +75,14 @@ pub(super) struct IfMatch {
 
 /// A response with the revision of the state.
 #[derive(Debug)]
-pub(super) struct Tagged<T> {
+pub(super) struct WithEtag<T> {
     revision: String,
     body: T,
 }
 
-impl<T> Tagged<T> {
+impl<T> WithEtag<T> {
     /// Tags a body with the current revision.
-    pub(super) fn new(running: &Running, body: T) -> Self {
+    pub(super) fn new(running: &ControlState, body: T) -> Self {
         Self::of(running.revision(), body)
     }
 
@@ -92,7 +92,7 @@ impl<T> Tagged<T> {
     }
 }
 
-impl<T: Serialize> IntoResponse for Tagged<T> {
+impl<T: Serialize> IntoResponse for WithEtag<T> {
     fn into_response(self) -> Response {
         let tag = HeaderValue::from_str(&format!("\"{}\"", self.revision));
         let mut response = Json(self.body).into_response();
@@ -104,12 +104,12 @@ impl<T: Serialize> IntoResponse for Tagged<T> {
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ErrorResponse> {
         if !is_json(request.headers()) {
             let error = ApiError::new(ErrorKind::MediaType, "the body is not said to be JSON");
-            return Err(Refusal(error.at("content-type").hint("send application/json")));
+            return Err(ErrorResponse(error.at("content-type").hint("send application/json")));
         }
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
             let error = if rejection.status() == http::StatusCode::PAYLOAD_TOO_LARGE {
@@ -118,9 +118,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             } else {
                 ApiError::new(ErrorKind::Malformed, rejection.body_text())
             };
-            Refusal(error.at("body"))
+            ErrorResponse(error.at("body"))
         })?;
-        parse(&bytes).map(Self).map_err(Refusal)
+        parse(&bytes).map(Self).map_err(ErrorResponse)
     }
 }
 
@@ -146,23 +146,23 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segments<T> {
-    type Rejection = Refusal;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ErrorResponse> {
         match Path::from_request_parts(parts, state).await {
             Ok(Path(segments)) => Ok(Self(segments)),
             Err(rejection) => {
                 let error = ApiError::new(ErrorKind::Malformed, rejection.body_text());
-                Err(Refusal(error.at("path")))
+                Err(ErrorResponse(error.at("path")))
             }
         }
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Plain {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         match parts.uri.query() {
             None | Some("") => Ok(Self),
             Some(_) => Err(bad_query("this call has no parameters".into())),
@@ -170,31 +170,31 @@ impl<S: Send + Sync> FromRequestParts<S> for Plain {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Ask {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequestParts<S> for ChangeParams {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         let DryRun { dry_run } = query(parts)?;
-        Ok(Self(Wish { seen: seen(&parts.headers), dry_run }))
+        Ok(Self(ChangeOptions { seen: seen(&parts.headers), dry_run }))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Insist {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequestParts<S> for ForceParams {
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         let Forced { dry_run, force } = query(parts)?;
-        Ok(Self { wish: Wish { seen: seen(&parts.headers), dry_run }, force })
+        Ok(Self { wish: ChangeOptions { seen: seen(&parts.headers), dry_run }, force })
     }
 }
 
-fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Refusal> {
+fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, ErrorResponse> {
     let parsed = Query::<T>::try_from_uri(&parts.uri);
     parsed.map(|Query(query)| query).map_err(|rejection| bad_query(rejection.body_text()))
 }
 
-fn bad_query(what: String) -> Refusal {
-    Refusal(ApiError::new(ErrorKind::Malformed, what).at("query"))
+fn bad_query(what: String) -> ErrorResponse {
+    ErrorResponse(ApiError::new(ErrorKind::Malformed, what).at("query"))
 }
 
 /// Returns the revisions in `if-match`; weak tags count as strong ones.

@@ -10,9 +10,11 @@ use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
 use tokio::sync::{mpsc, oneshot};
 
-use super::extract::Tagged;
-use super::refusal::Refusal;
-use crate::control::{Ask, Job, LONGEST_REMOVAL, Order, Reply, Running, Wish};
+use super::error_response::ErrorResponse;
+use super::extract::WithEtag;
+use crate::control::{
+    ChangeOptions, ChangeRequest, ControlRequest, ControlState, Job, LONGEST_REMOVAL, Reply,
+};
 
 /// Maximum requests that are not taken yet; further callers wait to send.
 const BACKLOG: usize = 64;
@@ -24,21 +26,21 @@ const _: () =
 /// Sending end.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    asks: mpsc::Sender<Ask>,
+    asks: mpsc::Sender<ControlRequest>,
 }
 
 /// Creates both ends.
-pub(crate) fn handle() -> (Handle, mpsc::Receiver<Ask>) {
+pub(crate) fn handle() -> (Handle, mpsc::Receiver<ControlRequest>) {
     let (asks, receiver) = mpsc::channel(BACKLOG);
     (Handle { asks }, receiver)
 }
 
 impl Handle {
     /// Runs a job immediately, even during a change, and returns its result.
-    pub(super) async fn call<R, F>(&self, job: F) -> Result<R, Refusal>
+    pub(super) async fn call<R, F>(&self, job: F) -> Result<R, ErrorResponse>
     where
         R: Send + 'static,
-        F: AsyncFnOnce(&mut Running) -> R + Send + 'static,
+        F: AsyncFnOnce(&mut ControlState) -> R + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |running| {
@@ -47,59 +49,78 @@ impl Handle {
                 let _ = reply.send(job(running).await);
             })
         });
-        self.ask(Ask::Look(job), answer).await
+        self.ask(ControlRequest::Look(job), answer).await
     }
 
     /// Queries the running state.
-    pub(super) async fn look<R, F>(&self, look: F) -> Result<Tagged<R>, Refusal>
+    pub(super) async fn look<R, F>(&self, look: F) -> Result<WithEtag<R>, ErrorResponse>
     where
         R: Send + 'static,
-        F: FnOnce(&Running) -> Result<R, ApiError> + Send + 'static,
+        F: FnOnce(&ControlState) -> Result<R, ApiError> + Send + 'static,
     {
         let seen = self
             .call(async move |running| {
                 let seen = look(running)?;
-                Ok(Tagged::new(running, seen))
+                Ok(WithEtag::new(running, seen))
             })
             .await?;
-        seen.map_err(Refusal)
+        seen.map_err(ErrorResponse)
     }
 
     /// Changes the running state by an edit of its document: the whole edit, or nothing.
-    pub(super) async fn change<F>(&self, wish: Wish, edit: F) -> Result<Tagged<Change>, Refusal>
+    pub(super) async fn change<F>(
+        &self,
+        wish: ChangeOptions,
+        edit: F,
+    ) -> Result<WithEtag<Change>, ErrorResponse>
     where
-        F: FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static,
+        F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
-        self.order(|reply| Order::Edit { wish, edit: Box::new(edit), reply }).await
+        self.order(|reply| ChangeRequest::Edit { wish, edit: Box::new(edit), reply }).await
     }
 
     /// Applies the config file to the running state.
-    pub(super) async fn reload(&self, wish: Wish) -> Result<Tagged<Change>, Refusal> {
-        self.order(|reply| Order::Reload { wish, reply }).await
+    pub(super) async fn reload(
+        &self,
+        wish: ChangeOptions,
+    ) -> Result<WithEtag<Change>, ErrorResponse> {
+        self.order(|reply| ChangeRequest::Reload { wish, reply }).await
     }
 
     /// Writes the running state to the config file after any change in progress.
-    pub(super) async fn save(&self, wish: Wish, force: bool) -> Result<Tagged<Saved>, Refusal> {
+    pub(super) async fn save(
+        &self,
+        wish: ChangeOptions,
+        force: bool,
+    ) -> Result<WithEtag<Saved>, ErrorResponse> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask::Change(Order::Save { wish, force, reply });
-        let saved = self.ask(ask, answer).await?.map_err(Refusal)?;
-        Ok(Tagged::of(saved.revision.clone(), saved))
+        let ask = ControlRequest::Change(ChangeRequest::Save { wish, force, reply });
+        let saved = self.ask(ask, answer).await?.map_err(ErrorResponse)?;
+        Ok(WithEtag::of(saved.revision.clone(), saved))
     }
 
-    async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Result<Tagged<Change>, Refusal> {
+    async fn order(
+        &self,
+        order: impl FnOnce(Reply) -> ChangeRequest,
+    ) -> Result<WithEtag<Change>, ErrorResponse> {
         let (reply, answer) = oneshot::channel();
-        let change = self.ask(Ask::Change(order(reply)), answer).await?.map_err(Refusal)?;
-        Ok(Tagged::of(change.revision.clone(), change))
+        let change =
+            self.ask(ControlRequest::Change(order(reply)), answer).await?.map_err(ErrorResponse)?;
+        Ok(WithEtag::of(change.revision.clone(), change))
     }
 
-    async fn ask<R>(&self, ask: Ask, answer: oneshot::Receiver<R>) -> Result<R, Refusal> {
+    async fn ask<R>(
+        &self,
+        ask: ControlRequest,
+        answer: oneshot::Receiver<R>,
+    ) -> Result<R, ErrorResponse> {
         let done = async {
             self.asks.send(ask).await.map_err(|_| stopping())?;
             answer.await.map_err(|_| stopping())
         };
         match tokio::time::timeout(PATIENCE, done).await {
             Ok(done) => done,
-            Err(_) => Err(Refusal(
+            Err(_) => Err(ErrorResponse(
                 ApiError::new(
                     ErrorKind::Unavailable,
                     "this takes long: it, or a change before it, waits for a drive or a file",
@@ -110,6 +131,6 @@ impl Handle {
     }
 }
 
-fn stopping() -> Refusal {
-    Refusal(ApiError::new(ErrorKind::Unavailable, "the daemon is stopping"))
+fn stopping() -> ErrorResponse {
+    ErrorResponse(ApiError::new(ErrorKind::Unavailable, "the daemon is stopping"))
 }

@@ -8,8 +8,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::{
+    ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
+};
 use super::subsystems::{controllers, unless_connected};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
@@ -27,8 +29,8 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
 async fn list(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    _: Plain,
-) -> Result<Tagged<Vec<HostView>>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<Vec<HostView>>, ErrorResponse> {
     handle
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
@@ -62,8 +64,8 @@ async fn list(
 async fn put(
     State(handle): State<Handle>,
     Segments((nqn, host)): Segments<(String, String)>,
-    Ask(wish): Ask,
-) -> Result<Tagged<Change>, Refusal> {
+    ChangeParams(wish): ChangeParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.allow_host(&nqn, &host).map(drop)).await
 }
 
@@ -83,8 +85,8 @@ async fn put(
 async fn remove(
     State(handle): State<Handle>,
     Segments((nqn, host)): Segments<(String, String)>,
-    Insist { wish, force }: Insist,
-) -> Result<Tagged<Change>, Refusal> {
+    ForceParams { wish, force }: ForceParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |running, document| {
             document.forbid_host(&nqn, &host)?;

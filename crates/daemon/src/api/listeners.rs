@@ -11,17 +11,19 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::{
+    Body, ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
+};
 use super::subsystems::unless_connected;
-use crate::control::{RetryState, Running};
+use crate::control::{ControlState, RetryState};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, remove))
 }
 
 /// Returns every listener of the config, with its port ID.
-fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
+fn all(running: &ControlState) -> Vec<(Option<PortId>, ListenerView)> {
     let mut there: Vec<_> = running.server().listeners().collect();
     let controllers = running.server().controllers();
     // Both lists have the same listeners in the same order.
@@ -50,7 +52,7 @@ fn all(running: &Running) -> Vec<(Option<PortId>, ListenerView)> {
 }
 
 /// Returns the API's names of the listeners, with their port IDs.
-pub(super) fn names(running: &Running) -> Vec<(PortId, String)> {
+pub(super) fn names(running: &ControlState) -> Vec<(PortId, String)> {
     all(running).into_iter().filter_map(|(port, view)| Some((port?, view.id))).collect()
 }
 
@@ -77,8 +79,8 @@ fn no_listener(id: &str) -> ApiError {
 )]
 async fn list(
     State(handle): State<Handle>,
-    _: Plain,
-) -> Result<Tagged<Vec<ListenerView>>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<Vec<ListenerView>>, ErrorResponse> {
     handle.look(|running| Ok(all(running).into_iter().map(|(_, view)| view).collect())).await
 }
 
@@ -93,9 +95,9 @@ async fn list(
 )]
 async fn add(
     State(handle): State<Handle>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(listener): Body<Listener>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.add_listener(listener)).await
 }
 
@@ -110,8 +112,8 @@ async fn add(
 async fn get(
     State(handle): State<Handle>,
     Segments(id): Segments<String>,
-    _: Plain,
-) -> Result<Tagged<ListenerView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<ListenerView>, ErrorResponse> {
     handle
         .look(move |running| {
             let found = all(running).into_iter().find(|(_, view)| view.id == id);
@@ -135,8 +137,8 @@ async fn get(
 async fn remove(
     State(handle): State<Handle>,
     Segments(id): Segments<String>,
-    Insist { wish, force }: Insist,
-) -> Result<Tagged<Change>, Refusal> {
+    ForceParams { wish, force }: ForceParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |running, document| {
             let all = all(running);

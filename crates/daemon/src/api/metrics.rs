@@ -8,8 +8,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::Plain;
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::NoQuery;
 use crate::control::METRICS_TYPE;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
@@ -26,7 +26,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
         (status = "default", body = ApiError),
     ),
 )]
-async fn get(State(handle): State<Handle>, _: Plain) -> Result<Response, Refusal> {
+async fn get(State(handle): State<Handle>, _: NoQuery) -> Result<Response, ErrorResponse> {
     let scrape = handle.call(async |running| running.scrape().await).await?;
     Ok(([(CONTENT_TYPE, METRICS_TYPE)], scrape.text()).into_response())
 }

@@ -1,7 +1,7 @@
 //! The HTTP API: JSON over a UNIX socket, and over TCP if configured.
 //!
 //! ```text
-//! client --HTTP--> door (sockets, bounds) --> router --> a resource's handler
+//! client --HTTP--> server (sockets, bounds) --> router --> a resource's handler
 //!                                                            |  Handle: query, or change request
 //!                                                            v
 //!                     answer <------------------- control's loop: Running, one change at a time
@@ -9,11 +9,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `door` | sockets: opened, guarded, bounded |
+//! | `listener` | sockets: opened, guarded, bounded |
 //! | `handle` | access of a handler to the running state |
 //! | `token` | access over TCP |
 //! | `extract` | parts of a request |
-//! | `refusal` | error responses, bounds |
+//! | `error_response` | error responses, bounds |
 //! | `openapi` | the OpenAPI document |
 //! | other files | one file per resource |
 //!
@@ -24,7 +24,7 @@
 mod config;
 mod connections;
 mod devices;
-mod door;
+mod error_response;
 mod extract;
 mod handle;
 mod hosts;
@@ -34,7 +34,7 @@ mod namespaces;
 mod openapi;
 mod pacing;
 mod page;
-mod refusal;
+mod server;
 mod stats;
 mod status;
 mod subsystems;
@@ -43,8 +43,8 @@ mod tests;
 mod token;
 mod trace;
 
-pub(crate) use door::{Door, check};
 pub(crate) use handle::{Handle, handle};
+pub(crate) use server::{ApiListener, check};
 
 use axum::Router;
 use serde_json::Value;
@@ -73,5 +73,5 @@ pub(crate) fn service(handle: Handle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
     let document = openapi::told(&document);
     let router = openapi::serve(router, &document);
-    (refusal::guard(router).with_state(handle), document)
+    (error_response::guard(router).with_state(handle), document)
 }

@@ -11,16 +11,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Segments, Tagged};
-use super::refusal::Refusal;
-use crate::control::{Identities, Running};
+use super::error_response::ErrorResponse;
+use super::extract::{Body, ChangeParams, DryRun, IfMatch, NoQuery, Segments, WithEtag};
+use crate::control::{ControlState, Identities};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
 fn view(
-    running: &Running,
+    running: &ControlState,
     identities: &Identities,
     nqn: &str,
     namespace: &Namespace,
@@ -55,8 +55,8 @@ fn hex(bytes: &[u8]) -> String {
 async fn list(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    _: Plain,
-) -> Result<Tagged<Vec<NamespaceView>>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<Vec<NamespaceView>>, ErrorResponse> {
     handle
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
@@ -82,9 +82,9 @@ async fn list(
 async fn add(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(namespace): Body<Namespace>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.add_namespace(&nqn, namespace)).await
 }
 
@@ -102,8 +102,8 @@ async fn add(
 async fn get(
     State(handle): State<Handle>,
     Segments((nqn, nsid)): Segments<(String, u32)>,
-    _: Plain,
-) -> Result<Tagged<NamespaceView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<NamespaceView>, ErrorResponse> {
     handle
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
@@ -130,9 +130,9 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments((nqn, nsid)): Segments<(String, u32)>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(patch): Body<NamespacePatch>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.patch_namespace(&nqn, nsid, &patch)).await
 }
 
@@ -152,7 +152,7 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments((nqn, nsid)): Segments<(String, u32)>,
-    Ask(wish): Ask,
-) -> Result<Tagged<Change>, Refusal> {
+    ChangeParams(wish): ChangeParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.remove_namespace(&nqn, nsid)).await
 }

@@ -8,8 +8,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, IfMatch, Plain, Tagged};
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::{Body, ChangeParams, DryRun, IfMatch, NoQuery, WithEtag};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get, put))
@@ -22,7 +22,10 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     operation_id = "pacing_get",
     responses((status = OK, body = PacingView), (status = "default", body = ApiError)),
 )]
-async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<PacingView>, Refusal> {
+async fn get(
+    State(handle): State<Handle>,
+    _: NoQuery,
+) -> Result<WithEtag<PacingView>, ErrorResponse> {
     handle
         .call(async |running| {
             let (snapshot, counts) = running.server().pacing().await;
@@ -35,7 +38,7 @@ async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<PacingView
                 in_flight: counts.outstanding(),
                 waiting: counts.waiting(),
             };
-            Tagged::new(running, view)
+            WithEtag::new(running, view)
         })
         .await
 }
@@ -53,9 +56,9 @@ async fn get(State(handle): State<Handle>, _: Plain) -> Result<Tagged<PacingView
 )]
 async fn put(
     State(handle): State<Handle>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(pacing): Body<PacingSection>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |_, document| {
             document.pacing = Some(pacing);

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::Plain;
+use super::extract::NoQuery;
 
 /// Path of the page.
 pub(super) const PATH: &str = "/";
@@ -29,7 +29,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     operation_id = "page",
     responses((status = OK, body = String, content_type = "text/html")),
 )]
-async fn get(_: Plain) -> Response {
+async fn get(_: NoQuery) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, POLICY),

@@ -7,8 +7,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::Plain;
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
+use super::extract::NoQuery;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))
@@ -21,6 +21,6 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     operation_id = "stats",
     responses((status = OK, body = Stats), (status = "default", body = ApiError)),
 )]
-async fn get(State(handle): State<Handle>, _: Plain) -> Result<Json<Stats>, Refusal> {
+async fn get(State(handle): State<Handle>, _: NoQuery) -> Result<Json<Stats>, ErrorResponse> {
     Ok(Json(handle.call(async |running| running.stats().await).await?))
 }

@@ -9,15 +9,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Ask, Body, DryRun, Forced, IfMatch, Insist, Plain, Segments, Tagged};
-use super::refusal::Refusal;
-use crate::control::Running;
+use super::error_response::ErrorResponse;
+use super::extract::{
+    Body, ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
+};
+use crate::control::ControlState;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(running: &Running, subsystem: &Subsystem) -> SubsystemView {
+fn view(running: &ControlState, subsystem: &Subsystem) -> SubsystemView {
     let config = running.server().config();
     let found = config.subsystems.iter().find(|one| one.nqn.as_str() == subsystem.nqn);
     SubsystemView {
@@ -29,7 +31,7 @@ fn view(running: &Running, subsystem: &Subsystem) -> SubsystemView {
 }
 
 /// Returns the controllers of hosts in a subsystem.
-pub(super) fn controllers(running: &Running, nqn: &str) -> Vec<ControllerView> {
+pub(super) fn controllers(running: &ControlState, nqn: &str) -> Vec<ControllerView> {
     let all = running.server().controllers().into_iter();
     let at = all.filter(|one| one.subnqn.as_str() == nqn);
     at.map(|one| ControllerView { cntlid: one.cntlid, host: one.hostnqn.to_string() }).collect()
@@ -60,9 +62,9 @@ pub(super) fn unless_connected(
 )]
 async fn list(
     State(handle): State<Handle>,
-    _: Plain,
-) -> Result<Tagged<Vec<SubsystemView>>, Refusal> {
-    let all = |running: &Running| {
+    _: NoQuery,
+) -> Result<WithEtag<Vec<SubsystemView>>, ErrorResponse> {
+    let all = |running: &ControlState| {
         running.document().subsystem.iter().map(|one| view(running, one)).collect()
     };
     handle.look(move |running| Ok(all(running))).await
@@ -79,9 +81,9 @@ async fn list(
 )]
 async fn add(
     State(handle): State<Handle>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(subsystem): Body<Subsystem>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.add_subsystem(subsystem)).await
 }
 
@@ -96,8 +98,8 @@ async fn add(
 async fn get(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    _: Plain,
-) -> Result<Tagged<SubsystemView>, Refusal> {
+    _: NoQuery,
+) -> Result<WithEtag<SubsystemView>, ErrorResponse> {
     handle
         .look(move |running| {
             let subsystem = running.document().subsystem(&nqn).ok_or_else(|| no_subsystem(&nqn))?;
@@ -121,9 +123,9 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    Ask(wish): Ask,
+    ChangeParams(wish): ChangeParams,
     Body(patch): Body<SubsystemPatch>,
-) -> Result<Tagged<Change>, Refusal> {
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle.change(wish, move |_, document| document.patch_subsystem(&nqn, &patch)).await
 }
 
@@ -138,8 +140,8 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    Insist { wish, force }: Insist,
-) -> Result<Tagged<Change>, Refusal> {
+    ForceParams { wish, force }: ForceParams,
+) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |running, document| {
             document.remove_subsystem(&nqn)?;

@@ -131,7 +131,7 @@ fn integers_are_told_with_their_bounds() {
 #[tokio::test]
 async fn without_a_token_nobody_asks_by_a_name() {
     let (router, _) = calls();
-    let router = refusal::by_address(router);
+    let router = error_response::by_address(router);
     for (host, kind) in [
         ("127.0.0.1:4480", ErrorKind::Unavailable),
         ("192.0.2.1", ErrorKind::Unavailable),
@@ -153,7 +153,7 @@ async fn without_a_token_nobody_asks_by_a_name() {
 async fn bad_requests_are_told_apart() {
     let (router, _) = calls();
     let json = ("content-type", "application/json");
-    let large = format!("{{\"log\": \"{}\"}}", "x".repeat(refusal::BODY_MAX));
+    let large = format!("{{\"log\": \"{}\"}}", "x".repeat(error_response::BODY_MAX));
     let namespaces = "/v1/subsystems/n/namespaces/x";
     type Case<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], &'a str, ErrorKind);
     let cases: [Case<'_>; 12] = [

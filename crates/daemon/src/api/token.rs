@@ -15,7 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use nvmeof_api::{ApiError, ErrorKind};
 
-use super::refusal::Refusal;
+use super::error_response::ErrorResponse;
 use crate::regular;
 
 /// Permission bits of the group and of all users.
@@ -110,7 +110,7 @@ async fn guard(State(token): State<Token>, request: Request, next: Next) -> Resp
     }
     let error = ApiError::new(ErrorKind::Unauthorized, "no token is shown, or a wrong one");
     let error = error.at("authorization").hint("send `authorization: Bearer TOKEN`");
-    ([(WWW_AUTHENTICATE, "Bearer")], Refusal(error)).into_response()
+    ([(WWW_AUTHENTICATE, "Bearer")], ErrorResponse(error)).into_response()
 }
 
 impl fmt::Debug for Token {

@@ -14,9 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Handle;
-use super::extract::{Body as Received, Plain};
-use super::refusal::Refusal;
-use crate::control::Following;
+use super::error_response::ErrorResponse;
+use super::extract::{Body as Received, NoQuery};
+use crate::control::TraceId;
 
 /// Interval between reads of the traced commands.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,9 +47,9 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
 )]
 async fn post(
     State(handle): State<Handle>,
-    _: Plain,
+    _: NoQuery,
     Received(wanted): Received<TraceRequest>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ErrorResponse> {
     if !(1..=TRACE_SECONDS_MAX).contains(&wanted.seconds) {
         let what = format!("{} is out of range", wanted.seconds);
         let hint = format!("1 to {TRACE_SECONDS_MAX}");
@@ -61,10 +61,10 @@ async fn post(
         let following = handle.call(async move |running| running.follow(&wanted)).await??;
         let (sender, body) = Channel::<Bytes, Infallible>::new(PIECES);
         tokio::spawn(tell(handle, following, time, sender));
-        Ok::<_, Refusal>(body)
+        Ok::<_, ErrorResponse>(body)
     });
     let body = follow.await.map_err(|error| {
-        Refusal(ApiError::new(ErrorKind::Failed, format!("the trace has ended: {error}")))
+        ErrorResponse(ApiError::new(ErrorKind::Failed, format!("the trace has ended: {error}")))
     })??;
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
@@ -73,7 +73,7 @@ async fn post(
 /// trace.
 async fn tell(
     handle: Handle,
-    following: Following,
+    following: TraceId,
     time: Duration,
     mut sender: Sender<Bytes, Infallible>,
 ) {

@@ -66,7 +66,7 @@ pub struct Config {
     /// Pacing policy.
     pub pacing: PolicyConfig,
     /// Share of each host that is not among `hosts`.
-    pub host_defaults: Share,
+    pub host_defaults: HostQosConfig,
     /// Hosts with their own share; no two are the same.
     pub hosts: Vec<Host>,
     /// Addresses that hosts connect to; at least one.
@@ -326,7 +326,7 @@ pub struct Namespace {
 
 /// Share of one host across all subsystems.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Share {
+pub struct HostQosConfig {
     /// Limits on rates and on bytes in flight.
     pub limits: TenantLimits,
     /// Weight relative to other hosts; multiplied by the weights of namespaces.
@@ -343,7 +343,7 @@ pub struct Host {
     /// NQN of the host.
     pub nqn: Nqn,
     /// Share of the host.
-    pub share: Share,
+    pub share: HostQosConfig,
 }
 
 /// Another discovery service that hosts are referred to.

@@ -8,19 +8,19 @@
 //!
 //! A missing device stays until the config is read again; until then its namespaces report errors.
 //! A reload closes it first, because its resource (for example a drive's function) can be opened
-//! only once, and then reopens it. If that fails, a placeholder (`Ghost`) keeps its place.
+//! only once, and then reopens it. If that fails, a placeholder (`MissingDevice`) keeps its place.
 //!
 //! Opening a drive or a file may take minutes. A thread therefore [begins](Devices::begin) it in
-//! advance (`groundwork`).
+//! advance (`preopen`).
 //!
 //! The namespace of a drive may change, for example its size. The drive is then reopened with the
 //! devices layered on it, as after a change of its config.
 
+mod closing;
 mod drives;
-mod groundwork;
-mod leaving;
-mod make;
+mod open;
 mod origin;
+mod preopen;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -39,12 +39,12 @@ use tokio::task::spawn_blocking;
 use crate::config::{Device, DeviceKind};
 use crate::limits::DriveQueues;
 use crate::reactor::mailbox::{Message, Sender};
+use closing::ClosingDevices;
 use drives::Drives;
-pub(super) use drives::{Take, from_vfio};
-pub(super) use groundwork::{Begun, Groundwork};
-use groundwork::{Order, What, drop_aside};
-use leaving::Leaving;
-use make::{Live, ghost, make};
+pub(super) use drives::{OpenFunction, from_vfio};
+use open::{DeviceHandle, make, missing_device};
+use preopen::{PreopenKind, PreopenRequest, drop_aside};
+pub(super) use preopen::{PreopenTask, PreopenedDevices};
 
 /// Time for the commands of a missing device to end before a reload tries to reopen it.
 const GONE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub(super) struct Devices {
     next_id: u32,
     drives: Arc<Mutex<Drives>>,
     /// Devices that are closing and may be opened again.
-    leaving: Leaving,
+    leaving: ClosingDevices,
 }
 
 /// An open device.
@@ -69,7 +69,7 @@ pub(super) struct Open {
     /// The device.
     pub(super) device: Arc<dyn BlockDevice>,
     /// Handle for changes while the device is open.
-    live: Live,
+    live: DeviceHandle,
     /// Distinguishes its file from another one at the same path; empty if nothing does.
     pub(super) origin: String,
     /// The namespace of the drive has changed since the device was opened.
@@ -85,9 +85,9 @@ impl Open {
 
 impl Devices {
     /// Creates an empty set; drives use buffers of `pool`, and `take` opens their PCI functions.
-    pub(super) fn new(pool: &Arc<ChunkPool>, take: Take) -> Self {
+    pub(super) fn new(pool: &Arc<ChunkPool>, take: OpenFunction) -> Self {
         let drives = Arc::new(Mutex::new(Drives::new(pool, take)));
-        Self { open: BTreeMap::new(), next_id: 0, drives, leaving: Leaving::new() }
+        Self { open: BTreeMap::new(), next_id: 0, drives, leaving: ClosingDevices::new() }
     }
 
     /// Returns the open device with this name.
@@ -108,8 +108,8 @@ impl Devices {
         &mut self,
         wanted: &[Device],
         reactors: &[Sender],
-        instead_of: Option<Begun>,
-    ) -> Begun {
+        instead_of: Option<PreopenTask>,
+    ) -> PreopenTask {
         let let_go = self.let_go_of_gone(reactors);
         let orders = wanted.iter().filter_map(|config| {
             let open = self.open.get(&config.name);
@@ -117,25 +117,26 @@ impl Devices {
                 return None;
             }
             let what = match &config.kind {
-                DeviceKind::Nvme(drive) => {
-                    What::Drive(drive.clone(), DriveQueues::of(&drive.pci, wanted, reactors.len()))
-                }
+                DeviceKind::Nvme(drive) => PreopenKind::Drive(
+                    drive.clone(),
+                    DriveQueues::of(&drive.pci, wanted, reactors.len()),
+                ),
                 DeviceKind::File(file) => match open.map(|open| (&open.live, open)) {
-                    Some((Live::File(device), open)) if open.can_resize(config) => {
-                        What::Resize(Arc::clone(device), file.size)
+                    Some((DeviceHandle::File(device), open)) if open.can_resize(config) => {
+                        PreopenKind::Resize(Arc::clone(device), file.size)
                     }
-                    _ => What::File(file.clone()),
+                    _ => PreopenKind::File(file.clone()),
                 },
                 _ => return None,
             };
-            Some(Order { name: config.name.clone(), what })
+            Some(PreopenRequest { name: config.name.clone(), what })
         });
         let settled = self.settled();
         let before = async move {
             let_go.await;
             settled.await;
         };
-        Begun::new(
+        PreopenTask::new(
             &self.drives,
             orders.collect(),
             self.claims_of_leavers(wanted),
@@ -154,7 +155,7 @@ impl Devices {
         };
         let leavers = self.open.values().filter(|open| !stays(open));
         let claim = |open: &Open| match &open.live {
-            Live::File(device) => Some(device.claim()),
+            DeviceHandle::File(device) => Some(device.claim()),
             _ => None,
         };
         leavers.filter_map(claim).collect()
@@ -168,21 +169,21 @@ impl Devices {
     /// Closes unused pre-opened devices in the background.
     ///
     /// The next [`begin`](Self::begin) waits for that.
-    pub(super) fn leave(&self, groundwork: Groundwork) {
-        if !groundwork.is_empty() {
+    pub(super) fn leave(&self, preopened: PreopenedDevices) {
+        if !preopened.is_empty() {
             let leaver = self.leaving.begin();
             spawn_blocking(move || {
-                groundwork.close();
+                preopened.close();
                 drop(leaver);
             });
         }
     }
 
     /// Returns devices of drives whose namespaces may have changed; [`changed`] asks the drives.
-    pub(super) fn suspects(&self) -> Vec<Suspect> {
+    pub(super) fn changed_drives(&self) -> Vec<ChangedDrive> {
         let suspect = |open: &Open| match &open.live {
-            Live::Drive(device) if device.may_have_changed() && !open.is_outdated => {
-                Some(Suspect { name: open.config.name.clone(), device: Arc::clone(device) })
+            DeviceHandle::Drive(device) if device.may_have_changed() && !open.is_outdated => {
+                Some(ChangedDrive { name: open.config.name.clone(), device: Arc::clone(device) })
             }
             _ => None,
         };
@@ -190,7 +191,7 @@ impl Devices {
     }
 
     /// Makes the next reload reopen these devices.
-    pub(super) fn outdate(&mut self, names: &[String]) {
+    pub(super) fn mark_stale(&mut self, names: &[String]) {
         for name in names {
             if let Some(open) = self.open.get_mut(name) {
                 open.is_outdated = true;
@@ -201,14 +202,14 @@ impl Devices {
     /// Opens the devices of `wanted` that have to be opened, in the order of `wanted`, bases first.
     ///
     /// These are new devices, devices that cannot change while open, missing devices, and devices
-    /// layered on one that it opens. Drives and files come from `groundwork`. On failure it closes
+    /// layered on one that it opens. Drives and files come from `preopened`. On failure it closes
     /// what it opened; a device that was missing before and still is, is no failure.
     /// [`Self::commit`] handles open devices that are no longer desired, or desired with a
     /// different config.
     pub(super) async fn prepare(
         &mut self,
         wanted: &[Device],
-        groundwork: &mut Groundwork,
+        preopened: &mut PreopenedDevices,
         reactors: &[Sender],
     ) -> anyhow::Result<Vec<Open>> {
         let mut opened: Vec<Open> = Vec::new();
@@ -220,7 +221,7 @@ impl Devices {
                 continue;
             }
             let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
-            match self.open_one(config, groundwork, &opened, reactors).await {
+            match self.open_one(config, preopened, &opened, reactors).await {
                 Ok(open) => opened.push(open),
                 Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
                 Err(error) => {
@@ -284,7 +285,7 @@ impl Devices {
     /// Flushes written data to the medium when the daemon stops.
     pub(super) fn flush_all(&self) {
         for open in self.open.values() {
-            let Live::File(device) = &open.live else { continue };
+            let DeviceHandle::File(device) = &open.live else { continue };
             if let Err(error) = device.sync() {
                 tracing::error!(device = %open.config.name, %error, "cannot be flushed at the end");
             }
@@ -299,12 +300,12 @@ impl Devices {
         for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
             if open.device.is_gone() {
                 tracing::warn!(device = %open.config.name, "it is gone, and closed");
-                let ghost = ghost(open.device.info());
+                let missing_device = missing_device(open.device.info());
                 closing.push(Open {
-                    device: std::mem::replace(&mut open.device, ghost),
+                    device: std::mem::replace(&mut open.device, missing_device),
                     ..open.clone()
                 });
-                open.live = Live::Ghost;
+                open.live = DeviceHandle::MissingDevice;
             }
         }
         let answers: Vec<_> = closing.iter().flat_map(|open| remove(open, reactors)).collect();
@@ -332,12 +333,12 @@ impl Devices {
     async fn open_one(
         &mut self,
         config: &Device,
-        groundwork: &mut Groundwork,
+        preopened: &mut PreopenedDevices,
         opened: &[Open],
         reactors: &[Sender],
     ) -> anyhow::Result<Open> {
         let open = self
-            .make(config, groundwork, opened)
+            .make(config, preopened, opened)
             .with_context(|| format!("device {:?}", config.name))?;
         self.next_id += 1;
         let mut replies = Vec::new();
@@ -366,7 +367,7 @@ impl Devices {
     fn make(
         &mut self,
         config: &Device,
-        groundwork: &mut Groundwork,
+        preopened: &mut PreopenedDevices,
         opened: &[Open],
     ) -> anyhow::Result<Open> {
         let base = |name: &String| {
@@ -384,10 +385,10 @@ impl Devices {
         // A file that only gets another size is the same file.
         let was = self.open.get(&config.name).filter(|open| open.can_resize(config));
         let before = was.map(|open| open.origin.clone());
-        let origin = groundwork.origin(&config.name).or(before).unwrap_or_default();
+        let origin = preopened.origin(&config.name).or(before).unwrap_or_default();
         let (device, live) = match resized {
             Some(resized) => resized,
-            None => make(config, bases, groundwork)?,
+            None => make(config, bases, preopened)?,
         };
         let id = DeviceId(self.next_id);
         Ok(Open { id, config: config.clone(), device, live, origin, is_outdated: false })
@@ -407,7 +408,7 @@ pub(super) async fn close(open: Open, reactors: &[Sender]) {
 
 /// A device of a drive whose namespace may have changed.
 #[derive(Debug)]
-pub(super) struct Suspect {
+pub(super) struct ChangedDrive {
     name: String,
     device: Arc<NvmeDevice>,
 }
@@ -415,8 +416,8 @@ pub(super) struct Suspect {
 /// Asks drives which of these namespaces have changed, and returns the names of their devices.
 ///
 /// This may take long.
-pub(super) fn changed(suspects: Vec<Suspect>) -> Vec<String> {
-    let has_changed = |suspect: &Suspect| match suspect.device.is_current() {
+pub(super) fn changed(changed_drives: Vec<ChangedDrive>) -> Vec<String> {
+    let has_changed = |suspect: &ChangedDrive| match suspect.device.is_current() {
         Ok(is_current) => !is_current,
         Err(error) => {
             let device = &suspect.name;
@@ -425,7 +426,7 @@ pub(super) fn changed(suspects: Vec<Suspect>) -> Vec<String> {
         }
     };
     let changed: Vec<String> =
-        suspects.into_iter().filter(has_changed).map(|suspect| suspect.name).collect();
+        changed_drives.into_iter().filter(has_changed).map(|suspect| suspect.name).collect();
     for device in &changed {
         tracing::warn!(%device, "the drive's namespace has changed: it is opened anew, with what stands on it");
     }
@@ -445,7 +446,7 @@ fn remove(open: &Open, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
 impl Open {
     /// Returns true if it is the placeholder of a missing device.
     fn is_ghost(&self) -> bool {
-        matches!(self.live, Live::Ghost)
+        matches!(self.live, DeviceHandle::MissingDevice)
     }
 
     /// Returns true if it differs from `wanted` only in its size, so that its contents can stay.

@@ -12,29 +12,29 @@
 //! | `file` | the config file, read and written |
 //! | `devices` | opening and closing block devices on every reactor |
 //! | `quiesce` | commands that have to end before a removal is reported |
-//! | `watch` | read-only access to the running state: metrics, and tracing of commands |
+//! | `observe` | read-only access to the running state: metrics, and tracing of commands |
 //! | `stats` | statistics of the reactors: to a file, and to the log on SIGUSR1 |
-//! | `changes` | queue of changes: one at a time, while threads open the devices it needs |
-//! | `wrong` | rejected configs, for the log and the API |
+//! | `change_queue` | queue of changes: one at a time, while threads open the devices it needs |
+//! | `config_rejected` | rejected configs, for the log and the API |
 //! | `workers` | the threads for calls that block, all started in advance |
 //! | `notify` | notifications to systemd: ready, reloading, stopping, keep-alive |
 //! | `accept`, `place` | listeners, and the reactor that serves a connection |
 
 mod accept;
 mod apply;
-mod changes;
+mod change_queue;
+mod config_rejected;
 mod devices;
 mod file;
 mod identity;
 mod notify;
+mod observe;
 mod place;
 mod quiesce;
 mod running;
 mod server;
 mod stats;
-mod watch;
 mod workers;
-mod wrong;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -50,18 +50,18 @@ use tokio::task::JoinHandle;
 use crate::api;
 use crate::config::Config;
 use crate::config::loaded::Loaded;
-use crate::drives::spread::of_stripes;
+use crate::drives::balance::of_stripes;
 use crate::logs;
-use changes::Changes;
-use stats::{Recorder, Wanted};
+use change_queue::ChangeQueue;
+use stats::{RecordOptions, Recorder};
 
-pub(crate) use changes::{Ask, Order, Reply};
+pub(crate) use change_queue::{ChangeRequest, ControlRequest, Reply};
 pub(crate) use identity::Identities;
+pub(crate) use observe::TraceId;
 pub(crate) use quiesce::{LONGEST_REMOVAL, StillBusy};
-pub(crate) use running::{Job, Running, Wish};
+pub(crate) use running::{ChangeOptions, ControlState, Job};
 pub(crate) use server::RetryState;
 pub(crate) use stats::metrics::CONTENT_TYPE as METRICS_TYPE;
-pub(crate) use watch::Following;
 
 /// Exit status for an invalid config or command line.
 const EXIT_USAGE: u8 = 2;
@@ -80,7 +80,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// `stats` is a file for statistics, and the interval between samples.
 #[must_use]
 pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
-    let stats = match stats.map(|(file, interval)| Wanted::new(file, interval)).transpose() {
+    let stats = match stats.map(|(file, interval)| RecordOptions::new(file, interval)).transpose() {
         Ok(stats) => stats,
         Err(what) => {
             complain!("nvmeof-tgt: --stats-interval: {what}");
@@ -204,14 +204,14 @@ async fn serve(
     // The daemon announces nothing before this line, so a signal right after `ready` is not lost.
     let mut signals = Signals::new()?;
     notify::start().context("cannot start the thread that talks to the service manager")?;
-    let door = loaded.config.api.as_ref().map(api::Door::open).transpose()?;
+    let listener = loaded.config.api.as_ref().map(api::ApiListener::open).transpose()?;
     let mut running = tokio::select! {
-        running = Running::start(path, loaded, devices::from_vfio) => running?,
+        running = ControlState::start(path, loaded, devices::from_vfio) => running?,
         // While no host is served, there is nothing to stop cleanly.
         () = signals.end.told() => return Ok(()),
     };
     let (handle, mut jobs) = api::handle();
-    let _served = door.map(|door| door.serve(handle));
+    let _served = listener.map(|listener| listener.serve(handle));
     let mut sample =
         tokio::time::interval(recording.as_ref().map_or(REBALANCE, |(every, _)| *every));
     sample.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -225,7 +225,7 @@ async fn serve(
     tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut changes = Changes::default();
+    let mut changes = ChangeQueue::default();
     let mut looking = None;
     loop {
         let server = running.server_mut();
@@ -248,7 +248,7 @@ async fn serve(
             _ = sample.tick(), if records => running.server_mut().record().await,
             _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
             _ = tell.tick() => {
-                logs::tell_left_out();
+                logs::report_suppressed();
                 running.end_overdue_following();
             }
             Some(ask) = jobs.recv() => tokio::select! {

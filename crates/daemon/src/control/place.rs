@@ -14,7 +14,7 @@ use crate::reactor::Load;
 /// admin queues are no load. Among equals, queue 1 goes to the second reactor, and so on. Hosts use
 /// queue `i + 1` on their CPU `i`. A host on this machine therefore uses the first CPU while the
 /// target works on the second. docs/design/rdma-speed.md contains measurements of both orders.
-pub(crate) fn place(
+pub(crate) fn choose_reactor(
     loads: &[Load],
     nodes: &[Option<usize>],
     arrives_at: Option<usize>,
@@ -76,29 +76,35 @@ mod tests {
     #[test]
     fn new_connections_go_where_there_are_fewest() {
         let nodes = [None, None, None];
-        assert_eq!(place(&loads(&[(3, 0), (1, 0), (2, 0)]), &nodes, None, None), 1);
-        assert_eq!(place(&loads(&[(0, 0), (0, 0), (0, 0)]), &nodes, Some(0), None), 0);
+        assert_eq!(choose_reactor(&loads(&[(3, 0), (1, 0), (2, 0)]), &nodes, None, None), 1);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (0, 0), (0, 0)]), &nodes, Some(0), None), 0);
     }
 
     #[test]
     fn the_node_the_packets_arrive_at_is_preferred_until_it_is_busier() {
         let nodes = [Some(0), Some(0), Some(1), Some(1)];
-        assert_eq!(place(&loads(&[(2, 0), (2, 0), (3, 0), (4, 0)]), &nodes, Some(1), None), 2);
-        assert_eq!(place(&loads(&[(2, 0), (1, 0), (4, 0), (4, 0)]), &nodes, Some(1), None), 1);
+        assert_eq!(
+            choose_reactor(&loads(&[(2, 0), (2, 0), (3, 0), (4, 0)]), &nodes, Some(1), None),
+            2
+        );
+        assert_eq!(
+            choose_reactor(&loads(&[(2, 0), (1, 0), (4, 0), (4, 0)]), &nodes, Some(1), None),
+            1
+        );
     }
 
     #[test]
     fn numbered_queues_go_in_order_and_admin_queues_do_not_count() {
         let nodes = [None, None];
         // A host's admin queue is at the second reactor.
-        assert_eq!(place(&loads(&[(0, 0), (1, 0)]), &nodes, None, Some(1)), 1);
-        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(2)), 0);
-        assert_eq!(place(&loads(&[(1, 1), (2, 1)]), &nodes, None, Some(3)), 1);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (1, 0)]), &nodes, None, Some(1)), 1);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(2)), 0);
+        assert_eq!(choose_reactor(&loads(&[(1, 1), (2, 1)]), &nodes, None, Some(3)), 1);
         // Hosts with one queue each.
-        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(1)), 0);
-        assert_eq!(place(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(0)), 0);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(1)), 0);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (2, 1)]), &nodes, None, Some(0)), 0);
         let nodes = [Some(0), Some(1)];
-        assert_eq!(place(&loads(&[(0, 0), (0, 0)]), &nodes, Some(1), Some(1)), 1);
+        assert_eq!(choose_reactor(&loads(&[(0, 0), (0, 0)]), &nodes, Some(1), Some(1)), 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!      '--------------- replaced by <-- Server::reload, all or nothing
 //! ```
 //!
-//! [`changes`](super::changes) decides the order of these steps.
+//! [`changes`](super::change_queue) decides the order of these steps.
 
 use std::future::Future;
 use std::path::Path;
@@ -23,21 +23,21 @@ use nvmeof_core::block::FileConfig;
 use serde_json::Value;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::changes::{Checked, Edit};
-use super::devices::{Begun, Groundwork, Take};
+use super::change_queue::{Checked, Edit};
+use super::config_rejected::{ConfigRejected, warning};
+use super::devices::{OpenFunction, PreopenTask, PreopenedDevices};
 use super::file::ConfigFile;
 use super::identity::{Identities, identity_warnings, with_uuids};
 use super::notify;
 use super::quiesce::Removal;
-use super::server::{NewListener, Reloaded, Server};
+use super::server::{BindPolicy, Reloaded, Server};
 use super::stats::{Recorder, lines, live};
-use super::wrong::{Wrong, warning};
 use crate::config::DeviceKind;
 use crate::config::loaded::Loaded;
 
 /// The running daemon and the document that describes it.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ControlState {
     server: Server,
     document: Document,
     file: ConfigFile,
@@ -50,7 +50,7 @@ pub(crate) struct Running {
 
 /// Conditions for a change, and whether it is only a dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct ChangeOptions {
     /// Revisions that the caller accepts as the current one; any if `None`.
     pub(crate) seen: Option<Vec<String>>,
     /// Only reports the differences.
@@ -59,17 +59,17 @@ pub(crate) struct Wish {
 
 /// A function that runs on the running state.
 pub(crate) type Job =
-    Box<dyn for<'a> FnOnce(&'a mut Running) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
+    Box<dyn for<'a> FnOnce(&'a mut ControlState) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
 
 /// A checked config that is to run, and its differences from the running one.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ProposedConfig {
     loaded: Loaded,
     changes: Vec<Difference>,
     pending_restart: Vec<String>,
 }
 
-impl Wanted {
+impl ProposedConfig {
     /// Converts it to the API's response, with the revision.
     pub(super) fn told(self, dry_run: bool, revision: String) -> Change {
         let Self { loaded, changes, pending_restart } = self;
@@ -79,12 +79,16 @@ impl Wanted {
     }
 }
 
-impl Running {
+impl ControlState {
     /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
     ///
     /// # Errors
     /// As [`Server::start`].
-    pub(super) async fn start(path: &Path, loaded: Loaded, take: Take) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        path: &Path,
+        loaded: Loaded,
+        take: OpenFunction,
+    ) -> anyhow::Result<Self> {
         let Loaded { config, document, text } = loaded;
         let server = Server::start(config, take).await?;
         for what in identity_warnings(&Identities::new(), &server.identities()) {
@@ -151,15 +155,15 @@ impl Running {
     }
 
     /// Reports that the file read after SIGHUP is invalid; nothing changes.
-    pub(super) fn refuse_file(&self, wrong: &Wrong) {
+    pub(super) fn refuse_file(&self, wrong: &ConfigRejected) {
         tracing::error!("the config is not reloaded, nothing changes:\n{wrong}");
         self.tell_refused();
     }
 
     /// Applies a config that was read from the file; logs the reason of a failure.
-    pub(super) async fn take_file(&mut self, wanted: Wanted, groundwork: Groundwork) {
+    pub(super) async fn apply_file(&mut self, wanted: ProposedConfig, preopened: PreopenedDevices) {
         let text = wanted.loaded.text.clone();
-        let adopted = self.adopt(wanted.loaded, groundwork, NewListener::MayWait).await;
+        let adopted = self.adopt(wanted.loaded, preopened, BindPolicy::Optional).await;
         match &adopted {
             Ok(_) => self.file.is_now(text, self.document.clone()),
             Err(error) => {
@@ -191,10 +195,10 @@ impl Running {
     }
 
     /// Reopens devices that have changed, with the devices layered on them; logs a failure.
-    pub(super) async fn renew(&mut self, groundwork: Groundwork) {
+    pub(super) async fn reopen_devices(&mut self, preopened: PreopenedDevices) {
         let config = self.server.config().clone();
         let before = self.server.identities();
-        match self.server.reload(config, groundwork, NewListener::MayWait).await {
+        match self.server.reload(config, preopened, BindPolicy::Optional).await {
             Ok(Reloaded { summary, .. }) => {
                 tracing::info!("followed a drive's namespaces: {summary}");
                 for what in identity_warnings(&before, &self.server.identities()) {
@@ -212,7 +216,7 @@ impl Running {
     ///
     /// # Errors
     /// The current revision is not one that the caller accepts.
-    pub(super) fn check_file(&self, wish: &Wish) -> Result<JoinHandle<Checked>, ApiError> {
+    pub(super) fn check_file(&self, wish: &ChangeOptions) -> Result<JoinHandle<Checked>, ApiError> {
         self.expect(wish)?;
         Ok(self.read())
     }
@@ -223,25 +227,25 @@ impl Running {
     /// The current revision is not one that the caller accepts, or the edit is rejected.
     pub(super) fn check_edit(
         &self,
-        wish: &Wish,
+        wish: &ChangeOptions,
         edit: Edit,
     ) -> Result<JoinHandle<Checked>, ApiError> {
         self.expect(wish)?;
         let mut document = self.document.clone();
         edit(self, &mut document)?;
         let open = self.open_files();
-        Ok(spawn_blocking(move || Loaded::of(document, open).map_err(Wrong::Document)))
+        Ok(spawn_blocking(move || Loaded::of(document, open).map_err(ConfigRejected::Document)))
     }
 
     /// Reads in a thread: the config may name files on servers that do not answer.
     fn read(&self) -> JoinHandle<Checked> {
         let (path, open) = (self.file.path().to_owned(), self.open_files());
-        spawn_blocking(move || Loaded::read_again(&path, open).map_err(Wrong::File))
+        spawn_blocking(move || Loaded::read_again(&path, open).map_err(ConfigRejected::File))
     }
 
     /// Compares a checked config with the running one.
-    pub(super) fn wanted(&self, loaded: Loaded) -> Wanted {
-        Wanted {
+    pub(super) fn wanted(&self, loaded: Loaded) -> ProposedConfig {
+        ProposedConfig {
             changes: self.document.differences(&loaded.document),
             pending_restart: self.server.fixed_differences(&loaded.config),
             loaded,
@@ -251,7 +255,11 @@ impl Running {
     /// Begins the slow steps of applying `wanted`, or the running config again if it is `None`.
     ///
     /// `instead_of` was abandoned in favor of this change.
-    pub(super) fn begin(&mut self, wanted: Option<&Wanted>, instead_of: Option<Begun>) -> Begun {
+    pub(super) fn begin(
+        &mut self,
+        wanted: Option<&ProposedConfig>,
+        instead_of: Option<PreopenTask>,
+    ) -> PreopenTask {
         match wanted {
             Some(wanted) => self.server.begin(&wanted.loaded.config, instead_of),
             None => {
@@ -267,16 +275,16 @@ impl Running {
     ///
     /// # Errors
     /// The config cannot run on this machine; nothing has changed then.
-    pub(super) async fn make(
+    pub(super) async fn apply(
         &mut self,
-        wanted: Wanted,
-        groundwork: Groundwork,
+        wanted: ProposedConfig,
+        preopened: PreopenedDevices,
         is_file: bool,
     ) -> Result<(Change, Removal), ApiError> {
         let loaded = wanted.loaded.clone();
         let text = is_file.then(|| loaded.text.clone());
         let before = self.server.urls();
-        let adopted = self.adopt(loaded, groundwork, NewListener::HasToWork).await;
+        let adopted = self.adopt(loaded, preopened, BindPolicy::Required).await;
         let (Reloaded { summary, removal }, doubtful) = adopted.map_err(|error| {
             let what = format!("{error:#}");
             ApiError::new(ErrorKind::Conflict, what).hint("nothing has changed")
@@ -300,7 +308,7 @@ impl Running {
     ///
     /// # Errors
     /// The file has been edited or cannot be written; it is unchanged then.
-    pub(crate) fn save(&mut self, wish: &Wish, force: bool) -> Result<Saved, ApiError> {
+    pub(crate) fn save(&mut self, wish: &ChangeOptions, force: bool) -> Result<Saved, ApiError> {
         self.expect(wish)?;
         if wish.dry_run {
             let file = self.file.path().display().to_string();
@@ -364,7 +372,7 @@ impl Running {
     }
 
     /// Checks that the current revision is one that the caller accepts, if the caller names any.
-    fn expect(&self, wish: &Wish) -> Result<(), ApiError> {
+    fn expect(&self, wish: &ChangeOptions) -> Result<(), ApiError> {
         let now = self.revision();
         match &wish.seen {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
@@ -380,12 +388,12 @@ impl Running {
     async fn adopt(
         &mut self,
         loaded: Loaded,
-        groundwork: Groundwork,
-        listeners: NewListener,
+        preopened: PreopenedDevices,
+        listeners: BindPolicy,
     ) -> anyhow::Result<(Reloaded, Vec<String>)> {
         let Loaded { config, document, .. } = loaded;
         let before = self.server.identities();
-        let reloaded = self.server.reload(config, groundwork, listeners).await?;
+        let reloaded = self.server.reload(config, preopened, listeners).await?;
         self.take_document(document);
         let doubtful = identity_warnings(&before, &self.server.identities());
         for what in &doubtful {

@@ -17,23 +17,25 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::accept::{Rdma, Reactors, Unconnected, url};
 use super::apply::target_spec;
-use super::devices::{Begun, Devices, Groundwork, Suspect, Take, changed, close};
+use super::devices::{
+    ChangedDrive, Devices, OpenFunction, PreopenTask, PreopenedDevices, changed, close,
+};
 use super::identity::{DeviceFacts, Identities, identities, set_uuids};
+use super::observe::TraceSlot;
 use super::place::{node_of, rebalance};
 use super::quiesce::{OpenRemovals, Quiescing, Removal};
 use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
-use super::watch::Tracing;
 use crate::clock;
 use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::logs;
+use crate::reactor::connections::ConnectionInfo;
 use crate::reactor::mailbox::{Counts, Dismissed, Message, Sender, mailbox};
-use crate::reactor::roll::Listed;
-use crate::reactor::stats::Ask;
-use crate::reactor::{Handle, Load, Plan, spawn};
+use crate::reactor::stats::ReportRequest;
+use crate::reactor::{Handle, Load, ReactorConfig, spawn};
 use crate::tenants::{Tenants, host_rules};
-pub(super) use listeners::NewListener;
+pub(super) use listeners::BindPolicy;
 pub(crate) use listeners::RetryState;
 use listeners::Serving;
 
@@ -48,7 +50,7 @@ const FLUSH: Duration = Duration::from_secs(60);
 pub(crate) struct Server {
     config: Config,
     /// Keys that are read only at start, regardless of later configs.
-    fixed: Fixed,
+    fixed: StartupConfig,
     limits: Limits,
     pacing: Pacing,
     tenants: Tenants,
@@ -67,14 +69,14 @@ pub(crate) struct Server {
     labels: Labels,
     recorder: Option<Recorder>,
     /// The trace session, if a caller traces commands.
-    pub(super) tracing: Tracing,
+    pub(super) tracing: TraceSlot,
     /// The sample that the last SIGUSR1 logged.
     shown: Option<Sample>,
 }
 
 /// Values, at start, of keys that are read only then.
 #[derive(Debug)]
-struct Fixed {
+struct StartupConfig {
     reactors: Vec<usize>,
     busy_poll: bool,
     log: LogLevel,
@@ -100,7 +102,7 @@ struct Pacing {
 
 impl Server {
     /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
-    pub(super) async fn start(config: Config, take: Take) -> anyhow::Result<Self> {
+    pub(super) async fn start(config: Config, take: OpenFunction) -> anyhow::Result<Self> {
         let limits = &config.limits;
         tracing::info!("{limits}");
         if let Err(error) = raise_open_files(limits) {
@@ -121,7 +123,7 @@ impl Server {
                 subsystems: Vec::new(),
                 ..config.clone()
             },
-            fixed: Fixed {
+            fixed: StartupConfig {
                 reactors: config.reactors.clone(),
                 busy_poll: config.busy_poll,
                 log: config.log,
@@ -143,11 +145,11 @@ impl Server {
             next_port: 1,
             labels: Labels::default(),
             recorder: None,
-            tracing: Tracing::default(),
+            tracing: TraceSlot::default(),
             shown: None,
         };
-        let groundwork = server.begin(&config, None).done().await;
-        let reloaded = server.reload(config, groundwork, NewListener::MayWait).await;
+        let preopened = server.begin(&config, None).done().await;
+        let reloaded = server.reload(config, preopened, BindPolicy::Optional).await;
         if let Err(error) = reloaded {
             server.stop(Duration::ZERO).await;
             return Err(error);
@@ -162,7 +164,11 @@ impl Server {
     /// Begins the slow steps of a reload, for [`reload`](Self::reload).
     ///
     /// The daemon keeps serving while they run. `instead_of` was abandoned in favor of this reload.
-    pub(super) fn begin(&mut self, config: &Config, instead_of: Option<Begun>) -> Begun {
+    pub(super) fn begin(
+        &mut self,
+        config: &Config,
+        instead_of: Option<PreopenTask>,
+    ) -> PreopenTask {
         self.devices.begin(&config.devices, &self.reactors.senders, instead_of)
     }
 
@@ -177,26 +183,26 @@ impl Server {
     pub(super) async fn reload(
         &mut self,
         config: Config,
-        mut groundwork: Groundwork,
-        listeners: NewListener,
+        mut preopened: PreopenedDevices,
+        listeners: BindPolicy,
     ) -> anyhow::Result<Reloaded> {
-        let reloaded = self.reload_on(config, &mut groundwork, listeners).await;
-        self.devices.leave(groundwork);
+        let reloaded = self.reload_on(config, &mut preopened, listeners).await;
+        self.devices.leave(preopened);
         reloaded
     }
 
     async fn reload_on(
         &mut self,
         config: Config,
-        groundwork: &mut Groundwork,
-        listeners: NewListener,
+        preopened: &mut PreopenedDevices,
+        listeners: BindPolicy,
     ) -> anyhow::Result<Reloaded> {
         self.tenants.check(&config)?;
         let pacing = self.other_pacing(&config)?;
         let bound = self.bind_new(&config, listeners).await?;
         // From here on every failure is rolled back.
         let senders = &self.reactors.senders;
-        let opened = match self.devices.prepare(&config.devices, groundwork, senders).await {
+        let opened = match self.devices.prepare(&config.devices, preopened, senders).await {
             Ok(opened) => opened,
             Err(error) => {
                 self.unbind(bound);
@@ -260,13 +266,13 @@ impl Server {
     ///
     /// The thread returns the names of the devices. Without such drives the result is `None`.
     pub(super) fn look_at_drives(&self) -> Option<JoinHandle<Vec<String>>> {
-        let suspects: Vec<Suspect> = self.devices.suspects();
-        (!suspects.is_empty()).then(|| spawn_blocking(move || changed(suspects)))
+        let changed_drives: Vec<ChangedDrive> = self.devices.changed_drives();
+        (!changed_drives.is_empty()).then(|| spawn_blocking(move || changed(changed_drives)))
     }
 
     /// Makes the next reload reopen these devices.
-    pub(super) fn outdate(&mut self, devices: &[String]) {
-        self.devices.outdate(devices);
+    pub(super) fn mark_stale(&mut self, devices: &[String]) {
+        self.devices.mark_stale(devices);
     }
 
     /// Returns the line that tells scripts the addresses hosts can connect to.
@@ -356,7 +362,7 @@ impl Server {
     }
 
     /// Returns every connection with the number of its reactor.
-    pub(crate) async fn roll(&self) -> Vec<(usize, Listed)> {
+    pub(crate) async fn list_connections(&self) -> Vec<(usize, ConnectionInfo)> {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();
@@ -374,7 +380,7 @@ impl Server {
     /// Disconnects the connection with this ID, if it exists.
     ///
     /// Its commands have ended when the returned removal has.
-    pub(crate) async fn dismiss(&self, id: u64) -> Option<Removal> {
+    pub(crate) async fn disconnect(&self, id: u64) -> Option<Removal> {
         // A connection that is moving to another reactor belongs to neither. The second pass finds
         // it.
         for _ in 0..2 {
@@ -494,7 +500,7 @@ impl Server {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();
-            sender.send(Message::Report(Ask { reply, recorder }));
+            sender.send(Message::Report(ReportRequest { reply, recorder }));
             answers.push(answer);
         }
         let mut reactors = Vec::new();
@@ -665,7 +671,7 @@ impl Server {
         let device = |name: &str| self.devices.get(name).map(|open| open.id);
         let shares = self.tenants.change(config, device);
         for sender in &self.reactors.senders {
-            sender.send(Message::Shares(shares.clone()));
+            sender.send(Message::QosTable(shares.clone()));
         }
     }
 
@@ -726,7 +732,7 @@ fn start_reactors(
     let mut threads = Vec::with_capacity(count);
     let parts = parts(pacing, &senders);
     for (index, (mailbox, pacing)) in mailboxes.into_iter().zip(parts).enumerate() {
-        threads.push(spawn(Plan {
+        threads.push(spawn(ReactorConfig {
             index,
             cpu: config.reactors.get(index).copied(),
             busy_poll: config.busy_poll,

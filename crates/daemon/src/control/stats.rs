@@ -22,13 +22,13 @@ use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{FlowStats, Snapshot};
 
 use crate::reactor::stats::{
-    Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report, Stages, Tally, Whose, add_source,
-    add_tally,
+    CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
+    StageCounts, add_source, add_tally,
 };
 
 pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use live::live;
-pub(super) use record::{Recorder, Wanted};
+pub(super) use record::{RecordOptions, Recorder};
 pub(super) use table::table;
 use tenants::limited;
 pub(super) use tenants::{TenantFigures, tenants};
@@ -109,10 +109,10 @@ struct FlowName {
 
 impl FlowName {
     fn of(flow: &Flow, labels: &Labels) -> Self {
-        Self::known(&Whose::of(flow.queue.as_ref(), Some(flow.device)), labels)
+        Self::known(&CounterKey::of(flow.queue.as_ref(), Some(flow.device)), labels)
     }
 
-    fn known(whose: &Whose, labels: &Labels) -> Self {
+    fn known(whose: &CounterKey, labels: &Labels) -> Self {
         let device = whose.device.map(|id| labels.device(DeviceId(id)));
         let DeviceLabel { name, nsid, .. } = device.unwrap_or_default();
         let names = whose.names.as_ref();
@@ -124,7 +124,7 @@ impl FlowName {
 }
 
 /// Adds up the counters of all reactors, by subsystem, host and device.
-fn done(reports: &[Report]) -> BTreeMap<Whose, Tally> {
+fn done(reports: &[Report]) -> BTreeMap<CounterKey, CommandCounters> {
     let mut sum = BTreeMap::new();
     for report in reports {
         let past = report.past.iter();
@@ -190,7 +190,7 @@ fn add_counts(into: &mut nvmeof_pacing::Counts, from: &nvmeof_pacing::Counts) {
     into.held_back += from.held_back;
 }
 
-fn add_stages(into: &mut Stages, from: &Stages) {
+fn add_stages(into: &mut StageCounts, from: &StageCounts) {
     into.waiting += from.waiting;
     into.needs_buffer += from.needs_buffer;
     into.pulling += from.pulling;
@@ -346,8 +346,8 @@ mod tests {
     #[test]
     fn what_was_done_with_closed_devices_is_one_line_if_it_was_anything() {
         let labels = Labels::default();
-        let lines = |closed: &Tally| json::commands(&BTreeMap::new(), closed, &labels);
-        assert_eq!(lines(&Tally::default()), serde_json::json!([]));
+        let lines = |closed: &CommandCounters| json::commands(&BTreeMap::new(), closed, &labels);
+        assert_eq!(lines(&CommandCounters::default()), serde_json::json!([]));
         let mut one = report(10, 4, Vec::new());
         one.closed.count(Class::Read, 4096, nvmeof_wire::Status::SUCCESS);
         let lines = lines(&total(&[one.clone(), one]).closed);

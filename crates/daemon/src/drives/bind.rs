@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_core::pci::{Address, BindError, BindPlan, NVME_DRIVER, PciFunction, VFIO_DRIVER};
 
-use super::census::Census;
+use super::inventory::DriveInventory;
 use super::{Failure, Host, Output};
 
 /// Arguments of `drives bind` and `drives unbind`.
@@ -45,23 +45,23 @@ struct Reasons {
 }
 
 pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
-    hand(host, args, output, VFIO_DRIVER, |census, function, along| {
+    rebind(host, args, output, VFIO_DRIVER, |census, function, along| {
         BindPlan::bind(&host.system, &census.usage, function, along)
     })
 }
 
 pub(super) fn unbind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
-    hand(host, args, output, NVME_DRIVER, |census, function, _| {
+    rebind(host, args, output, NVME_DRIVER, |census, function, _| {
         BindPlan::unbind(&host.system, &census.usage, function)
     })
 }
 
-fn hand(
+fn rebind(
     host: &Host,
     args: &Args,
     output: &mut Output<'_>,
     driver: &str,
-    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
+    plan: impl Fn(&DriveInventory, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
 ) -> Result<(), Failure> {
     if !args.dry_run && !host.system.sys.join("bus/pci/drivers").join(driver).is_dir() {
         (host.load)(driver);
@@ -87,7 +87,7 @@ fn plan_all(
     args: &Args,
     output: &mut Output<'_>,
     driver: &str,
-    plan: impl Fn(&Census, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
+    plan: impl Fn(&DriveInventory, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
     done: &BTreeSet<Address>,
 ) -> Result<Vec<BindPlan>, Refused> {
     let (census, functions) = find(host, &args.drives)?;
@@ -189,11 +189,11 @@ fn unseen(address: Address) -> String {
 /// Finds the named functions, each once.
 ///
 /// Drives on `vfio-pci` are queried only if a serial number may be theirs.
-fn find(host: &Host, names: &[String]) -> Result<(Census, Vec<PciFunction>), Failure> {
-    let mut census = Census::read(host, false)?;
-    let known = |census: &Census| names.iter().all(|name| census.find(host, name).is_ok());
+fn find(host: &Host, names: &[String]) -> Result<(DriveInventory, Vec<PciFunction>), Failure> {
+    let mut census = DriveInventory::read(host, false)?;
+    let known = |census: &DriveInventory| names.iter().all(|name| census.find(host, name).is_ok());
     if !known(&census) {
-        census = Census::read(host, true)?;
+        census = DriveInventory::read(host, true)?;
     }
     let mut functions: Vec<PciFunction> = Vec::new();
     let mut unknown = Vec::new();

@@ -13,7 +13,7 @@ use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::LbaFormat;
 use nvmeof_wire::sanitize::SanitizeAction;
 
-use super::census::{Census, Says};
+use super::inventory::{DriveInventory, IdentifyResult};
 use super::{Failure, Host, Output, size};
 
 /// Arguments of `drives format`.
@@ -149,7 +149,7 @@ pub(super) fn sanitize(
 
 /// Opens the one drive with this serial number, if it is on `vfio-pci` and unused.
 fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
-    let census = Census::read(host, true)?;
+    let census = DriveInventory::read(host, true)?;
     let named: Vec<_> = census.drives.iter().filter(|d| d.serial() == Some(serial)).collect();
     let drive = match named[..] {
         [one] => one,
@@ -166,7 +166,7 @@ fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
         refuse(format!("{serial} ({address}) is in use: {}", users.join("; ")))?;
     }
     if drive.function.driver.as_deref() != Some(VFIO_DRIVER)
-        || matches!(drive.says, Says::Nothing(_))
+        || matches!(drive.says, IdentifyResult::Nothing(_))
     {
         refuse(format!(
             "{serial} ({address}) is not bound to {VFIO_DRIVER}: `nvmeof-tgt drives bind {serial}`"

@@ -4,7 +4,7 @@
 use nvmeof_core::pci::{Link, RootComplexLoad};
 use serde::Serialize;
 
-use super::census::{Drive, Says, Space};
+use super::inventory::{Drive, DriveNamespace, IdentifyResult};
 use super::list::Shown;
 
 /// Version of the JSON format.
@@ -107,8 +107,8 @@ impl<'a> JsonDrive<'a> {
             bytes: drive.bytes(),
             namespaces: spaces.map(JsonNamespace::new).collect(),
             unknown: match &drive.says {
-                Says::This(_) => None,
-                Says::Nothing(why) => Some(why),
+                IdentifyResult::This(_) => None,
+                IdentifyResult::Nothing(why) => Some(why),
             },
             root_complex: function.place.root_complex.to_string(),
             adapter: function.place.adapter().to_string(),
@@ -133,8 +133,8 @@ impl<'a> JsonDrive<'a> {
 }
 
 impl<'a> JsonNamespace<'a> {
-    fn new(space: &'a Space) -> Self {
-        let Space { nsid, device, bytes, block_size } = space;
+    fn new(space: &'a DriveNamespace) -> Self {
+        let DriveNamespace { nsid, device, bytes, block_size } = space;
         Self { nsid: *nsid, device: device.as_deref(), bytes: *bytes, block_size: *block_size }
     }
 }

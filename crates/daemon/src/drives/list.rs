@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use nvmeof_core::pci::{Capacities, Link, PciFunction, RootComplex, loads, order, warnings};
 
-use super::census::{Census, Drive, Says};
+use super::inventory::{Drive, DriveInventory, IdentifyResult};
 use super::{Failure, Host, Output, json, size};
 
 /// Arguments of `drives list`.
@@ -27,7 +27,7 @@ pub struct Args {
 
 /// Data to print.
 pub(super) struct Shown {
-    pub(super) census: Census,
+    pub(super) census: DriveInventory,
     /// Indexes into the census, in the order for a stripe.
     pub(super) order: Vec<usize>,
     pub(super) loads: Vec<nvmeof_core::pci::RootComplexLoad>,
@@ -60,7 +60,7 @@ pub(super) fn run(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(
 
 impl Shown {
     pub(super) fn read(host: &Host, capacities: &Capacities) -> anyhow::Result<Self> {
-        let census = Census::read(host, true)?;
+        let census = DriveInventory::read(host, true)?;
         let functions: Vec<PciFunction> =
             census.drives.iter().map(|drive| drive.function.clone()).collect();
         let ordered = order(&functions);
@@ -133,8 +133,8 @@ fn row(drive: &Drive) -> [String; COLUMNS.len()] {
 
 fn in_use(drive: &Drive) -> String {
     match (&drive.users[..], &drive.says) {
-        ([], Says::This(_)) => "no".to_owned(),
-        ([], Says::Nothing(why)) => format!("unknown: {why}"),
+        ([], IdentifyResult::This(_)) => "no".to_owned(),
+        ([], IdentifyResult::Nothing(why)) => format!("unknown: {why}"),
         ([one], _) => one.to_string(),
         ([one, others @ ..], _) => format!("{one}, and {} more", others.len()),
     }

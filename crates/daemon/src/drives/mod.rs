@@ -2,18 +2,18 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `census` | all drives, as the system and the bound drives themselves report them |
+//! | `inventory` | all drives, as the system and the bound drives themselves report them |
 //! | `list`, `json` | drives as a table and as JSON |
 //! | `bind` | binding to `vfio-pci`, and returning to the kernel |
 //! | `erase` | Format NVM and Sanitize |
-//! | `spread` | stripes with unevenly distributed members |
+//! | `balance` | stripes with unevenly distributed members |
 
+pub(crate) mod balance;
 mod bind;
-mod census;
 mod erase;
+mod inventory;
 mod json;
 mod list;
-pub(crate) mod spread;
 #[cfg(test)]
 mod tests;
 

@@ -4,10 +4,10 @@ use nvmeof_nvmf::request::Stage;
 use nvmeof_nvmf::{ControllerKey, Failure, QueueOwner};
 
 use super::Reactor;
+use super::gen_slab::SlotKey;
 use super::io::{Aborting, Pending};
 use super::kind;
-use super::mailbox::{AbortOrder, Message};
-use super::slots::Key;
+use super::mailbox::{AbortRequest, Message};
 
 /// An Abort that waits until a device has completed a piece of its command.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ enum Found {
     /// The command does not exist, or the reactor cannot abort it any more.
     Not,
     /// The command ends when its device has completed a piece of it.
-    Later(Key),
+    Later(SlotKey),
 }
 
 /// The command that an Abort names.
@@ -45,7 +45,7 @@ pub(crate) struct Victim {
 
 impl Reactor {
     /// Identifies one of this reactor's connections to all reactors.
-    pub(super) fn owner(&self, key: Key) -> QueueOwner {
+    pub(super) fn owner(&self, key: SlotKey) -> QueueOwner {
         let reactor = u32::try_from(self.index).unwrap_or(u32::MAX);
         QueueOwner { reactor, connection: key.token(kind::CONNECTION) }
     }
@@ -53,7 +53,7 @@ impl Reactor {
     /// Handles an Abort here, or forwards it to the reactor that serves the queue.
     pub(super) fn order_abort(
         &mut self,
-        key: Key,
+        key: SlotKey,
         abort_cid: u16,
         victim: Victim,
         reactor: u32,
@@ -74,15 +74,15 @@ impl Reactor {
         match (found, self.peers.get(owner)) {
             (Some(Found::Later(aborted)), _) => self.abort_later(aborted, self.index, token),
             (_, Some(peer)) => {
-                peer.send(Message::Abort(AbortOrder { from: self.index, token, victim }));
+                peer.send(Message::Abort(AbortRequest { from: self.index, token, victim }));
             }
             (_, None) => self.abort_answered(token, false),
         }
     }
 
     /// Handles an Abort that another reactor has forwarded.
-    pub(super) fn abort_for(&mut self, order: &AbortOrder, now: u64) {
-        let AbortOrder { from, token, victim } = order;
+    pub(super) fn abort_for(&mut self, order: &AbortRequest, now: u64) {
+        let AbortRequest { from, token, victim } = order;
         match self.abort_here(victim, now) {
             Found::Later(request) => self.abort_later(request, *from, *token),
             found => self.answer_abort(*from, *token, found == Found::Aborted),
@@ -94,7 +94,7 @@ impl Reactor {
     /// That is the case while the command waits for admission or memory, and between two pieces of
     /// a long one.
     fn abort_here(&mut self, victim: &Victim, now: u64) -> Found {
-        let (_, key) = Key::from_token(victim.connection);
+        let (_, key) = SlotKey::from_token(victim.connection);
         let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {
             return Found::Not;
         };
@@ -135,7 +135,7 @@ impl Reactor {
     }
 
     /// Postpones the answer to an Abort until the command has ended.
-    fn abort_later(&mut self, request: Key, from: usize, token: u64) {
+    fn abort_later(&mut self, request: SlotKey, from: usize, token: u64) {
         if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
             io.abort = Some(Box::new(AbortWaiting { from, token, aborted: false }));
         }
@@ -157,7 +157,7 @@ impl Reactor {
 
     /// Handles the reply of the reactor that an Abort was forwarded to.
     pub(super) fn abort_answered(&mut self, token: u64, aborted: bool) {
-        let (_, request) = Key::from_token(token);
+        let (_, request) = SlotKey::from_token(token);
         if !matches!(self.requests.get(request), Some(Pending::Abort(_))) {
             return;
         }
@@ -167,7 +167,7 @@ impl Reactor {
     }
 
     /// Answers an Abort.
-    fn abort_done(&mut self, key: Key, cid: u16, aborted: bool) {
+    fn abort_done(&mut self, key: SlotKey, cid: u16, aborted: bool) {
         if let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             let response = connection.queue.complete_abort(cid, aborted);
             self.respond(key, response);

@@ -16,9 +16,9 @@ use nvmeof_wire::{Sgl, Sqe};
 use super::Reactor;
 use super::connection::{Connection, OWN_BUFFER};
 use super::failure::from_fabric;
+use super::gen_slab::SlotKey;
 use super::io::Pending;
 use super::kind;
-use super::slots::Key;
 use super::stats::Class;
 
 /// An admin or fabrics command that moves data.
@@ -27,7 +27,7 @@ use super::stats::Class;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin {
     /// The connection that sent it.
-    pub(super) connection: Key,
+    pub(super) connection: SlotKey,
     /// Its state.
     pub(super) stage: AdminStage,
 }
@@ -83,21 +83,21 @@ impl AdminStage {
 #[derive(Debug, Default)]
 pub(super) struct AdminLine {
     /// The command that moves its data now.
-    current: Option<Key>,
+    current: Option<SlotKey>,
     /// Commands that wait behind it: no more than the queue has entries.
-    behind: VecDeque<Key>,
+    behind: VecDeque<SlotKey>,
 }
 
 /// Connections and commands with pending admin work.
 #[derive(Debug, Default)]
 pub(super) struct AdminWork {
     /// Connections whose current command has ended while others wait.
-    next: Vec<Key>,
+    next: Vec<SlotKey>,
     /// Commands that wait for a buffer of the reactor's reservation.
     ///
     /// `for_hosts` is for hosts' controllers, `for_discovery` for all other connections.
-    for_hosts: VecDeque<Key>,
-    for_discovery: VecDeque<Key>,
+    for_hosts: VecDeque<SlotKey>,
+    for_discovery: VecDeque<SlotKey>,
 }
 
 impl AdminWork {
@@ -106,14 +106,14 @@ impl AdminWork {
         !self.next.is_empty()
     }
 
-    fn line(&mut self, is_host: bool) -> &mut VecDeque<Key> {
+    fn line(&mut self, is_host: bool) -> &mut VecDeque<SlotKey> {
         if is_host { &mut self.for_hosts } else { &mut self.for_discovery }
     }
 }
 
 impl Reactor {
     /// Starts a command that moves data, immediately or after the commands before it have ended.
-    pub(super) fn start_admin(&mut self, key: Key, stage: AdminStage, now: u64) {
+    pub(super) fn start_admin(&mut self, key: SlotKey, stage: AdminStage, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.in_flight += 1;
         let pending = Pending::Admin(Admin { connection: key, stage });
@@ -152,7 +152,7 @@ impl Reactor {
     }
 
     /// Starts the connection's next commands until one of them waits.
-    fn pump_admin(&mut self, key: Key, now: u64) {
+    fn pump_admin(&mut self, key: SlotKey, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if connection.admin.current.is_some() {
                 return;
@@ -173,7 +173,7 @@ impl Reactor {
     }
 
     /// Advances a command if there is a buffer for it. Returns false if there is none now.
-    fn advance_admin(&mut self, request: Key, now: u64) -> bool {
+    fn advance_admin(&mut self, request: SlotKey, now: u64) -> bool {
         let Some(Pending::Admin(admin)) = self.requests.get_mut(request) else { return true };
         let key = admin.connection;
         let Some(len) = admin.stage.wanted() else { return true };
@@ -218,7 +218,7 @@ impl Reactor {
     }
 
     /// Completes a command without data. An empty fetch has its data already.
-    fn finish_empty_admin(&mut self, request: Key, now: u64) {
+    fn finish_empty_admin(&mut self, request: SlotKey, now: u64) {
         let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
         if let AdminStage::Fetch { sqe, .. } = admin.stage {
             self.admin_data(admin.connection, &sqe, Some(&[]), now);
@@ -228,7 +228,7 @@ impl Reactor {
     /// Continues an admin command whose host data has arrived, or failed to arrive.
     pub(super) fn admin_pulled(
         &mut self,
-        request: Key,
+        request: SlotKey,
         buf: &Buffer,
         result: Result<(), FabricError>,
         now: u64,
@@ -249,7 +249,7 @@ impl Reactor {
     }
 
     /// Ends a command that moved data or was about to. The connection's next command can start.
-    pub(super) fn admin_over(&mut self, request: Key, key: Key) {
+    pub(super) fn admin_over(&mut self, request: SlotKey, key: SlotKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.admin.current != Some(request) {
             return;

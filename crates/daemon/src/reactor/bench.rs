@@ -13,7 +13,7 @@ use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use tokio::sync::oneshot;
 
 use super::mailbox::{Message, Sender, mailbox};
-use super::{Load, Plan, Reactor};
+use super::{Load, Reactor, ReactorConfig};
 
 /// Simulated nanoseconds per turn.
 const TURN: u64 = 1000;
@@ -44,7 +44,7 @@ impl OneReactor {
             huge_pages: false,
         })?;
         let (sender, mailbox) = mailbox()?;
-        let reactor = Reactor::new(Plan {
+        let reactor = Reactor::new(ReactorConfig {
             index: 0,
             cpu: None,
             busy_poll: true,

@@ -14,10 +14,10 @@ use super::Reactor;
 use super::abort::Victim;
 use super::admin::AdminStage;
 use super::failure::from_fabric;
+use super::gen_slab::SlotKey;
 use super::quiesce::Then;
-use super::slots::Key;
 use super::stats::Class;
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 
 /// Data pointer of a response without data.
 const NO_DATA: Sgl = Sgl::Transport { length: 0 };
@@ -25,7 +25,7 @@ const NO_DATA: Sgl = Sgl::Transport { length: 0 };
 impl Reactor {
     /// Handles a capsule.
     #[inline]
-    pub(super) fn command(&mut self, key: Key, sqe: &Sqe, data: Option<Buffer>, now: u64) {
+    pub(super) fn command(&mut self, key: SlotKey, sqe: &Sqe, data: Option<Buffer>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
             return;
@@ -40,7 +40,7 @@ impl Reactor {
     /// Handles a capsule with an invalid data pointer or failed data.
     ///
     /// A command that moves data fails with that error.
-    pub(super) fn command_failed(&mut self, key: Key, sqe: &Sqe, error: FabricError, now: u64) {
+    pub(super) fn command_failed(&mut self, key: SlotKey, sqe: &Sqe, error: FabricError, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
             return;
@@ -68,7 +68,7 @@ impl Reactor {
 
     fn dispose(
         &mut self,
-        key: Key,
+        key: SlotKey,
         sqe: &Sqe,
         disposition: Disposition,
         data: Option<Buffer>,
@@ -110,7 +110,7 @@ impl Reactor {
     }
 
     /// Handles the host data of an admin or fabrics command, or its absence.
-    pub(super) fn admin_data(&mut self, key: Key, sqe: &Sqe, bytes: Option<&[u8]>, now: u64) {
+    pub(super) fn admin_data(&mut self, key: SlotKey, sqe: &Sqe, bytes: Option<&[u8]>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let disposition = match bytes {
             Some(bytes) => {
@@ -137,7 +137,7 @@ impl Reactor {
     /// Continues a Connect that waited for the commands of the previous association.
     pub(super) fn connect_decided(
         &mut self,
-        key: Key,
+        key: SlotKey,
         sqe: &Sqe,
         disposition: Disposition,
         now: u64,
@@ -154,12 +154,12 @@ impl Reactor {
     ///
     /// Hosts probe for features that do not exist, and a broken host does so all the time.
     #[cold]
-    fn log_refusal(&self, key: Key, sqe: &Sqe, status: Status) {
+    fn log_refusal(&self, key: SlotKey, sqe: &Sqe, status: Status) {
         let Some(connection) = self.connections.get(key) else { return };
         let host = connection.info.as_ref().map(|info| info.hostnqn.as_str());
         let (opcode, nsid, peer) = (sqe.opcode, sqe.nsid.get(), connection.queue.peer());
         limited!(
-            Kind::CommandRefused,
+            LogCategory::CommandRefused,
             debug,
             peer,
             host,
@@ -172,7 +172,7 @@ impl Reactor {
 
     /// Sends a response without data.
     #[inline]
-    pub(super) fn respond(&mut self, key: Key, response: Response) {
+    pub(super) fn respond(&mut self, key: SlotKey, response: Response) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         self.stats.completed(connection.port);
         let Response { cqe, elidable } = response;
@@ -184,7 +184,7 @@ impl Reactor {
     }
 
     /// Passes the result of an accepted Connect to the fabric, once.
-    fn tell_connected(&mut self, key: Key) {
+    fn tell_connected(&mut self, key: SlotKey) {
         let owner = self.owner(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.told_connected {
@@ -201,7 +201,7 @@ impl Reactor {
             connection.fabric.connected(Connected { admin: info.admin, depth: info.depth });
             let (subsystem, host, cntlid) = (&info.subnqn, &info.hostnqn, info.cntlid);
             if info.admin {
-                limited!(Kind::Controller, info, %subsystem, %host, cntlid, "controller connected");
+                limited!(LogCategory::Controller, info, %subsystem, %host, cntlid, "controller connected");
             } else {
                 let (reactor, qid, depth) = (self.index, info.qid, info.depth);
                 tracing::debug!(%subsystem, %host, cntlid, qid, depth, reactor, "queue connected");
@@ -221,7 +221,7 @@ fn log_full(refusal: &QuotaRefusal) {
         _ => "raise limits.connections if hosts should have more",
     };
     limited!(
-        Kind::ConnectRefused,
+        LogCategory::ConnectRefused,
         warn,
         %host,
         %subsystem,
@@ -239,7 +239,7 @@ fn log_refused_connect(peer: &str, data: &[u8], status: Status) {
     let host = data.as_ref().and_then(|data| data.hostnqn().ok());
     let subsystem = data.as_ref().and_then(|data| data.subnqn().ok());
     limited!(
-        Kind::ConnectRefused,
+        LogCategory::ConnectRefused,
         warn,
         peer,
         host = host.as_ref().map(Nqn::as_str),

@@ -6,11 +6,11 @@ use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
 use super::admin::AdminLine;
+use super::gen_slab::{GenSlab, SlotKey};
 use super::holdings::Holder;
 use super::kind;
-use super::slots::{Key, Slots};
-use super::stats::{Stats, Tally};
-use crate::tenants::{DeviceShare, HostShare, Shares};
+use super::stats::{CommandCounters, Stats};
+use crate::tenants::{DeviceQos, HostQos, QosTable};
 
 /// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]
@@ -46,15 +46,15 @@ pub(crate) struct Connection {
     /// It counts among its reactor's I/O queues, even after the queue has dropped its Connect.
     pub(crate) counts_as_io: bool,
     /// Weight and limits of its host, read with its first I/O command.
-    share: Option<HostShare>,
+    share: Option<HostQos>,
     /// Its host's holdings, and its deferred commands.
     pub(super) holder: Holder,
     /// Its flows, one per device.
-    pub(super) lanes: Slots<Lane>,
+    pub(super) lanes: GenSlab<DeviceFlow>,
     /// Counters of responses that belong to no flow: admin commands and refusals.
-    pub(super) tally: Tally,
+    pub(super) tally: CommandCounters,
     /// Head of the list of its commands.
-    pub(super) newest: Option<Key>,
+    pub(super) newest: Option<SlotKey>,
     /// Its commands that move admin data.
     pub(super) admin: AdminLine,
     /// Buffer for small admin data, so that a Connect never waits for other hosts' commands.
@@ -65,14 +65,14 @@ pub(crate) struct Connection {
 ///
 /// It ends with the connection, or with the last of its commands when the device is closed.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct DeviceFlow {
     pub(crate) device: DeviceId,
     /// Its flow in the pacer.
     pub(crate) flow: FlowId,
     /// Key of the device's statistics.
-    figures: Key,
+    figures: SlotKey,
     /// Counters of its responses.
-    pub(super) tally: Tally,
+    pub(super) tally: CommandCounters,
     /// Commands between capsule and response.
     ///
     /// A command that is past its device holds a permit of the flow until its response is sent.
@@ -85,13 +85,13 @@ pub(crate) struct Lane {
 
 /// The device flow that a command has joined.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Joined {
+pub(super) struct FlowHandle {
     /// Its key among the device flows of the connection.
-    pub(super) lane: Key,
+    pub(super) lane: SlotKey,
     /// The flow whose queue the command waits in.
     pub(super) flow: FlowId,
     /// Key of the device's statistics.
-    pub(super) figures: Key,
+    pub(super) figures: SlotKey,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
@@ -146,8 +146,8 @@ impl Connection {
             departing: false,
             share: None,
             holder: Holder::default(),
-            lanes: Slots::default(),
-            tally: Tally::default(),
+            lanes: GenSlab::default(),
+            tally: CommandCounters::default(),
             newest: None,
             admin: AdminLine::default(),
             own,
@@ -170,27 +170,28 @@ impl Connection {
     pub(super) fn join(
         &mut self,
         device: DeviceId,
-        shares: &Shares,
+        shares: &QosTable,
         (pacer, core): (&mut Pacer, &Core),
         stats: &mut Stats,
-    ) -> Joined {
+    ) -> FlowHandle {
         let known = self.lanes.iter_mut().find(|(_, lane)| lane.device == device);
         if let Some((key, lane)) = known {
             lane.in_flight += 1;
-            return Joined { lane: key, flow: lane.flow, figures: lane.figures };
+            return FlowHandle { lane: key, flow: lane.flow, figures: lane.figures };
         }
         let host = self.share.get_or_insert_with(|| share_of(self.info.as_ref(), shares)).clone();
         let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0, path: self.path });
         set_share(flow, &host, &shares.device(device), (pacer, core));
-        let (figures, tally) = (stats.device(device), Tally::default());
+        let (figures, tally) = (stats.device(device), CommandCounters::default());
         let (is_ending, heard_of_loss) = (false, self.since);
-        let lane = Lane { device, flow, figures, tally, in_flight: 1, is_ending, heard_of_loss };
-        Joined { lane: self.lanes.insert(lane), flow, figures }
+        let lane =
+            DeviceFlow { device, flow, figures, tally, in_flight: 1, is_ending, heard_of_loss };
+        FlowHandle { lane: self.lanes.insert(lane), flow, figures }
     }
 
     /// Removes an ended command from its flow. Returns true if the flow must end now.
     #[inline]
-    pub(super) fn leave(&mut self, lane: Key) -> bool {
+    pub(super) fn leave(&mut self, lane: SlotKey) -> bool {
         // A connection that is about to end has no flows.
         self.lanes.get_mut(lane).is_some_and(|lane| {
             lane.in_flight -= 1;
@@ -199,7 +200,7 @@ impl Connection {
     }
 
     /// Marks the flow for a closed device. Returns its key if the flow must end now.
-    pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<Key> {
+    pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<SlotKey> {
         let (key, lane) = self.lanes.iter_mut().find(|(_, lane)| lane.device == device)?;
         lane.is_ending = true;
         (lane.in_flight == 0).then_some(key)
@@ -211,7 +212,7 @@ impl Connection {
     }
 
     /// Gives the flows the weights and limits that apply from now on.
-    pub(crate) fn set_shares(&mut self, shares: &Shares, pacer: &mut Pacer, core: &Core) {
+    pub(crate) fn set_shares(&mut self, shares: &QosTable, pacer: &mut Pacer, core: &Core) {
         if self.share.is_none() {
             return;
         }
@@ -233,17 +234,12 @@ impl Connection {
 }
 
 /// Returns the weight and limits of a queue's host, or the default before its Connect.
-fn share_of(info: Option<&QueueInfo>, shares: &Shares) -> HostShare {
-    info.map_or_else(HostShare::default, |info| shares.host(&info.hostnqn))
+fn share_of(info: Option<&QueueInfo>, shares: &QosTable) -> HostQos {
+    info.map_or_else(HostQos::default, |info| shares.host(&info.hostnqn))
 }
 
 /// Gives a flow its weight and its limits.
-fn set_share(
-    flow: FlowId,
-    host: &HostShare,
-    device: &DeviceShare,
-    (pacer, core): (&mut Pacer, &Core),
-) {
+fn set_share(flow: FlowId, host: &HostQos, device: &DeviceQos, (pacer, core): (&mut Pacer, &Core)) {
     pacer.set_weight(flow, host.weight.max(1).saturating_mul(device.weight.max(1)));
     let tenants = Tenants { host: host.tenant.as_ref(), namespace: device.tenant.as_ref() };
     if let Err(error) = pacer.set_tenants(flow, tenants, core) {

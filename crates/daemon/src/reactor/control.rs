@@ -26,11 +26,11 @@ impl Reactor {
     pub(super) fn read_mailbox(&mut self, now: u64) {
         self.mailbox.silence();
         while let Some(message) = self.mailbox.try_recv() {
-            self.obey(message, now);
+            self.handle_message(message, now);
         }
     }
 
-    fn obey(&mut self, message: Message, now: u64) {
+    fn handle_message(&mut self, message: Message, now: u64) {
         match message {
             Message::Attach { parked, queue } => self.attach(parked, queue, now),
             Message::AddDevice { id, device, reply } => {
@@ -56,7 +56,7 @@ impl Reactor {
                 let replaced = self.pacer.replace(*parts).map_err(|error| error.to_string());
                 let _ = reply.send(replaced);
             }
-            Message::Shares(shares) => {
+            Message::QosTable(shares) => {
                 // The new limits admit the waiting commands in this turn.
                 for key in self.connections.keys() {
                     if let Some(connection) = self.connections.get_mut(key) {
@@ -66,7 +66,7 @@ impl Reactor {
                 self.shares = shares;
             }
             Message::Report(ask) => self.stats.ask(ask),
-            Message::Trace(order) => self.trace.obey(order),
+            Message::Trace(order) => self.trace.handle_message(order),
             Message::Roll(reply) => {
                 let _ = reply.send(self.roll());
             }

@@ -33,9 +33,9 @@ use nvmeof_pacing::{Charge, Cost, Outcome, Permit};
 use nvmeof_wire::Nqn;
 
 use super::Reactor;
+use super::gen_slab::SlotKey;
 use super::io::{Io, Pending};
 use super::kind;
-use super::slots::Key;
 
 /// Nanoseconds without a start after which the reactor reclaims permits.
 ///
@@ -61,7 +61,7 @@ pub(super) struct Holdings {
     /// Bytes of memory of its commands that have started and not ended.
     bytes: Cell<u64>,
     /// Its connections with deferred commands, each once, and some that no longer have any.
-    deferred: RefCell<VecDeque<Key>>,
+    deferred: RefCell<VecDeque<SlotKey>>,
 }
 
 /// A connection's part of its host's holdings.
@@ -72,7 +72,7 @@ pub(super) struct Holder {
     /// Number of its commands whose permits were reclaimed. The connection is slow unless it is 0.
     slow: u32,
     /// Its commands that must not start yet.
-    pub(super) deferred: VecDeque<Key>,
+    pub(super) deferred: VecDeque<SlotKey>,
     is_listed: bool,
 }
 
@@ -112,7 +112,7 @@ impl Reactor {
     #[inline]
     pub(super) fn take_or_defer(
         &mut self,
-        request: Key,
+        request: SlotKey,
         permit: Permit,
         now: u64,
     ) -> Option<Permit> {
@@ -179,7 +179,7 @@ impl Reactor {
 
     /// Releases the holdings of an ended command. Deferred commands of its host can follow.
     #[inline]
-    pub(super) fn let_go(&mut self, key: Key, held: Held) {
+    pub(super) fn let_go(&mut self, key: SlotKey, held: Held) {
         let Some(holdings) = held.of else { return };
         holdings.bytes.set(holdings.bytes.get() - held.bytes);
         self.memory_held -= held.bytes;
@@ -197,7 +197,7 @@ impl Reactor {
     ///
     /// Commands of the given connection come first.
     #[cold]
-    fn resume(&mut self, key: Key, holdings: &Holdings) {
+    fn resume(&mut self, key: SlotKey, holdings: &Holdings) {
         if self.resume_connection(key) {
             return;
         }
@@ -217,7 +217,7 @@ impl Reactor {
     }
 
     /// Puts some deferred commands of a connection back into the pacer, if it is not slow.
-    fn resume_connection(&mut self, key: Key) -> bool {
+    fn resume_connection(&mut self, key: SlotKey) -> bool {
         let mut resumed = false;
         for _ in 0..BACK_AT_ONCE {
             let Some(connection) = self.connections.get_mut(key) else { return resumed };
@@ -240,7 +240,7 @@ impl Reactor {
     }
 
     /// Removes a command from the deferred ones. Returns false if it is not among them.
-    pub(super) fn cancel_deferred(&mut self, key: Key, request: Key) -> bool {
+    pub(super) fn cancel_deferred(&mut self, key: SlotKey, request: SlotKey) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         let deferred = &mut connection.holder.deferred;
         let Some(at) = deferred.iter().position(|one| *one == request) else { return false };

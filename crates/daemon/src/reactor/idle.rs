@@ -22,7 +22,7 @@ pub(crate) struct Idle {
 
 /// Action of a turn that found no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum IdleAction {
     /// Poll again immediately.
     Spin,
     /// Wait for an event.
@@ -52,16 +52,16 @@ impl Idle {
 
     /// Records a turn that found no work, and returns the action.
     #[inline]
-    pub(crate) fn idle(&mut self, now: u64) -> Verdict {
+    pub(crate) fn idle(&mut self, now: u64) -> IdleAction {
         if self.always_spin {
-            return Verdict::Spin;
+            return IdleAction::Spin;
         }
         let since = *self.idle_since.get_or_insert(now);
         if now.saturating_sub(since) < self.window {
-            return Verdict::Spin;
+            return IdleAction::Spin;
         }
         self.slept_at.get_or_insert(since);
-        Verdict::Sleep
+        IdleAction::Sleep
     }
 
     /// Returns the maximum length of a sleep if work is due `at`.
@@ -81,17 +81,17 @@ mod tests {
         // Commands one second apart: the window shrinks until the reactor sleeps immediately.
         for _ in 0..40 {
             idle.busy(now);
-            while idle.idle(now) == Verdict::Spin {
+            while idle.idle(now) == IdleAction::Spin {
                 now += 1_000;
             }
             now += 1_000_000_000;
         }
         idle.busy(now);
-        assert_eq!(idle.idle(now), Verdict::Sleep);
+        assert_eq!(idle.idle(now), IdleAction::Sleep);
         // Commands 20 us apart: the window grows until the reactor spins through the gaps.
         for _ in 0..10 {
             let next = now + 20_000;
-            while now < next && idle.idle(now) == Verdict::Spin {
+            while now < next && idle.idle(now) == IdleAction::Spin {
                 now += 1_000;
             }
             now = next;
@@ -99,14 +99,14 @@ mod tests {
         }
         now += 20_000;
         idle.busy(now);
-        assert_eq!(idle.idle(now), Verdict::Spin);
-        assert_eq!(idle.idle(now + 19_000), Verdict::Spin);
+        assert_eq!(idle.idle(now), IdleAction::Spin);
+        assert_eq!(idle.idle(now + 19_000), IdleAction::Spin);
     }
 
     #[test]
     fn busy_poll_never_sleeps() {
         let mut idle = Idle::new(true);
-        assert_eq!(idle.idle(0), Verdict::Spin);
-        assert_eq!(idle.idle(u64::MAX), Verdict::Spin);
+        assert_eq!(idle.idle(0), IdleAction::Spin);
+        assert_eq!(idle.idle(u64::MAX), IdleAction::Spin);
     }
 }

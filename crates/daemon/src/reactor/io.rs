@@ -15,14 +15,14 @@ use nvmeof_wire::Status;
 use super::Reactor;
 use super::abort::AbortWaiting;
 use super::admin::Admin;
-use super::connection::Joined;
+use super::connection::FlowHandle;
 use super::failure::{from_block, from_fabric};
+use super::gen_slab::SlotKey;
 use super::holdings::Held;
 use super::kind;
 use super::quiesce::Flush;
-use super::slots::Key;
-use super::trace::{Mark, State};
-use crate::logs::{Kind, limited};
+use super::trace::{State, TraceMark};
+use crate::logs::{LogCategory, limited};
 
 /// A command between capsule and response.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) enum Pending {
 
 impl Pending {
     /// Returns the command's connection. The key is stale once that connection is gone.
-    fn connection(&self) -> Key {
+    fn connection(&self) -> SlotKey {
         match self {
             Self::Io(io) => io.connection,
             Self::Admin(admin) => admin.connection,
@@ -57,7 +57,7 @@ impl Pending {
 #[derive(Debug)]
 pub(super) struct Aborting {
     /// The connection that sent it.
-    pub(super) connection: Key,
+    pub(super) connection: SlotKey,
     /// Command identifier of the Abort.
     pub(super) cid: u16,
 }
@@ -66,21 +66,21 @@ pub(super) struct Aborting {
 #[derive(Debug)]
 pub(super) struct Io {
     /// Its connection. The key is stale once that connection is gone.
-    pub(super) connection: Key,
+    pub(super) connection: SlotKey,
     /// The flow whose queue it waits in.
     pub(super) flow: FlowId,
     /// Its device flow among those of the connection.
-    pub(super) lane: Key,
+    pub(super) lane: SlotKey,
     /// Key of the device's statistics.
-    pub(super) figures: Key,
+    pub(super) figures: SlotKey,
     /// Time at which its capsule arrived.
     pub(super) arrived: u64,
     /// Time at which the device received its last operation.
     pub(super) submitted: u64,
     /// Time at which its data was complete in memory, or 0 until then.
-    pub(super) landed: u64,
+    pub(super) device_done_at: u64,
     /// Its trace, if the reactor traces it.
-    pub(super) mark: Mark,
+    pub(super) mark: TraceMark,
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
     /// Its part of its host's holdings.
@@ -94,7 +94,7 @@ pub(super) struct Io {
 impl Reactor {
     /// Adds a checked I/O command to the queue of its flow.
     #[inline]
-    pub(super) fn start_io(&mut self, key: Key, io: IoCommand, data: Option<Buffer>, now: u64) {
+    pub(super) fn start_io(&mut self, key: SlotKey, io: IoCommand, data: Option<Buffer>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let inline = match io.source {
             Some(DataSource::InCapsule { offset }) => {
@@ -104,7 +104,7 @@ impl Reactor {
         };
         let paced = (&mut self.pacer, &self.core);
         let joined = connection.join(io.device, &self.shares, paced, &mut self.stats);
-        let Joined { lane, flow, figures } = joined;
+        let FlowHandle { lane, flow, figures } = joined;
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
@@ -115,8 +115,8 @@ impl Reactor {
             figures,
             arrived: now,
             submitted: now,
-            landed: 0,
-            mark: Mark::default(),
+            device_done_at: 0,
+            mark: TraceMark::default(),
             abort: None,
             held: Held::default(),
             request,
@@ -142,7 +142,7 @@ impl Reactor {
         while let Some((token, permit)) = self.pacer.next(now) {
             self.stats.counters.pacer_calls += 1;
             busy = true;
-            let (_, request) = Key::from_token(token);
+            let (_, request) = SlotKey::from_token(token);
             let Some(permit) = self.take_or_defer(request, permit, now) else { continue };
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
                 // Cancelled commands leave their flow queue, so no command owns this permit.
@@ -187,7 +187,7 @@ impl Reactor {
     }
 
     /// Performs the steps of a request until it waits for an event or ends.
-    fn drive(&mut self, request: Key, mut step: Step<Buffer>, now: u64) {
+    fn drive(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
         loop {
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
             let command = *io.request.io();
@@ -259,8 +259,8 @@ impl Reactor {
     #[inline]
     fn lease_or_starve(
         &mut self,
-        request: Key,
-        key: Key,
+        request: SlotKey,
+        key: SlotKey,
         wanted: BufferRequest,
         now: u64,
     ) -> Option<Step<Buffer>> {
@@ -279,7 +279,7 @@ impl Reactor {
     ///
     /// Returns `None` while the pool has no buffers.
     #[inline]
-    fn lease(&mut self, request: Key, wanted: BufferRequest) -> Option<Step<Buffer>> {
+    fn lease(&mut self, request: SlotKey, wanted: BufferRequest) -> Option<Step<Buffer>> {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
         let Ok(len) = usize::try_from(wanted.len) else {
             return Some(io.request.fail(Failure::InvalidField));
@@ -304,7 +304,12 @@ impl Reactor {
     ///
     /// A small command therefore proceeds whatever other commands hold.
     #[cold]
-    fn lease_own(&mut self, request: Key, key: Key, wanted: BufferRequest) -> Option<Step<Buffer>> {
+    fn lease_own(
+        &mut self,
+        request: SlotKey,
+        key: SlotKey,
+        wanted: BufferRequest,
+    ) -> Option<Step<Buffer>> {
         let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;
         let mut buf = self.connections.get_mut(key)?.own_buffer(len)?;
         buf.truncate(len);
@@ -316,7 +321,13 @@ impl Reactor {
     ///
     /// Returns false if the device does not lend that memory, or the fabric cannot send it.
     #[inline]
-    fn lend(&mut self, request: Key, connection: Key, command: &IoCommand, now: u64) -> bool {
+    fn lend(
+        &mut self,
+        request: SlotKey,
+        connection: SlotKey,
+        command: &IoCommand,
+        now: u64,
+    ) -> bool {
         let Ok(len) = u32::try_from(command.len) else { return false };
         let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
             return false;
@@ -326,7 +337,7 @@ impl Reactor {
         }
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
         io.request.lent();
-        landed(io, now);
+        record_device_done(io, now);
         self.stats.lent(io.figures);
         self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
         true
@@ -335,7 +346,7 @@ impl Reactor {
     /// Answers the host. A request with data ends only when the data has left.
     pub(super) fn finish(
         &mut self,
-        request: Key,
+        request: SlotKey,
         outcome: Result<(), Failure>,
         data: Option<Payload>,
         now: u64,
@@ -370,7 +381,7 @@ impl Reactor {
         self.end_request(request, ended, now);
     }
 
-    fn submit_fabric(&mut self, request: Key, key: Key, op: FabricOp, now: u64) {
+    fn submit_fabric(&mut self, request: SlotKey, key: SlotKey, op: FabricOp, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let Err(rejected) = connection.fabric.submit(op) {
             drop(rejected);
@@ -392,7 +403,7 @@ impl Reactor {
         result: Result<(), FabricError>,
         now: u64,
     ) {
-        let (_, request) = Key::from_token(token);
+        let (_, request) = SlotKey::from_token(token);
         match self.requests.get_mut(request) {
             Some(Pending::Io(io)) => {
                 if result.is_ok()
@@ -413,7 +424,7 @@ impl Reactor {
     /// Continues a request whose device has completed an operation.
     #[inline]
     pub(super) fn device_done(&mut self, done: Completed, now: u64) {
-        let (_, request) = Key::from_token(done.token);
+        let (_, request) = SlotKey::from_token(done.token);
         let io = match self.requests.get_mut(request) {
             Some(Pending::Io(io)) => io,
             Some(Pending::Flush(_)) => return self.flushed(request, done.result.is_ok(), now),
@@ -429,11 +440,11 @@ impl Reactor {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let result = done.result.map_err(|error| {
             let device = device.0;
-            limited!(Kind::DeviceError, warn, device, ?kind, %error, "a device failed a command");
+            limited!(LogCategory::DeviceError, warn, device, ?kind, %error, "a device failed a command");
             from_block(&error, kind)
         });
         if kind == IoKind::Read && result.is_ok() {
-            landed(io, now);
+            record_device_done(io, now);
             self.stats.read(io.figures, io.submitted, now);
         }
         let step = io.request.device_done(done.buf, result);
@@ -443,25 +454,25 @@ impl Reactor {
     /// Ends a request whose response data has left.
     #[inline]
     pub(super) fn sent(&mut self, token: u64, now: u64) {
-        let (_, request) = Key::from_token(token);
+        let (_, request) = SlotKey::from_token(token);
         if let Some(Pending::Io(io)) = self.requests.get_mut(request)
             && let Some(connection) = self.connections.get_mut(io.connection)
         {
             self.stats.answered(connection, io, Status::SUCCESS, now);
-            self.stats.drained(io.landed, now);
+            self.stats.drained(io.device_done_at, now);
             self.trace_done(request, Status::SUCCESS);
         }
         self.end_request(request, Outcome::Completed, now);
     }
 
     /// Ends a request as failed and releases all its resources.
-    pub(super) fn drop_request(&mut self, request: Key, now: u64) {
+    pub(super) fn drop_request(&mut self, request: SlotKey, now: u64) {
         self.end_request(request, Outcome::Failed, now);
     }
 
     /// Ends a request and releases all its resources.
     #[inline]
-    fn end_request(&mut self, request: Key, outcome: Outcome, now: u64) {
+    fn end_request(&mut self, request: SlotKey, outcome: Outcome, now: u64) {
         self.trace_end(request);
         let Some(Pending::Io(Io { connection: key, lane, request, abort, held, .. })) =
             self.take_request(request)
@@ -485,7 +496,7 @@ impl Reactor {
 
     /// Removes a request. Its connection then has one command less in flight.
     #[inline]
-    pub(super) fn take_request(&mut self, request: Key) -> Option<Pending> {
+    pub(super) fn take_request(&mut self, request: SlotKey) -> Option<Pending> {
         let key = self.requests.get(request)?.connection();
         let connection = self.connections.get_mut(key);
         let newest = connection.map(|connection| {
@@ -502,8 +513,8 @@ impl Reactor {
 
 /// Records that all data of a read is in memory.
 #[inline]
-fn landed(io: &mut Io, now: u64) {
-    io.landed = now;
+fn record_device_done(io: &mut Io, now: u64) {
+    io.device_done_at = now;
     if let Some(permit) = io.request.permit_mut() {
         permit.landed(now);
     }

@@ -9,12 +9,12 @@ use nvmeof_transport::{CloseReason, DetachedQueue, ReactorResources};
 
 use super::Reactor;
 use super::connection::{Connection, OWN_BUFFER, Phase};
+use super::gen_slab::SlotKey;
 use super::io::Pending;
 use super::kind;
 use super::mailbox::Message;
 use super::quiesce::Then;
-use super::slots::Key;
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 
 impl Reactor {
     /// Attaches a connection to this reactor.
@@ -31,7 +31,7 @@ impl Reactor {
             Ok(own) => own,
             Err(error) => {
                 limited!(
-                    Kind::ConnectionRefused,
+                    LogCategory::ConnectionRefused,
                     warn,
                     peer,
                     %error,
@@ -47,7 +47,7 @@ impl Reactor {
         {
             Ok(fabric) => fabric,
             Err(error) => {
-                limited!(Kind::ConnectionRefused, warn, peer, %error, "connection refused");
+                limited!(LogCategory::ConnectionRefused, warn, peer, %error, "connection refused");
                 self.has_unused_sources = !self.sources.is_empty();
                 self.refuse(*queue, is_io);
                 return;
@@ -71,14 +71,14 @@ impl Reactor {
     }
 
     /// Adds a connection's descriptor, if it has one by now, to the epoll set.
-    pub(super) fn watch(&mut self, key: Key, now: u64) {
+    pub(super) fn watch(&mut self, key: SlotKey, now: u64) {
         let registered = self.connections.get_mut(key).and_then(|connection| {
             let fd = connection.fabric.fd()?;
             Some(self.poller.add_socket(fd, key.token(kind::CONNECTION)))
         });
         if let Some(Err(error)) = registered {
             limited!(
-                Kind::ConnectionRefused,
+                LogCategory::ConnectionRefused,
                 warn,
                 %error,
                 "connection refused: it cannot be watched"
@@ -113,7 +113,7 @@ impl Reactor {
     /// Starts to close a connection.
     ///
     /// No new work starts for it, and the fabric returns its resources before it reports `Closed`.
-    pub(super) fn begin_close(&mut self, key: Key, why: CloseReason, now: u64) {
+    pub(super) fn begin_close(&mut self, key: SlotKey, why: CloseReason, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
             return;
@@ -137,11 +137,11 @@ impl Reactor {
         self.list(key);
         self.mark_dirty(key);
         for token in waiting {
-            self.drop_request(Key::from_token(token).1, now);
+            self.drop_request(SlotKey::from_token(token).1, now);
         }
         // Commands of this connection that neither the fabric nor a device holds.
         let Some(connection) = self.connections.get(key) else { return };
-        let idle: Vec<Key> = self
+        let idle: Vec<SlotKey> = self
             .requests
             .of(connection.newest)
             .filter(|(_, pending)| match pending {
@@ -160,7 +160,7 @@ impl Reactor {
 
     /// Ends the flow for a closed device after the last of its commands has ended.
     #[cold]
-    pub(super) fn end_lane(&mut self, key: Key, lane: Key) {
+    pub(super) fn end_lane(&mut self, key: SlotKey, lane: SlotKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(lane) = connection.lanes.remove(lane) else { return };
         self.stats.keep_lane(connection, &lane, self.pacer.flow_stats(lane.flow));
@@ -171,7 +171,7 @@ impl Reactor {
     /// Removes a connection whose fabric has returned everything.
     ///
     /// Commands at a device end when the device releases their buffers.
-    pub(super) fn closed(&mut self, key: Key, reason: &CloseReason, now: u64) {
+    pub(super) fn closed(&mut self, key: SlotKey, reason: &CloseReason, now: u64) {
         self.begin_close(key, reason.clone(), now);
         let Some(connection) = self.connections.remove(key) else { return };
         self.has_unused_sources = !self.sources.is_empty();
@@ -182,7 +182,7 @@ impl Reactor {
         if let CloseReason::Protocol(_) | CloseReason::Timeout(_) = reason {
             let peer = connection.queue.peer();
             limited!(
-                Kind::ConnectionEnded,
+                LogCategory::ConnectionEnded,
                 warn,
                 peer,
                 %reason,
@@ -199,12 +199,12 @@ impl Reactor {
     }
 
     /// Sends what a queue has to report, and closes the queue if its controller is gone.
-    pub(super) fn poll_queue(&mut self, key: Key, now: u64) {
+    pub(super) fn poll_queue(&mut self, key: SlotKey, now: u64) {
         while let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) {
             if let Some(reason) = connection.queue.is_dead() {
                 let reactor = self.index;
                 limited!(
-                    Kind::Controller,
+                    LogCategory::Controller,
                     info,
                     reactor,
                     %reason,
@@ -263,7 +263,7 @@ impl Reactor {
     }
 
     /// Moves one leaving connection. Returns its key if it must stay for now.
-    fn move_if_idle(&mut self, key: Key, now: u64) -> Option<Key> {
+    fn move_if_idle(&mut self, key: SlotKey, now: u64) -> Option<SlotKey> {
         let connection = self.connections.get_mut(key)?;
         let Phase::Leaving { to } = connection.phase else { return None };
         if connection.in_flight > 0 || connection.dirty {
@@ -299,7 +299,7 @@ impl Reactor {
         own: BufferReservation,
         to: usize,
         now: u64,
-    ) -> Key {
+    ) -> SlotKey {
         let port = self.stats.port(queue.port());
         let path = self.path_of(&queue);
         let mut connection = Connection::new(fabric, queue, port, path, own, now);
@@ -313,7 +313,7 @@ impl Reactor {
     }
 
     /// Routes Aborts of the connection's commands to this reactor.
-    fn claim(&self, key: Key) {
+    fn claim(&self, key: SlotKey) {
         if let Some(connection) = self.connections.get(key) {
             connection.queue.set_owner(self.owner(key));
         }

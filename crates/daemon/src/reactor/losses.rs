@@ -9,7 +9,7 @@ use nvmeof_core::block::BlockError;
 use nvmeof_nvmf::{DeviceId, IoCommand, IoKind};
 
 use super::Reactor;
-use super::slots::Key;
+use super::gen_slab::SlotKey;
 
 impl Reactor {
     /// Returns true if the command is a flush that has to report an earlier failed one.
@@ -19,8 +19,8 @@ impl Reactor {
     /// command alone.
     pub(super) fn hears_of_loss(
         &mut self,
-        connection: Key,
-        lane: Key,
+        connection: SlotKey,
+        lane: SlotKey,
         command: &IoCommand,
     ) -> bool {
         if command.kind != IoKind::Flush {
@@ -39,8 +39,8 @@ impl Reactor {
     #[cold]
     pub(super) fn flush_failed(
         &mut self,
-        connection: Key,
-        lane: Key,
+        connection: SlotKey,
+        lane: SlotKey,
         device: DeviceId,
         error: &BlockError,
         now: u64,

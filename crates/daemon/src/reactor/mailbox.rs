@@ -16,10 +16,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
 use super::abort::Victim;
-use super::roll::Listed;
-use super::stats::Ask;
-use super::trace::TraceOrder;
-use crate::tenants::Shares;
+use super::connections::ConnectionInfo;
+use super::stats::ReportRequest;
+use super::trace::TraceControl;
+use crate::tenants::QosTable;
 
 /// A message to a reactor.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum Message {
         reply: oneshot::Sender<()>,
     },
     /// Abort a command of one of the reactor's I/O queues if possible.
-    Abort(AbortOrder),
+    Abort(AbortRequest),
     /// The reply to a [`Message::Abort`] of this reactor.
     AbortDone {
         /// Token of the Abort command.
@@ -69,13 +69,13 @@ pub(crate) enum Message {
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// Replace the weights and limits of hosts and devices, for existing and future flows.
-    Shares(Shares),
+    QosTable(QosTable),
     /// Reply with the statistics at the end of this turn.
-    Report(Ask),
+    Report(ReportRequest),
     /// Trace commands, read the traces, or stop tracing.
-    Trace(TraceOrder),
+    Trace(TraceControl),
     /// Reply with the list of connections.
-    Roll(oneshot::Sender<Vec<Listed>>),
+    Roll(oneshot::Sender<Vec<ConnectionInfo>>),
     /// Release the guard when all writes of these controllers that have arrived by now have ended.
     ControllerBarrier {
         /// The controllers.
@@ -112,7 +112,7 @@ pub(crate) type Dismissed = Option<Quiesce>;
 
 /// A request to abort a command, sent to the reactor that serves the queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AbortOrder {
+pub(crate) struct AbortRequest {
     /// Reactor that received the Abort command.
     pub(crate) from: usize,
     /// Token of the Abort command there.
@@ -153,7 +153,7 @@ impl std::ops::AddAssign for Counts {
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
     queue: mpsc::Sender<Message>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeFd>,
 }
 
 impl Sender {
@@ -177,7 +177,7 @@ impl Sender {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     queue: mpsc::Receiver<Message>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeFd>,
 }
 
 impl Mailbox {
@@ -185,13 +185,13 @@ impl Mailbox {
     ///
     /// The call costs one load.
     #[inline]
-    pub(crate) fn rung(&self) -> bool {
-        self.bell.rung.load(Ordering::Relaxed)
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.bell.is_signalled.load(Ordering::Relaxed)
     }
 
     /// Silences the bell. Call it before draining with [`try_recv`](Self::try_recv).
     pub(crate) fn silence(&self) {
-        if self.bell.rung.swap(false, Ordering::AcqRel) {
+        if self.bell.is_signalled.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
             // An empty eventfd means that an earlier call has silenced it already.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
@@ -202,8 +202,8 @@ impl Mailbox {
     ///
     /// A slow sender sets the bell, and the reactor reads its message before the sender writes the
     /// eventfd. Without this call the late write would wake the reactor forever.
-    pub(crate) fn hear(&self) {
-        self.bell.rung.store(true, Ordering::Release);
+    pub(crate) fn clear(&self) {
+        self.bell.is_signalled.store(true, Ordering::Release);
     }
 
     pub(crate) fn try_recv(&self) -> Option<Message> {
@@ -219,14 +219,14 @@ impl AsFd for Mailbox {
 
 /// An eventfd that is written at most once between two reads.
 #[derive(Debug)]
-struct Bell {
+struct WakeFd {
     fd: OwnedFd,
-    rung: AtomicBool,
+    is_signalled: AtomicBool,
 }
 
-impl Bell {
+impl WakeFd {
     fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.is_signalled.swap(true, Ordering::AcqRel) {
             // A write fails only if the counter is at its maximum, and the reactor is awake then.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
@@ -237,7 +237,7 @@ impl Bell {
 pub(crate) fn mailbox() -> anyhow::Result<(Sender, Mailbox)> {
     let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
         .context("cannot make the eventfd that wakes a reactor")?;
-    let bell = Arc::new(Bell { fd, rung: AtomicBool::new(false) });
+    let bell = Arc::new(WakeFd { fd, is_signalled: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
     Ok((Sender { queue: sender, bell: Arc::clone(&bell) }, Mailbox { queue: receiver, bell }))
 }
@@ -249,17 +249,17 @@ mod tests {
     #[test]
     fn ringing_twice_is_heard_once_and_no_message_is_lost() {
         let (sender, mailbox) = mailbox().unwrap();
-        assert!(!mailbox.rung());
+        assert!(!mailbox.is_signalled());
         sender.send(Message::MoveOne { to: 1 });
         sender.send(Message::MoveOne { to: 2 });
-        assert!(mailbox.rung());
+        assert!(mailbox.is_signalled());
         mailbox.silence();
-        assert!(!mailbox.rung());
+        assert!(!mailbox.is_signalled());
         assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 1 })));
         assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 2 })));
         assert!(mailbox.try_recv().is_none());
         sender.wake();
-        assert!(mailbox.rung());
+        assert!(mailbox.is_signalled());
     }
 
     #[test]
@@ -270,13 +270,13 @@ mod tests {
             rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
         };
         // The sender sets the bell and writes only after the reactor has read its message.
-        mailbox.bell.rung.store(true, Ordering::Relaxed);
+        mailbox.bell.is_signalled.store(true, Ordering::Relaxed);
         mailbox.silence();
         rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes()).unwrap();
-        assert!(sounds() && !mailbox.rung());
-        mailbox.hear();
-        assert!(mailbox.rung());
+        assert!(sounds() && !mailbox.is_signalled());
+        mailbox.clear();
+        assert!(mailbox.is_signalled());
         mailbox.silence();
-        assert!(!sounds() && !mailbox.rung());
+        assert!(!sounds() && !mailbox.is_signalled());
     }
 }

@@ -14,10 +14,10 @@
 //! | `losses` | reports a failed flush to every connection that uses the device |
 //! | `sources` | completion queues, which report several connections at a time |
 //! | `control` | messages from the control plane and other reactors |
-//! | `devices`, `connection`, `requests`, `slots` | the reactor's state |
+//! | `devices`, `connection`, `requests`, `gen_slab` | the reactor's state |
 //! | `holdings` | permits and memory of each host, and the commands that wait for them |
 //! | `idle`, `poller`, `mailbox` | when the reactor sleeps, and what wakes it |
-//! | `roll` | list of connections for the API |
+//! | `connections` | list of connections for the API |
 //! | `stats` | counters, and reports of them |
 //! | `timers` | deadlines of hosts |
 //! | `trace` | traces of slow commands, on request |
@@ -27,11 +27,14 @@ mod abort;
 mod admin;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
+mod buffer_wait;
 mod command;
 mod connection;
+pub(crate) mod connections;
 mod control;
 mod devices;
 mod failure;
+mod gen_slab;
 mod holdings;
 mod idle;
 mod io;
@@ -41,10 +44,7 @@ pub(crate) mod mailbox;
 mod poller;
 mod quiesce;
 mod requests;
-pub(crate) mod roll;
-mod slots;
 mod sources;
-mod starved;
 pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
@@ -68,26 +68,26 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::tenants::Shares;
+use crate::tenants::QosTable;
 use admin::AdminWork;
+use buffer_wait::BufferWaitQueue;
 use connection::Connection;
 pub(crate) use connection::OWN_BUFFER;
 use devices::Devices;
+use gen_slab::{GenSlab, SlotKey};
 use holdings::Holdings;
-use idle::{Idle, Verdict};
+use idle::{Idle, IdleAction};
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
 use quiesce::WriteBarrier;
 use requests::Requests;
-use slots::{Key, Slots};
-use starved::Starved;
 use stats::Stats;
 use timers::Overdue;
 use trace::Trace;
 use turn::Looks;
 
 /// Configuration of a reactor.
-pub(crate) struct Plan {
+pub(crate) struct ReactorConfig {
     /// Its index among the reactors.
     pub(crate) index: usize,
     /// CPU to run on.
@@ -144,7 +144,7 @@ pub(crate) struct Handle {
 }
 
 /// Starts the thread and waits until it is ready to take connections.
-pub(crate) fn spawn(plan: Plan) -> anyhow::Result<Handle> {
+pub(crate) fn spawn(plan: ReactorConfig) -> anyhow::Result<Handle> {
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let index = plan.index;
     let thread = std::thread::Builder::new()
@@ -189,9 +189,9 @@ pub(crate) struct Reactor {
     pacer: Pacer,
     /// Identity of this reactor for tenant limits.
     core: Core,
-    shares: Shares,
+    shares: QosTable,
     devices: Devices,
-    connections: Slots<Connection>,
+    connections: GenSlab<Connection>,
     /// Objects that connections share: the completion queues of RDMA devices.
     sources: PollGroup,
     /// Addresses that hosts connected to, indexed by path.
@@ -200,7 +200,7 @@ pub(crate) struct Reactor {
     has_unused_sources: bool,
     requests: Requests,
     /// Admitted commands for which the pool had no buffer.
-    starved: Starved,
+    starved: BufferWaitQueue,
     /// Admin commands that wait to move their data.
     admin_work: AdminWork,
     /// Holdings of the hosts.
@@ -213,13 +213,13 @@ pub(crate) struct Reactor {
     /// Time at which a command last started, or none waited.
     granted_at: u64,
     /// Connections to receive from in this turn.
-    receive: Vec<Key>,
+    receive: Vec<SlotKey>,
     /// Connections with output.
-    dirty: Vec<Key>,
+    dirty: Vec<SlotKey>,
     /// Connections with outgoing data that has not left.
-    departing: Vec<Key>,
+    departing: Vec<SlotKey>,
     /// Connections that drain before they move to another reactor.
-    leaving: Vec<Key>,
+    leaving: Vec<SlotKey>,
     /// Time of the next tick of the timers.
     next_tick: u64,
     /// Latest time at which the next turn should begin.
@@ -263,7 +263,7 @@ pub(super) mod kind {
 
 impl Reactor {
     /// Builds the state on the calling thread and pins the thread.
-    pub(crate) fn new(plan: Plan) -> anyhow::Result<Self> {
+    pub(crate) fn new(plan: ReactorConfig) -> anyhow::Result<Self> {
         if let Some(cpu) = plan.cpu {
             let mut set = CpuSet::new();
             set.set(cpu);
@@ -293,14 +293,14 @@ impl Reactor {
             admin_reserve,
             pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
             core: Core { index: plan.index, waker },
-            shares: Shares::default(),
+            shares: QosTable::default(),
             devices: Devices::default(),
-            connections: Slots::with_capacity(16),
+            connections: GenSlab::with_capacity(16),
             sources: PollGroup::default(),
             has_unused_sources: false,
             paths: Vec::new(),
             requests: Requests::with_capacity(plan.requests),
-            starved: Starved::default(),
+            starved: BufferWaitQueue::default(),
             admin_work: AdminWork::default(),
             holdings: Vec::new(),
             memory_held: 0,
@@ -338,8 +338,8 @@ impl Reactor {
                 continue;
             }
             match self.idle.idle(now) {
-                Verdict::Spin => std::hint::spin_loop(),
-                Verdict::Sleep => self.sleep(now),
+                IdleAction::Spin => std::hint::spin_loop(),
+                IdleAction::Sleep => self.sleep(now),
             }
         }
         self.close_all(clock::now());

@@ -15,16 +15,16 @@ use tokio::sync::oneshot;
 
 use super::Reactor;
 use super::connection::Connection;
+use super::gen_slab::SlotKey;
 use super::io::{Io, Pending};
 use super::kind;
 use super::mailbox::Message;
-use super::slots::Key;
 
 /// A flush of devices for an admin command or a shutdown.
 #[derive(Debug)]
 pub(super) struct Flush {
     /// Its connection. The key is stale once that connection is gone.
-    pub(super) connection: Key,
+    pub(super) connection: SlotKey,
     /// Number of devices that have not replied.
     answers_due: usize,
     /// No device has failed the flush.
@@ -50,9 +50,9 @@ pub(super) enum Then {
 #[derive(Debug)]
 pub(super) struct WriteBarrier {
     /// Connections that the reactor reads first, and the maximum number of turns for that.
-    reading: Vec<Key>,
+    reading: Vec<SlotKey>,
     turns: u32,
-    commands: Vec<Key>,
+    commands: Vec<SlotKey>,
     waiter: Waiter,
 }
 
@@ -74,10 +74,10 @@ impl Reactor {
     /// Ends the commands that a closing connection has at devices as soon as possible.
     ///
     /// They keep the guard until they end.
-    pub(super) fn quiesce(&mut self, connection: Key, guard: Option<QuiesceGuard>, now: u64) {
+    pub(super) fn quiesce(&mut self, connection: SlotKey, guard: Option<QuiesceGuard>, now: u64) {
         let guard = guard.map(Arc::new);
         let newest = self.connections.get(connection).and_then(|connection| connection.newest);
-        let with_device: Vec<Key> = self
+        let with_device: Vec<SlotKey> = self
             .requests
             .of(newest)
             .filter(|(_, pending)| {
@@ -106,7 +106,7 @@ impl Reactor {
     /// Flushes devices, then performs the action in `then`.
     pub(super) fn start_flush(
         &mut self,
-        connection: Key,
+        connection: SlotKey,
         devices: &[DeviceId],
         then: Then,
         now: u64,
@@ -127,7 +127,7 @@ impl Reactor {
     }
 
     /// Records the result of a device's flush.
-    pub(super) fn flushed(&mut self, request: Key, is_durable: bool, now: u64) {
+    pub(super) fn flushed(&mut self, request: SlotKey, is_durable: bool, now: u64) {
         let Some(Pending::Flush(flush)) = self.requests.get_mut(request) else { return };
         flush.is_durable &= is_durable;
         flush.answers_due -= 1;
@@ -192,9 +192,9 @@ impl Reactor {
     }
 
     /// Lists these connections so that the reactor reads what had arrived for them.
-    fn read_all_of(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Vec<Key> {
+    fn read_all_of(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Vec<SlotKey> {
         let connections = self.connections.iter();
-        let reading: Vec<Key> =
+        let reading: Vec<SlotKey> =
             connections.filter(|(_, one)| is_meant(one)).map(|(key, _)| key).collect();
         for key in &reading {
             self.list(*key);
@@ -216,7 +216,7 @@ impl Reactor {
     /// Ends a command whose namespace is gone.
     ///
     /// The command ends immediately, unless its device or its host has to act first.
-    fn revoke(&mut self, request: Key, now: u64) {
+    fn revoke(&mut self, request: SlotKey, now: u64) {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let (key, flow, device) = (io.connection, io.flow, io.request.io().device);
         let token = request.token(kind::REQUEST);
@@ -273,7 +273,7 @@ impl Reactor {
     ///
     /// Does nothing while the reactor still reads what had arrived for them.
     fn collect_writes(&self, one: &mut WriteBarrier) {
-        let is_unread = |key: &Key| self.connections.get(*key).is_some_and(|c| c.unsettled);
+        let is_unread = |key: &SlotKey| self.connections.get(*key).is_some_and(|c| c.unsettled);
         one.turns = one.turns.saturating_sub(1);
         if one.turns > 0 && one.reading.iter().any(is_unread) {
             return;

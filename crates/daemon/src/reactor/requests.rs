@@ -3,31 +3,31 @@
 //! An Abort and the end of a connection visit only the commands of one connection, never all
 //! commands of the reactor.
 
+use super::gen_slab::{GenSlab, SlotKey};
 use super::io::Pending;
-use super::slots::{Key, Slots};
 
 /// The commands of a reactor.
 #[derive(Debug)]
 pub(super) struct Requests {
-    slots: Slots<Entry>,
+    slots: GenSlab<Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
     pending: Pending,
     /// Its neighbors in its connection's list: the next newer command, and the next older one.
-    newer: Option<Key>,
-    older: Option<Key>,
+    newer: Option<SlotKey>,
+    older: Option<SlotKey>,
 }
 
 impl Requests {
     pub(super) fn with_capacity(capacity: usize) -> Self {
-        Self { slots: Slots::with_capacity(capacity) }
+        Self { slots: GenSlab::with_capacity(capacity) }
     }
 
     /// Inserts a command. `newest` is the head of its connection's list.
     #[inline]
-    pub(super) fn insert(&mut self, newest: &mut Option<Key>, pending: Pending) -> Key {
+    pub(super) fn insert(&mut self, newest: &mut Option<SlotKey>, pending: Pending) -> SlotKey {
         let older = *newest;
         let key = self.slots.insert(Entry { pending, newer: None, older });
         if let Some(entry) = older.and_then(|older| self.slots.get_mut(older)) {
@@ -41,7 +41,11 @@ impl Requests {
     ///
     /// `newest` is the head of its connection's list, if the connection still exists.
     #[inline]
-    pub(super) fn remove(&mut self, newest: Option<&mut Option<Key>>, key: Key) -> Option<Pending> {
+    pub(super) fn remove(
+        &mut self,
+        newest: Option<&mut Option<SlotKey>>,
+        key: SlotKey,
+    ) -> Option<Pending> {
         let Entry { pending, newer, older } = self.slots.remove(key)?;
         match newer.and_then(|newer| self.slots.get_mut(newer)) {
             Some(entry) => entry.older = older,
@@ -58,12 +62,12 @@ impl Requests {
     }
 
     #[inline]
-    pub(super) fn get(&self, key: Key) -> Option<&Pending> {
+    pub(super) fn get(&self, key: SlotKey) -> Option<&Pending> {
         self.slots.get(key).map(|entry| &entry.pending)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Pending> {
+    pub(super) fn get_mut(&mut self, key: SlotKey) -> Option<&mut Pending> {
         self.slots.get_mut(key).map(|entry| &mut entry.pending)
     }
 
@@ -72,23 +76,24 @@ impl Requests {
     }
 
     /// Iterates over all commands.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Pending)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SlotKey, &Pending)> {
         self.slots.iter().map(|(key, entry)| (key, &entry.pending))
     }
 
     /// Iterates mutably over all commands.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Pending)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (SlotKey, &mut Pending)> {
         self.slots.iter_mut().map(|(key, entry)| (key, &mut entry.pending))
     }
 
     /// Iterates over the commands of the connection whose list begins with `newest`.
-    pub(super) fn of(&self, newest: Option<Key>) -> impl Iterator<Item = (Key, &Pending)> {
-        let entry = move |key: Option<Key>| key.and_then(|key| Some((key, self.slots.get(key)?)));
+    pub(super) fn of(&self, newest: Option<SlotKey>) -> impl Iterator<Item = (SlotKey, &Pending)> {
+        let entry =
+            move |key: Option<SlotKey>| key.and_then(|key| Some((key, self.slots.get(key)?)));
         std::iter::successors(entry(newest), move |(_, known)| entry(known.older))
             .map(|(key, entry)| (key, &entry.pending))
     }
 
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(super) fn keys(&self) -> Vec<SlotKey> {
         self.slots.keys()
     }
 }
@@ -98,11 +103,11 @@ mod tests {
     use super::super::io::Aborting;
     use super::*;
 
-    fn pending(connection: Key, cid: u16) -> Pending {
+    fn pending(connection: SlotKey, cid: u16) -> Pending {
         Pending::Abort(Aborting { connection, cid })
     }
 
-    fn cids(requests: &Requests, newest: Option<Key>) -> Vec<u16> {
+    fn cids(requests: &Requests, newest: Option<SlotKey>) -> Vec<u16> {
         requests
             .of(newest)
             .map(|(_, pending)| match pending {
@@ -114,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_connection_has_its_own_list() {
-        let mut connections = Slots::with_capacity(2);
+        let mut connections = GenSlab::with_capacity(2);
         let (one, other) = (connections.insert(()), connections.insert(()));
         let mut requests = Requests::with_capacity(0);
         let (mut ones, mut others) = (None, None);

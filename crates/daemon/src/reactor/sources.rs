@@ -6,8 +6,8 @@
 use nvmeof_transport::Progress;
 
 use super::Reactor;
+use super::gen_slab::SlotKey;
 use super::kind;
-use super::slots::Key;
 
 impl Reactor {
     /// Lists the connections that sources report. Returns true if there are any.
@@ -24,7 +24,7 @@ impl Reactor {
         self.are_sources_unsettled = busy;
         busy |= !named.is_empty();
         for token in named.drain(..) {
-            let (_, key) = Key::from_token(token);
+            let (_, key) = SlotKey::from_token(token);
             self.list(key);
         }
         self.named = named;

@@ -23,11 +23,11 @@ use nvmeof_wire::Status;
 use tokio::sync::oneshot;
 
 use super::Reactor;
-use super::connection::{Connection, Lane};
+use super::connection::{Connection, DeviceFlow};
+use super::gen_slab::{GenSlab, SlotKey};
 use super::io::{Io, Pending};
-use super::slots::{Key, Slots};
 pub(crate) use histogram::Histogram;
-pub(crate) use tally::{Class, ErrorClass, Latencies, Tally, Whose};
+pub(crate) use tally::{Class, CommandCounters, CounterKey, ErrorClass, Latencies};
 
 /// Maximum number of names with separate counters on a reactor, or in the daemon.
 ///
@@ -96,7 +96,7 @@ pub(crate) struct Device {
 
 /// Number of requests in each stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Stages {
+pub(crate) struct StageCounts {
     /// Queued in their flow.
     pub(crate) waiting: u64,
     /// Admitted, but without a buffer.
@@ -132,19 +132,19 @@ pub(crate) struct Report {
     pub(crate) counters: Counters,
     pub(crate) pacer: nvmeof_pacing::Counts,
     /// Samples after the capsules were received, after admission, and after the output was sent.
-    pub(crate) stages: [Stages; 3],
+    pub(crate) stages: [StageCounts; 3],
     pub(crate) flows: Vec<Flow>,
     /// Counters of the current connections on this reactor, one entry per connection and device.
-    pub(crate) tallies: Vec<(Whose, Tally)>,
+    pub(crate) tallies: Vec<(CounterKey, CommandCounters)>,
     /// Counters of earlier connections.
-    pub(crate) past: Arc<BTreeMap<Whose, Tally>>,
+    pub(crate) past: Arc<BTreeMap<CounterKey, CommandCounters>>,
     /// Counters of all connections for devices that are closed.
-    pub(crate) closed: Tally,
+    pub(crate) closed: CommandCounters,
 }
 
 /// Request for a [`Report`].
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct ReportRequest {
     /// Receives the report at the end of the turn.
     pub(crate) reply: oneshot::Sender<Report>,
     /// The recorder is the requester.
@@ -155,7 +155,7 @@ pub(crate) struct Ask {
 
 /// Points of a turn at which requests are counted.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Moment {
+pub(super) enum SamplePoint {
     Received,
     Admitted,
     Sent,
@@ -166,11 +166,11 @@ pub(super) enum Moment {
 pub(super) struct Stats {
     pub(super) counters: Counters,
     /// The devices of `counters` while they are counted. Callers store their keys.
-    devices: Slots<Device>,
-    past: Arc<BTreeMap<Whose, Tally>>,
-    closed: Tally,
-    asked: Vec<Ask>,
-    stages: [Stages; 3],
+    devices: GenSlab<Device>,
+    past: Arc<BTreeMap<CounterKey, CommandCounters>>,
+    closed: CommandCounters,
+    asked: Vec<ReportRequest>,
+    stages: [StageCounts; 3],
     /// Flows that ended since the last report to the recorder.
     ///
     /// None are kept before its first request.
@@ -250,15 +250,15 @@ impl Stats {
         }
     }
 
-    /// Records that a read whose data was complete in memory at `landed` has been sent.
+    /// Records that a read whose data was complete in memory at `device_done_at` has been sent.
     #[inline]
-    pub(super) fn drained(&mut self, landed: u64, now: u64) {
-        self.counters.wire.record(now.saturating_sub(landed));
+    pub(super) fn drained(&mut self, device_done_at: u64, now: u64) {
+        self.counters.wire.record(now.saturating_sub(device_done_at));
     }
 
     /// Records that a device has completed a read that it received at `since`.
     #[inline]
-    pub(super) fn read(&mut self, device: Key, since: u64, now: u64) {
+    pub(super) fn read(&mut self, device: SlotKey, since: u64, now: u64) {
         if let Some(device) = self.devices.get_mut(device) {
             device.reads += 1;
             device.read_time += now.saturating_sub(since);
@@ -266,14 +266,14 @@ impl Stats {
     }
 
     #[inline]
-    pub(super) fn lent(&mut self, device: Key) {
+    pub(super) fn lent(&mut self, device: SlotKey) {
         if let Some(device) = self.devices.get_mut(device) {
             device.lent += 1;
         }
     }
 
     /// Returns the key of this device's counters.
-    pub(super) fn device(&mut self, id: DeviceId) -> Key {
+    pub(super) fn device(&mut self, id: DeviceId) -> SlotKey {
         let known = self.devices.iter().find(|(_, device)| device.id == id).map(|(key, _)| key);
         known.unwrap_or_else(|| self.devices.insert(Device::new(id)))
     }
@@ -304,12 +304,12 @@ impl Stats {
     /// Keeps the counters of an ending connection under its names while the device exists.
     fn keep(&mut self, connection: &Connection) {
         let (past, info) = (Arc::make_mut(&mut self.past), connection.info.as_ref());
-        add_tally(past, Whose::of(info, None), &connection.tally);
+        add_tally(past, CounterKey::of(info, None), &connection.tally);
         for (_, lane) in connection.lanes.iter() {
             if lane.is_ending {
                 self.closed.add(&lane.tally);
             } else {
-                add_tally(past, Whose::of(info, Some(lane.device)), &lane.tally);
+                add_tally(past, CounterKey::of(info, Some(lane.device)), &lane.tally);
             }
         }
     }
@@ -318,7 +318,7 @@ impl Stats {
     pub(super) fn keep_lane(
         &mut self,
         connection: &Connection,
-        lane: &Lane,
+        lane: &DeviceFlow,
         figures: Option<FlowStats>,
     ) {
         self.closed.add(&lane.tally);
@@ -328,7 +328,7 @@ impl Stats {
         }
     }
 
-    pub(super) fn ask(&mut self, ask: Ask) {
+    pub(super) fn ask(&mut self, ask: ReportRequest) {
         self.recorded |= ask.recorder;
         self.asked.push(ask);
     }
@@ -340,21 +340,25 @@ impl Stats {
 }
 
 /// Visits the counters of a connection, one part at a time.
-fn tallies_of(connection: &Connection, mut each: impl FnMut(Whose, &Tally)) {
+fn tallies_of(connection: &Connection, mut each: impl FnMut(CounterKey, &CommandCounters)) {
     let info = connection.info.as_ref();
-    each(Whose::of(info, None), &connection.tally);
+    each(CounterKey::of(info, None), &connection.tally);
     for (_, lane) in connection.lanes.iter() {
-        each(Whose::of(info, Some(lane.device)), &lane.tally);
+        each(CounterKey::of(info, Some(lane.device)), &lane.tally);
     }
 }
 
 /// Adds to the counters of an entry, or to the unnamed entry if there are too many.
-pub(crate) fn add_tally(tallies: &mut BTreeMap<Whose, Tally>, whose: Whose, more: &Tally) {
+pub(crate) fn add_tally(
+    tallies: &mut BTreeMap<CounterKey, CommandCounters>,
+    whose: CounterKey,
+    more: &CommandCounters,
+) {
     if more.is_empty() {
         return;
     }
     let full = tallies.len() >= NAMES_MAX && !tallies.contains_key(&whose);
-    let whose = if full { Whose::default() } else { whose };
+    let whose = if full { CounterKey::default() } else { whose };
     tallies.entry(whose).or_default().add(more);
 }
 
@@ -369,15 +373,15 @@ pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &C
 impl Reactor {
     /// Counts the requests by stage if a report is requested.
     #[inline]
-    pub(super) fn moment(&mut self, moment: Moment) {
+    pub(super) fn moment(&mut self, moment: SamplePoint) {
         if self.stats.is_asked() {
             self.stats.stages[moment as usize] = self.stages();
         }
     }
 
     #[cold]
-    fn stages(&self) -> Stages {
-        let mut stages = Stages::default();
+    fn stages(&self) -> StageCounts {
+        let mut stages = StageCounts::default();
         for (_, pending) in self.requests.iter() {
             let count = match pending {
                 Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => &mut stages.admin,
@@ -397,7 +401,7 @@ impl Reactor {
     /// Replies to the report requests at the end of a turn.
     #[cold]
     pub(super) fn report(&mut self, now: u64) {
-        for Ask { reply, recorder } in std::mem::take(&mut self.stats.asked) {
+        for ReportRequest { reply, recorder } in std::mem::take(&mut self.stats.asked) {
             let mut flows = Vec::new();
             if recorder {
                 flows.append(&mut self.stats.ended);
@@ -443,7 +447,7 @@ impl Reactor {
     /// Keeps the counters of a connection whose flows are about to end.
     ///
     /// The counters of the flows themselves are kept for the recorder.
-    pub(super) fn keep_flows(&mut self, key: Key) {
+    pub(super) fn keep_flows(&mut self, key: SlotKey) {
         if let Some(connection) = self.connections.get(key) {
             self.stats.keep(connection);
         }

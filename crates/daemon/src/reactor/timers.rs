@@ -8,7 +8,7 @@
 //! however much the host sent.
 
 use super::Reactor;
-use super::slots::Key;
+use super::gen_slab::SlotKey;
 
 /// Nanoseconds without a turn, beyond the planned time, that count as a stall of the reactor.
 const STANDSTILL: u64 = 500_000_000;
@@ -20,7 +20,7 @@ const TURNS_TO_SETTLE: u32 = 64;
 /// A queue whose deadline has passed, unless data that it has sent moves the deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overdue {
-    key: Key,
+    key: SlotKey,
     turns: u32,
 }
 
@@ -50,7 +50,7 @@ impl Reactor {
     }
 
     /// Checks one connection's timers, and whether its controller still exists.
-    pub(super) fn connection_timers(&mut self, key: Key, now: u64) {
+    pub(super) fn connection_timers(&mut self, key: SlotKey, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let is_queue_due = connection.queue.deadline().is_some_and(|due| due <= now);
         let is_fabric_due = connection.fabric.deadline().is_some_and(|due| due <= now);

@@ -16,9 +16,9 @@ use nvmeof_wire::{Nqn, Status};
 use tokio::sync::oneshot;
 
 use super::Reactor;
+use super::gen_slab::SlotKey;
 use super::io::{Io, Pending};
 use super::kind;
-use super::slots::Key;
 
 /// Number of states in the ring.
 const RING: usize = 1 << 15;
@@ -31,11 +31,11 @@ const STEPS_MAX: usize = 64;
 
 /// Control message for tracing.
 #[derive(Debug)]
-pub(crate) enum TraceOrder {
+pub(crate) enum TraceControl {
     /// Trace the commands that match the filter from now on, and drop earlier traces.
     On(Filter),
     /// Reply with the traces kept since the last read.
-    Read(oneshot::Sender<Lives>),
+    Read(oneshot::Sender<Traces>),
     /// Stop tracing.
     Off,
 }
@@ -86,15 +86,15 @@ impl State {
 
 /// Traces that were kept.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
-    pub(crate) lives: Vec<Life>,
+pub(crate) struct Traces {
+    pub(crate) lives: Vec<CommandTrace>,
     /// Number of slow commands whose traces had no room.
     pub(crate) left_out: u64,
 }
 
 /// Trace of one command.
 #[derive(Debug, Clone)]
-pub(crate) struct Life {
+pub(crate) struct CommandTrace {
     /// Its queue.
     pub(crate) queue: Option<QueueInfo>,
     pub(crate) nsid: u32,
@@ -124,14 +124,14 @@ pub(crate) struct Step {
 
 /// Trace mark of an I/O command: the number of its last state in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Mark(Option<std::num::NonZeroU64>);
+pub(super) struct TraceMark(Option<std::num::NonZeroU64>);
 
 /// One entry of the ring.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     at: u64,
     token: u64,
-    before: Mark,
+    before: TraceMark,
     state: State,
 }
 
@@ -149,7 +149,7 @@ struct Session {
     ring: Box<[Option<Event>]>,
     /// Number of the first state of this session.
     first: u64,
-    kept: Lives,
+    kept: Traces,
 }
 
 impl Trace {
@@ -158,25 +158,25 @@ impl Trace {
         self.on.is_some()
     }
 
-    pub(super) fn obey(&mut self, order: TraceOrder) {
+    pub(super) fn handle_message(&mut self, order: TraceControl) {
         match order {
-            TraceOrder::On(filter) => {
+            TraceControl::On(filter) => {
                 let ring = vec![None; RING].into_boxed_slice();
                 let first = self.written + 1;
-                self.on = Some(Box::new(Session { filter, ring, first, kept: Lives::default() }));
+                self.on = Some(Box::new(Session { filter, ring, first, kept: Traces::default() }));
             }
-            TraceOrder::Read(reply) => {
+            TraceControl::Read(reply) => {
                 let kept = self.on.as_mut().map(|session| std::mem::take(&mut session.kept));
                 // A requester that has gone needs no reply.
                 let _ = reply.send(kept.unwrap_or_default());
             }
-            TraceOrder::Off => self.on = None,
+            TraceControl::Off => self.on = None,
         }
     }
 
     /// Writes a state that follows the one at `before`. Returns its mark.
-    fn enter(&mut self, before: Mark, token: u64, state: State, at: u64) -> Mark {
-        let Some(session) = &mut self.on else { return Mark::default() };
+    fn enter(&mut self, before: TraceMark, token: u64, state: State, at: u64) -> TraceMark {
+        let Some(session) = &mut self.on else { return TraceMark::default() };
         if session.event(before, token).is_some_and(|last| last.state == state) {
             // The command tries again, or continues with its next part.
             return before;
@@ -184,11 +184,17 @@ impl Trace {
         self.written += 1;
         let slot = slot_of(self.written);
         session.ring[slot] = Some(Event { at, token, before, state });
-        Mark(std::num::NonZeroU64::new(self.written))
+        TraceMark(std::num::NonZeroU64::new(self.written))
     }
 
     /// Keeps the trace of a command that has ended, if it is slow enough.
-    fn keep(&mut self, last: Mark, token: u64, since: u64, ended: impl FnOnce() -> Life) {
+    fn keep(
+        &mut self,
+        last: TraceMark,
+        token: u64,
+        since: u64,
+        ended: impl FnOnce() -> CommandTrace,
+    ) {
         let Some(session) = &mut self.on else { return };
         let Some(end) = session.event(last, token).map(|event| event.at) else { return };
         if end.saturating_sub(since) < session.filter.slower_than {
@@ -199,13 +205,13 @@ impl Trace {
             session.kept.left_out += 1;
             return;
         }
-        session.kept.lives.push(Life { steps, cut, ..ended() });
+        session.kept.lives.push(CommandTrace { steps, cut, ..ended() });
     }
 }
 
 impl Session {
     /// Returns the state with this number, if it belongs to this command and still exists.
-    fn event(&self, mark: Mark, token: u64) -> Option<&Event> {
+    fn event(&self, mark: TraceMark, token: u64) -> Option<&Event> {
         let number = mark.0?.get();
         let event = self.ring[slot_of(number)].as_ref();
         event.filter(|event| number >= self.first && event.token == token)
@@ -214,7 +220,7 @@ impl Session {
     /// Returns the states of a command, and true if the first of them are lost.
     ///
     /// Returns `None` if the command was not traced.
-    fn steps(&self, last: Mark, token: u64) -> Option<(Vec<Step>, bool)> {
+    fn steps(&self, last: TraceMark, token: u64) -> Option<(Vec<Step>, bool)> {
         let mut steps = Vec::new();
         let mut next = last;
         while let Some(Event { at, before, state, .. }) = self.event(next, token).copied()
@@ -245,7 +251,7 @@ impl Filter {
 impl Reactor {
     /// Starts to trace a command that has arrived, if it matches the filter.
     #[inline]
-    pub(super) fn trace_capsule(&mut self, request: Key, now: u64) {
+    pub(super) fn trace_capsule(&mut self, request: SlotKey, now: u64) {
         if self.trace.is_on() {
             self.begin_trace(request, now);
         }
@@ -253,7 +259,7 @@ impl Reactor {
 
     /// Records that a command enters a state.
     #[inline]
-    pub(super) fn trace_state(&mut self, request: Key, state: State) {
+    pub(super) fn trace_state(&mut self, request: SlotKey, state: State) {
         if self.trace.is_on() {
             self.follow(request, state);
         }
@@ -261,7 +267,7 @@ impl Reactor {
 
     /// Records that a command has been answered.
     #[inline]
-    pub(super) fn trace_done(&mut self, request: Key, status: Status) {
+    pub(super) fn trace_done(&mut self, request: SlotKey, status: Status) {
         if self.trace.is_on() {
             self.end_trace(request, Some(status));
         }
@@ -269,14 +275,14 @@ impl Reactor {
 
     /// Records that a command ends. It gets no answer if it has none by now.
     #[inline]
-    pub(super) fn trace_end(&mut self, request: Key) {
+    pub(super) fn trace_end(&mut self, request: SlotKey) {
         if self.trace.is_on() {
             self.end_trace(request, None);
         }
     }
 
     #[cold]
-    fn begin_trace(&mut self, request: Key, now: u64) {
+    fn begin_trace(&mut self, request: SlotKey, now: u64) {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let connection = self.connections.get(io.connection);
         let queue = connection.and_then(|connection| connection.info.as_ref());
@@ -285,24 +291,24 @@ impl Reactor {
             return;
         }
         let token = request.token(kind::REQUEST);
-        let capsule = self.trace.enter(Mark::default(), token, State::Capsule, now);
+        let capsule = self.trace.enter(TraceMark::default(), token, State::Capsule, now);
         io.mark = self.trace.enter(capsule, token, State::Waiting, (self.clock)());
     }
 
     #[cold]
-    fn follow(&mut self, request: Key, state: State) {
+    fn follow(&mut self, request: SlotKey, state: State) {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
-        if io.mark != Mark::default() {
+        if io.mark != TraceMark::default() {
             let token = request.token(kind::REQUEST);
             io.mark = self.trace.enter(io.mark, token, state, (self.clock)());
         }
     }
 
     #[cold]
-    fn end_trace(&mut self, request: Key, status: Option<Status>) {
+    fn end_trace(&mut self, request: SlotKey, status: Option<Status>) {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let mark = std::mem::take(&mut io.mark);
-        if mark == Mark::default() {
+        if mark == TraceMark::default() {
             return;
         }
         let token = request.token(kind::REQUEST);
@@ -315,9 +321,9 @@ impl Reactor {
 }
 
 /// Builds the trace of a command without its states.
-fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Life {
+fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> CommandTrace {
     let command = io.request.io();
-    Life {
+    CommandTrace {
         queue,
         nsid: command.nsid,
         device: command.device,
@@ -357,12 +363,12 @@ mod tests {
 
     fn on(slower_than: u64) -> Trace {
         let mut trace = Trace::default();
-        trace.obey(TraceOrder::On(Filter { slower_than, ..Filter::default() }));
+        trace.handle_message(TraceControl::On(Filter { slower_than, ..Filter::default() }));
         trace
     }
 
-    fn life() -> Life {
-        Life {
+    fn life() -> CommandTrace {
+        CommandTrace {
             queue: None,
             nsid: 1,
             device: DeviceId(0),
@@ -377,18 +383,18 @@ mod tests {
         }
     }
 
-    fn read(trace: &mut Trace) -> Lives {
+    fn read(trace: &mut Trace) -> Traces {
         let (reply, mut answer) = oneshot::channel();
-        trace.obey(TraceOrder::Read(reply));
+        trace.handle_message(TraceControl::Read(reply));
         answer.try_recv().unwrap()
     }
 
     /// A command from 0 to `end`, with states of other commands in between.
     fn run(trace: &mut Trace, token: u64, others: usize, end: u64) {
-        let mark = trace.enter(Mark::default(), token, State::Capsule, 0);
+        let mark = trace.enter(TraceMark::default(), token, State::Capsule, 0);
         let mark = trace.enter(mark, token, State::Waiting, 1);
         for other in 0..others {
-            trace.enter(Mark::default(), 1 << 40 | other as u64, State::Capsule, 2);
+            trace.enter(TraceMark::default(), 1 << 40 | other as u64, State::Capsule, 2);
         }
         let mark = trace.enter(mark, token, State::Device, 3);
         let again = trace.enter(mark, token, State::Device, 4);
@@ -402,7 +408,7 @@ mod tests {
         let mut trace = on(100);
         run(&mut trace, 1, 3, 99);
         run(&mut trace, 2, 3, 100);
-        let Lives { lives, left_out } = read(&mut trace);
+        let Traces { lives, left_out } = read(&mut trace);
         let [life] = &lives[..] else { panic!("one life: {lives:?}") };
         let steps: Vec<_> = life.steps.iter().map(|step| (step.state, step.at)).collect();
         let expected =
@@ -421,16 +427,16 @@ mod tests {
         assert_eq!(life.steps.first().map(|step| step.state), Some(State::Device));
         // The same command again, so that only the number separates the lost states from the
         // current ones.
-        let stale = trace.enter(Mark::default(), 5, State::Waiting, 1);
-        trace.obey(TraceOrder::On(Filter::default()));
+        let stale = trace.enter(TraceMark::default(), 5, State::Waiting, 1);
+        trace.handle_message(TraceControl::On(Filter::default()));
         let mark = trace.enter(stale, 5, State::Done, 2);
         trace.keep(mark, 5, 0, life_of_five);
         let lives = read(&mut trace).lives;
         assert_eq!(lives[0].steps.len(), 1, "{lives:?}");
     }
 
-    fn life_of_five() -> Life {
-        Life { cid: 5, ..life() }
+    fn life_of_five() -> CommandTrace {
+        CommandTrace { cid: 5, ..life() }
     }
 
     #[test]
@@ -439,9 +445,9 @@ mod tests {
         for token in 0..KEPT_MAX as u64 + 5 {
             run(&mut trace, token, 0, 10);
         }
-        let Lives { lives, left_out } = read(&mut trace);
+        let Traces { lives, left_out } = read(&mut trace);
         assert_eq!((lives.len(), left_out), (KEPT_MAX, 5));
-        trace.obey(TraceOrder::Off);
+        trace.handle_message(TraceControl::Off);
         run(&mut trace, 1, 0, 10);
         assert!(read(&mut trace).lives.is_empty());
     }

@@ -3,10 +3,10 @@
 use nvmeof_transport::{Event, Progress};
 
 use super::Reactor;
+use super::gen_slab::SlotKey;
 use super::idle::Idle;
 use super::kind;
-use super::slots::Key;
-use super::stats::Moment;
+use super::stats::SamplePoint;
 
 /// Nanoseconds between two ticks of the timers.
 const TICK: u64 = 100_000_000;
@@ -25,7 +25,7 @@ const STARVED_RETRY: u64 = 200_000;
 /// all permits together, and the commands they admit would complete and be sent as one batch. The
 /// devices would idle during the send, and the network would idle while the devices work. See
 /// `transport::tcp` for the measurements.
-const ROOM: usize = 1 << 20;
+const SEND_BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum sleep in nanoseconds.
 ///
 /// The reactor spins until an earlier deadline, because sleeping and waking up take longer.
@@ -59,7 +59,7 @@ impl Reactor {
         let after = now.saturating_sub(std::mem::replace(&mut self.turned_at, now));
         self.pacer.turn(now, after);
         self.note_standstill(now);
-        if self.mailbox.rung() {
+        if self.mailbox.is_signalled() {
             self.read_mailbox(now);
             busy = true;
         }
@@ -77,11 +77,11 @@ impl Reactor {
             self.judge_overdue(now);
             busy = true;
         }
-        self.moment(Moment::Received);
+        self.moment(SamplePoint::Received);
         self.exchange_holdings();
         busy |= self.admit(now);
         self.watch_admission(now);
-        self.moment(Moment::Admitted);
+        self.moment(SamplePoint::Admitted);
         busy |= self.poll_devices(now);
         let (flushed, now) = self.flush_all(now);
         busy |= flushed;
@@ -103,7 +103,7 @@ impl Reactor {
             self.tick(now);
         }
         if self.stats.is_asked() {
-            self.moment(Moment::Sent);
+            self.moment(SamplePoint::Sent);
             self.report(now);
         }
         self.stats.counters.busy_turns += u64::from(busy);
@@ -162,7 +162,7 @@ impl Reactor {
     }
 
     /// Returns the time to check next whether this connection's outgoing data has left.
-    fn departing_at(&self, key: Key) -> Option<u64> {
+    fn departing_at(&self, key: SlotKey) -> Option<u64> {
         self.connections.get(key)?.fabric.next_tx_poll()
     }
 
@@ -209,10 +209,10 @@ impl Reactor {
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(timeout, &mut ready);
         for event in ready.drain(..) {
-            let (what, key) = Key::from_token(event.token);
+            let (what, key) = SlotKey::from_token(event.token);
             if what != kind::CONNECTION {
                 if what == kind::MAILBOX {
-                    self.mailbox.hear();
+                    self.mailbox.clear();
                 }
                 continue; // Every turn polls the devices anyway.
             }
@@ -227,7 +227,7 @@ impl Reactor {
     }
 
     /// Puts a connection on the list to receive from.
-    pub(super) fn list(&mut self, key: Key) {
+    pub(super) fn list(&mut self, key: SlotKey) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.listed
         {
@@ -241,7 +241,7 @@ impl Reactor {
 
     /// Puts a connection on the list to flush.
     #[inline]
-    pub(super) fn mark_dirty(&mut self, key: Key) {
+    pub(super) fn mark_dirty(&mut self, key: SlotKey) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.dirty
         {
@@ -277,7 +277,7 @@ impl Reactor {
     /// Receives from one connection.
     ///
     /// The connection stays on the list if the next turn is to read it without an epoll event.
-    fn receive_one(&mut self, key: Key, now: u64, direct: &mut usize) -> bool {
+    fn receive_one(&mut self, key: SlotKey, now: u64, direct: &mut usize) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
         self.stats.polled(connection.port);
         let mut events = std::mem::take(&mut self.events);
@@ -311,7 +311,7 @@ impl Reactor {
     pub(super) fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
-        let (mut again, mut room) = (Vec::new(), ROOM);
+        let (mut again, mut room) = (Vec::new(), SEND_BYTES_PER_TURN);
         for key in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.dirty = false;
@@ -336,7 +336,7 @@ impl Reactor {
         (busy, now)
     }
 
-    fn handle_events(&mut self, key: Key, events: &mut Vec<Event>, now: u64) {
+    fn handle_events(&mut self, key: SlotKey, events: &mut Vec<Event>, now: u64) {
         for event in events.drain(..) {
             match event {
                 Event::Command { sqe, data } => self.command(key, &sqe, data, now),

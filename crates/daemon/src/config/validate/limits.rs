@@ -6,13 +6,13 @@ use super::super::problem::{Report, Span};
 use super::super::raw::RawLimits;
 use super::super::{Machine, units::show_size};
 use super::values::{duration, integer, size_within};
-use crate::limits::{self, Limits, Needs, Settings};
+use crate::limits::{self, LimitInputs, Limits, Settings};
 
 /// Validates the limits and derives the others.
 pub(super) fn limits(
     report: &mut Report<'_>,
     raw: &RawLimits,
-    needs: &Needs,
+    needs: &LimitInputs,
     machine: &Machine,
 ) -> Limits {
     let default = Settings::default();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::problem::{Report, Span};
 use super::raw::RawConfig;
 use super::{Config, LogFormat, LogLevel, Machine, cpus};
-use crate::limits::Needs;
+use crate::limits::LimitInputs;
 
 use nvmeof_api::document::FORMAT;
 use values::{choice, duration, integer};
@@ -70,7 +70,7 @@ pub(super) fn validate(
     let reactors = reactors(report, raw, machine);
     let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
     let devices = devices::devices(report, &raw.device, &machine.open);
-    let needs = Needs::of(reactors.len(), &listeners, &devices);
+    let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
     let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());
     let bounds = limits.tenants();

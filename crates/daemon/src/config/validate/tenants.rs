@@ -12,7 +12,7 @@ use super::super::rate::{
 };
 use super::super::raw::{Key, RawHost, RawHostDefaults, RawLimit, RawSize};
 use super::super::units::show_size;
-use super::super::{Host, Share};
+use super::super::{Host, HostQosConfig};
 use super::defaults;
 use super::subsystems::parse_nqn;
 use super::values::{integer, required, size};
@@ -36,11 +36,11 @@ pub(super) fn hosts(
     others: &RawHostDefaults,
     named: &[Spanned<RawHost>],
     bounds: &TenantBounds,
-) -> (Share, Vec<Host>) {
+) -> (HostQosConfig, Vec<Host>) {
     let RawHostDefaults { limit, weight, max_connections, max_queues, max_in_flight } = others;
     let table = "host-defaults";
     let keys = Keys { table, limit, weight, max_connections, max_queues, max_in_flight };
-    let none = Share { weight: defaults::WEIGHT, ..Share::default() };
+    let none = HostQosConfig { weight: defaults::WEIGHT, ..HostQosConfig::default() };
     let others = share(report, &keys, &none, bounds);
     let (mut hosts, mut seen) = (Vec::new(), BTreeMap::<Nqn, usize>::new());
     for entry in named {
@@ -65,9 +65,9 @@ pub(super) fn hosts(
 fn share(
     report: &mut Report<'_>,
     keys: &Keys<'_>,
-    default: &Share,
+    default: &HostQosConfig,
     bounds: &TenantBounds,
-) -> Share {
+) -> HostQosConfig {
     let name = |key: &str| format!("{}.{key}", keys.table);
     let limits = match keys.limit {
         Some(value) => limit(report, &name("limit"), value, bounds),
@@ -77,7 +77,7 @@ fn share(
         Some(value) => in_flight(report, &name("max-in-flight"), value, bounds),
         None => default.limits.in_flight,
     };
-    Share {
+    HostQosConfig {
         limits: TenantLimits { in_flight, ..limits },
         weight: integer(report, &name("weight"), keys.weight, default.weight, 1..=HOST_WEIGHT_MAX),
         max_connections: count(

@@ -13,11 +13,11 @@ use nvmeof_transport::DetachedQueue;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use super::place::place;
+use super::place::choose_reactor;
 use crate::clock;
 use crate::config::{Fabric, Listener};
 use crate::limits::Limits;
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 use crate::reactor::Load;
 use crate::reactor::mailbox::{Message, Sender};
 
@@ -65,13 +65,13 @@ impl Reactors {
         node: Option<usize>,
     ) {
         let number = parked.number();
-        let index = place(&self.loads, &self.nodes, node, number);
+        let index = choose_reactor(&self.loads, &self.nodes, node, number);
         let here = Place { reactor: index, id: queue.id() };
         let (token, replaced) = self.unconnected.admit(from.ip(), here);
         queue.keep_until_connect(token);
         if let Some(Place { reactor, id }) = replaced {
             limited!(
-                Kind::ConnectionRefused,
+                LogCategory::ConnectionRefused,
                 warn,
                 peer = %from,
                 "a connection that has sent no Connect is closed for a new one: there are as many as \

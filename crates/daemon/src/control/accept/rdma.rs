@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 use super::{BindError, Service};
 use crate::config;
 use crate::limits::{Limits, nanos};
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 
 /// Requests that the connection manager queues for us.
 const BACKLOG: u32 = 1024;
@@ -30,11 +30,11 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Rdma {
     pool: Arc<ChunkPool>,
-    devices: Mutex<Known>,
+    devices: Mutex<RegisteredDevice>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RegisteredDevice {
     /// Devices that can serve hosts.
     serving: Vec<Arc<Registration<SystemDevice>>>,
     /// Devices that were removed but still have a queue.
@@ -72,7 +72,7 @@ impl Rdma {
     /// Drops removed devices, each when its last queue has ended; that releases its registration.
     fn look(&self) {
         let mut known = self.known();
-        let Known { serving, leaving, .. } = &mut *known;
+        let RegisteredDevice { serving, leaving, .. } = &mut *known;
         for gone in serving.extract_if(.., |one| !one.device().is_there()) {
             tracing::warn!(device = gone.device().name(), "an RDMA device is gone");
             leaving.push(gone);
@@ -84,7 +84,7 @@ impl Rdma {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, RegisteredDevice> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,15 +156,15 @@ impl Bound {
         let Self { rdma, listener, settings, .. } = self;
         let params = params(&service.limits, &settings);
         match serve(listener, &rdma, params, &service).await {
-            Lost::Device => "its RDMA device was removed".to_owned(),
-            Lost::Address => "its address has left its RDMA device".to_owned(),
-            Lost::Listener(error) => format!("the connection manager has failed: {error}"),
+            ListenerError::Device => "its RDMA device was removed".to_owned(),
+            ListenerError::Address => "its address has left its RDMA device".to_owned(),
+            ListenerError::Listener(error) => format!("the connection manager has failed: {error}"),
         }
     }
 }
 
 /// Reason why a listener can no longer accept.
-enum Lost {
+enum ListenerError {
     Device,
     Address,
     Listener(std::io::Error),
@@ -176,7 +176,7 @@ async fn serve(
     rdma: &Arc<Rdma>,
     params: RdmaParams,
     service: &Service,
-) -> Lost {
+) -> ListenerError {
     #[expect(
         deprecated,
         reason = "its successor is unsafe for want of a promise that `Watched` keeps: one descriptor, open as \
@@ -185,24 +185,26 @@ async fn serve(
     let watched = AsyncFd::with_interest(Watched(listener), Interest::READABLE);
     let mut watched = match watched {
         Ok(watched) => watched,
-        Err(error) => return Lost::Listener(error),
+        Err(error) => return ListenerError::Listener(error),
     };
     loop {
         match watched.readable_mut().await {
             Ok(mut ready) => ready.clear_ready(),
-            Err(error) => return Lost::Listener(error),
+            Err(error) => return ListenerError::Listener(error),
         }
         while let Some(event) = watched.get_mut().0.next() {
             match event {
                 Ok(ListenerEvent::Request(ticket)) => {
                     let peer = ticket.peer();
                     if let Err(error) = hand_over(ticket, rdma, params, service) {
-                        limited!(Kind::ConnectionRefused, warn, %peer, "connection refused: {error:#}");
+                        limited!(LogCategory::ConnectionRefused, warn, %peer, "connection refused: {error:#}");
                     }
                 }
-                Ok(ListenerEvent::DeviceRemoved) => return Lost::Device,
-                Ok(ListenerEvent::AddressChanged) => return Lost::Address,
-                Err(error) => limited!(Kind::ConnectionRefused, warn, %error, "connection refused"),
+                Ok(ListenerEvent::DeviceRemoved) => return ListenerError::Device,
+                Ok(ListenerEvent::AddressChanged) => return ListenerError::Address,
+                Err(error) => {
+                    limited!(LogCategory::ConnectionRefused, warn, %error, "connection refused")
+                }
             }
         }
     }

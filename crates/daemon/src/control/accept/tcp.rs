@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{BindError, Service};
 use crate::control::place::node_of;
 use crate::limits::{Limits, nanos};
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 
 /// Pause after an accept failed for lack of descriptors or memory; it prevents a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ impl Bound {
                 Ok((stream, peer)) => {
                     failures = 0;
                     if let Err(error) = hand_over(stream, peer, params, &service) {
-                        limited!(Kind::ConnectionRefused, warn, %peer, %error, "connection refused");
+                        limited!(LogCategory::ConnectionRefused, warn, %peer, %error, "connection refused");
                     }
                 }
                 Err(error) => {
@@ -76,7 +76,7 @@ impl Bound {
                     if is_broken(&error, failures) {
                         return format!("its socket takes no connections any more: {error}");
                     }
-                    limited!(Kind::ConnectionRefused, warn, %address, %error, "cannot accept a connection");
+                    limited!(LogCategory::ConnectionRefused, warn, %address, %error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -13,7 +13,7 @@ use crate::config::Drive;
 use crate::limits::DriveQueues;
 
 /// Function that opens a PCI function by its address.
-pub(in crate::control) type Take = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
+pub(in crate::control) type OpenFunction = fn(&str) -> anyhow::Result<Arc<dyn Function>>;
 
 /// Opens it with VFIO.
 pub(in crate::control) fn from_vfio(address: &str) -> anyhow::Result<Arc<dyn Function>> {
@@ -25,12 +25,12 @@ pub(in crate::control) fn from_vfio(address: &str) -> anyhow::Result<Arc<dyn Fun
 pub(super) struct Drives {
     maps: Arc<BufferMaps>,
     controllers: BTreeMap<String, Weak<Controller>>,
-    take: Take,
+    take: OpenFunction,
 }
 
 impl Drives {
     /// Creates an empty set, for buffers of `pool`.
-    pub(super) fn new(pool: &Arc<ChunkPool>, take: Take) -> Self {
+    pub(super) fn new(pool: &Arc<ChunkPool>, take: OpenFunction) -> Self {
         Self { maps: Arc::new(BufferMaps::new(pool)), controllers: BTreeMap::new(), take }
     }
 

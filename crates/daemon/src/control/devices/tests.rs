@@ -68,9 +68,9 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Does what a reload does, and returns the names of the devices that it opened.
 fn reload(devices: &mut Devices, wanted: &[Device]) -> anyhow::Result<Vec<String>> {
     let opened = runtime().block_on(async {
-        let mut groundwork = devices.begin(wanted, &[], None).done().await;
-        let prepared = devices.prepare(wanted, &mut groundwork, &[]).await;
-        devices.leave(groundwork);
+        let mut preopened = devices.begin(wanted, &[], None).done().await;
+        let prepared = devices.prepare(wanted, &mut preopened, &[]).await;
+        devices.leave(preopened);
         // Discarded devices are closed.
         devices.settled().await;
         prepared
@@ -112,10 +112,14 @@ fn what_is_gone_is_opened_anew_with_what_stands_on_it_and_nothing_else_is() {
     // While the device is missing, placeholders stay, and its namespaces do not change.
     for _ in 0..2 {
         assert_eq!(reload(&mut devices, &gone).unwrap(), ["bad"], "it knows no reactor to fail on");
-        let ghost = devices.get("s").unwrap();
-        assert!(ghost.is_ghost() && ghost.device.is_gone() && ghost.id == stripe.id);
-        assert_eq!(ghost.device.info(), stripe.device.info());
-        let error = ghost.device.open_queue(&CorePool::new(&pool)).unwrap_err();
+        let missing_device = devices.get("s").unwrap();
+        assert!(
+            missing_device.is_ghost()
+                && missing_device.device.is_gone()
+                && missing_device.id == stripe.id
+        );
+        assert_eq!(missing_device.device.info(), stripe.device.info());
+        let error = missing_device.device.open_queue(&CorePool::new(&pool)).unwrap_err();
         assert_eq!(error, nvmeof_core::block::BlockError::Gone);
     }
     assert_eq!(reload(&mut devices, &there).unwrap(), ["bad", "part", "s"]);
@@ -164,8 +168,12 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
     drop(drive);
     for _ in 0..2 {
         assert!(reload(&mut devices, &wanted).unwrap().is_empty());
-        let ghost = devices.get("drive").unwrap();
-        assert!(ghost.is_ghost() && ghost.id == id && devices.get("part").unwrap().is_ghost());
+        let missing_device = devices.get("drive").unwrap();
+        assert!(
+            missing_device.is_ghost()
+                && missing_device.id == id
+                && devices.get("part").unwrap().is_ghost()
+        );
         assert!(!devices.get("ram").unwrap().is_ghost());
     }
     plug_in(PCI);
@@ -181,8 +189,8 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
 
 /// Waits until the drive's thread has noticed an event; returns the changed devices.
 fn notices(devices: &Devices) -> Vec<String> {
-    wait_until(|| !devices.suspects().is_empty());
-    changed(devices.suspects())
+    wait_until(|| !devices.changed_drives().is_empty());
+    changed(devices.changed_drives())
 }
 
 fn halve(fake: &Fake) {
@@ -215,11 +223,11 @@ fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
     let (ram, part) = (devices.get("ram").unwrap().id, devices.get("part").unwrap().id);
     // The event reported no change of the namespace: nothing is reopened.
     fake.change_namespace(1, |_| ());
-    assert!(notices(&devices).is_empty() && devices.suspects().is_empty());
+    assert!(notices(&devices).is_empty() && devices.changed_drives().is_empty());
     halve(&fake);
     let names = notices(&devices);
     assert_eq!(names, ["drive"]);
-    devices.outdate(&names);
+    devices.mark_stale(&names);
     assert_eq!(reload(&mut devices, &wanted).unwrap(), ["drive", "s", "part"]);
     assert_eq!(self::size(&devices, "drive"), size / 2);
     assert!(self::size(&devices, "s") < all);
@@ -231,11 +239,11 @@ fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
     // The error names a device that cannot follow the change, and nothing changes.
     halve(&fake);
     let names = notices(&devices);
-    devices.outdate(&names);
+    devices.mark_stale(&names);
     let error = format!("{:#}", reload(&mut devices, &wanted).unwrap_err());
     assert!(error.starts_with("device \"part\": "), "{error}");
     assert_eq!(self::size(&devices, "drive"), size / 2);
-    assert!(devices.suspects().is_empty(), "it is not tried time and again");
+    assert!(devices.changed_drives().is_empty(), "it is not tried time and again");
 }
 
 fn size(devices: &Devices, name: &str) -> u64 {
@@ -257,9 +265,9 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
     let without = config(&ram);
     let runtime = runtime();
     runtime.block_on(async {
-        let mut groundwork = devices.begin(&with, &[], None);
+        let mut preopened = devices.begin(&with, &[], None);
         // The control plane is not blocked, and can even make another reload.
-        assert!(groundwork.give_up());
+        assert!(preopened.give_up());
         let mut nothing = devices.begin(&without, &[], None).done().await;
         let opened = devices.prepare(&without, &mut nothing, &[]).await.unwrap();
         assert_eq!(opened.len(), 1);
@@ -267,10 +275,10 @@ fn a_drive_that_does_not_get_ready_holds_nothing_up() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        assert!(!groundwork.is_done());
+        assert!(!preopened.is_done());
         // When the drive is pulled out, opening it fails.
         fake.set_gone(true);
-        let error = groundwork.done().await.drive("drive").unwrap_err();
+        let error = preopened.done().await.drive("drive").unwrap_err();
         assert!(format!("{error:#}").contains(AT), "{error:#}");
     });
 }

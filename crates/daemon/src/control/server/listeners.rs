@@ -32,11 +32,11 @@ pub(crate) use waiting::RetryState;
 
 /// Policy for a new listener that fails to bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::control) enum NewListener {
+pub(in crate::control) enum BindPolicy {
     /// It waits, with a warning, and is retried.
-    MayWait,
+    Optional,
     /// The change is rejected.
-    HasToWork,
+    Required,
 }
 
 /// A listener of the config.
@@ -59,7 +59,7 @@ pub(super) struct Bound {
     new: Vec<New>,
     /// Listeners that failed to bind and are allowed to wait.
     waiting: Vec<(PortId, Serving)>,
-    displaced: Vec<Displaced>,
+    displaced: Vec<ReplacedListener>,
 }
 
 /// A listener of the config that has its socket but does not accept yet.
@@ -72,7 +72,7 @@ struct New {
 
 /// A listener that was closed so that another one can bind its address.
 #[derive(Debug)]
-struct Displaced {
+struct ReplacedListener {
     port: PortId,
     wanted: Listener,
     address: SocketAddr,
@@ -87,7 +87,7 @@ impl Server {
     pub(super) async fn bind_new(
         &mut self,
         config: &Config,
-        listeners: NewListener,
+        listeners: BindPolicy,
     ) -> anyhow::Result<Bound> {
         let mut bound = Bound::default();
         let staying = self.staying(config);
@@ -115,7 +115,7 @@ impl Server {
             };
             // A listener that listened until now has to be restored.
             let gave_way = listened || bound.displaced.len() > displaced;
-            let may_wait = listeners == NewListener::MayWait || self.waits_for(wanted, &staying);
+            let may_wait = listeners == BindPolicy::Optional || self.waits_for(wanted, &staying);
             if gave_way || !may_wait {
                 self.unbind(bound);
                 anyhow::bail!(match error {
@@ -139,7 +139,7 @@ impl Server {
             return;
         };
         // If it fails again, it is retried when it is due.
-        if let Ok(socket) = accept::bind(&waiting.place(wanted), &self.rdma) {
+        if let Ok(socket) = accept::bind(&waiting.to_bind(wanted), &self.rdma) {
             bound.new.push(New { port, wanted: wanted.clone(), socket });
         }
     }
@@ -148,7 +148,7 @@ impl Server {
     pub(super) fn unbind(&mut self, bound: Bound) {
         let Bound { new, displaced, .. } = bound;
         drop(new);
-        for Displaced { port, wanted, address } in displaced {
+        for ReplacedListener { port, wanted, address } in displaced {
             let again = Listener { port: address.port(), ..wanted.clone() };
             let state = match accept::bind(&again, &self.rdma) {
                 Ok(socket) => State::Listening(socket.listen(self.service(port))),
@@ -218,7 +218,7 @@ impl Server {
 
     /// Retries to listen; on success hosts see the port in discovery logs.
     fn listen_again(&self, port: PortId, wanted: &Listener, mut waiting: RetryState) -> State {
-        match accept::bind(&waiting.place(wanted), &self.rdma) {
+        match accept::bind(&waiting.to_bind(wanted), &self.rdma) {
             Ok(socket) => {
                 let address = socket.address();
                 // A new connection names its port immediately, so the port has to be shown first.
@@ -294,7 +294,7 @@ impl Server {
             };
             let address = listening.address;
             listening.close().await;
-            bound.displaced.push(Displaced { port, wanted, address });
+            bound.displaced.push(ReplacedListener { port, wanted, address });
         }
         accept::bind(wanted, &self.rdma)
     }

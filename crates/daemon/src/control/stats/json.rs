@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, total};
 use crate::logs;
 use crate::reactor::stats::{
-    Class, ErrorClass, FabricDevice, Flow, Latencies, Report, Stages, Tally, Whose,
+    Class, CommandCounters, CounterKey, ErrorClass, FabricDevice, Flow, Latencies, Report,
+    StageCounts,
 };
 
 /// Version of the format.
@@ -130,7 +131,7 @@ fn wire_delay(interval: Interval<'_>) -> Value {
     })
 }
 
-fn states(stages: &Stages) -> Value {
+fn states(stages: &StageCounts) -> Value {
     json!({
         "waiting": stages.waiting,
         "needs_buffer": stages.needs_buffer,
@@ -154,12 +155,16 @@ fn times(latencies: &Latencies) -> Value {
 }
 
 /// Returns the completed commands by host and device; all closed devices share one line.
-pub(super) fn commands(done: &BTreeMap<Whose, Tally>, closed: &Tally, labels: &Labels) -> Value {
+pub(super) fn commands(
+    done: &BTreeMap<CounterKey, CommandCounters>,
+    closed: &CommandCounters,
+    labels: &Labels,
+) -> Value {
     let by = |names: &[&str], figures: &[u64]| -> Value {
         let pairs = names.iter().zip(figures).map(|(name, figure)| ((*name).into(), json!(figure)));
         pairs.collect::<serde_json::Map<_, _>>().into()
     };
-    let one = |(name, tally): (FlowName, &Tally)| {
+    let one = |(name, tally): (FlowName, &CommandCounters)| {
         let FlowName { subsystem, nsid, host, device } = name;
         json!({
             "subsystem": subsystem,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
 
 use super::{FlowName, Labels, Sample, done, limited, total};
-use crate::reactor::stats::{Class, Histogram, Report, Tally};
+use crate::reactor::stats::{Class, CommandCounters, Histogram, Report};
 
 /// Maximum number of flows; `work` includes the flows that are omitted.
 const FLOWS_MAX: usize = 200;
@@ -49,7 +49,7 @@ fn pacer(sample: &Sample, all: &Report) -> PacerNow {
     }
 }
 
-fn work(all: &Report, tally: &Tally) -> Vec<Work> {
+fn work(all: &Report, tally: &CommandCounters) -> Vec<Work> {
     let one = |class: Class| {
         let latencies = all.counters.ports.iter().map(|port| port.latencies.of(class));
         let times = times(latencies);
@@ -82,9 +82,9 @@ fn reactor(report: &Report) -> ReactorNow {
 }
 
 /// Returns the work of hosts on namespaces, busiest first, and its sum.
-fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, Tally) {
+fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, CommandCounters) {
     let mut named = BTreeMap::<FlowName, FlowNow>::new();
-    let mut sum = Tally::default();
+    let mut sum = CommandCounters::default();
     for (whose, tally) in done(&sample.reactors) {
         sum.add(&tally);
         // Admin commands belong to no flow.
@@ -137,18 +137,18 @@ mod tests {
 
     use super::*;
     use crate::control::stats::TenantFigures;
-    use crate::reactor::stats::{Flow, Port, Whose};
+    use crate::reactor::stats::{CounterKey, Flow, Port};
 
-    fn whose(host: &str, device: u32) -> Whose {
+    fn whose(host: &str, device: u32) -> CounterKey {
         let nqn = |name: &str| Nqn::relaxed(name).unwrap();
-        Whose { names: Some((nqn("subsystem"), nqn(host))), device: Some(device) }
+        CounterKey { names: Some((nqn("subsystem"), nqn(host))), device: Some(device) }
     }
 
     #[test]
     fn reactors_are_added_up_by_host_and_namespace() {
         let mut labels = Labels::default();
         labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
-        let mut tally = Tally::default();
+        let mut tally = CommandCounters::default();
         tally.count(Class::Read, 4096, Status::SUCCESS);
         tally.count(Class::Write, 512, Status::WRITE_FAULT);
         let mut report = Report { at: 5, ..Report::default() };
@@ -185,9 +185,9 @@ mod tests {
         let mut labels = Labels::default();
         labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
         labels.add_device(DeviceId(4), "other", Some(("subsystem", 8)));
-        let mut tally = Tally::default();
+        let mut tally = CommandCounters::default();
         tally.count(Class::Read, 4096, Status::SUCCESS);
-        let admin = Whose { device: None, ..whose("a", 3) };
+        let admin = CounterKey { device: None, ..whose("a", 3) };
         let mut report = Report { at: 5, ..Report::default() };
         report.tallies = vec![(whose("a", 3), tally), (whose("a", 4), tally), (admin, tally)];
         report.past = Arc::new([(whose("b", 3), tally)].into());

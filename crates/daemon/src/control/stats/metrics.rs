@@ -20,7 +20,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{FlowName, Labels, Sample, add_named, done, limited, total};
 use crate::logs;
-use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, Stages};
+use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, StageCounts};
 
 /// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -203,9 +203,12 @@ impl Scrape {
         let mut named = BTreeMap::new();
         for (whose, tally) in done(&self.sample.reactors) {
             let name = FlowName::known(&whose, &self.labels);
-            named.entry(name).or_insert_with(crate::reactor::stats::Tally::default).add(&tally);
+            named
+                .entry(name)
+                .or_insert_with(crate::reactor::stats::CommandCounters::default)
+                .add(&tally);
         }
-        let by_class = |figures: fn(&crate::reactor::stats::Tally) -> [u64; 3]| {
+        let by_class = |figures: fn(&crate::reactor::stats::CommandCounters) -> [u64; 3]| {
             named.iter().flat_map(move |(name, tally)| {
                 let figures = Class::ALL.into_iter().zip(figures(tally));
                 figures.map(|(class, figure)| {
@@ -344,8 +347,8 @@ fn of_tenant(tenant: &TenantNow) -> Names {
     vec![("subsystem", subsystem.clone()), ("nsid", nsid), ("host", host.clone())]
 }
 
-fn states(stages: &Stages) -> [(&'static str, u64); 6] {
-    let Stages { waiting, needs_buffer, pulling, on_device, sending, admin } = *stages;
+fn states(stages: &StageCounts) -> [(&'static str, u64); 6] {
+    let StageCounts { waiting, needs_buffer, pulling, on_device, sending, admin } = *stages;
     [
         ("waiting", waiting),
         ("buffer", needs_buffer),

@@ -25,7 +25,7 @@ const END: Duration = Duration::from_secs(2);
 
 /// Options of a recording.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct RecordOptions {
     /// Where to.
     pub(crate) file: PathBuf,
     /// Interval between samples.
@@ -49,7 +49,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The file cannot be written; the error names the remedy.
-    pub(crate) fn start(wanted: &Wanted) -> anyhow::Result<Self> {
+    pub(crate) fn start(wanted: &RecordOptions) -> anyhow::Result<Self> {
         let path = &wanted.file;
         let file = create(path).with_context(|| {
             format!(
@@ -159,7 +159,7 @@ fn without_flows(mut report: crate::reactor::stats::Report) -> crate::reactor::s
     report
 }
 
-fn start_line(wanted: &Wanted) -> Value {
+fn start_line(wanted: &RecordOptions) -> Value {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     json!({
         "kind": "start",
@@ -184,7 +184,7 @@ fn write_all(file: File, lines: &Receiver<Vec<Value>>) -> std::io::Result<()> {
     Ok(())
 }
 
-impl Wanted {
+impl RecordOptions {
     /// Creates the options of a recording to `file`.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let wanted = Wanted::new(&fifo, "1s").unwrap();
+        let wanted = RecordOptions::new(&fifo, "1s").unwrap();
         let error = Recorder::start(&wanted).unwrap_err();
         assert!(format!("{error:#}").contains("a FIFO that is read"), "{error:#}");
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, total};
-use crate::reactor::stats::{Report, Stages};
+use crate::reactor::stats::{Report, StageCounts};
 
 /// Maximum number of flows shown.
 const FLOWS_MAX: usize = 100;
@@ -94,7 +94,7 @@ fn reactor(text: &mut String, name: &str, interval: Interval<'_>) -> std::fmt::R
 
 fn states(text: &mut String, sum: &Report) -> std::fmt::Result {
     for (moment, stages) in ["received", "admitted", "sent"].iter().zip(&sum.stages) {
-        let Stages { waiting, needs_buffer, pulling, on_device, sending, admin } = stages;
+        let StageCounts { waiting, needs_buffer, pulling, on_device, sending, admin } = stages;
         writeln!(
             text,
             "stats requests when {moment}: waiting {waiting}, needs buffer {needs_buffer}, pulling \

@@ -1,9 +1,9 @@
 //! Tests of the commands, on a fake machine with in-memory drives.
 
+mod balance;
 mod bind;
 mod erase;
 mod list;
-mod spread;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -73,7 +73,7 @@ impl ErrorClass {
 
 /// Counters of commands that were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct CommandCounters {
     /// Commands, failed ones included, in the order of [`Class::ALL`].
     pub(crate) ops: [u64; 3],
     /// Bytes that successful commands moved between host and target, in the same order.
@@ -82,7 +82,7 @@ pub(crate) struct Tally {
     pub(crate) errors: [u64; 5],
 }
 
-impl Tally {
+impl CommandCounters {
     #[inline]
     pub(crate) fn count(&mut self, class: Class, bytes: u32, status: Status) {
         self.ops[class as usize] += 1;
@@ -106,16 +106,16 @@ impl Tally {
     }
 }
 
-/// Key of a [`Tally`]. The default is the shared entry for all further names.
+/// Key of a [`CommandCounters`]. The default is the shared entry for all further names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Whose {
+pub(crate) struct CounterKey {
     /// Subsystem and host, or `None` before the first Connect.
     pub(crate) names: Option<(Nqn, Nqn)>,
     /// Device, or `None` for admin commands and for commands refused before it was determined.
     pub(crate) device: Option<u32>,
 }
 
-impl Whose {
+impl CounterKey {
     pub(crate) fn of(queue: Option<&QueueInfo>, device: Option<DeviceId>) -> Self {
         let names = queue.map(|queue| (queue.subnqn.clone(), queue.hostnqn.clone()));
         Self { names, device: device.map(|device| device.0) }

@@ -5,7 +5,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
 
 use super::super::abort::Victim;
-use super::super::mailbox::{AbortOrder, Message};
+use super::super::mailbox::{AbortRequest, Message};
 use super::rig::{BLOCK, BLOCKS, Host, Rig, pattern};
 
 const KIB: u32 = 1024;
@@ -194,7 +194,7 @@ fn an_abort_goes_to_the_reactor_that_has_the_queue() {
     rig.set_owner(QueueOwner { reactor: 1, connection: 77 });
     abort(&admin, 50, 4);
     rig.turns_now();
-    let Some(Message::Abort(AbortOrder { from: 0, token, victim })) = rig.other.try_recv() else {
+    let Some(Message::Abort(AbortRequest { from: 0, token, victim })) = rig.other.try_recv() else {
         panic!("the other reactor is asked");
     };
     assert_eq!(victim, Victim { controller, sqid: 1, cid: 4, connection: 77 });
@@ -218,10 +218,10 @@ fn another_reactor_is_answered() {
     rig.settle();
     for cid in 1..=4 {
         let victim = Victim { controller, sqid: 1, cid, connection };
-        rig.post(Message::Abort(AbortOrder { from: 1, token: cid.into(), victim }));
+        rig.post(Message::Abort(AbortRequest { from: 1, token: cid.into(), victim }));
     }
     let victim = Victim { controller, sqid: 2, cid: 2, connection };
-    rig.post(Message::Abort(AbortOrder { from: 1, token: 5, victim }));
+    rig.post(Message::Abort(AbortRequest { from: 1, token: 5, victim }));
     rig.settle();
     let answers = |rig: &Rig| {
         let mut answers: Vec<(u64, bool)> = Vec::new();

@@ -6,8 +6,8 @@
 mod abort;
 mod admin;
 mod delays;
+mod flows;
 mod holdings;
-mod lanes;
 mod pacing;
 mod peer;
 mod quiesce;

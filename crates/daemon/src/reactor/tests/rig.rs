@@ -28,9 +28,9 @@ use tokio::sync::oneshot;
 
 use super::super::super::clock;
 use super::super::mailbox::{Counts, Mailbox, Message, Sender, mailbox as mailboxes};
-use super::super::stats::{Ask, Report};
-use super::super::trace::{Lives, TraceOrder};
-use super::super::{Load, Plan, Reactor};
+use super::super::stats::{Report, ReportRequest};
+use super::super::trace::{TraceControl, Traces};
+use super::super::{Load, Reactor, ReactorConfig};
 use super::peer::Peer;
 use crate::config::Config;
 use crate::tenants::{Tenants, host_rules};
@@ -116,7 +116,7 @@ impl Rig {
             Some(budget) => (PolicyConfig::BufferCredit { budget }, budget.try_into().unwrap()),
             None => (PolicyConfig::None, u32::MAX),
         };
-        let reactor = Reactor::new(Plan {
+        let reactor = Reactor::new(ReactorConfig {
             index: 0,
             cpu: None,
             busy_poll: true,
@@ -226,7 +226,7 @@ impl Rig {
             }
         });
         self.reactor.sleep(self.now);
-        assert!(!self.reactor.mailbox.rung(), "it overslept");
+        assert!(!self.reactor.mailbox.is_signalled(), "it overslept");
         drop(over);
         guard.join().unwrap();
     }
@@ -296,21 +296,21 @@ impl Rig {
     /// Returns the reactor's report of its next turn.
     pub(super) fn report(&mut self, recorder: bool) -> Report {
         let (reply, mut answer) = oneshot::channel();
-        self.sender.send(Message::Report(Ask { reply, recorder }));
+        self.sender.send(Message::Report(ReportRequest { reply, recorder }));
         self.turns(1);
         answer.try_recv().unwrap()
     }
 
     /// Sends a control message for tracing.
-    pub(super) fn trace(&mut self, order: TraceOrder) {
+    pub(super) fn trace(&mut self, order: TraceControl) {
         self.sender.send(Message::Trace(order));
         self.turn_after(0);
     }
 
     /// Reads the traces of the reactor.
-    pub(super) fn lives(&mut self) -> Lives {
+    pub(super) fn lives(&mut self) -> Traces {
         let (reply, mut answer) = oneshot::channel();
-        self.trace(TraceOrder::Read(reply));
+        self.trace(TraceControl::Read(reply));
         answer.try_recv().unwrap()
     }
 
@@ -498,7 +498,7 @@ impl Rig {
         tenants.check(&config).unwrap();
         self.target.limit_hosts(host_rules(&config));
         let shares = tenants.change(&config, |_| Some(self.device));
-        self.sender.send(Message::Shares(shares));
+        self.sender.send(Message::QosTable(shares));
         self.turn_after(0);
     }
 

@@ -5,7 +5,7 @@ use nvmeof_wire::{Nqn, Sgl};
 
 use super::rig::{Rig, pattern};
 use crate::reactor::stats::{
-    Class, ErrorClass, NAMES_MAX, Report, Stages, Tally, Whose, add_tally,
+    Class, CommandCounters, CounterKey, ErrorClass, NAMES_MAX, Report, StageCounts, add_tally,
 };
 
 const KIB: u32 = 1024;
@@ -21,8 +21,8 @@ fn requests_are_counted_at_three_moments_of_the_turn() {
     }
     let report = rig.report(false);
     let [received, admitted, sent] = report.stages;
-    assert_eq!(received, Stages { waiting: 3, ..Stages::default() });
-    assert_eq!(admitted, Stages { waiting: 1, on_device: 2, ..Stages::default() });
+    assert_eq!(received, StageCounts { waiting: 3, ..StageCounts::default() });
+    assert_eq!(admitted, StageCounts { waiting: 1, on_device: 2, ..StageCounts::default() });
     assert_eq!(sent, admitted);
     assert_eq!((report.pacer.waiting(), report.pacer.outstanding()), (1, 2));
     let [flow] = &report.flows[..] else { panic!("one flow: {:?}", report.flows) };
@@ -32,7 +32,7 @@ fn requests_are_counted_at_three_moments_of_the_turn() {
     rig.settle();
     assert_eq!(host.statuses().len(), 3);
     let report = rig.report(false);
-    assert_eq!(report.stages, [Stages::default(); 3]);
+    assert_eq!(report.stages, [StageCounts::default(); 3]);
     let [device] = &report.counters.devices[..] else { panic!("one device") };
     assert_eq!((device.reads, device.lent), (3, 0));
     let [port] = &report.counters.ports[..] else { panic!("one listener") };
@@ -68,8 +68,8 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
 }
 
 /// Returns the counters of a device, or of commands answered without one.
-fn done(report: &Report, device: Option<u32>) -> Tally {
-    let mut sum = Tally::default();
+fn done(report: &Report, device: Option<u32>) -> CommandCounters {
+    let mut sum = CommandCounters::default();
     let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
     live.chain(report.past.iter())
         .filter(|(whose, _)| whose.device == device)
@@ -93,8 +93,11 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
     rig.settle();
     assert_eq!(host.statuses().len(), 6);
 
-    let expected =
-        Tally { ops: [1, 2, 2], bytes: [32 * 1024, 36 * 1024, 0], errors: [0, 0, 1, 0, 0] };
+    let expected = CommandCounters {
+        ops: [1, 2, 2],
+        bytes: [32 * 1024, 36 * 1024, 0],
+        errors: [0, 0, 1, 0, 0],
+    };
     let report = rig.report(false);
     assert_eq!(done(&report, Some(0)), expected, "{:?}", report.tallies);
     let [device] = &report.counters.devices[..] else { panic!("one device") };
@@ -117,20 +120,23 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
     rig.settle();
     let report = rig.report(false);
     assert!(report.counters.devices.is_empty());
-    assert_eq!((done(&report, Some(0)), done(&report, None)), (Tally::default(), answered));
+    assert_eq!(
+        (done(&report, Some(0)), done(&report, None)),
+        (CommandCounters::default(), answered)
+    );
     rig.finish([]);
 }
 
 #[test]
 fn hosts_of_ever_new_names_are_added_up_under_none() {
     let mut tallies = std::collections::BTreeMap::new();
-    let mut one = Tally::default();
+    let mut one = CommandCounters::default();
     one.count(Class::Read, 512, nvmeof_wire::Status::SUCCESS);
     for index in 0..NAMES_MAX + 10 {
         let name = Nqn::relaxed(&format!("nqn.2026-11.org.example:{index}")).unwrap();
-        let whose = Whose { names: Some((name.clone(), name)), device: Some(1) };
+        let whose = CounterKey { names: Some((name.clone(), name)), device: Some(1) };
         add_tally(&mut tallies, whose, &one);
     }
     assert_eq!(tallies.len(), NAMES_MAX + 1);
-    assert_eq!(tallies[&Whose::default()].ops, [10, 0, 0]);
+    assert_eq!(tallies[&CounterKey::default()].ops, [10, 0, 0]);
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::rig::{Rig, pattern};
-use crate::reactor::trace::{Filter, Life, State, TraceOrder};
+use crate::reactor::trace::{CommandTrace, Filter, State, TraceControl};
 
 const KIB: u32 = 1024;
 const MILLI: u64 = 1_000_000;
 
-fn slower_than(slower_than: u64) -> TraceOrder {
-    TraceOrder::On(Filter { slower_than, ..Filter::default() })
+fn slower_than(slower_than: u64) -> TraceControl {
+    TraceControl::On(Filter { slower_than, ..Filter::default() })
 }
 
-fn states(life: &Life) -> Vec<State> {
+fn states(life: &CommandTrace) -> Vec<State> {
     life.steps.iter().map(|step| step.state).collect()
 }
 
@@ -42,7 +42,7 @@ fn each_kind_of_command_tells_its_way() {
     assert_eq!(ways, expected);
     assert!(lives.iter().all(|life| !life.cut && life.status.is_some_and(|s| s.is_success())));
     // Tracing is off: nothing is traced, and earlier traces are not returned again.
-    rig.trace(TraceOrder::Off);
+    rig.trace(TraceControl::Off);
     host.read(1, 0, 4 * KIB);
     rig.settle();
     assert!(rig.lives().lives.is_empty());
@@ -73,7 +73,7 @@ fn only_what_is_slow_and_asked_for_is_kept() {
         Filter { host: "nqn.2026-11.org.example:other".parse().ok(), ..Filter::default() },
         Filter { subsystem: "nqn.2026-11.org.example:other".parse().ok(), ..Filter::default() },
     ] {
-        rig.trace(TraceOrder::On(filter.clone()));
+        rig.trace(TraceControl::On(filter.clone()));
         host.read(3, 0, 4 * KIB);
         rig.settle();
         assert!(rig.lives().lives.is_empty(), "{filter:?}");

@@ -21,16 +21,16 @@ async fn start(config: Config) -> Server {
 }
 
 async fn reload(server: &mut Server, config: Config) -> anyhow::Result<String> {
-    reload_with(server, config, NewListener::HasToWork).await
+    reload_with(server, config, BindPolicy::Required).await
 }
 
 async fn reload_with(
     server: &mut Server,
     config: Config,
-    listeners: NewListener,
+    listeners: BindPolicy,
 ) -> anyhow::Result<String> {
-    let groundwork = server.begin(&config, None).done().await;
-    let reloaded = server.reload(config, groundwork, listeners).await?;
+    let preopened = server.begin(&config, None).done().await;
+    let reloaded = server.reload(config, preopened, listeners).await?;
     Ok(reloaded.summary)
 }
 
@@ -173,13 +173,13 @@ async fn a_reload_tries_what_waits_at_once_and_removes_what_is_no_longer_wanted(
     assert!(error.to_string().contains("something else listens at"), "{error}");
     assert!(server.waiting().is_empty());
     let both = config(&[near, far], "");
-    let said = reload_with(&mut server, both, NewListener::MayWait).await.unwrap();
+    let said = reload_with(&mut server, both, BindPolicy::Optional).await.unwrap();
     assert!(said.contains("0 listeners started, 0 ended"), "{said}");
     assert_eq!(server.waiting().len(), 1);
     let said = reload(&mut server, config(&[near], "")).await.unwrap();
     assert!(said.contains("0 listeners started, 1 ended"), "{said}");
     assert!(server.waiting().is_empty());
-    reload_with(&mut server, config(&[near, far], ""), NewListener::MayWait).await.unwrap();
+    reload_with(&mut server, config(&[near, far], ""), BindPolicy::Optional).await.unwrap();
     drop(other);
     let said = reload(&mut server, config(&[near, far], "")).await.unwrap();
     assert!(said.contains("1 listeners started, 0 ended"), "{said}");
@@ -215,7 +215,7 @@ async fn a_signal_takes_no_listener_away_for_one_that_would_wait() {
     let port = before.1.port();
     let _other = TcpListener::bind(("127.0.0.2", port)).unwrap();
     let everywhere = config(&[("0.0.0.0", port)], "");
-    reload_with(&mut server, everywhere, NewListener::MayWait).await.unwrap_err();
+    reload_with(&mut server, everywhere, BindPolicy::Optional).await.unwrap_err();
     assert_eq!(only(&server), before);
     assert!(listens("127.0.0.1", port) && server.waiting().is_empty());
     server.stop(Duration::ZERO).await;

@@ -64,7 +64,7 @@ impl RetryState {
     }
 
     /// Returns the listener to bind: at its last port, if the system chose one.
-    pub(super) fn place(&self, wanted: &Listener) -> Listener {
+    pub(super) fn to_bind(&self, wanted: &Listener) -> Listener {
         let port = self.last_address.map_or(wanted.port, |address| address.port());
         Listener { port, ..wanted.clone() }
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exposition::{Family, read};
 use super::*;
 use crate::control::stats::TenantFigures;
-use crate::reactor::stats::{Device, FabricDevice, Flow, Port, Tally, Whose};
+use crate::reactor::stats::{CommandCounters, CounterKey, Device, FabricDevice, Flow, Port};
 
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
 const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
@@ -22,7 +22,7 @@ fn scrape() -> Scrape {
     labels.add_port(PortId(1), "tcp://[::1]:4420".into());
     labels.add_device(DeviceId(0), "disk\\0", Some(("nqn.2026-11.org.example:a", 7)));
     let names = Some((nqn("nqn.2026-11.org.example:a"), nqn("host \"of\" \\ all, {evil}")));
-    let mut tally = Tally::default();
+    let mut tally = CommandCounters::default();
     tally.count(Class::Read, 4096, Status::SUCCESS);
     tally.count(Class::Write, 4096, Status::WRITE_FAULT);
     let mut report = Report::default();
@@ -38,9 +38,9 @@ fn scrape() -> Scrape {
     report.counters.devices = vec![device];
     report.counters.wire.record(20_000);
     report.counters.sources = vec![FabricDevice { name: "rxe0".into(), ..Default::default() }];
-    let of_device = Whose { names: names.clone(), device: Some(0) };
-    report.tallies = vec![(Whose { names, device: None }, tally), (of_device.clone(), tally)];
-    report.past = Arc::new([(of_device, tally), (Whose::default(), tally)].into());
+    let of_device = CounterKey { names: names.clone(), device: Some(0) };
+    report.tallies = vec![(CounterKey { names, device: None }, tally), (of_device.clone(), tally)];
+    report.past = Arc::new([(of_device, tally), (CounterKey::default(), tally)].into());
     let figures = FlowStats { in_flight: 3, bytes_in_flight: 12288, ..FlowStats::default() };
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
     let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), ..Snapshot::default() };

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::disks::{BLOCKS, Disk};
 use crate::reactor::mailbox::{Counts, Dismissed, Mailbox, Message, Sender, mailbox};
-use crate::reactor::{Load, Plan, Reactor};
+use crate::reactor::{Load, Reactor, ReactorConfig};
 
 pub(super) const MILLI: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLI;
@@ -308,7 +308,7 @@ fn reactors(
     let largest = u32::try_from(MAX_TRANSFER).expect("64 KiB");
     let shared = Shared::new(&policy, Machine { cores: REACTORS, largest }).expect("a policy");
     let loads: Arc<[Load]> = (0..REACTORS).map(|_| Load::default()).collect();
-    let plan = |(index, mailbox)| Plan {
+    let plan = |(index, mailbox)| ReactorConfig {
         index,
         cpu: None,
         busy_poll: true,

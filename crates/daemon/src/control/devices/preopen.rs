@@ -23,14 +23,14 @@ use crate::limits::DriveQueues;
 
 /// A device to open or to resize.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct PreopenRequest {
     pub(super) name: String,
-    pub(super) what: What,
+    pub(super) what: PreopenKind,
 }
 
 /// Operation on a device.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum PreopenKind {
     /// Opens a namespace of a drive.
     Drive(Drive, DriveQueues),
     /// Opens a file.
@@ -41,7 +41,7 @@ pub(super) enum What {
 
 /// Devices that were opened in advance, or the errors, by device name.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Groundwork {
+pub(in crate::control) struct PreopenedDevices {
     drives: BTreeMap<String, anyhow::Result<NvmeDevice>>,
     files: BTreeMap<String, anyhow::Result<OpenedFile>>,
 }
@@ -58,8 +58,8 @@ struct OpenedFile {
 
 /// A running task that opens devices. If dropped, it continues, and its devices are closed.
 #[derive(Debug)]
-pub(in crate::control) struct Begun {
-    task: JoinHandle<Groundwork>,
+pub(in crate::control) struct PreopenTask {
+    task: JoinHandle<PreopenedDevices>,
     at: Arc<AtomicU8>,
 }
 
@@ -69,7 +69,7 @@ const AT_DRIVES: u8 = 0;
 const AT_FILES: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-impl Begun {
+impl PreopenTask {
     /// Begins the work on `orders` when `before` has completed.
     ///
     /// The result of `instead_of`, which was abandoned, is kept until drives are open. Drives that
@@ -77,7 +77,7 @@ impl Begun {
     /// and another device may take them over.
     pub(super) fn new(
         drives: &Arc<Mutex<Drives>>,
-        orders: Vec<Order>,
+        orders: Vec<PreopenRequest>,
         claims: Vec<Claim>,
         before: impl Future<Output = ()> + Send + 'static,
         instead_of: Option<Self>,
@@ -85,16 +85,18 @@ impl Begun {
         let (drives, at) = (Arc::clone(drives), Arc::new(AtomicU8::new(AT_DRIVES)));
         let here = Arc::clone(&at);
         let (of_drives, of_files): (Vec<_>, Vec<_>) =
-            orders.into_iter().partition(|order| matches!(order.what, What::Drive(..)));
+            orders.into_iter().partition(|order| matches!(order.what, PreopenKind::Drive(..)));
         let task = tokio::spawn(async move {
             before.await;
-            let mut groundwork = Groundwork::default();
-            groundwork.drives = aside(of_drives, move |orders| open_drives(&drives, orders)).await;
+            let mut preopened = PreopenedDevices::default();
+            preopened.drives =
+                run_blocking(of_drives, move |orders| open_drives(&drives, orders)).await;
             drop(instead_of);
             if pass(&here, AT_FILES) {
-                groundwork.files = aside(of_files, move |orders| open_files(orders, claims)).await;
+                preopened.files =
+                    run_blocking(of_files, move |orders| open_files(orders, claims)).await;
             }
-            groundwork
+            preopened
         });
         Self { task, at }
     }
@@ -111,7 +113,7 @@ impl Begun {
     }
 
     /// Returns the result, once.
-    pub(in crate::control) async fn done(&mut self) -> Groundwork {
+    pub(in crate::control) async fn done(&mut self) -> PreopenedDevices {
         // A thread that panicked has reported it.
         (&mut self.task).await.unwrap_or_default()
     }
@@ -123,9 +125,9 @@ fn pass(at: &AtomicU8, to: u8) -> bool {
 }
 
 /// Runs the orders in a thread, if there are any.
-async fn aside<T: Default + Send + 'static>(
-    orders: Vec<Order>,
-    open: impl FnOnce(Vec<Order>) -> T + Send + 'static,
+async fn run_blocking<T: Default + Send + 'static>(
+    orders: Vec<PreopenRequest>,
+    open: impl FnOnce(Vec<PreopenRequest>) -> T + Send + 'static,
 ) -> T {
     if orders.is_empty() {
         return T::default();
@@ -135,11 +137,11 @@ async fn aside<T: Default + Send + 'static>(
 
 fn open_drives(
     drives: &Mutex<Drives>,
-    orders: Vec<Order>,
+    orders: Vec<PreopenRequest>,
 ) -> BTreeMap<String, anyhow::Result<NvmeDevice>> {
     let mut opened = BTreeMap::new();
-    for Order { name, what } in orders {
-        let What::Drive(drive, queues) = what else { continue };
+    for PreopenRequest { name, what } in orders {
+        let PreopenKind::Drive(drive, queues) = what else { continue };
         let mut drives = drives.lock().unwrap_or_else(PoisonError::into_inner);
         let device = drives.open(&name, &drive, queues);
         opened.insert(name, device);
@@ -148,27 +150,29 @@ fn open_drives(
 }
 
 fn open_files(
-    orders: Vec<Order>,
+    orders: Vec<PreopenRequest>,
     mut claims: Vec<Claim>,
 ) -> BTreeMap<String, anyhow::Result<OpenedFile>> {
     let mut opened = BTreeMap::new();
-    for Order { name, what } in orders {
+    for PreopenRequest { name, what } in orders {
         let file = match what {
-            What::File(config) => FileDevice::take_over(&config, &mut claims).map(|device| {
-                let origin = Some(origin(&device, &config.path));
-                OpenedFile { device, was: None, origin }
-            }),
-            What::Resize(was, size) => {
+            PreopenKind::File(config) => {
+                FileDevice::take_over(&config, &mut claims).map(|device| {
+                    let origin = Some(origin(&device, &config.path));
+                    OpenedFile { device, was: None, origin }
+                })
+            }
+            PreopenKind::Resize(was, size) => {
                 was.resized(size).map(|device| OpenedFile { device, was: Some(was), origin: None })
             }
-            What::Drive(..) => continue,
+            PreopenKind::Drive(..) => continue,
         };
         opened.insert(name, file.map_err(anyhow::Error::from));
     }
     opened
 }
 
-impl Groundwork {
+impl PreopenedDevices {
     /// Returns the text that distinguishes an opened file from another one at its path.
     pub(super) fn origin(&self, name: &str) -> Option<String> {
         self.files.get(name)?.as_ref().ok()?.origin.clone()
@@ -190,7 +194,7 @@ impl Groundwork {
     }
 
     /// Closes the rest in a thread.
-    pub(in crate::control) async fn close_aside(self) {
+    pub(in crate::control) async fn close_in_background(self) {
         if !self.is_empty() {
             // The closure panics, or the runtime drops it when the program ends. Neither can be
             // handled.
@@ -219,7 +223,7 @@ fn changed<T>() -> anyhow::Result<T> {
     Err(anyhow::anyhow!("it changed meanwhile: reload the config once more"))
 }
 
-impl Drop for Groundwork {
+impl Drop for PreopenedDevices {
     fn drop(&mut self) {
         if self.is_empty() {
             return;

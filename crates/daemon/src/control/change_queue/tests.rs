@@ -66,11 +66,12 @@ struct Rig {
 }
 
 /// Runs a test alongside the control plane's loop, and returns the loop's state after it stops.
-async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, Running, Changes) {
+async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, ControlState, ChangeQueue) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("target.toml");
     std::fs::write(&file, text("")).unwrap();
-    let running = Running::start(&file, Loaded::read(&file).unwrap(), take_at_gate).await.unwrap();
+    let running =
+        ControlState::start(&file, Loaded::read(&file).unwrap(), take_at_gate).await.unwrap();
     let (handle, asks) = api::handle();
     let (router, _) = api::service(handle);
     let ((hang_up, hung_up), (stop, stopped)) =
@@ -83,12 +84,12 @@ async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, Running, Chang
 
 /// The part of the loop that handles changes.
 async fn control(
-    mut running: Running,
-    mut asks: mpsc::Receiver<Ask>,
+    mut running: ControlState,
+    mut asks: mpsc::Receiver<ControlRequest>,
     mut hung_up: mpsc::UnboundedReceiver<()>,
     mut stopped: mpsc::UnboundedReceiver<()>,
-) -> (Running, Changes) {
-    let mut changes = Changes::default();
+) -> (ControlState, ChangeQueue) {
+    let mut changes = ChangeQueue::default();
     loop {
         tokio::select! {
             _ = stopped.recv() => return (running, changes),

@@ -8,21 +8,21 @@ use tokio::sync::watch;
 
 /// Number of devices that are closing. Clones share the count.
 #[derive(Debug, Clone)]
-pub(super) struct Leaving(Arc<watch::Sender<usize>>);
+pub(super) struct ClosingDevices(Arc<watch::Sender<usize>>);
 
 /// Counts a device as closing until it is dropped.
 #[derive(Debug)]
-pub(super) struct Leaver(Arc<watch::Sender<usize>>);
+pub(super) struct ClosingGuard(Arc<watch::Sender<usize>>);
 
-impl Leaving {
+impl ClosingDevices {
     pub(super) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(0)))
     }
 
     /// Counts a device as closing from now on.
-    pub(super) fn begin(&self) -> Leaver {
+    pub(super) fn begin(&self) -> ClosingGuard {
         self.0.send_modify(|count| *count += 1);
-        Leaver(Arc::clone(&self.0))
+        ClosingGuard(Arc::clone(&self.0))
     }
 
     /// Waits until no device is closing.
@@ -32,7 +32,7 @@ impl Leaving {
     }
 }
 
-impl Drop for Leaver {
+impl Drop for ClosingGuard {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

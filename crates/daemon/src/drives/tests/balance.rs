@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvmeof_core::block::{Direct, FileConfig};
 use nvmeof_core::pci::Capacities;
 
-use super::super::spread::of_stripes;
+use super::super::balance::of_stripes;
 use super::Rig;
 use crate::config::{Device, DeviceKind, Drive};
 

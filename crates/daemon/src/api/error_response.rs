@@ -13,15 +13,15 @@ pub(super) const BODY_MAX: usize = 4 << 20;
 
 /// An error as a response.
 #[derive(Debug)]
-pub(super) struct Refusal(pub(super) ApiError);
+pub(super) struct ErrorResponse(pub(super) ApiError);
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for ErrorResponse {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.error.status());
         (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self.0)).into_response()
@@ -33,12 +33,14 @@ pub(super) fn guard<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Rout
     router
         .fallback(async |request: Request| {
             let what = format!("there is no {}", request.uri().path());
-            Refusal(ApiError::new(ErrorKind::NotFound, what).hint("GET /openapi.json lists all"))
+            ErrorResponse(
+                ApiError::new(ErrorKind::NotFound, what).hint("GET /openapi.json lists all"),
+            )
         })
         .method_not_allowed_fallback(async |request: Request| {
             let what = format!("{} has no {}", request.uri().path(), request.method());
             let hint = "the header `allow` names its methods";
-            Refusal(ApiError::new(ErrorKind::MethodNotAllowed, what).hint(hint))
+            ErrorResponse(ApiError::new(ErrorKind::MethodNotAllowed, what).hint(hint))
         })
         .layer(axum::extract::DefaultBodyLimit::max(BODY_MAX))
         .layer(axum::middleware::from_fn(same_origin))
@@ -56,7 +58,7 @@ pub(super) fn by_address(router: Router) -> Router {
         }
         let what = "without a token the daemon is asked by its address, not by a name";
         let error = ApiError::new(ErrorKind::Forbidden, what).at("host");
-        Refusal(error.hint("use the address, or set api.token-file")).into_response()
+        ErrorResponse(error.hint("use the address, or set api.token-file")).into_response()
     }))
 }
 
@@ -74,7 +76,7 @@ fn is_address(host: &str) -> bool {
 async fn same_origin(request: Request, next: Next) -> Response {
     if is_foreign(request.headers()) {
         let error = ApiError::new(ErrorKind::Forbidden, "a page of another origin asks");
-        return Refusal(error.at("origin")).into_response();
+        return ErrorResponse(error.at("origin")).into_response();
     }
     next.run(request).await
 }

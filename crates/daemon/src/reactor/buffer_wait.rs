@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::slots::Key;
+use super::gen_slab::SlotKey;
 
 /// Nanoseconds for which no command passes the first one.
 ///
@@ -16,13 +16,13 @@ const TURN: u64 = 1_000_000_000;
 /// The buffers at a hung device do not return, and other commands must not wait for them. So
 /// commands may pass the first one in every other [`TURN`].
 #[derive(Debug, Default)]
-pub(super) struct Starved {
-    waiting: VecDeque<Key>,
+pub(super) struct BufferWaitQueue {
+    waiting: VecDeque<SlotKey>,
     /// Time since which the first command is the first.
     since: u64,
 }
 
-impl Starved {
+impl BufferWaitQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -44,26 +44,26 @@ impl Starved {
         !self.is_empty() && now.saturating_sub(self.since) >= TURN
     }
 
-    pub(super) fn push(&mut self, request: Key, now: u64) {
+    pub(super) fn push(&mut self, request: SlotKey, now: u64) {
         if self.is_empty() {
             self.since = now;
         }
         self.waiting.push_back(request);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Key> {
+    pub(super) fn pop(&mut self) -> Option<SlotKey> {
         self.waiting.pop_front()
     }
 
     /// Puts the first command back to the front.
-    pub(super) fn put_first(&mut self, request: Key) {
+    pub(super) fn put_first(&mut self, request: SlotKey) {
         self.waiting.push_front(request);
     }
 
     /// Puts a command behind all others.
     ///
     /// A caller that tries each command once leaves the order unchanged.
-    pub(super) fn put_last(&mut self, request: Key) {
+    pub(super) fn put_last(&mut self, request: SlotKey) {
         self.waiting.push_back(request);
     }
 

@@ -10,13 +10,13 @@ use nvmeof_core::block::{
 };
 use nvmeof_core::dma::CorePool;
 
-use super::groundwork::Groundwork;
+use super::preopen::PreopenedDevices;
 use crate::clock;
 use crate::config::{Device, DeviceKind, show_size};
 
 /// Part of a device that can change while it is open.
 #[derive(Debug, Clone)]
-pub(super) enum Live {
+pub(super) enum DeviceHandle {
     /// Nothing.
     Fixed,
     /// Its size: another device with the same bytes replaces it.
@@ -30,15 +30,15 @@ pub(super) enum Live {
     /// Nothing, but the drive's namespace may change without a config change.
     Drive(Arc<NvmeDevice>),
     /// Nothing: it is the placeholder of a missing device.
-    Ghost,
+    MissingDevice,
 }
 
-/// Opens the device of a config entry on its bases; drives and files come from `groundwork`.
+/// Opens the device of a config entry on its bases; drives and files come from `preopened`.
 pub(super) fn make(
     config: &Device,
     mut bases: Vec<Arc<dyn BlockDevice>>,
-    groundwork: &mut Groundwork,
-) -> anyhow::Result<(Arc<dyn BlockDevice>, Live)> {
+    preopened: &mut PreopenedDevices,
+) -> anyhow::Result<(Arc<dyn BlockDevice>, DeviceHandle)> {
     let name = config.name.as_str();
     let block_size = || config.block_size.context("its block size is not known");
     let mut base = || bases.pop().context("its base is not open");
@@ -48,10 +48,10 @@ pub(super) fn make(
             let device = RamDevice::new(name, *size, block_size()?);
             ram(device.with_context(|| no_memory(*size))?)
         }
-        DeviceKind::File(_) => file(groundwork.file(name)?),
+        DeviceKind::File(_) => file(preopened.file(name)?),
         DeviceKind::Nvme(_) => {
-            let device = Arc::new(groundwork.drive(name)?);
-            (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Drive(device))
+            let device = Arc::new(preopened.drive(name)?);
+            (Arc::clone(&device) as Arc<dyn BlockDevice>, DeviceHandle::Drive(device))
         }
         DeviceKind::Split { offset, size, .. } => {
             fixed(SplitDevice::new(name, base()?, *offset, *size)?)
@@ -60,7 +60,7 @@ pub(super) fn make(
         DeviceKind::Delay { latency, seed, .. } => {
             let device = DelayDevice::new(name, base()?, *latency, clock::now).seeded(*seed);
             let device = Arc::new(device);
-            (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Delay(device))
+            (Arc::clone(&device) as Arc<dyn BlockDevice>, DeviceHandle::Delay(device))
         }
         DeviceKind::Fault { plan, gone, .. } => {
             let (device, control) =
@@ -68,14 +68,14 @@ pub(super) fn make(
             if *gone {
                 control.remove();
             }
-            (Arc::new(device), Live::Fault(control))
+            (Arc::new(device), DeviceHandle::Fault(control))
         }
     })
 }
 
 /// Returns a placeholder for a missing device; it only reports the properties of that device.
-pub(super) fn ghost(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
-    Arc::new(Ghost(info.clone()))
+pub(super) fn missing_device(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
+    Arc::new(MissingDevice(info.clone()))
 }
 
 /// Formats the reason why memory of this size is not available.
@@ -86,24 +86,24 @@ fn no_memory(size: u64) -> String {
     )
 }
 
-fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, Live) {
-    (Arc::new(device), Live::Fixed)
+fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, DeviceHandle) {
+    (Arc::new(device), DeviceHandle::Fixed)
 }
 
-fn ram(device: RamDevice) -> (Arc<dyn BlockDevice>, Live) {
+fn ram(device: RamDevice) -> (Arc<dyn BlockDevice>, DeviceHandle) {
     let device = Arc::new(device);
-    (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::Ram(device))
+    (Arc::clone(&device) as Arc<dyn BlockDevice>, DeviceHandle::Ram(device))
 }
 
-fn file(device: FileDevice) -> (Arc<dyn BlockDevice>, Live) {
+fn file(device: FileDevice) -> (Arc<dyn BlockDevice>, DeviceHandle) {
     let device = Arc::new(device);
-    (Arc::clone(&device) as Arc<dyn BlockDevice>, Live::File(device))
+    (Arc::clone(&device) as Arc<dyn BlockDevice>, DeviceHandle::File(device))
 }
 
-impl Live {
+impl DeviceHandle {
     /// Returns memory with the same bytes and the size of `wanted`.
     ///
-    /// It is `None` if the device is not memory. (`groundwork` resizes files.)
+    /// It is `None` if the device is not memory. (`preopened` resizes files.)
     pub(super) fn resized(
         &self,
         wanted: &Device,
@@ -128,7 +128,11 @@ impl Live {
         match self {
             Self::Ram(device) => device.revert_resize(),
             Self::File(device) => device.revert_resize(),
-            Self::Fixed | Self::Delay(_) | Self::Fault(_) | Self::Drive(_) | Self::Ghost => {}
+            Self::Fixed
+            | Self::Delay(_)
+            | Self::Fault(_)
+            | Self::Drive(_)
+            | Self::MissingDevice => {}
         }
     }
 
@@ -161,9 +165,9 @@ impl Live {
 }
 
 #[derive(Debug)]
-struct Ghost(DeviceInfo);
+struct MissingDevice(DeviceInfo);
 
-impl BlockDevice for Ghost {
+impl BlockDevice for MissingDevice {
     fn info(&self) -> &DeviceInfo {
         &self.0
     }

@@ -14,30 +14,30 @@ pub(super) struct Drive {
     /// Users of the drive.
     pub(super) users: Vec<User>,
     /// Properties that the drive reports.
-    pub(super) says: Says,
+    pub(super) says: IdentifyResult,
 }
 
 /// Properties that a drive reports about itself.
 #[derive(Debug)]
-pub(super) enum Says {
+pub(super) enum IdentifyResult {
     /// Reported by the drive, through the kernel or to the VFIO driver.
-    This(About),
+    This(DriveIdentity),
     /// Not available, for this reason.
     Nothing(String),
 }
 
 /// Identity and namespaces of a drive.
 #[derive(Debug, Default)]
-pub(super) struct About {
+pub(super) struct DriveIdentity {
     pub(super) model: Option<String>,
     pub(super) serial: Option<String>,
     pub(super) firmware: Option<String>,
-    pub(super) namespaces: Vec<Space>,
+    pub(super) namespaces: Vec<DriveNamespace>,
 }
 
 /// A namespace.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct DriveNamespace {
     /// Namespace ID; the kernel does not report it.
     pub(super) nsid: Option<u32>,
     /// Block device of the kernel.
@@ -48,12 +48,12 @@ pub(super) struct Space {
 
 /// All drives, by address.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct DriveInventory {
     pub(super) drives: Vec<Drive>,
     pub(super) usage: Usage,
 }
 
-impl Census {
+impl DriveInventory {
     /// Reads the system. With `ask`, it also opens and queries unused drives on `vfio-pci`.
     pub(super) fn read(host: &Host, ask: bool) -> anyhow::Result<Self> {
         let usage = Usage::read(&host.system)?;
@@ -91,7 +91,7 @@ impl Census {
     pub(super) fn nobody(&self, serial: &str) -> String {
         let mut text = format!("no drive says that its serial number is {serial}");
         for drive in &self.drives {
-            if let Says::Nothing(why) = &drive.says {
+            if let IdentifyResult::Nothing(why) = &drive.says {
                 text += &format!("; {} was not asked: {why}", drive.function.address);
             }
         }
@@ -100,10 +100,10 @@ impl Census {
 }
 
 impl Drive {
-    pub(super) fn about(&self) -> Option<&About> {
+    pub(super) fn about(&self) -> Option<&DriveIdentity> {
         match &self.says {
-            Says::This(about) => Some(about),
-            Says::Nothing(_) => None,
+            IdentifyResult::This(about) => Some(about),
+            IdentifyResult::Nothing(_) => None,
         }
     }
 
@@ -118,15 +118,15 @@ impl Drive {
     }
 }
 
-fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> Says {
+fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> IdentifyResult {
     if let Some(controller) = &function.controller {
-        let spaces = controller.namespaces.iter().map(|namespace| Space {
+        let spaces = controller.namespaces.iter().map(|namespace| DriveNamespace {
             nsid: None,
             device: Some(namespace.name.clone()),
             bytes: namespace.bytes,
             block_size: namespace.block_size,
         });
-        return Says::This(About {
+        return IdentifyResult::This(DriveIdentity {
             model: controller.model.clone(),
             serial: controller.serial.clone(),
             firmware: controller.firmware.clone(),
@@ -134,36 +134,38 @@ fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> Says 
         });
     }
     let Some(driver) = function.driver.as_deref() else {
-        return Says::Nothing("it has no driver".to_owned());
+        return IdentifyResult::Nothing("it has no driver".to_owned());
     };
     if let Some(User::Process { pid, command, .. }) = users.first() {
-        return Says::Nothing(format!("bound to {driver}, in use by pid {pid} ({command})"));
+        return IdentifyResult::Nothing(format!(
+            "bound to {driver}, in use by pid {pid} ({command})"
+        ));
     }
     if driver != VFIO_DRIVER || !ask {
-        return Says::Nothing(format!("bound to {driver}"));
+        return IdentifyResult::Nothing(format!("bound to {driver}"));
     }
     match about(host, function) {
-        Ok(about) => Says::This(about),
-        Err(why) => Says::Nothing(format!("bound to {driver}: {why}")),
+        Ok(about) => IdentifyResult::This(about),
+        Err(why) => IdentifyResult::Nothing(format!("bound to {driver}: {why}")),
     }
 }
 
 /// Queries an unused drive, which resets it.
-fn about(host: &Host, function: &PciFunction) -> Result<About, String> {
+fn about(host: &Host, function: &PciFunction) -> Result<DriveIdentity, String> {
     let function = (host.open)(&function.address.to_string())?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| error.to_string())?;
     let nsids = controller.namespaces().map_err(|error| error.to_string())?;
     // A namespace that cannot be served has no usable size.
     let spaces = nsids.iter().filter_map(|nsid| controller.namespace(*nsid).ok());
-    let namespaces = spaces.map(|space| Space {
+    let namespaces = spaces.map(|space| DriveNamespace {
         nsid: Some(space.nsid),
         device: None,
         bytes: space.size(),
         block_size: Some(space.block_size),
     });
     let identity = controller.identity();
-    Ok(About {
+    Ok(DriveIdentity {
         model: Some(identity.model.clone()),
         serial: Some(identity.serial.clone()),
         firmware: Some(identity.firmware.clone()),

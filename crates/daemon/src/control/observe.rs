@@ -7,12 +7,12 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::opcode::IoOpcode;
 use tokio::sync::oneshot;
 
-use super::Running;
+use super::ControlState;
 use super::stats::Labels;
 use super::stats::metrics::Scrape;
 use crate::clock;
 use crate::reactor::mailbox::Message;
-use crate::reactor::trace::{Filter, Life, TraceOrder};
+use crate::reactor::trace::{CommandTrace, Filter, TraceControl};
 
 /// Time after its planned end at which a trace session is ended anyway.
 ///
@@ -22,30 +22,30 @@ const LATE: Duration = Duration::from_secs(150);
 
 /// The trace session. Only one exists at a time, because reactors support one filter.
 #[derive(Debug, Default)]
-pub(super) struct Tracing {
+pub(super) struct TraceSlot {
     /// The current session and its deadline.
-    now: Option<(Following, Instant)>,
+    now: Option<(TraceId, Instant)>,
     last: u64,
 }
 
-impl Tracing {
+impl TraceSlot {
     /// Begins a session of `seconds`, unless one exists.
-    fn begin(&mut self, seconds: u32, now: Instant) -> Option<Following> {
+    fn begin(&mut self, seconds: u32, now: Instant) -> Option<TraceId> {
         if self.now.is_some() {
             return None;
         }
         self.last += 1;
-        let following = Following(self.last);
+        let following = TraceId(self.last);
         self.now = Some((following, now + Duration::from_secs(seconds.into()) + LATE));
         Some(following)
     }
 
-    fn is(&self, following: Following) -> bool {
+    fn is(&self, following: TraceId) -> bool {
         self.now.is_some_and(|(now, _)| now == following)
     }
 
     /// Ends this session; returns true if it was the current one.
-    fn end(&mut self, following: Following) -> bool {
+    fn end(&mut self, following: TraceId) -> bool {
         let was = self.is(following);
         if was {
             self.now = None;
@@ -65,16 +65,16 @@ impl Tracing {
 
 /// ID of a trace session. An old ID cannot end a later session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Following(u64);
+pub(crate) struct TraceId(u64);
 
 /// Traced commands, and the number of commands that did not fit.
 #[derive(Debug, Default)]
-pub(crate) struct Followed {
+pub(crate) struct TraceBatch {
     pub(crate) commands: Vec<TracedCommand>,
     pub(crate) left_out: u64,
 }
 
-impl Running {
+impl ControlState {
     /// Collects the metrics for Prometheus.
     pub(crate) async fn scrape(&mut self) -> Scrape {
         self.server_mut().scrape().await
@@ -84,7 +84,7 @@ impl Running {
     ///
     /// # Errors
     /// Another caller is tracing, or a name is invalid.
-    pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<Following, ApiError> {
+    pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<TraceId, ApiError> {
         let filter = filter(wanted)?;
         let server = self.server_mut();
         let Some(following) = server.tracing.begin(wanted.seconds, Instant::now()) else {
@@ -92,21 +92,21 @@ impl Running {
             let hint = "wait until that ends: one call at a time, of 60 seconds at most";
             return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
         };
-        server.tell(|| Message::Trace(TraceOrder::On(filter.clone())));
+        server.tell(|| Message::Trace(TraceControl::On(filter.clone())));
         Ok(following)
     }
 
     /// Returns the commands that have ended since the last call.
-    pub(crate) async fn followed(&mut self, following: Following) -> Followed {
+    pub(crate) async fn followed(&mut self, following: TraceId) -> TraceBatch {
         let server = self.server_mut();
-        let mut all = Followed::default();
+        let mut all = TraceBatch::default();
         if !server.tracing.is(following) {
             return all;
         }
         let mut answers = Vec::new();
         for sender in server.senders() {
             let (reply, answer) = oneshot::channel();
-            sender.send(Message::Trace(TraceOrder::Read(reply)));
+            sender.send(Message::Trace(TraceControl::Read(reply)));
             answers.push(answer);
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -124,10 +124,10 @@ impl Running {
     }
 
     /// Ends the session; traced commands that were not read are discarded.
-    pub(crate) fn unfollow(&mut self, following: Following) {
+    pub(crate) fn unfollow(&mut self, following: TraceId) {
         let server = self.server_mut();
         if server.tracing.end(following) {
-            server.tell(|| Message::Trace(TraceOrder::Off));
+            server.tell(|| Message::Trace(TraceControl::Off));
         }
     }
 
@@ -136,7 +136,7 @@ impl Running {
         let server = self.server_mut();
         if server.tracing.end_overdue(Instant::now()) {
             tracing::warn!("commands were followed for a caller that has gone; that ends now");
-            server.tell(|| Message::Trace(TraceOrder::Off));
+            server.tell(|| Message::Trace(TraceControl::Off));
         }
     }
 }
@@ -159,7 +159,7 @@ fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
 /// Converts a traced command to the API's type.
 ///
 /// `boot` is the start of the reactors' clock, in microseconds since 1970.
-fn told_of(life: &Life, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
+fn told_of(life: &CommandTrace, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
     let begin = life.arrived;
     let state = |step: &crate::reactor::trace::Step| TracedState {
         state: step.state.name().to_owned(),
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_following_that_nobody_ends_is_over_some_time_after_it_should_be() {
-        let (mut tracing, start) = (Tracing::default(), Instant::now());
+        let (mut tracing, start) = (TraceSlot::default(), Instant::now());
         let first = tracing.begin(5, start).unwrap();
         assert!(tracing.begin(5, start).is_none(), "one at a time");
         let due = start + Duration::from_secs(5);

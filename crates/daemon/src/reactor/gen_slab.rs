@@ -2,9 +2,9 @@
 //!
 //! A late event for a slot that has a new value is detected by its old generation.
 
-/// Key of one value of a [`Slots`]: slot and generation, 56 bits together.
+/// Key of one value of a [`GenSlab`]: slot and generation, 56 bits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct SlotKey {
     slot: u32,
     generation: u32,
 }
@@ -12,7 +12,7 @@ pub(crate) struct Key {
 /// Generations wrap at 24 bits, so that a key and a kind fit a 64-bit token.
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 
-impl Key {
+impl SlotKey {
     /// Returns the key as a number: `kind` in the top byte, generation, slot.
     #[inline]
     pub(crate) fn token(self, kind: u8) -> u64 {
@@ -28,9 +28,9 @@ impl Key {
     }
 }
 
-/// Values by [`Key`]. Free slots are reused last in, first out.
+/// Values by [`SlotKey`]. Free slots are reused last in, first out.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub(crate) struct GenSlab<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
 }
@@ -41,43 +41,43 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for GenSlab<T> {
     fn default() -> Self {
         Self::with_capacity(0)
     }
 }
 
-impl<T> Slots<T> {
+impl<T> GenSlab<T> {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self { entries: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    pub(crate) fn insert(&mut self, value: T) -> SlotKey {
         if let Some(slot) = self.free.pop()
             && let Some(entry) = self.entries.get_mut(slot as usize)
         {
             entry.value = Some(value);
-            return Key { slot, generation: entry.generation };
+            return SlotKey { slot, generation: entry.generation };
         }
         let slot = u32::try_from(self.entries.len()).expect("fewer than 2^32 slots");
         self.entries.push(Entry { generation: 0, value: Some(value) });
-        Key { slot, generation: 0 }
+        SlotKey { slot, generation: 0 }
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+    pub(crate) fn get(&self, key: SlotKey) -> Option<&T> {
         let entry = self.entries.get(key.slot as usize)?;
         if entry.generation == key.generation { entry.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: SlotKey) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.slot as usize)?;
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: SlotKey) -> Option<T> {
         let entry = self.entries.get_mut(key.slot as usize)?;
         if entry.generation != key.generation {
             return None;
@@ -92,21 +92,21 @@ impl<T> Slots<T> {
         self.entries.len() - self.free.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> {
         (0u32..).zip(&self.entries).filter_map(|(slot, entry)| {
             let value = entry.value.as_ref()?;
-            Some((Key { slot, generation: entry.generation }, value))
+            Some((SlotKey { slot, generation: entry.generation }, value))
         })
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (SlotKey, &mut T)> {
         (0u32..).zip(&mut self.entries).filter_map(|(slot, entry)| {
-            let key = Key { slot, generation: entry.generation };
+            let key = SlotKey { slot, generation: entry.generation };
             Some((key, entry.value.as_mut()?))
         })
     }
 
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    pub(crate) fn keys(&self) -> Vec<SlotKey> {
         self.iter().map(|(key, _)| key).collect()
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_late_key_finds_nothing() {
-        let mut slots = Slots::with_capacity(2);
+        let mut slots = GenSlab::with_capacity(2);
         let first = slots.insert("first");
         assert_eq!(slots.remove(first), Some("first"));
         let second = slots.insert("second");
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn tokens_carry_kind_slot_and_generation() {
-        let mut slots = Slots::with_capacity(0);
+        let mut slots = GenSlab::with_capacity(0);
         for round in 0..5 {
             let key = slots.insert(round);
-            assert_eq!(Key::from_token(key.token(7)), (7, key));
+            assert_eq!(SlotKey::from_token(key.token(7)), (7, key));
             slots.remove(key);
         }
     }

@@ -9,7 +9,7 @@ use super::mailbox::Dismissed;
 
 /// Description of a connection for the control plane.
 #[derive(Debug, Clone)]
-pub(crate) struct Listed {
+pub(crate) struct ConnectionInfo {
     /// Its identifier for the lifetime of the process, on every reactor.
     pub(crate) id: u64,
     /// Its listener.
@@ -26,11 +26,11 @@ pub(crate) struct Listed {
 
 impl Reactor {
     /// Lists every connection that is not about to end.
-    pub(super) fn roll(&self) -> Vec<Listed> {
+    pub(super) fn roll(&self) -> Vec<ConnectionInfo> {
         let live = self.connections.iter().filter(|(_, connection)| connection.is_live());
         let listed = live.map(|(_, connection)| {
             let waiting = |flow| self.pacer.flow_stats(flow).map_or(0, |figures| figures.waiting);
-            Listed {
+            ConnectionInfo {
                 id: connection.queue.id(),
                 port: connection.queue.port(),
                 peer: connection.queue.peer().to_owned(),

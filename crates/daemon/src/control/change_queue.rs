@@ -23,10 +23,10 @@ use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::devices::{Begun, Groundwork};
-use super::running::{Job, Running, Wanted, Wish};
+use super::config_rejected::ConfigRejected;
+use super::devices::{PreopenTask, PreopenedDevices};
+use super::running::{ChangeOptions, ControlState, Job, ProposedConfig};
 use super::warn_of;
-use super::wrong::Wrong;
 use crate::config::loaded::Loaded;
 
 /// Maximum number of changes that wait for their turn.
@@ -34,55 +34,55 @@ const WAITING_MAX: usize = 64;
 
 /// Edits a document.
 pub(crate) type Edit =
-    Box<dyn FnOnce(&Running, &mut Document) -> Result<(), ApiError> + Send + 'static>;
+    Box<dyn FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static>;
 /// Channel on which an API caller receives the result of its change.
 pub(crate) type Reply = oneshot::Sender<Result<Change, ApiError>>;
 /// Result of the check whether a config can run.
-pub(super) type Checked = Result<Loaded, Wrong>;
+pub(super) type Checked = Result<Loaded, ConfigRejected>;
 
 /// A request of the API.
-pub(crate) enum Ask {
+pub(crate) enum ControlRequest {
     /// Reads the running state, even while a change is in progress.
     Look(Job),
     /// Changes the running state when its turn comes.
-    Change(Order),
+    Change(ChangeRequest),
 }
 
 /// A requested change.
 ///
 /// A caller that has disconnected needs no answer; this holds for all changes.
-pub(crate) enum Order {
+pub(crate) enum ChangeRequest {
     /// An edit of the document.
-    Edit { wish: Wish, edit: Edit, reply: Reply },
+    Edit { wish: ChangeOptions, edit: Edit, reply: Reply },
     /// A reload of the config file.
-    Reload { wish: Wish, reply: Reply },
+    Reload { wish: ChangeOptions, reply: Reply },
     /// Writes the running config to the file.
     ///
     /// It changes nothing, but it must not run between the steps of a change.
-    Save { wish: Wish, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
+    Save { wish: ChangeOptions, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
     /// A reload of the config file, requested by SIGHUP.
-    HangUp,
+    Sighup,
     /// Reopens these devices, because the namespaces of their drives changed.
-    Follow(Vec<String>),
+    RefreshDrives(Vec<String>),
 }
 
 /// The change in progress and the changes that wait.
 #[derive(Default)]
-pub(super) struct Changes {
-    now: Option<UnderWay>,
-    waiting: VecDeque<Order>,
+pub(super) struct ChangeQueue {
+    now: Option<ActiveChange>,
+    waiting: VecDeque<ChangeRequest>,
     /// Devices that were being opened for an earlier state of the file.
-    given_up: Option<Begun>,
+    given_up: Option<PreopenTask>,
 }
 
 /// The change in progress.
-struct UnderWay {
-    who: Who,
+struct ActiveChange {
+    who: Requester,
     stage: Stage,
 }
 
 /// Origin of a change.
-enum Who {
+enum Requester {
     Caller { dry_run: bool, is_file: bool, reply: Reply },
     Signal,
     Drive,
@@ -91,28 +91,28 @@ enum Who {
 enum Stage {
     /// A thread checks whether the config can run.
     Checking(JoinHandle<Checked>),
-    /// The required devices are being opened. Without a [`Wanted`] the running config stays.
-    Opening(Option<Box<Wanted>>, Begun),
+    /// The required devices are being opened. Without a [`ProposedConfig`] the running config stays.
+    Opening(Option<Box<ProposedConfig>>, PreopenTask),
 }
 
 /// Result of a stage that a thread has finished.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum StageResult {
     Checked(Box<Checked>),
-    Opened(Groundwork),
+    Opened(PreopenedDevices),
 }
 
-impl Changes {
+impl ChangeQueue {
     /// Answers a read request, or queues a change.
-    pub(super) async fn answer(&mut self, ask: Ask, running: &mut Running) {
+    pub(super) async fn answer(&mut self, ask: ControlRequest, running: &mut ControlState) {
         match ask {
-            Ask::Look(job) => job(running).await,
-            Ask::Change(order) => self.order(order, running),
+            ControlRequest::Look(job) => job(running).await,
+            ControlRequest::Change(order) => self.order(order, running),
         }
     }
 
     /// Queues a change.
-    fn order(&mut self, order: Order, running: &mut Running) {
+    fn order(&mut self, order: ChangeRequest, running: &mut ControlState) {
         self.waiting.retain(|order| !order.is_left());
         if self.waiting.len() >= WAITING_MAX {
             let error = ApiError::new(ErrorKind::Unavailable, "too many changes wait");
@@ -123,63 +123,64 @@ impl Changes {
     }
 
     /// Reloads the file: replaces an earlier reload that can still be abandoned, or queues.
-    pub(super) fn hang_up(&mut self, running: &mut Running) {
-        let before = self.now.as_ref().filter(|now| matches!(now.who, Who::Signal));
+    pub(super) fn hang_up(&mut self, running: &mut ControlState) {
+        let before = self.now.as_ref().filter(|now| matches!(now.who, Requester::Signal));
         if before.is_some_and(|now| now.stage.give_up()) {
             tracing::info!(
                 "the config is read once more before what it said before could be applied"
             );
-            if let Some(UnderWay { stage: Stage::Opening(_, begun), .. }) = self.now.take() {
+            if let Some(ActiveChange { stage: Stage::Opening(_, begun), .. }) = self.now.take() {
                 self.given_up = Some(begun);
             }
-            self.waiting.push_front(Order::HangUp);
-        } else if !self.waiting.iter().any(|order| matches!(order, Order::HangUp)) {
+            self.waiting.push_front(ChangeRequest::Sighup);
+        } else if !self.waiting.iter().any(|order| matches!(order, ChangeRequest::Sighup)) {
             if self.now.is_some() {
                 tracing::info!("the config is read when the change before is made");
             }
             // A reload that still waits will read the current file.
-            self.waiting.push_back(Order::HangUp);
+            self.waiting.push_back(ChangeRequest::Sighup);
         }
         self.begin_next(running);
     }
 
     /// Reopens the devices with these names.
-    pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut Running) {
+    pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut ControlState) {
         if !devices.is_empty() {
-            self.waiting.push_back(Order::Follow(devices));
+            self.waiting.push_back(ChangeRequest::RefreshDrives(devices));
             self.begin_next(running);
         }
     }
 
     /// Returns true if a change that reopens changed drives is still waiting.
     pub(super) fn is_following(&self) -> bool {
-        self.waiting.iter().any(|order| matches!(order, Order::Follow(_)))
+        self.waiting.iter().any(|order| matches!(order, ChangeRequest::RefreshDrives(_)))
     }
 
     /// Returns the finished stage of the change in progress, for [`go_on`](Self::go_on).
     ///
     /// Never returns if no change is in progress.
-    pub(super) async fn done(&mut self) -> Done {
+    pub(super) async fn done(&mut self) -> StageResult {
         match self.now.as_mut().map(|now| &mut now.stage) {
             None => pending().await,
             Some(Stage::Checking(thread)) => {
                 let checked = thread.await;
-                let checked = checked.unwrap_or_else(|why| Err(Wrong::NotLooked(why.to_string())));
-                Done::Checked(Box::new(checked))
+                let checked =
+                    checked.unwrap_or_else(|why| Err(ConfigRejected::NotLooked(why.to_string())));
+                StageResult::Checked(Box::new(checked))
             }
-            Some(Stage::Opening(_, begun)) => Done::Opened(begun.done().await),
+            Some(Stage::Opening(_, begun)) => StageResult::Opened(begun.done().await),
         }
     }
 
     /// Continues the change in progress, then begins the next one.
-    pub(super) async fn go_on(&mut self, done: Done, running: &mut Running) {
-        if let Some(UnderWay { who, stage }) = self.now.take() {
+    pub(super) async fn go_on(&mut self, done: StageResult, running: &mut ControlState) {
+        if let Some(ActiveChange { who, stage }) = self.now.take() {
             match (done, stage) {
-                (Done::Checked(checked), _) => self.checked(who, *checked, running),
-                (Done::Opened(groundwork), Stage::Opening(wanted, _)) => {
-                    apply(who, wanted, groundwork, running).await;
+                (StageResult::Checked(checked), _) => self.checked(who, *checked, running),
+                (StageResult::Opened(preopened), Stage::Opening(wanted, _)) => {
+                    apply(who, wanted, preopened, running).await;
                 }
-                (Done::Opened(_), Stage::Checking(_)) => {}
+                (StageResult::Opened(_), Stage::Checking(_)) => {}
             }
         }
         self.begin_next(running);
@@ -189,12 +190,12 @@ impl Changes {
     pub(super) async fn end(self, limit: Duration) {
         let Self { now, waiting, given_up } = self;
         drop((waiting, given_up));
-        let Some(UnderWay { stage: Stage::Opening(_, mut begun), who }) = now else { return };
+        let Some(ActiveChange { stage: Stage::Opening(_, mut begun), who }) = now else { return };
         // The caller learns that the daemon is stopping.
         drop(who);
         let closed = async move {
             begun.give_up();
-            begun.done().await.close_aside().await;
+            begun.done().await.close_in_background().await;
         };
         if tokio::time::timeout(limit, closed).await.is_err() {
             tracing::warn!("a device that was being opened is left to the system");
@@ -202,7 +203,7 @@ impl Changes {
     }
 
     /// Begins waiting changes until one of them takes long.
-    fn begin_next(&mut self, running: &mut Running) {
+    fn begin_next(&mut self, running: &mut ControlState) {
         while self.now.is_none()
             && let Some(order) = self.waiting.pop_front()
         {
@@ -210,64 +211,66 @@ impl Changes {
         }
     }
 
-    fn begin(&mut self, order: Order, running: &mut Running) {
-        let checking = |who, thread| Some(UnderWay { who, stage: Stage::Checking(thread) });
+    fn begin(&mut self, order: ChangeRequest, running: &mut ControlState) {
+        let checking = |who, thread| Some(ActiveChange { who, stage: Stage::Checking(thread) });
         match order {
             order if order.is_left() => {}
-            Order::Edit { wish, edit, reply } => match running.check_edit(&wish, edit) {
+            ChangeRequest::Edit { wish, edit, reply } => match running.check_edit(&wish, edit) {
                 Ok(thread) => {
-                    let who = Who::Caller { dry_run: wish.dry_run, is_file: false, reply };
+                    let who = Requester::Caller { dry_run: wish.dry_run, is_file: false, reply };
                     self.now = checking(who, thread);
                 }
                 Err(error) => refuse_edit(error, reply, running),
             },
-            Order::Reload { wish, reply } => match running.check_file(&wish) {
+            ChangeRequest::Reload { wish, reply } => match running.check_file(&wish) {
                 Ok(thread) => {
-                    let who = Who::Caller { dry_run: wish.dry_run, is_file: true, reply };
+                    let who = Requester::Caller { dry_run: wish.dry_run, is_file: true, reply };
                     self.now = checking(who, thread);
                 }
                 Err(error) => drop(reply.send(Err(error))),
             },
-            Order::Save { wish, force, reply } => drop(reply.send(running.save(&wish, force))),
-            Order::HangUp => self.now = checking(Who::Signal, running.read_again()),
-            Order::Follow(devices) => {
-                running.server_mut().outdate(&devices);
+            ChangeRequest::Save { wish, force, reply } => {
+                drop(reply.send(running.save(&wish, force)))
+            }
+            ChangeRequest::Sighup => self.now = checking(Requester::Signal, running.read_again()),
+            ChangeRequest::RefreshDrives(devices) => {
+                running.server_mut().mark_stale(&devices);
                 let begun = running.begin(None, self.given_up.take());
                 let stage = Stage::Opening(None, begun);
-                self.now = Some(UnderWay { who: Who::Drive, stage });
+                self.now = Some(ActiveChange { who: Requester::Drive, stage });
             }
         }
     }
 
     /// Handles the result of a check.
-    fn checked(&mut self, who: Who, checked: Checked, running: &mut Running) {
+    fn checked(&mut self, who: Requester, checked: Checked, running: &mut ControlState) {
         let loaded = match (checked, &who) {
             (Ok(loaded), _) => loaded,
-            (Err(wrong), Who::Caller { .. }) => return who.refuse(wrong.told()),
-            (Err(wrong), Who::Signal | Who::Drive) => {
+            (Err(wrong), Requester::Caller { .. }) => return who.refuse(wrong.told()),
+            (Err(wrong), Requester::Signal | Requester::Drive) => {
                 // No change needs these devices any more.
                 self.given_up = None;
                 return running.refuse_file(&wrong);
             }
         };
-        if matches!(who, Who::Signal) {
+        if matches!(who, Requester::Signal) {
             warn_of(&loaded.config);
         }
         let wanted = running.wanted(loaded);
         match who {
-            Who::Caller { dry_run: true, reply, .. } => {
+            Requester::Caller { dry_run: true, reply, .. } => {
                 drop(reply.send(Ok(wanted.told(true, running.revision()))));
             }
             who => {
                 let begun = running.begin(Some(&wanted), self.given_up.take());
                 let stage = Stage::Opening(Some(Box::new(wanted)), begun);
-                self.now = Some(UnderWay { who, stage });
+                self.now = Some(ActiveChange { who, stage });
             }
         }
     }
 }
 
-impl Who {
+impl Requester {
     /// Rejects the change.
     fn refuse(self, error: ApiError) {
         if let Self::Caller { reply, .. } = self {
@@ -280,7 +283,7 @@ impl Who {
 ///
 /// A "not found" error waits until the commands of earlier removals have ended. A caller that
 /// repeats a removal takes this error as proof that the removal has completed.
-fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
+fn refuse_edit(error: ApiError, reply: Reply, running: &ControlState) {
     if error.error != ErrorKind::NotFound {
         return drop(reply.send(Err(error)));
     }
@@ -296,15 +299,15 @@ fn refuse_edit(error: ApiError, reply: Reply, running: &Running) {
 
 /// Applies a change whose devices are open.
 async fn apply(
-    who: Who,
-    wanted: Option<Box<Wanted>>,
-    groundwork: Groundwork,
-    running: &mut Running,
+    who: Requester,
+    wanted: Option<Box<ProposedConfig>>,
+    preopened: PreopenedDevices,
+    running: &mut ControlState,
 ) {
     match (who, wanted) {
-        (Who::Caller { is_file, reply, .. }, Some(wanted)) => {
+        (Requester::Caller { is_file, reply, .. }, Some(wanted)) => {
             // A change that has begun is finished even if its caller has disconnected.
-            let made = running.make(*wanted, groundwork, is_file).await;
+            let made = running.apply(*wanted, preopened, is_file).await;
             let settled = running.server().settled();
             tokio::spawn(async move {
                 let told = match made {
@@ -322,8 +325,8 @@ async fn apply(
                 drop(reply.send(told));
             });
         }
-        (_, Some(wanted)) => running.take_file(*wanted, groundwork).await,
-        (_, None) => running.renew(groundwork).await,
+        (_, Some(wanted)) => running.apply_file(*wanted, preopened).await,
+        (_, None) => running.reopen_devices(preopened).await,
     }
 }
 
@@ -337,13 +340,13 @@ impl Stage {
     }
 }
 
-impl Order {
+impl ChangeRequest {
     /// Returns true if the caller has disconnected.
     fn is_left(&self) -> bool {
         match self {
             Self::Edit { reply, .. } | Self::Reload { reply, .. } => reply.is_closed(),
             Self::Save { reply, .. } => reply.is_closed(),
-            Self::HangUp | Self::Follow(_) => false,
+            Self::Sighup | Self::RefreshDrives(_) => false,
         }
     }
 
@@ -352,7 +355,7 @@ impl Order {
         match self {
             Self::Edit { reply, .. } | Self::Reload { reply, .. } => drop(reply.send(Err(error))),
             Self::Save { reply, .. } => drop(reply.send(Err(error))),
-            Self::HangUp | Self::Follow(_) => {}
+            Self::Sighup | Self::RefreshDrives(_) => {}
         }
     }
 }

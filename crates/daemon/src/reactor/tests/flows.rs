@@ -7,13 +7,13 @@ use nvmeof_wire::Status;
 
 use super::KIB;
 use super::rig::{BLOCKS, Host, Rig, pattern};
-use crate::reactor::stats::{Report, Tally};
+use crate::reactor::stats::{CommandCounters, Report};
 
 /// Blocks of the devices that replace the first one, in turn.
 const SIZES: [u64; 2] = [BLOCKS / 2, BLOCKS];
 
 /// Returns the counters of all commands.
-fn done(report: &Report) -> Tally {
+fn done(report: &Report) -> CommandCounters {
     let live = report.tallies.iter().map(|(_, tally)| tally);
     let mut sum = report.closed;
     live.chain(report.past.values()).for_each(|tally| sum.add(tally));

@@ -24,17 +24,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 
-use super::refusal::by_address;
+use super::error_response::by_address;
 use super::token::Token;
 use super::{Handle, service};
 use crate::config::Api;
-use crate::logs::{Kind, limited};
+use crate::logs::{LogCategory, limited};
 
 /// Maximum concurrent client connections; further clients receive a 503 and retry.
 const CONNECTIONS: usize = 64;
 /// Timeouts of client connections.
-const PATIENCE: Patience =
-    Patience { head: Duration::from_secs(10), stall: Duration::from_secs(75) };
+const PATIENCE: ClientTimeouts =
+    ClientTimeouts { head: Duration::from_secs(10), stall: Duration::from_secs(75) };
 /// Pause after accept failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between attempts to listen at an address that does not exist yet.
@@ -46,7 +46,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: applicat
 
 /// Timeouts of a client connection.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct ClientTimeouts {
     /// Timeout for the head of a request, from when the connection is free for it.
     head: Duration,
     /// Timeout while the client sends nothing of a body, or accepts nothing of an answer.
@@ -55,7 +55,7 @@ struct Patience {
 
 /// Open sockets that are not served yet.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct ApiListener {
     file: SocketFile,
     unix: UnixListener,
     tcp: Vec<TcpListener>,
@@ -79,7 +79,7 @@ pub(crate) fn check(config: &Api, serves: bool) -> anyhow::Result<()> {
 
 /// The running API; dropping this stops it.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ApiServer {
     tasks: Vec<JoinHandle<()>>,
     _file: SocketFile,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Served {
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
-impl Door {
+impl ApiListener {
     /// Opens the sockets of the config.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Door {
     }
 
     /// Starts to serve the sockets.
-    pub(crate) fn serve(self, handle: Handle) -> Served {
+    pub(crate) fn serve(self, handle: Handle) -> ApiServer {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut tasks = Vec::new();
@@ -138,11 +138,11 @@ impl Door {
             tasks.push(tokio::spawn(accept_late(address, guarded.clone(), Arc::clone(&room))));
         }
         tasks.push(tokio::spawn(accept_unix(self.unix, router, room)));
-        Served { tasks, _file: self.file }
+        ApiServer { tasks, _file: self.file }
     }
 }
 
-impl Drop for Served {
+impl Drop for ApiServer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
@@ -241,7 +241,7 @@ async fn accept_late(address: SocketAddr, router: Router, room: Arc<Semaphore>) 
 }
 
 async fn pause(error: &std::io::Error) {
-    limited!(Kind::ConnectionRefused, warn, %error, "the API cannot accept a connection");
+    limited!(LogCategory::ConnectionRefused, warn, %error, "the API cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
@@ -250,7 +250,7 @@ fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
     router: &Router,
     room: &Arc<Semaphore>,
-    patience: Patience,
+    patience: ClientTimeouts,
 ) {
     match Arc::clone(room).try_acquire_owned() {
         Ok(place) => {
@@ -268,7 +268,7 @@ fn admit<S: AsyncRead + AsyncWrite + Send + 'static>(
 }
 
 /// Serves one connection until the client closes it.
-async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit, patience: Patience)
+async fn talk<S>(stream: S, router: Router, place: OwnedSemaphorePermit, patience: ClientTimeouts)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -321,13 +321,19 @@ mod tests {
         let with = |address: SocketAddr| {
             let socket = folder.path().join("api.sock");
             let listen = vec![address];
-            Door::open(&Api { socket, mode: 0o600, listen, token_file: None, insecure: true })
+            ApiListener::open(&Api {
+                socket,
+                mode: 0o600,
+                listen,
+                token_file: None,
+                insecure: true,
+            })
         };
         let error = with(taken.local_addr().unwrap()).unwrap_err();
         assert!(error.to_string().contains("stop what does"), "{error}");
         // An address of the documentation block.
-        let door = with("192.0.2.1:4480".parse().unwrap()).unwrap();
-        assert_eq!((door.tcp.len(), door.late.len()), (0, 1));
+        let listener = with("192.0.2.1:4480".parse().unwrap()).unwrap();
+        assert_eq!((listener.tcp.len(), listener.late.len()), (0, 1));
     }
 
     #[tokio::test]
@@ -341,7 +347,8 @@ mod tests {
             }),
         );
         let room = Arc::new(Semaphore::new(2));
-        let short = Patience { head: Duration::from_millis(50), stall: Duration::from_millis(100) };
+        let short =
+            ClientTimeouts { head: Duration::from_millis(50), stall: Duration::from_millis(100) };
         let whole = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab";
         let half = whole.strip_suffix('b').unwrap();
         for said in ["", "POST / HT", "POST / HTTP/1.1\r\n", half, whole] {

@@ -9,7 +9,7 @@ use crate::config::{ConfigError, Problem};
 
 /// Reason why a config cannot run.
 #[derive(Debug)]
-pub(super) enum Wrong {
+pub(super) enum ConfigRejected {
     /// The document is invalid.
     Document(Refused),
     /// The file is invalid.
@@ -18,7 +18,7 @@ pub(super) enum Wrong {
     NotLooked(String),
 }
 
-impl Wrong {
+impl ConfigRejected {
     /// Converts it to an API error.
     pub(super) fn told(&self) -> ApiError {
         match self {
@@ -29,7 +29,7 @@ impl Wrong {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ConfigRejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Document(refused) => refused.error.fmt(f),
