@@ -36,7 +36,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "format", about: "rustfmt", slow: false, needs: None, run: format },
     Stage {
         name: "repository",
-        about: "no file left out, no machine's path, unsafe fenced",
+        about: "every file in the build, no machine's path, unsafe fenced, prose",
         slow: false,
         needs: None,
         run: repository,
@@ -47,6 +47,13 @@ const STAGES: &[Stage] = &[
         slow: false,
         needs: None,
         run: clippy,
+    },
+    Stage {
+        name: "doc",
+        about: "documentation of the code, private items too: no broken link",
+        slow: false,
+        needs: None,
+        run: doc,
     },
     Stage {
         name: "unit",
@@ -272,6 +279,19 @@ fn format(workspace: &Workspace) -> Result<()> {
 fn clippy(workspace: &Workspace) -> Result<()> {
     let lint = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     step(workspace.cargo(lint))
+}
+
+fn doc(workspace: &Workspace) -> Result<()> {
+    let mut doc = workspace.cargo([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--locked",
+    ]);
+    // Private items are documented, so public ones may link to them.
+    doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
+    step(doc)
 }
 
 fn repository(workspace: &Workspace) -> Result<()> {

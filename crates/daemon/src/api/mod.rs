@@ -4,7 +4,7 @@
 //! client --HTTP--> server (sockets, bounds) --> router --> a resource's handler
 //!                                                            |  Handle: query, or change request
 //!                                                            v
-//!                     answer <------------------- control's loop: Running, one change at a time
+//!                     answer <------------------- control's loop: ControlState, one change at a time
 //! ```
 //!
 //! | file | contents |
