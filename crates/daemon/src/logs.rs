@@ -1,7 +1,7 @@
 //! The log, and the rate limits that keep hosts from filling it.
 //!
-//! Each [`LogCategory`] of event that hosts can cause has a maximum number of lines per second. The next
-//! line of the kind carries the number of dropped lines in `suppressed`. If no line follows,
+//! Each [`LogCategory`] of event that hosts can cause has a maximum number of lines per second. The
+//! next line of the kind carries the number of dropped lines in `suppressed`. If no line follows,
 //! [`report_suppressed`] writes the number in a separate line.
 //!
 //! A dedicated thread writes the log, so that no other thread waits for it (see `queue`).

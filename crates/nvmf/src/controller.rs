@@ -341,8 +341,8 @@ impl Controller {
         if qid > admin.features.io_queues {
             return Err(Failure::ConnectParameter { offset: Connect::QID_OFFSET, in_data: false });
         }
-        // The incarnation changes before the lock is taken to clear the queues, so this check cannot be
-        // late.
+        // The incarnation changes before the lock is taken to clear the queues, so this check
+        // cannot be late.
         if self.incarnation() != incarnation || admin.io_queues.contains_key(&qid) {
             return Err(Failure::ConnectTooSoon);
         }

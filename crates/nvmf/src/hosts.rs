@@ -139,7 +139,8 @@ impl HostRegistry {
         self.state().rules = rules;
     }
 
-    /// Creates a [`QueueLease`] for a queue of `host`; `number` identifies it if it is for discovery.
+    /// Creates a [`QueueLease`] for a queue of `host`; `number` identifies it if it is for
+    /// discovery.
     ///
     /// # Errors
     /// The host, or all hosts together, have reached a limit. The error includes the usage of the

@@ -46,7 +46,8 @@ pub trait HostQueue: Debug {
     /// whole, and returns [`Progress::More`] when there is no room for the rest.
     fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
-    /// Time of the next [`poll_tx_done`](Self::poll_tx_done) call, to check for data that is still leaving.
+    /// Time of the next [`poll_tx_done`](Self::poll_tx_done) call, to check for data that is still
+    /// leaving.
     ///
     /// No event announces that data has left. `None` while no data is leaving.
     fn next_tx_poll(&self) -> Option<Nanos> {
@@ -87,10 +88,12 @@ pub trait HostQueue: Debug {
     /// not announced again.
     fn set_paused(&mut self, paused: bool);
 
-    /// Sets the token by which the [`CompletionSource`] of this queue reports it. Called once, first.
+    /// Sets the token by which the [`CompletionSource`] of this queue reports it. Called once,
+    /// first.
     fn set_token(&mut self, _token: u64) {}
 
-    /// Returns true if a [`CompletionSource`] reports arrivals, so that the reactor need not poll the queue.
+    /// Returns true if a [`CompletionSource`] reports arrivals, so that the reactor need not poll
+    /// the queue.
     fn is_event_driven(&self) -> bool {
         false
     }

@@ -12,7 +12,8 @@ use super::slab::{ReservationId, SizeClass, SlotId};
 /// An exclusive lease of memory. It starts on a page, stays on its reactor's thread and returns to
 /// the pool when dropped.
 ///
-/// A part of a [`SplitBuffer`](super::SplitBuffer) buffer is also a buffer, but starts where it was split.
+/// A part of a [`SplitBuffer`](super::SplitBuffer) buffer is also a buffer, but starts where it was
+/// split.
 pub struct Buffer {
     base: NonNull<u8>,
     core: Rc<Core>,

@@ -23,7 +23,8 @@ const WARM: usize = 8;
 pub struct PoolConfig {
     /// Limit of the memory for data buffers.
     pub cap: usize,
-    /// Limit of the memory for [`BufferReservation`](super::BufferReservation)s, in addition to `cap`.
+    /// Limit of the memory for [`BufferReservation`](super::BufferReservation)s, in addition to
+    /// `cap`.
     pub reserve: usize,
     /// Maximum lease, at most [`CHUNK`].
     pub max_lease: usize,

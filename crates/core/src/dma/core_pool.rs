@@ -180,8 +180,8 @@ impl Core {
     /// Calls `f` with the counts of split buffers; see [`with`](Self::with).
     #[inline]
     fn with_shares<T>(&self, f: impl FnOnce(&mut PartCounts) -> T) -> T {
-        // SAFETY: as in `with`: one thread, and closures that call one method of `PartCounts`, which
-        // calls no other code.
+        // SAFETY: as in `with`: one thread, and closures that call one method of `PartCounts`,
+        // which calls no other code.
         f(unsafe { &mut *self.shares.get() })
     }
 

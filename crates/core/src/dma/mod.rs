@@ -2,8 +2,8 @@
 //!
 //! There is one bounded [`ChunkPool`] of 2 MiB chunks per process, and one [`CorePool`] per
 //! reactor. The reactor leases [`Buffer`]s from it and can split them into parts ([`SplitBuffer`]).
-//! [`BufferReservation`]s hold buffers for uses that must never wait. [`ZeroCopyData`] bytes belong to a device that
-//! only exposes them.
+//! [`BufferReservation`]s hold buffers for uses that must never wait. [`ZeroCopyData`] bytes belong
+//! to a device that only exposes them.
 //!
 //! ```text
 //! SharedPool --chunk--> CorePool --divided into one class--> Buffer --drop--> CorePool

@@ -1,7 +1,7 @@
 //! Counts of the live parts of split buffers. Plain bookkeeping, no memory is touched here.
 //!
-//! The [`SplitBuffer`](super::SplitBuffer) and each of its parts hold a count. A part that is split itself has a
-//! count below its parent's. Until its own count ends, it holds that of the parent.
+//! The [`SplitBuffer`](super::SplitBuffer) and each of its parts hold a count. A part that is split
+//! itself has a count below its parent's. Until its own count ends, it holds that of the parent.
 
 /// Number of a count, from 1; 0 stands for none.
 pub(super) type PartCountId = u32;

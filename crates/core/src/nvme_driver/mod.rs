@@ -1,7 +1,8 @@
 //! The userspace NVMe driver.
 //!
-//! It accesses a drive only through [`function`]: registers, DMA memory, interrupts, reset. Behind this
-//! interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in memory.
+//! It accesses a drive only through [`function`]: registers, DMA memory, interrupts, reset. Behind
+//! this interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in
+//! memory.
 //!
 //! ```text
 //!   reactor ---> IoQueue (ring, slots, lists) ---> device    one per reactor, namespace; no lock
@@ -11,8 +12,8 @@
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened on a [`Function`](function::Function), and serves requests that concern
-//!   the whole drive;
+//! * [`Controller`] is opened on a [`Function`](function::Function), and serves requests that
+//!   concern the whole drive;
 //! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;
 //! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);

@@ -25,7 +25,8 @@
 //! and never reused.
 //!
 //! The supervisor is a state machine behind a lock that only the control plane takes. A dedicated
-//! thread calls [`turn`](ControllerSupervisor::turn), as does every caller that waits for an admin command.
+//! thread calls [`turn`](ControllerSupervisor::turn), as does every caller that waits for an admin
+//! command.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;

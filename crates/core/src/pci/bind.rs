@@ -5,8 +5,8 @@
 //!   nvme <--unbind--  driver_override = (none),   unbind, drivers_probe <-- vfio-pci
 //! ```
 //!
-//! A [`BindPlan`] holds the writes to sysfs. It can be shown instead of executed, and a plan that fails
-//! on the way is rolled back. No change survives a reboot.
+//! A [`BindPlan`] holds the writes to sysfs. It can be shown instead of executed, and a plan that
+//! fails on the way is rolled back. No change survives a reboot.
 
 use std::fmt;
 use std::fs;

@@ -91,7 +91,8 @@ enum Requester {
 enum Stage {
     /// A thread checks whether the config can run.
     Checking(JoinHandle<Checked>),
-    /// The required devices are being opened. Without a [`ProposedConfig`] the running config stays.
+    /// The required devices are being opened. Without a [`ProposedConfig`] the running config
+    /// stays.
     Opening(Option<Box<ProposedConfig>>, PreopenTask),
 }
 

@@ -21,8 +21,8 @@
 //! down, its queue is disconnected, an operator has fenced it off, or its next association is
 //! accepted.
 //!
-//! The crate uses no clock and no I/O, except [`seeds`](fn@seeds), which reads the environment. Each event is
-//! later than those recorded before it.
+//! The crate uses no clock and no I/O, except [`seeds`](fn@seeds), which reads the environment.
+//! Each event is later than those recorded before it.
 
 mod check;
 mod dice;

@@ -10,9 +10,9 @@
 //!   a ticket that is not accepted -------> reject, no reply
 //! ```
 //!
-//! A reactor submits a task and continues. The reply arrives at the [`ReplyQueue`] of the source, which
-//! the reactor polls on every turn. A submitted task always runs, even if its connection is gone by
-//! then.
+//! A reactor submits a task and continues. The reply arrives at the [`ReplyQueue`] of the source,
+//! which the reactor polls on every turn. A submitted task always runs, even if its connection is
+//! gone by then.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! A device's completion queue (CQ) on one reactor, with the routes of its completions.
 //!
 //! Every queue pair reserves as many entries as it can have completions concurrently, so that the
-//! CQ never overflows. Queue pairs that do not fit get another CQ. The [CM worker](super::cm_worker)
-//! creates the CQ; its replies for queue pairs also arrive here.
+//! CQ never overflows. Queue pairs that do not fit get another CQ. The [CM
+//! worker](super::cm_worker) creates the CQ; its replies for queue pairs also arrive here.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -33,8 +33,8 @@ pub(super) fn register_chunk<D: Device>(
     len: usize,
 ) -> Result<D::Region, VerbsError> {
     let access = Access { local_write: true, ..Access::default() };
-    // SAFETY: `MemoryRegistrar::mapped` promises that the chunk stays mapped until `MemoryRegistrar::unmapping`
-    // returns, and `Registration` drops the region there.
+    // SAFETY: `MemoryRegistrar::mapped` promises that the chunk stays mapped until
+    // `MemoryRegistrar::unmapping` returns, and `Registration` drops the region there.
     unsafe { device.register(base.as_ptr(), len, access) }
 }
 
@@ -58,8 +58,9 @@ pub(super) trait PostReceive {
 
 impl<S: Receiving, E: Endpoint> PostReceive for Qp<S, E> {
     fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: the pieces are a slot and a buffer of a `ReceiveBuffers`. It marks them as posted,
-        // touches neither until the completion of this use of the slot, and outlives the endpoint.
+        // SAFETY: the pieces are a slot and a buffer of a `ReceiveBuffers`. It marks them as
+        // posted, touches neither until the completion of this use of the slot, and outlives the
+        // endpoint.
         unsafe { self.endpoint.post_receive(id, pieces) }
     }
 }
@@ -70,8 +71,8 @@ pub(super) struct SrqPoster<Q>(pub(super) Q);
 
 impl<Q: SharedReceives> PostReceive for SrqPoster<Q> {
     fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
-        // SAFETY: as above; the `ReceiveBuffers` of shared receives is dropped after the shared queue,
-        // which is dropped after every endpoint that uses it.
+        // SAFETY: as above; the `ReceiveBuffers` of shared receives is dropped after the shared
+        // queue, which is dropped after every endpoint that uses it.
         unsafe { self.0.post_receive(id, pieces) }
     }
 }

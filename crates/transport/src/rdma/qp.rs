@@ -19,9 +19,9 @@
 //! ```
 //!
 //! In Asking there is no queue pair yet: its completion queue is being created. In Accepting and
-//! Recalled the [CM worker](super::cm_worker) owns it, with its receives posted, and makes it ready. A
-//! recalled pair ends as soon as it returns. Accepted allows receives, Open also sends, and
-//! Draining only a marker. In Ending the CM worker owns it again, and destroys it. Gone has no
+//! Recalled the [CM worker](super::cm_worker) owns it, with its receives posted, and makes it
+//! ready. A recalled pair ends as soon as it returns. Accepted allows receives, Open also sends,
+//! and Draining only a marker. In Ending the CM worker owns it again, and destroys it. Gone has no
 //! queue pair, or (Withheld) one that could not be destroyed and keeps the memory it may use.
 //!
 //! The types correspond: [`Qp<Init>`](Init), [`Qp<Accepted>`](Accepted),

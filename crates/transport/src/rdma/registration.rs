@@ -61,8 +61,8 @@ impl<D: Device> Registration<D> {
         Self::with(device, pool, CmWorker::start(&**device)?)
     }
 
-    /// Creates a registration without threads: the caller of [`CmWorker::run`] makes blocking calls.
-    /// For tests in virtual time.
+    /// Creates a registration without threads: the caller of [`CmWorker::run`] makes blocking
+    /// calls. For tests in virtual time.
     ///
     /// # Errors
     /// As for [`new`](Self::new).

@@ -54,9 +54,9 @@
 //! Corking the turn as well gained nothing beyond the noise from 32 KiB on.
 //!
 //! **A response counts as sent when its data is on the network, not when the socket has it**
-//! (`tx_tracker`). Setup: eight connections over a link of 2 Gb/s, which is a token-bucket queue on a
-//! pair of veth devices. The hosts issue 128 KiB reads, 32 in flight per connection; the budget is
-//! 2 MiB. The first row gives the most bytes that the sockets' queues contained, in two runs:
+//! (`tx_tracker`). Setup: eight connections over a link of 2 Gb/s, which is a token-bucket queue on
+//! a pair of veth devices. The hosts issue 128 KiB reads, 32 in flight per connection; the budget
+//! is 2 MiB. The first row gives the most bytes that the sockets' queues contained, in two runs:
 //!
 //! | a response is sent when the kernel has | no checks | sent it (`SIOCOUTQNSD`) | had it acknowledged (`SIOCOUTQ`) |
 //! |---|---|---|---|

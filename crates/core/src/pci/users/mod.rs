@@ -10,9 +10,9 @@
 //! A drive with two ports is two functions, each with separate namespaces unless the kernel joins
 //! them. A user of one function is a user of the other.
 //!
-//! This module sends no command to a drive and opens no node, except in [`claim`](fn@claim), which closes the
-//! gap between check and use. It opens each namespace exclusively, which fails if the kernel or a
-//! program has done so.
+//! This module sends no command to a drive and opens no node, except in [`claim`](fn@claim), which
+//! closes the gap between check and use. It opens each namespace exclusively, which fails if the
+//! kernel or a program has done so.
 
 mod blocks;
 mod claim;
