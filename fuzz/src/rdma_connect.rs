@@ -16,7 +16,7 @@ use nvmeof_verbs::loopback::{
 };
 use nvmeof_verbs::{
     ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData,
-    Ticket,
+    PendingConnection,
 };
 use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
 use nvmeof_wire::zerocopy::IntoBytes;

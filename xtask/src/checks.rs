@@ -42,7 +42,7 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/transport/src/tcp/sys.rs",
     "crates/transport/examples/socket_engine.rs",
     "crates/verbs/examples/ping/checks.rs",
-    "crates/verbs/src/seam.rs",
+    "crates/verbs/src/provider.rs",
     "crates/verbs/src/ffi/",
     "crates/verbs/src/system/",
     "crates/verbs/src/loopback/memory.rs",

@@ -3,25 +3,26 @@
 //! | module | contents |
 //! |---|---|
 //! | [`work`] | work requests and completions |
-//! | [`seam`] | traits of a provider: [`Device`], [`Ticket`], [`Endpoint`], [`Completions`] |
+//! | [`provider`] | traits of a provider: [`Device`], [`PendingConnection`], [`Endpoint`], [`CompletionQueue`] |
 //! | [`ffi`] | rdma-core's binary interface |
 //! | [`system`] | the rdma-core provider, loaded at run time |
 //! | [`loopback`] | a provider in memory, for tests |
 //! | [`conformance`] | checks that every provider has to pass |
 //!
-//! Both ends of NVMe/RDMA are written against the traits of [`seam`].
+//! Both ends of NVMe/RDMA are written against the traits of [`provider`].
 
 pub mod conformance;
 pub mod error;
 pub mod ffi;
 pub mod loopback;
-pub mod seam;
+pub mod provider;
 pub mod system;
 pub mod work;
 
 pub use error::VerbsError;
-pub use seam::{
-    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
-    Endpoint, EndpointSpec, LastReceive, PrivateData, Refused, Region, SharedReceives, Ticket,
+pub use provider::{
+    AcceptParams, CompletionQueue, ConnectParams, ConnectionEvent, Device, DeviceKind,
+    DeviceLimits, Endpoint, EndpointSpec, LastWqe, MemoryRegion, PendingConnection, PostError,
+    PrivateData, SharedReceiveQueue,
 };
-pub use work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};
+pub use work::{AccessFlags, SendOp, SendWr, Sge, SgeList, WcStatus, WorkCompletion, WrId};

@@ -7,9 +7,9 @@ pub const MAX_PIECES: usize = 4;
 /// bits). It is never an address, so a late completion finds no slot instead of memory that another
 /// owner uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WorkId(u64);
+pub struct WrId(u64);
 
-impl WorkId {
+impl WrId {
     /// Number of generations; they wrap.
     pub const GENERATIONS: u32 = 1 << 24;
 
@@ -61,7 +61,7 @@ impl WorkId {
 
 /// A scatter-gather element (SGE): a run of registered local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct Sge {
     /// Address of the first byte.
     pub address: u64,
     /// Length in bytes.
@@ -72,20 +72,20 @@ pub struct Piece {
 
 /// An ordered list of at most [`MAX_PIECES`] SGEs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pieces {
-    list: [Piece; MAX_PIECES],
+pub struct SgeList {
+    list: [Sge; MAX_PIECES],
     count: u8,
 }
 
-impl Pieces {
+impl SgeList {
     /// The empty list: a transfer of zero bytes.
     pub const EMPTY: Self =
-        Self { list: [Piece { address: 0, length: 0, lkey: 0 }; MAX_PIECES], count: 0 };
+        Self { list: [Sge { address: 0, length: 0, lkey: 0 }; MAX_PIECES], count: 0 };
 
     /// Returns a list of one SGE.
     #[inline]
     #[must_use]
-    pub fn one(piece: Piece) -> Self {
+    pub fn one(piece: Sge) -> Self {
         let mut pieces = Self::EMPTY;
         pieces.list[0] = piece;
         pieces.count = 1;
@@ -94,7 +94,7 @@ impl Pieces {
 
     /// Appends an SGE. Returns false, and appends nothing, if the list has [`MAX_PIECES`] already.
     #[inline]
-    pub fn push(&mut self, piece: Piece) -> bool {
+    pub fn push(&mut self, piece: Sge) -> bool {
         let Some(place) = self.list.get_mut(usize::from(self.count)) else { return false };
         *place = piece;
         self.count += 1;
@@ -104,7 +104,7 @@ impl Pieces {
     /// Returns the SGEs as a slice.
     #[inline]
     #[must_use]
-    pub fn as_slice(&self) -> &[Piece] {
+    pub fn as_slice(&self) -> &[Sge] {
         &self.list[..usize::from(self.count)]
     }
 
@@ -117,7 +117,7 @@ impl Pieces {
 
 /// Operation of a work request in the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum SendOp {
     /// Sends the SGEs into a receive of the peer.
     Send,
     /// Sends, and invalidates the peer's `key` before the peer's receive completes.
@@ -143,13 +143,13 @@ pub enum Operation {
 
 /// A work request of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct SendWr {
     /// Identifier that the completion carries.
-    pub id: WorkId,
+    pub id: WrId,
     /// Operation of the work request.
-    pub operation: Operation,
+    pub operation: SendOp,
     /// Local memory.
-    pub pieces: Pieces,
+    pub pieces: SgeList,
     /// Requests a completion on success; failed and flushed work requests always complete.
     pub signaled: bool,
     /// The provider copies the bytes while it posts, so the SGEs need no key and can be reused
@@ -162,7 +162,7 @@ pub struct Work {
 
 /// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionStatus {
+pub enum WcStatus {
     /// The work request succeeded.
     Success,
     /// Not executed, because the queue pair entered the error state.
@@ -179,11 +179,11 @@ pub enum CompletionStatus {
 
 /// Completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// Identifier of the work request.
-    pub id: WorkId,
+    pub id: WrId,
     /// Result of the work request.
-    pub status: CompletionStatus,
+    pub status: WcStatus,
     /// Number of the queue pair.
     pub queue_pair: u32,
     /// Bytes received, for a successful receive; otherwise 0.
@@ -194,7 +194,7 @@ pub struct Completion {
 
 /// Access rights of a memory region. Local reads are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct AccessFlags {
     /// Receives and our RDMA READs can write to the region.
     pub local_write: bool,
     /// The peer can read the region.
@@ -209,16 +209,16 @@ mod tests {
 
     #[test]
     fn identifiers_keep_their_parts() {
-        let id = WorkId::new(0xab, 0x12_3456, 0xdead_beef);
+        let id = WrId::new(0xab, 0x12_3456, 0xdead_beef);
         assert_eq!((id.kind(), id.generation(), id.slot()), (0xab, 0x12_3456, 0xdead_beef));
-        assert_eq!(WorkId::from_raw(id.raw()), id);
-        assert_eq!(WorkId::new(1, WorkId::GENERATIONS + 5, 0).generation(), 5);
+        assert_eq!(WrId::from_raw(id.raw()), id);
+        assert_eq!(WrId::new(1, WrId::GENERATIONS + 5, 0).generation(), 5);
     }
 
     #[test]
     fn pieces_are_bounded() {
-        let piece = Piece { address: 1, length: 3, lkey: 0 };
-        let mut pieces = Pieces::EMPTY;
+        let piece = Sge { address: 1, length: 3, lkey: 0 };
+        let mut pieces = SgeList::EMPTY;
         for _ in 0..MAX_PIECES {
             assert!(pieces.push(piece));
         }

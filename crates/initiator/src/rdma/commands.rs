@@ -12,9 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nvmeof_verbs::{
-    Access, Completion, CompletionStatus, Device, Operation, Piece, VerbsError, WorkId,
-};
+use nvmeof_verbs::{AccessFlags, Device, SendOp, Sge, VerbsError, WcStatus, WorkCompletion, WrId};
 use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::sgl::Sgl;
 use nvmeof_wire::sqe::SQE_SIZE;
@@ -27,7 +25,7 @@ use super::sends::{SEND, Sends};
 use crate::slots::Slots;
 use crate::{Command, CommandError, Completed, Nanos, RejectReason, Rejected, Transfer};
 
-/// Kind of a receive's [`WorkId`].
+/// Kind of a receive's [`WrId`].
 const RECEIVE: u8 = 2;
 /// Maximum work requests posted with one doorbell.
 const CHAIN: usize = 64;
@@ -51,7 +49,7 @@ pub(super) enum Trouble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Free,
-    Waiting { data: Option<Piece> },
+    Waiting { data: Option<Sge> },
     Posted,
 }
 
@@ -139,13 +137,14 @@ impl Commands {
         deadline: Nanos,
     ) -> Result<(), Rejected> {
         let (buffer, remote) = match &mut command.transfer {
-            Transfer::None => (None, Access::default()),
+            Transfer::None => (None, AccessFlags::default()),
             Transfer::In(buffer) => {
-                let to_us = Access { local_write: true, remote_write: true, remote_read: false };
+                let to_us =
+                    AccessFlags { local_write: true, remote_write: true, remote_read: false };
                 (Some(buffer), to_us)
             }
             Transfer::Out(buffer) => {
-                (Some(buffer), Access { remote_read: true, ..Access::default() })
+                (Some(buffer), AccessFlags { remote_read: true, ..AccessFlags::default() })
             }
         };
         let is_out = remote.remote_read;
@@ -161,7 +160,7 @@ impl Commands {
             return Err(Rejected { command, why: RejectReason::Full });
         }
         let in_capsule = is_out && length > 0 && length <= self.rules.in_capsule;
-        let needed = if in_capsule { Access::default() } else { remote };
+        let needed = if in_capsule { AccessFlags::default() } else { remote };
         let keys =
             match buffer.map_or(Ok(Keys::default()), |buffer| register(device, buffer, needed)) {
                 Ok(keys) => keys,
@@ -172,7 +171,7 @@ impl Commands {
             };
         let Keys { address, lkey, rkey: key } = keys;
         let (sgl, data) = if in_capsule {
-            (Sgl::InCapsule { offset: 0, length }, Some(Piece { address, length, lkey }))
+            (Sgl::InCapsule { offset: 0, length }, Some(Sge { address, length, lkey }))
         } else {
             (Sgl::Keyed { address, length, key, invalidate: false }, None)
         };
@@ -206,7 +205,7 @@ impl Commands {
                 let inline = self.rules.inline && data.is_none();
                 let (id, signaled) = self.sends.push(cid, !inline);
                 let len = if data.is_some() { SQE_SIZE + self.rules.offset } else { SQE_SIZE };
-                let operation = Operation::Send;
+                let operation = SendOp::Send;
                 self.chain.push(Outgoing { id, operation, slot, len, data, signaled, inline });
             }
             let posted = pair.post_send(&self.chain);
@@ -236,12 +235,12 @@ impl Commands {
     pub(super) fn completed<D: Device>(
         &mut self,
         pair: &mut Pair<D>,
-        completion: &Completion,
+        completion: &WorkCompletion,
         goes_on: bool,
         done: &mut Vec<Completed>,
     ) -> Result<(), Trouble> {
         let (id, status) = (completion.id, completion.status);
-        if status != CompletionStatus::Success {
+        if status != WcStatus::Success {
             return Err(failure(id, status));
         }
         if id.kind() == SEND {
@@ -267,12 +266,12 @@ impl Commands {
     fn received<D: Device>(
         &mut self,
         pair: &mut Pair<D>,
-        completion: &Completion,
+        completion: &WorkCompletion,
     ) -> Result<Cqe, Trouble> {
         let id = completion.id;
         let slot = u16::try_from(id.slot()).map_err(|_| stray(id))?;
         let uses = self.uses.get_mut(usize::from(slot)).ok_or_else(|| stray(id))?;
-        if id != WorkId::new(RECEIVE, *uses, slot.into()) {
+        if id != WrId::new(RECEIVE, *uses, slot.into()) {
             return Err(stray(id));
         }
         *uses = uses.wrapping_add(1);
@@ -318,31 +317,31 @@ impl Commands {
 
     fn post_receive<D: Device>(&self, pair: &mut Pair<D>, slot: u16) -> Result<(), Trouble> {
         let uses = self.uses.get(usize::from(slot)).copied().unwrap_or(0);
-        let id = WorkId::new(RECEIVE, uses, slot.into());
+        let id = WrId::new(RECEIVE, uses, slot.into());
         let posted = pair.post_receive(id, slot);
         posted.map_err(|error| Trouble::Link(format!("a receive cannot be posted: {error}")))
     }
 }
 
-fn stray(id: WorkId) -> Trouble {
+fn stray(id: WrId) -> Trouble {
     Trouble::Link(format!("the device reports the end of work it was not given ({id:?})"))
 }
 
 /// Converts the status of a failed work request.
-fn failure(id: WorkId, status: CompletionStatus) -> Trouble {
+fn failure(id: WrId, status: WcStatus) -> Trouble {
     let what = if id.kind() == SEND { "a command" } else { "a receive" };
     match status {
-        CompletionStatus::Success | CompletionStatus::Flushed => Trouble::Flushed,
-        CompletionStatus::RemoteAccess => {
+        WcStatus::Success | WcStatus::Flushed => Trouble::Flushed,
+        WcStatus::RemoteAccess => {
             Trouble::Link(format!("{what} was refused by the target's device"))
         }
-        CompletionStatus::ReceiverNotReady => {
+        WcStatus::ReceiverNotReady => {
             Trouble::Link("the target had no receive for a command for too long".into())
         }
-        CompletionStatus::Unreachable => Trouble::Link(
+        WcStatus::Unreachable => Trouble::Link(
             "the target does not answer any more; check the network and the target".into(),
         ),
-        CompletionStatus::Other(status) => {
+        WcStatus::Other(status) => {
             Trouble::Link(format!("{what} ended with work completion status {status}"))
         }
     }

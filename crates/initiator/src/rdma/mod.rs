@@ -58,7 +58,7 @@ pub trait Routes: Debug + Send + Sync + 'static {
         &self,
         to: SocketAddr,
         timeout: Duration,
-    ) -> Result<<Self::Device as Device>::Ticket, VerbsError>;
+    ) -> Result<<Self::Device as Device>::PendingConnection, VerbsError>;
 
     /// Waits at most `timeout` until one of the descriptors is readable. A shorter wait is allowed.
     fn wait(&self, descriptors: &[BorrowedFd<'_>], timeout: Duration) {

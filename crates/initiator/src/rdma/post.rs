@@ -17,8 +17,8 @@ use std::io;
 use std::sync::Arc;
 
 use nvmeof_verbs::{
-    Access, Completion, Completions as _, Device, Endpoint as _, EndpointSpec, Operation, Piece,
-    Pieces, Refused, Region as _, VerbsError, Work, WorkId,
+    AccessFlags, CompletionQueue as _, Device, Endpoint as _, EndpointSpec, MemoryRegion as _,
+    PostError, SendOp, SendWr, Sge, SgeList, VerbsError, WorkCompletion, WrId,
 };
 
 use crate::Buffer;
@@ -26,8 +26,8 @@ use crate::Buffer;
 /// Registration of a buffer. The region is dropped before its device.
 #[derive(Debug)]
 struct Registration<D: Device> {
-    region: D::Region,
-    access: Access,
+    region: D::MemoryRegion,
+    access: AccessFlags,
     device: Arc<D>,
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Keys {
 pub(super) fn register<D: Device>(
     device: &Arc<D>,
     buffer: &mut Buffer,
-    needed: Access,
+    needed: AccessFlags,
 ) -> Result<Keys, VerbsError> {
     let address = buffer.base().expose_provenance() as u64;
     let mut access = needed;
     if let Some(held) = buffer.registration::<Registration<D>>()
         && Arc::ptr_eq(&held.device, device)
     {
-        let union = Access {
+        let union = AccessFlags {
             local_write: held.access.local_write || needed.local_write,
             remote_read: held.access.remote_read || needed.remote_read,
             remote_write: held.access.remote_write || needed.remote_write,
@@ -88,7 +88,7 @@ impl Slab {
         device: &Arc<D>,
         slots: u16,
         stride: usize,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<Self, VerbsError> {
         let bytes = usize::from(slots) * stride;
         let mut memory = Buffer::try_zeroed(bytes).ok_or_else(|| VerbsError::Call {
@@ -122,13 +122,13 @@ impl Slab {
 
     /// Returns the first `len` bytes of a slot, for the device. Returns `None` if the device has
     /// the slot or it does not exist.
-    fn piece(&self, slot: u16, len: usize) -> Option<Piece> {
+    fn piece(&self, slot: u16, len: usize) -> Option<Sge> {
         let at = usize::from(slot);
         if self.lent.get(at).is_none_or(|&lent| lent) || len > self.stride {
             return None;
         }
         let address = self.keys.address + (at * self.stride) as u64;
-        Some(Piece { address, length: u32::try_from(len).ok()?, lkey: self.keys.lkey })
+        Some(Sge { address, length: u32::try_from(len).ok()?, lkey: self.keys.lkey })
     }
 
     fn lend(&mut self, slot: u16) {
@@ -142,16 +142,16 @@ impl Slab {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
     /// Identifier that the completion carries.
-    pub(super) id: WorkId,
+    pub(super) id: WrId,
     /// Operation on the bytes.
-    pub(super) operation: Operation,
+    pub(super) operation: SendOp,
     /// Slot of the outbox.
     pub(super) slot: u16,
     /// Bytes of the slot.
     pub(super) len: usize,
     /// Bytes of a buffer with keys from [`register`]. The owner holds the buffer until this work
     /// request has completed.
-    pub(super) data: Option<Piece>,
+    pub(super) data: Option<Sge>,
     /// Requests a completion on success.
     pub(super) signaled: bool,
     /// The slot's bytes are copied immediately, and the device never has the slot.
@@ -182,24 +182,24 @@ pub(super) struct Sizes {
 #[derive(Debug)]
 pub(super) struct Pair<D: Device> {
     endpoint: D::Endpoint,
-    completions: D::Completions,
+    completions: D::CompletionQueue,
     /// Slots of receives.
     pub(super) inbox: Slab,
     /// Slots of sends.
     pub(super) outbox: Slab,
-    works: Vec<Work>,
+    works: Vec<SendWr>,
 }
 
 impl<D: Device> Pair<D> {
     /// Opens `ticket`; nothing is posted yet.
     pub(super) fn open(
         device: &Arc<D>,
-        ticket: D::Ticket,
+        ticket: D::PendingConnection,
         sizes: Sizes,
     ) -> Result<Self, VerbsError> {
         let depth = sizes.sends + u32::from(sizes.receives);
         let completions = device.completions(depth)?;
-        let local = Access { local_write: true, ..Access::default() };
+        let local = AccessFlags { local_write: true, ..AccessFlags::default() };
         let inbox = Slab::new(device, sizes.receives, sizes.receive_len, local)?;
         let outbox = Slab::new(device, sizes.outbox, sizes.outbox_len, local)?;
         let spec = EndpointSpec {
@@ -222,7 +222,7 @@ impl<D: Device> Pair<D> {
     }
 
     /// The completion queue.
-    pub(super) fn completions(&mut self) -> &mut D::Completions {
+    pub(super) fn completions(&mut self) -> &mut D::CompletionQueue {
         &mut self.completions
     }
 
@@ -234,12 +234,12 @@ impl<D: Device> Pair<D> {
     }
 
     /// Appends at most `most` completions.
-    pub(super) fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+    pub(super) fn poll(&mut self, most: usize, into: &mut Vec<WorkCompletion>) -> io::Result<()> {
         self.completions.poll(most, into)
     }
 
     /// Posts a receive into a slot of the inbox.
-    pub(super) fn post_receive(&mut self, id: WorkId, slot: u16) -> io::Result<()> {
+    pub(super) fn post_receive(&mut self, id: WrId, slot: u16) -> io::Result<()> {
         let stride = self.inbox.stride;
         let piece = self.inbox.piece(slot, stride).ok_or(io::ErrorKind::InvalidInput)?;
         self.inbox.lend(slot);
@@ -254,21 +254,21 @@ impl<D: Device> Pair<D> {
     }
 
     /// Posts a chain with one doorbell.
-    pub(super) fn post_send(&mut self, chain: &[Outgoing]) -> Result<(), Refused> {
+    pub(super) fn post_send(&mut self, chain: &[Outgoing]) -> Result<(), PostError> {
         self.works.clear();
         for out in chain {
             let Some(piece) = self.outbox.piece(out.slot, out.len) else {
                 self.unlend(chain, 0);
-                return Err(Refused { taken: 0, source: io::ErrorKind::InvalidInput.into() });
+                return Err(PostError { taken: 0, source: io::ErrorKind::InvalidInput.into() });
             };
-            let mut pieces = Pieces::one(piece);
+            let mut pieces = SgeList::one(piece);
             if let Some(data) = out.data {
                 pieces.push(data);
             }
             if !out.inline {
                 self.outbox.lend(out.slot);
             }
-            self.works.push(Work {
+            self.works.push(SendWr {
                 id: out.id,
                 operation: out.operation,
                 pieces,

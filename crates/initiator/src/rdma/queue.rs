@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_verbs::{
-    Completion, Completions as _, ConnectionEvent, Device, Endpoint as _, Ticket as _,
+    CompletionQueue as _, ConnectionEvent, Device, Endpoint as _, PendingConnection as _,
+    WorkCompletion,
 };
 use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::rdma::Request;
@@ -55,7 +56,7 @@ pub(super) struct RdmaQueuePair<R: Routes> {
     routes: Arc<R>,
     peer: String,
     /// Completions that are polled and not processed yet.
-    polled: Vec<Completion>,
+    polled: Vec<WorkCompletion>,
     /// Turns until the next read of the connection's events.
     look_in: u32,
 }

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use nvmeof_verbs::WorkId;
+use nvmeof_verbs::WrId;
 
-/// Kind of a send's [`WorkId`].
+/// Kind of a send's [`WrId`].
 pub(super) const SEND: u8 = 1;
 
 /// A posted command capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Posted {
-    pub(super) id: WorkId,
+    pub(super) id: WrId,
     /// Identifier of the command.
     pub(super) cid: u16,
     /// The device uses the command's memory until the send completes.
@@ -46,8 +46,8 @@ impl Sends {
     /// Takes an entry, which has to be free. Returns its identifier, and true if the send has to be
     /// signaled. Sends that hold memory are signaled, because the command waits for them. Of the
     /// others every `interval`-th is, so that entries become free.
-    pub(super) fn push(&mut self, cid: u16, holds_memory: bool) -> (WorkId, bool) {
-        let id = WorkId::new(SEND, self.generation, u32::from(cid));
+    pub(super) fn push(&mut self, cid: u16, holds_memory: bool) -> (WrId, bool) {
+        let id = WrId::new(SEND, self.generation, u32::from(cid));
         self.generation = self.generation.wrapping_add(1);
         self.posted.push_back(Posted { id, cid, holds_memory });
         let signaled = holds_memory || self.unsignaled + 1 >= self.interval;
@@ -62,7 +62,7 @@ impl Sends {
 
     /// Completes `id` and all earlier sends, and calls `sent` with each. Returns false if there is
     /// no send `id`.
-    pub(super) fn complete(&mut self, id: WorkId, mut sent: impl FnMut(Posted)) -> bool {
+    pub(super) fn complete(&mut self, id: WrId, mut sent: impl FnMut(Posted)) -> bool {
         let Some(last) = self.posted.iter().position(|posted| posted.id == id) else {
             return false;
         };

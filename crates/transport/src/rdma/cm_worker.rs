@@ -90,10 +90,10 @@ struct DestroyTask<D: Device> {
 
 /// A task of the worker threads.
 enum CmTask<D: Device> {
-    Completions(u32, Arc<D>, ReplyTo<D>),
+    CompletionQueue(u32, Arc<D>, ReplyTo<D>),
     Accept(Box<AcceptTask<D>>),
     Destroy(DestroyTask<D>),
-    Reject(D::Ticket, RejectStatus),
+    Reject(D::PendingConnection, RejectStatus),
     /// Only drops the value.
     Drop(Box<dyn Any + Send>),
 }
@@ -101,7 +101,7 @@ enum CmTask<D: Device> {
 impl<D: Device> Debug for CmTask<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Completions(..) => "Completions",
+            Self::CompletionQueue(..) => "Completions",
             Self::Accept(_) => "Accept",
             Self::Destroy(_) => "Destroy",
             Self::Reject(..) => "Reject",
@@ -142,7 +142,7 @@ impl CancelToken {
 #[derive(Debug)]
 pub(super) enum CmReply<D: Device> {
     /// A completion queue, or the reason why there is none.
-    Completions(Result<D::Completions, VerbsError>),
+    CompletionQueue(Result<D::CompletionQueue, VerbsError>),
     /// The connection is accepted; the host can send from now on.
     Accepted(Qp<Accepted, D::Endpoint>),
     /// The accept failed or was recalled first; the queue pair no longer exists.
@@ -206,7 +206,7 @@ impl<D: Device> CmWorker<D> {
 
     /// Creates a completion queue of `depth` entries.
     pub(super) fn make_completions(&self, depth: u32, device: &Arc<D>, reply_to: ReplyTo<D>) {
-        self.submit(CmTask::Completions(depth, Arc::clone(device), reply_to));
+        self.submit(CmTask::CompletionQueue(depth, Arc::clone(device), reply_to));
     }
 
     /// Accepts a connection.
@@ -221,7 +221,7 @@ impl<D: Device> CmWorker<D> {
     }
 
     /// Rejects a connection request.
-    pub(super) fn reject(&self, ticket: D::Ticket, status: RejectStatus) {
+    pub(super) fn reject(&self, ticket: D::PendingConnection, status: RejectStatus) {
         self.submit(CmTask::Reject(ticket, status));
     }
 
@@ -291,8 +291,8 @@ impl<D: Device> WorkerShared<D> {
 
     fn run_task(&self, task: CmTask<D>) {
         match task {
-            CmTask::Completions(depth, device, reply_to) => {
-                reply_to.answer(CmReply::Completions(device.completions(depth)));
+            CmTask::CompletionQueue(depth, device, reply_to) => {
+                reply_to.answer(CmReply::CompletionQueue(device.completions(depth)));
             }
             CmTask::Accept(accepting) => self.accept(*accepting),
             CmTask::Destroy(ending) => self.destroy(ending),

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use nvmeof_core::dma::CorePool;
 use nvmeof_verbs::{
-    Completion, CompletionStatus, Completions, Device, DeviceLimits, EndpointSpec, Ticket,
-    VerbsError,
+    CompletionQueue, Device, DeviceLimits, EndpointSpec, PendingConnection, VerbsError, WcStatus,
+    WorkCompletion,
 };
 use rustix::event::epoll;
 
@@ -67,13 +67,13 @@ pub(super) struct CqShared<D: Device> {
     /// True if a queue pair that shares receives remains because it cannot be destroyed.
     has_undestroyed_qp: Cell<bool>,
     shared: RefCell<Option<SrqPool<D>>>,
-    batch: RefCell<Vec<Completion>>,
+    batch: RefCell<Vec<WorkCompletion>>,
     /// Tokens found while a queue, not the reactor, polled.
     untold: RefCell<Vec<u64>>,
     /// Reason why there will never be a completion queue.
     failure: RefCell<Option<String>>,
     /// `None` until the CM worker has created it.
-    completions: RefCell<Option<D::Completions>>,
+    completions: RefCell<Option<D::CompletionQueue>>,
 }
 
 /// Pending events of one queue.
@@ -84,7 +84,7 @@ struct QueueInbox<D: Device> {
     token: Cell<Option<u64>>,
     /// True if the token was reported since the queue last took everything.
     told: Cell<bool>,
-    arrived: RefCell<VecDeque<Completion>>,
+    arrived: RefCell<VecDeque<WorkCompletion>>,
 }
 
 impl<D: Device> CqPoller<D> {
@@ -198,7 +198,7 @@ impl<D: Device> CqPoller<D> {
 
     /// Returns the completion queue, for fault injection.
     #[cfg(test)]
-    pub(super) fn completions(&self) -> std::cell::Ref<'_, D::Completions> {
+    pub(super) fn completions(&self) -> std::cell::Ref<'_, D::CompletionQueue> {
         std::cell::Ref::map(self.cq_shared.completions.borrow(), |made| made.as_ref().unwrap())
     }
 }
@@ -276,7 +276,7 @@ impl<D: Device> CqShared<D> {
     }
 
     /// Handles a completion that belongs to no queue.
-    fn discard(&self, completion: &Completion) {
+    fn discard(&self, completion: &WorkCompletion) {
         if let Some(shared) = &mut *self.shared.borrow_mut() {
             shared.discard(completion);
         }
@@ -299,7 +299,7 @@ impl<D: Device> CqShared<D> {
         let routes = self.routes.borrow();
         for completion in batch.iter() {
             let is_capsule = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
-            if is_capsule && completion.status == CompletionStatus::Success {
+            if is_capsule && completion.status == WcStatus::Success {
                 counts.requests += 1;
             }
             match routes.get(&completion.queue_pair) {
@@ -325,7 +325,7 @@ impl<D: Device> CqShared<D> {
 
     /// Handles a reply of the CM worker.
     fn answered(&self, number: u64, answer: CmReply<D>, mut ready: impl FnMut(u64)) {
-        let CmReply::Completions(made) = answer else {
+        let CmReply::CompletionQueue(made) = answer else {
             if let Some(inbox) = self.inboxes.borrow().get(&number) {
                 inbox.answer.replace(Some(answer));
                 inbox.tell(&mut ready);
@@ -401,7 +401,7 @@ impl<D: Device> CompletionSource for CqPoller<D> {
             return;
         }
         let mut completions = self.cq_shared.completions.borrow_mut();
-        if let Some(Err(error)) = completions.as_mut().map(Completions::arm) {
+        if let Some(Err(error)) = completions.as_mut().map(CompletionQueue::arm) {
             // The next poll detects the cause, and notifies the queues.
             tracing::warn!(device = self.cq_shared.device.name(), %error, "cannot arm a completion queue");
         }
@@ -459,9 +459,9 @@ impl<D: Device> CqHandle<D> {
     /// Creates the queue pair of a ticket, whose completions arrive here.
     pub(super) fn open(
         &self,
-        ticket: D::Ticket,
+        ticket: D::PendingConnection,
         spec: &EndpointSpec,
-    ) -> Result<D::Endpoint, (VerbsError, D::Ticket)> {
+    ) -> Result<D::Endpoint, (VerbsError, D::PendingConnection)> {
         debug_assert!(
             Arc::ptr_eq(ticket.device(), &self.cq_shared.device),
             "another device's ticket"
@@ -536,7 +536,7 @@ impl<D: Device> CqHandle<D> {
     }
 
     /// Returns the next completion. After `None`, the source reports the next one.
-    pub(super) fn next(&self) -> Option<Completion> {
+    pub(super) fn next(&self) -> Option<WorkCompletion> {
         let next = self.inbox.arrived.borrow_mut().pop_front();
         if next.is_none() {
             self.inbox.told.set(false);
@@ -569,7 +569,7 @@ impl<D: Device> CqHandle<D> {
     /// Takes a capsule out of a shared receive, which is posted again immediately.
     pub(super) fn take_shared(
         &self,
-        completion: &Completion,
+        completion: &WorkCompletion,
     ) -> Option<Result<ReceivedCapsule, BadLength>> {
         let arrived = match (&mut *self.cq_shared.shared.borrow_mut(), &self.share) {
             (Some(shared), Some(share)) => shared.take(completion, share),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nvmeof_verbs::{Device, DeviceLimits, Ticket};
+use nvmeof_verbs::{Device, DeviceLimits, PendingConnection};
 use nvmeof_wire::rdma::{RejectData, RejectStatus, Request};
 use nvmeof_wire::zerocopy::IntoBytes;
 
@@ -46,7 +46,7 @@ pub(super) struct NegotiatedParams {
 pub struct Reject<D: Device> {
     /// Status for the host.
     pub status: RejectStatus,
-    ticket: D::Ticket,
+    ticket: D::PendingConnection,
 }
 
 impl<D: Device> Reject<D> {
@@ -61,7 +61,7 @@ impl<D: Device> Reject<D> {
     }
 }
 
-pub(super) fn reject(ticket: impl Ticket, status: RejectStatus) {
+pub(super) fn reject(ticket: impl PendingConnection, status: RejectStatus) {
     ticket.reject(RejectData::new(status).as_bytes());
 }
 
@@ -72,7 +72,7 @@ pub(super) fn reject(ticket: impl Ticket, status: RejectStatus) {
 /// # Errors
 /// Returns the request, with the status to [tell](Reject::tell) the host.
 pub fn admit<D: Device>(
-    ticket: D::Ticket,
+    ticket: D::PendingConnection,
     registration: &Arc<Registration<D>>,
     params: RdmaParams,
     limits: &Limits<'_>,
@@ -86,7 +86,7 @@ pub fn admit<D: Device>(
     }
 }
 
-/// Negotiates the parameters of a request. `reads` is as in [`Ticket::reads`].
+/// Negotiates the parameters of a request. `reads` is as in [`PendingConnection::reads`].
 fn check(
     private_data: &[u8],
     reads: (u8, u8),
@@ -131,7 +131,7 @@ fn check(
 /// connection.
 #[derive(Debug)]
 pub struct DetachedRdma<D: Device> {
-    pub(super) ticket: D::Ticket,
+    pub(super) ticket: D::PendingConnection,
     pub(super) terms: NegotiatedParams,
     pub(super) registration: Arc<Registration<D>>,
     pub(super) params: RdmaParams,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use nvmeof_core::dma::{Buffer, ZeroCopyRegion};
 use nvmeof_verbs::{
-    Access, Device, Endpoint, Piece, Refused, SharedReceives, VerbsError, Work, WorkId,
+    AccessFlags, Device, Endpoint, PostError, SendWr, Sge, SharedReceiveQueue, VerbsError, WrId,
 };
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::SQE_SIZE;
@@ -31,8 +31,8 @@ pub(super) fn register_chunk<D: Device>(
     device: &Arc<D>,
     base: NonNull<u8>,
     len: usize,
-) -> Result<D::Region, VerbsError> {
-    let access = Access { local_write: true, ..Access::default() };
+) -> Result<D::MemoryRegion, VerbsError> {
+    let access = AccessFlags { local_write: true, ..AccessFlags::default() };
     // SAFETY: `MemoryRegistrar::mapped` promises that the chunk stays mapped until
     // `MemoryRegistrar::unmapping` returns, and `Registration` drops the region there.
     unsafe { device.register(base.as_ptr(), len, access) }
@@ -42,22 +42,22 @@ pub(super) fn register_chunk<D: Device>(
 pub(super) fn register_lent<D: Device>(
     device: &Arc<D>,
     lent: &Arc<ZeroCopyRegion>,
-) -> Result<D::Region, VerbsError> {
+) -> Result<D::MemoryRegion, VerbsError> {
     let (base, len) = lent.window();
     // SAFETY: the window stays mapped while `lent` exists, and `Lending` keeps it until it has
     // dropped the region. Without any access, nothing writes to it through the region, and no other
     // code writes to it.
-    unsafe { device.register(base.as_ptr(), len, Access::default()) }
+    unsafe { device.register(base.as_ptr(), len, AccessFlags::default()) }
 }
 
 /// A queue that accepts posted receives.
 pub(super) trait PostReceive {
     /// Posts a receive into memory that the caller keeps under the first invariant.
-    fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()>;
+    fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()>;
 }
 
 impl<S: Receiving, E: Endpoint> PostReceive for Qp<S, E> {
-    fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         // SAFETY: the pieces are a slot and a buffer of a `ReceiveBuffers`. It marks them as
         // posted, touches neither until the completion of this use of the slot, and outlives the
         // endpoint.
@@ -69,8 +69,8 @@ impl<S: Receiving, E: Endpoint> PostReceive for Qp<S, E> {
 #[derive(Debug)]
 pub(super) struct SrqPoster<Q>(pub(super) Q);
 
-impl<Q: SharedReceives> PostReceive for SrqPoster<Q> {
-    fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+impl<Q: SharedReceiveQueue> PostReceive for SrqPoster<Q> {
+    fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         // SAFETY: as above; the `ReceiveBuffers` of shared receives is dropped after the shared
         // queue, which is dropped after every endpoint that uses it.
         unsafe { self.0.post_receive(id, pieces) }
@@ -79,7 +79,7 @@ impl<Q: SharedReceives> PostReceive for SrqPoster<Q> {
 
 impl<E: Endpoint> Sends<'_, E> {
     /// Posts a chain; the caller keeps its memory under the first invariant.
-    pub(super) fn post(&mut self, chain: &[Work]) -> Result<(), Refused> {
+    pub(super) fn post(&mut self, chain: &[SendWr]) -> Result<(), PostError> {
         // SAFETY: `SendQueue` makes chains only of memory in its tables of pulls and payloads, and
         // of slots in its own slab. It keeps each until a completion retires the ring's entry.
         // Inline pieces are also of that slab, and live longer than this call.
@@ -89,7 +89,7 @@ impl<E: Endpoint> Sends<'_, E> {
 
 impl<E: Endpoint> Qp<Draining, E> {
     /// Posts work without memory: it returns flushed, after all earlier work.
-    pub(super) fn post_marker(&mut self, marker: &Work) -> Result<(), Refused> {
+    pub(super) fn post_marker(&mut self, marker: &SendWr) -> Result<(), PostError> {
         debug_assert!(marker.pieces.as_slice().is_empty(), "a marker names memory");
         if !marker.pieces.as_slice().is_empty() {
             return Ok(());

@@ -69,7 +69,7 @@
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 
-use nvmeof_verbs::{AcceptParams, ConnectionEvent, Device, Endpoint, LastReceive, VerbsError};
+use nvmeof_verbs::{AcceptParams, ConnectionEvent, Device, Endpoint, LastWqe, VerbsError};
 use nvmeof_wire::rdma::RejectStatus;
 
 use super::cm_worker::{CancelToken, CmWorker, ReplyTo};
@@ -265,7 +265,7 @@ impl<E: Endpoint> Qp<Ready, E> {
 /// A queue pair in any state. Only the functions below change it, as the table specifies.
 #[derive(Debug)]
 pub(super) enum AnyQp<D: Device> {
-    CreatingCq(D::Ticket),
+    CreatingCq(D::PendingConnection),
     Accepting(CancelToken),
     Cancelling,
     Accepted(Qp<Accepted, D::Endpoint>),
@@ -293,7 +293,7 @@ impl<D: Device> AnyQp<D> {
     /// recall.
     ///
     /// If that fails, the stage is Gone.
-    pub(super) fn make(&mut self, made: impl FnOnce(D::Ticket) -> Option<CancelToken>) {
+    pub(super) fn make(&mut self, made: impl FnOnce(D::PendingConnection) -> Option<CancelToken>) {
         if self.stage().after(QpTransition::Made).is_some()
             && let Self::CreatingCq(ticket) = std::mem::replace(self, Self::Destroyed)
             && let Some(cancel) = made(ticket)
@@ -367,7 +367,7 @@ impl<D: Device> AnyQp<D> {
     /// Records that a capsule arrived before the host's confirmation: the host has the acceptance.
     pub(super) fn communication_established(&mut self) {
         if let Self::Accepted(pair) = self {
-            pair.endpoint.heard();
+            pair.endpoint.communication_established();
         }
     }
 
@@ -381,10 +381,10 @@ impl<D: Device> AnyQp<D> {
     }
 
     /// Returns the state of a draining pair's shared receives.
-    pub(super) fn last_receive(&mut self) -> LastReceive {
+    pub(super) fn last_receive(&mut self) -> LastWqe {
         match self {
             Self::Draining(pair) => pair.endpoint.last_receive(),
-            _ => LastReceive::Awaited,
+            _ => LastWqe::Awaited,
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvmeof_core::dma::{
     Buffer, ChunkId, ChunkPool, MemoryRegistrar, Payload, ZeroCopyData, ZeroCopyRegion,
 };
-use nvmeof_verbs::{Device, DeviceKind, Region, VerbsError};
+use nvmeof_verbs::{Device, DeviceKind, MemoryRegion, VerbsError};
 
 use super::cm_worker::CmWorker;
 use super::post;
@@ -25,7 +25,7 @@ pub struct Registration<D: Device> {
     cm_worker: Arc<CmWorker<D>>,
     /// Local key of each chunk, by its number.
     keys: Box<[AtomicU32]>,
-    regions: Mutex<Vec<Option<D::Region>>>,
+    regions: Mutex<Vec<Option<D::MemoryRegion>>>,
     zeroes: Option<Lending<D>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Registration<D: Device> {
 #[derive(Debug)]
 struct Lending<D: Device> {
     /// Declared before the memory, which must exist until the device has deregistered it.
-    region: D::Region,
+    region: D::MemoryRegion,
     memory: Arc<ZeroCopyRegion>,
 }
 
@@ -130,7 +130,7 @@ impl<D: Device> Registration<D> {
         self.lock().iter().flatten().count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<D::Region>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<D::MemoryRegion>>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -182,7 +182,7 @@ impl<D: Device> MemoryRegistrar for Registration<D> {
         let region = match post::register_chunk(&self.device, base, len) {
             Ok(region) => region,
             // Its queues have ended or soon will; other devices also need the memory.
-            Err(error) if !self.device.is_there() => {
+            Err(error) if !self.device.is_present() => {
                 tracing::debug!(device = self.device.name(), %error, "a device that is gone");
                 return Ok(());
             }

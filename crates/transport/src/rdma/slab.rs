@@ -1,7 +1,7 @@
 //! Registered memory in small slots of one size: incoming commands and outgoing responses.
 
 use nvmeof_core::dma::{Buffer, BufferReservation, CorePool, LeaseError};
-use nvmeof_verbs::{Device, Piece};
+use nvmeof_verbs::{Device, Sge};
 use nvmeof_wire::Sqe;
 
 use super::post;
@@ -64,13 +64,13 @@ impl Slab {
     }
 
     /// Returns a slot as a scatter-gather element of a work request.
-    pub(super) fn piece(&self, slot: usize) -> Piece {
+    pub(super) fn piece(&self, slot: usize) -> Sge {
         let (page, offset) = self.place(slot);
-        let Some((buffer, lkey)) = self.pages.get(page) else { return Piece::default() };
+        let Some((buffer, lkey)) = self.pages.get(page) else { return Sge::default() };
         let start = u64::try_from(buffer.as_ptr().expose_provenance()).unwrap_or(0);
         let at = u64::try_from(offset).unwrap_or(0);
         let length = u32::try_from(self.size).unwrap_or(0);
-        Piece { address: start + at, length, lkey: *lkey }
+        Sge { address: start + at, length, lkey: *lkey }
     }
 
     /// Returns the command in a slot of 64 bytes.

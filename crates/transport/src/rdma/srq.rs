@@ -29,7 +29,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use nvmeof_core::dma::{BufferReservation, CorePool, LeaseError};
-use nvmeof_verbs::{Completion, Device, VerbsError};
+use nvmeof_verbs::{Device, VerbsError, WorkCompletion};
 
 use super::RdmaParams;
 use super::cq_poller::CqShared;
@@ -42,7 +42,7 @@ use crate::queue::TransportError;
 /// Shared receives of a source. The queue is dropped before the memory.
 #[derive(Debug)]
 pub(super) struct SrqPool<D: Device> {
-    queue: SrqPoster<D::SharedReceives>,
+    queue: SrqPoster<D::SharedReceiveQueue>,
     receives: ReceiveBuffers,
     /// Slots that are not posted.
     idle: Vec<u32>,
@@ -106,7 +106,7 @@ impl<D: Device> SrqPool<D> {
     }
 
     /// Returns the SRQ with which endpoints are opened.
-    pub(super) fn queue(&self) -> &D::SharedReceives {
+    pub(super) fn queue(&self) -> &D::SharedReceiveQueue {
         &self.queue.0
     }
 
@@ -178,7 +178,7 @@ impl<D: Device> SrqPool<D> {
     /// Returns `Some(Err)` if it is no capsule, `None` if the completion belongs to nothing.
     pub(super) fn take(
         &mut self,
-        completion: &Completion,
+        completion: &WorkCompletion,
         share: &SrqShare<D>,
     ) -> Option<Result<ReceivedCapsule, BadLength>> {
         let slot = self.receives.came_back(completion.id)?;
@@ -194,7 +194,7 @@ impl<D: Device> SrqPool<D> {
     }
 
     /// Handles a completion that belongs to no queue.
-    pub(super) fn discard(&mut self, completion: &Completion) {
+    pub(super) fn discard(&mut self, completion: &WorkCompletion) {
         if let Some(slot) = self.receives.came_back(completion.id) {
             self.put_back(slot);
         }

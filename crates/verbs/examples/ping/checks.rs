@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nvmeof_verbs::conformance::{READS, pattern};
 use nvmeof_verbs::system::SystemTicket;
 use nvmeof_verbs::{
-    AcceptParams, Access, Completion, CompletionStatus, Completions, ConnectionEvent, Endpoint,
-    Operation, Piece, Region, Ticket, WorkId,
+    AcceptParams, AccessFlags, CompletionQueue, ConnectionEvent, Endpoint, MemoryRegion,
+    PendingConnection, SendOp, Sge, WcStatus, WorkCompletion, WrId,
 };
 
 use super::ends::{
@@ -59,7 +59,7 @@ pub(crate) fn refused_receives(address: IpAddr) -> Result<()> {
         flushed.extend(asking.take());
         Ok((flushed.len() >= 4).then_some(()))
     })?;
-    let good = |one: &Completion| one.status == CompletionStatus::Flushed;
+    let good = |one: &WorkCompletion| one.status == WcStatus::Flushed;
     ensure!(flushed.len() == 4 && flushed.iter().all(good), "{flushed:?}");
     Ok(())
 }
@@ -137,17 +137,17 @@ pub(crate) fn chain(address: IpAddr) -> Result<()> {
     pair.asking.memory_mut().fill(0, &bytes);
     pair.answering.receive(7, 0, 64)?;
     let peer = pair.answering.memory();
-    let at = |offset| Operation::Write { address: peer.address(offset), key: peer.rkey() };
+    let at = |offset| SendOp::Write { address: peer.address(offset), key: peer.rkey() };
     let mut first = pair.asking.work(1, at(100_000), 0, 4_000);
     ensure!(first.pieces.push(pair.asking.memory().piece(4_000, 2_000)), "two pieces fit");
     let mut second = pair.asking.work(2, at(106_000), 6_000, 3_000);
     first.signaled = false;
     second.signaled = false;
-    let send = pair.asking.work(3, Operation::Send, 0, 16);
+    let send = pair.asking.work(3, SendOp::Send, 0, 16);
     pair.asking.post(&[first, second, send])?;
     let (sent, received) = pair.completions(1, 1);
     ensure!(sent.len() == 1 && sent[0].id.slot() == 3, "{sent:?}");
-    ensure!(sent[0].status == CompletionStatus::Success, "{sent:?}");
+    ensure!(sent[0].status == WcStatus::Success, "{sent:?}");
     ensure!(received.len() == 1 && received[0].bytes == 16, "{received:?}");
     ensure!(pair.answering.memory().bytes(100_000, 9_000) == bytes, "the bytes differ");
     for _ in 0..20 {
@@ -163,15 +163,15 @@ pub(crate) fn inline(address: IpAddr) -> Result<()> {
     ensure!(room >= 16, "the device takes {room} bytes inline");
     pair.answering.receive(0, 8_192, 64)?;
     pair.asking.memory_mut().fill(0, b"sixteen bytes!!!");
-    let mut send = pair.asking.work(0, Operation::Send, 0, 16);
+    let mut send = pair.asking.work(0, SendOp::Send, 0, 16);
     send.inline = true;
-    let piece = Piece { lkey: 0xdead, ..send.pieces.as_slice()[0] };
-    send.pieces = nvmeof_verbs::Pieces::one(piece);
+    let piece = Sge { lkey: 0xdead, ..send.pieces.as_slice()[0] };
+    send.pieces = nvmeof_verbs::SgeList::one(piece);
     pair.asking.post(&[send])?;
     // Reusable immediately.
     pair.asking.memory_mut().fill(0, &[0; 16]);
     let (sent, received) = pair.completions(1, 1);
-    ensure!(sent[0].status == CompletionStatus::Success, "{sent:?}");
+    ensure!(sent[0].status == WcStatus::Success, "{sent:?}");
     ensure!(received[0].bytes == 16, "{received:?}");
     ensure!(pair.answering.memory().bytes(8_192, 16) == b"sixteen bytes!!!", "other bytes");
     Ok(())
@@ -181,26 +181,26 @@ pub(crate) fn window(address: IpAddr) -> Result<()> {
     let mut pair = Ends::new(address, Shape::Own)?.pair;
     let device = Arc::clone(pair.asking.device());
     let mut bytes = vec![0_u8; 8_192].into_boxed_slice();
-    let access = Access { local_write: true, remote_read: true, remote_write: true };
+    let access = AccessFlags { local_write: true, remote_read: true, remote_write: true };
     // SAFETY: the bytes are dropped after the region, because they are declared before it.
     let region = unsafe { device.register_bindable(bytes.as_mut_ptr(), bytes.len(), access)? };
     let mut window = device.window()?.context("the device has no memory windows of type 2")?;
     let base = bytes.as_ptr().addr() as u64;
-    let part = Piece { address: base + 4_096, length: 4_096, lkey: region.lkey() };
-    let id = WorkId::new(b'w', 0, 1);
+    let part = Sge { address: base + 4_096, length: 4_096, lkey: region.lkey() };
+    let id = WrId::new(b'w', 0, 1);
     let key = pair.asking.endpoint().bind_window(id, &mut window, &region, part, access)?;
     pair.asking.receive(5, 0, 64)?;
     let (bound, _) = pair.completions(1, 0);
-    ensure!(bound[0].id == id && bound[0].status == CompletionStatus::Success, "{bound:?}");
+    ensure!(bound[0].id == id && bound[0].status == WcStatus::Success, "{bound:?}");
 
     pair.answering.memory_mut().fill(0, &pattern(8, 100));
-    let at = Operation::Write { address: base + 4_096, key };
+    let at = SendOp::Write { address: base + 4_096, key };
     let mut write = pair.answering.work(1, at, 0, 100);
     write.signaled = false;
-    let send = pair.answering.work(2, Operation::SendInvalidate { key }, 0, 16);
+    let send = pair.answering.work(2, SendOp::SendInvalidate { key }, 0, 16);
     pair.answering.post(&[write, send])?;
     let (received, sent) = pair.completions(1, 1);
-    ensure!(sent[0].status == CompletionStatus::Success, "{sent:?}");
+    ensure!(sent[0].status == WcStatus::Success, "{sent:?}");
     ensure!(received[0].invalidated == Some(key), "{received:?}, not {key:#x}");
     ensure!(bytes[4_096..4_196] == pattern(8, 100), "the bytes differ");
 
@@ -208,7 +208,7 @@ pub(crate) fn window(address: IpAddr) -> Result<()> {
     let write = pair.answering.work(3, at, 0, 100);
     pair.answering.post(&[write])?;
     let (_, failed) = pair.completions(0, 1);
-    ensure!(failed[0].status == CompletionStatus::RemoteAccess, "{failed:?}");
+    ensure!(failed[0].status == WcStatus::RemoteAccess, "{failed:?}");
     drop(pair);
     drop(window);
     drop(region);
@@ -222,7 +222,7 @@ pub(crate) fn wake_up(address: IpAddr) -> Result<()> {
         pair.answering.completions().arm()?;
         let readable = is_readable(pair.answering.completions().fd(), Duration::ZERO)?;
         ensure!(!readable, "readable without a completion in round {round}");
-        let send = pair.asking.work(round, Operation::Send, 0, 8);
+        let send = pair.asking.work(round, SendOp::Send, 0, 8);
         pair.asking.post(&[send])?;
         ensure!(wakes(pair.answering.completions().fd())?, "no wake-up in round {round}");
         let (_, received) = pair.completions(1, 1);
@@ -250,7 +250,7 @@ pub(crate) fn flush(address: IpAddr) -> Result<()> {
     let (_, flushed) = pair.completions(0, POSTED as usize);
     ensure!(flushed.len() == POSTED as usize, "{} came back", flushed.len());
     for (id, completion) in (0..POSTED).zip(&flushed) {
-        let good = completion.status == CompletionStatus::Flushed && completion.id.slot() == id;
+        let good = completion.status == WcStatus::Flushed && completion.id.slot() == id;
         ensure!(good, "{completion:?}");
     }
     Ok(())
@@ -267,7 +267,7 @@ pub(crate) fn dropped_endpoint(address: IpAddr) -> Result<()> {
 
 pub(crate) fn late_receive(address: IpAddr) -> Result<()> {
     let mut pair = Ends::new(address, Shape::Own)?.pair;
-    let send = pair.asking.work(1, Operation::Send, 0, 8);
+    let send = pair.asking.work(1, SendOp::Send, 0, 8);
     pair.asking.post(&[send])?;
     for _ in 0..50 {
         pair.pass();
@@ -275,17 +275,17 @@ pub(crate) fn late_receive(address: IpAddr) -> Result<()> {
     ensure!(pair.asking.take().is_empty(), "the send ended without a receive");
     pair.answering.receive(1, 0, 64)?;
     let (sent, received) = pair.completions(1, 1);
-    ensure!(sent[0].status == CompletionStatus::Success, "{sent:?}");
-    ensure!(received[0].status == CompletionStatus::Success, "{received:?}");
+    ensure!(sent[0].status == WcStatus::Success, "{sent:?}");
+    ensure!(received[0].status == WcStatus::Success, "{received:?}");
     Ok(())
 }
 
 pub(crate) fn no_receive(address: IpAddr) -> Result<()> {
     let mut pair = Ends::with_tries(address, Shape::Own, 2)?.pair;
-    let send = pair.asking.work(1, Operation::Send, 0, 8);
+    let send = pair.asking.work(1, SendOp::Send, 0, 8);
     pair.asking.post(&[send])?;
     let (sent, _) = pair.completions(1, 0);
-    ensure!(sent[0].status == CompletionStatus::ReceiverNotReady, "{sent:?}");
+    ensure!(sent[0].status == WcStatus::ReceiverNotReady, "{sent:?}");
     Ok(())
 }
 
@@ -294,15 +294,15 @@ pub(crate) fn wrong_key(address: IpAddr, shape: Shape) -> Result<()> {
     let mut pair = Ends::new(address, shape)?.pair;
     pair.answering.receive(4, 0, 64)?;
     let peer = pair.answering.memory();
-    let wrong = Operation::Write { address: peer.address(0), key: peer.rkey() ^ 0x0055_aa00 };
+    let wrong = SendOp::Write { address: peer.address(0), key: peer.rkey() ^ 0x0055_aa00 };
     let write = pair.asking.work(1, wrong, 0, 8);
     pair.asking.post(&[write])?;
     let (failed, _) = pair.completions(1, 0);
-    ensure!(failed[0].status == CompletionStatus::RemoteAccess, "{failed:?}");
+    ensure!(failed[0].status == WcStatus::RemoteAccess, "{failed:?}");
     match shape {
         Shape::Own => {
             let (_, back) = pair.completions(0, 1);
-            ensure!(back[0].status != CompletionStatus::Success, "{back:?}");
+            ensure!(back[0].status != WcStatus::Success, "{back:?}");
         }
         Shape::Shared => {
             let fd = pair.answering.endpoint().fd().context("a descriptor")?;

@@ -13,8 +13,8 @@ use nvmeof_verbs::system::{
     Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemEndpoint, SystemTicket, resolve,
 };
 use nvmeof_verbs::{
-    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, PrivateData,
-    Ticket,
+    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec,
+    PendingConnection, PrivateData,
 };
 
 /// Maximum wait for anything that has to arrive. A slow machine is no failure; a missing event is

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use nvmeof_verbs::conformance::{ACCESS, Memory};
 use nvmeof_verbs::system::{Listener, ListenerOptions, SystemDevice, resolve};
-use nvmeof_verbs::{Device, Ticket, VerbsError};
+use nvmeof_verbs::{Device, PendingConnection, VerbsError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 

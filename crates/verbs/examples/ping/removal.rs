@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use nvmeof_verbs::system::{ListenerEvent, SystemDevice};
-use nvmeof_verbs::{CompletionStatus, ConnectionEvent, Device, VerbsError};
+use nvmeof_verbs::{ConnectionEvent, Device, VerbsError, WcStatus};
 
 use super::checks;
 use super::ends::{Ends, Shape, listen, until};
@@ -29,7 +29,7 @@ pub(crate) fn there_and_back(address: IpAddr) -> Result<()> {
         Ok((told(&asking) && told(&answering)).then_some(()))
     })?;
     let came = pair.answering.take();
-    ensure!(came.iter().all(|one| one.status != CompletionStatus::Success), "{came:?}");
+    ensure!(came.iter().all(|one| one.status != WcStatus::Success), "{came:?}");
     drop(pair);
     drop(listener);
     println!("     gave {name} back");

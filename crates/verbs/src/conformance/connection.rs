@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Check, End, Pair, slots};
-use crate::seam::{Completions, ConnectionEvent, Device, Endpoint};
-use crate::work::{CompletionStatus, Operation};
+use crate::provider::{CompletionQueue, ConnectionEvent, Device, Endpoint};
+use crate::work::{SendOp, WcStatus};
 
 pub(super) fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     vec![
@@ -21,14 +21,17 @@ pub(super) fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
 
 /// Waits until both ends have got the one event that the connection ended.
 fn both_are_told<D: Device>(pair: &mut Pair<D>) {
-    let mut heard = (vec![], vec![]);
+    let mut communication_established = (vec![], vec![]);
     pair.until("both being told", |pair| {
-        heard.0.extend(pair.asking.take_events());
-        heard.1.extend(pair.answering.take_events());
-        !heard.0.is_empty() && !heard.1.is_empty()
+        communication_established.0.extend(pair.asking.take_events());
+        communication_established.1.extend(pair.answering.take_events());
+        !communication_established.0.is_empty() && !communication_established.1.is_empty()
     });
     let told = [ConnectionEvent::Disconnected];
-    assert_eq!((&heard.0[..], &heard.1[..]), (&told[..], &told[..]));
+    assert_eq!(
+        (&communication_established.0[..], &communication_established.1[..]),
+        (&told[..], &told[..])
+    );
 }
 
 fn a_disconnect_flushes_both_ends<D: Device>(pair: &mut Pair<D>) {
@@ -44,13 +47,13 @@ fn a_disconnect_flushes_both_ends<D: Device>(pair: &mut Pair<D>) {
     // Receives of a shared queue stay in that queue.
     let flushed: &[u32] = if pair.asking.is_shared() { &[] } else { &[0, 1, 2, 3] };
     let (here, there) = pair.completions(flushed.len(), flushed.len());
-    assert_eq!(slots(&here, b'r', CompletionStatus::Flushed), flushed);
-    assert_eq!(slots(&there, b'r', CompletionStatus::Flushed), flushed);
+    assert_eq!(slots(&here, b'r', WcStatus::Flushed), flushed);
+    assert_eq!(slots(&there, b'r', WcStatus::Flushed), flushed);
     // Work that is posted later is flushed, too.
-    let late = pair.asking.work(9, Operation::Send, 0, 8);
+    let late = pair.asking.work(9, SendOp::Send, 0, 8);
     pair.asking.post(&[late]).expect("a failed queue pair takes work");
     let (here, _) = pair.completions(1, 0);
-    assert_eq!(slots(&here, b's', CompletionStatus::Flushed), [9]);
+    assert_eq!(slots(&here, b's', WcStatus::Flushed), [9]);
     for _ in 0..3 {
         pair.pass();
     }
@@ -65,13 +68,13 @@ fn work_under_way_is_flushed_in_order<D: Device>(pair: &mut Pair<D>) {
         chain.push(work);
     }
     // No receive takes this one.
-    chain.push(pair.asking.work(20, Operation::Send, 0, 8));
+    chain.push(pair.asking.work(20, SendOp::Send, 0, 8));
     pair.asking.post(&chain).expect("a chain");
     pair.asking.endpoint().disconnect();
     pair.until("the last being flushed", |pair| {
         pair.asking.came().last().is_some_and(|completion| completion.id.slot() == 20)
     });
-    let flushed = slots(&pair.asking.take(), b's', CompletionStatus::Flushed);
+    let flushed = slots(&pair.asking.take(), b's', WcStatus::Flushed);
     assert!(flushed.is_sorted() && flushed.windows(2).all(|two| two[0] + 1 == two[1]));
 }
 
@@ -87,7 +90,7 @@ fn a_peer_that_left_does_not_answer<D: Device>(pair: &mut Pair<D>) {
     let work = pair.asking.work(0, pair.answering.memory().write_at(0), 0, 8);
     pair.asking.post(&[work]).expect("work");
     let (ended, _) = pair.completions(1, 0);
-    let statuses = [CompletionStatus::Unreachable, CompletionStatus::Flushed];
+    let statuses = [WcStatus::Unreachable, WcStatus::Flushed];
     assert!(statuses.contains(&ended[0].status), "{ended:?}");
     assert_eq!(pair.answering.memory().bytes(0, 8), [0; 8]);
 }
@@ -99,7 +102,7 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
 
 fn send_one<D: Device>(pair: &mut Pair<D>, id: u32) {
     pair.answering.receive(id, 0, 64).expect("a receive");
-    let work = pair.asking.work(id, Operation::Send, 0, 8);
+    let work = pair.asking.work(id, SendOp::Send, 0, 8);
     pair.asking.post(&[work]).expect("a send");
 }
 

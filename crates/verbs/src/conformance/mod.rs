@@ -1,4 +1,4 @@
-//! Checks that every provider of the [seam](crate::seam) has to pass. A failed check panics.
+//! Checks that every [provider](crate::provider) has to pass. A failed check panics.
 //!
 //! A provider's tests create a new [`Pair`] for each of the [`checks`]. It is opened with [`SPEC`]
 //! and has [`MEMORY`] bytes at each end registered for [`ACCESS`]. It has [`COMPLETIONS`] entries,
@@ -11,8 +11,8 @@ mod transfer;
 
 pub use rig::{End, Memory, Pair};
 
-use crate::seam::{Device, EndpointSpec};
-use crate::work::{Access, Completion, CompletionStatus};
+use crate::provider::{Device, EndpointSpec};
+use crate::work::{AccessFlags, WcStatus, WorkCompletion};
 
 /// Sizes of the endpoints of a [`Pair`].
 pub const SPEC: EndpointSpec = EndpointSpec {
@@ -32,7 +32,8 @@ pub const COMPLETIONS: u32 = 256;
 pub const MEMORY: usize = 1 << 20;
 
 /// Access rights of the memory.
-pub const ACCESS: Access = Access { local_write: true, remote_read: true, remote_write: true };
+pub const ACCESS: AccessFlags =
+    AccessFlags { local_write: true, remote_read: true, remote_write: true };
 
 /// RDMA READs that can be outstanding, each way.
 pub const READS: u8 = 4;
@@ -61,7 +62,7 @@ pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
 /// # Panics
 /// If one has another status.
 #[must_use]
-pub fn slots(completions: &[Completion], kind: u8, status: CompletionStatus) -> Vec<u32> {
+pub fn slots(completions: &[WorkCompletion], kind: u8, status: WcStatus) -> Vec<u32> {
     let of_kind = completions.iter().filter(|completion| completion.id.kind() == kind);
     of_kind
         .map(|completion| {
@@ -73,7 +74,7 @@ pub fn slots(completions: &[Completion], kind: u8, status: CompletionStatus) -> 
 
 /// Returns the statuses of one queue's completions, in order.
 #[must_use]
-pub fn statuses(completions: &[Completion], kind: u8) -> Vec<CompletionStatus> {
+pub fn statuses(completions: &[WorkCompletion], kind: u8) -> Vec<WcStatus> {
     let of_kind = completions.iter().filter(|completion| completion.id.kind() == kind);
     of_kind.map(|completion| completion.status).collect()
 }

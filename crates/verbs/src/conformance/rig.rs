@@ -7,16 +7,16 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::error::VerbsError;
-use crate::seam::{
-    Completions, ConnectionEvent, Device, Endpoint, Refused, Region, SharedReceives,
+use crate::provider::{
+    CompletionQueue, ConnectionEvent, Device, Endpoint, MemoryRegion, PostError, SharedReceiveQueue,
 };
-use crate::work::{Access, Completion, CompletionStatus, Operation, Piece, Pieces, Work, WorkId};
+use crate::work::{AccessFlags, SendOp, SendWr, Sge, SgeList, WcStatus, WorkCompletion, WrId};
 
 /// Registered bytes, initially zero.
 #[derive(Debug)]
 pub struct Memory<D: Device> {
     // Dropped before the bytes.
-    region: D::Region,
+    region: D::MemoryRegion,
     bytes: Bytes,
 }
 
@@ -54,7 +54,7 @@ impl<D: Device> Memory<D> {
     ///
     /// # Errors
     /// As [`Device::register`].
-    pub fn new(device: &Arc<D>, len: usize, access: Access) -> Result<Self, VerbsError> {
+    pub fn new(device: &Arc<D>, len: usize, access: AccessFlags) -> Result<Self, VerbsError> {
         let bytes = Bytes::new(len);
         // SAFETY: the bytes are dropped after the region.
         let region = unsafe { device.register(bytes.base.as_ptr(), len, access) }?;
@@ -88,20 +88,20 @@ impl<D: Device> Memory<D> {
 
     /// Returns an RDMA WRITE to the memory, for the peer.
     #[must_use]
-    pub fn write_at(&self, offset: usize) -> Operation {
-        Operation::Write { address: self.address(offset), key: self.rkey() }
+    pub fn write_at(&self, offset: usize) -> SendOp {
+        SendOp::Write { address: self.address(offset), key: self.rkey() }
     }
 
     /// Returns an RDMA READ of the memory, for the peer.
     #[must_use]
-    pub fn read_at(&self, offset: usize) -> Operation {
-        Operation::Read { address: self.address(offset), key: self.rkey() }
+    pub fn read_at(&self, offset: usize) -> SendOp {
+        SendOp::Read { address: self.address(offset), key: self.rkey() }
     }
 
     /// Returns a piece at `offset`, which can be outside the memory.
     #[must_use]
-    pub fn piece(&self, offset: usize, length: u32) -> Piece {
-        Piece { address: self.address(offset), length, lkey: self.lkey() }
+    pub fn piece(&self, offset: usize, length: u32) -> Sge {
+        Sge { address: self.address(offset), length, lkey: self.lkey() }
     }
 
     /// Copies bytes into the memory.
@@ -128,7 +128,7 @@ impl<D: Device> Memory<D> {
         bytes
     }
 
-    fn holds(&self, piece: &Piece) -> bool {
+    fn holds(&self, piece: &Sge) -> bool {
         let start = self.address(0);
         let end = piece.address.checked_add(u64::from(piece.length));
         piece.address >= start && end.is_some_and(|end| end <= start + self.len() as u64)
@@ -141,11 +141,11 @@ impl<D: Device> Memory<D> {
 pub struct End<D: Device> {
     // In the order they have to be dropped.
     endpoint: Option<D::Endpoint>,
-    shared: Option<D::SharedReceives>,
-    completions: D::Completions,
+    shared: Option<D::SharedReceiveQueue>,
+    completions: D::CompletionQueue,
     memory: Memory<D>,
     device: Arc<D>,
-    came: Vec<Completion>,
+    came: Vec<WorkCompletion>,
     events: Vec<ConnectionEvent>,
 }
 
@@ -155,8 +155,8 @@ impl<D: Device> End<D> {
     pub fn new(
         device: Arc<D>,
         memory: Memory<D>,
-        completions: D::Completions,
-        shared: Option<D::SharedReceives>,
+        completions: D::CompletionQueue,
+        shared: Option<D::SharedReceiveQueue>,
         endpoint: D::Endpoint,
     ) -> Self {
         let endpoint = Some(endpoint);
@@ -181,7 +181,7 @@ impl<D: Device> End<D> {
     }
 
     /// Completion queue of the end.
-    pub fn completions(&mut self) -> &mut D::Completions {
+    pub fn completions(&mut self) -> &mut D::CompletionQueue {
         &mut self.completions
     }
 
@@ -217,8 +217,8 @@ impl<D: Device> End<D> {
     ///
     /// # Errors
     /// As [`Endpoint::post_receive`].
-    pub fn receive_into(&mut self, id: u32, pieces: &[Piece]) -> io::Result<()> {
-        let id = WorkId::new(b'r', 0, id);
+    pub fn receive_into(&mut self, id: u32, pieces: &[Sge]) -> io::Result<()> {
+        let id = WrId::new(b'r', 0, id);
         // SAFETY: the memory is registered, and dropped after the endpoint and the queue. Tests
         // read received bytes after the completion. Pieces with other keys refer to other tests'
         // memory, of which the same holds, or to no memory, which the device rejects.
@@ -237,7 +237,7 @@ impl<D: Device> End<D> {
     ///
     /// # Panics
     /// If an inline piece is not in the memory.
-    pub fn post(&mut self, chain: &[Work]) -> Result<(), Refused> {
+    pub fn post(&mut self, chain: &[SendWr]) -> Result<(), PostError> {
         for work in chain.iter().filter(|work| work.inline) {
             assert!(work.pieces.as_slice().iter().all(|piece| self.memory.holds(piece)));
         }
@@ -247,11 +247,11 @@ impl<D: Device> End<D> {
 
     /// Returns a signaled work request for a part of the memory.
     #[must_use]
-    pub fn work(&self, id: u32, operation: Operation, offset: usize, length: u32) -> Work {
-        Work {
-            id: WorkId::new(b's', 0, id),
+    pub fn work(&self, id: u32, operation: SendOp, offset: usize, length: u32) -> SendWr {
+        SendWr {
+            id: WrId::new(b's', 0, id),
             operation,
-            pieces: Pieces::one(self.memory.piece(offset, length)),
+            pieces: SgeList::one(self.memory.piece(offset, length)),
             signaled: true,
             inline: false,
             fence: false,
@@ -261,7 +261,7 @@ impl<D: Device> End<D> {
     /// Polls, and stores completions and events.
     ///
     /// # Errors
-    /// As [`Completions::poll`].
+    /// As [`CompletionQueue::poll`].
     pub fn poll(&mut self) -> io::Result<()> {
         while let Some(event) = self.endpoint.as_mut().and_then(Endpoint::next_event) {
             self.events.push(event);
@@ -271,18 +271,18 @@ impl<D: Device> End<D> {
 
     /// Completions that arrived and are not taken yet.
     #[must_use]
-    pub fn came(&self) -> &[Completion] {
+    pub fn came(&self) -> &[WorkCompletion] {
         &self.came
     }
 
     /// Returns true if one of them failed.
     #[must_use]
     pub fn has_failures(&self) -> bool {
-        self.came.iter().any(|completion| completion.status != CompletionStatus::Success)
+        self.came.iter().any(|completion| completion.status != WcStatus::Success)
     }
 
     /// Takes the completions that arrived.
-    pub fn take(&mut self) -> Vec<Completion> {
+    pub fn take(&mut self) -> Vec<WorkCompletion> {
         std::mem::take(&mut self.came)
     }
 
@@ -345,7 +345,7 @@ impl<D: Device> Pair<D> {
         &mut self,
         asked: usize,
         answered: usize,
-    ) -> (Vec<Completion>, Vec<Completion>) {
+    ) -> (Vec<WorkCompletion>, Vec<WorkCompletion>) {
         self.until("the completions", |pair| {
             pair.asking.came.len() >= asked && pair.answering.came.len() >= answered
         });

@@ -1,8 +1,8 @@
 //! Work that succeeds.
 
 use super::{Check, Pair, pattern, slots};
-use crate::seam::{Device, Endpoint};
-use crate::work::{CompletionStatus, Operation, Pieces};
+use crate::provider::{Device, Endpoint};
+use crate::work::{SendOp, SgeList, WcStatus};
 
 pub(super) fn checks<D: Device>() -> Vec<(&'static str, Check<D>)> {
     vec![
@@ -25,12 +25,12 @@ fn sends_fill_the_receives_in_order<D: Device>(pair: &mut Pair<D>) {
         pair.asking.memory_mut().fill(offset, &pattern(id.to_le_bytes()[0], 4_096));
     }
     for id in 0..8u32 {
-        let work = pair.asking.work(id, Operation::Send, 4_096 * id as usize, 100 * id);
+        let work = pair.asking.work(id, SendOp::Send, 4_096 * id as usize, 100 * id);
         pair.asking.post(&[work]).expect("a send");
     }
     let (sent, received) = pair.completions(8, 8);
-    assert_eq!(slots(&sent, b's', CompletionStatus::Success), Vec::from_iter(0..8));
-    assert_eq!(slots(&received, b'r', CompletionStatus::Success), Vec::from_iter(0..8));
+    assert_eq!(slots(&sent, b's', WcStatus::Success), Vec::from_iter(0..8));
+    assert_eq!(slots(&received, b'r', WcStatus::Success), Vec::from_iter(0..8));
     for completion in received {
         let id = completion.id.slot();
         assert_eq!((completion.bytes, completion.invalidated), (100 * id, None));
@@ -47,13 +47,13 @@ fn a_write_is_there_when_the_send_after_it_is<D: Device>(pair: &mut Pair<D>) {
     pair.asking.memory_mut().fill(0, &bytes);
     let mut write = pair.asking.work(1, pair.answering.memory().write_at(8_192), 0, 70_000);
     write.signaled = false;
-    let send = pair.asking.work(2, Operation::Send, 0, 16);
+    let send = pair.asking.work(2, SendOp::Send, 0, 16);
     pair.asking.post(&[write, send]).expect("a chain");
     let (_, received) = pair.completions(0, 1);
-    assert_eq!(slots(&received, b'r', CompletionStatus::Success), [7]);
+    assert_eq!(slots(&received, b'r', WcStatus::Success), [7]);
     assert_eq!(pair.answering.memory().bytes(8_192, bytes.len()), bytes);
     let (sent, _) = pair.completions(1, 0);
-    assert_eq!(slots(&sent, b's', CompletionStatus::Success), [2]);
+    assert_eq!(slots(&sent, b's', WcStatus::Success), [2]);
 }
 
 fn reads_bring_what_the_peer_has<D: Device>(pair: &mut Pair<D>) {
@@ -67,7 +67,7 @@ fn reads_bring_what_the_peer_has<D: Device>(pair: &mut Pair<D>) {
         pair.asking.post(&[work]).expect("a read");
     }
     let (read, _) = pair.completions(12, 0);
-    assert_eq!(slots(&read, b's', CompletionStatus::Success), Vec::from_iter(0..12));
+    assert_eq!(slots(&read, b's', WcStatus::Success), Vec::from_iter(0..12));
     assert_eq!(pair.asking.memory().bytes(0, bytes.len()), bytes);
 }
 
@@ -77,8 +77,8 @@ fn pieces_are_gathered_and_scattered_in_order<D: Device>(pair: &mut Pair<D>) {
     pair.asking.memory_mut().fill(100, &pattern(2, 200));
     let into = [pair.answering.memory().piece(0, 130), pair.answering.memory().piece(9_000, 4_000)];
     pair.answering.receive_into(0, &into).expect("a receive");
-    let mut work = pair.asking.work(0, Operation::Send, 0, 0);
-    work.pieces = Pieces::EMPTY;
+    let mut work = pair.asking.work(0, SendOp::Send, 0, 0);
+    work.pieces = SgeList::EMPTY;
     for (offset, length) in pieces {
         assert!(work.pieces.push(pair.asking.memory().piece(offset, length)));
     }
@@ -98,11 +98,11 @@ fn inline_bytes_may_be_changed_at_once<D: Device>(pair: &mut Pair<D>) {
     pair.answering.receive(0, 0, 64).expect("a receive");
     let bytes = pattern(3, room as usize);
     pair.asking.memory_mut().fill(0, &bytes);
-    let mut work = pair.asking.work(0, Operation::Send, 0, room);
+    let mut work = pair.asking.work(0, SendOp::Send, 0, room);
     work.inline = true;
     let mut piece = pair.asking.memory().piece(0, room);
     piece.lkey = 0;
-    work.pieces = Pieces::one(piece);
+    work.pieces = SgeList::one(piece);
     pair.asking.post(&[work]).expect("a send");
     pair.asking.memory_mut().fill(0, &[0xee; 16]);
     let (_, received) = pair.completions(1, 1);
@@ -122,7 +122,7 @@ fn unsignaled_work_ends_in_silence<D: Device>(pair: &mut Pair<D>) {
         }
         pair.asking.post(&chain).expect("a chain");
         let (sent, _) = pair.completions(1, 0);
-        assert_eq!(slots(&sent, b's', CompletionStatus::Success), [16 * round + 15]);
+        assert_eq!(slots(&sent, b's', WcStatus::Success), [16 * round + 15]);
     }
     for _ in 0..3 {
         pair.pass();
@@ -139,14 +139,14 @@ fn a_fence_waits_for_the_reads_before_it<D: Device>(pair: &mut Pair<D>) {
     write.fence = true;
     pair.asking.post(&[read, write]).expect("a chain");
     let (ended, _) = pair.completions(1, 0);
-    assert_eq!(slots(&ended, b's', CompletionStatus::Success), [1]);
+    assert_eq!(slots(&ended, b's', WcStatus::Success), [1]);
     assert_eq!(pair.answering.memory().bytes(500_000, bytes.len()), bytes);
 }
 
 fn a_send_waits_for_a_receive<D: Device>(pair: &mut Pair<D>) {
     pair.asking.memory_mut().fill(0, &pattern(4, 64));
     for id in 0..3 {
-        let work = pair.asking.work(id, Operation::Send, 0, 64);
+        let work = pair.asking.work(id, SendOp::Send, 0, 64);
         pair.asking.post(&[work]).expect("a send");
     }
     for _ in 0..3 {
@@ -157,8 +157,8 @@ fn a_send_waits_for_a_receive<D: Device>(pair: &mut Pair<D>) {
         pair.answering.receive(id, 64 * id as usize, 64).expect("a receive");
     }
     let (sent, received) = pair.completions(3, 3);
-    assert_eq!(slots(&sent, b's', CompletionStatus::Success), [0, 1, 2]);
-    assert_eq!(slots(&received, b'r', CompletionStatus::Success), [0, 1, 2]);
+    assert_eq!(slots(&sent, b's', WcStatus::Success), [0, 1, 2]);
+    assert_eq!(slots(&received, b'r', WcStatus::Success), [0, 1, 2]);
     assert_eq!(pair.answering.memory().bytes(128, 64), pattern(4, 64));
 }
 
@@ -172,15 +172,15 @@ fn both_ends_send_at_once<D: Device>(pair: &mut Pair<D>) {
         }
         for id in 0..16 {
             for end in [&mut pair.asking, &mut pair.answering] {
-                let work = end.work(16 * round + id, Operation::Send, 4_096, id);
+                let work = end.work(16 * round + id, SendOp::Send, 4_096, id);
                 end.post(&[work]).expect("a send");
             }
         }
         let (here, there) = pair.completions(32, 32);
         let all = Vec::from_iter(16 * round..16 * (round + 1));
         for came in [here, there] {
-            assert_eq!(slots(&came, b's', CompletionStatus::Success), all);
-            assert_eq!(slots(&came, b'r', CompletionStatus::Success), all);
+            assert_eq!(slots(&came, b's', WcStatus::Success), all);
+            assert_eq!(slots(&came, b'r', WcStatus::Success), all);
             let received = came.iter().filter(|completion| completion.id.kind() == b'r');
             assert!(received.map(|completion| completion.bytes).eq(0..16));
         }

@@ -11,7 +11,7 @@ use super::queue_pair::{Failure, Receive};
 use super::signal::Signal;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::work::{Completion, CompletionStatus, Piece, Pieces, WorkId};
+use crate::work::{Sge, SgeList, WcStatus, WorkCompletion, WrId};
 
 /// A completion queue of a [`LoopbackDevice`].
 #[derive(Debug)]
@@ -29,20 +29,20 @@ pub struct LoopbackSharedReceives {
 }
 
 #[derive(Debug)]
-pub(super) struct CompletionQueue {
+pub(super) struct CqInner {
     pub(super) device: u32,
     /// The owner still holds the queue. Without an owner, the queue lives as long as its queue
     /// pairs.
     owned: bool,
     depth: usize,
-    entries: VecDeque<(Completion, Frees)>,
+    entries: VecDeque<(WorkCompletion, Frees)>,
     armed: bool,
     pub(super) broken: bool,
     signal: Arc<Signal>,
 }
 
 #[derive(Debug)]
-pub(super) struct SharedQueue {
+pub(super) struct SrqInner {
     /// As in a completion queue.
     owned: bool,
     depth: usize,
@@ -52,7 +52,7 @@ pub(super) struct SharedQueue {
     held: usize,
 }
 
-impl SharedQueue {
+impl SrqInner {
     /// Drops the oldest receive without a completion. Returns false if there is none.
     pub(super) fn lose(&mut self) -> bool {
         let lost = self.receives.pop_front().is_some();
@@ -69,7 +69,7 @@ pub(super) enum Frees {
     /// One entry of the queue pair's own receive queue.
     Receive,
     /// One entry of a shared queue.
-    Shared(u32),
+    FabricInner(u32),
 }
 
 impl LoopbackCompletions {
@@ -82,7 +82,7 @@ impl LoopbackCompletions {
         }
         let signal = Arc::new(Signal::new()?);
         let number = state.name();
-        let queue = CompletionQueue {
+        let queue = CqInner {
             device: device.number,
             owned: true,
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
@@ -101,7 +101,7 @@ impl LoopbackCompletions {
         self.number
     }
 
-    pub(super) fn take(&self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+    pub(super) fn take(&self, most: usize, into: &mut Vec<WorkCompletion>) -> io::Result<()> {
         let mut state = self.device.fabric.lock();
         let state = &mut *state;
         let Some(queue) = state.completion_queues.get_mut(&self.number) else {
@@ -160,7 +160,7 @@ impl LoopbackSharedReceives {
             return Err(invalid(what));
         }
         let number = state.name();
-        let queue = SharedQueue {
+        let queue = SrqInner {
             owned: true,
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             pieces: usize::try_from(pieces).unwrap_or(usize::MAX),
@@ -171,7 +171,7 @@ impl LoopbackSharedReceives {
         Ok(Some(Self { device: Arc::clone(device), number }))
     }
 
-    pub(super) fn post(&self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    pub(super) fn post(&self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         let mut state = self.device.fabric.lock();
         if state.check_device(self.device.number, "").is_err() {
             return Err(Errno::IO.into());
@@ -203,11 +203,11 @@ impl Drop for LoopbackSharedReceives {
 }
 
 /// Returns the pieces of a receive, unless there are more than `most`.
-pub(super) fn pieces_of(pieces: &[Piece], most: usize) -> Option<Pieces> {
+pub(super) fn pieces_of(pieces: &[Sge], most: usize) -> Option<SgeList> {
     if pieces.len() > most {
         return None;
     }
-    let mut list = Pieces::EMPTY;
+    let mut list = SgeList::EMPTY;
     pieces.iter().all(|piece| list.push(*piece)).then_some(list)
 }
 
@@ -229,12 +229,12 @@ impl State {
     }
 
     /// Appends a completion to the completion queue of its queue pair.
-    pub(super) fn complete(&mut self, completion: Completion, frees: Frees) {
+    pub(super) fn complete(&mut self, completion: WorkCompletion, frees: Frees) {
         let is_send = matches!(frees, Frees::Sends(_));
         let number = completion.queue_pair;
         let Some(queue_pair) = self.queue_pairs.get(&number) else { return };
         let to = queue_pair.completions;
-        if completion.status != CompletionStatus::Success {
+        if completion.status != WcStatus::Success {
             self.counters.failed += 1;
         }
         if self.faults.lose_completion(number, is_send) {
@@ -276,19 +276,19 @@ impl State {
         let mut shared = Vec::new();
         queue.entries.retain(|(completion, frees)| {
             let keep = completion.queue_pair != queue_pair;
-            if let (false, Frees::Shared(number)) = (keep, frees) {
+            if let (false, Frees::FabricInner(number)) = (keep, frees) {
                 shared.push(*number);
             }
             keep
         });
         for number in shared {
-            self.free(queue_pair, Frees::Shared(number));
+            self.free(queue_pair, Frees::FabricInner(number));
         }
     }
 
     fn free(&mut self, queue_pair: u32, frees: Frees) {
         match frees {
-            Frees::Shared(number) => {
+            Frees::FabricInner(number) => {
                 if let Some(queue) = self.shared_queues.get_mut(&number) {
                     queue.held = queue.held.saturating_sub(1);
                 }

@@ -21,7 +21,7 @@ use super::queue_pair::{Failure, Phase, QueuePair};
 use super::signal::Signal;
 use super::state::{Event, State};
 use crate::error::VerbsError;
-use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, PrivateData};
+use crate::provider::{AcceptParams, ConnectParams, ConnectionEvent, PrivateData};
 
 /// Bytes of private data in a connection request over IP addresses. Shorter data arrives padded
 /// with zeroes.
@@ -120,7 +120,7 @@ pub struct LoopbackListener {
     signal: Arc<Signal>,
 }
 
-/// Implements [`Ticket`](crate::Ticket).
+/// Implements [`PendingConnection`](crate::PendingConnection).
 #[derive(Debug)]
 pub struct LoopbackTicket {
     pub(super) device: Arc<LoopbackDevice>,
@@ -509,7 +509,7 @@ impl State {
 
     /// Establishes the connection because data of the peer has arrived, even if its ready message
     /// has not.
-    pub(super) fn heard(&mut self, number: u32) {
+    pub(super) fn communication_established(&mut self, number: u32) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
             Self::stand(queue_pair);
         }

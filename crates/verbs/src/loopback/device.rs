@@ -10,8 +10,8 @@ use super::fabric::{Fabric, address_of};
 use super::memory::Span;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::seam::{DeviceKind, DeviceLimits};
-use crate::work::Access;
+use crate::provider::{DeviceKind, DeviceLimits};
+use crate::work::AccessFlags;
 
 /// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) struct DeviceState {
 pub(super) struct RegionState {
     pub(super) device: u32,
     pub(super) span: Span,
-    pub(super) access: Access,
+    pub(super) access: AccessFlags,
     /// The peer has invalidated the region.
     pub(super) dead: bool,
 }
@@ -120,7 +120,7 @@ impl LoopbackDevice {
     pub(super) fn register_span(
         self: &Arc<Self>,
         span: Span,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<LoopbackRegion, VerbsError> {
         let bytes = span.len();
         let mut state = self.fabric.lock();

@@ -14,8 +14,8 @@ use super::queue_pair::{LastStage, Phase, QueuePair, Receive, Send, Stage};
 use super::signal::Signal;
 use super::state::State;
 use crate::error::VerbsError;
-use crate::seam::{EndpointSpec, LastReceive, Refused};
-use crate::work::{Operation, Piece, Work, WorkId};
+use crate::provider::{EndpointSpec, LastWqe, PostError};
+use crate::work::{SendOp, SendWr, Sge, WrId};
 
 /// A queue pair of a [`LoopbackDevice`] and its connection.
 #[derive(Debug)]
@@ -30,7 +30,10 @@ pub struct LoopbackEndpoint {
 
 impl LoopbackEndpoint {
     /// Implements [`Device::open`](crate::Device::open).
-    #[expect(clippy::result_large_err, reason = "the seam hands the ticket back as it is")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "the interface returns the pending connection unchanged"
+    )]
     pub(super) fn open(
         device: &Arc<LoopbackDevice>,
         mut ticket: LoopbackTicket,
@@ -71,17 +74,17 @@ impl LoopbackEndpoint {
     }
 
     /// Implements [`Endpoint::last_receive`](crate::Endpoint::last_receive).
-    pub(super) fn last_shared(&self) -> LastReceive {
+    pub(super) fn last_shared(&self) -> LastWqe {
         let state = self.device.fabric.lock();
         let stage = state.queue_pairs.get(&self.number).map(|pair| pair.last_receive);
         match stage {
-            _ if !self.device.options.tells_last_receive => LastReceive::Untold,
-            Some(LastStage::Said) => LastReceive::Reached,
-            _ => LastReceive::Awaited,
+            _ if !self.device.options.tells_last_receive => LastWqe::Untold,
+            Some(LastStage::Said) => LastWqe::Reached,
+            _ => LastWqe::Awaited,
         }
     }
 
-    pub(super) fn add_receive(&self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    pub(super) fn add_receive(&self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         self.device.fabric.lock().post_receive(self.number, id, pieces)
     }
 
@@ -89,9 +92,9 @@ impl LoopbackEndpoint {
     /// the chain.
     pub(super) fn add_sends(
         &self,
-        chain: &[Work],
+        chain: &[SendWr],
         mut inline: VecDeque<(usize, Vec<u8>)>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PostError> {
         let mut state = self.device.fabric.lock();
         let most = state.faults.refuse_send(self.number);
         for (taken, work) in chain.iter().enumerate() {
@@ -106,7 +109,7 @@ impl LoopbackEndpoint {
             };
             if let Err(source) = posted {
                 state.pump(self.number);
-                return Err(Refused { taken, source });
+                return Err(PostError { taken, source });
             }
         }
         state.pump(self.number);
@@ -187,7 +190,7 @@ impl State {
         if fits && ours { Ok(()) } else { Err(invalid(what)) }
     }
 
-    fn post_receive(&mut self, number: u32, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    fn post_receive(&mut self, number: u32, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         let refused = self.faults.refuse_receive(number);
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else {
             return Err(Errno::INVAL.into());
@@ -213,7 +216,7 @@ impl State {
     fn post_send(
         &mut self,
         number: u32,
-        work: &Work,
+        work: &SendWr,
         bytes: Option<Vec<u8>>,
         inline: u32,
     ) -> io::Result<()> {
@@ -224,7 +227,7 @@ impl State {
         let most = limits.map_or(0, |limits| limits.message);
         let length = work.pieces.bytes();
         let pieces = u32::try_from(work.pieces.as_slice().len()).unwrap_or(u32::MAX);
-        let is_read = matches!(work.operation, Operation::Read { .. });
+        let is_read = matches!(work.operation, SendOp::Read { .. });
         let takes = matches!(queue_pair.phase, Phase::Ready | Phase::Error);
         let sane = length <= u64::from(most)
             && pieces <= queue_pair.spec.send_pieces

@@ -10,25 +10,25 @@ use super::completions::Frees;
 use super::faults::WorkFault;
 use super::queue_pair::{Failure, NotReady, Phase, QueuePair, Stage};
 use super::state::{Event, State};
-use crate::work::{Completion, CompletionStatus, Operation, Pieces, Work};
+use crate::work::{SendOp, SendWr, SgeList, WcStatus, WorkCompletion};
 
 /// Numbers of `enum ibv_wc_status`.
-pub(super) const LOCAL_LENGTH: CompletionStatus = CompletionStatus::Other(1);
-pub(super) const LOCAL_OPERATION: CompletionStatus = CompletionStatus::Other(2);
-pub(super) const LOCAL_PROTECTION: CompletionStatus = CompletionStatus::Other(4);
-pub(super) const REMOTE_INVALID: CompletionStatus = CompletionStatus::Other(9);
-pub(super) const REMOTE_OPERATION: CompletionStatus = CompletionStatus::Other(11);
+pub(super) const LOCAL_LENGTH: WcStatus = WcStatus::Other(1);
+pub(super) const LOCAL_OPERATION: WcStatus = WcStatus::Other(2);
+pub(super) const LOCAL_PROTECTION: WcStatus = WcStatus::Other(4);
+pub(super) const REMOTE_INVALID: WcStatus = WcStatus::Other(9);
+pub(super) const REMOTE_OPERATION: WcStatus = WcStatus::Other(11);
 
 /// Value of `rnr_retries` that means unlimited retries.
 const FOR_EVER: u8 = 7;
 
 /// Response of the peer to a work request.
-enum Verdict {
+enum PeerResponse {
     Done,
     NoReceive,
     /// The peer does not respond.
     Silence,
-    Refused(CompletionStatus),
+    PostError(WcStatus),
 }
 
 impl State {
@@ -50,7 +50,7 @@ impl State {
         if work.fence && queue_pair.reads > 0 {
             return None;
         }
-        if let Operation::Read { .. } = work.operation {
+        if let SendOp::Read { .. } = work.operation {
             let most = u32::from(queue_pair.reads_out);
             if most > 0 && queue_pair.reads == most {
                 if queue_pair.stalled.replace(sequence) != Some(sequence) {
@@ -70,7 +70,7 @@ impl State {
         queue_pair.next = sequence + 1;
         let Some(send) = queue_pair.send(sequence) else { return };
         let work = send.work;
-        let is_read = matches!(work.operation, Operation::Read { .. });
+        let is_read = matches!(work.operation, SendOp::Read { .. });
         let wanting = !is_read && send.bytes.is_none();
         send.stage = Stage::Flying;
         queue_pair.reads += u32::from(is_read);
@@ -82,9 +82,9 @@ impl State {
         }
         let carried = if is_read { 0 } else { work.pieces.bytes() };
         let latency = match work.operation {
-            Operation::Send | Operation::SendInvalidate { .. } => self.costs.send,
-            Operation::Write { .. } => self.costs.write,
-            Operation::Read { .. } => self.costs.read,
+            SendOp::Send | SendOp::SendInvalidate { .. } => self.costs.send,
+            SendOp::Write { .. } => self.costs.write,
+            SendOp::Read { .. } => self.costs.read,
         };
         let (now, line) = (self.now, self.costs.bytes(carried));
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
@@ -117,7 +117,7 @@ impl State {
 
     /// Writes `bytes` to the start of `pieces`. Returns false if a key does not allow it; some
     /// bytes may be written then.
-    fn scatter(&mut self, device: u32, pieces: &Pieces, bytes: &[u8]) -> bool {
+    fn scatter(&mut self, device: u32, pieces: &SgeList, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         for piece in pieces.as_slice() {
             let length = usize::try_from(piece.length).unwrap_or(usize::MAX).min(rest.len());
@@ -159,7 +159,7 @@ impl State {
             let rounds = u64::from(queue_pair.rnr_retries);
             queue_pair.not_ready = None;
             queue_pair.not_ready_rounds += rounds;
-            self.answer(number, sequence, CompletionStatus::ReceiverNotReady, 0);
+            self.answer(number, sequence, WcStatus::ReceiverNotReady, 0);
         }
     }
 
@@ -168,7 +168,7 @@ impl State {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let Some(send) = queue_pair.send(sequence) else { return };
         let (work, fault, wanting) = (send.work, send.fault, send.bytes.is_none());
-        let is_read = matches!(work.operation, Operation::Read { .. });
+        let is_read = matches!(work.operation, SendOp::Read { .. });
         if is_read && queue_pair.reads_out == 0 {
             return self.answer(number, sequence, LOCAL_OPERATION, 0);
         }
@@ -184,20 +184,20 @@ impl State {
                 if self.random.coin() {
                     let _ = self.execute(number, sequence, &work);
                 }
-                Verdict::Silence
+                PeerResponse::Silence
             }
             Some(WorkFault::RemoteAccess) => self.refuse_access(number),
             _ => self.execute(number, sequence, &work),
         };
         let answer_bytes = if is_read { work.pieces.bytes() } else { 0 };
         match verdict {
-            Verdict::Done => {
+            PeerResponse::Done => {
                 self.ready_again(number);
-                self.answer(number, sequence, CompletionStatus::Success, answer_bytes);
+                self.answer(number, sequence, WcStatus::Success, answer_bytes);
             }
-            Verdict::NoReceive => self.wait_for_receive(number, sequence, 0),
-            Verdict::Silence => self.time_out(number, sequence),
-            Verdict::Refused(status) => self.answer(number, sequence, status, 0),
+            PeerResponse::NoReceive => self.wait_for_receive(number, sequence, 0),
+            PeerResponse::Silence => self.time_out(number, sequence),
+            PeerResponse::PostError(status) => self.answer(number, sequence, status, 0),
         }
     }
 
@@ -265,20 +265,20 @@ impl State {
         let tries = u64::from(queue_pair.retries) + 1;
         queue_pair.not_ready = None;
         let wait = self.costs.timeout.saturating_mul(tries);
-        self.answer_after(number, sequence, CompletionStatus::Unreachable, wait);
+        self.answer_after(number, sequence, WcStatus::Unreachable, wait);
     }
 
     /// Sends the result to the poster; `bytes` is the payload of an RDMA READ.
-    fn answer(&mut self, number: u32, sequence: u64, status: CompletionStatus, bytes: u64) {
+    fn answer(&mut self, number: u32, sequence: u64, status: WcStatus, bytes: u64) {
         let jitter = self.random.up_to(self.costs.jitter);
         let delay = self.costs.answer + self.costs.bytes(bytes) + jitter;
         self.answer_after(number, sequence, status, delay);
     }
 
-    fn answer_after(&mut self, number: u32, sequence: u64, status: CompletionStatus, delay: u64) {
+    fn answer_after(&mut self, number: u32, sequence: u64, status: WcStatus, delay: u64) {
         let now = self.now;
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
-        if status != CompletionStatus::Success {
+        if status != WcStatus::Success {
             queue_pair.halted = true;
             queue_pair.not_ready = None;
             queue_pair.call_back(sequence + 1);
@@ -290,24 +290,26 @@ impl State {
         self.at(time, Event::Finish { queue_pair: number, sequence, status });
     }
 
-    fn execute(&mut self, number: u32, sequence: u64, work: &Work) -> Verdict {
-        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return Verdict::Silence };
+    fn execute(&mut self, number: u32, sequence: u64, work: &SendWr) -> PeerResponse {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&number) else {
+            return PeerResponse::Silence;
+        };
         let (peer, reads_at_peer) = (queue_pair.peer, queue_pair.reads_at_peer);
         let bytes = queue_pair.send(sequence).and_then(|send| send.bytes.clone());
         let bytes = bytes.unwrap_or_default();
         let peer = peer.and_then(|peer| self.queue_pairs.get(&peer));
         let Some(peer) = peer.filter(|peer| matches!(peer.phase, Phase::Receiving | Phase::Ready))
         else {
-            return Verdict::Silence;
+            return PeerResponse::Silence;
         };
         let (peer, device, reads_in) = (peer.number, peer.device, peer.reads_in);
         if self.devices.get(&device).is_none_or(|device| device.removed) {
-            return Verdict::Silence;
+            return PeerResponse::Silence;
         }
         match work.operation {
-            Operation::Send => self.take_send(peer, &bytes, None),
-            Operation::SendInvalidate { key } => self.take_send(peer, &bytes, Some(key)),
-            Operation::Write { address, key } => {
+            SendOp::Send => self.take_send(peer, &bytes, None),
+            SendOp::SendInvalidate { key } => self.take_send(peer, &bytes, Some(key)),
+            SendOp::Write { address, key } => {
                 let region = self.remote_region(device, key);
                 let region = region.filter(|region| region.access.remote_write);
                 let fits = region.is_some_and(|region| region.span.copy_in(address, &bytes));
@@ -315,12 +317,12 @@ impl State {
                     return self.refuse_access(number);
                 }
                 self.counters.written += bytes.len() as u64;
-                Verdict::Done
+                PeerResponse::Done
             }
-            Operation::Read { address, key } => {
+            SendOp::Read { address, key } => {
                 if reads_at_peer >= u32::from(reads_in) {
                     self.fail(peer, Failure::Silent);
-                    return Verdict::Refused(REMOTE_INVALID);
+                    return PeerResponse::PostError(REMOTE_INVALID);
                 }
                 let length = usize::try_from(work.pieces.bytes()).unwrap_or(usize::MAX);
                 let mut bytes = Vec::new();
@@ -337,35 +339,37 @@ impl State {
                         send.bytes = Some(bytes);
                     }
                 }
-                Verdict::Done
+                PeerResponse::Done
             }
         }
     }
 
     /// Rejects an access; the peer's queue pair fails, too.
-    fn refuse_access(&mut self, number: u32) -> Verdict {
+    fn refuse_access(&mut self, number: u32) -> PeerResponse {
         if let Some(peer) = self.queue_pairs.get(&number).and_then(|queue_pair| queue_pair.peer) {
             self.fail(peer, Failure::Silent);
         }
-        Verdict::Refused(CompletionStatus::RemoteAccess)
+        PeerResponse::PostError(WcStatus::RemoteAccess)
     }
 
     /// Puts the payload of a SEND into the oldest receive of `peer`.
-    fn take_send(&mut self, peer: u32, bytes: &[u8], invalidate: Option<u32>) -> Verdict {
-        let Some(queue_pair) = self.queue_pairs.get_mut(&peer) else { return Verdict::Silence };
+    fn take_send(&mut self, peer: u32, bytes: &[u8], invalidate: Option<u32>) -> PeerResponse {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&peer) else {
+            return PeerResponse::Silence;
+        };
         let device = queue_pair.device;
         let (receive, frees) = match queue_pair.shared {
             None => (queue_pair.receives.pop_front(), Frees::Receive),
             Some(shared) => {
                 let queue = self.shared_queues.get_mut(&shared);
-                (queue.and_then(|queue| queue.receives.pop_front()), Frees::Shared(shared))
+                (queue.and_then(|queue| queue.receives.pop_front()), Frees::FabricInner(shared))
             }
         };
-        let Some(receive) = receive else { return Verdict::NoReceive };
+        let Some(receive) = receive else { return PeerResponse::NoReceive };
         self.counters.ended += 1;
-        let mut completion = Completion {
+        let mut completion = WorkCompletion {
             id: receive.id,
-            status: CompletionStatus::Success,
+            status: WcStatus::Success,
             queue_pair: peer,
             bytes: 0,
             invalidated: None,
@@ -375,7 +379,7 @@ impl State {
         } else if !self.scatter(device, &receive.pieces, bytes) {
             Some((LOCAL_PROTECTION, REMOTE_OPERATION))
         } else if invalidate.is_some_and(|key| !self.invalidate(device, key)) {
-            Some((REMOTE_INVALID, CompletionStatus::RemoteAccess))
+            Some((REMOTE_INVALID, WcStatus::RemoteAccess))
         } else {
             None
         };
@@ -383,27 +387,27 @@ impl State {
             completion.status = here;
             self.complete(completion, frees);
             self.fail(peer, Failure::Completed);
-            return Verdict::Refused(there);
+            return PeerResponse::PostError(there);
         }
         completion.bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         completion.invalidated = invalidate;
         self.counters.sent += bytes.len() as u64;
         self.complete(completion, frees);
-        Verdict::Done
+        PeerResponse::Done
     }
 
     /// Handles a result that has reached the poster.
-    pub(super) fn finish(&mut self, number: u32, sequence: u64, status: CompletionStatus) {
+    pub(super) fn finish(&mut self, number: u32, sequence: u64, status: WcStatus) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         let (device, failed) = (queue_pair.device, queue_pair.phase == Phase::Error);
         let is_first = queue_pair.first() == sequence;
         let Some(send) = queue_pair.send(sequence).filter(|_| is_first || failed) else { return };
         let work = send.work;
         let breaks = matches!(send.fault, Some(WorkFault::Break));
-        let is_read = matches!(work.operation, Operation::Read { .. });
+        let is_read = matches!(work.operation, SendOp::Read { .. });
         let brought = if is_read { send.bytes.take() } else { None };
         let mut status = status;
-        if let Some(bytes) = brought.filter(|_| status == CompletionStatus::Success) {
+        if let Some(bytes) = brought.filter(|_| status == WcStatus::Success) {
             if self.scatter(device, &work.pieces, &bytes) {
                 self.counters.read += bytes.len() as u64;
             } else {
@@ -414,7 +418,7 @@ impl State {
             // The flush completes it in order, whatever the result.
             return;
         }
-        if breaks && status == CompletionStatus::Success {
+        if breaks && status == WcStatus::Success {
             return self.fail(number, Failure::Told);
         }
         self.end_first(number, &work, status, sequence);
@@ -426,17 +430,22 @@ impl State {
     }
 
     /// Ends the oldest work request of the send queue.
-    fn end_first(&mut self, number: u32, work: &Work, status: CompletionStatus, sequence: u64) {
+    fn end_first(&mut self, number: u32, work: &SendWr, status: WcStatus, sequence: u64) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(&number) {
             queue_pair.sends.pop_front();
         }
         self.counters.ended += 1;
-        if work.signaled || status != CompletionStatus::Success {
-            let completion =
-                Completion { id: work.id, status, queue_pair: number, bytes: 0, invalidated: None };
+        if work.signaled || status != WcStatus::Success {
+            let completion = WorkCompletion {
+                id: work.id,
+                status,
+                queue_pair: number,
+                bytes: 0,
+                invalidated: None,
+            };
             self.complete(completion, Frees::Sends(sequence + 1));
         }
-        if status != CompletionStatus::Success {
+        if status != WcStatus::Success {
             self.fail(number, Failure::Completed);
         }
     }

@@ -69,10 +69,10 @@ impl Costs {
 /// A set of devices that reach each other, and their time. Cheap to clone.
 #[derive(Clone)]
 pub struct Fabric {
-    shared: Arc<Shared>,
+    shared: Arc<FabricInner>,
 }
 
-struct Shared {
+struct FabricInner {
     state: Mutex<State>,
 }
 
@@ -90,7 +90,7 @@ impl Fabric {
     /// Creates an empty fabric. The same calls with the same seed have the same results.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::new(State::new(seed)) }) }
+        Self { shared: Arc::new(FabricInner { state: Mutex::new(State::new(seed)) }) }
     }
 
     /// Creates a device with the [default options](DeviceOptions::default).

@@ -8,8 +8,8 @@ use super::device::LoopbackDevice;
 use super::fabric::Fabric;
 use super::queue_pair::{Failure, Phase};
 use super::state::State;
-use crate::seam::ConnectionEvent;
-use crate::work::{Operation, Work};
+use crate::provider::ConnectionEvent;
+use crate::work::{SendOp, SendWr};
 
 /// Injects faults. `endpoint` is an endpoint's [number](crate::Endpoint::number). `nth` counts the
 /// operations of the fault from the call on: 0 is the next. Each fault happens once.
@@ -39,12 +39,12 @@ pub(super) enum WorkFault {
 /// Operation at which a planned fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Point {
-    Completion(Side),
-    Work,
+    WorkCompletion(Side),
+    SendWr,
     PostSend,
     PostReceive,
     /// `left` is in nanoseconds.
-    LastReceive,
+    LastWqe,
     EarlyLastReceive,
     Register,
     Open,
@@ -72,31 +72,31 @@ impl Faults {
 
     /// Drops the nth completion of this queue of the endpoint; its work is executed.
     pub fn lose_completion(&self, endpoint: u32, side: Side, nth: u64) {
-        self.plan(endpoint, Point::Completion(side), nth, None, 0);
+        self.plan(endpoint, Point::WorkCompletion(side), nth, None, 0);
     }
 
     /// Makes the nth posted SEND find no receive for `rounds` rounds, regardless of the peer's
     /// receives.
     pub fn not_ready(&self, endpoint: u32, nth: u64, rounds: u32) {
         let fault = WorkFault::NotReady(u64::from(rounds));
-        self.plan(endpoint, Point::Work, nth, Some(fault), 0);
+        self.plan(endpoint, Point::SendWr, nth, Some(fault), 0);
     }
 
     /// Makes the peer reject the access of the nth RDMA READ, RDMA WRITE or SEND with invalidation.
     pub fn remote_access(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::Work, nth, Some(WorkFault::RemoteAccess), 0);
+        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::RemoteAccess), 0);
     }
 
     /// Drops the acknowledgment of the nth work request of the send queue. The request may be
     /// executed.
     pub fn unreachable(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::Work, nth, Some(WorkFault::Unreachable), 0);
+        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::Unreachable), 0);
     }
 
     /// Fails the queue pair at the nth work request of the send queue. Earlier ones succeed, it and
     /// later ones are flushed, and [`ConnectionEvent::QueuePairError`] reports the failure.
     pub fn break_at(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::Work, nth, Some(WorkFault::Break), 0);
+        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::Break), 0);
     }
 
     /// Rejects the nth posted chain after `taken` work requests.
@@ -116,7 +116,7 @@ impl Faults {
 
     /// Delays that report by `late` nanoseconds.
     pub fn delay_last_receive(&self, endpoint: u32, late: u64) {
-        self.plan(endpoint, Point::LastReceive, late, None, 0);
+        self.plan(endpoint, Point::LastWqe, late, None, 0);
     }
 
     /// Sends that report as soon as the queue pair fails, before all receives it took have
@@ -179,19 +179,19 @@ impl Faults {
 impl FaultTable {
     pub(super) fn lose_completion(&mut self, endpoint: u32, is_send: bool) -> bool {
         let side = if is_send { Side::Send } else { Side::Receive };
-        self.count(endpoint, Point::Completion(side), |_| true).is_some()
+        self.count(endpoint, Point::WorkCompletion(side), |_| true).is_some()
     }
 
     /// Returns the fault of a work request that is being posted.
-    pub(super) fn take_work(&mut self, endpoint: u32, work: &Work) -> Option<WorkFault> {
-        let sends = matches!(work.operation, Operation::Send | Operation::SendInvalidate { .. });
-        let keyed = !matches!(work.operation, Operation::Send);
+    pub(super) fn take_work(&mut self, endpoint: u32, work: &SendWr) -> Option<WorkFault> {
+        let sends = matches!(work.operation, SendOp::Send | SendOp::SendInvalidate { .. });
+        let keyed = !matches!(work.operation, SendOp::Send);
         let concerns = |plan: &Plan| match plan.work {
             Some(WorkFault::NotReady(_)) => sends,
             Some(WorkFault::RemoteAccess) => keyed,
             _ => true,
         };
-        self.count(endpoint, Point::Work, concerns).and_then(|plan| plan.work)
+        self.count(endpoint, Point::SendWr, concerns).and_then(|plan| plan.work)
     }
 
     /// Returns the number of work requests of a chain to accept, if not all.
@@ -205,7 +205,7 @@ impl FaultTable {
 
     /// Returns the delay of the report that no more shared receives are taken, if one is planned.
     pub(super) fn hold_last_receive(&mut self, endpoint: u32) -> Option<u64> {
-        let plans = self.plans.remove(&(endpoint, Point::LastReceive))?;
+        let plans = self.plans.remove(&(endpoint, Point::LastWqe))?;
         plans.first().map(|plan| plan.left)
     }
 

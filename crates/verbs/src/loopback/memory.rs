@@ -7,7 +7,7 @@
 
 use std::ptr;
 
-use crate::work::Pieces;
+use crate::work::SgeList;
 
 /// Registered bytes.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Span {
 ///
 /// # Safety
 /// The pieces are mapped and nothing writes to them during the call.
-pub(super) unsafe fn copy_inline(pieces: &Pieces) -> Vec<u8> {
+pub(super) unsafe fn copy_inline(pieces: &SgeList) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in pieces.as_slice() {
         let (Ok(address), Ok(length)) =

@@ -15,18 +15,19 @@ use super::device::{LoopbackDevice, LoopbackRegion};
 use super::endpoint::LoopbackEndpoint;
 use super::memory::{Span, copy_inline};
 use crate::error::VerbsError;
-use crate::seam::{
-    AcceptParams, Completions, ConnectParams, ConnectionEvent, Device, DeviceKind, DeviceLimits,
-    Endpoint, EndpointSpec, LastReceive, PrivateData, Refused, Region, SharedReceives, Ticket,
+use crate::provider::{
+    AcceptParams, CompletionQueue, ConnectParams, ConnectionEvent, Device, DeviceKind,
+    DeviceLimits, Endpoint, EndpointSpec, LastWqe, MemoryRegion, PendingConnection, PostError,
+    PrivateData, SharedReceiveQueue,
 };
-use crate::work::{Access, Completion, Piece, Work, WorkId};
+use crate::work::{AccessFlags, SendWr, Sge, WorkCompletion, WrId};
 
 impl Device for LoopbackDevice {
-    type Completions = LoopbackCompletions;
+    type CompletionQueue = LoopbackCompletions;
     type Endpoint = LoopbackEndpoint;
-    type Ticket = LoopbackTicket;
-    type SharedReceives = LoopbackSharedReceives;
-    type Region = LoopbackRegion;
+    type PendingConnection = LoopbackTicket;
+    type SharedReceiveQueue = LoopbackSharedReceives;
+    type MemoryRegion = LoopbackRegion;
 
     fn name(&self) -> &str {
         &self.name
@@ -44,7 +45,7 @@ impl Device for LoopbackDevice {
         self: &Arc<Self>,
         base: *mut u8,
         len: usize,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<LoopbackRegion, VerbsError> {
         // SAFETY: the caller promises that the memory stays mapped until the region is dropped, and
         // dropping the region removes the span from the fabric.
@@ -75,7 +76,7 @@ impl Device for LoopbackDevice {
     }
 }
 
-impl Ticket for LoopbackTicket {
+impl PendingConnection for LoopbackTicket {
     type Device = LoopbackDevice;
 
     fn device(&self) -> &Arc<LoopbackDevice> {
@@ -112,11 +113,11 @@ impl Endpoint for LoopbackEndpoint {
         self.inline
     }
 
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         self.add_receive(id, pieces)
     }
 
-    unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused> {
+    unsafe fn post_send(&mut self, chain: &[SendWr]) -> Result<(), PostError> {
         let mut inline = VecDeque::new();
         for (place, work) in chain.iter().enumerate().filter(|(_, work)| work.inline) {
             if work.pieces.bytes() <= u64::from(self.inline) {
@@ -136,15 +137,15 @@ impl Endpoint for LoopbackEndpoint {
         self.device.fabric.lock().connect(self.number, self.local, self.peer, params)
     }
 
-    fn heard(&mut self) {
-        self.device.fabric.lock().heard(self.number);
+    fn communication_established(&mut self) {
+        self.device.fabric.lock().communication_established(self.number);
     }
 
     fn next_event(&mut self) -> Option<ConnectionEvent> {
         self.device.fabric.lock().next_event(self.number)
     }
 
-    fn last_receive(&mut self) -> LastReceive {
+    fn last_receive(&mut self) -> LastWqe {
         self.last_shared()
     }
 
@@ -165,8 +166,8 @@ impl Endpoint for LoopbackEndpoint {
     }
 }
 
-impl Completions for LoopbackCompletions {
-    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+impl CompletionQueue for LoopbackCompletions {
+    fn poll(&mut self, most: usize, into: &mut Vec<WorkCompletion>) -> io::Result<()> {
         self.take(most, into)
     }
 
@@ -179,13 +180,13 @@ impl Completions for LoopbackCompletions {
     }
 }
 
-impl SharedReceives for LoopbackSharedReceives {
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+impl SharedReceiveQueue for LoopbackSharedReceives {
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         self.post(id, pieces)
     }
 }
 
-impl Region for LoopbackRegion {
+impl MemoryRegion for LoopbackRegion {
     fn lkey(&self) -> u32 {
         self.lkey
     }

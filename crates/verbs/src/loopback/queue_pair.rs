@@ -12,14 +12,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::completions::{Frees, SharedQueue};
+use super::completions::{Frees, SrqInner};
 use super::connection::Link;
 use super::counters::EndpointCounters;
 use super::faults::WorkFault;
 use super::signal::Signal;
 use super::state::{Event, State};
-use crate::seam::{ConnectionEvent, EndpointSpec};
-use crate::work::{Completion, CompletionStatus, Operation, Pieces, Work, WorkId};
+use crate::provider::{ConnectionEvent, EndpointSpec};
+use crate::work::{SendOp, SendWr, SgeList, WcStatus, WorkCompletion, WrId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -62,14 +62,14 @@ pub(super) enum LastStage {
 /// A receive that is still unused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receive {
-    pub(super) id: WorkId,
-    pub(super) pieces: Pieces,
+    pub(super) id: WrId,
+    pub(super) pieces: SgeList,
 }
 
 /// A work request of the send queue that has not ended.
 #[derive(Debug)]
 pub(super) struct Send {
-    pub(super) work: Work,
+    pub(super) work: SendWr,
     pub(super) stage: Stage,
     /// Inline bytes, bytes gathered early, or the payload of an RDMA READ.
     pub(super) bytes: Option<Vec<u8>>,
@@ -183,7 +183,7 @@ impl QueuePair {
         let first = self.first();
         let mut reads = 0;
         for (send, number) in self.sends.iter_mut().zip(first..) {
-            let is_read = matches!(send.work.operation, Operation::Read { .. });
+            let is_read = matches!(send.work.operation, SendOp::Read { .. });
             if number >= sequence && send.stage == Stage::Flying {
                 send.stage = Stage::Waiting;
                 reads += u32::from(is_read);
@@ -252,9 +252,9 @@ impl State {
         let sends = std::mem::take(&mut queue_pair.sends);
         let receives = std::mem::take(&mut queue_pair.receives);
         self.counters.ended += (sends.len() + receives.len()) as u64;
-        let flushed = |id| Completion {
+        let flushed = |id| WorkCompletion {
             id,
-            status: CompletionStatus::Flushed,
+            status: WcStatus::Flushed,
             queue_pair: number,
             bytes: 0,
             invalidated: None,
@@ -295,18 +295,18 @@ impl State {
             queue.filter(|_| fetched).and_then(|queue| queue.receives.pop_front())
         {
             self.counters.ended += 1;
-            let completion = Completion {
+            let completion = WorkCompletion {
                 id: receive.id,
-                status: CompletionStatus::Flushed,
+                status: WcStatus::Flushed,
                 queue_pair: number,
                 bytes: 0,
                 invalidated: None,
             };
-            self.complete(completion, Frees::Shared(shared));
+            self.complete(completion, Frees::FabricInner(shared));
         }
         match self.faults.hold_last_receive(number) {
             Some(u64::MAX) => {}
-            Some(late) => self.at(self.now + late, Event::LastReceive { queue_pair: number }),
+            Some(late) => self.at(self.now + late, Event::LastWqe { queue_pair: number }),
             None => self.say_last_receive(number),
         }
     }
@@ -326,7 +326,7 @@ impl State {
             && (queue_pair.last_receive == LastStage::Holding || queue_pair.hurried);
         let queue = queue_pair.shared.filter(|_| holds);
         let queue = queue.and_then(|shared| self.shared_queues.get_mut(&shared));
-        if queue.is_some_and(SharedQueue::lose) {
+        if queue.is_some_and(SrqInner::lose) {
             self.counters.receives_lost += 1;
             self.counters.ended += 1;
         }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 
-use super::completions::{CompletionQueue, SharedQueue};
+use super::completions::{CqInner, SrqInner};
 use super::connection::{Connection, ListenerState, Message};
 use super::counters::Counters;
 use super::device::{DeviceState, RegionState};
@@ -12,7 +12,7 @@ use super::fabric::Costs;
 use super::faults::FaultTable;
 use super::queue_pair::QueuePair;
 use super::random::Random;
-use crate::work::CompletionStatus;
+use crate::work::WcStatus;
 
 /// State of a whole fabric.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(super) struct State {
     /// Local keys by remote key.
     pub(super) remote_keys: BTreeMap<u32, u32>,
     pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
-    pub(super) completion_queues: BTreeMap<u32, CompletionQueue>,
-    pub(super) shared_queues: BTreeMap<u32, SharedQueue>,
+    pub(super) completion_queues: BTreeMap<u32, CqInner>,
+    pub(super) shared_queues: BTreeMap<u32, SrqInner>,
     pub(super) connections: BTreeMap<u32, Connection>,
     pub(super) listeners: BTreeMap<SocketAddr, ListenerState>,
     agenda: BinaryHeap<Reverse<Entry>>,
@@ -43,7 +43,7 @@ pub(super) enum Event {
     /// A work request reaches the peer.
     Arrive { queue_pair: u32, sequence: u64, epoch: u32 },
     /// The result of a work request reaches the poster.
-    Finish { queue_pair: u32, sequence: u64, status: CompletionStatus },
+    Finish { queue_pair: u32, sequence: u64, status: WcStatus },
     /// A SEND that found no receive retries.
     Retry { queue_pair: u32, sequence: u64, epoch: u32 },
     /// A SEND has used up its retries.
@@ -51,7 +51,7 @@ pub(super) enum Event {
     /// The device flushes the work requests of a failed queue pair.
     Flush { queue_pair: u32 },
     /// A delayed report that a failed queue pair takes no more shared receives.
-    LastReceive { queue_pair: u32 },
+    LastWqe { queue_pair: u32 },
     /// A message of the connection manager.
     Message(Box<Message>),
 }
@@ -156,7 +156,7 @@ impl State {
                 self.give_up(queue_pair, sequence, epoch);
             }
             Event::Flush { queue_pair } => self.flush(queue_pair),
-            Event::LastReceive { queue_pair } => self.say_last_receive(queue_pair),
+            Event::LastWqe { queue_pair } => self.say_last_receive(queue_pair),
             Event::Message(message) => self.deliver(&message),
         }
         true

@@ -17,8 +17,8 @@ use crate::ffi::verbs::{
     IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS, IBV_WC_WITH_INV,
     IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_cq, ibv_wc,
 };
-use crate::seam::{Completions, Device};
-use crate::work::{Completion, CompletionStatus, WorkId};
+use crate::provider::{CompletionQueue, Device};
+use crate::work::{WcStatus, WorkCompletion, WrId};
 
 /// Entries polled with one call.
 const BATCH: usize = 32;
@@ -29,21 +29,21 @@ const ACKNOWLEDGE: u32 = 64;
 /// A completion queue of one thread.
 #[derive(Debug)]
 pub struct SystemCompletions {
-    queue: Arc<CompletionQueue>,
+    queue: Arc<CqInner>,
     unacknowledged: u32,
     armed: bool,
 }
 
 impl SystemCompletions {
     pub(super) fn new(device: &Arc<SystemDevice>, depth: u32) -> Result<Self, VerbsError> {
-        let queue = CompletionQueue::new(device, depth).map_err(|error| {
+        let queue = CqInner::new(device, depth).map_err(|error| {
             let what = format!("making a completion queue of {depth} entries of {}", device.name());
             VerbsError::call(what, error)
         })?;
         Ok(Self { queue: Arc::new(queue), unacknowledged: 0, armed: false })
     }
 
-    pub(super) fn queue(&self) -> &Arc<CompletionQueue> {
+    pub(super) fn queue(&self) -> &Arc<CqInner> {
         &self.queue
     }
 
@@ -86,8 +86,8 @@ impl SystemCompletions {
     }
 }
 
-impl Completions for SystemCompletions {
-    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> io::Result<()> {
+impl CompletionQueue for SystemCompletions {
+    fn poll(&mut self, most: usize, into: &mut Vec<WorkCompletion>) -> io::Result<()> {
         let kernel_flags = self.queue.device.has_kernel_flags();
         let mut left = most;
         while left > 0 {
@@ -144,21 +144,21 @@ fn broken() -> io::Error {
 }
 
 /// Converts a completion. Unless it is a success, only status, identifier and queue pair are valid.
-fn completion(entry: &ibv_wc, kernel_flags: bool) -> Completion {
+fn completion(entry: &ibv_wc, kernel_flags: bool) -> WorkCompletion {
     let status = match entry.status {
-        IBV_WC_SUCCESS => CompletionStatus::Success,
-        IBV_WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
-        IBV_WC_REM_ACCESS_ERR => CompletionStatus::RemoteAccess,
-        IBV_WC_RNR_RETRY_EXC_ERR => CompletionStatus::ReceiverNotReady,
-        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => CompletionStatus::Unreachable,
-        other => CompletionStatus::Other(other),
+        IBV_WC_SUCCESS => WcStatus::Success,
+        IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
+        IBV_WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+        IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::ReceiverNotReady,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => WcStatus::Unreachable,
+        other => WcStatus::Other(other),
     };
-    let received = status == CompletionStatus::Success && entry.opcode & IBV_WC_RECV != 0;
+    let received = status == WcStatus::Success && entry.opcode & IBV_WC_RECV != 0;
     // The kernel's number of "with invalidate" is libibverbs' number of "checksum is right".
     let invalidates = if kernel_flags { IBV_WC_IP_CSUM_OK } else { IBV_WC_WITH_INV };
     let invalidated = received && entry.wc_flags & invalidates != 0;
-    Completion {
-        id: WorkId::from_raw(entry.wr_id),
+    WorkCompletion {
+        id: WrId::from_raw(entry.wr_id),
         status,
         queue_pair: entry.qp_num,
         bytes: if received { entry.byte_len } else { 0 },
@@ -168,7 +168,7 @@ fn completion(entry: &ibv_wc, kernel_flags: bool) -> Completion {
 
 /// The queue itself. Queue pairs that complete to it hold a reference.
 #[derive(Debug)]
-pub(super) struct CompletionQueue {
+pub(super) struct CqInner {
     queue: NonNull<ibv_cq>,
     broken: Arc<AtomicBool>,
     // Dropped in this order, after the queue.
@@ -177,11 +177,11 @@ pub(super) struct CompletionQueue {
 }
 
 // SAFETY: libibverbs and its providers lock completion queues; nothing ties them to a thread.
-unsafe impl Send for CompletionQueue {}
+unsafe impl Send for CqInner {}
 // SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
+unsafe impl Sync for CqInner {}
 
-impl CompletionQueue {
+impl CqInner {
     fn new(device: &Arc<SystemDevice>, depth: u32) -> io::Result<Self> {
         let depth = c_int::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let channel = Channel::new(device)?;
@@ -209,7 +209,7 @@ impl CompletionQueue {
     }
 }
 
-impl Drop for CompletionQueue {
+impl Drop for CqInner {
     fn drop(&mut self) {
         // SAFETY: a live queue.
         let handle = unsafe { (*self.queue.as_ptr()).handle };
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((sent.bytes, sent.invalidated), (0, None));
         let flushed = ibv_wc { status: IBV_WC_WR_FLUSH_ERR, wc_flags: 0xff, ..entry() };
         let flushed = completion(&flushed, false);
-        assert_eq!(flushed.status, CompletionStatus::Flushed);
+        assert_eq!(flushed.status, WcStatus::Flushed);
         assert_eq!((flushed.bytes, flushed.invalidated), (0, None));
     }
 
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn statuses_keep_what_they_mean() {
         let of = |status| completion(&ibv_wc { status, ..entry() }, false).status;
-        assert_eq!(of(10), CompletionStatus::RemoteAccess);
-        assert_eq!(of(12), CompletionStatus::Unreachable);
-        assert_eq!(of(13), CompletionStatus::ReceiverNotReady);
-        assert_eq!(of(4), CompletionStatus::Other(4));
+        assert_eq!(of(10), WcStatus::RemoteAccess);
+        assert_eq!(of(12), WcStatus::Unreachable);
+        assert_eq!(of(13), WcStatus::ReceiverNotReady);
+        assert_eq!(of(4), WcStatus::Other(4));
     }
 }

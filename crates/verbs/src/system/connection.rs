@@ -16,7 +16,7 @@ use crate::ffi::cma::{
     RDMA_PS_TCP, rdma_cm_id, rdma_event_channel,
 };
 use crate::ffi::verbs::{ibv_context, ibv_device};
-use crate::seam::PrivateData;
+use crate::provider::PrivateData;
 
 /// Maximum bytes of private data in a rejection (InfiniBand specification, REJ message).
 const MOST_IN_REFUSAL: usize = 148;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::address::gid_of;
+use super::async_events::AsyncEventThread;
 use super::completions::SystemCompletions;
 use super::connection::ConnectionId;
 use super::endpoint::SystemEndpoint;
@@ -16,14 +17,13 @@ use super::library::Library;
 use super::memory::{SystemRegion, SystemWindow};
 use super::receives::SystemShared;
 use super::ticket::SystemTicket;
-use super::watch::Watch;
 use crate::error::VerbsError;
 use crate::ffi::verbs::{
     IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_TRANSPORT_IB,
     IBV_TRANSPORT_IWARP, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_pd, ibv_port_attr,
 };
-use crate::seam::{Device, DeviceKind, DeviceLimits, EndpointSpec};
-use crate::work::Access;
+use crate::provider::{Device, DeviceKind, DeviceLimits, EndpointSpec};
+use crate::work::AccessFlags;
 
 /// Maximum RDMA READs that are ever requested: the next number means "as many as possible" to
 /// librdmacm.
@@ -43,9 +43,9 @@ pub struct SystemDevice {
     kernel_flags: bool,
     next_vector: AtomicUsize,
     gone: AtomicBool,
-    watch: Watch,
+    watch: AsyncEventThread,
     // Dropped in this order, after the watch. Objects of the domain keep the device alive.
-    domain: Domain,
+    domain: ProtectionDomain,
     context: Arc<Context>,
 }
 
@@ -124,9 +124,9 @@ impl SystemDevice {
         let port = context.port(1).map_err(|error| {
             VerbsError::call(format!("asking {name} for the state of its port"), error)
         })?;
-        let domain = Domain::new(&context, &name)?;
+        let domain = ProtectionDomain::new(&context, &name)?;
         let soft = attr.vendor_id == VENDOR_SOFT_ROCE;
-        let watch = Watch::start(&context, &name, soft)?;
+        let watch = AsyncEventThread::start(&context, &name, soft)?;
         let type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         // SAFETY: the caller's list or identifier keeps the device's entry.
         let kind = match unsafe { (*device.as_ptr()).transport_type } {
@@ -162,14 +162,14 @@ impl SystemDevice {
         self: &Arc<Self>,
         base: *mut u8,
         len: usize,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<SystemRegion, VerbsError> {
         // SAFETY: the caller's promise is the same.
         unsafe { SystemRegion::register(self, base, len, access, true) }
     }
 
     /// Creates a memory window: a key for a part of a region, which the peer can invalidate
-    /// ([`Operation::SendInvalidate`](crate::Operation::SendInvalidate)). Returns `None` if the
+    /// ([`SendOp::SendInvalidate`](crate::SendOp::SendInvalidate)). Returns `None` if the
     /// device has no windows.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl SystemDevice {
         self.domain.domain.as_ptr()
     }
 
-    pub(super) fn watch(&self) -> &Watch {
+    pub(super) fn watch(&self) -> &AsyncEventThread {
         &self.watch
     }
 
@@ -255,11 +255,11 @@ impl Drop for SystemDevice {
 }
 
 impl Device for SystemDevice {
-    type Completions = SystemCompletions;
+    type CompletionQueue = SystemCompletions;
     type Endpoint = SystemEndpoint;
-    type Ticket = SystemTicket;
-    type SharedReceives = SystemShared;
-    type Region = SystemRegion;
+    type PendingConnection = SystemTicket;
+    type SharedReceiveQueue = SystemShared;
+    type MemoryRegion = SystemRegion;
 
     fn name(&self) -> &str {
         &self.name
@@ -269,7 +269,7 @@ impl Device for SystemDevice {
         self.kind
     }
 
-    fn is_there(&self) -> bool {
+    fn is_present(&self) -> bool {
         self.answers()
     }
 
@@ -281,7 +281,7 @@ impl Device for SystemDevice {
         self: &Arc<Self>,
         base: *mut u8,
         len: usize,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<SystemRegion, VerbsError> {
         // SAFETY: the caller's promise is the same.
         unsafe { SystemRegion::register(self, base, len, access, false) }
@@ -410,17 +410,17 @@ impl Drop for Context {
 
 /// A protection domain, which queue pairs and registered memory have to share.
 #[derive(Debug)]
-struct Domain {
+struct ProtectionDomain {
     library: &'static Library,
     domain: NonNull<ibv_pd>,
 }
 
 // SAFETY: as for `Context`.
-unsafe impl Send for Domain {}
+unsafe impl Send for ProtectionDomain {}
 // SAFETY: as for `Context`.
-unsafe impl Sync for Domain {}
+unsafe impl Sync for ProtectionDomain {}
 
-impl Domain {
+impl ProtectionDomain {
     fn new(context: &Context, name: &str) -> Result<Self, VerbsError> {
         let library = context.library;
         // SAFETY: the context is open.
@@ -433,7 +433,7 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: created here and destroyed once, before its context (`SystemDevice`'s order of
         // fields). All its objects held the device, and so this domain.

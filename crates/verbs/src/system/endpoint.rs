@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 
-use super::completions::{CompletionQueue, SystemCompletions};
+use super::async_events::QpErrorNotifier;
+use super::completions::{CqInner, SystemCompletions};
 use super::connection::{CmEvent, ConnectionId, cm_result};
 use super::device::SystemDevice;
 use super::memory::{self, SystemRegion, SystemWindow};
 use super::post::{self, Chain};
-use super::receives::{SharedQueue, SystemShared};
+use super::receives::{SrqInner, SystemShared};
 use super::ticket::SystemTicket;
-use super::watch::Alarm;
 use crate::error::VerbsError;
 use crate::ffi::cma::{
     RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_RESPONSE,
@@ -35,11 +35,11 @@ use crate::ffi::verbs::{
     IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WR_BIND_MW,
     ibv_mw_bind_info, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_send_wr_bind_mw,
 };
-use crate::seam::{
+use crate::provider::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
-    LastReceive, Refused, Ticket,
+    LastWqe, PendingConnection, PostError,
 };
-use crate::work::{Access, Piece, Work, WorkId};
+use crate::work::{AccessFlags, SendWr, Sge, WrId};
 
 /// Wait of a peer that found no receive posted: 0.64 ms (InfiniBand specification, RNR NAK timer).
 /// The connection manager's default of 0 stands for 655 ms.
@@ -63,7 +63,7 @@ pub struct SystemEndpoint {
     goodbye_said: bool,
     /// Reading the connection's events failed.
     deaf: bool,
-    alarm: Arc<Alarm>,
+    alarm: Arc<QpErrorNotifier>,
     /// Descriptor that is readable when the connection's events or the alarm are.
     both: Option<OwnedFd>,
 }
@@ -140,11 +140,11 @@ impl SystemEndpoint {
     /// The error of the system; nothing is posted then.
     pub fn bind_window(
         &mut self,
-        id: WorkId,
+        id: WrId,
         window: &mut SystemWindow,
         region: &SystemRegion,
-        part: Piece,
-        access: Access,
+        part: Sge,
+        access: AccessFlags,
     ) -> io::Result<u32> {
         let rkey = inline::ibv_inc_rkey(window.rkey());
         let access = c_uint::try_from(memory::flags(access)).unwrap_or_default();
@@ -310,14 +310,14 @@ impl Endpoint for SystemEndpoint {
         self.inline
     }
 
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         // SAFETY: a live queue pair; the caller makes the promises about the memory.
         post::receive(id, pieces, |wr, bad| unsafe {
             inline::ibv_post_recv(self.pair.as_ptr(), wr, bad)
         })
     }
 
-    unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused> {
+    unsafe fn post_send(&mut self, chain: &[SendWr]) -> Result<(), PostError> {
         let pair = self.pair.as_ptr();
         // SAFETY: as above.
         self.chain.post(chain, |wr, bad| unsafe { inline::ibv_post_send(pair, wr, bad) })
@@ -347,7 +347,7 @@ impl Endpoint for SystemEndpoint {
         Ok(())
     }
 
-    fn heard(&mut self) {
+    fn communication_established(&mut self) {
         // SAFETY: a live identifier.
         let answer =
             unsafe { (self.id.library().cm.rdma_notify)(self.id.as_ptr(), IBV_EVENT_COMM_EST) };
@@ -381,12 +381,12 @@ impl Endpoint for SystemEndpoint {
         None
     }
 
-    fn last_receive(&mut self) -> LastReceive {
+    fn last_receive(&mut self) -> LastWqe {
         if self.alarm.has_reached_last() {
-            return LastReceive::Reached;
+            return LastWqe::Reached;
         }
         // Soft-RoCE reports it since Linux 6.5, but offers no query for this capability.
-        if self.pair.device.has_kernel_flags() { LastReceive::Untold } else { LastReceive::Awaited }
+        if self.pair.device.has_kernel_flags() { LastWqe::Untold } else { LastWqe::Awaited }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -420,8 +420,8 @@ struct QueuePair {
     destroyed: bool,
     // Kept until the queue pair is destroyed.
     device: Arc<SystemDevice>,
-    _completions: Arc<CompletionQueue>,
-    shared: Option<Arc<SharedQueue>>,
+    _completions: Arc<CqInner>,
+    shared: Option<Arc<SrqInner>>,
 }
 
 // SAFETY: libibverbs and its providers lock queue pairs; nothing ties them to a thread.
@@ -481,7 +481,7 @@ impl QueuePair {
     }
 
     /// Subscribes to the queue pair's failure; with a descriptor to wait on if `wakes`.
-    fn watched(&self, wakes: bool) -> io::Result<Arc<Alarm>> {
+    fn watched(&self, wakes: bool) -> io::Result<Arc<QpErrorNotifier>> {
         // SAFETY: a live queue pair, which is removed from the watch before it is destroyed
         // (`drop`).
         unsafe { self.device.watch().add_pair(self.pair, wakes) }

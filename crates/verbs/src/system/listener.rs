@@ -14,7 +14,7 @@ use crate::error::VerbsError;
 use crate::ffi::cma::{
     RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_DEVICE_REMOVAL,
 };
-use crate::seam::Device;
+use crate::provider::Device;
 
 /// Constraints on a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use crate::ffi::verbs::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
     IBV_MW_TYPE_2, ibv_mr, ibv_mw,
 };
-use crate::seam::{Device, Region};
-use crate::work::Access;
+use crate::provider::{Device, MemoryRegion};
+use crate::work::AccessFlags;
 
 /// Memory that a device can access.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl SystemRegion {
         device: &Arc<SystemDevice>,
         base: *mut u8,
         len: usize,
-        access: Access,
+        access: AccessFlags,
         bindable: bool,
     ) -> Result<Self, VerbsError> {
         let verbs = &device.library().verbs;
@@ -63,7 +63,7 @@ impl SystemRegion {
     }
 }
 
-impl Region for SystemRegion {
+impl MemoryRegion for SystemRegion {
     fn lkey(&self) -> u32 {
         self.lkey
     }
@@ -141,8 +141,8 @@ impl Drop for SystemWindow {
 }
 
 /// Converts access rights to flags of libibverbs.
-pub(super) fn flags(access: Access) -> c_int {
-    let Access { local_write, remote_read, remote_write } = access;
+pub(super) fn flags(access: AccessFlags) -> c_int {
+    let AccessFlags { local_write, remote_read, remote_write } = access;
     let of = |wanted: bool, flag: c_int| if wanted { flag } else { 0 };
     // Remote write access requires local write access.
     of(local_write || remote_write, IBV_ACCESS_LOCAL_WRITE)
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn writing_for_the_peer_takes_writing_for_us() {
-        let access = Access { remote_write: true, ..Access::default() };
+        let access = AccessFlags { remote_write: true, ..AccessFlags::default() };
         assert_eq!(flags(access), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        assert_eq!(flags(Access::default()), 0);
-        let read = Access { remote_read: true, ..Access::default() };
+        assert_eq!(flags(AccessFlags::default()), 0);
+        let read = AccessFlags { remote_read: true, ..AccessFlags::default() };
         assert_eq!(flags(read), IBV_ACCESS_REMOTE_READ);
     }
 }

@@ -42,9 +42,9 @@ pub mod receives;
 pub mod ticket;
 
 mod address;
+mod async_events;
 mod connection;
 mod post;
-mod watch;
 
 pub use completions::SystemCompletions;
 pub use device::SystemDevice;

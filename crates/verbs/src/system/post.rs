@@ -11,16 +11,16 @@ use crate::ffi::verbs::{
     ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_qp_type, ibv_send_wr_rdma, ibv_send_wr_wr,
     ibv_send_wr_xrc, ibv_sge,
 };
-use crate::seam::Refused;
-use crate::work::{Operation, Piece, Work, WorkId};
+use crate::provider::PostError;
+use crate::work::{SendOp, SendWr, Sge, WrId};
 
 /// Maximum SGEs of a receive.
 const MOST_PIECES: usize = 16;
 
 /// Posts one receive with `post`, which gets the work request.
 pub(super) fn receive(
-    id: WorkId,
-    pieces: &[Piece],
+    id: WrId,
+    pieces: &[Sge],
     post: impl FnOnce(*mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> c_int,
 ) -> io::Result<()> {
     let mut list = [ibv_sge { addr: 0, length: 0, lkey: 0 }; MOST_PIECES];
@@ -59,9 +59,9 @@ impl Chain {
     /// Builds the chain and posts it with `post`, which gets its start.
     pub(super) fn post(
         &mut self,
-        works: &[Work],
+        works: &[SendWr],
         post: impl FnOnce(*mut ibv_send_wr, &mut *mut ibv_send_wr) -> c_int,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PostError> {
         if works.is_empty() {
             return Ok(());
         }
@@ -86,17 +86,17 @@ impl Chain {
         let mut bad = ptr::null_mut();
         inline::result(post(start, &mut bad)).map_err(|source| {
             let taken = self.requests.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
-            Refused { taken, source }
+            PostError { taken, source }
         })
     }
 }
 
-fn sge(piece: &Piece) -> ibv_sge {
+fn sge(piece: &Sge) -> ibv_sge {
     ibv_sge { addr: piece.address, length: piece.length, lkey: piece.lkey }
 }
 
 /// Returns an empty work request.
-pub(super) fn empty(id: WorkId) -> ibv_send_wr {
+pub(super) fn empty(id: WrId) -> ibv_send_wr {
     let bind_info =
         ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
     ibv_send_wr {
@@ -116,7 +116,7 @@ pub(super) fn empty(id: WorkId) -> ibv_send_wr {
     }
 }
 
-fn request(work: &Work, pieces: *mut ibv_sge) -> ibv_send_wr {
+fn request(work: &SendWr, pieces: *mut ibv_sge) -> ibv_send_wr {
     let flag = |wanted: bool, flag: c_uint| if wanted { flag } else { 0 };
     let mut wr = empty(work.id);
     wr.sg_list = pieces;
@@ -125,16 +125,16 @@ fn request(work: &Work, pieces: *mut ibv_sge) -> ibv_send_wr {
         | flag(work.inline, IBV_SEND_INLINE)
         | flag(work.fence, IBV_SEND_FENCE);
     match work.operation {
-        Operation::Send => {}
-        Operation::SendInvalidate { key } => {
+        SendOp::Send => {}
+        SendOp::SendInvalidate { key } => {
             wr.opcode = IBV_WR_SEND_WITH_INV;
             wr.invalidate_rkey = key;
         }
-        Operation::Write { address, key } => {
+        SendOp::Write { address, key } => {
             wr.opcode = IBV_WR_RDMA_WRITE;
             wr.wr.rdma = ibv_send_wr_rdma { remote_addr: address, rkey: key };
         }
-        Operation::Read { address, key } => {
+        SendOp::Read { address, key } => {
             wr.opcode = IBV_WR_RDMA_READ;
             wr.wr.rdma = ibv_send_wr_rdma { remote_addr: address, rkey: key };
         }
@@ -145,23 +145,23 @@ fn request(work: &Work, pieces: *mut ibv_sge) -> ibv_send_wr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::Pieces;
+    use crate::work::SgeList;
 
-    fn work(slot: u32, operation: Operation, pieces: &[u32]) -> Work {
-        let mut list = Pieces::EMPTY;
+    fn work(slot: u32, operation: SendOp, pieces: &[u32]) -> SendWr {
+        let mut list = SgeList::EMPTY;
         for length in pieces {
-            assert!(list.push(Piece { address: 0x1000, length: *length, lkey: 9 }));
+            assert!(list.push(Sge { address: 0x1000, length: *length, lkey: 9 }));
         }
-        let id = WorkId::new(1, 0, slot);
-        Work { id, operation, pieces: list, signaled: slot == 2, inline: false, fence: false }
+        let id = WrId::new(1, 0, slot);
+        SendWr { id, operation, pieces: list, signaled: slot == 2, inline: false, fence: false }
     }
 
     #[test]
     fn a_chain_is_linked_and_keeps_each_ones_pieces() {
         let works = [
-            work(0, Operation::Write { address: 0xa0, key: 5 }, &[1, 2]),
-            work(1, Operation::Read { address: 0xb0, key: 6 }, &[]),
-            work(2, Operation::SendInvalidate { key: 7 }, &[3]),
+            work(0, SendOp::Write { address: 0xa0, key: 5 }, &[1, 2]),
+            work(1, SendOp::Read { address: 0xb0, key: 6 }, &[]),
+            work(2, SendOp::SendInvalidate { key: 7 }, &[3]),
         ];
         let mut seen = Vec::new();
         let answer = Chain::default().post(&works, |mut wr, _| {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_of_a_refused_chain_is_counted() {
-        let works = [0, 1, 2].map(|slot| work(slot, Operation::Send, &[1]));
+        let works = [0, 1, 2].map(|slot| work(slot, SendOp::Send, &[1]));
         let refused = Chain::default().post(&works, |wr, bad| {
             // SAFETY: the chain has three work requests.
             *bad = unsafe { (*wr).next };
@@ -202,11 +202,11 @@ mod tests {
 
     #[test]
     fn a_receive_of_too_many_pieces_is_not_posted() {
-        let pieces = [Piece::default(); MOST_PIECES + 1];
-        let refused = receive(WorkId::new(0, 0, 0), &pieces, |_, _| panic!("posted"));
+        let pieces = [Sge::default(); MOST_PIECES + 1];
+        let refused = receive(WrId::new(0, 0, 0), &pieces, |_, _| panic!("posted"));
         assert_eq!(refused.expect_err("refused").kind(), io::ErrorKind::InvalidInput);
         let mut count = 0;
-        let id = WorkId::new(0, 0, 0);
+        let id = WrId::new(0, 0, 0);
         let posted = receive(id, &pieces[..2], |wr, _| {
             // SAFETY: the work request lives for the call.
             count = unsafe { (*wr).num_sge };

@@ -9,13 +9,13 @@ use super::post;
 use crate::error::VerbsError;
 use crate::ffi::inline;
 use crate::ffi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
-use crate::seam::{Device, SharedReceives};
-use crate::work::{Piece, WorkId};
+use crate::provider::{Device, SharedReceiveQueue};
+use crate::work::{Sge, WrId};
 
 /// A receive queue that queue pairs share.
 #[derive(Debug)]
 pub struct SystemShared {
-    queue: Arc<SharedQueue>,
+    queue: Arc<SrqInner>,
 }
 
 impl SystemShared {
@@ -33,7 +33,7 @@ impl SystemShared {
         let error = io::Error::last_os_error();
         match NonNull::new(queue) {
             Some(queue) => {
-                Ok(Self { queue: Arc::new(SharedQueue { queue, device: Arc::clone(device) }) })
+                Ok(Self { queue: Arc::new(SrqInner { queue, device: Arc::clone(device) }) })
             }
             None => {
                 let name = device.name();
@@ -43,13 +43,13 @@ impl SystemShared {
         }
     }
 
-    pub(super) fn queue(&self) -> &Arc<SharedQueue> {
+    pub(super) fn queue(&self) -> &Arc<SrqInner> {
         &self.queue
     }
 }
 
-impl SharedReceives for SystemShared {
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+impl SharedReceiveQueue for SystemShared {
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
         // SAFETY: a live queue; the caller makes the promises about the memory.
         post::receive(id, pieces, |wr, bad| unsafe {
             inline::ibv_post_srq_recv(self.queue.as_ptr(), wr, bad)
@@ -59,24 +59,24 @@ impl SharedReceives for SystemShared {
 
 /// The queue itself. Queue pairs that receive from it hold a reference.
 #[derive(Debug)]
-pub(super) struct SharedQueue {
+pub(super) struct SrqInner {
     queue: NonNull<ibv_srq>,
     device: Arc<SystemDevice>,
 }
 
 // SAFETY: libibverbs and its providers lock shared receive queues; nothing ties them to a thread.
-unsafe impl Send for SharedQueue {}
+unsafe impl Send for SrqInner {}
 // SAFETY: as above.
-unsafe impl Sync for SharedQueue {}
+unsafe impl Sync for SrqInner {}
 
-impl SharedQueue {
+impl SrqInner {
     /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut ibv_srq {
         self.queue.as_ptr()
     }
 }
 
-impl Drop for SharedQueue {
+impl Drop for SrqInner {
     fn drop(&mut self) {
         // SAFETY: created here and destroyed once. Queue pairs that use it hold a reference, so
         // none is left.

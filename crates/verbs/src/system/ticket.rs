@@ -13,7 +13,7 @@ use super::device::{SystemDevice, no_device};
 use super::library::Library;
 use crate::error::VerbsError;
 use crate::ffi::cma::{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED};
-use crate::seam::{PrivateData, Ticket};
+use crate::provider::{PendingConnection, PrivateData};
 
 /// A request of a host, or a route to a target.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl SystemTicket {
     }
 }
 
-impl Ticket for SystemTicket {
+impl PendingConnection for SystemTicket {
     type Device = SystemDevice;
 
     fn device(&self) -> &Arc<SystemDevice> {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use nvmeof_core::dma::{ChunkPool, MemoryRegistrar};
 use nvmeof_transport::rdma::{Limits as HostLimits, RdmaParams, Registration, admit, served};
 use nvmeof_verbs::system::{Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemTicket};
-use nvmeof_verbs::{Device as _, Ticket as _, VerbsError};
+use nvmeof_verbs::{Device as _, PendingConnection as _, VerbsError};
 use nvmeof_wire::rdma::{RejectData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes as _;
 use tokio::io::Interest;
@@ -73,7 +73,7 @@ impl Rdma {
     fn look(&self) {
         let mut known = self.known();
         let RegisteredDevice { serving, leaving, .. } = &mut *known;
-        for gone in serving.extract_if(.., |one| !one.device().is_there()) {
+        for gone in serving.extract_if(.., |one| !one.device().is_present()) {
             tracing::warn!(device = gone.device().name(), "an RDMA device is gone");
             leaving.push(gone);
         }

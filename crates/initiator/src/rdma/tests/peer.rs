@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nvmeof_verbs::loopback::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
 use nvmeof_verbs::{
-    AcceptParams, Completion, CompletionStatus, ConnectionEvent, Endpoint as _, Operation,
-    Ticket as _, WorkId,
+    AcceptParams, ConnectionEvent, Endpoint as _, PendingConnection as _, SendOp, WcStatus,
+    WorkCompletion, WrId,
 };
 use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
 use nvmeof_wire::sgl::Sgl;
@@ -91,7 +91,7 @@ impl Peer {
         let reads_out = ticket.reads().1.min(4);
         let mut pair = Pair::open(&self.device, ticket, sizes).unwrap();
         for slot in 0..receives {
-            pair.post_receive(WorkId::new(RECEIVE, 0, slot.into()), slot).unwrap();
+            pair.post_receive(WrId::new(RECEIVE, 0, slot.into()), slot).unwrap();
         }
         let answer = AcceptData::new(self.manners.claims.unwrap_or(entries));
         let params = AcceptParams {
@@ -140,8 +140,8 @@ impl Connection {
     pub(super) fn send_raw(&mut self, bytes: &[u8], invalidate: Option<u32>) {
         let slot = 2 * JOBS;
         self.pair.outbox.bytes(slot)[..bytes.len()].copy_from_slice(bytes);
-        let operation = invalidate.map_or(Operation::Send, |key| Operation::SendInvalidate { key });
-        let id = WorkId::new(RAW, self.raws, 0);
+        let operation = invalidate.map_or(SendOp::Send, |key| SendOp::SendInvalidate { key });
+        let id = WrId::new(RAW, self.raws, 0);
         self.raws += 1;
         let len = bytes.len();
         // Rejected after the connection has ended.
@@ -176,7 +176,7 @@ impl Connection {
                 return;
             }
             for completion in &completions {
-                if self.is_over || completion.status != CompletionStatus::Success {
+                if self.is_over || completion.status != WcStatus::Success {
                     return self.hang_up();
                 }
                 self.completed(completion);
@@ -184,7 +184,7 @@ impl Connection {
         }
     }
 
-    fn completed(&mut self, completion: &Completion) {
+    fn completed(&mut self, completion: &WorkCompletion) {
         let slot = u16::try_from(completion.id.slot()).unwrap();
         match completion.id.kind() {
             RECEIVE => {
@@ -232,8 +232,8 @@ impl Connection {
                 if length == 0 || !is_from_host(&sqe) {
                     return self.perform(number, job, &[]);
                 }
-                let operation = Operation::Read { address, key };
-                let id = WorkId::new(READ, 0, number.into());
+                let operation = SendOp::Read { address, key };
+                let id = WrId::new(READ, 0, number.into());
                 let len = length as usize;
                 let slot = 2 * number;
                 self.post(&[Outgoing {
@@ -263,10 +263,10 @@ impl Connection {
         };
         self.outstanding.retain(|other| other.cid != sqe.cid);
         self.jobs[usize::from(number)] = Some(job);
-        let (slot, id) = (2 * number, WorkId::new(RESPONSE, 0, number.into()));
+        let (slot, id) = (2 * number, WrId::new(RESPONSE, 0, number.into()));
         let out = Outgoing {
             id,
-            operation: Operation::Send,
+            operation: SendOp::Send,
             slot,
             len: answer.data.len(),
             data: None,
@@ -278,7 +278,7 @@ impl Connection {
             && !answer.data.is_empty()
         {
             self.pair.outbox.bytes(slot)[..answer.data.len()].copy_from_slice(&answer.data);
-            chain.push(Outgoing { operation: Operation::Write { address, key }, ..out });
+            chain.push(Outgoing { operation: SendOp::Write { address, key }, ..out });
         }
         let cqe = Cqe::new(sqe.cid.get(), answer.status).with_result(answer.result);
         let bytes = cqe.as_bytes();

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use nvmeof_core::dma::{Buffer, Payload};
-use nvmeof_verbs::{Completion, CompletionStatus, ConnectionEvent, Device, Endpoint, LastReceive};
+use nvmeof_verbs::{ConnectionEvent, Device, Endpoint, LastWqe, WcStatus, WorkCompletion};
 use nvmeof_wire::Sgl;
 
 use super::outgoing::SendQueue;
@@ -222,7 +222,7 @@ impl<D: Device> RdmaQueue<D> {
                 self.step(QpTransition::Destroyed);
                 self.gone();
             }
-            CmReply::Completions(_) => debug_assert!(false, "that is the source's"),
+            CmReply::CompletionQueue(_) => debug_assert!(false, "that is the source's"),
         }
     }
 
@@ -287,9 +287,7 @@ impl<D: Device> RdmaQueue<D> {
     fn take_completions(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
         for _ in 0..BUDGET {
             let Some(completion) = self.port.next() else { return Progress::Idle };
-            if self.link.stage() == QpStage::Accepted
-                && completion.status == CompletionStatus::Success
-            {
+            if self.link.stage() == QpStage::Accepted && completion.status == WcStatus::Success {
                 // Only the host's capsules arrive this early: it has the acceptance, even if its
                 // confirmation was lost.
                 self.link.communication_established();
@@ -320,7 +318,7 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Handles a completed receive of the queue itself.
-    fn received(&mut self, completion: &Completion, events: &mut Vec<Event>) {
+    fn received(&mut self, completion: &WorkCompletion, events: &mut Vec<Event>) {
         let Some(receives) = &mut self.receives else { return self.port.count_stale() };
         let Some(slot) = receives.came_back(completion.id) else {
             return self.port.count_stale();
@@ -398,8 +396,8 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Checks a completion; a failure ends the queue.
-    fn is_good(&mut self, completion: &Completion) -> bool {
-        if completion.status == CompletionStatus::Success {
+    fn is_good(&mut self, completion: &WorkCompletion) -> bool {
+        if completion.status == WcStatus::Success {
             return true;
         }
         if !self.link.stage().is_live() {
@@ -409,22 +407,20 @@ impl<D: Device> RdmaQueue<D> {
         self.take_events();
         let is_receive = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
         self.end(match completion.status {
-            CompletionStatus::RemoteAccess => {
+            WcStatus::RemoteAccess => {
                 CloseReason::Protocol("the host's memory is not where its command says".to_owned())
             }
-            CompletionStatus::Other(status) if is_receive => {
+            WcStatus::Other(status) if is_receive => {
                 CloseReason::Protocol(format!("a capsule could not be received: status {status}"))
             }
-            CompletionStatus::Other(status) => {
+            WcStatus::Other(status) => {
                 CloseReason::Lost(format!("the device failed: status {status}"))
             }
-            CompletionStatus::ReceiverNotReady => {
+            WcStatus::ReceiverNotReady => {
                 CloseReason::Lost("the host posts no receives".to_owned())
             }
-            CompletionStatus::Unreachable => {
-                CloseReason::Lost("the host does not answer".to_owned())
-            }
-            CompletionStatus::Flushed | CompletionStatus::Success => {
+            WcStatus::Unreachable => CloseReason::Lost("the host does not answer".to_owned()),
+            WcStatus::Flushed | WcStatus::Success => {
                 CloseReason::Lost("the queue pair failed".to_owned())
             }
         });
@@ -485,7 +481,7 @@ impl<D: Device> RdmaQueue<D> {
     fn has_receives_back(&mut self) -> bool {
         match &self.receives {
             Some(receives) => receives.posted() == 0,
-            None => self.link.last_receive() != LastReceive::Awaited,
+            None => self.link.last_receive() != LastWqe::Awaited,
         }
     }
 

@@ -162,7 +162,7 @@ pub(super) fn open<D: Device>(
 ) -> Result<Box<dyn HostQueue>, TransportError> {
     let DetachedRdma { ticket, terms, registration, params } = parked;
     let cm_worker = Arc::clone(registration.cm_worker());
-    let peer = nvmeof_verbs::Ticket::peer(&ticket);
+    let peer = nvmeof_verbs::PendingConnection::peer(&ticket);
     let limits = registration.device().limits();
     let sizes = Sizes::new(limits, &terms, &params);
     let pool = home.pool.clone();

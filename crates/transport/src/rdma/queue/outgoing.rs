@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Payload};
-use nvmeof_verbs::{CompletionStatus, Device, Endpoint, Operation, Piece, Pieces, Work, WorkId};
+use nvmeof_verbs::{Device, Endpoint, SendOp, SendWr, Sge, SgeList, WcStatus, WrId};
 use nvmeof_wire::Cqe;
 use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -48,7 +48,7 @@ pub(super) struct SendQueue {
     ring: SendQueueSlots,
     /// Responses, in slots by position in the ring.
     slots: Slab,
-    chain: Vec<Work>,
+    chain: Vec<SendWr>,
     pulls: IdTable<Pull>,
     leaving: IdTable<OutboundData>,
     /// Pulls with parts to post, in order.
@@ -229,7 +229,7 @@ impl SendQueue {
         };
         let base = u64::try_from(pull.buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
         let address = base + u64::from(part.offset);
-        let piece = Piece { address, length: part.length, lkey: pull.lkey };
+        let piece = Sge { address, length: part.length, lkey: pull.lkey };
         pull.reading += 1;
         pull.is_cut = part.is_last;
         self.reading += 1;
@@ -237,7 +237,7 @@ impl SendQueue {
             self.reads.pop_front();
         }
         let (id, signaled) = self.ring.push(Posted::Read { pull: at }, true);
-        let operation = Operation::Read { address: part.address, key: part.key };
+        let operation = SendOp::Read { address: part.address, key: part.key };
         self.chain.push(work(id, operation, piece, signaled));
         true
     }
@@ -255,15 +255,15 @@ impl SendQueue {
             }
             // The last WRITE reports that the data has left.
             let (id, signaled) = self.ring.push(Posted::Write { payload }, part.is_last);
-            let operation = Operation::Write { address: part.address, key: part.key };
+            let operation = SendOp::Write { address: part.address, key: part.key };
             self.chain.push(work(id, operation, piece, signaled));
             return true;
         }
         let slot = self.ring.next_slot();
         self.slots.write(slot, response.cqe.as_bytes());
         let operation = match response.invalidate {
-            Some(key) => Operation::SendInvalidate { key },
-            None => Operation::Send,
+            Some(key) => SendOp::SendInvalidate { key },
+            None => SendOp::Send,
         };
         let (id, signaled) = self.ring.push(Posted::Send, false);
         let mut send = work(id, operation, self.slots.piece(slot), signaled);
@@ -274,14 +274,9 @@ impl SendQueue {
     }
 
     /// Handles a completion; false if it belongs to nothing of this queue.
-    pub(super) fn complete(
-        &mut self,
-        id: WorkId,
-        status: CompletionStatus,
-        events: &mut Vec<Event>,
-    ) -> bool {
+    pub(super) fn complete(&mut self, id: WrId, status: WcStatus, events: &mut Vec<Event>) -> bool {
         let Self { ring, pulls, leaving, reading, moved, .. } = self;
-        let is_good = status == CompletionStatus::Success;
+        let is_good = status == WcStatus::Success;
         ring.complete(id, |what, is_it| match what {
             Posted::Read { pull: at } => {
                 *reading -= 1;
@@ -324,9 +319,9 @@ impl SendQueue {
         }
         let (id, _) = self.ring.push(Posted::Marker, true);
         // Zero bytes, to no address: it is flushed, not executed.
-        let operation = Operation::Write { address: 0, key: 0 };
-        let mut marker = work(id, operation, Piece::default(), true);
-        marker.pieces = Pieces::EMPTY;
+        let operation = SendOp::Write { address: 0, key: 0 };
+        let mut marker = work(id, operation, Sge::default(), true);
+        marker.pieces = SgeList::EMPTY;
         if pair.post_marker(&marker).is_err() {
             self.ring.pop();
             return false;
@@ -358,9 +353,9 @@ impl SendQueue {
             return Ok(());
         }
         let (id, signaled) = self.ring.push(Posted::Write { payload: None }, true);
-        let operation = Operation::Write { address: 0, key: 0 };
-        let mut probe = work(id, operation, Piece::default(), signaled);
-        probe.pieces = Pieces::EMPTY;
+        let operation = SendOp::Write { address: 0, key: 0 };
+        let mut probe = work(id, operation, Sge::default(), signaled);
+        probe.pieces = SgeList::EMPTY;
         sends.post(&[probe]).map_err(|refused| {
             self.ring.pop();
             refused.source
@@ -388,6 +383,6 @@ impl SendQueue {
     }
 }
 
-fn work(id: WorkId, operation: Operation, piece: Piece, signaled: bool) -> Work {
-    Work { id, operation, pieces: Pieces::one(piece), signaled, inline: false, fence: false }
+fn work(id: WrId, operation: SendOp, piece: Sge, signaled: bool) -> SendWr {
+    SendWr { id, operation, pieces: SgeList::one(piece), signaled, inline: false, fence: false }
 }

@@ -8,7 +8,7 @@
 use std::io;
 
 use nvmeof_core::dma::{Buffer, BufferReservation, CorePool, LeaseError};
-use nvmeof_verbs::{Completion, Device, Piece, WorkId};
+use nvmeof_verbs::{Device, Sge, WorkCompletion, WrId};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::SQE_SIZE;
 
@@ -200,7 +200,7 @@ impl ReceiveBuffers {
             debug_assert!(false, "receive {slot} is posted or is none");
             return Ok(());
         };
-        let mut pieces = [command, Piece::default()];
+        let mut pieces = [command, Sge::default()];
         let mut used = 1;
         if let Some(reserve) = &self.reserve {
             if entry.behind.is_none() {
@@ -216,19 +216,19 @@ impl ReceiveBuffers {
             if let Some((buffer, lkey)) = &mut entry.behind {
                 let address = buffer.as_mut_ptr().expose_provenance();
                 let address = u64::try_from(address).unwrap_or(0);
-                pieces[1] = Piece { address, length: self.behind, lkey: *lkey };
+                pieces[1] = Sge { address, length: self.behind, lkey: *lkey };
                 used = 2;
             }
         }
-        entry.generation = entry.generation.wrapping_add(1) % WorkId::GENERATIONS;
-        to.post_receive(WorkId::new(self.kind, entry.generation, slot), &pieces[..used])?;
+        entry.generation = entry.generation.wrapping_add(1) % WrId::GENERATIONS;
+        to.post_receive(WrId::new(self.kind, entry.generation, slot), &pieces[..used])?;
         entry.is_posted = true;
         self.posted += 1;
         Ok(())
     }
 
     /// Handles a completed receive; returns its slot, or `None` if the completion belongs to none.
-    pub(in crate::rdma) fn came_back(&mut self, id: WorkId) -> Option<u32> {
+    pub(in crate::rdma) fn came_back(&mut self, id: WrId) -> Option<u32> {
         let entry = self.slots.get_mut(usize::try_from(id.slot()).ok()?)?;
         if id.kind() != self.kind || id.generation() != entry.generation || !entry.is_posted {
             return None;
@@ -242,7 +242,7 @@ impl ReceiveBuffers {
     pub(in crate::rdma) fn take(
         &mut self,
         slot: u32,
-        completion: &Completion,
+        completion: &WorkCompletion,
     ) -> Result<ReceivedCapsule, BadLength> {
         let bad = BadLength(completion.bytes);
         let at = usize::try_from(slot).map_err(|_| bad)?;
@@ -270,17 +270,17 @@ mod tests {
     use std::sync::Arc;
 
     use nvmeof_core::dma::{ChunkPool, MemoryRegistrar, PoolConfig};
-    use nvmeof_verbs::Piece;
+    use nvmeof_verbs::Sge;
     use nvmeof_verbs::loopback::Fabric;
 
     use super::*;
 
     /// Accepts receives, and ignores them.
     #[derive(Default)]
-    struct Recorder(Vec<WorkId>);
+    struct Recorder(Vec<WrId>);
 
     impl PostReceive for Recorder {
-        fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> io::Result<()> {
+        fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> io::Result<()> {
             assert_eq!(pieces.len(), 2);
             self.0.push(id);
             Ok(())
@@ -302,9 +302,9 @@ mod tests {
         assert_eq!(receives.came_back(first), None, "twice");
         receives.post(first.slot(), &mut posted, &registration).unwrap();
         assert_eq!(receives.came_back(first), None, "of an earlier use of the slot");
-        let other = WorkId::new(2, second.generation(), second.slot());
+        let other = WrId::new(2, second.generation(), second.slot());
         assert_eq!(receives.came_back(other), None, "of another kind");
-        assert_eq!(receives.came_back(WorkId::new(1, second.generation(), 2)), None, "of no slot");
+        assert_eq!(receives.came_back(WrId::new(1, second.generation(), 2)), None, "of no slot");
         assert_eq!(receives.posted(), 2);
         assert_eq!(receives.came_back(second), Some(second.slot()));
         drop(receives);

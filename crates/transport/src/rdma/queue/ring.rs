@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use nvmeof_verbs::WorkId;
+use nvmeof_verbs::WrId;
 
 use super::kind;
 
@@ -91,7 +91,7 @@ impl SendQueueSlots {
     /// Occupies a slot; returns its identifier, and true if the request must be signaled.
     ///
     /// `wanted` requests a signal in any case.
-    pub(super) fn push(&mut self, what: Posted, wanted: bool) -> (WorkId, bool) {
+    pub(super) fn push(&mut self, what: Posted, wanted: bool) -> (WrId, bool) {
         let id = self.id_of(self.tail(), what);
         self.held.push_back(what);
         let signaled = wanted || 2 * (self.silent + 1) >= self.places - 1;
@@ -110,7 +110,7 @@ impl SendQueueSlots {
     ///
     /// The flag is true for the last one, which is the completed work. Returns false if the
     /// identifier belongs to no entry.
-    pub(super) fn complete(&mut self, id: WorkId, mut ended: impl FnMut(Posted, bool)) -> bool {
+    pub(super) fn complete(&mut self, id: WrId, mut ended: impl FnMut(Posted, bool)) -> bool {
         let head = self.head % self.places;
         let offset = (u64::from(id.slot()) + self.places - head) % self.places;
         let Ok(index) = usize::try_from(offset) else { return false };
@@ -132,10 +132,10 @@ impl SendQueueSlots {
         self.head + u64::try_from(self.held.len()).unwrap_or(0)
     }
 
-    fn id_of(&self, number: u64, what: Posted) -> WorkId {
+    fn id_of(&self, number: u64, what: Posted) -> WrId {
         let slot = u32::try_from(number % self.places).unwrap_or(0);
-        let generation = number / self.places % u64::from(WorkId::GENERATIONS);
-        WorkId::new(what.kind(), u32::try_from(generation).unwrap_or(0), slot)
+        let generation = number / self.places % u64::from(WrId::GENERATIONS);
+        WrId::new(what.kind(), u32::try_from(generation).unwrap_or(0), slot)
     }
 }
 
@@ -143,7 +143,7 @@ impl SendQueueSlots {
 mod tests {
     use super::*;
 
-    fn complete(ring: &mut SendQueueSlots, id: WorkId) -> Option<Vec<(Posted, bool)>> {
+    fn complete(ring: &mut SendQueueSlots, id: WrId) -> Option<Vec<(Posted, bool)>> {
         let mut ended = Vec::new();
         ring.complete(id, |what, last| ended.push((what, last))).then_some(ended)
     }
@@ -171,11 +171,11 @@ mod tests {
         for _ in 0..9 {
             let (id, _) = ring.push(Posted::Send, true);
             assert_eq!(complete(&mut ring, old), None);
-            let other = WorkId::new(kind::WRITE, id.generation(), id.slot());
+            let other = WrId::new(kind::WRITE, id.generation(), id.slot());
             assert_eq!(complete(&mut ring, other), None);
             complete(&mut ring, id).unwrap();
         }
-        assert_eq!(complete(&mut ring, WorkId::new(kind::SEND, 0, 99)), None);
+        assert_eq!(complete(&mut ring, WrId::new(kind::SEND, 0, 99)), None);
     }
 
     #[test]

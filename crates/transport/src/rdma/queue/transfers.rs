@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use nvmeof_core::dma::{Buffer, Payload};
-use nvmeof_verbs::Piece;
+use nvmeof_verbs::Sge;
 use nvmeof_wire::Sgl;
 
 use crate::rdma::capsule::RemoteBuffer;
@@ -127,11 +127,11 @@ pub(super) struct OutboundData {
 
 impl OutboundData {
     /// Returns the next part, of at most `most` bytes, and its local memory: one run.
-    pub(super) fn next(&mut self, most: u32) -> Option<(WrSegment, Piece)> {
+    pub(super) fn next(&mut self, most: u32) -> Option<(WrSegment, Sge)> {
         let Span { address, lkey, window } = self.span;
         let within = self.cursor.done % window.max(1);
         let part = self.cursor.next(&self.targets, self.length, most.min(window - within))?;
-        let piece = Piece { address: address + u64::from(within), length: part.length, lkey };
+        let piece = Sge { address: address + u64::from(within), length: part.length, lkey };
         Some((part, piece))
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nvmeof_verbs::loopback::{LoopbackCompletions, LoopbackDevice, LoopbackEndpoint};
 use nvmeof_verbs::{
-    Completion, CompletionStatus, Completions, ConnectParams, ConnectionEvent, Device, Endpoint,
-    EndpointSpec, Operation, Pieces, Work, WorkId,
+    CompletionQueue, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, SendOp,
+    SendWr, SgeList, WcStatus, WorkCompletion, WrId,
 };
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe};
@@ -32,7 +32,7 @@ pub(super) struct Host {
     pub(super) came: Vec<(Cqe, Option<u32>)>,
     pub(super) events: Vec<ConnectionEvent>,
     /// Failed work.
-    pub(super) failed: Vec<Completion>,
+    pub(super) failed: Vec<WorkCompletion>,
     /// True if the receives of responses are posted again.
     pub(super) reposts: bool,
 }
@@ -81,7 +81,7 @@ impl Host {
 
     pub(super) fn post(&mut self, slot: u32) {
         let piece = self.responses.piece(slot as usize * RESPONSE, RESPONSE);
-        post_receive(&mut self.endpoint, WorkId::new(1, 0, slot), piece);
+        post_receive(&mut self.endpoint, WrId::new(1, 0, slot), piece);
     }
 
     /// Sends a command with the bytes after it.
@@ -96,10 +96,10 @@ impl Host {
         let at = self.next % CAPSULES * CAPSULE;
         self.next += 1;
         self.capsules.write(at, bytes);
-        let work = Work {
-            id: WorkId::new(2, 0, 0),
-            operation: Operation::Send,
-            pieces: Pieces::one(self.capsules.piece(at, bytes.len())),
+        let work = SendWr {
+            id: WrId::new(2, 0, 0),
+            operation: SendOp::Send,
+            pieces: SgeList::one(self.capsules.piece(at, bytes.len())),
             signaled: true,
             inline: false,
             fence: false,
@@ -118,7 +118,7 @@ impl Host {
         let mut batch = Vec::new();
         let _ = self.completions.poll(256, &mut batch);
         for completion in batch {
-            if completion.status != CompletionStatus::Success {
+            if completion.status != WcStatus::Success {
                 self.failed.push(completion);
             } else if completion.id.kind() == 1 {
                 assert_eq!(completion.bytes, 16, "a response has 16 bytes");

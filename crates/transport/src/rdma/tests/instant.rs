@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nvmeof_verbs::{
-    AcceptParams, Access, Completion, CompletionStatus, Completions, ConnectParams,
-    ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec, Piece, PrivateData, Refused,
-    Region, SharedReceives, Ticket, VerbsError, Work, WorkId,
+    AcceptParams, AccessFlags, CompletionQueue, ConnectParams, ConnectionEvent, Device,
+    DeviceLimits, Endpoint, EndpointSpec, MemoryRegion, PendingConnection, PostError, PrivateData,
+    SendWr, Sge, SharedReceiveQueue, VerbsError, WcStatus, WorkCompletion, WrId,
 };
 
 /// The device. It has one queue pair, number 1.
@@ -23,8 +23,8 @@ pub(super) struct Instant {
 
 #[derive(Debug, Default)]
 struct State {
-    completions: VecDeque<Completion>,
-    receives: VecDeque<(WorkId, Piece, Piece)>,
+    completions: VecDeque<WorkCompletion>,
+    receives: VecDeque<(WrId, Sge, Sge)>,
     responses: u64,
     is_established: bool,
 }
@@ -62,17 +62,17 @@ impl Instant {
     }
 }
 
-fn done(id: WorkId, bytes: u32) -> Completion {
-    let status = CompletionStatus::Success;
-    Completion { id, status, queue_pair: 1, bytes, invalidated: None }
+fn done(id: WrId, bytes: u32) -> WorkCompletion {
+    let status = WcStatus::Success;
+    WorkCompletion { id, status, queue_pair: 1, bytes, invalidated: None }
 }
 
 impl Device for Instant {
-    type Completions = End;
+    type CompletionQueue = End;
     type Endpoint = End;
-    type Ticket = Asking;
-    type SharedReceives = Nothing;
-    type Region = Nothing;
+    type PendingConnection = Asking;
+    type SharedReceiveQueue = Nothing;
+    type MemoryRegion = Nothing;
 
     fn name(&self) -> &str {
         "instant"
@@ -94,7 +94,7 @@ impl Device for Instant {
         self: &Arc<Self>,
         _: *mut u8,
         _: usize,
-        _: Access,
+        _: AccessFlags,
     ) -> Result<Nothing, VerbsError> {
         Ok(Nothing)
     }
@@ -121,7 +121,7 @@ impl Device for Instant {
 #[derive(Debug)]
 pub(super) struct Nothing;
 
-impl Region for Nothing {
+impl MemoryRegion for Nothing {
     fn lkey(&self) -> u32 {
         7
     }
@@ -131,8 +131,8 @@ impl Region for Nothing {
     }
 }
 
-impl SharedReceives for Nothing {
-    unsafe fn post_receive(&mut self, _: WorkId, _: &[Piece]) -> std::io::Result<()> {
+impl SharedReceiveQueue for Nothing {
+    unsafe fn post_receive(&mut self, _: WrId, _: &[Sge]) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -143,7 +143,7 @@ pub(super) struct Asking {
     pub(super) private_data: PrivateData,
 }
 
-impl Ticket for Asking {
+impl PendingConnection for Asking {
     type Device = Instant;
 
     fn device(&self) -> &Arc<Instant> {
@@ -182,13 +182,13 @@ impl Endpoint for End {
         64
     }
 
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> std::io::Result<()> {
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> std::io::Result<()> {
         let rest = pieces.get(1).copied().unwrap_or_default();
         self.0.lock().receives.push_back((id, pieces[0], rest));
         Ok(())
     }
 
-    unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused> {
+    unsafe fn post_send(&mut self, chain: &[SendWr]) -> Result<(), PostError> {
         let mut state = self.0.lock();
         for work in chain {
             if work.signaled {
@@ -221,14 +221,14 @@ impl Endpoint for End {
     fn disconnect(&mut self) {
         let mut state = self.0.lock();
         while let Some((id, ..)) = state.receives.pop_front() {
-            let flushed = Completion { status: CompletionStatus::Flushed, ..done(id, 0) };
+            let flushed = WorkCompletion { status: WcStatus::Flushed, ..done(id, 0) };
             state.completions.push_back(flushed);
         }
     }
 }
 
-impl Completions for End {
-    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> std::io::Result<()> {
+impl CompletionQueue for End {
+    fn poll(&mut self, most: usize, into: &mut Vec<WorkCompletion>) -> std::io::Result<()> {
         let mut state = self.0.lock();
         let count = most.min(state.completions.len());
         into.extend(state.completions.drain(..count));

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nvmeof_verbs::loopback::{LoopbackDevice, LoopbackEndpoint, LoopbackRegion};
-use nvmeof_verbs::{Access, Device, Endpoint, Piece, Region, Work, WorkId};
+use nvmeof_verbs::{AccessFlags, Device, Endpoint, MemoryRegion, SendWr, Sge, WrId};
 use nvmeof_wire::Sgl;
 
 /// A run of registered memory, accessed only by copies.
@@ -21,7 +21,7 @@ impl Memory {
         let layout = Layout::from_size_align(len.max(1), 64).unwrap();
         // SAFETY: the layout is not of size zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
-        let access = Access { local_write: true, remote_read: true, remote_write: true };
+        let access = AccessFlags { local_write: true, remote_read: true, remote_write: true };
         // SAFETY: the memory is freed in `drop`, after the region.
         let region = unsafe { device.register(base.as_ptr(), layout.size(), access) }.unwrap();
         Self { region: Some(region), base, layout }
@@ -47,9 +47,9 @@ impl Memory {
         Sgl::Keyed { address, length: len, key: self.rkey(), invalidate }
     }
 
-    pub(super) fn piece(&self, at: usize, len: usize) -> Piece {
+    pub(super) fn piece(&self, at: usize, len: usize) -> Sge {
         assert!(at + len <= self.layout.size());
-        Piece {
+        Sge {
             address: self.address() + at as u64,
             length: u32::try_from(len).unwrap(),
             lkey: self.region.as_ref().unwrap().lkey(),
@@ -83,14 +83,14 @@ impl Drop for Memory {
 }
 
 /// Posts a receive into memory that outlives the endpoint.
-pub(super) fn post_receive(endpoint: &mut LoopbackEndpoint, id: WorkId, piece: Piece) {
+pub(super) fn post_receive(endpoint: &mut LoopbackEndpoint, id: WrId, piece: Sge) {
     // SAFETY: the host drops its endpoint before its memory, and reads a slot only once it is
     // complete.
     let _ = unsafe { endpoint.post_receive(id, &[piece]) };
 }
 
 /// Posts a send from memory that outlives the endpoint.
-pub(super) fn post_send(endpoint: &mut LoopbackEndpoint, work: Work) -> bool {
+pub(super) fn post_send(endpoint: &mut LoopbackEndpoint, work: SendWr) -> bool {
     // SAFETY: as above.
     unsafe { endpoint.post_send(&[work]) }.is_ok()
 }

@@ -8,7 +8,9 @@ use super::super::{
 };
 use super::fixture::{ANSWER, ASK, Lab, address, living, opened};
 use crate::conformance::{COMPLETIONS, SPEC};
-use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, Ticket};
+use crate::provider::{
+    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, PendingConnection,
+};
 
 fn rejected(endpoint: &mut LoopbackEndpoint) -> (i32, Vec<u8>) {
     match endpoint.next_event() {

@@ -6,11 +6,9 @@ use super::super::Side;
 use super::fixture::{ASK, Lab, Setup, address, living, opened};
 use crate::conformance::{ACCESS, Memory, SPEC, slots, statuses};
 use crate::error::VerbsError;
-use crate::seam::{Completions, ConnectParams, ConnectionEvent, Device, Endpoint};
-use crate::work::CompletionStatus::{
-    Flushed, ReceiverNotReady, RemoteAccess, Success, Unreachable,
-};
-use crate::work::Operation;
+use crate::provider::{CompletionQueue, ConnectParams, ConnectionEvent, Device, Endpoint};
+use crate::work::SendOp;
+use crate::work::WcStatus::{Flushed, ReceiverNotReady, RemoteAccess, Success, Unreachable};
 
 #[test]
 fn a_lost_completion_is_of_work_that_was_done() {
@@ -50,7 +48,7 @@ fn a_lost_receive_has_its_bytes() {
         pair.asking.memory_mut().fill(0, &[3; 8]);
         for id in 0..2u32 {
             pair.answering.receive(id, 8 * id as usize, 8).unwrap();
-            let work = pair.asking.work(id, Operation::Send, 0, 8);
+            let work = pair.asking.work(id, SendOp::Send, 0, 8);
             pair.asking.post(&[work]).unwrap();
         }
         let (_, received) = pair.completions(2, 1);
@@ -71,7 +69,7 @@ fn no_receive_for_some_rounds() {
         let start = lab.fabric.now();
         for id in 0..3 {
             pair.answering.receive(id, 0, 8).unwrap();
-            let work = pair.asking.work(id, Operation::Send, 0, 8);
+            let work = pair.asking.work(id, SendOp::Send, 0, 8);
             pair.asking.post(&[work]).unwrap();
         }
         let (sent, _) = pair.completions(3, 1);
@@ -95,7 +93,7 @@ fn without_a_receive_the_rounds_run_out() {
         let ask = ConnectParams { rnr_retries: retries, ..ASK };
         let mut pair = lab.pair_with(&Setup { ask, ..Setup::default() });
         let number = pair.asking.endpoint().number();
-        let work = pair.asking.work(0, Operation::Send, 0, 8);
+        let work = pair.asking.work(0, SendOp::Send, 0, 8);
         pair.asking.post(&[work]).unwrap();
         let (sent, _) = pair.completions(1, 0);
         assert_eq!(statuses(&sent, b's'), [ReceiverNotReady]);
@@ -117,7 +115,7 @@ fn a_refused_access_fails_both() {
     // SENDs do not count.
     let chain = [
         pair.asking.work(0, read, 0, 8),
-        pair.asking.work(1, Operation::Send, 0, 8),
+        pair.asking.work(1, SendOp::Send, 0, 8),
         pair.asking.work(2, read, 0, 8),
         pair.asking.work(3, read, 0, 8),
     ];
@@ -235,7 +233,7 @@ fn a_broken_completion_queue_takes_its_queue_pairs_along() {
     pair.pass();
     assert!(pair.asking.poll().is_err());
     // The peer's SEND gets no response.
-    let work = pair.answering.work(0, Operation::Send, 0, 8);
+    let work = pair.answering.work(0, SendOp::Send, 0, 8);
     pair.answering.post(&[work]).unwrap();
     let (_, ended) = pair.completions(0, 1);
     assert_eq!(statuses(&ended, b's'), [Unreachable]);
@@ -246,7 +244,7 @@ fn a_device_goes_away() {
     let mut lab = Lab::new(10);
     let before = living(&lab.fabric);
     let mut pair = lab.pair();
-    let work = pair.answering.work(0, Operation::Send, 0, 8);
+    let work = pair.answering.work(0, SendOp::Send, 0, 8);
     pair.answering.post(&[work]).unwrap();
     pair.pass();
     // It waits for a receive without limit, and that receive can no longer come.

@@ -8,7 +8,9 @@ use super::super::{
     LoopbackListener, LoopbackTicket,
 };
 use crate::conformance::{ACCESS, COMPLETIONS, End, MEMORY, Memory, Pair, READS, SPEC};
-use crate::seam::{AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec};
+use crate::provider::{
+    AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec,
+};
 
 pub(super) const ASK: ConnectParams<'_> = ConnectParams {
     private_data: b"ask",

@@ -6,12 +6,12 @@ use super::super::{DeviceOptions, Fabric};
 use super::fixture::{ANSWER, ASK, Lab, Setup, address, living};
 use crate::conformance::{ACCESS, COMPLETIONS, Memory, SPEC, slots, statuses};
 use crate::error::VerbsError;
-use crate::seam::{
+use crate::provider::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
-    LastReceive,
+    LastWqe,
 };
-use crate::work::CompletionStatus::{Flushed, Other, RemoteAccess, Success};
-use crate::work::{Access, Operation, Pieces};
+use crate::work::WcStatus::{Flushed, Other, RemoteAccess, Success};
+use crate::work::{AccessFlags, SendOp, SgeList};
 
 #[test]
 fn a_send_queue_is_full_until_a_completion_is_polled() {
@@ -56,7 +56,7 @@ fn a_receive_queue_is_full_until_a_completion_is_polled() {
         }
         let full = pair.answering.receive(32, 0, 8).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
-        let work = pair.asking.work(0, Operation::Send, 0, 8);
+        let work = pair.asking.work(0, SendOp::Send, 0, 8);
         pair.asking.post(&[work]).unwrap();
         lab.fabric.settle();
         assert!(pair.answering.receive(32, 0, 8).is_err(), "it completed and was not polled");
@@ -128,7 +128,7 @@ fn an_invalidated_key_is_dead_and_the_receive_says_so() {
     let mut memory = Memory::new(&lab.target, 4_096, ACCESS).unwrap();
     memory.fill(0, &[1; 8]);
     pair.answering.receive(0, 0, 8).unwrap();
-    let invalidate = Operation::SendInvalidate { key: memory.rkey() };
+    let invalidate = SendOp::SendInvalidate { key: memory.rkey() };
     let chain =
         [pair.asking.work(0, memory.read_at(0), 0, 8), pair.asking.work(1, invalidate, 0, 8)];
     pair.asking.post(&chain).unwrap();
@@ -148,7 +148,7 @@ fn a_key_that_cannot_be_invalidated_fails_both() {
         let options = DeviceOptions { invalidation: case != 3, ..DeviceOptions::default() };
         let mut lab = Lab::with(7, options);
         let mut pair = lab.pair();
-        let local = Access { local_write: true, ..Access::default() };
+        let local = AccessFlags { local_write: true, ..AccessFlags::default() };
         let memory = Memory::new(&lab.target, 64, local).unwrap();
         let key = match case {
             0 => 0x5a5a_5a5a,
@@ -159,7 +159,7 @@ fn a_key_that_cannot_be_invalidated_fails_both() {
         };
         pair.answering.receive(0, 0, 8).unwrap();
         pair.answering.receive(1, 0, 8).unwrap();
-        let work = pair.asking.work(0, Operation::SendInvalidate { key }, 0, 8);
+        let work = pair.asking.work(0, SendOp::SendInvalidate { key }, 0, 8);
         pair.asking.post(&[work]).unwrap();
         let (ended, received) = pair.completions(1, 2);
         assert_eq!(statuses(&ended, b's'), [RemoteAccess], "case {case}");
@@ -187,12 +187,11 @@ fn keys_are_not_mixed_up() {
             }
             _ => {
                 let memory = pair.answering.memory();
-                work.operation =
-                    Operation::Write { address: memory.address(0), key: memory.lkey() };
+                work.operation = SendOp::Write { address: memory.address(0), key: memory.lkey() };
                 RemoteAccess
             }
         };
-        work.pieces = Pieces::one(piece);
+        work.pieces = SgeList::one(piece);
         pair.asking.post(&[work]).unwrap();
         let (ended, _) = pair.completions(1, 0);
         assert_eq!(statuses(&ended, b's'), [expected], "case {case}");
@@ -203,10 +202,11 @@ fn keys_are_not_mixed_up() {
 fn reading_into_memory_that_may_not_be_written_fails() {
     let mut lab = Lab::new(9);
     let mut pair = lab.pair();
-    let memory = Memory::new(&lab.host, 64, Access { remote_read: true, ..Access::default() });
+    let memory =
+        Memory::new(&lab.host, 64, AccessFlags { remote_read: true, ..AccessFlags::default() });
     let memory = memory.unwrap();
     let mut work = pair.asking.work(0, pair.answering.memory().read_at(0), 0, 8);
-    work.pieces = Pieces::one(memory.piece(0, 8));
+    work.pieces = SgeList::one(memory.piece(0, 8));
     pair.asking.post(&[work]).unwrap();
     let (ended, _) = pair.completions(1, 0);
     assert_eq!(statuses(&ended, b's'), [Other(4)]);
@@ -218,9 +218,9 @@ fn what_a_queue_pair_was_not_made_for_is_refused() {
     let mut pair = lab.pair();
     let piece = pair.asking.memory().piece(0, 8);
     assert!(pair.asking.receive_into(0, &[piece; 3]).is_err());
-    let mut three = pair.asking.work(0, Operation::Send, 0, 8);
+    let mut three = pair.asking.work(0, SendOp::Send, 0, 8);
     assert!(three.pieces.push(piece) && three.pieces.push(piece));
-    let mut inline = pair.asking.work(0, Operation::Send, 0, 65);
+    let mut inline = pair.asking.work(0, SendOp::Send, 0, 65);
     inline.inline = true;
     let mut read = pair.asking.work(0, pair.answering.memory().read_at(0), 0, 8);
     read.inline = true;
@@ -243,7 +243,7 @@ fn what_a_queue_pair_was_not_made_for_is_refused() {
     }
     assert!(lab.host.completions(0).is_err());
     assert!(lab.host.completions(65_537).is_err());
-    assert!(Memory::new(&lab.host, 64, Access { local_write: false, ..ACCESS }).is_err());
+    assert!(Memory::new(&lab.host, 64, AccessFlags { local_write: false, ..ACCESS }).is_err());
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn sends_wait_for_the_connection() {
     let device = std::sync::Arc::clone(&lab.host);
     let mut end = crate::conformance::End::new(device, memory, queue, None, asking);
     end.receive(0, 0, 8).unwrap();
-    let work = end.work(0, Operation::Send, 0, 8);
+    let work = end.work(0, SendOp::Send, 0, 8);
     let refused = end.post(&[work]).unwrap_err();
     assert_eq!(refused.source.raw_os_error(), Some(libc::EINVAL));
 }
@@ -309,7 +309,7 @@ fn a_failure_is_told_where_nothing_else_shows_it() {
         let mut lab = Lab::with(15, options);
         let mut pair = lab.pair_with(&Setup { shared, ..Setup::default() });
         pair.answering.receive(0, 0, 64).unwrap();
-        let operation = Operation::Read { address: 0, key: 1 };
+        let operation = SendOp::Read { address: 0, key: 1 };
         let work = pair.asking.work(0, operation, 0, 8);
         pair.asking.post(&[work]).unwrap();
         pair.completions(1, 0);
@@ -334,7 +334,7 @@ fn a_failed_queue_pair_says_when_it_takes_no_more_shared_receives() {
         let mut pair = lab.pair_with(&Setup { shared: true, ..Setup::default() });
         let number = pair.answering.endpoint().number();
         (0..4).for_each(|id| pair.answering.receive(id, 0, 64).unwrap());
-        assert_eq!(pair.answering.endpoint().last_receive(), LastReceive::Awaited);
+        assert_eq!(pair.answering.endpoint().last_receive(), LastWqe::Awaited);
         match seed % 4 {
             1 => lab.fabric.faults().lose_last_receive(number),
             2 => lab.fabric.faults().delay_last_receive(number, 1_000_000_000),
@@ -343,13 +343,13 @@ fn a_failed_queue_pair_says_when_it_takes_no_more_shared_receives() {
         }
         pair.answering.endpoint().disconnect();
         let early = pair.answering.endpoint().last_receive();
-        assert_eq!(early == LastReceive::Reached, seed % 4 == 3, "seed {seed}");
+        assert_eq!(early == LastWqe::Reached, seed % 4 == 3, "seed {seed}");
         lab.fabric.advance(900_000_000);
         let later = pair.answering.endpoint().last_receive();
-        assert_eq!(later == LastReceive::Reached, matches!(seed % 4, 0 | 3), "seed {seed}");
+        assert_eq!(later == LastWqe::Reached, matches!(seed % 4, 0 | 3), "seed {seed}");
         lab.fabric.advance(200_000_000);
         let last = pair.answering.endpoint().last_receive();
-        assert_eq!(last == LastReceive::Reached, seed % 4 != 1, "seed {seed}");
+        assert_eq!(last == LastWqe::Reached, seed % 4 != 1, "seed {seed}");
         // At most the receive that was fetched has completed.
         pair.answering.poll().unwrap();
         let came = statuses(pair.answering.came(), b'r');

@@ -3,9 +3,9 @@
 use super::super::{Costs, LoopbackDevice};
 use super::fixture::{Lab, Setup};
 use crate::conformance::{Pair, pattern, slots};
-use crate::seam::Endpoint;
-use crate::work::CompletionStatus::Success;
-use crate::work::{Completion, Operation};
+use crate::provider::Endpoint;
+use crate::work::WcStatus::Success;
+use crate::work::{SendOp, WorkCompletion};
 
 /// Returns what the targets of two connections receive, in order of arrival, when both send
 /// concurrently.
@@ -15,7 +15,7 @@ fn arrivals(seed: u64) -> Vec<(usize, u32)> {
     for pair in &mut pairs {
         for id in 0..10 {
             pair.answering.receive(id, 0, 8).unwrap();
-            let work = pair.asking.work(id, Operation::Send, 0, 8);
+            let work = pair.asking.work(id, SendOp::Send, 0, 8);
             pair.asking.post(&[work]).unwrap();
         }
     }
@@ -55,7 +55,7 @@ fn an_answer_may_come_before_ones_own_completion() {
         let mut pair = lab.pair();
         pair.asking.receive(0, 0, 8).unwrap();
         pair.answering.receive(0, 0, 8).unwrap();
-        let work = pair.asking.work(0, Operation::Send, 0, 8);
+        let work = pair.asking.work(0, SendOp::Send, 0, 8);
         pair.asking.post(&[work]).unwrap();
         let mut order = Vec::new();
         let mut answered = false;
@@ -63,7 +63,7 @@ fn an_answer_may_come_before_ones_own_completion() {
             pair.answering.poll().unwrap();
             if !answered && pair.answering.came().iter().any(|came| came.id.kind() == b'r') {
                 answered = true;
-                let work = pair.answering.work(0, Operation::Send, 0, 8);
+                let work = pair.answering.work(0, SendOp::Send, 0, 8);
                 pair.answering.post(&[work]).unwrap();
             }
             pair.asking.poll().unwrap();
@@ -130,7 +130,7 @@ fn a_shared_queue_serves_whoever_comes_first() {
         for id in 0..30u32 {
             pair.answering.receive(id, 64 * id as usize, 64).unwrap();
             pair.asking.memory_mut().fill(64 * id as usize, &pattern(id.to_le_bytes()[0], 64));
-            let work = pair.asking.work(id, Operation::Send, 64 * id as usize, 64);
+            let work = pair.asking.work(id, SendOp::Send, 64 * id as usize, 64);
             pair.asking.post(&[work]).unwrap();
         }
         let (_, received) = pair.completions(30, 30);
@@ -160,7 +160,7 @@ fn costs_are_what_they_are_set_to() {
         let start = lab.fabric.now();
         let work = pair.asking.work(0, operation, 0, length);
         pair.asking.post(&[work]).unwrap();
-        let mut came: Vec<Completion> = Vec::new();
+        let mut came: Vec<WorkCompletion> = Vec::new();
         while came.is_empty() {
             assert!(lab.fabric.step());
             pair.asking.poll().unwrap();
@@ -169,7 +169,7 @@ fn costs_are_what_they_are_set_to() {
         lab.fabric.now() - start
     };
     pair.answering.receive(0, 0, 1_000).unwrap();
-    assert_eq!(took(&mut pair, Operation::Send, 1_000), 1_000 + 100 + 1_000);
+    assert_eq!(took(&mut pair, SendOp::Send, 1_000), 1_000 + 100 + 1_000);
     let write = pair.answering.memory().write_at(0);
     assert_eq!(took(&mut pair, write, 50_000), 50_000 + 10_000 + 1_000);
     let read = pair.answering.memory().read_at(0);

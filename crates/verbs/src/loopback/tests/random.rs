@@ -4,8 +4,8 @@ use super::super::random::Random;
 use super::super::{LoopbackDevice, Side};
 use super::fixture::{Lab, Setup, living};
 use crate::conformance::{Pair, pattern};
-use crate::seam::Endpoint;
-use crate::work::{Completion, CompletionStatus, Operation};
+use crate::provider::Endpoint;
+use crate::work::{SendOp, WcStatus, WorkCompletion};
 
 /// Posted work and completions of one end.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn saw(&mut self, completion: &Completion, silent: impl Fn(u32) -> bool) {
+    fn saw(&mut self, completion: &WorkCompletion, silent: impl Fn(u32) -> bool) {
         let id = completion.id.slot();
         assert!(id >= self.next && id < self.posted, "{completion:?} is not due: {}", self.next);
         // A missing completion is of an unsignaled success, or was lost.
@@ -35,8 +35,8 @@ impl Queue {
         assert!(self.loses || left_out.clone().all(silent), "{left_out:?} is missing");
         assert!(self.loses || !self.failed || left_out.is_empty(), "{left_out:?} is missing");
         match completion.status {
-            CompletionStatus::Success => assert!(!self.failed, "{completion:?}"),
-            CompletionStatus::Flushed => self.failed = true,
+            WcStatus::Success => assert!(!self.failed, "{completion:?}"),
+            WcStatus::Flushed => self.failed = true,
             _ => assert!(!std::mem::replace(&mut self.failed, true), "{completion:?}"),
         }
         self.next = id + 1;
@@ -44,7 +44,7 @@ impl Queue {
 }
 
 impl Watch {
-    fn saw(&mut self, came: Vec<Completion>) {
+    fn saw(&mut self, came: Vec<WorkCompletion>) {
         for completion in came {
             match completion.id.kind() {
                 b's' => self.sends.saw(&completion, |id| id % 3 != 0),
@@ -75,12 +75,12 @@ fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut R
         }
         30..70 => {
             let mut operation = match random.up_to(2) {
-                0 => Operation::Send,
+                0 => SendOp::Send,
                 1 => peer.memory().write_at(100_000),
                 _ => peer.memory().read_at(200_000),
             };
             if random.up_to(199) == 0 {
-                operation = Operation::Read { address: 1, key: peer.memory().rkey() };
+                operation = SendOp::Read { address: 1, key: peer.memory().rkey() };
             }
             let id = watch.sends.posted;
             let mut work = end.work(id, operation, 300_000, length);

@@ -29,7 +29,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Notification of a queue pair's failure.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct QpErrorNotifier {
     /// Set permanently.
     raised: AtomicBool,
     /// Raised and not taken.
@@ -39,7 +39,7 @@ pub(super) struct Alarm {
     wake: Option<OwnedFd>,
 }
 
-impl Alarm {
+impl QpErrorNotifier {
     fn raise(&self) {
         if self.raised.swap(true, Ordering::Relaxed) {
             return;
@@ -107,11 +107,11 @@ struct Listeners {
 #[derive(Debug)]
 struct Watched {
     pair: NonNull<ibv_qp>,
-    alarm: Arc<Alarm>,
+    alarm: Arc<QpErrorNotifier>,
 }
 
 // SAFETY: the pointer is used under the lock of its list. It leaves the list before the queue pair
-// is destroyed (`Watch::add_pair`). libibverbs locks queue pairs.
+// is destroyed (`AsyncEventThread::add_pair`). libibverbs locks queue pairs.
 unsafe impl Send for Watched {}
 
 impl Listeners {
@@ -145,13 +145,13 @@ impl Listeners {
 
 /// The event thread, which ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct AsyncEventThread {
     listeners: Arc<Mutex<Listeners>>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl AsyncEventThread {
     /// Starts the thread. `looks` is set if the device does not report which queue pairs failed.
     pub(super) fn start(
         context: &Arc<Context>,
@@ -182,12 +182,12 @@ impl Watch {
         &self,
         pair: NonNull<ibv_qp>,
         wakes: bool,
-    ) -> io::Result<Arc<Alarm>> {
+    ) -> io::Result<Arc<QpErrorNotifier>> {
         // SAFETY: the caller's promise.
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = if wakes { Some(eventfd(0, flags)?) } else { None };
-        let alarm = Arc::new(Alarm {
+        let alarm = Arc::new(QpErrorNotifier {
             raised: AtomicBool::new(false),
             pending: AtomicBool::new(false),
             last: AtomicBool::new(false),
@@ -214,7 +214,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for AsyncEventThread {
     fn drop(&mut self) {
         if let Err(error) = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "the thread that watches an RDMA device cannot be stopped");

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::error::VerbsError;
-use crate::work::{Access, Completion, Piece, Work, WorkId};
+use crate::work::{AccessFlags, SendWr, Sge, WorkCompletion, WrId};
 
 /// Limits of a device. Each is at least 1, except `inline` and `shared_receives`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +53,16 @@ pub enum DeviceKind {
 
 /// An RDMA device, which owns queue pairs, completion queues and registrations.
 pub trait Device: Debug + Send + Sync + Sized + 'static {
-    /// See [`Completions`].
-    type Completions: Completions;
+    /// See [`CompletionQueue`].
+    type CompletionQueue: CompletionQueue;
     /// See [`Endpoint`].
     type Endpoint: Endpoint;
-    /// See [`Ticket`].
-    type Ticket: Ticket<Device = Self>;
-    /// See [`SharedReceives`].
-    type SharedReceives: SharedReceives;
-    /// See [`Region`].
-    type Region: Region;
+    /// See [`PendingConnection`].
+    type PendingConnection: PendingConnection<Device = Self>;
+    /// See [`SharedReceiveQueue`].
+    type SharedReceiveQueue: SharedReceiveQueue;
+    /// See [`MemoryRegion`].
+    type MemoryRegion: MemoryRegion;
 
     /// Name of the device, for messages.
     fn name(&self) -> &str;
@@ -76,7 +76,7 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Returns false after the device was removed or stopped responding.
-    fn is_there(&self) -> bool {
+    fn is_present(&self) -> bool {
         true
     }
 
@@ -91,14 +91,14 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
         self: &Arc<Self>,
         base: *mut u8,
         len: usize,
-        access: Access,
-    ) -> Result<Self::Region, VerbsError>;
+        access: AccessFlags,
+    ) -> Result<Self::MemoryRegion, VerbsError>;
 
     /// Creates a completion queue of `depth` entries, with a descriptor to wait on.
     ///
     /// # Errors
     /// The error of the system.
-    fn completions(self: &Arc<Self>, depth: u32) -> Result<Self::Completions, VerbsError>;
+    fn completions(self: &Arc<Self>, depth: u32) -> Result<Self::CompletionQueue, VerbsError>;
 
     /// Creates a shared receive queue with room for `depth` receives of `pieces` SGEs. Returns
     /// `None` if the device has no shared receive queues.
@@ -109,22 +109,22 @@ pub trait Device: Debug + Send + Sync + Sized + 'static {
         self: &Arc<Self>,
         depth: u32,
         pieces: u32,
-    ) -> Result<Option<Self::SharedReceives>, VerbsError>;
+    ) -> Result<Option<Self::SharedReceiveQueue>, VerbsError>;
 
     /// Creates the queue pair of a connection, for a connection request or a resolved route. All
     /// its completions go to `completions`. The endpoint reports its events on its own descriptor
     /// from now on.
     ///
     /// # Errors
-    /// The error of the system, with the ticket, so that the caller can [reject](Ticket::reject)
-    /// it.
+    /// The error of the system, with the ticket, so that the caller can
+    /// [reject](PendingConnection::reject) it.
     fn open(
         self: &Arc<Self>,
-        ticket: Self::Ticket,
-        completions: &Self::Completions,
-        shared: Option<&Self::SharedReceives>,
+        ticket: Self::PendingConnection,
+        completions: &Self::CompletionQueue,
+        shared: Option<&Self::SharedReceiveQueue>,
         spec: &EndpointSpec,
-    ) -> Result<Self::Endpoint, (VerbsError, Self::Ticket)>;
+    ) -> Result<Self::Endpoint, (VerbsError, Self::PendingConnection)>;
 }
 
 /// Sizes of a queue pair.
@@ -149,7 +149,7 @@ pub struct EndpointSpec {
 
 /// A connection before its queue pair exists: a peer's connection request, or a resolved route.
 /// Dropping a ticket rejects the request or releases the route.
-pub trait Ticket: Debug + Send {
+pub trait PendingConnection: Debug + Send {
     /// The device type.
     type Device: Device;
 
@@ -276,7 +276,7 @@ pub enum ConnectionEvent {
 /// State of the shared receives that a failed queue pair consumed. Unlike receives of a queue
 /// pair's own queue, they do not all complete: unused ones stay in the shared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastReceive {
+pub enum LastWqe {
     /// The queue pair consumes no more receives, and all that it consumed have completed
     /// (InfiniBand specification, Last WQE Reached).
     Reached,
@@ -290,7 +290,7 @@ pub enum LastReceive {
 /// Error of a chain of work requests that was not posted completely.
 #[derive(Debug, thiserror::Error)]
 #[error("{taken} work requests of a chain were posted: {source}")]
-pub struct Refused {
+pub struct PostError {
     /// Number of work requests, from the start of the chain, that were posted. They complete as
     /// usual.
     pub taken: usize,
@@ -301,7 +301,7 @@ pub struct Refused {
 /// A queue pair and its connection. Dropping an endpoint first stops the device from using the
 /// memory of all posted work requests, then ends the connection.
 pub trait Endpoint: Debug + Send {
-    /// Number of the queue pair, as in [`Completion::queue_pair`].
+    /// Number of the queue pair, as in [`WorkCompletion::queue_pair`].
     fn number(&self) -> u32;
 
     /// Bytes that a send can carry inline.
@@ -315,7 +315,7 @@ pub trait Endpoint: Debug + Send {
     /// # Safety
     /// The memory belongs to the caller and is registered for writing under the keys of the pieces.
     /// The caller does not access it until the receive completes or the endpoint is dropped.
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> std::io::Result<()>;
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> std::io::Result<()>;
 
     /// Posts a chain with one doorbell. The device executes it in order.
     ///
@@ -326,7 +326,7 @@ pub trait Endpoint: Debug + Send {
     /// The requirements of [`Self::post_receive`] apply to every work request until it, or a later
     /// one of this endpoint, completes. The caller can still read memory that a SEND or WRITE reads
     /// from. Inline pieces have to stay valid until the call returns.
-    unsafe fn post_send(&mut self, chain: &[Work]) -> Result<(), Refused>;
+    unsafe fn post_send(&mut self, chain: &[SendWr]) -> Result<(), PostError>;
 
     /// Accepts the connection. Receives should be posted before. The call can block in the kernel
     /// for about a second, until the peer's hardware address is resolved.
@@ -344,15 +344,15 @@ pub trait Endpoint: Debug + Send {
     /// Reports that data of the peer arrived in a receive before [`ConnectionEvent::Established`]
     /// arrived. The peer's ready-to-use message is late or lost; the connection is established from
     /// now on. Does not block.
-    fn heard(&mut self) {}
+    fn communication_established(&mut self) {}
 
     /// Returns the next event, if one has arrived.
     fn next_event(&mut self) -> Option<ConnectionEvent>;
 
     /// Returns the state of the shared receives of a failed or disconnected queue pair. The result
     /// has no meaning for a queue pair with its own receive queue.
-    fn last_receive(&mut self) -> LastReceive {
-        LastReceive::Untold
+    fn last_receive(&mut self) -> LastWqe {
+        LastWqe::Untold
     }
 
     /// Descriptor that is readable when an event is pending or the [last
@@ -378,12 +378,12 @@ pub trait Endpoint: Debug + Send {
 }
 
 /// A completion queue, used by one thread.
-pub trait Completions: Debug + Send {
+pub trait CompletionQueue: Debug + Send {
     /// Appends at most `most` completions, the oldest first.
     ///
     /// # Errors
     /// The queue is broken: it overflowed, or the device is gone.
-    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> std::io::Result<()>;
+    fn poll(&mut self, most: usize, into: &mut Vec<WorkCompletion>) -> std::io::Result<()>;
 
     /// Makes [`Self::fd`] readable on the next completion, and clears its present state. Earlier
     /// completions are not signaled, so the caller polls once more before it waits.
@@ -397,7 +397,7 @@ pub trait Completions: Debug + Send {
 }
 
 /// A receive queue that queue pairs of one thread share.
-pub trait SharedReceives: Debug {
+pub trait SharedReceiveQueue: Debug {
     /// Posts a receive into `pieces`.
     ///
     /// # Errors
@@ -406,11 +406,11 @@ pub trait SharedReceives: Debug {
     /// # Safety
     /// The requirements of [`Endpoint::post_receive`] apply until the receive completes, or until
     /// the shared queue and every endpoint that used it are dropped.
-    unsafe fn post_receive(&mut self, id: WorkId, pieces: &[Piece]) -> std::io::Result<()>;
+    unsafe fn post_receive(&mut self, id: WrId, pieces: &[Sge]) -> std::io::Result<()>;
 }
 
 /// Registered memory.
-pub trait Region: Debug + Send + Sync {
+pub trait MemoryRegion: Debug + Send + Sync {
     /// Key for our work requests.
     fn lkey(&self) -> u32;
 
