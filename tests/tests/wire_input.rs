@@ -320,6 +320,7 @@ fn noise_ends_the_connection() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn commands_that_make_no_sense_get_the_specified_status() {
     let scene = Scene::new();
     let (mut admin, mut io) = scene.queues(false);

@@ -50,6 +50,9 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/verbs/src/conformance/rig.rs",
 ];
 
+/// Lines of a source file.
+const LINES: usize = 800;
+
 /// Members whose manifest must reach every file.
 const COMPLETE_MEMBERS: &[&str] = &["benches", "tests"];
 /// Exception: the files that `cargo xtask bench instructions` reads and writes.
@@ -66,6 +69,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Vec<String>> {
         if file.ends_with(".rs") {
             findings.extend(stray_unsafe(file, &text));
             findings.extend(ignored_tests(file, &text));
+            findings.extend(too_long(file, &text));
         }
     }
     findings.extend(dependencies::findings(workspace.root(), &files)?);
@@ -137,6 +141,13 @@ fn stray_unsafe(file: &str, text: &str) -> Vec<String> {
     lines
         .map(|(number, _)| format!("{file}:{}: unsafe code outside of the fence", number + 1))
         .collect()
+}
+
+/// Files that are too long to hold one concept.
+fn too_long(file: &str, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    (lines > LINES)
+        .then(|| format!("{file}: {lines} lines, more than {LINES}: split it by meaning"))
 }
 
 fn ignored_tests(file: &str, text: &str) -> Vec<String> {

@@ -231,7 +231,7 @@ impl ChangeQueue {
                 Err(error) => drop(reply.send(Err(error))),
             },
             ChangeRequest::Save { wish, force, reply } => {
-                drop(reply.send(running.save(&wish, force)))
+                drop(reply.send(running.save(&wish, force)));
             }
             ChangeRequest::Sighup => self.now = checking(Requester::Signal, running.read_again()),
             ChangeRequest::RefreshDrives(devices) => {

@@ -342,7 +342,7 @@ impl Reactor {
                 Event::Command { sqe, data } => self.command(key, &sqe, data, now),
                 Event::CommandFailed { sqe, error } => self.command_failed(key, &sqe, error, now),
                 Event::HostDataArrived { token, buf, result } => {
-                    self.pulled(token, buf, result, now)
+                    self.pulled(token, buf, result, now);
                 }
                 Event::Sent { token, data } => {
                     drop(data);

@@ -166,6 +166,7 @@ fn unknown_keys_are_refused_with_their_line_and_what_is_meant() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn values_are_refused_where_they_are_written() {
     for (line, instead, what) in [
         (

@@ -15,9 +15,33 @@ pub(super) fn limits(
     needs: &LimitInputs,
     machine: &Machine,
 ) -> Limits {
+    let settings = settings(report, raw);
+    let (limits, problems) = Limits::derive(settings, needs, machine.open_files);
+    for problem in problems {
+        let name = format!("limits.{}", problem.key);
+        match span_of(raw, problem.key) {
+            Some(span) => report.error(&span, &name, problem.what, problem.allowed),
+            None => report.error_in_file(&name, problem.what, &problem.allowed),
+        }
+    }
+    if limits.memory_cap() > machine.memory
+        && let Some(span) = span_of(raw, "buffer-memory").or_else(|| span_of(raw, "connections"))
+    {
+        let what = format!(
+            "buffers may grow to {}, more than this machine's memory of {}",
+            show_size(limits.memory_cap()),
+            show_size(machine.memory)
+        );
+        report.warning(&span, "limits", what, "lower buffer-memory, connections or queue-depth");
+    }
+    limits
+}
+
+/// Validates each key alone.
+fn settings(report: &mut Report<'_>, raw: &RawLimits) -> Settings {
     let default = Settings::default();
     let ms = Duration::from_millis;
-    let settings = Settings {
+    Settings {
         connections: integer(
             report,
             "limits.connections",
@@ -81,26 +105,7 @@ pub(super) fn limits(
             default.pdu_timeout,
             ms(100)..=ms(600_000),
         ),
-    };
-    let (limits, problems) = Limits::derive(settings, needs, machine.open_files);
-    for problem in problems {
-        let name = format!("limits.{}", problem.key);
-        match span_of(raw, problem.key) {
-            Some(span) => report.error(&span, &name, problem.what, problem.allowed),
-            None => report.error_in_file(&name, problem.what, &problem.allowed),
-        }
     }
-    if limits.memory_cap() > machine.memory
-        && let Some(span) = span_of(raw, "buffer-memory").or_else(|| span_of(raw, "connections"))
-    {
-        let what = format!(
-            "buffers may grow to {}, more than this machine's memory of {}",
-            show_size(limits.memory_cap()),
-            show_size(machine.memory)
-        );
-        report.warning(&span, "limits", what, "lower buffer-memory, connections or queue-depth");
-    }
-    limits
 }
 
 /// Converts a size that is bounded well below 4 GiB.

@@ -203,7 +203,7 @@ async fn serve(
                 Ok(ListenerEvent::DeviceRemoved) => return ListenerError::Device,
                 Ok(ListenerEvent::AddressChanged) => return ListenerError::Address,
                 Err(error) => {
-                    limited!(LogCategory::ConnectionRefused, warn, %error, "connection refused")
+                    limited!(LogCategory::ConnectionRefused, warn, %error, "connection refused");
                 }
             }
         }
