@@ -1,37 +1,38 @@
 //! A queue pair, and the operations that each of its states allows.
 //!
 //! ```text
-//!   from       | step                 | to         owner of the queue pair
-//!   -----------+----------------------+-----------------------------------------------------------
-//!   Asking     | Made                 | Accepting  none: it does not exist yet
-//!   Accepting  | Accepted             | Accepted   the CM worker, which accepts
-//!   Accepted   | Established          | Open       the reactor
-//!   Open       | End                  | Draining   the reactor
-//!   Draining   | Flushed, Overdue     | Ending     the reactor
-//!   Ending     | Destroyed, Withheld  | Gone       the CM worker, which destroys it
-//!   -----------+----------------------+-----------------------------------------------------------
-//!   Asking     | End, Lost            | Gone       (the request is rejected)
-//!   Accepting  | End, Lost            | Recalled   the CM worker
-//!   Recalled   | Accepted             | Draining   (it was too late)
-//!   Accepting, Recalled | Destroyed   | Gone       (not accepted)
-//!   Accepted   | End                  | Draining
-//!   Accepted, Open, Draining | Lost   | Ending
+//!   from        | step                 | to            owner of the queue pair
+//!   ------------+----------------------+----------------------------------------------------------
+//!   CreatingCq  | Made                 | Accepting     none: it does not exist yet
+//!   Accepting   | Accepted             | Accepted      the CM worker, which accepts
+//!   Accepted    | Established          | Established   the reactor
+//!   Established | End                  | Draining      the reactor
+//!   Draining    | Flushed, Overdue     | Destroying    the reactor
+//!   Destroying  | Destroyed, Withheld  | Destroyed     the CM worker, which destroys it
+//!   ------------+----------------------+----------------------------------------------------------
+//!   CreatingCq  | End, Lost            | Destroyed     (the request is rejected)
+//!   Accepting   | End, Lost            | Cancelling    the CM worker
+//!   Cancelling  | Accepted             | Draining      (it was too late)
+//!   Accepting, Cancelling | Destroyed  | Destroyed     (not accepted)
+//!   Accepted    | End                  | Draining
+//!   Accepted, Established, Draining | Lost | Destroying
 //! ```
 //!
-//! In Asking there is no queue pair yet: its completion queue is being created. In Accepting and
-//! Recalled the [CM worker](super::cm_worker) owns it, with its receives posted, and makes it
-//! ready. A recalled pair ends as soon as it returns. Accepted allows receives, Open also sends,
-//! and Draining only a marker. In Ending the CM worker owns it again, and destroys it. Gone has no
-//! queue pair, or (Withheld) one that could not be destroyed and keeps the memory it may use.
+//! In `CreatingCq` there is no queue pair yet: its completion queue is being created. In Accepting
+//! and Cancelling the [CM worker](super::cm_worker) owns it, with its receives posted, and makes it
+//! ready. A cancelled pair ends as soon as it returns. Accepted allows receives, Established also
+//! sends, and Draining only a marker. In Destroying the CM worker owns it again, and destroys it.
+//! Destroyed has no queue pair, or (Withheld) one that could not be destroyed and keeps the memory
+//! it may use.
 //!
 //! The types correspond: [`Qp<Init>`](Init), [`Qp<Accepted>`](Accepted),
 //! [`Qp<Ready>`](Ready), [`Qp<Draining>`](Draining). Work is sent through [`Qp::sends`],
 //! which only a ready pair has:
 //!
 //! ```
-//! use nvmeof_transport::rdma::{Pair, Ready};
+//! use nvmeof_transport::rdma::{Qp, Ready};
 //! use nvmeof_verbs::Endpoint;
-//! fn send<E: Endpoint>(mut pair: Pair<Ready, E>) {
+//! fn send<E: Endpoint>(mut pair: Qp<Ready, E>) {
 //!     let _ = pair.sends();
 //! }
 //! ```
@@ -39,9 +40,9 @@
 //! Before the connection is established, it does not compile:
 //!
 //! ```compile_fail
-//! use nvmeof_transport::rdma::{Init, Pair};
+//! use nvmeof_transport::rdma::{Init, Qp};
 //! use nvmeof_verbs::Endpoint;
-//! fn send<E: Endpoint>(mut pair: Pair<Init, E>) {
+//! fn send<E: Endpoint>(mut pair: Qp<Init, E>) {
 //!     let _ = pair.sends();
 //! }
 //! ```
@@ -49,9 +50,9 @@
 //! Nor before the host has confirmed it:
 //!
 //! ```compile_fail
-//! use nvmeof_transport::rdma::{Accepted, Pair};
+//! use nvmeof_transport::rdma::{Accepted, Qp};
 //! use nvmeof_verbs::Endpoint;
-//! fn send<E: Endpoint>(mut pair: Pair<Accepted, E>) {
+//! fn send<E: Endpoint>(mut pair: Qp<Accepted, E>) {
 //!     let _ = pair.sends();
 //! }
 //! ```
@@ -59,9 +60,9 @@
 //! Nor after its end:
 //!
 //! ```compile_fail
-//! use nvmeof_transport::rdma::{Draining, Pair};
+//! use nvmeof_transport::rdma::{Draining, Qp};
 //! use nvmeof_verbs::Endpoint;
-//! fn send<E: Endpoint>(mut pair: Pair<Draining, E>) {
+//! fn send<E: Endpoint>(mut pair: Qp<Draining, E>) {
 //!     let _ = pair.sends();
 //! }
 //! ```

@@ -28,7 +28,7 @@
 //! ```
 //! use nvmeof_verbs::loopback::Fabric;
 //! use nvmeof_verbs::{
-//!     AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, Ticket,
+//!     AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, PendingConnection,
 //! };
 //!
 //! let fabric = Fabric::new(1);

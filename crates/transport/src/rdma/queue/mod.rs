@@ -4,13 +4,13 @@
 //!
 //! | stage | receives | operations | ends with |
 //! |---|---|---|---|
-//! | Asking | unposted | wait | the handshake's deadline, a failure, `close` |
-//! | Accepting, Recalled | posted | wait | the CM worker's reply |
+//! | CreatingCq | unposted | wait | the handshake's deadline, a failure, `close` |
+//! | Accepting, Cancelling | posted | wait | the CM worker's reply |
 //! | Accepted | posted | wait | the handshake's deadline, a failure, `close` |
-//! | Open | posted | posted, or waiting for room | a failure, the host's disconnect, `close` |
+//! | Established | posted | posted, or waiting for room | a failure, the host's disconnect, `close` |
 //! | Draining | return flushed; the end of shared ones is reported | return flushed | everything returned, or the deadline |
-//! | Ending | unchanged | unchanged | the CM worker's reply, or the deadline |
-//! | Gone | unposted again | returned as events, then `Closed` | |
+//! | Destroying | unchanged | unchanged | the CM worker's reply, or the deadline |
+//! | Destroyed | unposted again | returned as events, then `Closed` | |
 
 mod commands;
 mod lifecycle;
