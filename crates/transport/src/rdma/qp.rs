@@ -293,7 +293,7 @@ impl<D: Device> AnyQp<D> {
     /// Creates the queue pair of the ticket, and passes it to the CM worker, which returns a
     /// recall.
     ///
-    /// If that fails, the stage is Gone.
+    /// If that fails, the stage is Destroyed.
     pub(super) fn make(&mut self, made: impl FnOnce(D::PendingConnection) -> Option<CancelToken>) {
         if self.stage().after(QpTransition::Made).is_some()
             && let Self::CreatingCq(ticket) = std::mem::replace(self, Self::Destroyed)
