@@ -15,8 +15,8 @@ use nvmeof_verbs::loopback::{
     DeviceOptions, Fabric, LoopbackCompletions, LoopbackDevice, LoopbackEndpoint, LoopbackListener,
 };
 use nvmeof_verbs::{
-    ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData,
-    PendingConnection,
+    ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
+    PendingConnection, PrivateData,
 };
 use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
 use nvmeof_wire::zerocopy::IntoBytes;
