@@ -28,7 +28,7 @@ pub struct Args {
 /// Data to print.
 pub(super) struct Shown {
     pub(super) census: DriveInventory,
-    /// Indexes into the census, in the order for a stripe.
+    /// Indexes into the inventory, in the order for a stripe.
     pub(super) order: Vec<usize>,
     pub(super) loads: Vec<nvmeof_core::pci::RootComplexLoad>,
     pub(super) warnings: Vec<String>,

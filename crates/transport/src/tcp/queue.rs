@@ -520,6 +520,10 @@ impl HostQueue for TcpQueue {
         self.supplied.0 = later(self.supplied.0);
         self.transfers.excuse(nanos);
         self.outbound.excuse(nanos);
+        if let Some(urgent) = &mut self.urgent {
+            urgent.from_host.excuse(nanos);
+            urgent.to_host.excuse(nanos);
+        }
         if let Phase::Terminating { until, .. } = &mut self.phase {
             *until = later(*until);
         }

@@ -4,7 +4,7 @@
 //! waits for them, while the daemon serves signals, hosts and other devices.
 //!
 //! ```text
-//!   begin --earlier devices are closed--> drives --unless abandoned--> files --> Groundwork
+//!   begin --earlier devices are closed--> drives --unless abandoned--> files --> PreopenedDevices
 //! ```
 
 use std::collections::BTreeMap;

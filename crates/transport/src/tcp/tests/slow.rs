@@ -150,6 +150,34 @@ fn time_that_the_target_stood_still_is_not_the_hosts() {
 }
 
 #[test]
+fn while_memory_is_short_a_host_that_hardly_moves_has_two_seconds() {
+    let mut world = open();
+    let tag = world.asked(1, LEN);
+    let usual = world.queue.deadline();
+    world.queue.set_memory_short(true, world.now);
+    let due = world.now + 2 * SECOND;
+    assert_eq!(world.queue.deadline(), Some(due));
+    // Time that the target stood still is not the host's here, either.
+    world.queue.excuse(3 * SECOND);
+    assert_eq!(world.queue.deadline(), Some(due + 3 * SECOND));
+    // What moves 16 KiB has as long again.
+    world.now += 4 * SECOND;
+    let rate = MIN_RATE as usize;
+    world.host.h2c(1, tag, 0, &pattern(LEN, 1)[..rate], false);
+    world.settle();
+    assert_eq!(world.queue.deadline(), Some(world.now + 2 * SECOND));
+    world.queue.set_memory_short(false, world.now);
+    assert!(world.queue.deadline() > usual, "as long as ever, once there is memory");
+    world.queue.set_memory_short(true, world.now);
+    world.now += 2 * SECOND;
+    world.settle();
+    assert!(matches!(world.closed(), CloseReason::Timeout(_)));
+    // The event of the failed transfer returns its buffer.
+    world.events.clear();
+    assert_eq!(world.pool.leased(), 0);
+}
+
+#[test]
 fn half_a_header_that_moves_to_another_reactor_is_still_half_a_header() {
     let mut world = open();
     let pdu = CapsuleCmd::new(world.host.out, sqe(1), 0).as_bytes().to_vec();
