@@ -49,6 +49,18 @@ struct Controllers {
     next: u16,
 }
 
+impl Controllers {
+    /// The controllers of this host.
+    fn of<'a>(
+        &'a self,
+        host: &'a Nqn,
+        host_id: &'a [u8; 16],
+    ) -> impl Iterator<Item = &'a Arc<Controller>> {
+        let controllers = self.by_id.values();
+        controllers.filter(move |one| one.host_nqn == *host && one.host_id == *host_id)
+    }
+}
+
 impl Subsystem {
     /// Creates a subsystem from a checked spec.
     pub(crate) fn new(spec: SubsystemSpec) -> Self {
@@ -183,15 +195,13 @@ impl Subsystem {
     /// The controllers of this host.
     pub(crate) fn controllers_of(&self, host: &Nqn, host_id: &[u8; 16]) -> Vec<ControllerKey> {
         let controllers = self.controllers();
-        let is_its = |one: &&Arc<Controller>| one.host_nqn == *host && one.host_id == *host_id;
-        controllers.by_id.values().filter(is_its).map(|one| one.key).collect()
+        controllers.of(host, host_id).map(|one| one.key).collect()
     }
 
     /// Returns true if a queue of this host lost its connection and has commands at a device.
     pub(crate) fn has_closing_queue(&self, host: &Nqn, host_id: &[u8; 16]) -> bool {
         let controllers = self.controllers();
-        let is_its = |one: &&Arc<Controller>| one.host_nqn == *host && one.host_id == *host_id;
-        controllers.by_id.values().filter(is_its).any(|one| one.quiesce().has_closing_queue())
+        controllers.of(host, host_id).any(|one| one.quiesce().has_closing_queue())
     }
 
     /// All controllers, in ascending order of ID.

@@ -162,7 +162,7 @@ fn while_memory_is_short_a_host_that_hardly_moves_has_two_seconds() {
     assert_eq!(world.queue.deadline(), Some(due + 3 * SECOND));
     // What moves 16 KiB has as long again.
     world.now += 4 * SECOND;
-    let rate = MIN_RATE as usize;
+    let rate = usize::try_from(MIN_RATE).unwrap();
     world.host.h2c(1, tag, 0, &pattern(LEN, 1)[..rate], false);
     world.settle();
     assert_eq!(world.queue.deadline(), Some(world.now + 2 * SECOND));
