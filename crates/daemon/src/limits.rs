@@ -337,7 +337,7 @@ impl Limits {
         let largest = self.largest_cost();
         let one_each = cores as u64;
         PacingBounds {
-            machine: nvmeof_pacing::Machine { cores, largest },
+            machine: nvmeof_pacing::PacedMachine { cores, largest },
             default_budget: self.default_budget(),
             budget: largest.into()..=self.settings.buffer_memory,
             rate: largest.into()..=RATE_MAX,
@@ -513,7 +513,7 @@ impl Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacingBounds {
     /// Number of reactors, and the maximum bytes of buffers that one command holds.
-    pub machine: nvmeof_pacing::Machine,
+    pub machine: nvmeof_pacing::PacedMachine,
     /// Bytes in flight if a bound is required and none is set.
     pub default_budget: u64,
     /// Bytes in flight on all reactors: at least one command, at most the pool.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_nvmf::{DeviceId, HostLimits, HostQuotas};
-use nvmeof_pacing::{ConfigError, Machine, Tenant};
+use nvmeof_pacing::{ConfigError, PacedMachine, Tenant};
 use nvmeof_wire::Nqn;
 
 use crate::config::{Config, HostQosConfig};
@@ -70,7 +70,7 @@ pub(crate) struct Hosts {
 
 #[derive(Debug, Default)]
 struct State {
-    machine: Option<Machine>,
+    machine: Option<PacedMachine>,
     others: HostQosConfig,
     named: BTreeMap<Nqn, HostQos>,
     /// Hosts without a config entry that were queried.
@@ -110,7 +110,7 @@ impl Hosts {
         named.unwrap_or_else(|| state.known.get(nqn).cloned())
     }
 
-    fn change(&self, config: &Config, machine: Machine) -> Result<(), ConfigError> {
+    fn change(&self, config: &Config, machine: PacedMachine) -> Result<(), ConfigError> {
         let mut state = self.state();
         let mut named = BTreeMap::new();
         for host in &config.hosts {
@@ -143,7 +143,7 @@ impl Hosts {
 fn changed(
     before: Option<&Arc<Tenant>>,
     limits: &nvmeof_pacing::TenantLimits,
-    machine: Machine,
+    machine: PacedMachine,
 ) -> Result<Option<Arc<Tenant>>, ConfigError> {
     match before {
         _ if !limits.is_any() => Ok(None),
@@ -156,7 +156,7 @@ fn changed(
 /// Limits of hosts and namespaces, as the control plane stores them.
 #[derive(Debug)]
 pub(crate) struct Tenants {
-    machine: Machine,
+    machine: PacedMachine,
     hosts: Arc<Hosts>,
     /// Tenants by subsystem NQN and NSID.
     namespaces: BTreeMap<(Nqn, u32), Arc<Tenant>>,
@@ -164,7 +164,7 @@ pub(crate) struct Tenants {
 
 impl Tenants {
     /// Creates tenants for the reactors of this machine.
-    pub(crate) fn new(machine: Machine) -> Self {
+    pub(crate) fn new(machine: PacedMachine) -> Self {
         Self { machine, hosts: Arc::default(), namespaces: BTreeMap::new() }
     }
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use load::{IO, Load, STEP, many_ways, one_way, policies, shared};
 use nvmeof_pacing::{
-    Cost, FlowConfig, Nanos, Outcome, Pace, Pacer, PacerConfig, PolicyConfig, TokenBucketConfig,
+    CommandOutcome, Cost, FlowConfig, Nanos, Pacer, PacerConfig, PolicyConfig, RateSpec,
+    TokenBucketConfig,
 };
 
 /// A loop of 100 dependent multiplications: about 400 cycles.
@@ -99,7 +100,7 @@ fn one_a_turn(c: &mut Criterion) {
                 pacer.enqueue(flow, black_box(IO), 7).expect("it fits");
                 let (token, permit) = pacer.next(now).expect("it starts");
                 assert!(pacer.next(now).is_none());
-                pacer.release(permit, Outcome::Completed, now);
+                pacer.release(permit, CommandOutcome::Completed, now);
                 assert!(pacer.next(now).is_none());
                 token
             });
@@ -114,7 +115,7 @@ fn bound(c: &mut Criterion) {
     let mut group = c.benchmark_group("bound, 64 flows");
     group.throughput(Throughput::Elements(1));
     let bucket = |budget| {
-        let pace = Pace::Period(STEP);
+        let pace = RateSpec::Period(STEP);
         PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst: Some(1), budget })
     };
     let policies = [
@@ -192,7 +193,7 @@ fn run_threads(policy: &PolicyConfig, threads: usize, turns: u64) -> Duration {
     took / u32::try_from(threads).unwrap_or(1)
 }
 
-/// A flow is opened and closed, with a queue's commands in its lane.
+/// A flow is opened and closed, with a queue's commands in its flow.
 fn flows(c: &mut Criterion) {
     c.bench_function("flow added, filled with 32, removed", |bench| {
         let mut pacer = Pacer::new(Vec::new(), PacerConfig::default());

@@ -1,26 +1,29 @@
 //! A chain of policies that grants all or nothing.
 
 use crate::Nanos;
-use crate::permit::Outcome;
-use crate::policy::{Admission, Ask, Done, Grants, Known, MAX_POLICIES, Policy};
+use crate::permit::CommandOutcome;
+use crate::policy::{
+    Admission, AdmissionPolicy, AdmissionRequest, BuiltinPolicy, CompletedCommand, Grants,
+    MAX_POLICIES,
+};
 
 /// Nearly every chain has one policy. The first one is therefore stored separately, and a builtin
 /// policy is called without dynamic dispatch. Arguments are passed by value, so they stay in
 /// registers on the way to a builtin policy.
 #[derive(Debug)]
-pub(crate) struct Chain {
-    first: Known,
-    others: Vec<Box<dyn Policy>>,
+pub(crate) struct PolicyChain {
+    first: BuiltinPolicy,
+    others: Vec<Box<dyn AdmissionPolicy>>,
     largest: u32,
 }
 
-impl Chain {
+impl PolicyChain {
     /// An empty chain grants every command.
-    pub(crate) fn new(policies: Vec<Box<dyn Policy>>) -> Self {
+    pub(crate) fn new(policies: Vec<Box<dyn AdmissionPolicy>>) -> Self {
         assert!(policies.len() <= MAX_POLICIES, "at most {MAX_POLICIES} policies in a chain");
         let largest = policies.iter().map(|p| p.largest()).min().unwrap_or(u32::MAX);
         let mut policies = policies.into_iter();
-        let first = policies.next().map_or(Known::None, Known::of);
+        let first = policies.next().map_or(BuiltinPolicy::Unpaced, BuiltinPolicy::of);
         Self { first, others: policies.collect(), largest }
     }
 
@@ -32,32 +35,41 @@ impl Chain {
 
     /// Returns the grants of every policy, or the exception.
     #[inline(always)]
-    pub(crate) fn admit(&mut self, ask: Ask, now: Nanos) -> Result<Grants, Exception> {
-        match self.first.admit(ask, now) {
+    pub(crate) fn admit(
+        &mut self,
+        request: AdmissionRequest,
+        now: Nanos,
+    ) -> Result<Grants, NotGranted> {
+        match self.first.admit(request, now) {
             Admission::Granted(grant) => {
                 let mut grants = Grants::default();
                 grants.set(0, grant);
                 if self.others.is_empty() {
                     Ok(grants)
                 } else {
-                    self.admit_others(grants, true, &ask.apart(), now)
+                    self.admit_others(grants, true, &request.apart(), now)
                 }
             }
-            other => Err(self.exception(other, &ask.apart(), now)),
+            other => Err(self.not_granted(other, &request.apart(), now)),
         }
     }
 
     /// Handles every answer of the first policy but a plain grant.
     #[inline(never)]
-    fn exception(&mut self, answer: Admission, ask: &Ask, now: Nanos) -> Exception {
-        if let Admission::OutOfTurn(grant) = answer {
+    fn not_granted(
+        &mut self,
+        answer: Admission,
+        request: &AdmissionRequest,
+        now: Nanos,
+    ) -> NotGranted {
+        if let Admission::GrantedOutOfOrder(grant) = answer {
             let mut grants = Grants::default();
             grants.set(0, grant);
-            let granted = self.admit_others(grants, false, ask, now);
-            return granted.map_or_else(|exception| exception, Exception::OutOfTurn);
+            let granted = self.admit_others(grants, false, request, now);
+            return granted.map_or_else(|not_granted| not_granted, NotGranted::GrantedOutOfOrder);
         }
         self.rest_others();
-        Exception::refusal(answer)
+        NotGranted::refusal(answer)
     }
 
     /// Asks the other policies after the first one granted.
@@ -66,23 +78,23 @@ impl Chain {
         &mut self,
         mut grants: Grants,
         mut in_turn: bool,
-        ask: &Ask,
+        request: &AdmissionRequest,
         now: Nanos,
-    ) -> Result<Grants, Exception> {
+    ) -> Result<Grants, NotGranted> {
         for at in 0..self.others.len() {
-            let answer = self.others[at].admit(ask, now);
+            let answer = self.others[at].admit(request, now);
             let Some(grant) = answer.grant() else {
-                self.back_out(at, ask, grants, now);
-                return Err(Exception::refusal(answer));
+                self.back_out(at, request, grants, now);
+                return Err(NotGranted::refusal(answer));
             };
             grants.set(at + 1, grant);
             in_turn &= matches!(answer, Admission::Granted(_));
         }
-        if in_turn { Ok(grants) } else { Err(Exception::OutOfTurn(grants)) }
+        if in_turn { Ok(grants) } else { Err(NotGranted::GrantedOutOfOrder(grants)) }
     }
 
     #[inline(always)]
-    pub(crate) fn release(&mut self, done: Done, grants: Grants, now: Nanos) {
+    pub(crate) fn release(&mut self, done: CompletedCommand, grants: Grants, now: Nanos) {
         self.first.release(done, grants.get(0), now);
         if !self.others.is_empty() {
             self.release_others(&done.apart(), grants, now);
@@ -90,53 +102,53 @@ impl Chain {
     }
 
     #[inline(never)]
-    fn release_others(&mut self, done: &Done, grants: Grants, now: Nanos) {
+    fn release_others(&mut self, done: &CompletedCommand, grants: Grants, now: Nanos) {
         for (at, policy) in self.others.iter_mut().enumerate() {
             policy.release(done, grants.get(at + 1), now);
         }
     }
 
-    /// Starts a turn, see [`Policy::turn`].
+    /// Starts a turn, see [`AdmissionPolicy::on_turn`].
     #[inline]
-    pub(crate) fn turn(&mut self, now: Nanos, after: Nanos) {
-        self.first.turn(now, after);
+    pub(crate) fn on_turn(&mut self, now: Nanos, after: Nanos) {
+        self.first.on_turn(now, after);
         for policy in &mut self.others {
-            policy.turn(now, after);
+            policy.on_turn(now, after);
         }
     }
 
     /// Returns unused credit: nothing starts on this core for now.
     #[inline]
-    pub(crate) fn rest(&mut self) {
-        self.first.rest();
+    pub(crate) fn return_unused(&mut self) {
+        self.first.return_unused();
         self.rest_others();
     }
 
     fn rest_others(&mut self) {
         for policy in &mut self.others {
-            policy.rest();
+            policy.return_unused();
         }
     }
 
     /// Policy number `refused` of the others deferred the command. The policies before it reclaim
     /// their grants, and only `refused` keeps anything for the deferred command.
     #[cold]
-    fn back_out(&mut self, refused: usize, ask: &Ask, grants: Grants, now: Nanos) {
-        let withdrawn = Done {
-            cost: ask.cost,
-            device: ask.device,
-            outcome: Outcome::Withdrawn,
+    fn back_out(&mut self, refused: usize, request: &AdmissionRequest, grants: Grants, now: Nanos) {
+        let withdrawn = CompletedCommand {
+            cost: request.cost,
+            device: request.device,
+            outcome: CommandOutcome::Cancelled,
             started: now,
             network: 0,
         };
         self.first.release(withdrawn, grants.get(0), now);
-        self.first.rest();
+        self.first.return_unused();
         for (at, policy) in self.others.iter_mut().enumerate() {
             if at < refused {
                 policy.release(&withdrawn, grants.get(at + 1), now);
             }
             if at != refused {
-                policy.rest();
+                policy.return_unused();
             }
         }
     }
@@ -144,24 +156,24 @@ impl Chain {
 
 /// Answer of a chain that is not a plain grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exception {
-    /// It grants, [out of order](Admission::OutOfTurn).
-    OutOfTurn(Grants),
+pub(crate) enum NotGranted {
+    /// It grants, [out of order](Admission::GrantedOutOfOrder).
+    GrantedOutOfOrder(Grants),
     /// Nothing starts before this time, or before a release if the time is unknown.
     Until(Option<Nanos>),
     /// Only this device is not served now.
     ThisDevice,
 }
 
-impl Exception {
+impl NotGranted {
     /// Converts an answer that is not a grant.
     #[inline]
     fn refusal(refused: Admission) -> Self {
         match refused {
-            Admission::At(when) => Exception::Until(Some(when)),
-            Admission::NotThisDevice => Exception::ThisDevice,
-            Admission::AfterRelease | Admission::Granted(_) | Admission::OutOfTurn(_) => {
-                Exception::Until(None)
+            Admission::WaitUntil(when) => NotGranted::Until(Some(when)),
+            Admission::DeviceBusy => NotGranted::ThisDevice,
+            Admission::WaitForRelease | Admission::Granted(_) | Admission::GrantedOutOfOrder(_) => {
+                NotGranted::Until(None)
             }
         }
     }

@@ -26,7 +26,7 @@ pub enum PolicyConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucketConfig {
     /// Rate of the tokens, for the whole target.
-    pub pace: Pace,
+    pub pace: RateSpec,
     /// Bytes that may start back to back after a quiet time; for a period, the I/Os. `None`: one
     /// largest I/O per core, or one I/O per core.
     pub burst: Option<u64>,
@@ -37,7 +37,7 @@ pub struct TokenBucketConfig {
 
 /// Fill rate of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum RateSpec {
     /// Bytes per second.
     Rate(u64),
     /// Nanoseconds from one I/O to the next, whatever its size.

@@ -10,16 +10,16 @@
 //! ```
 //!
 //! Two small traits decide, one question each:
-//! * [`Order`] selects *the next command* from the flow queues ([`RoundRobin`], or
-//!   [`order::Residence`] under `adaptive`).
-//! * [`Policy`] decides *whether that command may start now*. Policies form a chain that grants all
-//!   or nothing ([`policy::None`], [`policy::BufferCredit`], [`policy::TokenBucket`],
+//! * [`Scheduler`] selects *the next command* from the flow queues ([`DeficitRoundRobin`], or
+//!   [`scheduler::ResidenceFairQueue`] under `adaptive`).
+//! * [`AdmissionPolicy`] decides *whether that command may start now*. Policies form a chain that
+//!   grants all or nothing ([`policy::Unpaced`], [`policy::BufferCredit`], [`policy::TokenBucket`],
 //!   [`policy::Adaptive`]).
 //!
 //! The limits of a [`Tenant`] (a host, a namespace) come first. A flow that exceeds its limits does
 //! not delay flows that are within theirs ([`tenant`]).
 //!
-//! [`Shared`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the target
+//! [`SharedPolicy`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the target
 //! serves.
 //!
 //! # Rules every policy keeps
@@ -42,31 +42,31 @@
 mod chain;
 mod config;
 mod due;
+mod flow_queues;
 pub mod keys;
-mod lanes;
-pub mod order;
 mod pacer;
 mod permit;
 pub mod policy;
+pub mod scheduler;
 mod setup;
-mod small;
+mod small_commands;
 mod sync;
 pub mod tenant;
 #[cfg(test)]
 mod tests;
 
 pub use config::{
-    Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
     TokenBucketConfig,
 };
-pub use lanes::{FlowConfig, FlowId, FlowStats};
-pub use order::{Order, Pick, RoundRobin};
-pub use pacer::{Counts, Pacer, PacerConfig, Parts, TooLarge};
-pub use permit::{Outcome, Permit, lost_permits};
-pub use policy::{BufferCredit, Policy, SharedCredit, Waker};
-pub use setup::{ConfigError, Machine, Shared, Snapshot};
-pub use small::SmallRule;
-pub use tenant::{Core, Tenant, TenantCounts, TenantLimits, Tenants};
+pub use flow_queues::{FlowConfig, FlowId, FlowStats};
+pub use pacer::{Pacer, PacerConfig, PacerCounters, PacerParts, TooLarge};
+pub use permit::{CommandOutcome, Permit, leaked_permits};
+pub use policy::{AdmissionPolicy, BufferCredit, SharedCredit, Waker};
+pub use scheduler::{DeficitRoundRobin, Scheduler, Selection};
+pub use setup::{ConfigError, PacedMachine, PolicyStatus, SharedPolicy};
+pub use small_commands::SmallCommandRule;
+pub use tenant::{CoreHandle, Tenant, TenantLimits, TenantStats, Tenants};
 
 /// Monotonic time in nanoseconds; only differences mean anything.
 pub type Nanos = u64;

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
-use crate::chain::{Chain, Exception};
-use crate::lanes::{FlowConfig, FlowId, FlowStats, LaneState, Lanes, Waiting};
-use crate::order::{self, Order, Pick, RoundRobin};
-use crate::permit::{Outcome, Permit, network_part};
-use crate::policy::{Ask, Done, Grant, Grants, Policy};
-use crate::small::{SmallLane, SmallRule};
-use crate::tenant::{Assigned, Core, Gates, Kind, Tenants};
+use crate::chain::{NotGranted, PolicyChain};
+use crate::flow_queues::{FlowConfig, FlowId, FlowQueues, FlowStats, PopResult, QueuedCommand};
+use crate::permit::{CommandOutcome, Permit, network_time};
+use crate::policy::{AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant, Grants};
+use crate::scheduler::{self, DeficitRoundRobin, Scheduler, Selection};
+use crate::small_commands::{SmallCommandBypass, SmallCommandRule};
+use crate::tenant::{Assigned, CommandClass, CoreHandle, TenantLimiters, Tenants};
 use crate::{Charge, Cost, Nanos};
 
 /// Per-core admission: flow queues, a scheduler and a chain of policies.
@@ -19,59 +19,63 @@ use crate::{Charge, Cost, Nanos};
 #[derive(Debug)]
 pub struct Pacer {
     id: u32,
-    lanes: Lanes,
-    order: order::Known,
-    chain: Chain,
+    flow_queues: FlowQueues,
+    scheduler: scheduler::BuiltinScheduler,
+    chain: PolicyChain,
     /// Epoch of the policies in force, and earlier policies that have outstanding permits.
-    era: u32,
-    retired: Vec<Retired>,
+    policy_epoch: u32,
+    retired: Vec<RetiredPolicies>,
     largest: u32,
-    small: SmallLane,
+    small: SmallCommandBypass,
     /// The limits of tenants.
-    gates: Gates,
+    tenant_limiters: TenantLimiters,
     /// Flows whose device accepts nothing now.
     parked: Vec<u32>,
     wakeup: Option<Nanos>,
-    counts: Counts,
+    counts: PacerCounters,
     /// Outstanding permits whose policies have reclaimed their grants.
     early: u64,
 }
 
 /// Epoch of a permit whose policies have reclaimed their grants; no set of policies has it.
-const NO_ERA: u32 = u32::MAX;
+const NO_EPOCH: u32 = u32::MAX;
 
 /// Policies that were replaced while commands they had granted were in flight.
 #[derive(Debug)]
-struct Retired {
-    era: u32,
-    chain: Chain,
+struct RetiredPolicies {
+    policy_epoch: u32,
+    chain: PolicyChain,
     outstanding: u64,
 }
 
 /// Command that starts.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
-    waiting: Waiting,
+struct Dispatch {
+    waiting: QueuedCommand,
     device: u32,
     grants: Grants,
 }
 
 /// Policies and scheduler of one core.
 #[derive(Debug)]
-pub struct Parts {
+pub struct PacerParts {
     /// Every one must grant; at most [`MAX_POLICIES`](crate::policy::MAX_POLICIES).
-    pub policies: Vec<Box<dyn Policy>>,
+    pub policies: Vec<Box<dyn AdmissionPolicy>>,
     /// Scheduler of the flows.
-    pub order: Box<dyn Order>,
+    pub scheduler: Box<dyn Scheduler>,
     /// Rule for commands that bypass the scheduler.
-    pub small: SmallRule,
+    pub small: SmallCommandRule,
 }
 
-impl Parts {
+impl PacerParts {
     /// Combines these policies with round robin and no bypass for small commands.
     #[must_use]
-    pub fn in_turn(policies: Vec<Box<dyn Policy>>) -> Self {
-        Self { policies, order: Box::new(RoundRobin::default()), small: SmallRule::Never }
+    pub fn round_robin(policies: Vec<Box<dyn AdmissionPolicy>>) -> Self {
+        Self {
+            policies,
+            scheduler: Box::new(DeficitRoundRobin::default()),
+            small: SmallCommandRule::Never,
+        }
     }
 }
 
@@ -105,7 +109,7 @@ pub struct TooLarge {
 
 /// Exact counters since the pacer was created; they count commands unless stated otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PacerCounters {
     /// Accepted by [`Pacer::enqueue`].
     pub enqueued: u64,
     /// Rejected as [`TooLarge`].
@@ -125,10 +129,10 @@ pub struct Counts {
     /// Bytes in flight now.
     pub bytes_in_flight: u64,
     /// Times that [`Pacer::next`] found a waiting command that could not start yet.
-    pub held_back: u64,
+    pub deferred: u64,
 }
 
-impl Counts {
+impl PacerCounters {
     /// Returns the number of waiting commands.
     #[must_use]
     pub fn waiting(&self) -> u64 {
@@ -153,8 +157,8 @@ impl Pacer {
     /// # Panics
     /// If there are more than [`MAX_POLICIES`](crate::policy::MAX_POLICIES) policies.
     #[must_use]
-    pub fn new(policies: Vec<Box<dyn Policy>>, config: PacerConfig) -> Self {
-        Self::with_parts(Parts::in_turn(policies), config)
+    pub fn new(policies: Vec<Box<dyn AdmissionPolicy>>, config: PacerConfig) -> Self {
+        Self::with_parts(PacerParts::round_robin(policies), config)
     }
 
     /// Creates a pacer with its own scheduler.
@@ -162,22 +166,22 @@ impl Pacer {
     /// # Panics
     /// As [`Pacer::new`].
     #[must_use]
-    pub fn with_parts(parts: Parts, config: PacerConfig) -> Self {
+    pub fn with_parts(parts: PacerParts, config: PacerConfig) -> Self {
         static NEXT_ID: AtomicU32 = AtomicU32::new(0);
-        let chain = Chain::new(parts.policies);
+        let chain = PolicyChain::new(parts.policies);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            lanes: Lanes::new(config.flow_depth),
-            order: order::Known::of(parts.order),
-            era: 0,
+            flow_queues: FlowQueues::new(config.flow_depth),
+            scheduler: scheduler::BuiltinScheduler::of(parts.scheduler),
+            policy_epoch: 0,
             retired: Vec::new(),
             largest: chain.largest(),
             chain,
-            small: SmallLane::new(parts.small),
-            gates: Gates::new(),
+            small: SmallCommandBypass::new(parts.small),
+            tenant_limiters: TenantLimiters::new(),
             parked: Vec::new(),
             wakeup: None,
-            counts: Counts::default(),
+            counts: PacerCounters::default(),
             early: 0,
         }
     }
@@ -190,32 +194,36 @@ impl Pacer {
     /// # Errors
     /// [`TooLarge`] if an accepted command could never start under the new policies; then nothing
     /// has changed.
-    pub fn replace(&mut self, parts: Parts) -> Result<(), TooLarge> {
-        let mut chain = Chain::new(parts.policies);
+    pub fn replace(&mut self, parts: PacerParts) -> Result<(), TooLarge> {
+        let mut chain = PolicyChain::new(parts.policies);
         if chain.largest() < self.largest && self.largest_waiting() > chain.largest() {
             return Err(TooLarge { bytes: self.largest_waiting(), largest: chain.largest() });
         }
         std::mem::swap(&mut self.chain, &mut chain);
-        chain.rest();
+        chain.return_unused();
         let earlier: u64 = self.retired.iter().map(|r| r.outstanding).sum();
         let with_data = self.counts.with_data_outstanding() - self.early;
         if with_data > earlier {
-            self.retired.push(Retired { era: self.era, chain, outstanding: with_data - earlier });
+            self.retired.push(RetiredPolicies {
+                policy_epoch: self.policy_epoch,
+                chain,
+                outstanding: with_data - earlier,
+            });
         }
-        self.era = self.era.wrapping_add(1) % NO_ERA;
+        self.policy_epoch = self.policy_epoch.wrapping_add(1) % NO_EPOCH;
         self.largest = self.chain.largest();
-        self.small = SmallLane::new(parts.small);
-        self.order = order::Known::of(parts.order);
-        for lane in self.parked.drain(..) {
-            self.lanes.unpark(lane);
+        self.small = SmallCommandBypass::new(parts.small);
+        self.scheduler = scheduler::BuiltinScheduler::of(parts.scheduler);
+        for slot in self.parked.drain(..) {
+            self.flow_queues.unpark(slot);
         }
-        for (lane, config) in self.lanes.live() {
-            self.order.add(lane, config);
+        for (slot, config) in self.flow_queues.live() {
+            self.scheduler.add(slot, config);
         }
-        let backlogged: Vec<u32> = self.lanes.backlogged().collect();
-        for lane in backlogged {
-            if self.has_passed(lane) {
-                self.order.join(lane);
+        let backlogged: Vec<u32> = self.flow_queues.backlogged().collect();
+        for slot in backlogged {
+            if self.is_admitted(slot) {
+                self.scheduler.flow_backlogged(slot);
             }
         }
         self.wakeup = None;
@@ -224,17 +232,17 @@ impl Pacer {
 
     /// Adds a flow. Only this call, [`Pacer::remove_flow`] and [`Pacer::replace`] allocate.
     pub fn add_flow(&mut self, config: FlowConfig) -> FlowId {
-        let flow = self.lanes.add(config);
-        self.order.add(flow.slot(), self.lanes.config(flow.slot()));
-        self.parked.reserve(self.lanes.flows());
+        let flow = self.flow_queues.add(config);
+        self.scheduler.add(flow.slot(), self.flow_queues.config(flow.slot()));
+        self.parked.reserve(self.flow_queues.flows());
         flow
     }
 
     /// Changes the weight of a flow (0 counts as 1); no effect on one that was removed.
     pub fn set_weight(&mut self, flow: FlowId, weight: u16) {
-        if self.lanes.is_live(flow) {
-            self.lanes.set_weight(flow, weight);
-            self.order.set_weight(flow.slot(), weight.max(1));
+        if self.flow_queues.is_live(flow) {
+            self.flow_queues.set_weight(flow, weight);
+            self.scheduler.set_weight(flow.slot(), weight.max(1));
         }
     }
 
@@ -251,45 +259,54 @@ impl Pacer {
         &mut self,
         flow: FlowId,
         tenants: Tenants<'_>,
-        core: &Core,
+        core: &CoreHandle,
     ) -> Result<(), TooLarge> {
-        if !self.lanes.is_live(flow) {
+        if !self.flow_queues.is_live(flow) {
             return Ok(());
         }
         let slot = flow.slot();
-        let bytes = self.lanes.largest_of(flow).max(self.gates.survey(slot, &self.lanes).1);
+        let bytes = self
+            .flow_queues
+            .largest_of(flow)
+            .max(self.tenant_limiters.survey(slot, &self.flow_queues).1);
         let largest = tenants.host.map_or(u32::MAX, |host| host.largest());
         if bytes > largest {
             return Err(TooLarge { bytes, largest });
         }
-        let was_gated = self.lanes.is_gated(slot);
-        let assigned = self.gates.assign(slot, tenants, core, &mut self.lanes);
-        let Assigned::Changed { mut express, mut small, left_order, has_any } = assigned else {
+        let was_gated = self.flow_queues.is_limited(slot);
+        let assigned = self.tenant_limiters.assign(slot, tenants, core, &mut self.flow_queues);
+        let Assigned::Changed { mut no_data, mut small, left_order, has_any } = assigned else {
             return Ok(());
         };
-        let has_any_waiting = !self.lanes.list(slot).is_empty();
-        if !self.lanes.is_parked(slot) && if was_gated { left_order } else { has_any_waiting } {
-            self.order.leave(slot);
+        let has_any_waiting = !self.flow_queues.list(slot).is_empty();
+        if !self.flow_queues.is_parked(slot) && if was_gated { left_order } else { has_any_waiting }
+        {
+            self.scheduler.flow_idle(slot);
         }
-        self.lanes.set_gated(slot, has_any);
+        self.flow_queues.set_limited(slot, has_any);
         if has_any {
             while !was_gated
-                && let Some((waiting, charge)) = self.lanes.remove_small(|w| w.flow == flow)
+                && let Some((waiting, charge)) = self.flow_queues.remove_small(|w| w.flow == flow)
             {
-                self.gates.enqueue(&mut self.lanes, Kind::Small, waiting, charge);
+                self.tenant_limiters.enqueue(
+                    &mut self.flow_queues,
+                    CommandClass::Small,
+                    waiting,
+                    charge,
+                );
             }
             return Ok(());
         }
-        while !express.is_empty() {
-            let (waiting, charge) = self.lanes.pop_front(&mut express);
-            self.lanes.push_express(waiting, charge);
+        while !no_data.is_empty() {
+            let (waiting, charge) = self.flow_queues.pop_front(&mut no_data);
+            self.flow_queues.push_no_data(waiting, charge);
         }
         while !small.is_empty() {
-            let (waiting, charge) = self.lanes.pop_front(&mut small);
-            self.lanes.push_small(waiting, charge);
+            let (waiting, charge) = self.flow_queues.pop_front(&mut small);
+            self.flow_queues.push_small(waiting, charge);
         }
-        if has_any_waiting && !self.lanes.is_parked(slot) {
-            self.order.join(slot);
+        if has_any_waiting && !self.flow_queues.is_parked(slot) {
+            self.scheduler.flow_backlogged(slot);
         }
         Ok(())
     }
@@ -297,21 +314,22 @@ impl Pacer {
     /// Removes a flow and returns the tokens of its waiting commands. Its commands in flight
     /// continue, and their permits are released as usual.
     pub fn remove_flow(&mut self, flow: FlowId) -> Vec<u64> {
-        if !self.lanes.is_live(flow) {
+        if !self.flow_queues.is_live(flow) {
             return Vec::new();
         }
-        let gated = self.lanes.is_gated(flow.slot());
-        let (mut tokens, left_order) = self.gates.remove(flow.slot(), &mut self.lanes);
-        let (more, had_any) = self.lanes.drain(flow);
+        let limited = self.flow_queues.is_limited(flow.slot());
+        let (mut tokens, left_order) =
+            self.tenant_limiters.remove(flow.slot(), &mut self.flow_queues);
+        let (more, had_any) = self.flow_queues.drain(flow);
         tokens.extend(more);
         self.counts.cancelled += tokens.len() as u64;
-        if if gated { left_order } else { had_any } {
+        if if limited { left_order } else { had_any } {
             self.emptied(flow.slot());
         }
-        self.lanes.unpark(flow.slot());
-        self.parked.retain(|lane| *lane != flow.slot());
-        self.order.remove(flow.slot());
-        self.lanes.remove(flow);
+        self.flow_queues.unpark(flow.slot());
+        self.parked.retain(|slot| *slot != flow.slot());
+        self.scheduler.remove(flow.slot());
+        self.flow_queues.remove(flow);
         self.settle();
         tokens
     }
@@ -347,18 +365,19 @@ impl Pacer {
         charge: Charge,
         token: u64,
     ) -> Result<(), TooLarge> {
-        let waiting = Waiting { token, cost, flow };
-        if self.lanes.is_gated(flow.slot()) {
-            self.enqueue_gated(waiting, charge)?;
+        let waiting = QueuedCommand { token, cost, flow };
+        if self.flow_queues.is_limited(flow.slot()) {
+            self.enqueue_limited(waiting, charge)?;
         } else if cost.bytes == 0 {
-            self.lanes.push_express(waiting, charge);
+            self.flow_queues.push_no_data(waiting, charge);
         } else if cost.bytes > self.largest {
             self.counts.too_large += 1;
             return Err(TooLarge { bytes: cost.bytes, largest: self.largest });
         } else if self.small.is_small(cost.bytes) {
-            self.lanes.push_small(waiting, charge);
-        } else if self.lanes.push(waiting, charge) && !self.lanes.is_parked(flow.slot()) {
-            self.order.join(flow.slot());
+            self.flow_queues.push_small(waiting, charge);
+        } else if self.flow_queues.push(waiting, charge) && !self.flow_queues.is_parked(flow.slot())
+        {
+            self.scheduler.flow_backlogged(flow.slot());
         }
         self.counts.enqueued = self.counts.enqueued.wrapping_add(1);
         Ok(())
@@ -367,13 +386,13 @@ impl Pacer {
     /// Removes one waiting command. Returns false if no command of this flow waits under that
     /// token.
     pub fn cancel(&mut self, flow: FlowId, token: u64) -> bool {
-        if self.lanes.is_live(flow) && self.lanes.is_gated(flow.slot()) {
-            return self.cancel_gated(flow, token);
+        if self.flow_queues.is_live(flow) && self.flow_queues.is_limited(flow.slot()) {
+            return self.cancel_limited(flow, token);
         }
-        match self.lanes.cancel(flow, token) {
+        match self.flow_queues.cancel(flow, token) {
             None => return false,
-            Some(LaneState::Unchanged) => self.settle(),
-            Some(LaneState::Emptied) => self.emptied(flow.slot()),
+            Some(PopResult::Unchanged) => self.settle(),
+            Some(PopResult::Emptied) => self.emptied(flow.slot()),
         }
         self.counts.cancelled += 1;
         true
@@ -381,45 +400,45 @@ impl Pacer {
 
     /// Returns the next command that may start, with its permit. Returns `None` when no command
     /// waits or none may start yet. A deferred command is not overtaken by later ones, however
-    /// small. The exceptions are small commands by [`SmallRule`] and, if only its device is not
-    /// served, commands for other devices.
+    /// small. The exceptions are small commands by [`SmallCommandRule`] and, if only its device is
+    /// not served, commands for other devices.
     // Always inlined: a permit returned through memory is read in larger pieces than it was
     // written. The reader would wait until each store reaches the cache.
     #[inline(always)]
     pub fn next(&mut self, now: Nanos) -> Option<(u64, Permit)> {
-        if self.gates.is_due(now) {
-            self.gates.look(&mut self.lanes, &mut self.order, now);
+        if self.tenant_limiters.is_due(now) {
+            self.tenant_limiters.look(&mut self.flow_queues, &mut self.scheduler, now);
         }
-        let chosen = if self.lanes.has_out_of_order() {
+        let dispatch = if self.flow_queues.has_out_of_order() {
             self.out_of_order(now)?
-        } else if let Some(pick) = self.order.pick(now) {
-            match self.admit_first(pick, now) {
-                Ok(chosen) => chosen,
-                Err(exception) => self.on_exception(pick.lane, exception, now)?,
+        } else if let Some(selection) = self.scheduler.select(now) {
+            match self.admit_first(selection, now) {
+                Ok(dispatch) => dispatch,
+                Err(not_granted) => self.on_not_granted(selection.slot, not_granted, now)?,
             }
         } else {
             self.nothing_starts();
             return None;
         };
         // The only construction, with all inputs in registers: see above.
-        Some(self.start(chosen, now))
+        Some(self.start(dispatch, now))
     }
 
     /// Selects the next command when a command may bypass the flow queues.
     #[inline(never)]
-    fn out_of_order(&mut self, now: Nanos) -> Option<Chosen> {
-        if let Some(waiting) = self.lanes.pop_express() {
+    fn out_of_order(&mut self, now: Nanos) -> Option<Dispatch> {
+        if let Some(waiting) = self.flow_queues.pop_no_data() {
             self.counts.started_without_data += 1;
-            return Some(Chosen { waiting, device: 0, grants: Grants::default() });
+            return Some(Dispatch { waiting, device: 0, grants: Grants::default() });
         }
         loop {
-            let pick = self.order.pick(now);
-            let small = match (self.lanes.first_small(), pick) {
-                (Some(small), pick) if pick.is_none() || self.small.may_pass() => small,
-                (_, Some(pick)) => {
-                    return match self.admit_first(pick, now) {
-                        Ok(chosen) => Some(chosen),
-                        Err(exception) => self.on_exception(pick.lane, exception, now),
+            let selection = self.scheduler.select(now);
+            let small = match (self.flow_queues.first_small(), selection) {
+                (Some(small), selection) if selection.is_none() || self.small.may_pass() => small,
+                (_, Some(selection)) => {
+                    return match self.admit_first(selection, now) {
+                        Ok(dispatch) => Some(dispatch),
+                        Err(not_granted) => self.on_not_granted(selection.slot, not_granted, now),
                     };
                 }
                 (_, None) => {
@@ -427,16 +446,17 @@ impl Pacer {
                     return None;
                 }
             };
-            let device = self.lanes.config(small.flow.slot()).device;
+            let device = self.flow_queues.config(small.flow.slot()).device;
             let is_small = self.small.is_open();
-            let ask = Ask { cost: small.cost, device, urgency: 0, load: 0, small: is_small };
-            match self.chain.admit(ask, now) {
-                Ok(grants) | Err(Exception::OutOfTurn(grants)) => {
+            let request =
+                AdmissionRequest { cost: small.cost, device, urgency: 0, load: 0, small: is_small };
+            match self.chain.admit(request, now) {
+                Ok(grants) | Err(NotGranted::GrantedOutOfOrder(grants)) => {
                     return Some(self.take_small(device, grants, now));
                 }
-                Err(Exception::ThisDevice) => self.small_to_its_lane(),
-                Err(Exception::Until(when)) => {
-                    self.hold_back(when);
+                Err(NotGranted::ThisDevice) => self.requeue_small(),
+                Err(NotGranted::Until(when)) => {
+                    self.defer(when);
                     return None;
                 }
             }
@@ -446,35 +466,35 @@ impl Pacer {
     /// Releases the permit of a command that has completed. [`Pacer::next`] starts the commands
     /// that this makes possible.
     #[inline(always)]
-    pub fn release(&mut self, permit: Permit, outcome: Outcome, now: Nanos) {
+    pub fn release(&mut self, permit: Permit, outcome: CommandOutcome, now: Nanos) {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
-        let Permit { grants, started, mark, flow, cost, device, era, .. } = permit;
+        let Permit { grants, started, mark, flow, cost, device, policy_epoch, .. } = permit;
         std::mem::forget(permit);
         self.counts.released = self.counts.released.wrapping_add(1);
         if cost.bytes == 0 {
             self.counts.released_without_data += 1;
             return;
         }
-        let held = now.saturating_sub(started);
-        let network = network_part(mark, started, now);
-        let done = Done { cost, device, outcome, started, network };
+        let in_flight_ns = now.saturating_sub(started);
+        let network = network_time(mark, started, now);
+        let done = CompletedCommand { cost, device, outcome, started, network };
         if grants.tenant() != Grant::default() {
-            self.gates.release(grants.tenant(), cost.bytes, now);
+            self.tenant_limiters.release(grants.tenant(), cost.bytes, now);
         }
-        let live = self.lanes.count_end(flow, cost.bytes, held);
-        if era == self.era {
+        let live = self.flow_queues.count_end(flow, cost.bytes, in_flight_ns);
+        if policy_epoch == self.policy_epoch {
             if live {
-                self.order.returned(flow.slot(), done, now);
+                self.scheduler.on_complete(flow.slot(), done, now);
             }
             self.chain.release(done, grants, now);
             if !self.parked.is_empty() {
                 self.unpark();
             }
-        } else if era == NO_ERA {
+        } else if policy_epoch == NO_EPOCH {
             self.early -= 1;
         } else {
-            self.release_retired(&done.apart(), grants, era, now);
+            self.release_retired(&done.apart(), grants, policy_epoch, now);
         }
     }
 
@@ -485,21 +505,22 @@ impl Pacer {
     pub fn release_early(&mut self, permit: &mut Permit, now: Nanos) -> bool {
         #[cfg(debug_assertions)]
         assert_eq!(permit.pacer, self.id, "a permit goes back to the pacer it came from");
-        let Permit { grants, started, flow, cost, device, era, .. } = *permit;
-        if cost.bytes == 0 || era == NO_ERA {
+        let Permit { grants, started, flow, cost, device, policy_epoch, .. } = *permit;
+        if cost.bytes == 0 || policy_epoch == NO_EPOCH {
             return false;
         }
-        let done = Done { cost, device, outcome: Outcome::Failed, started, network: 0 };
-        permit.era = NO_ERA;
+        let done =
+            CompletedCommand { cost, device, outcome: CommandOutcome::Failed, started, network: 0 };
+        permit.policy_epoch = NO_EPOCH;
         self.early += 1;
-        if era == self.era {
-            if self.lanes.is_live(flow) {
-                self.order.returned(flow.slot(), done, now);
+        if policy_epoch == self.policy_epoch {
+            if self.flow_queues.is_live(flow) {
+                self.scheduler.on_complete(flow.slot(), done, now);
             }
             self.chain.release(done, grants, now);
             self.unpark();
         } else {
-            self.release_retired(&done.apart(), grants, era, now);
+            self.release_retired(&done.apart(), grants, policy_epoch, now);
         }
         true
     }
@@ -508,9 +529,9 @@ impl Pacer {
     /// between. A long gap means that other threads had the CPU, or that the last turn had much to
     /// do. A core that never calls this counts as never preempted.
     #[inline]
-    pub fn turn(&mut self, now: Nanos, after: Nanos) {
+    pub fn on_turn(&mut self, now: Nanos, after: Nanos) {
         if self.counts.waiting() > 0 {
-            self.chain.turn(now, after);
+            self.chain.on_turn(now, after);
         }
     }
 
@@ -518,7 +539,7 @@ impl Pacer {
     /// can help, or if nothing waits. The result is valid after `next` returned `None`.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Nanos> {
-        match (self.wakeup, self.gates.wakeup()) {
+        match (self.wakeup, self.tenant_limiters.wakeup()) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         }
@@ -539,21 +560,21 @@ impl Pacer {
     /// Returns the number of flows that were added and not removed.
     #[must_use]
     pub fn flows(&self) -> usize {
-        self.lanes.flows()
+        self.flow_queues.flows()
     }
 
     /// Returns exact counters since the start. Reads every flow, so it is for reports.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts { bytes_in_flight: self.lanes.bytes_in_flight(), ..self.counts }
+    pub fn counts(&self) -> PacerCounters {
+        PacerCounters { bytes_in_flight: self.flow_queues.bytes_in_flight(), ..self.counts }
     }
 
     /// Returns the statistics of one flow; `None` if it was removed. Walks the waiting commands, so
     /// it is for reports.
     #[must_use]
     pub fn flow_stats(&self, flow: FlowId) -> Option<FlowStats> {
-        let mut stats = self.lanes.stats(flow)?;
-        let (not_passed, _) = self.gates.survey(flow.slot(), &self.lanes);
+        let mut stats = self.flow_queues.stats(flow)?;
+        let (not_passed, _) = self.tenant_limiters.survey(flow.slot(), &self.flow_queues);
         stats.waiting = stats.waiting.saturating_add(u32::try_from(not_passed).unwrap_or(u32::MAX));
         Some(stats)
     }
@@ -566,83 +587,96 @@ impl Pacer {
 
     /// Admits the first command of the selected flow if the chain simply grants it.
     #[inline(always)]
-    fn admit_first(&mut self, pick: Pick, now: Nanos) -> Result<Chosen, Exception> {
-        let Pick { lane, urgency, load } = pick;
-        let first = self.lanes.first(lane);
+    fn admit_first(&mut self, selection: Selection, now: Nanos) -> Result<Dispatch, NotGranted> {
+        let Selection { slot, urgency, load } = selection;
+        let first = self.flow_queues.first(slot);
         let (cost, device) = (first.cost(), first.device());
-        let grants = self.chain.admit(Ask { cost, device, urgency, load, small: false }, now)?;
-        let gated = first.is_gated();
+        let grants = self
+            .chain
+            .admit(AdmissionRequest { cost, device, urgency, load, small: false }, now)?;
+        let limited = first.is_limited();
         let (waiting, emptied) = first.start();
-        self.order.started(lane, waiting.cost.bytes, now);
-        Ok(self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated))
+        self.scheduler.on_dispatch(slot, waiting.cost.bytes, now);
+        Ok(self.dispatched_head(slot, Dispatch { waiting, device, grants }, emptied, limited))
     }
 
     /// Starts the first command of this flow out of order.
     #[inline(never)]
-    fn take_out_of_turn(&mut self, lane: u32, grants: Grants, now: Nanos) -> Chosen {
-        let first = self.lanes.first(lane);
-        let (device, gated) = (first.device(), first.is_gated());
+    fn take_out_of_turn(&mut self, slot: u32, grants: Grants, now: Nanos) -> Dispatch {
+        let first = self.flow_queues.first(slot);
+        let (device, limited) = (first.device(), first.is_limited());
         let (waiting, emptied) = first.start();
-        self.order.started_out_of_turn(lane, waiting.cost.bytes, now);
-        self.took_first(lane, Chosen { waiting, device, grants }, emptied, gated)
+        self.scheduler.on_dispatch_out_of_order(slot, waiting.cost.bytes, now);
+        self.dispatched_head(slot, Dispatch { waiting, device, grants }, emptied, limited)
     }
 
     /// Updates the state after the first command of this flow has started; `emptied` if the queue
     /// is now empty.
     #[inline(always)]
-    fn took_first(&mut self, lane: u32, mut chosen: Chosen, emptied: bool, gated: bool) -> Chosen {
-        if emptied || gated {
-            self.step_out(lane, emptied);
+    fn dispatched_head(
+        &mut self,
+        slot: u32,
+        mut dispatch: Dispatch,
+        emptied: bool,
+        limited: bool,
+    ) -> Dispatch {
+        if emptied || limited {
+            self.suspend_or_idle(slot, emptied);
         }
-        if gated {
-            self.gates.started(lane, Kind::Lane, !emptied, &mut chosen.grants);
+        if limited {
+            self.tenant_limiters.on_dispatch(
+                slot,
+                CommandClass::Bulk,
+                !emptied,
+                &mut dispatch.grants,
+            );
         }
-        self.small.large_started(chosen.waiting.cost.bytes);
-        chosen
+        self.small.large_started(dispatch.waiting.cost.bytes);
+        dispatch
     }
 
     /// Takes a flow out of the scheduler: its queue is empty, or the next command has to pass the
     /// limits of its tenants first.
     #[inline(never)]
-    fn step_out(&mut self, lane: u32, emptied: bool) {
+    fn suspend_or_idle(&mut self, slot: u32, emptied: bool) {
         if emptied {
-            self.order.leave(lane);
+            self.scheduler.flow_idle(slot);
         } else {
-            self.order.step_aside(lane);
+            self.scheduler.suspend(slot);
         }
     }
 
     /// Handles a first command that starts out of order or may not start. If its device is the
     /// reason, the next flow may start.
     #[inline(never)]
-    fn on_exception(
+    fn on_not_granted(
         &mut self,
-        mut lane: u32,
-        mut exception: Exception,
+        mut slot: u32,
+        mut not_granted: NotGranted,
         now: Nanos,
-    ) -> Option<Chosen> {
+    ) -> Option<Dispatch> {
         loop {
-            match exception {
-                Exception::OutOfTurn(grants) => {
-                    return Some(self.take_out_of_turn(lane, grants, now));
+            match not_granted {
+                NotGranted::GrantedOutOfOrder(grants) => {
+                    return Some(self.take_out_of_turn(slot, grants, now));
                 }
-                Exception::Until(when) => {
-                    self.hold_back(when);
+                NotGranted::Until(when) => {
+                    self.defer(when);
                     return None;
                 }
-                Exception::ThisDevice => {}
+                NotGranted::ThisDevice => {}
             }
-            self.order.leave(lane);
-            self.lanes.park(lane);
-            self.parked.push(lane);
-            self.counts.held_back += 1;
-            let Some(next) = self.order.pick(now) else {
+            self.scheduler.flow_idle(slot);
+            self.flow_queues.park(slot);
+            self.parked.push(slot);
+            self.counts.deferred += 1;
+            let Some(next) = self.scheduler.select(now) else {
                 self.nothing_starts();
                 return None;
             };
             match self.admit_first(next, now) {
-                Ok(chosen) => return Some(chosen),
-                Err(again) => (lane, exception) = (next.lane, again),
+                Ok(dispatch) => return Some(dispatch),
+                Err(again) => (slot, not_granted) = (next.slot, again),
             }
         }
     }
@@ -651,47 +685,51 @@ impl Pacer {
     #[inline(never)]
     fn nothing_starts(&mut self) {
         self.wakeup = None;
-        self.chain.rest();
-        if self.gates.is_touched() {
-            self.gates.rest();
+        self.chain.return_unused();
+        if self.tenant_limiters.is_touched() {
+            self.tenant_limiters.return_unused();
         }
     }
 
     #[inline]
-    fn hold_back(&mut self, until: Option<Nanos>) {
-        self.counts.held_back += 1;
+    fn defer(&mut self, until: Option<Nanos>) {
+        self.counts.deferred += 1;
         self.wakeup = until;
-        if self.gates.is_touched() {
-            self.gates.rest();
+        if self.tenant_limiters.is_touched() {
+            self.tenant_limiters.return_unused();
         }
     }
 
     /// Queues a command of a flow with limits: it waits for them first, in the queue of its class.
     #[inline(never)]
-    fn enqueue_gated(&mut self, waiting: Waiting, charge: Charge) -> Result<(), TooLarge> {
+    fn enqueue_limited(&mut self, waiting: QueuedCommand, charge: Charge) -> Result<(), TooLarge> {
         let (flow, bytes) = (waiting.flow, waiting.cost.bytes);
-        assert!(self.lanes.is_live(flow), "{flow:?} was removed: nothing may be enqueued on it");
-        let largest = self.largest.min(self.gates.largest(flow.slot()));
+        assert!(
+            self.flow_queues.is_live(flow),
+            "{flow:?} was removed: nothing may be enqueued on it"
+        );
+        let largest = self.largest.min(self.tenant_limiters.largest(flow.slot()));
         if bytes > largest {
             self.counts.too_large += 1;
             return Err(TooLarge { bytes, largest });
         }
         if bytes == 0 && charge == Charge::NONE {
-            self.lanes.push_express(waiting, charge);
+            self.flow_queues.push_no_data(waiting, charge);
             return Ok(());
         }
         let kind = match bytes {
-            0 => Kind::Express,
-            _ if self.small.is_small(bytes) => Kind::Small,
-            _ => Kind::Lane,
+            0 => CommandClass::NoData,
+            _ if self.small.is_small(bytes) => CommandClass::Small,
+            _ => CommandClass::Bulk,
         };
-        self.gates.enqueue(&mut self.lanes, kind, waiting, charge);
+        self.tenant_limiters.enqueue(&mut self.flow_queues, kind, waiting, charge);
         Ok(())
     }
 
     #[inline(never)]
-    fn cancel_gated(&mut self, flow: FlowId, token: u64) -> bool {
-        let Some(leaves_order) = self.gates.cancel(flow, token, &mut self.lanes) else {
+    fn cancel_limited(&mut self, flow: FlowId, token: u64) -> bool {
+        let Some(leaves_order) = self.tenant_limiters.cancel(flow, token, &mut self.flow_queues)
+        else {
             return false;
         };
         if leaves_order {
@@ -705,61 +743,80 @@ impl Pacer {
 
     /// Returns whether the first command of this flow waits only for the scheduler and the
     /// policies.
-    fn has_passed(&self, lane: u32) -> bool {
-        !self.lanes.is_gated(lane) || self.gates.lane_passed(lane)
+    fn is_admitted(&self, slot: u32) -> bool {
+        !self.flow_queues.is_limited(slot) || self.tenant_limiters.bulk_is_admitted(slot)
     }
 
     /// Moves the first small command to the queue of its flow because its device is busy. There it
     /// delays no command for another device.
     #[cold]
-    fn small_to_its_lane(&mut self) {
-        let (waiting, charge) = self.lanes.pop_small();
+    fn requeue_small(&mut self) {
+        let (waiting, charge) = self.flow_queues.pop_small();
         let slot = waiting.flow.slot();
-        if self.lanes.is_gated(slot) {
-            self.gates.take_back_small(waiting, charge);
-            self.gates.enqueue(&mut self.lanes, Kind::Lane, waiting, charge);
-        } else if self.lanes.push(waiting, charge) && !self.lanes.is_parked(slot) {
-            self.order.join(slot);
+        if self.flow_queues.is_limited(slot) {
+            self.tenant_limiters.cancel_small(waiting, charge);
+            self.tenant_limiters.enqueue(
+                &mut self.flow_queues,
+                CommandClass::Bulk,
+                waiting,
+                charge,
+            );
+        } else if self.flow_queues.push(waiting, charge) && !self.flow_queues.is_parked(slot) {
+            self.scheduler.flow_backlogged(slot);
         }
     }
 
     #[inline]
-    fn take_small(&mut self, device: u32, mut grants: Grants, now: Nanos) -> Chosen {
-        let (waiting, _) = self.lanes.pop_small();
-        if self.lanes.is_gated(waiting.flow.slot()) {
-            self.gates.started(waiting.flow.slot(), Kind::Small, false, &mut grants);
+    fn take_small(&mut self, device: u32, mut grants: Grants, now: Nanos) -> Dispatch {
+        let (waiting, _) = self.flow_queues.pop_small();
+        if self.flow_queues.is_limited(waiting.flow.slot()) {
+            self.tenant_limiters.on_dispatch(
+                waiting.flow.slot(),
+                CommandClass::Small,
+                false,
+                &mut grants,
+            );
         }
-        self.order.started_small(waiting.flow.slot(), waiting.cost.bytes, now);
+        self.scheduler.on_dispatch_small(waiting.flow.slot(), waiting.cost.bytes, now);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
-        self.lanes.count_start(waiting.flow, waiting.cost.bytes);
-        Chosen { waiting, device, grants }
+        self.flow_queues.count_start(waiting.flow, waiting.cost.bytes);
+        Dispatch { waiting, device, grants }
     }
 
     #[inline(always)]
-    fn start(&mut self, chosen: Chosen, now: Nanos) -> (u64, Permit) {
-        let Chosen { waiting, device, grants } = chosen;
+    fn start(&mut self, dispatch: Dispatch, now: Nanos) -> (u64, Permit) {
+        let Dispatch { waiting, device, grants } = dispatch;
         let counts = &mut self.counts;
         counts.started = counts.started.wrapping_add(1);
-        (waiting.token, Permit::new(self.id, self.era, waiting, device, grants, now))
+        (waiting.token, Permit::new(self.id, self.policy_epoch, waiting, device, grants, now))
     }
 
     /// Returns the flows of a device that may be served again to the scheduler.
     #[inline(never)]
     fn unpark(&mut self) {
-        while let Some(lane) = self.parked.pop() {
-            if self.lanes.unpark(lane) && self.has_passed(lane) {
-                self.order.join(lane);
+        while let Some(slot) = self.parked.pop() {
+            if self.flow_queues.unpark(slot) && self.is_admitted(slot) {
+                self.scheduler.flow_backlogged(slot);
             }
         }
     }
 
     #[cold]
-    fn release_retired(&mut self, done: &Done, grants: Grants, era: u32, now: Nanos) {
-        let Some(at) = self.retired.iter().position(|retired| retired.era == era) else { return };
+    fn release_retired(
+        &mut self,
+        done: &CompletedCommand,
+        grants: Grants,
+        policy_epoch: u32,
+        now: Nanos,
+    ) {
+        let Some(at) = self.retired.iter().position(|retired| retired.policy_epoch == policy_epoch)
+        else {
+            return;
+        };
         let retired = &mut self.retired[at];
         retired.chain.release(*done, grants, now);
-        retired.chain.rest();
+        retired.chain.return_unused();
         retired.outstanding -= 1;
         if retired.outstanding == 0 {
             self.retired.swap_remove(at);
@@ -767,13 +824,15 @@ impl Pacer {
     }
 
     fn largest_waiting(&self) -> u32 {
-        self.lanes.largest_waiting().max(self.gates.largest_waiting(&self.lanes))
+        self.flow_queues
+            .largest_waiting()
+            .max(self.tenant_limiters.largest_waiting(&self.flow_queues))
     }
 
     /// Handles a flow queue that became empty without a start.
-    fn emptied(&mut self, lane: u32) {
-        if !self.lanes.is_parked(lane) {
-            self.order.leave(lane);
+    fn emptied(&mut self, slot: u32) {
+        if !self.flow_queues.is_parked(slot) {
+            self.scheduler.flow_idle(slot);
         }
         self.settle();
     }
@@ -781,9 +840,9 @@ impl Pacer {
     /// Releases credit that the policies keep, if nothing waits any more.
     fn settle(&mut self) {
         // The argument does not matter: no time has passed.
-        if self.order.pick(Nanos::MIN).is_none() && self.lanes.first_small().is_none() {
+        if self.scheduler.select(Nanos::MIN).is_none() && self.flow_queues.first_small().is_none() {
             self.wakeup = None;
-            self.chain.rest();
+            self.chain.return_unused();
         }
     }
 }

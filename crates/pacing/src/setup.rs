@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::order::Residence;
 use crate::policy::{
-    self, BudgetTooSmall, BufferCredit, CreditConfig, Move, Policy, SharedAdaptive, SharedCredit,
-    SharedPrototype, SharedTokens, Waker,
+    self, AdmissionPolicy, BudgetMove, BudgetTooSmall, BufferCredit, CreditConfig, SharedAdaptive,
+    SharedCredit, SharedIoPacing, SharedTokenBucket, Waker,
 };
-use crate::{Nanos, Pacer, PacerConfig, Parts, PolicyConfig, SmallRule};
+use crate::scheduler::ResidenceFairQueue;
+use crate::{Nanos, Pacer, PacerConfig, PacerParts, PolicyConfig, SmallCommandRule};
 
 /// The machine that is paced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
+pub struct PacedMachine {
     /// Cores that each run a pacer.
     pub cores: usize,
     /// The largest single I/O in bytes.
@@ -47,55 +47,57 @@ pub enum ConfigError {
 
 /// State of one policy that the cores share.
 #[derive(Debug, Clone)]
-pub struct Shared {
-    kind: Kind,
+pub struct SharedPolicy {
+    kind: SharedPolicyKind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
-    None,
+enum SharedPolicyKind {
+    Unpaced,
     BufferCredit(Arc<SharedCredit>),
     Adaptive(Arc<SharedAdaptive>),
-    TokenBucket(Arc<SharedTokens>, Option<Arc<SharedCredit>>),
-    Prototype(Arc<SharedPrototype>),
+    TokenBucket(Arc<SharedTokenBucket>, Option<Arc<SharedCredit>>),
+    IoPacing(Arc<SharedIoPacing>),
 }
 
 /// Status of a policy, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Snapshot {
+pub struct PolicyStatus {
     /// Bytes that may be in flight on all cores together, if they are bounded.
     pub budget: Option<u64>,
     /// Time from one I/O to the next on the whole target, if there is one.
     pub period: Option<Nanos>,
     /// Reason of the last change of the budget, under a policy that changes it.
-    pub last_move: Option<Move>,
+    pub last_move: Option<BudgetMove>,
     /// Bytes of the preemption reserve, under a policy that has one.
-    pub reserved: Option<u64>,
+    pub preemption_reserve_bytes: Option<u64>,
     /// Bytes since the policy began that could have been sent while cores were preempted.
-    pub missed: Option<u64>,
+    pub preemption_missed_bytes: Option<u64>,
 }
 
-impl Shared {
+impl SharedPolicy {
     /// Creates the state that the cores of `machine` share under this policy.
     ///
     /// # Errors
     /// [`ConfigError`] names the parameter that cannot work, and the reason.
-    pub fn new(config: &PolicyConfig, machine: Machine) -> Result<Self, ConfigError> {
-        let Machine { cores, largest } = machine;
+    pub fn new(config: &PolicyConfig, machine: PacedMachine) -> Result<Self, ConfigError> {
+        let PacedMachine { cores, largest } = machine;
         let kind = match config {
-            PolicyConfig::None => Kind::None,
+            PolicyConfig::None => SharedPolicyKind::Unpaced,
             PolicyConfig::BufferCredit { budget } => {
                 let config = CreditConfig { budget: *budget, largest, cores };
-                Kind::BufferCredit(BufferCredit::shared(config)?)
+                SharedPolicyKind::BufferCredit(BufferCredit::shared(config)?)
             }
-            PolicyConfig::Adaptive => Kind::Adaptive(SharedAdaptive::new(cores, largest)?),
+            PolicyConfig::Adaptive => {
+                SharedPolicyKind::Adaptive(SharedAdaptive::new(cores, largest)?)
+            }
             PolicyConfig::Prototype(config) => {
-                Kind::Prototype(Arc::new(SharedPrototype::new(config, machine)?))
+                SharedPolicyKind::IoPacing(Arc::new(SharedIoPacing::new(config, machine)?))
             }
             PolicyConfig::TokenBucket(config) => {
-                let tokens = SharedTokens::new(config, machine)?;
+                let tokens = SharedTokenBucket::new(config, machine)?;
                 let credit = |budget| BufferCredit::shared(CreditConfig { budget, largest, cores });
-                Kind::TokenBucket(tokens, config.budget.map(credit).transpose()?)
+                SharedPolicyKind::TokenBucket(tokens, config.budget.map(credit).transpose()?)
             }
         };
         Ok(Self { kind })
@@ -104,31 +106,31 @@ impl Shared {
     /// Makes the policies and scheduler of core number `core` (from 0). `waker` is called when that
     /// core waited for credit of other cores and may continue. Call it once per core.
     #[must_use]
-    pub fn parts(&self, core: usize, waker: Waker) -> Parts {
-        let policy: Box<dyn Policy> = match &self.kind {
-            Kind::None => Box::new(policy::None),
-            Kind::BufferCredit(shared) => Box::new(shared.core(core, waker)),
-            Kind::Adaptive(shared) => {
-                let order = Residence::new(Arc::clone(shared.virtual_time()), core);
-                return Parts {
+    pub fn parts(&self, core: usize, waker: Waker) -> PacerParts {
+        let policy: Box<dyn AdmissionPolicy> = match &self.kind {
+            SharedPolicyKind::Unpaced => Box::new(policy::Unpaced),
+            SharedPolicyKind::BufferCredit(shared) => Box::new(shared.core(core, waker)),
+            SharedPolicyKind::Adaptive(shared) => {
+                let scheduler = ResidenceFairQueue::new(Arc::clone(shared.virtual_time()), core);
+                return PacerParts {
                     policies: vec![Box::new(shared.core(core, waker))],
-                    order: Box::new(order),
-                    small: SmallRule::BesideOthers,
+                    scheduler: Box::new(scheduler),
+                    small: SmallCommandRule::BesideOthers,
                 };
             }
-            Kind::TokenBucket(tokens, credit) => {
-                let mut policies: Vec<Box<dyn Policy>> = vec![Box::new(tokens.core())];
+            SharedPolicyKind::TokenBucket(tokens, credit) => {
+                let mut policies: Vec<Box<dyn AdmissionPolicy>> = vec![Box::new(tokens.core())];
                 if let Some(credit) = credit {
                     policies.push(Box::new(credit.core(core, waker)));
                 }
-                return Parts::in_turn(policies);
+                return PacerParts::round_robin(policies);
             }
-            Kind::Prototype(shared) => return shared.parts(),
+            SharedPolicyKind::IoPacing(shared) => return shared.parts(),
         };
-        Parts::in_turn(vec![policy])
+        PacerParts::round_robin(vec![policy])
     }
 
-    /// Makes a pacer for core number `core`; see [`Shared::parts`].
+    /// Makes a pacer for core number `core`; see [`SharedPolicy::parts`].
     #[must_use]
     pub fn pacer(&self, core: usize, waker: Waker, config: PacerConfig) -> Pacer {
         Pacer::with_parts(self.parts(core, waker), config)
@@ -138,34 +140,36 @@ impl Shared {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn credit(&self) -> Option<&Arc<SharedCredit>> {
         match &self.kind {
-            Kind::None | Kind::Prototype(_) => None,
-            Kind::BufferCredit(credit) => Some(credit),
-            Kind::TokenBucket(_, credit) => credit.as_ref(),
-            Kind::Adaptive(shared) => Some(shared.credit()),
+            SharedPolicyKind::Unpaced | SharedPolicyKind::IoPacing(_) => None,
+            SharedPolicyKind::BufferCredit(credit) => Some(credit),
+            SharedPolicyKind::TokenBucket(_, credit) => credit.as_ref(),
+            SharedPolicyKind::Adaptive(shared) => Some(shared.credit()),
         }
     }
 
     /// Returns the status of the policy.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn status(&self) -> PolicyStatus {
         match &self.kind {
-            Kind::None => Snapshot::default(),
-            Kind::BufferCredit(shared) => {
-                Snapshot { budget: Some(shared.budget()), ..Snapshot::default() }
+            SharedPolicyKind::Unpaced => PolicyStatus::default(),
+            SharedPolicyKind::BufferCredit(shared) => {
+                PolicyStatus { budget: Some(shared.budget()), ..PolicyStatus::default() }
             }
-            Kind::Adaptive(shared) => Snapshot {
+            SharedPolicyKind::Adaptive(shared) => PolicyStatus {
                 budget: Some(shared.budget()),
                 last_move: shared.last_move(),
-                reserved: shared.reserved(),
-                missed: Some(shared.missed()),
-                ..Snapshot::default()
+                preemption_reserve_bytes: shared.reserve_bytes(),
+                preemption_missed_bytes: Some(shared.missed()),
+                ..PolicyStatus::default()
             },
-            Kind::TokenBucket(tokens, credit) => Snapshot {
+            SharedPolicyKind::TokenBucket(tokens, credit) => PolicyStatus {
                 budget: credit.as_ref().map(|credit| credit.budget()),
                 period: tokens.period(),
-                ..Snapshot::default()
+                ..PolicyStatus::default()
             },
-            Kind::Prototype(shared) => Snapshot { period: shared.period(), ..Snapshot::default() },
+            SharedPolicyKind::IoPacing(shared) => {
+                PolicyStatus { period: shared.period(), ..PolicyStatus::default() }
+            }
         }
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use nvmeof_allocations::allocations;
 use nvmeof_pacing::{
-    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
-    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, Shared, TokenBucketConfig,
+    CommandOutcome, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig, Permit,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, RateSpec, SharedPolicy,
+    TokenBucketConfig,
 };
 
 const CORES: usize = 2;
@@ -20,20 +21,20 @@ const LARGEST: u32 = 1 << 20;
 const SIZES: [u32; 5] = [128 << 10, 0, 4 << 10, 512 << 10, 64 << 10];
 
 /// A core with flows over several devices and ports, and its commands in flight.
-struct Core {
+struct CoreHandle {
     pacer: Pacer,
     flows: Vec<FlowId>,
     in_flight: VecDeque<Permit>,
 }
 
-impl Core {
-    fn new(shared: &Shared, core: usize) -> Self {
+impl CoreHandle {
+    fn new(shared: &SharedPolicy, core: usize) -> Self {
         let config = PacerConfig { flow_depth: DEPTH };
         let mut pacer = shared.pacer(core, Arc::new(|| ()), config);
         let flow = |number: u16| FlowConfig {
             weight: 1 + number % 3,
             device: u32::from(number % 16),
-            path: number % 2,
+            network_port: number % 2,
         };
         let flows = (0..FLOWS).map(|number| pacer.add_flow(flow(number))).collect();
         let in_flight = VecDeque::with_capacity(usize::from(FLOWS) * DEPTH * 2);
@@ -52,26 +53,26 @@ impl Core {
 
     /// Starts every command that may start, and completes the oldest.
     fn turn(&mut self, now: Nanos) {
-        self.pacer.turn(now, 1000);
+        self.pacer.on_turn(now, 1000);
         while self.in_flight.len() < self.in_flight.capacity() {
             let Some((_, mut permit)) = self.pacer.next(now) else { break };
-            permit.landed(now);
+            permit.device_done(now);
             self.in_flight.push_back(permit);
         }
         if let Some(permit) = self.in_flight.pop_front() {
-            self.pacer.release(permit, Outcome::Completed, now);
+            self.pacer.release(permit, CommandOutcome::Completed, now);
         }
     }
 
     fn finish(mut self, now: Nanos) {
         for permit in self.in_flight.drain(..) {
-            self.pacer.release(permit, Outcome::Completed, now);
+            self.pacer.release(permit, CommandOutcome::Completed, now);
         }
     }
 }
 
 fn policies() -> Vec<PolicyConfig> {
-    let pace = Pace::Rate(50_000_000_000);
+    let pace = RateSpec::Rate(50_000_000_000);
     let bucket = TokenBucketConfig { pace, burst: None, budget: Some(8 << 20) };
     let pool = Some(PrototypePool { buffers: 24, cache: 1 });
     let pacer = Some(PrototypePacer {
@@ -93,9 +94,10 @@ fn policies() -> Vec<PolicyConfig> {
 #[test]
 fn a_pacer_allocates_nothing_once_its_flows_are_there() {
     for policy in policies() {
-        let machine = Machine { cores: CORES, largest: LARGEST };
-        let shared = Shared::new(&policy, machine).expect("a sound config");
-        let mut cores: Vec<Core> = (0..CORES).map(|core| Core::new(&shared, core)).collect();
+        let machine = PacedMachine { cores: CORES, largest: LARGEST };
+        let shared = SharedPolicy::new(&policy, machine).expect("a sound config");
+        let mut cores: Vec<CoreHandle> =
+            (0..CORES).map(|core| CoreHandle::new(&shared, core)).collect();
         let before = allocations();
         let mut now = 1;
         for step in 0..200_000 {
@@ -105,13 +107,13 @@ fn a_pacer_allocates_nothing_once_its_flows_are_there() {
             core.turn(now);
         }
         let allocated = allocations() - before;
-        let (started, held_back) = cores.iter().fold((0, 0), |(started, held_back), core| {
+        let (started, deferred) = cores.iter().fold((0, 0), |(started, deferred), core| {
             let counts = core.pacer.counts();
-            (started + counts.started, held_back + counts.held_back)
+            (started + counts.started, deferred + counts.deferred)
         });
         assert_eq!(allocated, 0, "{policy:?}: in {started} commands");
         assert!(started > 50_000, "{policy:?}: only {started} started");
-        assert!(held_back > 0 || policy == PolicyConfig::None, "{policy:?} held nothing back");
+        assert!(deferred > 0 || policy == PolicyConfig::None, "{policy:?} held nothing back");
         cores.into_iter().for_each(|core| core.finish(now));
     }
 }

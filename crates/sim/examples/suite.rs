@@ -20,8 +20,8 @@ use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
 use nvmeof_sim::suite::{
-    Case, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, Verdict, as_list, heading,
-    line,
+    Case, CaseResult, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, SuiteMode, SuiteRunner,
+    as_list, heading, line,
 };
 
 /// Runs the acceptance suite of the pacing policies on the simulated machine.
@@ -73,15 +73,16 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let style = if arguments.markdown { Style::Markdown } else { Style::Text };
-    let extent = if arguments.quick { Extent::Quick } else { Extent::Full };
+    let extent = if arguments.quick { SuiteMode::Quick } else { SuiteMode::Full };
     let platforms = arguments.platform.iter().map(|name| platform(name));
     let platforms = platforms.collect::<Result<_>>()?;
-    let lab = Lab::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed);
-    let seeds = Seeds::new(&lab, arguments.seeds, arguments.seeds_to_decide);
+    let runner =
+        SuiteRunner::new(platforms, policy(&arguments.policy)?, extent).seeded(arguments.seed);
+    let seeds = Seeds::new(&runner, arguments.seeds, arguments.seeds_to_decide);
     let start = Instant::now();
     let mut judged = Vec::new();
     for family in families(&arguments.families)? {
-        let mut wanted = family.cases(&lab);
+        let mut wanted = family.cases(&runner);
         wanted.retain(|case| arguments.only.as_ref().is_none_or(|only| case.name.contains(only)));
         if wanted.is_empty() {
             continue;
@@ -92,18 +93,23 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         println!("{}", heading(style));
-        let verdicts = judge(&seeds, &wanted, arguments.threads.max(1), style)?;
+        let case_results = judge(&seeds, &wanted, arguments.threads.max(1), style)?;
         if arguments.series {
-            let shown = |verdict: &&Verdict| !verdict.passes() || arguments.only.is_some();
-            wanted.iter().zip(&verdicts).filter(|(_, v)| shown(v)).for_each(|(c, v)| series(c, v));
+            let shown =
+                |case_result: &&CaseResult| !case_result.passes() || arguments.only.is_some();
+            wanted
+                .iter()
+                .zip(&case_results)
+                .filter(|(_, v)| shown(v))
+                .for_each(|(c, v)| series(c, v));
         }
-        judged.extend(wanted.into_iter().zip(verdicts));
+        judged.extend(wanted.into_iter().zip(case_results));
     }
     if let Some(file) = &arguments.gaps {
         std::fs::write(file, as_list(&judged)).with_context(|| format!("{}", file.display()))?;
     }
     let (cases, failed) = (judged.len(), judged.iter().filter(|(_, v)| !v.passes()).count());
-    let sum = |of: fn(&Verdict) -> usize| judged.iter().map(|(_, v)| of(v)).sum::<usize>();
+    let sum = |of: fn(&CaseResult) -> usize| judged.iter().map(|(_, v)| of(v)).sum::<usize>();
     let (runs, missed) = (sum(|v| v.judged), sum(|v| v.missed));
     let seconds = start.elapsed().as_secs_f64();
     println!(
@@ -124,7 +130,7 @@ fn title(style: Style, family: Family) {
 
 /// Judges a few cases concurrently and prints them in their order.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
-fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<Vec<Verdict>> {
+fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<Vec<CaseResult>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((BTreeMap::new(), Vec::new()));
     let work = || -> Result<()> {
@@ -132,16 +138,16 @@ fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<
             let at = next.fetch_add(1, Ordering::Relaxed);
             cases.get(at).map(|case| (at, case))
         } {
-            let verdict = case.judge_each(seeds).with_context(|| format!("case {case:?}"))?;
+            let case_result = case.judge_each(seeds).with_context(|| format!("case {case:?}"))?;
             let mut done = done.lock().expect("nobody panics with the list");
-            done.0.insert(at, verdict);
-            while let Some(verdict) = {
+            done.0.insert(at, case_result);
+            while let Some(case_result) = {
                 let at = done.1.len();
                 done.0.remove(&at)
             } {
-                println!("{}", line(style, &cases[done.1.len()], &verdict));
+                println!("{}", line(style, &cases[done.1.len()], &case_result));
                 std::io::stdout().flush()?;
-                done.1.push(verdict);
+                done.1.push(case_result);
             }
         }
         Ok(())
@@ -158,9 +164,9 @@ fn judge(seeds: &Seeds, cases: &[Case], threads: usize, style: Style) -> Result<
 
 /// Prints the course of a run.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
-fn series(case: &Case, verdict: &Verdict) {
+fn series(case: &Case, case_result: &CaseResult) {
     println!("\n{}\n    ms    Gb/s  hit % buffers waiting budget KiB", case.name);
-    for sample in &verdict.series {
+    for sample in &case_result.series {
         let budget =
             sample.budget.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1024).to_string());
         let ms = sample.at as f64 / 1e6;

@@ -249,13 +249,13 @@ pub fn compare(
         let Some(scenario) = row.scenario() else { continue };
         let load = u64::from(row.hosts) * u64::from(row.jobs) * u64::from(row.qd);
         let scenario = scenario.seed(seed as u64 + 1).lasting(warm_up + load * SETTLE, time);
-        let outcome = run(platform, &scenario)?;
+        let run_result = run(platform, &scenario)?;
         all.push(Compared {
             row: row.clone(),
-            gbps: outcome.total.gbps,
-            stddev_gbps: outcome.stddev_gbps,
-            hit_pct: outcome.hit_pct,
-            latency_us: outcome.total.latency.mean / 1e3,
+            gbps: run_result.total.gbps,
+            stddev_gbps: run_result.stddev_gbps,
+            hit_pct: run_result.hit_pct,
+            latency_us: run_result.total.latency.mean / 1e3,
         });
     }
     Ok(all)
@@ -263,7 +263,7 @@ pub fn compare(
 
 /// Number of matched rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Tally {
+pub struct RowsMet {
     /// Stable rows.
     pub rows: u32,
     /// Of these, rows with a bandwidth within 5 %.
@@ -276,7 +276,7 @@ pub struct Tally {
     pub mean_error: f64,
 }
 
-impl Tally {
+impl RowsMet {
     /// Counts all stable rows.
     pub fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
         let mut tally = Self::default();
@@ -330,10 +330,10 @@ pub fn table(compared: &[Compared], all: bool) -> String {
         for test in tests {
             let rows = || half().filter(move |one| one.row.test == test);
             if rows().next().is_some() {
-                text += &summary(fitted, &test.to_string(), Tally::of(rows()));
+                text += &summary(fitted, &test.to_string(), RowsMet::of(rows()));
             }
         }
-        text += &summary(fitted, "all", Tally::of(half()));
+        text += &summary(fitted, "all", RowsMet::of(half()));
     }
     let unstable = compared.iter().filter(|one| !one.row.stable()).count();
     let _ = writeln!(text, "unstable on the real machine, not judged: {unstable} rows");
@@ -371,7 +371,7 @@ fn line(one: &Compared) -> String {
     text
 }
 
-fn summary(fitted: bool, test: &str, tally: Tally) -> String {
+fn summary(fitted: bool, test: &str, tally: RowsMet) -> String {
     format!(
         "{:<9} {test:>5} {:>12} {:>8} {:>3.0} % {:>9.1} % {:>5}/{:<3} {:>3.0} %\n",
         if fitted { "fitted" } else { "held out" },

@@ -7,7 +7,7 @@ use crate::scenario::Nanos;
 
 /// Type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CommandKind {
     /// Opens its queue.
     Connect,
     /// Data goes to the host.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 /// One command in flight or waiting.
 #[derive(Debug)]
 pub(crate) struct Command {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CommandKind,
     pub(crate) stream: u32,
     pub(crate) queue: u32,
     pub(crate) bytes: u32,

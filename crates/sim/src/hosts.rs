@@ -17,10 +17,10 @@ use std::collections::VecDeque;
 
 use nvmeof_pacing::FlowId;
 
-use crate::commands::Kind;
+use crate::commands::CommandKind;
 use crate::nic::Outbox;
 use crate::numbers::{id, nanos};
-use crate::pacing::Gates;
+use crate::pacing::TargetPacing;
 use crate::platform::Platform;
 use crate::rng::Rng;
 use crate::scenario::{Device, Initiator, Nanos, Scenario};
@@ -49,15 +49,15 @@ pub(crate) struct Stream {
     sizes: Vec<(u32, f64)>,
     reads: f64,
     /// A command whose queue has no room.
-    pub(crate) blocked: Option<Wanted>,
+    pub(crate) blocked: Option<PendingCommand>,
 }
 
 /// Command that is to be issued.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct PendingCommand {
     pub(crate) queue: u32,
     pub(crate) size: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CommandKind,
 }
 
 /// One queue: a connection between a host and a core.
@@ -99,7 +99,7 @@ impl Hosts {
     pub(crate) fn new(
         platform: &Platform,
         scenario: &Scenario,
-        gates: &mut Gates,
+        target_pacing: &mut TargetPacing,
         rng: Rng,
     ) -> Self {
         let mut sizes: Vec<u32> =
@@ -122,7 +122,7 @@ impl Hosts {
                 }
             }
         }
-        hosts.place(scenario, gates, platform.stray_queues);
+        hosts.place(scenario, target_pacing, platform.stray_queues);
         hosts
     }
 
@@ -172,7 +172,7 @@ impl Hosts {
     /// Assigns a core to every queue: those of a host in turn. Some queues of userspace hosts then
     /// exchange cores with neighbors. Every core keeps its number of queues, but not its number per
     /// host.
-    fn place(&mut self, scenario: &Scenario, gates: &mut Gates, strays: f64) {
+    fn place(&mut self, scenario: &Scenario, target_pacing: &mut TargetPacing, strays: f64) {
         let cores = scenario.cores as usize;
         let mut last: Option<Vec<usize>> = None;
         for host in 0..scenario.hosts {
@@ -195,7 +195,7 @@ impl Hosts {
         for queue in &mut self.queues {
             let weight = scenario.jobs[queue.job as usize].weight;
             let path = u16::try_from(queue.port).unwrap_or(u16::MAX);
-            queue.flow = Some(gates.add_flow(queue.core, weight, queue.device, path));
+            queue.flow = Some(target_pacing.add_flow(queue.core, weight, queue.device, path));
         }
     }
 
@@ -212,7 +212,7 @@ impl Hosts {
     }
 
     /// Returns the next command of a stream, for a random one of its namespaces.
-    pub(crate) fn want(&mut self, stream: u32) -> Wanted {
+    pub(crate) fn want(&mut self, stream: u32) -> PendingCommand {
         let stream = &self.streams[stream as usize];
         let queue = stream.queues[self.rng.below(stream.queues.len())];
         let size = match stream.sizes.as_slice() {
@@ -223,7 +223,11 @@ impl Hosts {
             }
         };
         let read = stream.reads >= 1.0 || self.rng.unit() < stream.reads;
-        Wanted { queue, size, kind: if read { Kind::Read } else { Kind::Write } }
+        PendingCommand {
+            queue,
+            size,
+            kind: if read { CommandKind::Read } else { CommandKind::Write },
+        }
     }
 
     pub(crate) fn queue(&mut self, number: u32) -> &mut Queue {

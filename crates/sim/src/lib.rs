@@ -24,18 +24,18 @@ mod hosts;
 mod machine;
 mod nic;
 mod numbers;
-pub mod outcome;
 mod pacing;
 pub mod pcie;
 mod platform;
 mod record;
 mod rng;
+pub mod run_result;
 pub mod scenario;
 pub mod setups;
 pub mod suite;
 
-pub use outcome::Outcome;
 pub use platform::{Platform, PlatformError};
+pub use run_result::RunResult;
 pub use scenario::Scenario;
 
 use thiserror::Error;
@@ -55,15 +55,16 @@ pub enum RunError {
 }
 
 /// Runs a scenario on a platform. The same arguments yield the same outcome, except for
-/// [`Outcome::real_seconds`].
+/// [`RunResult::real_seconds`].
 ///
 /// # Errors
 /// [`RunError`] names the invalid part of the scenario, the platform or the pacing parameters.
-pub fn run(platform: &Platform, scenario: &Scenario) -> Result<Outcome, RunError> {
+pub fn run(platform: &Platform, scenario: &Scenario) -> Result<RunResult, RunError> {
     platform.check()?;
     scenario.check().map_err(RunError::Scenario)?;
     let largest = machine::largest(scenario);
-    let gates = pacing::Gates::new(&scenario.pacing, scenario.cores as usize, largest)?;
-    let checkers = machine::watchers(platform, scenario);
-    Ok(machine::Machine::new(platform, scenario, checkers, gates).run())
+    let target_pacing =
+        pacing::TargetPacing::new(&scenario.pacing, scenario.cores as usize, largest)?;
+    let checkers = machine::checker_set(platform, scenario);
+    Ok(machine::SimMachine::new(platform, scenario, checkers, target_pacing).run())
 }

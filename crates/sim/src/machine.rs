@@ -13,27 +13,29 @@
 
 use std::time::Instant;
 
-use nvmeof_pacing::{Outcome as Ending, Permit, PolicyConfig, PrototypePool};
+use nvmeof_pacing::{CommandOutcome, Permit, PolicyConfig, PrototypePool};
 
 use crate::cache::{Buffers, Cache, KEEP, STORE};
-use crate::checkers::{Bound, Budget, Checker, Conservation, Permits, Seen, Starvation, Watch};
-use crate::commands::{Command, Commands, Kind};
+use crate::checkers::{
+    Budget, Checker, CheckerSet, Conservation, Permits, SimEvent, Starvation, StarvationBound,
+};
+use crate::commands::{Command, CommandKind, Commands};
 use crate::cores::{Cores, Work};
 use crate::drives::Drives;
 use crate::events::{Event, Events};
-use crate::hosts::{Hosts, Wanted, behind};
+use crate::hosts::{Hosts, PendingCommand, behind};
 use crate::nic::{Nic, Sender};
 use crate::numbers::{gbps, id, micros, nanos};
-use crate::outcome::Outcome;
-use crate::pacing::Gates;
+use crate::pacing::TargetPacing;
 use crate::platform::Platform;
 use crate::record::Recorder;
 use crate::rng::Rng;
-use crate::scenario::{Disturbance, Initiator, Job, Nanos, Pacing, Scenario, Trouble};
+use crate::run_result::RunResult;
+use crate::scenario::{Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario};
 
 /// A machine with a load on it.
 #[derive(Debug)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct SimMachine<'a> {
     scenario: &'a Scenario,
     platform: &'a Platform,
     now: Nanos,
@@ -44,28 +46,28 @@ pub(crate) struct Machine<'a> {
     commands: Commands,
     hosts: Hosts,
     cores: Cores,
-    gates: Gates,
+    target_pacing: TargetPacing,
     drives: Drives,
     nic: Nic,
     cache: Cache,
     buffers: Buffers,
     record: Recorder,
-    watch: Watch,
+    watch: CheckerSet,
     sample: Nanos,
     /// Time at which data last landed in memory: it determines the cost of a miss.
     last_landing: Option<Nanos>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> SimMachine<'a> {
     pub(crate) fn new(
         platform: &'a Platform,
         scenario: &'a Scenario,
         checkers: Vec<Box<dyn Checker>>,
-        mut gates: Gates,
+        mut target_pacing: TargetPacing,
     ) -> Self {
         let mut rng = Rng::new(scenario.seed);
         let mut fork = || Rng::new(rng.next());
-        let hosts = Hosts::new(platform, scenario, &mut gates, fork());
+        let hosts = Hosts::new(platform, scenario, &mut target_pacing, fork());
         let count = scenario.devices.iter().filter_map(|d| behind(*d).0).max();
         let drives = Drives::new(platform, count.map_or(0, |d| d as usize + 1), fork());
         let nic = Nic::new(platform, scenario.cores as usize, fork());
@@ -89,10 +91,10 @@ impl<'a> Machine<'a> {
             cache: Cache::new(platform, total, endless),
             buffers: Buffers::new(scenario.cores as usize, total, keep),
             record: Recorder::new(scenario, hosts.sizes.len()),
-            watch: Watch::new(checkers),
+            watch: CheckerSet::new(checkers),
             last_landing: None,
             sample,
-            gates,
+            target_pacing,
             hosts,
             drives,
             scenario,
@@ -101,7 +103,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs to the end of the scenario.
-    pub(crate) fn run(mut self) -> Outcome {
+    pub(crate) fn run(mut self) -> RunResult {
         let begun = Instant::now();
         let end = self.scenario.warm_up + self.scenario.time;
         for stream in 0..self.hosts.streams.len() {
@@ -129,7 +131,7 @@ impl<'a> Machine<'a> {
             Event::StreamStarts(stream) => self.connect(stream),
             Event::StreamGrows(stream) => self.grow(stream),
             Event::Arrives(command) => self.hand_over(command, Work::Capsule(command)),
-            Event::TurnEnds(core) => self.turn(core),
+            Event::TurnEnds(core) => self.on_turn(core),
             Event::Alarm(core) => {
                 if self.cores.ring(core as usize, self.now) {
                     self.start_turn(core as usize);
@@ -146,21 +148,22 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn finish(mut self, begun: Instant) -> Outcome {
+    fn finish(mut self, begun: Instant) -> RunResult {
         for number in 0..self.commands.len() {
             let command = self.commands.of_mut(id(number));
             if let Some(permit) = command.permit.take() {
                 let core = self.hosts.queues[command.queue as usize].core;
-                self.gates.release(core, permit, Ending::Withdrawn, self.now);
+                self.target_pacing.release(core, permit, CommandOutcome::Cancelled, self.now);
             }
         }
         let starved = self.hosts.starved();
-        let outcome = self.record.outcome(&self.hosts.sizes, self.platform.wire_bits, self.now);
-        Outcome {
+        let run_result =
+            self.record.run_result(&self.hosts.sizes, self.platform.wire_bits, self.now);
+        RunResult {
             violations: self.watch.end(self.now),
             starved_queues: starved,
             real_seconds: begun.elapsed().as_secs_f64(),
-            ..outcome
+            ..run_result
         }
     }
 
@@ -168,7 +171,7 @@ impl<'a> Machine<'a> {
 
     fn connect(&mut self, stream: u32) {
         for queue in self.hosts.stream(stream).queues.clone() {
-            self.issue(stream, Wanted { queue, size: 0, kind: Kind::Connect });
+            self.issue(stream, PendingCommand { queue, size: 0, kind: CommandKind::Connect });
         }
     }
 
@@ -199,10 +202,10 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn issue(&mut self, stream: u32, wanted: Wanted) {
+    fn issue(&mut self, stream: u32, wanted: PendingCommand) {
         let bytes = match wanted.kind {
-            Kind::Connect => 0,
-            Kind::Read | Kind::Write => self.hosts.sizes[wanted.size as usize],
+            CommandKind::Connect => 0,
+            CommandKind::Read | CommandKind::Write => self.hosts.sizes[wanted.size as usize],
         };
         let command = self.commands.add(Command {
             kind: wanted.kind,
@@ -216,7 +219,7 @@ impl<'a> Machine<'a> {
             buffer: None,
             behind: None,
         });
-        self.watch.see(Seen::Issued { command }, self.now);
+        self.watch.see(SimEvent::Issued { command }, self.now);
         self.hosts.stream(stream).outstanding += 1;
         let limit = self.hosts.commands_limit;
         let queue = self.hosts.queue(wanted.queue);
@@ -230,7 +233,7 @@ impl<'a> Machine<'a> {
     }
 
     fn host_done(&mut self, command: u32) {
-        self.watch.see(Seen::Answered { command }, self.now);
+        self.watch.see(SimEvent::Answered { command }, self.now);
         let &Command { kind, stream, queue, bytes, size, issued, .. } = self.commands.of(command);
         let state = self.hosts.queue(queue);
         let place = [state.job, state.host, state.device, size];
@@ -240,7 +243,7 @@ impl<'a> Machine<'a> {
             None => state.at_target -= 1,
         }
         let resumed = std::mem::take(&mut state.blocked);
-        if kind == Kind::Connect {
+        if kind == CommandKind::Connect {
             state.open = true;
             let state = self.hosts.stream(stream);
             state.closed -= 1;
@@ -274,14 +277,14 @@ impl<'a> Machine<'a> {
     }
 
     fn start_turn(&mut self, core: usize) {
-        let walked = self.gates.walked(core);
+        let walked = self.target_pacing.walked(core);
         if let Some((end, after)) = self.cores.start(core, walked, self.now) {
-            self.gates.turn(core, self.now, after);
+            self.target_pacing.on_turn(core, self.now, after);
             self.events.at(end, Event::TurnEnds(id(core)));
         }
     }
 
-    fn turn(&mut self, core: u32) {
+    fn on_turn(&mut self, core: u32) {
         let number = core as usize;
         let batch = self.cores.batch(number);
         for work in &batch {
@@ -293,16 +296,16 @@ impl<'a> Machine<'a> {
             }
         }
         self.cores.end(number, batch);
-        while let Some((command, permit)) = self.gates.next(number, self.now) {
+        while let Some((command, permit)) = self.target_pacing.next(number, self.now) {
             self.begin(number, command, permit);
         }
-        if let Some(at) = self.gates.next_wakeup(number) {
+        if let Some(at) = self.target_pacing.next_wakeup(number) {
             let at = at.max(self.now + 1);
             if self.cores.set_alarm(number, at) {
                 self.events.at(at, Event::Alarm(core));
             }
         }
-        let mut woken = self.gates.woken();
+        let mut woken = self.target_pacing.woken();
         while woken != 0 {
             let other = woken.trailing_zeros() as usize;
             woken &= woken - 1;
@@ -317,35 +320,35 @@ impl<'a> Machine<'a> {
         let state = self.commands.of_mut(command);
         state.arrived = now;
         let (bytes, queue) = (state.bytes, state.queue);
-        self.watch.see(Seen::Waits { command, core: id(core), flow: queue, bytes }, now);
+        self.watch.see(SimEvent::Waits { command, core: id(core), flow: queue, bytes }, now);
         let flow = self.hosts.queue(queue).flow;
-        let taken = flow.is_some_and(|flow| self.gates.enqueue(core, flow, bytes, command));
+        let taken = flow.is_some_and(|flow| self.target_pacing.enqueue(core, flow, bytes, command));
         debug_assert!(taken, "sizes were checked when the run was set up");
     }
 
     /// Starts a command with its permit, and takes a buffer.
     fn begin(&mut self, core: usize, command: u32, permit: Permit) {
-        let budget = self.gates.stand().0;
-        self.watch.see(Seen::Starts { command, core: id(core), budget }, self.now);
+        let budget = self.target_pacing.stand().0;
+        self.watch.see(SimEvent::Starts { command, core: id(core), budget }, self.now);
         let state = self.commands.of_mut(command);
         state.permit = Some(permit);
         let (kind, bytes, queue) = (state.kind, state.bytes, state.queue);
-        if kind != Kind::Connect {
+        if kind != CommandKind::Connect {
             state.buffer = self.buffers.take(core);
             self.record.takes(bytes, self.now);
         }
         let queue = self.hosts.queue(queue);
-        queue.started += u64::from(kind != Kind::Connect);
+        queue.started += u64::from(kind != CommandKind::Connect);
         let (device, port) = (queue.device as usize, queue.port);
         match (kind, behind(self.scenario.devices[device])) {
-            (Kind::Connect, _) => self.answer(command),
-            (Kind::Read, (None, ..)) => self.hand_over(command, Work::Device(command)),
-            (Kind::Read, (Some(drive), part, _)) => {
+            (CommandKind::Connect, _) => self.answer(command),
+            (CommandKind::Read, (None, ..)) => self.hand_over(command, Work::Device(command)),
+            (CommandKind::Read, (Some(drive), part, _)) => {
                 let split = if part { micros(self.platform.split_us) } else { 0 };
                 let done = self.drives.read(drive, bytes, self.now) + split;
                 self.events.at(done, Event::DriveDone(command));
             }
-            (Kind::Write, _) => {
+            (CommandKind::Write, _) => {
                 let there = self.now + 2 * self.one_way;
                 let came = self.nic.receive(port, bytes, there);
                 self.events.at(came, Event::Pulled(command));
@@ -366,12 +369,12 @@ impl<'a> Machine<'a> {
         if let Some(buffer) = state.buffer.take() {
             self.buffers.give(core, buffer);
         }
-        if state.kind != Kind::Connect {
+        if state.kind != CommandKind::Connect {
             self.record.gives(bytes, self.now);
         }
         if let Some(permit) = self.commands.of_mut(command).permit.take() {
-            self.gates.release(core, permit, Ending::Completed, self.now);
-            self.watch.see(Seen::Released { command }, self.now);
+            self.target_pacing.release(core, permit, CommandOutcome::Completed, self.now);
+            self.watch.see(SimEvent::Released { command }, self.now);
         }
         self.commands.remove(command);
     }
@@ -386,7 +389,7 @@ impl<'a> Machine<'a> {
             self.events.at(later, Event::DriveDone(command));
             return;
         }
-        if kind == Kind::Read
+        if kind == CommandKind::Read
             && let Some(buffer) = buffer
         {
             self.cache.write(buffer, bytes);
@@ -405,7 +408,7 @@ impl<'a> Machine<'a> {
         let now = self.now;
         let state = self.commands.of_mut(command);
         let queue = state.queue;
-        if state.kind == Kind::Write {
+        if state.kind == CommandKind::Write {
             let (size, arrived) = (state.size, state.arrived);
             let queue = self.hosts.queue(queue);
             let place = [queue.job, queue.host, queue.device, size];
@@ -414,7 +417,7 @@ impl<'a> Machine<'a> {
             return;
         }
         if let Some(permit) = &mut state.permit {
-            permit.landed(now);
+            permit.device_done(now);
         }
         let of = &mut self.hosts.queues[queue as usize];
         let from = Sender { port: of.port, core: of.core, queue };
@@ -472,7 +475,7 @@ impl<'a> Machine<'a> {
         let now = self.now;
         let state = self.commands.of_mut(command);
         if let Some(permit) = &mut state.permit {
-            permit.came(now);
+            permit.host_data_arrived(now);
         }
         let &mut Command { queue, bytes, buffer, .. } = state;
         let device = self.hosts.queue(queue).device as usize;
@@ -498,11 +501,11 @@ impl<'a> Machine<'a> {
                 continue;
             }
             match trouble.what {
-                Trouble::Link(share) => rate = rate.min(share),
-                Trouble::Drives => self.drives.stall(None, end),
-                Trouble::Drive(drive) => self.drives.stall(Some(drive), end),
-                Trouble::Cores => self.cores.stall(None, end),
-                Trouble::Core(core) => self.cores.stall(Some(core), end),
+                DisturbanceKind::Link(share) => rate = rate.min(share),
+                DisturbanceKind::Drives => self.drives.stall(None, end),
+                DisturbanceKind::Drive(drive) => self.drives.stall(Some(drive), end),
+                DisturbanceKind::Cores => self.cores.stall(None, end),
+                DisturbanceKind::Core(core) => self.cores.stall(Some(core), end),
             }
         }
         self.nic.set_rate(rate);
@@ -524,8 +527,12 @@ impl<'a> Machine<'a> {
 
     fn take_sample(&mut self) {
         let waiting: usize =
-            (0..self.scenario.cores as usize).map(|core| self.gates.waiting(core)).sum();
-        self.record.sample(u64::try_from(waiting).unwrap_or(0), self.gates.stand(), self.now);
+            (0..self.scenario.cores as usize).map(|core| self.target_pacing.waiting(core)).sum();
+        self.record.sample(
+            u64::try_from(waiting).unwrap_or(0),
+            self.target_pacing.stand(),
+            self.now,
+        );
         self.events.at(self.now + self.sample, Event::Sample);
     }
 }
@@ -547,7 +554,7 @@ fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
 }
 
 /// Returns the checkers of a scenario. io_pacing is exempt from the rules on starvation.
-pub(crate) fn watchers(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
+pub(crate) fn checker_set(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
     let largest = largest(scenario);
     let budget = Budget::new(scenario.cores, largest);
     let budget = match scenario.pacing {
@@ -579,7 +586,7 @@ const PASSED_OVER: u64 = 128;
 /// or 64 times all outstanding commands if that is less. (A small budget gets little of the
 /// machine.) Added are 64 times the slowest device's time, and all disturbances. A flow whose
 /// device stalls may be overtaken by all others.
-fn patience(platform: &Platform, scenario: &Scenario) -> Bound {
+fn patience(platform: &Platform, scenario: &Scenario) -> StarvationBound {
     let sum =
         |of: fn(&Job) -> u64| scenario.jobs.iter().map(of).sum::<u64>() * u64::from(scenario.hosts);
     let offered = sum(|job| u64::from(job.queue_depth) * u64::from(job.threads));
@@ -592,8 +599,8 @@ fn patience(platform: &Platform, scenario: &Scenario) -> Bound {
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
     let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
-    let one_stands = |trouble: &Disturbance| matches!(trouble.what, Trouble::Drive(_));
+    let one_stands = |trouble: &Disturbance| matches!(trouble.what, DisturbanceKind::Drive(_));
     let commands =
         if scenario.disturbances.iter().any(one_stands) { u64::MAX } else { PASSED_OVER };
-    Bound { time: nanos(send) + 64 * drive + troubles.saturating_mul(4), commands }
+    StarvationBound { time: nanos(send) + 64 * drive + troubles.saturating_mul(4), commands }
 }

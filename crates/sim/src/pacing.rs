@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvmeof_pacing::{
-    ConfigError, Cost, FlowConfig, FlowId, Machine, Outcome, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, Waker,
+    CommandOutcome, ConfigError, Cost, FlowConfig, FlowId, PacedMachine, Pacer, PacerConfig,
+    Permit, PolicyConfig, SharedPolicy, Waker,
 };
 
 use crate::scenario::{Nanos, Pacing};
 
 /// Pacing of the whole target.
 #[derive(Debug)]
-pub(crate) struct Gates {
-    shared: Shared,
+pub(crate) struct TargetPacing {
+    shared: SharedPolicy,
     pacers: Vec<Pacer>,
     /// One bit per core that a shared policy has woken.
     woken: Arc<AtomicU64>,
@@ -30,7 +30,7 @@ pub(crate) const MAX_CORES: usize = 64;
 /// Data of a Connect command in bytes.
 const CONNECT: u32 = 1024;
 
-impl Gates {
+impl TargetPacing {
     /// Creates pacing for this number of cores (at most [`MAX_CORES`]).
     pub(crate) fn new(pacing: &Pacing, cores: usize, largest: u32) -> Result<Self, ConfigError> {
         let config = match pacing {
@@ -39,7 +39,7 @@ impl Gates {
         };
         let pooled = matches!(config, PolicyConfig::Prototype(knobs) if knobs.pool.is_some());
         let walked = matches!(config, PolicyConfig::Prototype(_));
-        let shared = Shared::new(config, Machine { cores, largest })?;
+        let shared = SharedPolicy::new(config, PacedMachine { cores, largest })?;
         let woken = Arc::new(AtomicU64::new(0));
         let pacer = |core: usize| {
             let woken = Arc::clone(&woken);
@@ -54,7 +54,7 @@ impl Gates {
 
     /// Adds a queue of a core, with its device and its port.
     pub(crate) fn add_flow(&mut self, core: usize, weight: u16, device: u32, path: u16) -> FlowId {
-        self.pacers[core].add_flow(FlowConfig { weight, device, path })
+        self.pacers[core].add_flow(FlowConfig { weight, device, network_port: path })
     }
 
     /// Queues a command; 0 bytes: one that only opens its queue. Returns false if it can never
@@ -70,13 +70,19 @@ impl Gates {
         Some((u32::try_from(token).unwrap_or(u32::MAX), permit))
     }
 
-    pub(crate) fn release(&mut self, core: usize, permit: Permit, outcome: Outcome, now: Nanos) {
-        self.pacers[core].release(permit, outcome, now);
+    pub(crate) fn release(
+        &mut self,
+        core: usize,
+        permit: Permit,
+        run_result: CommandOutcome,
+        now: Nanos,
+    ) {
+        self.pacers[core].release(permit, run_result, now);
     }
 
     /// Starts a turn, `after` ns after the last one began, or should have begun.
-    pub(crate) fn turn(&mut self, core: usize, now: Nanos, after: Nanos) {
-        self.pacers[core].turn(now, after);
+    pub(crate) fn on_turn(&mut self, core: usize, now: Nanos, after: Nanos) {
+        self.pacers[core].on_turn(now, after);
     }
 
     pub(crate) fn next_wakeup(&self, core: usize) -> Option<Nanos> {
@@ -104,7 +110,7 @@ impl Gates {
 
     /// Returns the budget in bytes and the period in ns, if the policy has them.
     pub(crate) fn stand(&self) -> (Option<u64>, Option<Nanos>) {
-        let snapshot = self.shared.snapshot();
+        let snapshot = self.shared.status();
         (snapshot.budget, snapshot.period)
     }
 }

@@ -1,7 +1,7 @@
 //! Measurement: values at the hosts and the target, in the window after the warm-up.
 
 use crate::numbers::{gbps, id};
-use crate::outcome::{Figures, FlowFigures, Outcome, Quantiles, Sample};
+use crate::run_result::{Figures, FlowFigures, Quantiles, RunResult, Sample};
 use crate::scenario::{Nanos, Scenario};
 
 /// Histogram of times, in buckets at most 1.6 % wide.
@@ -80,14 +80,14 @@ impl Histogram {
 
 /// Counters of one flow and size.
 #[derive(Debug, Clone, Default)]
-struct Tally {
+struct FlowSizeCounters {
     commands: u64,
     bytes: u64,
     latency: Histogram,
     at_target: Histogram,
 }
 
-impl Tally {
+impl FlowSizeCounters {
     fn merge(&mut self, other: &Self) {
         self.commands += other.commands;
         self.bytes += other.bytes;
@@ -114,7 +114,7 @@ pub(crate) struct Recorder {
     devices: usize,
     sizes: usize,
     /// By job, host, device and size.
-    tallies: Vec<Tally>,
+    tallies: Vec<FlowSizeCounters>,
     hit_bytes: f64,
     read_bytes: f64,
     wire_bytes: u64,
@@ -149,7 +149,7 @@ impl Recorder {
             hosts,
             devices,
             sizes,
-            tallies: vec![Tally::default(); all],
+            tallies: vec![FlowSizeCounters::default(); all],
             hit_bytes: 0.0,
             read_bytes: 0.0,
             wire_bytes: 0,
@@ -255,27 +255,27 @@ impl Recorder {
         self.sample.by_host.fill(0);
     }
 
-    fn tally(&mut self, [job, host, device, size]: [u32; 4]) -> &mut Tally {
+    fn tally(&mut self, [job, host, device, size]: [u32; 4]) -> &mut FlowSizeCounters {
         let at = (job as usize * self.hosts + host as usize) * self.devices + device as usize;
         &mut self.tallies[at * self.sizes + size as usize]
     }
 
     /// Returns all results. `wire_bits` is bits on the link per bit of data.
-    pub(crate) fn outcome(mut self, sizes: &[u32], wire_bits: f64, now: Nanos) -> Outcome {
+    pub(crate) fn run_result(mut self, sizes: &[u32], wire_bits: f64, now: Nanos) -> RunResult {
         self.flow_of_time(now);
         let time = self.until - self.from;
         let per_flow = self.sizes.max(1);
         let jobs = self.tallies.len() / (per_flow * self.hosts * self.devices).max(1);
-        let mut total = Tally::default();
-        let mut by_job = vec![Tally::default(); jobs];
-        let mut by_host = vec![Tally::default(); self.hosts];
-        let mut by_size = vec![Tally::default(); self.sizes];
+        let mut total = FlowSizeCounters::default();
+        let mut by_job = vec![FlowSizeCounters::default(); jobs];
+        let mut by_host = vec![FlowSizeCounters::default(); self.hosts];
+        let mut by_size = vec![FlowSizeCounters::default(); self.sizes];
         let mut flows = Vec::new();
         for (at, tallies) in self.tallies.chunks(per_flow).enumerate() {
             let device = at % self.devices;
             let host = at / self.devices % self.hosts;
             let job = at / self.devices / self.hosts;
-            let mut flow = Tally::default();
+            let mut flow = FlowSizeCounters::default();
             for (size, tally) in tallies.iter().enumerate() {
                 flow.merge(tally);
                 by_size[size].merge(tally);
@@ -289,8 +289,8 @@ impl Recorder {
             let figures = flow.figures(time);
             flows.push(FlowFigures { host: id(host), job: id(job), device: id(device), figures });
         }
-        let all = |tallies: &[Tally]| tallies.iter().map(|t| t.figures(time)).collect();
-        Outcome {
+        let all = |tallies: &[FlowSizeCounters]| tallies.iter().map(|t| t.figures(time)).collect();
+        RunResult {
             total: total.figures(time),
             hosts: all(&by_host),
             jobs: all(&by_job),
@@ -303,7 +303,7 @@ impl Recorder {
             buffers_max: self.held_max,
             bytes_in_flight_mean: self.bytes_area / time as f64,
             series: self.series,
-            ..Outcome::default()
+            ..RunResult::default()
         }
     }
 }
@@ -336,8 +336,8 @@ mod tests {
         }
         assert_eq!(q.max, 100_000);
         for value in [0, 1, 63, 64, 127, 128, 129, 1 << 20, (1 << 40) + 12_345] {
-            let middle = Histogram::value(Histogram::bucket(value));
-            assert!(middle.abs_diff(value) * 64 <= value, "{value} went to {middle}");
+            let median = Histogram::value(Histogram::bucket(value));
+            assert!(median.abs_diff(value) * 64 <= value, "{value} went to {median}");
         }
     }
 

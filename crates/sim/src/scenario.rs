@@ -103,12 +103,12 @@ pub struct Disturbance {
     /// Duration.
     pub lasts: Nanos,
     /// Type of the disturbance.
-    pub what: Trouble,
+    pub what: DisturbanceKind,
 }
 
 /// Type of a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Trouble {
+pub enum DisturbanceKind {
     /// Every port of the network runs at this fraction of its rate (0: nothing is sent).
     Link(f64),
     /// Every drive completes nothing.
@@ -144,12 +144,12 @@ impl Scenario {
             .enumerate()
             .try_for_each(|(at, job)| job.check(self).map_err(|why| format!("job {at}: {why}")))?;
         for trouble in &self.disturbances {
-            if let Trouble::Link(rate) = trouble.what
+            if let DisturbanceKind::Link(rate) = trouble.what
                 && !(0.0..=1.0).contains(&rate)
             {
                 return Err(format!("the link cannot run at {rate} of its rate: 0 to 1 can be"));
             }
-            if let Trouble::Core(core) = trouble.what
+            if let DisturbanceKind::Core(core) = trouble.what
                 && core >= self.cores
             {
                 return Err(format!("there is no core {core}: there are {}", self.cores));

@@ -2,7 +2,9 @@
 
 use nvmeof_pacing::{PolicyConfig, PrototypeConfig, PrototypePool};
 
-use crate::scenario::{Device, Disturbance, Initiator, Job, Nanos, Pacing, Scenario, Trouble};
+use crate::scenario::{
+    Device, Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario,
+};
 
 /// Block size of the io_pacing tests.
 pub const BLOCK: u32 = 128 * 1024;
@@ -130,7 +132,7 @@ impl Scenario {
 
     /// Adds a disturbance at `at` for `lasts`, both in ns from the start of the run.
     #[must_use]
-    pub fn disturbed(mut self, what: Trouble, at: Nanos, lasts: Nanos) -> Self {
+    pub fn disturbed(mut self, what: DisturbanceKind, at: Nanos, lasts: Nanos) -> Self {
         self.disturbances.push(Disturbance { at, lasts, what });
         self
     }

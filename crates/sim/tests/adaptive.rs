@@ -7,11 +7,11 @@
 use std::path::Path;
 
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_sim::scenario::{Nanos, Pacing, Trouble};
+use nvmeof_sim::scenario::{DisturbanceKind, Nanos, Pacing};
 use nvmeof_sim::setups::{BLOCK, MS, drives};
 use nvmeof_sim::suite::{
-    Case, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, Verdict, disagreements,
-    heading, known_gaps, line,
+    Case, CaseResult, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, SuiteMode, SuiteRunner,
+    disagreements, heading, known_gaps, line,
 };
 use nvmeof_sim::{Platform, Scenario, run};
 
@@ -24,38 +24,39 @@ fn platforms() -> Vec<(String, Platform)> {
     vec![load("A"), load("B")]
 }
 
-fn lab(policy: Pacing) -> Lab {
-    Lab::new(platforms(), policy, Extent::Quick)
+fn runner(policy: Pacing) -> SuiteRunner {
+    SuiteRunner::new(platforms(), policy, SuiteMode::Quick)
 }
 
 /// Judges the cases of a family with the requested names, and prints them.
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn judged(
-    lab: &Lab,
+    runner: &SuiteRunner,
     seeds: &Seeds,
     family: Family,
     wanted: impl Fn(&str) -> bool,
-) -> Vec<(Case, Verdict)> {
-    let mut cases = family.cases(lab);
+) -> Vec<(Case, CaseResult)> {
+    let mut cases = family.cases(runner);
     cases.retain(|case| wanted(&case.name));
     assert!(!cases.is_empty(), "no case of {family:?} has such a name");
     println!("{} (simulated)\n{}", family.name(), heading(Style::Text));
     let judge = |case: Case| {
-        let verdict = case.judge_until_kept(seeds).expect("a scenario that can be run");
-        println!("{}", line(Style::Text, &case, &verdict));
-        (case, verdict)
+        let case_result = case.judge_until_kept(seeds).expect("a scenario that can be run");
+        println!("{}", line(Style::Text, &case, &case_result));
+        (case, case_result)
     };
     cases.into_iter().map(judge).collect()
 }
 
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
-    let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
-    let verdicts = judged(&lab, &Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE), family, wanted);
+    let runner = runner(Pacing::Policy(PolicyConfig::Adaptive));
+    let case_results =
+        judged(&runner, &Seeds::new(&runner, SEEDS, SEEDS_TO_DECIDE), family, wanted);
     for gap in known_gaps().iter().filter(|gap| gap.family == family) {
         println!("known gap: {} {} {}: {}", gap.case, gap.what, gap.reached, gap.why);
     }
-    let words = disagreements(known_gaps(), &verdicts);
+    let words = disagreements(known_gaps(), &case_results);
     assert!(words.is_empty(), "the bounds, or the known gaps:\n{}", words.join("\n"));
 }
 
@@ -140,11 +141,11 @@ fn rate_with_cores_away(
     let mut scenario = Scenario::reads(drives(16), 256).on_cores(cores).blocks(block);
     scenario = scenario.paced(pacing).lasting(500 * MS, 500 * MS);
     for time in 1..100 {
-        scenario = scenario.disturbed(Trouble::Cores, time * 10 * MS, away);
+        scenario = scenario.disturbed(DisturbanceKind::Cores, time * 10 * MS, away);
     }
-    let outcome = run(platform, &scenario).expect("a scenario that can be run");
-    assert_eq!(outcome.violations, Vec::<String>::new());
-    outcome.total.gbps
+    let run_result = run(platform, &scenario).expect("a scenario that can be run");
+    assert_eq!(run_result.violations, Vec::<String>::new());
+    run_result.total.gbps
 }
 
 /// Half the cache holds about one command of 512 KiB for each of 16 cores. Each core may start one
@@ -158,10 +159,10 @@ fn one_large_command_a_core_does_not_stay_in_a_flood() {
     let scenario = Scenario::reads(drives(16), 256).on_cores(16).blocks(4 * BLOCK);
     let scenario = scenario.paced(PolicyConfig::Adaptive).lasting(4000 * MS, 500 * MS);
     for seed in 1..=6 {
-        let outcome =
+        let run_result =
             run(&small, &scenario.clone().seed(seed)).expect("a scenario that can be run");
-        assert_eq!(outcome.violations, Vec::<String>::new());
-        let gbps = outcome.total.gbps;
+        assert_eq!(run_result.violations, Vec::<String>::new());
+        let gbps = run_result.total.gbps;
         println!("seed {seed}: {gbps:.1} Gb/s (simulated)");
         assert!(gbps > 150.0, "seed {seed}: {gbps} Gb/s");
     }
@@ -169,10 +170,10 @@ fn one_large_command_a_core_does_not_stay_in_a_flood() {
 
 #[test]
 fn every_known_gap_is_about_a_case() {
-    let lab = lab(Pacing::Policy(PolicyConfig::Adaptive));
+    let runner = runner(Pacing::Policy(PolicyConfig::Adaptive));
     let names: Vec<_> = Family::ALL
         .into_iter()
-        .flat_map(|family| family.cases(&lab))
+        .flat_map(|family| family.cases(&runner))
         .map(|case| (case.family, case.name))
         .collect();
     for gap in known_gaps() {
@@ -187,26 +188,27 @@ fn every_known_gap_is_about_a_case() {
 /// Policies without a controlled budget: the bounds detect them.
 mod bounds_can_fail {
     use super::BLOCK;
-    use super::{Family, Lab, PolicyConfig, Seeds, Verdict, judged, lab};
+    use super::{CaseResult, Family, PolicyConfig, Seeds, SuiteRunner, judged, runner};
     use nvmeof_pacing::{PrototypeConfig, PrototypePool};
     use nvmeof_sim::scenario::Pacing;
 
-    fn of(policy: PolicyConfig) -> Lab {
-        lab(Pacing::Policy(policy))
+    fn of(policy: PolicyConfig) -> SuiteRunner {
+        runner(Pacing::Policy(policy))
     }
 
-    fn credit(buffers: u64) -> Lab {
+    fn credit(buffers: u64) -> SuiteRunner {
         of(PolicyConfig::BufferCredit { budget: buffers * u64::from(BLOCK) })
     }
 
-    fn one(lab: &Lab, family: Family, name: &str) -> Verdict {
-        let mut verdicts = judged(lab, &Seeds::new(lab, 1, 1), family, |case| case == name);
-        assert_eq!(verdicts.len(), 1);
-        verdicts.remove(0).1
+    fn one(runner: &SuiteRunner, family: Family, name: &str) -> CaseResult {
+        let mut case_results =
+            judged(runner, &Seeds::new(runner, 1, 1), family, |case| case == name);
+        assert_eq!(case_results.len(), 1);
+        case_results.remove(0).1
     }
 
-    fn broken(verdict: &Verdict) -> Vec<&'static str> {
-        verdict.failures().map(|check| check.what).collect()
+    fn broken(case_result: &CaseResult) -> Vec<&'static str> {
+        case_result.failures().map(|check| check.what).collect()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nvmeof_sim::Platform;
-use nvmeof_sim::calibration::{Compared, ROWS, RUN, Tally, compare, head, rows, table};
+use nvmeof_sim::calibration::{Compared, ROWS, RUN, RowsMet, compare, head, rows, table};
 
 fn platform(name: &str) -> Platform {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
@@ -33,7 +33,7 @@ const LEAST_HIT: f64 = 0.8;
 fn judge(name: &str) {
     let compared = compared(name);
     for fitted in [true, false] {
-        let half = Tally::of(compared.iter().filter(|one| one.row.fitted() == fitted));
+        let half = RowsMet::of(compared.iter().filter(|one| one.row.fitted() == fitted));
         let which = if fitted { "fitted" } else { "held out" };
         assert!(half.bandwidth_share() >= LEAST_BANDWIDTH, "{which}, bandwidth: {half:?}");
         assert!(half.hit_share() >= LEAST_HIT, "{which}, hit rate: {half:?}");

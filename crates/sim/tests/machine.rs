@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_sim::scenario::{Job, Trouble};
+use nvmeof_sim::scenario::{DisturbanceKind, Job};
 use nvmeof_sim::setups::{MS, drives, null, split3};
-use nvmeof_sim::{Outcome, Platform, Scenario, run};
+use nvmeof_sim::{Platform, RunResult, Scenario, run};
 
 fn platform(name: &str) -> Platform {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");
@@ -14,20 +14,20 @@ fn platform(name: &str) -> Platform {
 
 /// Runs a scenario and checks the rules.
 #[expect(clippy::print_stdout, reason = "a failed test shows it")]
-fn sound(platform: &Platform, scenario: &Scenario) -> Outcome {
-    let outcome = run(platform, scenario).expect("the scenario is sound");
-    assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}");
+fn sound(platform: &Platform, scenario: &Scenario) -> RunResult {
+    let run_result = run(platform, scenario).expect("the scenario is sound");
+    assert_eq!(run_result.violations, Vec::<String>::new(), "{scenario:?}");
     println!(
         "{:.1} Gb/s sd {:.2} hit {:.1} % lat {:.0} us p99 {} bufs {:.0} in {:.2} s",
-        outcome.total.gbps,
-        outcome.stddev_gbps,
-        outcome.hit_pct,
-        outcome.total.latency.mean / 1e3,
-        outcome.total.latency.p99 / 1000,
-        outcome.buffers_mean,
-        outcome.real_seconds
+        run_result.total.gbps,
+        run_result.stddev_gbps,
+        run_result.hit_pct,
+        run_result.total.latency.mean / 1e3,
+        run_result.total.latency.p99 / 1000,
+        run_result.buffers_mean,
+        run_result.real_seconds
     );
-    outcome
+    run_result
 }
 
 #[test]
@@ -48,21 +48,21 @@ fn the_same_seed_is_the_same_run() {
     let a = platform("A");
     let scenario =
         |seed| Scenario::reads(drives(16), 64).credit(48).seed(seed).lasting(5 * MS, 20 * MS);
-    let first = Outcome { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
-    let again = Outcome { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
-    let other = Outcome { real_seconds: 0.0, ..run(&a, &scenario(4)).unwrap() };
+    let first = RunResult { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
+    let again = RunResult { real_seconds: 0.0, ..run(&a, &scenario(3)).unwrap() };
+    let other = RunResult { real_seconds: 0.0, ..run(&a, &scenario(4)).unwrap() };
     assert_eq!(format!("{first:?}"), format!("{again:?}"));
     assert_ne!(format!("{first:?}"), format!("{other:?}"));
 }
 
 #[test]
 fn littles_law_holds_for_what_the_hosts_see() {
-    let outcome = sound(&platform("A"), &Scenario::reads(drives(16), 32).credit(48));
-    let rate = outcome.total.commands as f64 / 0.2;
-    let outstanding = rate * outcome.total.latency.mean / 1e9;
+    let run_result = sound(&platform("A"), &Scenario::reads(drives(16), 32).credit(48));
+    let rate = run_result.total.commands as f64 / 0.2;
+    let outstanding = rate * run_result.total.latency.mean / 1e9;
     assert!((outstanding / 64.0 - 1.0).abs() < 0.02, "{outstanding}");
-    let parts: u64 = outcome.flows.iter().map(|flow| flow.figures.commands).sum();
-    assert_eq!(parts, outcome.total.commands);
+    let parts: u64 = run_result.flows.iter().map(|flow| flow.figures.commands).sum();
+    assert_eq!(parts, run_result.total.commands);
 }
 
 #[test]
@@ -71,16 +71,20 @@ fn a_stall_of_anything_stops_everything_and_passes() {
     let mut scenario = Scenario::reads(drives(16), 64)
         .credit(48)
         .lasting(10 * MS, 40 * MS)
-        .disturbed(Trouble::Link(0.0), 20 * MS, 5 * MS);
+        .disturbed(DisturbanceKind::Link(0.0), 20 * MS, 5 * MS);
     scenario.sample = MS;
-    let outcome = sound(&a, &scenario);
-    let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
-    assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", outcome.series);
-    for what in [Trouble::Drives, Trouble::Cores] {
+    let run_result = sound(&a, &scenario);
+    let at = |ms: u64| run_result.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
+    assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{:?}", run_result.series);
+    for what in [DisturbanceKind::Drives, DisturbanceKind::Cores] {
         scenario.disturbances[0].what = what;
-        let outcome = sound(&a, &scenario);
-        let at = |ms: u64| outcome.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
-        assert!(at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0, "{what:?}: {:?}", outcome.series);
+        let run_result = sound(&a, &scenario);
+        let at = |ms: u64| run_result.series.iter().find(|s| s.at == ms * MS).unwrap().gbps;
+        assert!(
+            at(18) > 150.0 && at(24) < 1.0 && at(40) > 150.0,
+            "{what:?}: {:?}",
+            run_result.series
+        );
     }
 }
 
@@ -88,8 +92,8 @@ fn a_stall_of_anything_stops_everything_and_passes() {
 fn writes_and_mixes_run() {
     let a = platform("A");
     for reads in [0.0, 0.7] {
-        let outcome = sound(&a, &Scenario::reads(drives(16), 64).credit(96).mix(reads));
-        assert!(outcome.total.gbps > 50.0);
+        let run_result = sound(&a, &Scenario::reads(drives(16), 64).credit(96).mix(reads));
+        assert!(run_result.total.gbps > 50.0);
     }
 }
 
@@ -122,11 +126,11 @@ fn with_a_cache_of_one_on_the_cores_some_starve() {
     let least = |cache| {
         let mut scenario = Scenario::reads(drives(16), 64).pooled(96, cache).on_cores(16);
         scenario.jobs = (0..16).map(|drive| Job::reads([drive], 64)).collect();
-        let late = scenario.disturbed(Trouble::Core(3), 0, MS);
-        let outcome = run(&a, &late).unwrap();
-        let flows: Vec<f64> = outcome.flows.iter().map(|flow| flow.figures.gbps).collect();
+        let late = scenario.disturbed(DisturbanceKind::Core(3), 0, MS);
+        let run_result = run(&a, &late).unwrap();
+        let flows: Vec<f64> = run_result.flows.iter().map(|flow| flow.figures.gbps).collect();
         let mean = flows.iter().sum::<f64>() / flows.len() as f64;
-        println!("cache {cache}: {:.1} Gb/s {flows:.1?}", outcome.total.gbps);
+        println!("cache {cache}: {:.1} Gb/s {flows:.1?}", run_result.total.gbps);
         flows.into_iter().fold(f64::INFINITY, f64::min) / mean
     };
     let (six, one) = (least(6), least(1));
@@ -146,7 +150,7 @@ fn what_cannot_be_run_is_refused() {
         |s| s.jobs[0].blocks.clear(),
         |s| s.jobs[0].reads = 1.5,
         |s| *s = s.clone().credit(0),
-        |s| *s = s.clone().disturbed(Trouble::Core(s.cores), 0, MS),
+        |s| *s = s.clone().disturbed(DisturbanceKind::Core(s.cores), 0, MS),
     ];
     for (at, breaks) in broken.iter().enumerate() {
         let mut scenario = good.clone();

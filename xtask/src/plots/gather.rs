@@ -12,7 +12,8 @@ use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::suite::{
-    Bound, Case, Check, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Verdict,
+    Case, CaseBound, CaseResult, Check, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, SuiteMode,
+    SuiteRunner,
 };
 
 use super::data::{Held, Judged};
@@ -154,7 +155,8 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
         Ok((name.to_owned(), Platform::load(&file)?))
     };
     let platforms: Result<Vec<_>> = PLATFORMS.iter().map(|name| load(name)).collect();
-    let lab = Lab::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), Extent::Quick);
+    let lab =
+        SuiteRunner::new(platforms?, Pacing::Policy(PolicyConfig::Adaptive), SuiteMode::Quick);
     let seeds = Seeds::new(&lab, SEEDS, SEEDS_TO_DECIDE);
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
     complain!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
@@ -162,7 +164,7 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     run_in_turns(&cases, AT_ONCE, |_| false, judge).into_iter().collect()
 }
 
-fn judged(case: &Case, verdict: &Verdict) -> Judged {
+fn judged(case: &Case, verdict: &CaseResult) -> Judged {
     Judged {
         family: case.family.name().to_owned(),
         about: case.family.about().to_owned(),
@@ -179,8 +181,8 @@ fn judged(case: &Case, verdict: &Verdict) -> Judged {
 
 fn held(check: &Check) -> Held {
     let (sign, bound) = match check.bound {
-        Bound::AtLeast(bound) => (">=", bound),
-        Bound::AtMost(bound) => ("<=", bound),
+        CaseBound::AtLeast(bound) => (">=", bound),
+        CaseBound::AtMost(bound) => ("<=", bound),
     };
     Held {
         what: check.what.to_owned(),

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::DeviceInfo;
 use nvmeof_core::dma::ChunkPool;
 use nvmeof_nvmf::{ControllerInfo, PortId, Target};
-use nvmeof_pacing::{Parts, PolicyConfig, Shared, Snapshot, Waker};
+use nvmeof_pacing::{PacerParts, PolicyConfig, PolicyStatus, SharedPolicy, Waker};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -97,7 +97,7 @@ pub(super) struct Reloaded {
 #[derive(Debug)]
 struct Pacing {
     policy: PolicyConfig,
-    shared: Shared,
+    shared: SharedPolicy,
 }
 
 impl Server {
@@ -356,7 +356,7 @@ impl Server {
     }
 
     /// Returns the state of the policy in force and the counters of all reactors' pacers.
-    pub(crate) async fn pacing(&self) -> (Snapshot, nvmeof_pacing::Counts) {
+    pub(crate) async fn pacing(&self) -> (PolicyStatus, nvmeof_pacing::PacerCounters) {
         let sample = self.sample(false).await;
         (sample.pacing, sample.paced())
     }
@@ -434,7 +434,7 @@ impl Server {
             counts.waiting,
             counts.buffers,
             counts.permits,
-            nvmeof_pacing::lost_permits(),
+            nvmeof_pacing::leaked_permits(),
             self.pool.stats().mapped,
         );
         let sample = self.sample(false).await;
@@ -508,7 +508,7 @@ impl Server {
             // A reactor that has ended has nothing to report.
             reactors.push(answer.await.unwrap_or_default());
         }
-        let pacing = self.pacing.shared.snapshot();
+        let pacing = self.pacing.shared.status();
         let tenants = stats::tenants(&self.target, &self.tenants);
         Sample { policy: policy_name(&self.pacing.policy), pacing, reactors, tenants }
     }
@@ -647,7 +647,7 @@ impl Server {
         }
     }
 
-    async fn send_pacing(&self, shared: &Shared) -> anyhow::Result<()> {
+    async fn send_pacing(&self, shared: &SharedPolicy) -> anyhow::Result<()> {
         let mut answers = Vec::new();
         for (parts, sender) in parts(shared, &self.reactors.senders).zip(&self.reactors.senders) {
             let (reply, answer) = oneshot::channel();
@@ -697,7 +697,7 @@ impl Server {
 
 impl Pacing {
     fn new(policy: &PolicyConfig, limits: &Limits) -> anyhow::Result<Self> {
-        let shared = Shared::new(policy, limits.pacing().machine)
+        let shared = SharedPolicy::new(policy, limits.pacing().machine)
             .with_context(|| format!("[pacing]: policy \"{}\"", policy_name(policy)))?;
         Ok(Self { policy: policy.clone(), shared })
     }
@@ -720,7 +720,7 @@ async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
 /// Starts a reactor on each CPU of the config.
 fn start_reactors(
     config: &Config,
-    pacing: &Shared,
+    pacing: &SharedPolicy,
     pool: &Arc<ChunkPool>,
     target: &Arc<Target>,
 ) -> anyhow::Result<(Vec<Handle>, Reactors)> {
@@ -763,7 +763,7 @@ fn start_reactors(
 ///
 /// All parts are created before the first one is used: a part created later would find less left to
 /// share.
-fn parts(shared: &Shared, senders: &[Sender]) -> impl Iterator<Item = Parts> + use<> {
+fn parts(shared: &SharedPolicy, senders: &[Sender]) -> impl Iterator<Item = PacerParts> + use<> {
     let parts: Vec<_> = senders
         .iter()
         .enumerate()

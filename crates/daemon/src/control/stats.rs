@@ -19,7 +19,7 @@ mod tenants;
 use std::collections::BTreeMap;
 
 use nvmeof_nvmf::{DeviceId, PortId};
-use nvmeof_pacing::{FlowStats, Snapshot};
+use nvmeof_pacing::{FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
     CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
@@ -39,7 +39,7 @@ pub(super) struct Sample {
     /// Name of the policy in force.
     pub(super) policy: &'static str,
     /// State of the policy.
-    pub(super) pacing: Snapshot,
+    pub(super) pacing: PolicyStatus,
     /// One report per reactor, in order.
     pub(super) reactors: Vec<Report>,
     /// Connected hosts, and namespaces that have limits.
@@ -48,7 +48,7 @@ pub(super) struct Sample {
 
 impl Sample {
     /// Returns the sum of the pacers' counters.
-    pub(super) fn paced(&self) -> nvmeof_pacing::Counts {
+    pub(super) fn paced(&self) -> nvmeof_pacing::PacerCounters {
         total(&self.reactors).pacer
     }
 }
@@ -139,10 +139,10 @@ fn add_figures(sum: &mut FlowStats, more: &FlowStats) {
     sum.waiting += more.waiting;
     sum.in_flight += more.in_flight;
     sum.bytes_in_flight += more.bytes_in_flight;
-    sum.granted += more.granted;
-    sum.granted_bytes += more.granted_bytes;
-    sum.over += more.over;
-    sum.held += more.held;
+    sum.admitted += more.admitted;
+    sum.admitted_bytes += more.admitted_bytes;
+    sum.completed += more.completed;
+    sum.in_flight_ns += more.in_flight_ns;
 }
 
 /// Adds the figures of a flow to those with its name.
@@ -177,7 +177,7 @@ fn total(reports: &[Report]) -> Report {
     sum
 }
 
-fn add_counts(into: &mut nvmeof_pacing::Counts, from: &nvmeof_pacing::Counts) {
+fn add_counts(into: &mut nvmeof_pacing::PacerCounters, from: &nvmeof_pacing::PacerCounters) {
     into.enqueued += from.enqueued;
     into.too_large += from.too_large;
     into.cancelled += from.cancelled;
@@ -187,7 +187,7 @@ fn add_counts(into: &mut nvmeof_pacing::Counts, from: &nvmeof_pacing::Counts) {
     into.released += from.released;
     into.released_without_data += from.released_without_data;
     into.bytes_in_flight += from.bytes_in_flight;
-    into.held_back += from.held_back;
+    into.deferred += from.deferred;
 }
 
 fn add_stages(into: &mut StageCounts, from: &StageCounts) {

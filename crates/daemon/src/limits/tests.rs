@@ -136,5 +136,5 @@ fn a_budget_holds_one_command_and_fits_the_pool() {
     assert_eq!(limits.default_budget(), 128 << 20);
     let bounds = limits.pacing();
     assert_eq!(bounds.budget, 2 << 20..=256 << 20);
-    assert_eq!(bounds.machine, nvmeof_pacing::Machine { cores: 2, largest: 2 << 20 });
+    assert_eq!(bounds.machine, nvmeof_pacing::PacedMachine { cores: 2, largest: 2 << 20 });
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_nvmf::{DeviceId, PortId, Queue, Target};
-use nvmeof_pacing::{Machine, PolicyConfig, Shared};
+use nvmeof_pacing::{PacedMachine, PolicyConfig, SharedPolicy};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use tokio::sync::oneshot;
 
@@ -49,8 +49,11 @@ impl OneReactor {
             cpu: None,
             busy_poll: true,
             pool,
-            pacing: Shared::new(policy, Machine { cores: 1, largest: MAX_TRANSFER_BYTES })?
-                .parts(0, Arc::new(|| {})),
+            pacing: SharedPolicy::new(
+                policy,
+                PacedMachine { cores: 1, largest: MAX_TRANSFER_BYTES },
+            )?
+            .parts(0, Arc::new(|| {})),
             target: Arc::clone(target),
             peers: vec![sender.clone()],
             mailbox,

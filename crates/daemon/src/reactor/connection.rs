@@ -2,7 +2,7 @@
 
 use nvmeof_core::dma::{Buffer, BufferReservation};
 use nvmeof_nvmf::{DeviceId, Queue, QueueInfo};
-use nvmeof_pacing::{Core, FlowConfig, FlowId, Pacer, Tenants};
+use nvmeof_pacing::{CoreHandle, FlowConfig, FlowId, Pacer, Tenants};
 use nvmeof_transport::HostQueue;
 
 use super::admin::AdminLine;
@@ -171,7 +171,7 @@ impl Connection {
         &mut self,
         device: DeviceId,
         shares: &QosTable,
-        (pacer, core): (&mut Pacer, &Core),
+        (pacer, core): (&mut Pacer, &CoreHandle),
         stats: &mut Stats,
     ) -> FlowHandle {
         let known = self.lanes.iter_mut().find(|(_, lane)| lane.device == device);
@@ -180,7 +180,8 @@ impl Connection {
             return FlowHandle { lane: key, flow: lane.flow, figures: lane.figures };
         }
         let host = self.share.get_or_insert_with(|| share_of(self.info.as_ref(), shares)).clone();
-        let flow = pacer.add_flow(FlowConfig { weight: 1, device: device.0, path: self.path });
+        let flow =
+            pacer.add_flow(FlowConfig { weight: 1, device: device.0, network_port: self.path });
         set_share(flow, &host, &shares.device(device), (pacer, core));
         let (figures, tally) = (stats.device(device), CommandCounters::default());
         let (is_ending, heard_of_loss) = (false, self.since);
@@ -212,7 +213,7 @@ impl Connection {
     }
 
     /// Gives the flows the weights and limits that apply from now on.
-    pub(crate) fn set_shares(&mut self, shares: &QosTable, pacer: &mut Pacer, core: &Core) {
+    pub(crate) fn set_shares(&mut self, shares: &QosTable, pacer: &mut Pacer, core: &CoreHandle) {
         if self.share.is_none() {
             return;
         }
@@ -239,7 +240,12 @@ fn share_of(info: Option<&QueueInfo>, shares: &QosTable) -> HostQos {
 }
 
 /// Gives a flow its weight and its limits.
-fn set_share(flow: FlowId, host: &HostQos, device: &DeviceQos, (pacer, core): (&mut Pacer, &Core)) {
+fn set_share(
+    flow: FlowId,
+    host: &HostQos,
+    device: &DeviceQos,
+    (pacer, core): (&mut Pacer, &CoreHandle),
+) {
     pacer.set_weight(flow, host.weight.max(1).saturating_mul(device.weight.max(1)));
     let tenants = Tenants { host: host.tenant.as_ref(), namespace: device.tenant.as_ref() };
     if let Err(error) = pacer.set_tenants(flow, tenants, core) {

@@ -29,7 +29,7 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 
 use nvmeof_nvmf::request::Stage;
-use nvmeof_pacing::{Charge, Cost, Outcome, Permit};
+use nvmeof_pacing::{Charge, CommandOutcome, Cost, Permit};
 use nvmeof_wire::Nqn;
 
 use super::Reactor;
@@ -147,7 +147,7 @@ impl Reactor {
             if !std::mem::replace(&mut holder.is_listed, true) {
                 holdings.deferred.borrow_mut().push_back(key);
             }
-            self.pacer.release(permit, Outcome::Withdrawn, now);
+            self.pacer.release(permit, CommandOutcome::Cancelled, now);
             return None;
         }
         holdings.bytes.set(holdings.bytes.get() + bytes);

@@ -8,7 +8,7 @@ use nvmeof_core::block::{BlockOp, BlockOpKind, Completed};
 use nvmeof_core::dma::{Buffer, LeaseError, Payload};
 use nvmeof_nvmf::request::{BufferRequest, DeviceOp, Request, Step};
 use nvmeof_nvmf::{DataSource, Failure, IoCommand, IoKind, QuiesceGuard, Response};
-use nvmeof_pacing::{Charge, Cost, FlowId, Outcome, Permit};
+use nvmeof_pacing::{Charge, CommandOutcome, Cost, FlowId, Permit};
 use nvmeof_transport::{FabricError, FabricOp};
 use nvmeof_wire::Status;
 
@@ -147,7 +147,7 @@ impl Reactor {
             let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
                 // Cancelled commands leave their flow queue, so no command owns this permit.
                 debug_assert!(false, "a permit for a command that is gone");
-                self.pacer.release(permit, Outcome::Withdrawn, now);
+                self.pacer.release(permit, CommandOutcome::Cancelled, now);
                 continue;
             };
             let step = io.request.admitted(permit);
@@ -358,7 +358,8 @@ impl Reactor {
             self.drop_request(request, now);
             return;
         };
-        let ended = if outcome.is_ok() { Outcome::Completed } else { Outcome::Failed };
+        let ended =
+            if outcome.is_ok() { CommandOutcome::Completed } else { CommandOutcome::Failed };
         if let Some(waiting) = &mut io.abort {
             waiting.aborted = outcome == Err(Failure::Aborted);
         }
@@ -410,7 +411,7 @@ impl Reactor {
                     && io.request.io().kind == IoKind::Write
                     && let Some(permit) = io.request.permit_mut()
                 {
-                    permit.came(now);
+                    permit.host_data_arrived(now);
                 }
                 io.held.goes_on();
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
@@ -462,17 +463,17 @@ impl Reactor {
             self.stats.drained(io.device_done_at, now);
             self.trace_done(request, Status::SUCCESS);
         }
-        self.end_request(request, Outcome::Completed, now);
+        self.end_request(request, CommandOutcome::Completed, now);
     }
 
     /// Ends a request as failed and releases all its resources.
     pub(super) fn drop_request(&mut self, request: SlotKey, now: u64) {
-        self.end_request(request, Outcome::Failed, now);
+        self.end_request(request, CommandOutcome::Failed, now);
     }
 
     /// Ends a request and releases all its resources.
     #[inline]
-    fn end_request(&mut self, request: SlotKey, outcome: Outcome, now: u64) {
+    fn end_request(&mut self, request: SlotKey, outcome: CommandOutcome, now: u64) {
         self.trace_end(request);
         let Some(Pending::Io(Io { connection: key, lane, request, abort, held, .. })) =
             self.take_request(request)
@@ -516,7 +517,7 @@ impl Reactor {
 fn record_device_done(io: &mut Io, now: u64) {
     io.device_done_at = now;
     if let Some(permit) = io.request.permit_mut() {
-        permit.landed(now);
+        permit.device_done(now);
     }
 }
 

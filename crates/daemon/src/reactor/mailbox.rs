@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use anyhow::Context as _;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_nvmf::{ControllerKey, DeviceId, Queue, Quiesce, QuiesceGuard, RetiredNamespace};
-use nvmeof_pacing::Parts;
+use nvmeof_pacing::PacerParts;
 use nvmeof_transport::DetachedQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
@@ -64,7 +64,7 @@ pub(crate) enum Message {
     /// Replace the admission policy, and reply with the result.
     Pacing {
         /// This reactor's part of the policy.
-        parts: Box<Parts>,
+        parts: Box<PacerParts>,
         /// Receives the error's text if a waiting command could never start under the policy.
         reply: oneshot::Sender<Result<(), String>>,
     },

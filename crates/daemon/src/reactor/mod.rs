@@ -62,7 +62,7 @@ use anyhow::Context as _;
 use nvmeof_core::block::{Completed, start_kernel_worker};
 use nvmeof_core::dma::{BufferReservation, ChunkPool, CorePool};
 use nvmeof_nvmf::Target;
-use nvmeof_pacing::{Core, Pacer, PacerConfig, Parts, Waker};
+use nvmeof_pacing::{CoreHandle, Pacer, PacerConfig, PacerParts, Waker};
 use nvmeof_transport::{Event, PollGroup};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
@@ -97,7 +97,7 @@ pub(crate) struct ReactorConfig {
     /// Source of its buffers.
     pub(crate) pool: Arc<ChunkPool>,
     /// Its part of the policy in force.
-    pub(crate) pacing: Parts,
+    pub(crate) pacing: PacerParts,
     /// Target that hosts connect to.
     pub(crate) target: Arc<Target>,
     /// Mailboxes of all reactors, including its own.
@@ -188,7 +188,7 @@ pub(crate) struct Reactor {
     admin_reserve: BufferReservation,
     pacer: Pacer,
     /// Identity of this reactor for tenant limits.
-    core: Core,
+    core: CoreHandle,
     shares: QosTable,
     devices: Devices,
     connections: GenSlab<Connection>,
@@ -292,7 +292,7 @@ impl Reactor {
             pool,
             admin_reserve,
             pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
-            core: Core { index: plan.index, waker },
+            core: CoreHandle { index: plan.index, waker },
             shares: QosTable::default(),
             devices: Devices::default(),
             connections: GenSlab::with_capacity(16),

@@ -130,7 +130,7 @@ pub(crate) struct Report {
     /// Time of the report.
     pub(crate) at: u64,
     pub(crate) counters: Counters,
-    pub(crate) pacer: nvmeof_pacing::Counts,
+    pub(crate) pacer: nvmeof_pacing::PacerCounters,
     /// Samples after the capsules were received, after admission, and after the output was sent.
     pub(crate) stages: [StageCounts; 3],
     pub(crate) flows: Vec<Flow>,

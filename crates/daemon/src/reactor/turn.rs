@@ -57,7 +57,7 @@ impl Reactor {
         let mut busy = false;
         self.stats.counters.turns += 1;
         let after = now.saturating_sub(std::mem::replace(&mut self.turned_at, now));
-        self.pacer.turn(now, after);
+        self.pacer.on_turn(now, after);
         self.note_standstill(now);
         if self.mailbox.is_signalled() {
             self.read_mailbox(now);

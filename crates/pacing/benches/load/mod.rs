@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvmeof_pacing::{
-    Core, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, Tenant, TenantLimits, Tenants, TokenBucketConfig,
+    CommandOutcome, CoreHandle, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig,
+    Permit, PolicyConfig, RateSpec, SharedPolicy, Tenant, TenantLimits, Tenants, TokenBucketConfig,
 };
 
 const LARGEST: u32 = 1 << 20;
@@ -30,7 +30,7 @@ pub(crate) fn one_way(flows: usize) -> Vec<FlowConfig> {
 pub(crate) fn many_ways(flows: u16) -> Vec<FlowConfig> {
     let flow = |number: u16| FlowConfig {
         device: u32::from(number % 16),
-        path: number % 2,
+        network_port: number % 2,
         ..FlowConfig::weight(1)
     };
     (0..flows).map(flow).collect()
@@ -39,7 +39,7 @@ pub(crate) fn many_ways(flows: u16) -> Vec<FlowConfig> {
 /// Returns policies with room for all commands that the benches have in flight.
 pub(crate) fn policies() -> [(&'static str, PolicyConfig); 4] {
     // Faster than the commands arrive (4 KiB in 100 ns): the bucket never runs dry.
-    let pace = Pace::Rate(100_000_000_000);
+    let pace = RateSpec::Rate(100_000_000_000);
     [
         ("none", PolicyConfig::None),
         ("buffer-credit", PolicyConfig::BufferCredit { budget: 256 << 20 }),
@@ -64,7 +64,7 @@ pub(crate) struct Load {
 impl Load {
     /// Creates a load with these flows and this number of commands in flight.
     pub(crate) fn new(
-        shared: &Shared,
+        shared: &SharedPolicy,
         core: usize,
         flows: &[FlowConfig],
         in_flight: usize,
@@ -99,9 +99,9 @@ impl Load {
             burst: 10_000_000,
             in_flight: Some(256 << 20),
         };
-        let machine = Machine { cores: machine_cores, largest: LARGEST };
+        let machine = PacedMachine { cores: machine_cores, largest: LARGEST };
         let host = Tenant::new(limits, machine).expect("these can work");
-        let core = Core { index: 0, waker: Arc::new(|| ()) };
+        let core = CoreHandle { index: 0, waker: Arc::new(|| ()) };
         for flow in &self.flows {
             let tenants = Tenants { host: Some(&host), namespace: None };
             self.pacer.set_tenants(*flow, tenants, &core).expect("all fit");
@@ -120,7 +120,7 @@ impl Load {
     pub(crate) fn end(&mut self) {
         if let Some(permit) = self.running.pop() {
             let flow = permit.flow();
-            self.pacer.release(permit, Outcome::Completed, self.now);
+            self.pacer.release(permit, CommandOutcome::Completed, self.now);
             self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
         }
     }
@@ -165,7 +165,7 @@ impl Load {
         let place = self.running.turn();
         let permit = place.take().expect("the ring is full");
         let flow = permit.flow();
-        self.pacer.release(permit, Outcome::Completed, self.now);
+        self.pacer.release(permit, CommandOutcome::Completed, self.now);
         if sends {
             self.pacer.enqueue(flow, black_box(self.cost), 7).expect("it fits");
         }
@@ -190,7 +190,7 @@ impl Load {
     /// Completes all commands in flight.
     pub(crate) fn finish(mut self) {
         while let Some(permit) = self.running.pop() {
-            self.pacer.release(permit, Outcome::Completed, self.now);
+            self.pacer.release(permit, CommandOutcome::Completed, self.now);
         }
     }
 }
@@ -240,6 +240,6 @@ impl Running {
 }
 
 /// Creates the state that the cores share.
-pub(crate) fn shared(policy: &PolicyConfig, cores: usize) -> Shared {
-    Shared::new(policy, Machine { cores, largest: LARGEST }).expect("these can work")
+pub(crate) fn shared(policy: &PolicyConfig, cores: usize) -> SharedPolicy {
+    SharedPolicy::new(policy, PacedMachine { cores, largest: LARGEST }).expect("these can work")
 }

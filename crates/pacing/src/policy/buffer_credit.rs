@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::shared_credit::{Asked, CreditConfig, SharedCredit};
-use super::{Admission, Ask, BudgetTooSmall, Done, Grant, Policy};
+use super::shared_credit::{CreditConfig, CreditRequest, SharedCredit};
+use super::{
+    Admission, AdmissionPolicy, AdmissionRequest, BudgetTooSmall, CompletedCommand, Grant,
+};
 use crate::Nanos;
 
 /// Bounds the bytes in flight: one core's policy over a [`SharedCredit`].
@@ -12,8 +14,9 @@ use crate::Nanos;
 /// the lease is short it asks the shared budget. If that is exhausted, or other cores wait for it,
 /// the core waits in turn and is woken. Credit that it frees while others wait goes to them first.
 ///
-/// A command that is small relative to the others ([`SmallRule`](crate::SmallRule)) does not wait
-/// for credit: 1/16 of the budget is available in addition, as an *overdraft* for these commands.
+/// A command that is small relative to the others ([`SmallCommandRule`](crate::SmallCommandRule)) does not
+/// wait for credit: 1/16 of the budget is available in addition, as an *overdraft* for these
+/// commands.
 ///
 /// A core with nothing in flight always gets one I/O (*minimum grant*). If the budget is exhausted,
 /// that I/O is not counted against it until the core gets credit again, which *covers* it first.
@@ -35,21 +38,21 @@ pub struct BufferCredit {
     leased: u64,
     /// Bytes in flight under the lease.
     in_flight: u64,
-    floor: Floor,
+    minimum_grant: MinimumGrant,
     /// Bytes of small commands in flight beyond the lease.
     overdraft: u64,
     /// Request of this core to the shared budget; `None` when it does not wait.
-    asked: Option<Asked>,
+    credit_request: Option<CreditRequest>,
 }
 
 /// Minimum grant: the one I/O that a core may start whatever the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Floor {
+enum MinimumGrant {
     Free,
-    /// It is in flight, with `covered` bytes in the lease and `bare` bytes uncovered.
+    /// It is in flight, with `covered` bytes in the lease and `uncovered` bytes uncovered.
     Out {
         covered: u64,
-        bare: u64,
+        uncovered: u64,
     },
 }
 
@@ -57,7 +60,7 @@ enum Floor {
 const OVERDRAFT_PART: u64 = 16;
 
 const LEASED: Grant = Grant(0);
-const FLOOR: Grant = Grant(1);
+const MINIMUM_GRANT: Grant = Grant(1);
 const OVERDRAFT: Grant = Grant(2);
 
 impl BufferCredit {
@@ -76,9 +79,9 @@ impl BufferCredit {
             core,
             leased: 0,
             in_flight: 0,
-            floor: Floor::Free,
+            minimum_grant: MinimumGrant::Free,
             overdraft: 0,
-            asked: None,
+            credit_request: None,
         }
     }
 
@@ -94,28 +97,28 @@ impl BufferCredit {
 
     /// Handles a short lease: takes more, uses the minimum grant, or waits.
     #[cold]
-    fn admit_short(&mut self, bytes: u64, ask: &Ask) -> Admission {
-        self.leased += self.shared.take_back(self.core);
+    fn admit_short(&mut self, bytes: u64, request: &AdmissionRequest) -> Admission {
+        self.leased += self.shared.reclaim(self.core);
         self.collect();
         loop {
             self.cover();
-            if let bare @ 1.. = self.bare() {
-                let more = self.shared.take_free_up_to(bare, self.asked.is_some());
+            if let uncovered @ 1.. = self.uncovered() {
+                let more = self.shared.take_free_up_to(uncovered, self.credit_request.is_some());
                 self.leased += more;
                 if more > 0 {
                     continue;
                 }
-                self.wait_for(Asked { bytes: bare, bare: true }, ask);
+                self.wait_for(CreditRequest { bytes: uncovered, uncovered: true }, request);
             } else if self.has_or_takes(bytes) {
                 return self.grant(bytes);
-            } else if self.may_use_floor(bytes) {
-                return self.grant_floor(bytes, ask);
+            } else if self.may_use_minimum_grant(bytes) {
+                return self.grant_minimum(bytes, request);
             } else {
-                self.wait_for(Asked { bytes, bare: false }, ask);
+                self.wait_for(CreditRequest { bytes, uncovered: false }, request);
             }
             self.collect();
-            if self.asked.is_some() {
-                return Admission::AfterRelease;
+            if self.credit_request.is_some() {
+                return Admission::WaitForRelease;
             }
         }
     }
@@ -124,9 +127,9 @@ impl BufferCredit {
     /// the budget.
     fn cover(&mut self) {
         let surplus = self.surplus();
-        if let Floor::Out { covered, bare } = &mut self.floor {
-            let more = surplus.min(*bare);
-            (*covered, *bare) = (*covered + more, *bare - more);
+        if let MinimumGrant::Out { covered, uncovered } = &mut self.minimum_grant {
+            let more = surplus.min(*uncovered);
+            (*covered, *uncovered) = (*covered + more, *uncovered - more);
             self.in_flight += more;
         }
     }
@@ -136,31 +139,31 @@ impl BufferCredit {
     fn has_or_takes(&mut self, bytes: u64) -> bool {
         if self.surplus() < bytes {
             let short = bytes - self.surplus();
-            self.leased += self.shared.take_free(short, self.asked.is_some());
+            self.leased += self.shared.take_free(short, self.credit_request.is_some());
         }
         self.surplus() >= bytes
     }
 
     /// Returns the uncovered bytes in flight.
-    fn bare(&self) -> u64 {
-        match self.floor {
-            Floor::Free => 0,
-            Floor::Out { bare, .. } => bare,
+    fn uncovered(&self) -> u64 {
+        match self.minimum_grant {
+            MinimumGrant::Free => 0,
+            MinimumGrant::Out { uncovered, .. } => uncovered,
         }
     }
 
     /// Returns whether the minimum grant applies: with nothing in flight, or if no lease can ever
     /// suffice, since the bytes in flight may never be released.
-    fn may_use_floor(&self, bytes: u64) -> bool {
+    fn may_use_minimum_grant(&self, bytes: u64) -> bool {
         let is_next = self.in_flight == 0 || self.shared.is_below(bytes);
-        is_next && !self.shared.is_strict() && self.floor == Floor::Free
+        is_next && !self.shared.is_strict() && self.minimum_grant == MinimumGrant::Free
     }
 
     /// Enlarges the budget, until it is set again, by credit for an I/O of `bytes`, and by the
     /// uncovered bytes, which would take that credit otherwise. The core holds the credit and is
     /// woken to ask again. Returns the enlargement.
     pub(super) fn lease_more(&mut self, bytes: u64) -> u64 {
-        let more = bytes + self.bare();
+        let more = bytes + self.uncovered();
         self.stop_waiting();
         self.shared.grow(more);
         self.leased += more;
@@ -169,25 +172,27 @@ impl BufferCredit {
         more
     }
 
-    fn grant_floor(&mut self, bytes: u64, ask: &Ask) -> Admission {
-        self.floor = Floor::Out { covered: 0, bare: bytes };
+    fn grant_minimum(&mut self, bytes: u64, request: &AdmissionRequest) -> Admission {
+        self.minimum_grant = MinimumGrant::Out { covered: 0, uncovered: bytes };
         self.cover();
-        match self.shared.is_urgent(self.core, bytes, ask.urgency) {
-            true => Admission::Granted(FLOOR),
-            false => Admission::OutOfTurn(FLOOR),
+        match self.shared.is_urgent(self.core, bytes, request.urgency) {
+            true => Admission::Granted(MINIMUM_GRANT),
+            false => Admission::GrantedOutOfOrder(MINIMUM_GRANT),
         }
     }
 
     /// Waits in turn, and keeps no surplus.
-    fn wait_for(&mut self, asked: Asked, ask: &Ask) {
+    fn wait_for(&mut self, credit_request: CreditRequest, request: &AdmissionRequest) {
         let surplus = self.surplus();
         self.leased = self.in_flight;
-        let before = self.asked.replace(asked);
-        let changed = before != Some(asked);
-        self.shared.hurry(self.core, ask.urgency, ask.load);
+        let before = self.credit_request.replace(credit_request);
+        let changed = before != Some(credit_request);
+        self.shared.set_urgency(self.core, request.urgency, request.load);
         match before {
-            None => self.shared.start_waiting(self.core, asked),
-            Some(before) if changed => self.shared.change_ask(self.core, before, asked),
+            None => self.shared.start_waiting(self.core, credit_request),
+            Some(before) if changed => {
+                self.shared.change_request(self.core, before, credit_request)
+            }
             Some(_) => {}
         }
         if changed || surplus > 0 {
@@ -197,12 +202,12 @@ impl BufferCredit {
 
     /// Collects the credit that was granted while this core waited.
     fn collect(&mut self) {
-        if self.asked.is_none() {
+        if self.credit_request.is_none() {
             return;
         }
         if let Some(granted) = self.shared.collect(self.core) {
             self.leased += granted;
-            self.asked = None;
+            self.credit_request = None;
             self.shared.settle(self.core);
         }
     }
@@ -225,7 +230,9 @@ impl BufferCredit {
             self.overdraft -= u64::from(bytes);
             return;
         }
-        if let Floor::Out { covered, .. } = std::mem::replace(&mut self.floor, Floor::Free) {
+        if let MinimumGrant::Out { covered, .. } =
+            std::mem::replace(&mut self.minimum_grant, MinimumGrant::Free)
+        {
             self.release_leased(covered);
         }
     }
@@ -243,35 +250,35 @@ impl BufferCredit {
         if let Some(granted) = self.shared.stop_waiting(self.core) {
             self.leased += granted;
         }
-        self.asked = None;
+        self.credit_request = None;
     }
 }
 
-impl Policy for BufferCredit {
+impl AdmissionPolicy for BufferCredit {
     fn largest(&self) -> u32 {
         self.shared.largest()
     }
 
     #[inline(always)]
-    fn admit(&mut self, ask: &Ask, _now: Nanos) -> Admission {
-        let bytes = u64::from(ask.cost.bytes);
+    fn admit(&mut self, request: &AdmissionRequest, _now: Nanos) -> Admission {
+        let bytes = u64::from(request.cost.bytes);
         let in_flight = self.in_flight.wrapping_add(bytes);
         if in_flight <= self.leased {
             self.in_flight = in_flight;
             Admission::Granted(LEASED)
-        } else if ask.small
+        } else if request.small
             && !self.shared.is_strict()
             && self.overdraft + bytes <= self.shared.share() / OVERDRAFT_PART
         {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
         } else {
-            self.admit_short(bytes, &ask.apart())
+            self.admit_short(bytes, &request.apart())
         }
     }
 
     #[inline(always)]
-    fn release(&mut self, done: &Done, grant: Grant, _now: Nanos) {
+    fn release(&mut self, done: &CompletedCommand, grant: Grant, _now: Nanos) {
         if grant != LEASED {
             return self.release_unleased(done.cost.bytes, grant);
         }
@@ -279,14 +286,14 @@ impl Policy for BufferCredit {
     }
 
     #[inline]
-    fn rest(&mut self) {
-        if self.asked.is_some() {
+    fn return_unused(&mut self) {
+        if self.credit_request.is_some() {
             self.stop_waiting();
         }
         let surplus = self.surplus();
         if surplus > 0 {
             self.leased = self.in_flight;
-            if self.shared.lay_open(self.core, surplus) {
+            if self.shared.offer(self.core, surplus) {
                 self.shared.settle(self.core);
             }
         }
@@ -296,7 +303,7 @@ impl Policy for BufferCredit {
 impl Drop for BufferCredit {
     fn drop(&mut self) {
         self.stop_waiting();
-        let held = self.leased + self.shared.take_back(self.core);
+        let held = self.leased + self.shared.reclaim(self.core);
         self.shared.give(held, self.core);
         self.shared.leave(self.core);
     }

@@ -2,27 +2,27 @@
 
 mod adaptive;
 mod buffer_credit;
-mod known;
+mod builtin;
 #[cfg(all(loom, test))]
 mod model;
-mod none;
-mod prototype;
 mod shared_credit;
+mod spdk_io_pacing;
 mod token_bucket;
+mod unpaced;
 
 use std::any::Any;
 use std::fmt::Debug;
 
-pub use adaptive::{Adaptive, Move, SharedAdaptive};
+pub use adaptive::{Adaptive, BudgetMove, SharedAdaptive};
 pub use buffer_credit::BufferCredit;
-pub(crate) use known::Known;
-pub use none::None;
-pub use prototype::SharedPrototype;
+pub(crate) use builtin::BuiltinPolicy;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
-pub(crate) use token_bucket::Limit;
-pub use token_bucket::{SharedTokens, TokenBucket};
+pub use spdk_io_pacing::SharedIoPacing;
+pub(crate) use token_bucket::RateLimit;
+pub use token_bucket::{SharedTokenBucket, TokenBucket};
+pub use unpaced::Unpaced;
 
-use crate::permit::Outcome;
+use crate::permit::CommandOutcome;
 use crate::{Cost, Nanos};
 
 /// Longest policy chain of one pacer. A permit carries the grants of all policies inline, and the
@@ -34,33 +34,33 @@ pub const MAX_POLICIES: usize = 3;
 ///
 /// A policy never sees a command without data. It is asked for the same command on every turn until
 /// it grants it, the command is withdrawn, or a more urgent one replaces it.
-pub trait Policy: Any + Debug + Send {
+pub trait AdmissionPolicy: Any + Debug + Send {
     /// Returns the largest cost in bytes that this policy can ever grant. It must not change.
     fn largest(&self) -> u32 {
         u32::MAX
     }
 
     /// Asks whether this command may start at `now`. A grant is outstanding until
-    /// [`Policy::release`].
-    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission;
+    /// [`AdmissionPolicy::release`].
+    fn admit(&mut self, request: &AdmissionRequest, now: Nanos) -> Admission;
 
     /// Releases the grant of a command that completed or was withdrawn.
-    fn release(&mut self, done: &Done, grant: Grant, now: Nanos);
+    fn release(&mut self, done: &CompletedCommand, grant: Grant, now: Nanos);
 
     /// Starts a turn at `now` with commands waiting, `_after` ns after the start of the last one;
-    /// see [`Pacer::turn`](crate::Pacer::turn). It is the only way for a policy to detect a
+    /// see [`Pacer::on_turn`](crate::Pacer::on_turn). It is the only way for a policy to detect a
     /// preemption of its core; most do not need it.
-    fn turn(&mut self, _now: Nanos, _after: Nanos) {}
+    fn on_turn(&mut self, _now: Nanos, _after: Nanos) {}
 
     /// Returns unused credit that is kept for the next command. No command will start on this core
     /// for now, because none waits or another policy deferred it. Called often, so it must be cheap
     /// when there is nothing to return.
-    fn rest(&mut self) {}
+    fn return_unused(&mut self) {}
 }
 
 /// Request to admit a waiting command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct AdmissionRequest {
     /// Its cost; never 0 bytes.
     pub cost: Cost,
     /// The device it is for, see [`FlowConfig::device`](crate::FlowConfig::device).
@@ -79,23 +79,23 @@ pub struct Ask {
 
 /// A command that has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
+pub struct CompletedCommand {
     /// Its cost; never 0 bytes.
     pub cost: Cost,
     /// Its device.
     pub device: u32,
     /// Its outcome.
-    pub outcome: Outcome,
+    pub outcome: CommandOutcome,
     /// Time of its admission.
     pub started: Nanos,
     /// Time in ns that its data was in the network: for a read since the data was complete in
     /// memory, for a write until it had arrived. The remaining time is that of the device. At least
-    /// 1, and 0 if unreported; see [`Permit::landed`](crate::Permit::landed) and
-    /// [`Permit::came`](crate::Permit::came).
+    /// 1, and 0 if unreported; see [`Permit::device_done`](crate::Permit::device_done) and
+    /// [`Permit::host_data_arrived`](crate::Permit::host_data_arrived).
     pub network: Nanos,
 }
 
-impl Ask {
+impl AdmissionRequest {
     /// Copies the value field by field. A value passed through dynamic dispatch has an address. If
     /// that were the address of the original, the compiler would keep the original in memory on
     /// every other path, too.
@@ -106,8 +106,8 @@ impl Ask {
     }
 }
 
-impl Done {
-    /// As [`Ask::apart`].
+impl CompletedCommand {
+    /// As [`AdmissionRequest::apart`].
     #[inline(always)]
     pub(crate) fn apart(&self) -> Self {
         let Self { cost, device, outcome, started, network } = *self;
@@ -122,14 +122,14 @@ pub enum Admission {
     Granted(Grant),
     /// It may start, although another core waits for a command that is more urgent by more than a
     /// few I/Os. The grant keeps this core busy, and virtual time must not advance.
-    OutOfTurn(Grant),
+    GrantedOutOfOrder(Grant),
     /// Not before a release, on this core or on another one, whose policy then wakes this core.
-    AfterRelease,
+    WaitForRelease,
     /// Not before this time.
-    At(Nanos),
+    WaitUntil(Nanos),
     /// Not before a release of the same device on this core; commands for other devices may start
     /// before.
-    NotThisDevice,
+    DeviceBusy,
 }
 
 impl Admission {
@@ -138,8 +138,8 @@ impl Admission {
     #[must_use]
     pub fn grant(self) -> Option<Grant> {
         match self {
-            Admission::Granted(grant) | Admission::OutOfTurn(grant) => Some(grant),
-            Admission::AfterRelease | Admission::At(_) | Admission::NotThisDevice => Option::None,
+            Admission::Granted(grant) | Admission::GrantedOutOfOrder(grant) => Some(grant),
+            Admission::WaitForRelease | Admission::WaitUntil(_) | Admission::DeviceBusy => None,
         }
     }
 }

@@ -7,22 +7,25 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use loom::thread;
 
-use super::{Ask, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit};
+use super::{
+    AdmissionPolicy, AdmissionRequest, BufferCredit, CompletedCommand, CreditConfig, Grant,
+    SharedCredit,
+};
 use crate::Cost;
-use crate::permit::Outcome;
+use crate::permit::CommandOutcome;
 
 /// One I/O, the whole budget of most models here: a quantum has the same size.
 const IO: u32 = 4096;
 /// Bytes that a core starts by the minimum grant before it waits for credit. They are covered
 /// first, so the core waits for an I/O minus this.
-const FLOOR: u32 = 1;
+const MINIMUM_GRANT: u32 = 1;
 
-struct Core {
+struct CoreHandle {
     credit: BufferCredit,
     woken: Arc<Flag>,
 }
 
-impl Core {
+impl CoreHandle {
     fn new(shared: &Arc<SharedCredit>, core: usize) -> Self {
         let woken = Arc::new(Flag::new(false));
         let flag = Arc::clone(&woken);
@@ -36,25 +39,25 @@ impl Core {
     }
 
     /// Starts a command by the minimum grant.
-    fn floor(&mut self) -> Grant {
-        self.admit_bytes(FLOOR).expect("a core that holds nothing starts one")
+    fn minimum_grant(&mut self) -> Grant {
+        self.admit_bytes(MINIMUM_GRANT).expect("a core that holds nothing starts one")
     }
 
     /// Starts an I/O in addition to the minimum grant.
     fn admit_beside(&mut self) -> Option<Grant> {
-        self.admit_bytes(IO - FLOOR)
+        self.admit_bytes(IO - MINIMUM_GRANT)
     }
 
     fn release_beside(&mut self, grant: Grant) {
-        self.release_bytes(IO - FLOOR, grant);
+        self.release_bytes(IO - MINIMUM_GRANT, grant);
     }
 
     fn release_floor(&mut self, grant: Grant) {
-        self.release_bytes(FLOOR, grant);
+        self.release_bytes(MINIMUM_GRANT, grant);
     }
 
     fn admit_bytes(&mut self, bytes: u32) -> Option<Grant> {
-        self.credit.admit(&ask(bytes), 0).grant()
+        self.credit.admit(&request(bytes), 0).grant()
     }
 
     fn release(&mut self, grant: Grant) {
@@ -66,13 +69,13 @@ impl Core {
     }
 }
 
-fn ask(bytes: u32) -> Ask {
-    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
+fn request(bytes: u32) -> AdmissionRequest {
+    AdmissionRequest { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
 }
 
-fn done(bytes: u32) -> Done {
-    let outcome = Outcome::Completed;
-    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
+fn done(bytes: u32) -> CompletedCommand {
+    let outcome = CommandOutcome::Completed;
+    CompletedCommand { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
 }
 
 fn shared(budget: u32, cores: usize) -> Arc<SharedCredit> {
@@ -94,13 +97,13 @@ fn bounded(model: impl Fn() + Send + Sync + 'static) {
 fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
     bounded(|| {
         let shared = shared(IO, 2);
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let lease = giver.admit().unwrap();
-        let floor = waiter.floor();
+        let minimum_grant = waiter.minimum_grant();
         let giving = thread::spawn(move || {
             giver.release(lease);
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         let at_once = waiter.admit_beside();
@@ -110,9 +113,9 @@ fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
             waiter.admit_beside()
         });
         waiter.release_beside(grant.expect("the credit was given back"));
-        waiter.release_floor(floor);
-        waiter.credit.rest();
-        giver.credit.rest();
+        waiter.release_floor(minimum_grant);
+        waiter.credit.return_unused();
+        giver.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }
@@ -123,30 +126,30 @@ fn loom_credit_that_is_laid_open_reaches_a_core_that_starts_to_wait() {
 fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
     bounded(|| {
         let shared = shared(2 * IO, 2);
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let [first, second] = [giver.admit().unwrap(), giver.admit().unwrap()];
-        let floor = waiter.floor();
+        let minimum_grant = waiter.minimum_grant();
         // Waits, which sets the flag of the giver, and then stops waiting.
-        assert!(waiter.admit_bytes(2 * IO - FLOOR).is_none());
-        waiter.credit.rest();
+        assert!(waiter.admit_bytes(2 * IO - MINIMUM_GRANT).is_none());
+        waiter.credit.return_unused();
         let giving = thread::spawn(move || {
             // The flag is seen and cleared here, and the rest is offered without it.
             giver.release(first);
             giver.release(second);
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
-        let at_once = waiter.admit_bytes(2 * IO - FLOOR);
+        let at_once = waiter.admit_bytes(2 * IO - MINIMUM_GRANT);
         let mut giver = giving.join().unwrap();
         let grant = at_once.or_else(|| {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
-            waiter.admit_bytes(2 * IO - FLOOR)
+            waiter.admit_bytes(2 * IO - MINIMUM_GRANT)
         });
-        waiter.release_bytes(2 * IO - FLOOR, grant.expect("the credit was given back"));
-        waiter.release_floor(floor);
-        waiter.credit.rest();
-        giver.credit.rest();
+        waiter.release_bytes(2 * IO - MINIMUM_GRANT, grant.expect("the credit was given back"));
+        waiter.release_floor(minimum_grant);
+        waiter.credit.return_unused();
+        giver.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }
@@ -157,19 +160,19 @@ fn loom_a_recall_flag_is_not_taken_down_while_a_core_starts_to_wait() {
 fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
     loom::model(|| {
         let shared = shared(IO, 3);
-        let mut giver = Core::new(&shared, 0);
-        let mut fickle = Core::new(&shared, 1);
-        let mut next = Core::new(&shared, 2);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut fickle = CoreHandle::new(&shared, 1);
+        let mut next = CoreHandle::new(&shared, 2);
         let lease = giver.admit().unwrap();
-        let floors = [fickle.floor(), next.floor()];
+        let floors = [fickle.minimum_grant(), next.minimum_grant()];
         assert!(fickle.admit_beside().is_none() && next.admit_beside().is_none());
         let giving = thread::spawn(move || {
             giver.release(lease);
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         // Its command was cancelled, and its turn ends.
-        fickle.credit.rest();
+        fickle.credit.return_unused();
         let mut giver = giving.join().unwrap();
         assert!(next.woken.load(Relaxed), "nobody woke the next in line");
         let grant = next.admit_beside().expect("the credit was given back");
@@ -178,7 +181,7 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
         next.release_beside(grant);
         next.release_floor(next_floor);
         for core in [&mut giver, &mut fickle, &mut next] {
-            core.credit.rest();
+            core.credit.return_unused();
         }
         assert_eq!(shared.unused(), shared.budget());
     });
@@ -190,10 +193,10 @@ fn loom_a_grant_to_a_core_that_stops_waiting_goes_on() {
 fn loom_two_that_give_serve_two_that_wait() {
     bounded(|| {
         let shared = shared(2 * IO, 4);
-        let mut givers = [Core::new(&shared, 0), Core::new(&shared, 1)];
-        let mut waiters = [Core::new(&shared, 2), Core::new(&shared, 3)];
+        let mut givers = [CoreHandle::new(&shared, 0), CoreHandle::new(&shared, 1)];
+        let mut waiters = [CoreHandle::new(&shared, 2), CoreHandle::new(&shared, 3)];
         let leases = givers.each_mut().map(|core| core.admit().unwrap());
-        let floors = waiters.each_mut().map(Core::floor);
+        let floors = waiters.each_mut().map(CoreHandle::minimum_grant);
         for core in &mut waiters {
             assert!(core.admit_beside().is_none());
         }
@@ -201,21 +204,21 @@ fn loom_two_that_give_serve_two_that_wait() {
         let [first_lease, second_lease] = leases;
         let giving = thread::spawn(move || {
             first.release(first_lease);
-            first.credit.rest();
+            first.credit.return_unused();
             first
         });
         second.release(second_lease);
-        second.credit.rest();
+        second.credit.return_unused();
         let mut first = giving.join().unwrap();
-        for (core, floor) in waiters.iter_mut().zip(floors) {
+        for (core, minimum_grant) in waiters.iter_mut().zip(floors) {
             assert!(core.woken.load(Relaxed), "a core was forgotten");
             let grant = core.admit_beside().expect("there is credit for both");
             core.release_beside(grant);
-            core.release_floor(floor);
-            core.credit.rest();
+            core.release_floor(minimum_grant);
+            core.credit.return_unused();
         }
-        first.credit.rest();
-        second.credit.rest();
+        first.credit.return_unused();
+        second.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }
@@ -225,18 +228,18 @@ fn loom_two_that_give_serve_two_that_wait() {
 fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
     loom::model(|| {
         let shared = shared(IO, 2);
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let lease = giver.admit().unwrap();
-        let floor = waiter.admit().expect("a core that holds nothing starts one");
+        let minimum_grant = waiter.admit().expect("a core that holds nothing starts one");
         assert!(waiter.admit().is_none());
         let giving = thread::spawn(move || {
             giver.release(lease);
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         assert!(waiter.admit().is_none(), "there is one, and that is for what is in flight");
-        waiter.release(floor);
+        waiter.release(minimum_grant);
         let second = waiter.admit().expect("a core that holds nothing starts one");
         let mut giver = giving.join().unwrap();
         waiter.release(second);
@@ -250,16 +253,16 @@ fn loom_what_is_beside_the_budget_comes_back_while_it_is_covered() {
 fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
     bounded(|| {
         let shared = resizable(2 * IO, 2);
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
-        let floor = waiter.admit().expect("a core that holds nothing starts one");
+        let minimum_grant = waiter.admit().expect("a core that holds nothing starts one");
         assert!(waiter.admit().is_none());
         let giving = thread::spawn(move || {
             for lease in leases {
                 giver.release(lease);
             }
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         let at_once = waiter.admit();
@@ -269,7 +272,7 @@ fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
             waiter.admit()
         });
         waiter.release(grant.expect("there is credit for both"));
-        waiter.release(floor);
+        waiter.release(minimum_grant);
         assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter]);
     });
 }
@@ -280,8 +283,8 @@ fn loom_a_core_waits_for_what_is_beside_the_budget_and_then_for_more() {
 fn loom_two_that_take_do_not_both_get_the_last_credit() {
     loom::model(|| {
         let shared = shared(IO, 2);
-        let mut one = Core::new(&shared, 0);
-        let mut two = Core::new(&shared, 1);
+        let mut one = CoreHandle::new(&shared, 0);
+        let mut two = CoreHandle::new(&shared, 1);
         let taking = thread::spawn(move || {
             let grant = one.admit().expect("a core that holds nothing starts one");
             (one, grant)
@@ -292,8 +295,8 @@ fn loom_two_that_take_do_not_both_get_the_last_credit() {
         assert_eq!(shared.unused(), 0);
         one.release(first);
         two.release(second);
-        one.credit.rest();
-        two.credit.rest();
+        one.credit.return_unused();
+        two.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }
@@ -303,12 +306,12 @@ fn loom_two_that_take_do_not_both_get_the_last_credit() {
 fn loom_open_credit_is_taken_once() {
     loom::model(|| {
         let shared = shared(IO, 2);
-        let mut owner = Core::new(&shared, 0);
-        let mut other = Core::new(&shared, 1);
+        let mut owner = CoreHandle::new(&shared, 0);
+        let mut other = CoreHandle::new(&shared, 1);
         let lease = owner.admit().unwrap();
-        let floor = other.floor();
+        let minimum_grant = other.minimum_grant();
         owner.release(lease);
-        owner.credit.rest();
+        owner.credit.return_unused();
         let taking = thread::spawn(move || {
             let grant = owner.admit().expect("a core that holds nothing starts one");
             (owner, grant)
@@ -316,12 +319,12 @@ fn loom_open_credit_is_taken_once() {
         let grant = other.admit_beside();
         let (mut owner, owners) = taking.join().unwrap();
         owner.release(owners);
-        owner.credit.rest();
+        owner.credit.return_unused();
         let grant = grant.or_else(|| other.admit_beside()).expect("the credit is free again");
         other.release_beside(grant);
-        other.release_floor(floor);
-        other.credit.rest();
-        owner.credit.rest();
+        other.release_floor(minimum_grant);
+        other.credit.return_unused();
+        owner.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }
@@ -332,9 +335,9 @@ fn resizable(budget: u32, cores: usize) -> Arc<SharedCredit> {
     BufferCredit::shared(config).unwrap()
 }
 
-fn assert_whole(shared: &SharedCredit, budget: u32, cores: &mut [&mut Core]) {
+fn assert_whole(shared: &SharedCredit, budget: u32, cores: &mut [&mut CoreHandle]) {
     for core in cores {
-        core.credit.rest();
+        core.credit.return_unused();
     }
     assert_eq!(shared.budget(), budget.into());
     assert_eq!(shared.unused(), shared.budget(), "credit was lost or made");
@@ -346,14 +349,14 @@ fn assert_whole(shared: &SharedCredit, budget: u32, cores: &mut [&mut Core]) {
 fn loom_a_budget_that_shrinks_is_paid_by_what_comes_back() {
     bounded(|| {
         let shared = resizable(2 * IO, 2);
-        let mut giver = Core::new(&shared, 0);
-        let mut resizer = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut resizer = CoreHandle::new(&shared, 1);
         let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
         let giving = thread::spawn(move || {
             for lease in leases {
                 giver.release(lease);
             }
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         shared.resize(IO.into(), 1);
@@ -367,13 +370,13 @@ fn loom_a_budget_that_shrinks_is_paid_by_what_comes_back() {
 fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
     bounded(|| {
         let shared = resizable(2 * IO, 2);
-        let mut taker = Core::new(&shared, 0);
-        let mut resizer = Core::new(&shared, 1);
+        let mut taker = CoreHandle::new(&shared, 0);
+        let mut resizer = CoreHandle::new(&shared, 1);
         let taking = thread::spawn(move || {
             for _ in 0..2 {
                 let grant = taker.admit().expect("a core that holds nothing starts one");
                 taker.release(grant);
-                taker.credit.rest();
+                taker.credit.return_unused();
             }
             taker
         });
@@ -382,8 +385,8 @@ fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
         assert_whole(&shared, IO, &mut [&mut taker, &mut resizer]);
         // The rest is exactly the new budget.
         let lease = taker.admit().unwrap();
-        let floor = taker.admit();
-        assert!(floor.is_none(), "the budget is out");
+        let minimum_grant = taker.admit();
+        assert!(minimum_grant.is_none(), "the budget is out");
         taker.release(lease);
         assert_whole(&shared, IO, &mut [&mut taker, &mut resizer]);
     });
@@ -395,10 +398,10 @@ fn loom_a_budget_that_shrinks_beside_a_core_that_takes() {
 fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
     bounded(|| {
         let shared = resizable(IO, 2);
-        let mut resizer = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut resizer = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let lease = resizer.admit().unwrap();
-        let floor = waiter.floor();
+        let minimum_grant = waiter.minimum_grant();
         let growing = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.resize((2 * IO).into(), 0))
@@ -410,7 +413,7 @@ fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
             waiter.admit_beside()
         });
         waiter.release_beside(grant.expect("the budget grew"));
-        waiter.release_floor(floor);
+        waiter.release_floor(minimum_grant);
         resizer.release(lease);
         assert_whole(&shared, 2 * IO, &mut [&mut resizer, &mut waiter]);
     });
@@ -421,16 +424,16 @@ fn loom_a_budget_that_grows_reaches_a_core_that_starts_to_wait() {
 fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
     bounded(|| {
         let shared = resizable(2 * IO, 3);
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
-        let mut resizer = Core::new(&shared, 2);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
+        let mut resizer = CoreHandle::new(&shared, 2);
         let leases = [giver.admit().unwrap(), giver.admit().unwrap()];
-        let floor = waiter.floor();
+        let minimum_grant = waiter.minimum_grant();
         assert!(waiter.admit_beside().is_none());
         let [first, second] = leases;
         let giving = thread::spawn(move || {
             giver.release(first);
-            giver.credit.rest();
+            giver.credit.return_unused();
             giver
         });
         shared.resize(IO.into(), 2);
@@ -439,7 +442,7 @@ fn loom_a_budget_that_goes_down_and_up_loses_nothing() {
         assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
         let grant = waiter.admit_beside().expect("one of two is free");
         waiter.release_beside(grant);
-        waiter.release_floor(floor);
+        waiter.release_floor(minimum_grant);
         giver.release(second);
         assert_whole(&shared, 2 * IO, &mut [&mut giver, &mut waiter, &mut resizer]);
     });
@@ -452,8 +455,8 @@ fn loom_a_strict_budget_goes_from_a_core_that_leaves_to_one_that_waits() {
     bounded(|| {
         let config = CreditConfig { budget: IO.into(), largest: IO, cores: 2 };
         let shared = SharedCredit::strict(config).unwrap();
-        let mut giver = Core::new(&shared, 0);
-        let mut waiter = Core::new(&shared, 1);
+        let mut giver = CoreHandle::new(&shared, 0);
+        let mut waiter = CoreHandle::new(&shared, 1);
         let lease = giver.admit().unwrap();
         let giving = thread::spawn(move || {
             giver.release(lease);
@@ -465,11 +468,11 @@ fn loom_a_strict_budget_goes_from_a_core_that_leaves_to_one_that_waits() {
             assert!(waiter.woken.load(Relaxed), "credit is there and nobody woke the waiter");
             waiter.admit()
         });
-        let mut again = Core::new(&shared, 0);
+        let mut again = CoreHandle::new(&shared, 0);
         assert!(again.admit().is_none(), "beside the budget");
-        again.credit.rest();
+        again.credit.return_unused();
         waiter.release(grant.expect("the credit was given back"));
-        waiter.credit.rest();
+        waiter.credit.return_unused();
         assert_eq!(shared.unused(), shared.budget());
     });
 }

@@ -8,15 +8,15 @@
 //!            take_free                       start_waiting
 //!   free ───────────────▶ leased      idle ────────────────▶ waiting(bytes)
 //!     ▲ ▲    give           │ ▲         ▲                       │
-//!     │ └───────────────────┤ │         │ collect               │ hand_out: free ≥ bytes,
-//!     │ start_waiting       │ │ take_   │ stop_waiting          │ this core's turn
-//!     │ of another core     │ │ back    │                       ▼
+//!     │ └───────────────────┤ │         │ collect               │ distribute: free ≥ bytes,
+//!     │ start_waiting       │ │ re-     │ stop_waiting          │ this core's turn
+//!     │ of another core     │ │ claim   │                       ▼
 //!     └──────── open ◀──────┘ │         └─────────────── granted(bytes) ──▶ leased
-//!                 │  lay_open │                           (core is woken)
+//!                 │  offer    │                           (core is woken)
 //!                 └───────────┘
 //! ```
 //!
-//! A waiting core with uncovered bytes in flight (*bare*, in place of waiting in the diagram) is
+//! A waiting core with uncovered bytes in flight (*uncovered*, in place of waiting in the diagram) is
 //! served first. Its grant covers those bytes, and may be partial. Then the cores with about equal,
 //! highest urgency are served: those whose flow has little in flight first, and among these round
 //! robin by core number. No other core takes free credit in that time.
@@ -69,27 +69,27 @@ pub struct SharedCredit {
     largest: u32,
     /// Nothing is granted outside the budget: neither one I/O to an idle core nor small commands.
     strict: bool,
-    slots: Box<[Slot]>,
+    slots: Box<[CoreSlot]>,
     free: Padded<AtomicU64>,
     /// Bytes by which the budget shrank that are still in use; returned credit retires them first.
     owed: Padded<AtomicU64>,
-    /// Cores with a ticket in state waiting or bare (never fewer than there are).
+    /// Cores with a wait state of waiting or uncovered (never fewer than there are).
     waiters: Padded<AtomicUsize>,
-    /// Calls of `hand_out` not served yet; the core that raises it from 0 serves all of them.
+    /// Calls of `distribute` not served yet; the core that raises it from 0 serves all of them.
     pending: Padded<AtomicUsize>,
     /// The core served last; used by the core that hands out.
     rotor: AtomicUsize,
     /// Consecutive times that uncovered bytes came first; used by the core that hands out.
-    bare_first: AtomicUsize,
+    uncovered_first: AtomicUsize,
 }
 
 /// State of one core that other cores can access.
 #[repr(align(128))]
-struct Slot {
+struct CoreSlot {
     /// Open credit in bytes, shifted left by one, and the recall flag.
     open: AtomicU64,
-    /// A [`Ticket`].
-    ticket: AtomicU64,
+    /// A [`WaitState`].
+    wait_state: AtomicU64,
     /// Urgency of the request and in-flight bytes of its flow; see [`SharedCredit::next_to_serve`].
     urgency: AtomicU64,
     load: AtomicU64,
@@ -101,7 +101,7 @@ struct Slot {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// Another core waits: lowest bit of [`Slot::open`].
+/// Another core waits: lowest bit of [`CoreSlot::open`].
 const RECALL: u64 = 1;
 
 /// Urgencies closer than this many of the largest waiting I/Os count as equal. A core is overtaken
@@ -109,50 +109,54 @@ const RECALL: u64 = 1;
 const ABOUT_EQUAL: u64 = 4;
 
 /// Consecutive times that uncovered bytes come first, per core.
-const BARE_FIRST: usize = 8;
+const UNCOVERED_FIRST: usize = 8;
 
 /// Wait state of a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ticket {
+enum WaitState {
     Idle,
     /// Waits for this number of bytes.
     Waiting(u64),
     /// Has this number of uncovered bytes in flight, and waits for credit for all or some of them.
-    Bare(u64),
+    Uncovered(u64),
     /// Was granted this number of bytes and has not collected them.
     Granted(u64),
 }
 
-impl Ticket {
+impl WaitState {
     const fn pack(self) -> u64 {
         match self {
-            Ticket::Idle => 0,
-            Ticket::Waiting(bytes) => bytes << 2 | 1,
-            Ticket::Bare(bytes) => bytes << 2 | 3,
-            Ticket::Granted(bytes) => bytes << 2 | 2,
+            WaitState::Idle => 0,
+            WaitState::Waiting(bytes) => bytes << 2 | 1,
+            WaitState::Uncovered(bytes) => bytes << 2 | 3,
+            WaitState::Granted(bytes) => bytes << 2 | 2,
         }
     }
 
     const fn unpack(word: u64) -> Self {
         match word & 3 {
-            1 => Ticket::Waiting(word >> 2),
-            2 => Ticket::Granted(word >> 2),
-            3 => Ticket::Bare(word >> 2),
-            _ => Ticket::Idle,
+            1 => WaitState::Waiting(word >> 2),
+            2 => WaitState::Granted(word >> 2),
+            3 => WaitState::Uncovered(word >> 2),
+            _ => WaitState::Idle,
         }
     }
 }
 
 /// Bytes that a core waits for, and whether they cover bytes that are in flight outside the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct CreditRequest {
     pub(super) bytes: u64,
-    pub(super) bare: bool,
+    pub(super) uncovered: bool,
 }
 
-impl Asked {
-    const fn ticket(self) -> Ticket {
-        if self.bare { Ticket::Bare(self.bytes) } else { Ticket::Waiting(self.bytes) }
+impl CreditRequest {
+    const fn wait_state(self) -> WaitState {
+        if self.uncovered {
+            WaitState::Uncovered(self.bytes)
+        } else {
+            WaitState::Waiting(self.bytes)
+        }
     }
 }
 
@@ -176,9 +180,9 @@ impl SharedCredit {
         if u64::from(largest) > budget {
             return Err(BudgetTooSmall { budget, largest });
         }
-        let slot = |_| Slot {
+        let slot = |_| CoreSlot {
             open: AtomicU64::new(0),
-            ticket: AtomicU64::new(Ticket::Idle.pack()),
+            wait_state: AtomicU64::new(WaitState::Idle.pack()),
             urgency: AtomicU64::new(0),
             load: AtomicU64::new(0),
             taken: AtomicUsize::new(0),
@@ -194,7 +198,7 @@ impl SharedCredit {
             waiters: Padded(AtomicUsize::new(0)),
             pending: Padded(AtomicUsize::new(0)),
             rotor: AtomicUsize::new(0),
-            bare_first: AtomicUsize::new(0),
+            uncovered_first: AtomicUsize::new(0),
         }))
     }
 
@@ -272,10 +276,10 @@ impl SharedCredit {
     /// nothing in flight or waiting this equals the budget. For metrics and tests.
     #[must_use]
     pub fn unused(&self) -> u64 {
-        let of_slot = |slot: &Slot| {
-            let granted = match Ticket::unpack(slot.ticket.load(Ordering::Relaxed)) {
-                Ticket::Granted(bytes) => bytes,
-                Ticket::Idle | Ticket::Waiting(_) | Ticket::Bare(_) => 0,
+        let of_slot = |slot: &CoreSlot| {
+            let granted = match WaitState::unpack(slot.wait_state.load(Ordering::Relaxed)) {
+                WaitState::Granted(bytes) => bytes,
+                WaitState::Idle | WaitState::Waiting(_) | WaitState::Uncovered(_) => 0,
             };
             granted + (slot.open.load(Ordering::Relaxed) >> 1)
         };
@@ -307,7 +311,7 @@ impl SharedCredit {
     }
 
     /// Reclaims the open credit of a core, or the rest of it.
-    pub(super) fn take_back(&self, core: usize) -> u64 {
+    pub(super) fn reclaim(&self, core: usize) -> u64 {
         let open = &self.slots[core].open;
         if open.load(Ordering::Relaxed) >> 1 == 0 {
             return 0;
@@ -316,7 +320,7 @@ impl SharedCredit {
     }
 
     /// Offers credit as open, or gives it to waiting cores (then true).
-    pub(super) fn lay_open(&self, core: usize, bytes: u64) -> bool {
+    pub(super) fn offer(&self, core: usize, bytes: u64) -> bool {
         let open = &self.slots[core].open;
         if open.fetch_add(bytes << 1, Ordering::AcqRel) & RECALL == 0 {
             return false;
@@ -329,12 +333,12 @@ impl SharedCredit {
     /// Frees credit and hands it to the waiting cores.
     pub(super) fn give(&self, bytes: u64, core: usize) {
         self.free.0.fetch_add(bytes, Ordering::AcqRel);
-        self.pay();
-        self.hand_out(core);
+        self.retire_owed();
+        self.distribute(core);
     }
 
     /// Retires free credit permanently, as much as the budget has shrunk.
-    fn pay(&self) {
+    fn retire_owed(&self) {
         let mut owed = self.owed.0.load(Ordering::Acquire);
         while owed > 0 {
             // Claims the debt before the credit, so that no two cores retire the same debt.
@@ -397,7 +401,7 @@ impl SharedCredit {
     }
 
     /// Sets the urgency and the load of the request that this core waits with, or is about to.
-    pub(super) fn hurry(&self, core: usize, urgency: u64, load: u64) {
+    pub(super) fn set_urgency(&self, core: usize, urgency: u64, load: u64) {
         let slot = &self.slots[core];
         for (known, now) in [(&slot.urgency, urgency), (&slot.load, load)] {
             if known.load(Ordering::Relaxed) != now {
@@ -408,9 +412,9 @@ impl SharedCredit {
 
     /// Makes a core wait for its turn. The caller then calls [`SharedCredit::give`], even with 0
     /// bytes, since the credit may be free already.
-    pub(super) fn start_waiting(&self, core: usize, asked: Asked) {
+    pub(super) fn start_waiting(&self, core: usize, credit_request: CreditRequest) {
         self.waiters.0.fetch_add(1, Ordering::AcqRel);
-        self.slots[core].ticket.store(asked.ticket().pack(), Ordering::Release);
+        self.slots[core].wait_state.store(credit_request.wait_state().pack(), Ordering::Release);
         fence(Ordering::SeqCst);
         let recalled = self.recall(Some(core));
         self.free.0.fetch_add(recalled, Ordering::AcqRel);
@@ -428,35 +432,35 @@ impl SharedCredit {
     }
 
     /// Changes the request of a waiting core. No effect if the old one was granted in between.
-    pub(super) fn change_ask(&self, core: usize, from: Asked, to: Asked) {
-        let (from, to) = (from.ticket().pack(), to.ticket().pack());
-        let ticket = &self.slots[core].ticket;
-        let _ = ticket.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    pub(super) fn change_request(&self, core: usize, from: CreditRequest, to: CreditRequest) {
+        let (from, to) = (from.wait_state().pack(), to.wait_state().pack());
+        let wait_state = &self.slots[core].wait_state;
+        let _ = wait_state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Returns the grant of a waiting core, if there is one.
     pub(super) fn collect(&self, core: usize) -> Option<u64> {
-        let ticket = &self.slots[core].ticket;
-        match Ticket::unpack(ticket.load(Ordering::Acquire)) {
-            Ticket::Granted(bytes) => {
+        let wait_state = &self.slots[core].wait_state;
+        match WaitState::unpack(wait_state.load(Ordering::Acquire)) {
+            WaitState::Granted(bytes) => {
                 // Only this core leaves the state granted.
-                ticket.store(Ticket::Idle.pack(), Ordering::Release);
+                wait_state.store(WaitState::Idle.pack(), Ordering::Release);
                 Some(bytes)
             }
-            Ticket::Idle | Ticket::Waiting(_) | Ticket::Bare(_) => None,
+            WaitState::Idle | WaitState::Waiting(_) | WaitState::Uncovered(_) => None,
         }
     }
 
     /// Ends the wait of a core; returns its grant, if there is one.
     pub(super) fn stop_waiting(&self, core: usize) -> Option<u64> {
-        let ticket = &self.slots[core].ticket;
-        match Ticket::unpack(ticket.swap(Ticket::Idle.pack(), Ordering::AcqRel)) {
-            Ticket::Idle => None,
-            Ticket::Granted(bytes) => Some(bytes),
-            Ticket::Waiting(_) | Ticket::Bare(_) => {
+        let wait_state = &self.slots[core].wait_state;
+        match WaitState::unpack(wait_state.swap(WaitState::Idle.pack(), Ordering::AcqRel)) {
+            WaitState::Idle => None,
+            WaitState::Granted(bytes) => Some(bytes),
+            WaitState::Waiting(_) | WaitState::Uncovered(_) => {
                 self.waiters.0.fetch_sub(1, Ordering::AcqRel);
                 // Cores behind it may need less.
-                self.hand_out(core);
+                self.distribute(core);
                 None
             }
         }
@@ -464,7 +468,7 @@ impl SharedCredit {
 
     /// Serves the waiting cores in turn while free credit lasts. One core at a time does this. A
     /// concurrent call is left to that core, so no core spins or blocks.
-    fn hand_out(&self, caller: usize) {
+    fn distribute(&self, caller: usize) {
         let mut seen = self.pending.0.fetch_add(1, Ordering::AcqRel) + 1;
         if seen > 1 {
             return;
@@ -484,25 +488,27 @@ impl SharedCredit {
             return false;
         }
         let Some((core, word, bytes)) = self.next_to_serve() else { return false };
-        let ticket = &self.slots[core].ticket;
-        let is_bare = is_bare(word);
-        let taken = match is_bare {
+        let wait_state = &self.slots[core].wait_state;
+        let is_uncovered = is_uncovered(word);
+        let taken = match is_uncovered {
             true => self.take_up_to(bytes.max(self.even_part())),
             false => self.take(bytes, self.even_part()),
         };
         if taken == 0 {
             return false;
         }
-        let granted = Ticket::Granted(taken).pack();
-        if ticket.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        let granted = WaitState::Granted(taken).pack();
+        if wait_state.compare_exchange(word, granted, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
             // It stopped waiting or changed its request: try again.
             self.free.0.fetch_add(taken, Ordering::AcqRel);
             return true;
         }
         self.waiters.0.fetch_sub(1, Ordering::AcqRel);
         self.rotor.store(core, Ordering::Relaxed);
-        let bare_first = if is_bare { self.bare_first.load(Ordering::Relaxed) + 1 } else { 0 };
-        self.bare_first.store(bare_first, Ordering::Relaxed);
+        let uncovered_first =
+            if is_uncovered { self.uncovered_first.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.uncovered_first.store(uncovered_first, Ordering::Relaxed);
         if core != caller {
             self.wake(core);
         }
@@ -516,7 +522,7 @@ impl SharedCredit {
         }
     }
 
-    /// Returns the next core to be served, with its ticket. Uncovered bytes in flight come first;
+    /// Returns the next core to be served, with its wait state. Uncovered bytes in flight come first;
     /// otherwise that much would always be in flight beyond the budget. The number of times in a
     /// row is bounded: otherwise a core with a hung command would never get more.
     ///
@@ -526,10 +532,10 @@ impl SharedCredit {
     /// would hold everything in flight, and some ports and drives would idle.
     fn next_to_serve(&self) -> Option<(usize, u64, u64)> {
         let first = self.waiting().next()?;
-        if self.bare_first.load(Ordering::Relaxed) < BARE_FIRST * self.slots.len()
-            && let Some(bare) = self.waiting().find(|(_, word, _)| is_bare(*word))
+        if self.uncovered_first.load(Ordering::Relaxed) < UNCOVERED_FIRST * self.slots.len()
+            && let Some(uncovered) = self.waiting().find(|(_, word, _)| is_uncovered(*word))
         {
-            return Some(bare);
+            return Some(uncovered);
         }
         let urgency = |core: usize| self.slots[core].urgency.load(Ordering::Relaxed);
         let load = |core: usize| self.slots[core].load.load(Ordering::Relaxed);
@@ -566,11 +572,11 @@ impl SharedCredit {
         let (last, budget) = (self.rotor.load(Ordering::Relaxed), self.budget());
         let turn = (1..=self.slots.len()).map(move |step| (last + step) % self.slots.len());
         turn.filter_map(move |core| {
-            let word = self.slots[core].ticket.load(Ordering::Acquire);
-            match Ticket::unpack(word) {
-                Ticket::Waiting(bytes) if bytes <= budget => Some((core, word, bytes)),
-                Ticket::Bare(bytes) => Some((core, word, bytes)),
-                Ticket::Waiting(_) | Ticket::Idle | Ticket::Granted(_) => None,
+            let word = self.slots[core].wait_state.load(Ordering::Acquire);
+            match WaitState::unpack(word) {
+                WaitState::Waiting(bytes) if bytes <= budget => Some((core, word, bytes)),
+                WaitState::Uncovered(bytes) => Some((core, word, bytes)),
+                WaitState::Waiting(_) | WaitState::Idle | WaitState::Granted(_) => None,
             }
         })
     }
@@ -605,8 +611,8 @@ impl SharedCredit {
     }
 }
 
-fn is_bare(word: u64) -> bool {
-    matches!(Ticket::unpack(word), Ticket::Bare(_))
+fn is_uncovered(word: u64) -> bool {
+    matches!(WaitState::unpack(word), WaitState::Uncovered(_))
 }
 
 impl fmt::Debug for SharedCredit {

@@ -23,11 +23,11 @@
 
 use std::sync::Arc;
 
-use super::{Admission, Ask, Done, Grant, Policy};
+use super::{Admission, AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant};
 use crate::Nanos;
-use crate::config::{Pace, TokenBucketConfig};
-use crate::permit::Outcome;
-use crate::setup::{ConfigError, Machine};
+use crate::config::{RateSpec, TokenBucketConfig};
+use crate::permit::CommandOutcome;
+use crate::setup::{ConfigError, PacedMachine};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Nanoseconds in a second.
@@ -44,9 +44,9 @@ const STALE: Nanos = SECOND / 10;
 
 /// Bucket that the cores share. See [`TokenBucket`].
 #[derive(Debug)]
-pub struct SharedTokens {
-    level: Level,
-    tariff: Tariff,
+pub struct SharedTokenBucket {
+    arrival_time: ArrivalTime,
+    token_cost: TokenCost,
     /// Size of the bucket as a time.
     burst: Nanos,
     /// Largest distance of a level ahead of now while the clock advances.
@@ -58,16 +58,16 @@ pub struct SharedTokens {
 
 /// Limit of a tenant, per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum RateLimit {
     Ios(u64),
     Bytes(u64),
 }
 
-impl Limit {
+impl RateLimit {
     /// Largest limit of I/Os.
     pub(crate) const MOST_IOS: u64 = SECOND;
 
-    fn tariff(self) -> Result<Tariff, ConfigError> {
+    fn token_cost(self) -> Result<TokenCost, ConfigError> {
         let (what, value, most, unit) = match self {
             Self::Ios(rate) => {
                 ("the limit of I/Os of a tenant", rate, Self::MOST_IOS, "I/Os a second")
@@ -81,8 +81,8 @@ impl Limit {
             return Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice });
         }
         Ok(match self {
-            Self::Ios(rate) => Tariff { per_io: SECOND, per_byte: 0, fraction: rate },
-            Self::Bytes(rate) => Tariff { per_io: 0, per_byte: SECOND, fraction: rate },
+            Self::Ios(rate) => TokenCost { per_io: SECOND, per_byte: 0, fraction: rate },
+            Self::Bytes(rate) => TokenCost { per_io: 0, per_byte: SECOND, fraction: rate },
         })
     }
 }
@@ -90,26 +90,26 @@ impl Limit {
 /// Alone on a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Level(AtomicU64);
+struct ArrivalTime(AtomicU64);
 
 /// Cost of an I/O, in nanoseconds times `fraction`.
 #[derive(Debug, Clone, Copy)]
-struct Tariff {
+struct TokenCost {
     per_io: u64,
     per_byte: u64,
     fraction: u64,
 }
 
-impl Tariff {
-    fn price(self, bytes: u32) -> Price {
+impl TokenCost {
+    fn unit_cost(self, bytes: u32) -> UnitCost {
         let total = self.per_io + self.per_byte * u64::from(bytes);
-        Price { bytes, whole: total / self.fraction, part: total % self.fraction, lease: 0 }
+        UnitCost { bytes, whole: total / self.fraction, part: total % self.fraction, lease: 0 }
     }
 }
 
 /// Cost of one I/O size: whole nanoseconds and the fraction.
 #[derive(Debug, Clone, Copy)]
-struct Price {
+struct UnitCost {
     bytes: u32,
     whole: Nanos,
     part: u64,
@@ -117,31 +117,31 @@ struct Price {
     lease: Nanos,
 }
 
-impl SharedTokens {
+impl SharedTokenBucket {
     /// Creates the bucket of `machine`.
     ///
     /// # Errors
     /// [`ConfigError::OutOfRange`] if the pace or the burst is invalid.
     pub(crate) fn new(
         config: &TokenBucketConfig,
-        machine: Machine,
+        machine: PacedMachine,
     ) -> Result<Arc<Self>, ConfigError> {
-        let tariff = tariff(config.pace)?;
+        let token_cost = token_cost(config.pace)?;
         let cores = u64::try_from(machine.cores.max(1)).unwrap_or(u64::MAX);
-        let largest = tariff.price(machine.largest).whole;
+        let largest = token_cost.unit_cost(machine.largest).whole;
         let longest = largest.saturating_add(1);
         let burst = match config.burst {
             Some(burst) => burst_time(config.pace, burst)?,
             None => {
-                let each = if tariff.per_byte == 0 { 1 } else { machine.largest.into() };
+                let each = if token_cost.per_byte == 0 { 1 } else { machine.largest.into() };
                 burst_time(config.pace, cores.saturating_mul(each)).unwrap_or(LONGEST_BURST)
             }
         };
         // Every core has at most one I/O in line, and one may have left a debt.
         let line = longest.saturating_mul(cores.saturating_add(1));
         Ok(Arc::new(Self {
-            level: Level(AtomicU64::new(0)),
-            tariff,
+            arrival_time: ArrivalTime(AtomicU64::new(0)),
+            token_cost,
             burst,
             furthest: burst.saturating_add(line).saturating_add(STALE),
             largest: machine.largest,
@@ -155,18 +155,18 @@ impl SharedTokens {
     /// # Errors
     /// [`ConfigError::OutOfRange`] if the limit is invalid.
     pub(crate) fn limit(
-        limit: Limit,
+        limit: RateLimit,
         burst: Nanos,
-        machine: Machine,
+        machine: PacedMachine,
     ) -> Result<Arc<Self>, ConfigError> {
-        let tariff = limit.tariff()?;
+        let token_cost = limit.token_cost()?;
         let cores = u64::try_from(machine.cores.max(1)).unwrap_or(u64::MAX);
-        let largest = tariff.price(machine.largest).whole;
+        let largest = token_cost.unit_cost(machine.largest).whole;
         let line = largest.saturating_add(1).saturating_mul(cores.saturating_add(1));
         let burst = burst.clamp(1, LONGEST_BURST);
         Ok(Arc::new(Self {
-            level: Level(AtomicU64::new(0)),
-            tariff,
+            arrival_time: ArrivalTime(AtomicU64::new(0)),
+            token_cost,
             burst,
             furthest: burst.saturating_add(line).saturating_add(STALE),
             largest: machine.largest,
@@ -178,32 +178,32 @@ impl SharedTokens {
     #[must_use]
     pub fn core(self: &Arc<Self>) -> TokenBucket {
         TokenBucket {
-            priced: self.price(self.largest),
+            last_unit_cost: self.unit_cost(self.largest),
             shared: Arc::clone(self),
             carried: 0,
             leased: 0,
             in_a_row: false,
-            place: None,
+            reservation: None,
         }
     }
 
     /// Returns the time between two I/Os, if it does not depend on their sizes.
     pub(crate) fn period(&self) -> Option<Nanos> {
-        (self.tariff.per_byte == 0).then_some(self.tariff.per_io)
+        (self.token_cost.per_byte == 0).then_some(self.token_cost.per_io)
     }
 
-    fn price(&self, bytes: u32) -> Price {
-        let price = self.tariff.price(bytes);
-        let each = price.whole.saturating_add(u64::from(price.part > 0)).max(1);
-        Price { lease: self.most_lease / each * each, ..price }
+    fn unit_cost(&self, bytes: u32) -> UnitCost {
+        let unit_cost = self.token_cost.unit_cost(bytes);
+        let each = unit_cost.whole.saturating_add(u64::from(unit_cost.part > 0)).max(1);
+        UnitCost { lease: self.most_lease / each * each, ..unit_cost }
     }
 
     /// Adds a cost to the level, and a lease if the bucket has enough tokens now; subtracts the
     /// lease that the core returns. Returns the start time of the I/O, and the lease.
     #[inline]
-    fn line_up(&self, cost: Nanos, back: Nanos, lease: Nanos, now: Nanos) -> (Nanos, Nanos) {
-        let level = &self.level.0;
-        let mut before = level.load(Ordering::Relaxed);
+    fn reserve(&self, cost: Nanos, back: Nanos, lease: Nanos, now: Nanos) -> (Nanos, Nanos) {
+        let arrival_time = &self.arrival_time.0;
+        let mut before = arrival_time.load(Ordering::Relaxed);
         loop {
             let known = before.saturating_sub(back);
             // A level in the past is a full bucket. A level too far ahead is from before a clock
@@ -219,7 +219,12 @@ impl SharedTokens {
                 leased = lease;
                 after = after.saturating_add(lease);
             }
-            match level.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Relaxed) {
+            match arrival_time.compare_exchange_weak(
+                before,
+                after,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return (from.saturating_sub(self.burst - cost.min(self.burst)), leased),
                 Err(other) => before = other,
             }
@@ -228,12 +233,13 @@ impl SharedTokens {
 
     /// Moves the level, later or earlier.
     fn adjust(&self, later: Nanos, earlier: Nanos) {
-        let moved = |level: u64| Some(level.saturating_add(later).saturating_sub(earlier));
-        let _ = self.level.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, moved);
+        let moved =
+            |arrival_time: u64| Some(arrival_time.saturating_add(later).saturating_sub(earlier));
+        let _ = self.arrival_time.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, moved);
     }
 }
 
-/// Starts I/Os at a rate: one core's policy over a [`SharedTokens`].
+/// Starts I/Os at a rate: one core's policy over a [`SharedTokenBucket`].
 ///
 /// *Rate.* In any time `t` all cores start I/Os worth at most `rate x t`, plus the burst and one
 /// largest I/O per core. (That one starts later than its start time.) If some core always has a
@@ -248,7 +254,7 @@ impl SharedTokens {
 /// bucket is full and no more. If it jumps back, the bucket is empty, and the I/Os in line start.
 #[derive(Debug)]
 pub struct TokenBucket {
-    shared: Arc<SharedTokens>,
+    shared: Arc<SharedTokenBucket>,
     /// Fraction of a nanosecond that is charged but not in the level yet.
     carried: u64,
     /// Rest of the lease; none while an I/O is in line.
@@ -256,14 +262,14 @@ pub struct TokenBucket {
     /// An I/O started since the last rest: only then is a lease worthwhile.
     in_a_row: bool,
     /// Cost of the size last requested: sizes repeat, and computing a cost takes a division.
-    priced: Price,
+    last_unit_cost: UnitCost,
     /// Reservation of the I/O that this core has in line.
-    place: Option<Place>,
+    reservation: Option<TokenReservation>,
 }
 
 /// Reservation of a start time.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TokenReservation {
     start: Nanos,
     bytes: u32,
     /// Amount that it added to the level.
@@ -272,165 +278,174 @@ struct Place {
 
 impl TokenBucket {
     #[inline]
-    fn price(&mut self, bytes: u32) -> Price {
-        if self.priced.bytes != bytes {
-            self.priced = self.shared.price(bytes);
+    fn unit_cost(&mut self, bytes: u32) -> UnitCost {
+        if self.last_unit_cost.bytes != bytes {
+            self.last_unit_cost = self.shared.unit_cost(bytes);
         }
-        self.priced
+        self.last_unit_cost
     }
 
     /// Returns the cost of an I/O in whole nanoseconds, and carries the fraction.
     #[inline]
     fn charge(&mut self, bytes: u32) -> Nanos {
-        let Price { whole, part, .. } = self.price(bytes);
+        let UnitCost { whole, part, .. } = self.unit_cost(bytes);
         self.carried += part;
-        if self.carried < self.shared.tariff.fraction {
+        if self.carried < self.shared.token_cost.fraction {
             return whole;
         }
-        self.carried -= self.shared.tariff.fraction;
+        self.carried -= self.shared.token_cost.fraction;
         whole + 1
     }
 
     /// Undoes a charge; returns the nanoseconds to subtract from the level.
     fn refund(&mut self, bytes: u32) -> Nanos {
-        let Price { whole, part, .. } = self.price(bytes);
+        let UnitCost { whole, part, .. } = self.unit_cost(bytes);
         if self.carried >= part {
             self.carried -= part;
             return whole;
         }
-        self.carried += self.shared.tariff.fraction - part;
+        self.carried += self.shared.token_cost.fraction - part;
         whole + 1
     }
 
     /// Reserves a start time, because the lease does not cover the cost.
     #[inline(never)]
-    fn line_up(&mut self, bytes: u32, cost: Nanos, now: Nanos) -> Admission {
-        let lease = if self.in_a_row { self.priced.lease } else { 0 };
+    fn reserve(&mut self, bytes: u32, cost: Nanos, now: Nanos) -> Admission {
+        let lease = if self.in_a_row { self.last_unit_cost.lease } else { 0 };
         let back = std::mem::take(&mut self.leased);
-        let (start, leased) = self.shared.line_up(cost, back, lease, now);
+        let (start, leased) = self.shared.reserve(cost, back, lease, now);
         self.leased = leased;
-        self.stand(Place { start, bytes, cost }, now)
+        self.check_reservation(TokenReservation { start, bytes, cost }, now)
     }
 
     /// Checks whether the start time of a reservation has come.
-    fn stand(&mut self, place: Place, now: Nanos) -> Admission {
-        let wait = place.start.saturating_sub(now);
+    fn check_reservation(&mut self, reservation: TokenReservation, now: Nanos) -> Admission {
+        let wait = reservation.start.saturating_sub(now);
         if wait == 0 || wait > self.shared.furthest {
             self.in_a_row = true;
             return Admission::Granted(Grant::default());
         }
-        self.place = Some(place);
-        Admission::At(place.start)
+        self.reservation = Some(reservation);
+        Admission::WaitUntil(reservation.start)
     }
 
     /// Checks an existing reservation again.
     #[inline(never)]
-    fn stand_again(&mut self, place: Place, bytes: u32, now: Nanos) -> Admission {
-        self.place = None;
-        let place = if place.bytes == bytes { place } else { self.exchange(place, bytes) };
-        self.stand(place, now)
+    fn recheck_reservation(
+        &mut self,
+        reservation: TokenReservation,
+        bytes: u32,
+        now: Nanos,
+    ) -> Admission {
+        self.reservation = None;
+        let reservation = if reservation.bytes == bytes {
+            reservation
+        } else {
+            self.exchange(reservation, bytes)
+        };
+        self.check_reservation(reservation, now)
     }
 
     /// Transfers the reservation to another I/O that is now first.
     #[cold]
-    fn exchange(&mut self, place: Place, bytes: u32) -> Place {
+    fn exchange(&mut self, reservation: TokenReservation, bytes: u32) -> TokenReservation {
         let burst = self.shared.burst;
-        let back = self.refund(place.bytes);
+        let back = self.refund(reservation.bytes);
         let cost = self.charge(bytes);
         self.shared.adjust(cost, back);
-        let start = place.start.saturating_add(cost.min(burst));
-        Place { start: start.saturating_sub(place.cost.min(burst)), bytes, cost }
+        let start = reservation.start.saturating_add(cost.min(burst));
+        TokenReservation { start: start.saturating_sub(reservation.cost.min(burst)), bytes, cost }
     }
 
     #[cold]
-    fn withdraw(&mut self, bytes: u32) {
+    fn cancel_request(&mut self, bytes: u32) {
         let back = self.refund(bytes);
         self.shared.adjust(0, back);
     }
 
     /// Cancels the reservation, or returns the lease.
     #[cold]
-    fn leave_line(&mut self) {
+    fn cancel_reservation(&mut self) {
         let mut back = std::mem::take(&mut self.leased);
-        if let Some(place) = self.place.take() {
-            back += self.refund(place.bytes);
+        if let Some(reservation) = self.reservation.take() {
+            back += self.refund(reservation.bytes);
         }
         self.shared.adjust(0, back);
     }
 }
 
-impl Policy for TokenBucket {
+impl AdmissionPolicy for TokenBucket {
     fn largest(&self) -> u32 {
         self.shared.largest
     }
 
     #[inline(always)]
-    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
-        let bytes = ask.cost.bytes;
-        if let Some(place) = self.place {
-            return self.stand_again(place, bytes, now);
+    fn admit(&mut self, request: &AdmissionRequest, now: Nanos) -> Admission {
+        let bytes = request.cost.bytes;
+        if let Some(reservation) = self.reservation {
+            return self.recheck_reservation(reservation, bytes, now);
         }
         let cost = self.charge(bytes);
         if cost <= self.leased {
             self.leased -= cost;
             return Admission::Granted(Grant::default());
         }
-        self.line_up(bytes, cost, now)
+        self.reserve(bytes, cost, now)
     }
 
     #[inline(always)]
-    fn release(&mut self, done: &Done, _grant: Grant, _now: Nanos) {
-        if done.outcome == Outcome::Withdrawn {
-            self.withdraw(done.cost.bytes);
+    fn release(&mut self, done: &CompletedCommand, _grant: Grant, _now: Nanos) {
+        if done.outcome == CommandOutcome::Cancelled {
+            self.cancel_request(done.cost.bytes);
         }
     }
 
     #[inline]
-    fn rest(&mut self) {
+    fn return_unused(&mut self) {
         self.in_a_row = false;
-        if self.place.is_some() || self.leased > 0 {
-            self.leave_line();
+        if self.reservation.is_some() || self.leased > 0 {
+            self.cancel_reservation();
         }
     }
 }
 
 impl Drop for TokenBucket {
     fn drop(&mut self) {
-        self.rest();
+        self.return_unused();
     }
 }
 
-fn tariff(pace: Pace) -> Result<Tariff, ConfigError> {
-    let (what, value, most, unit, advice, tariff) = match pace {
-        Pace::Rate(rate) => (
+fn token_cost(rate: RateSpec) -> Result<TokenCost, ConfigError> {
+    let (what, value, most, unit, advice, token_cost) = match rate {
+        RateSpec::Rate(rate) => (
             "the rate of the token bucket",
             rate,
             FASTEST,
             "bytes a second",
             "set what the network carries, or take the policy \"none\"",
-            Tariff { per_io: 0, per_byte: SECOND, fraction: rate },
+            TokenCost { per_io: 0, per_byte: SECOND, fraction: rate },
         ),
-        Pace::Period(period) => (
+        RateSpec::Period(period) => (
             "the period of the token bucket",
             period,
             LONGEST_PERIOD,
             "ns",
             "it is the time from one I/O to the next on the whole target; for none take the policy \
              \"none\"",
-            Tariff { per_io: period, per_byte: 0, fraction: 1 },
+            TokenCost { per_io: period, per_byte: 0, fraction: 1 },
         ),
     };
     if (1..=most).contains(&value) {
-        return Ok(tariff);
+        return Ok(token_cost);
     }
     Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice })
 }
 
 /// Returns the time of a burst of bytes, or of I/Os.
-fn burst_time(pace: Pace, burst: u64) -> Result<Nanos, ConfigError> {
-    let (each, fraction, unit) = match pace {
-        Pace::Rate(rate) => (SECOND, rate, "bytes"),
-        Pace::Period(period) => (period, 1, "I/Os"),
+fn burst_time(rate: RateSpec, burst: u64) -> Result<Nanos, ConfigError> {
+    let (each, fraction, unit) = match rate {
+        RateSpec::Rate(rate) => (SECOND, rate, "bytes"),
+        RateSpec::Period(period) => (period, 1, "I/Os"),
     };
     let most = u128::from(LONGEST_BURST) * u128::from(fraction) / u128::from(each);
     let most = u64::try_from(most).unwrap_or(u64::MAX);

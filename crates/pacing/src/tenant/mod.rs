@@ -24,17 +24,17 @@
 //!
 //! A flow without limits bypasses this module.
 
-mod door;
-mod gates;
+mod limiter;
+mod limiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Nanos;
-use crate::policy::{CreditConfig, Limit, SharedCredit, SharedTokens, Waker};
-use crate::setup::{ConfigError, Machine};
+use crate::policy::{CreditConfig, RateLimit, SharedCredit, SharedTokenBucket, Waker};
+use crate::setup::{ConfigError, PacedMachine};
 
-pub(crate) use gates::{Assigned, Gates, Kind};
+pub(crate) use limiters::{Assigned, CommandClass, TenantLimiters};
 
 /// Limits of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,10 +68,10 @@ impl TenantLimits {
 pub struct Tenant {
     id: u64,
     limits: TenantLimits,
-    iops: Option<Arc<SharedTokens>>,
-    bandwidth: Option<Arc<SharedTokens>>,
+    iops: Option<Arc<SharedTokenBucket>>,
+    bandwidth: Option<Arc<SharedTokenBucket>>,
     credit: Option<Arc<SharedCredit>>,
-    tally: Arc<Tally>,
+    counters: Arc<TenantCounters>,
 }
 
 /// The tenants of a flow.
@@ -86,14 +86,14 @@ pub struct Tenants<'a> {
 
 /// One core, for tenants.
 #[derive(Clone)]
-pub struct Core {
+pub struct CoreHandle {
     /// Its number, from 0.
     pub index: usize,
     /// Called when the core waited for bytes in flight and may continue.
     pub waker: Waker,
 }
 
-impl std::fmt::Debug for Core {
+impl std::fmt::Debug for CoreHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core").field("index", &self.index).finish_non_exhaustive()
     }
@@ -101,13 +101,13 @@ impl std::fmt::Debug for Core {
 
 /// Number and duration of throttling by the limits of a tenant, on all cores together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TenantCounts {
+pub struct TenantStats {
     /// Commands that had to wait for the rate.
-    pub held_by_rate: u64,
+    pub throttled_by_rate: u64,
     /// Time in ns during which commands waited for the rate, summed over the cores.
     pub rate_ns: Nanos,
     /// Commands that had to wait for bytes in flight.
-    pub held_by_in_flight: u64,
+    pub throttled_by_in_flight: u64,
     /// As `rate_ns`, for bytes in flight.
     pub in_flight_ns: Nanos,
     /// Bytes in flight or about to be, if they are limited. Slightly more than are in flight,
@@ -116,21 +116,21 @@ pub struct TenantCounts {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    rate: Waits,
-    in_flight: Waits,
+pub(crate) struct TenantCounters {
+    rate: WaitCounters,
+    in_flight: WaitCounters,
 }
 
 /// Counters of one kind of limit. They change only when a command has to wait.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
-    held: AtomicU64,
+pub(crate) struct WaitCounters {
+    throttled: AtomicU64,
     nanos: AtomicU64,
 }
 
-impl Waits {
-    fn held(&self) {
-        self.held.fetch_add(1, Ordering::Relaxed);
+impl WaitCounters {
+    fn throttled(&self) {
+        self.throttled.fetch_add(1, Ordering::Relaxed);
     }
 
     fn waited(&self, nanos: Nanos) {
@@ -138,7 +138,7 @@ impl Waits {
     }
 
     fn both(&self) -> (u64, Nanos) {
-        (self.held.load(Ordering::Relaxed), self.nanos.load(Ordering::Relaxed))
+        (self.throttled.load(Ordering::Relaxed), self.nanos.load(Ordering::Relaxed))
     }
 }
 
@@ -147,7 +147,7 @@ impl Tenant {
     ///
     /// # Errors
     /// [`ConfigError`] names the limit that is invalid, and the reason.
-    pub fn new(limits: TenantLimits, machine: Machine) -> Result<Arc<Self>, ConfigError> {
+    pub fn new(limits: TenantLimits, machine: PacedMachine) -> Result<Arc<Self>, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Self::build(id, limits, machine, None, Arc::default())
@@ -160,42 +160,51 @@ impl Tenant {
     ///
     /// # Errors
     /// As [`Tenant::new`]; then nothing has changed.
-    pub fn change(&self, limits: TenantLimits, machine: Machine) -> Result<Arc<Self>, ConfigError> {
-        Self::build(self.id, limits, machine, Some(self), Arc::clone(&self.tally))
+    pub fn change(
+        &self,
+        limits: TenantLimits,
+        machine: PacedMachine,
+    ) -> Result<Arc<Self>, ConfigError> {
+        Self::build(self.id, limits, machine, Some(self), Arc::clone(&self.counters))
     }
 
     fn build(
         id: u64,
         limits: TenantLimits,
-        machine: Machine,
+        machine: PacedMachine,
         before: Option<&Self>,
-        tally: Arc<Tally>,
+        counters: Arc<TenantCounters>,
     ) -> Result<Arc<Self>, ConfigError> {
         let same_burst = before.filter(|before| before.limits.burst == limits.burst);
-        let bucket = |limit: Option<Limit>, kept: Option<Arc<SharedTokens>>| match (limit, kept) {
+        let bucket = |limit: Option<RateLimit>, partial: Option<Arc<SharedTokenBucket>>| match (
+            limit, partial,
+        ) {
             (None, _) => Ok(None),
-            (_, Some(kept)) => Ok(Some(kept)),
-            (Some(limit), None) => SharedTokens::limit(limit, limits.burst, machine).map(Some),
+            (_, Some(partial)) => Ok(Some(partial)),
+            (Some(limit), None) => SharedTokenBucket::limit(limit, limits.burst, machine).map(Some),
         };
-        let kept = same_burst.filter(|before| before.limits.iops == limits.iops);
-        let iops = bucket(limits.iops.map(Limit::Ios), kept.and_then(|kept| kept.iops.clone()))?;
-        let kept = same_burst.filter(|before| before.limits.bandwidth == limits.bandwidth);
-        let kept = kept.and_then(|kept| kept.bandwidth.clone());
-        let bandwidth = bucket(limits.bandwidth.map(Limit::Bytes), kept)?;
+        let partial = same_burst.filter(|before| before.limits.iops == limits.iops);
+        let iops = bucket(
+            limits.iops.map(RateLimit::Ios),
+            partial.and_then(|partial| partial.iops.clone()),
+        )?;
+        let partial = same_burst.filter(|before| before.limits.bandwidth == limits.bandwidth);
+        let partial = partial.and_then(|partial| partial.bandwidth.clone());
+        let bandwidth = bucket(limits.bandwidth.map(RateLimit::Bytes), partial)?;
         let credit = match limits.in_flight {
             None => None,
             Some(budget) => {
-                let Machine { cores, largest } = machine;
+                let PacedMachine { cores, largest } = machine;
                 // Made even if one is kept: it checks whether the bound can work.
                 let made = SharedCredit::strict(CreditConfig { budget, largest, cores })?;
-                let kept = before.and_then(|before| before.credit.clone());
-                if let Some(kept) = &kept {
-                    kept.resize(budget, usize::MAX);
+                let partial = before.and_then(|before| before.credit.clone());
+                if let Some(partial) = &partial {
+                    partial.resize(budget, usize::MAX);
                 }
-                Some(kept.unwrap_or(made))
+                Some(partial.unwrap_or(made))
             }
         };
-        Ok(Arc::new(Self { id, limits, iops, bandwidth, credit, tally }))
+        Ok(Arc::new(Self { id, limits, iops, bandwidth, credit, counters }))
     }
 
     /// Returns its limits.
@@ -211,12 +220,12 @@ impl Tenant {
 
     /// Returns its throttling counters and the bytes taken.
     #[must_use]
-    pub fn counts(&self) -> TenantCounts {
-        let (held_by_rate, rate_ns) = self.tally.rate.both();
-        let (held_by_in_flight, in_flight_ns) = self.tally.in_flight.both();
+    pub fn counts(&self) -> TenantStats {
+        let (throttled_by_rate, rate_ns) = self.counters.rate.both();
+        let (throttled_by_in_flight, in_flight_ns) = self.counters.in_flight.both();
         let taken = |credit: &Arc<SharedCredit>| credit.taken();
         let taken = self.credit.as_ref().map_or(0, taken);
-        TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken }
+        TenantStats { throttled_by_rate, rate_ns, throttled_by_in_flight, in_flight_ns, taken }
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
-use super::{Core, Tenant, TenantLimits, Tenants};
+use super::{CoreHandle, Tenant, TenantLimits, Tenants};
 use crate::{
-    Charge, Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pace, Pacer, PacerConfig, Permit,
-    PolicyConfig, Shared, TokenBucketConfig, TooLarge,
+    Charge, CommandOutcome, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig,
+    Permit, PolicyConfig, RateSpec, SharedPolicy, TokenBucketConfig, TooLarge,
 };
 
 const KIB: u32 = 1024;
@@ -29,7 +29,7 @@ fn cap(bytes: u64) -> TenantLimits {
 /// One core: its pacer, its flows and its running commands.
 struct OneCore {
     pacer: Pacer,
-    core: Core,
+    core: CoreHandle,
     woken: Arc<AtomicBool>,
     flows: Vec<Flow>,
     /// With the flow number.
@@ -46,7 +46,7 @@ struct Flow {
 struct Bench {
     cores: Vec<OneCore>,
     tenants: Vec<Arc<Tenant>>,
-    machine: Machine,
+    machine: PacedMachine,
     now: Nanos,
     next_token: u64,
     /// Waiting tokens, with core and flow.
@@ -57,8 +57,8 @@ struct Bench {
 
 impl Bench {
     fn new(policy: &PolicyConfig, cores: usize, tenants: &[TenantLimits]) -> Self {
-        let machine = Machine { cores, largest: LARGEST };
-        let shared = Shared::new(policy, machine).unwrap();
+        let machine = PacedMachine { cores, largest: LARGEST };
+        let shared = SharedPolicy::new(policy, machine).unwrap();
         let cores = (0..cores).map(|index| {
             let woken = Arc::new(AtomicBool::new(false));
             let waker: crate::Waker = {
@@ -66,7 +66,7 @@ impl Bench {
                 Arc::new(move || woken.store(true, Ordering::SeqCst))
             };
             let pacer = shared.pacer(index, Arc::clone(&waker), PacerConfig::default());
-            let core = Core { index, waker };
+            let core = CoreHandle { index, waker };
             OneCore { pacer, core, woken, flows: Vec::new(), running: Vec::new() }
         });
         Self {
@@ -142,7 +142,7 @@ impl Bench {
         }
     }
 
-    fn finish(&mut self, core: usize, which: usize, outcome: Outcome) -> bool {
+    fn finish(&mut self, core: usize, which: usize, outcome: CommandOutcome) -> bool {
         let one = &mut self.cores[core];
         if one.running.is_empty() {
             return false;
@@ -154,7 +154,7 @@ impl Bench {
 
     fn finish_all(&mut self) {
         for core in 0..self.cores.len() {
-            while self.finish(core, 0, Outcome::Completed) {}
+            while self.finish(core, 0, CommandOutcome::Completed) {}
         }
     }
 
@@ -253,7 +253,7 @@ fn some_limits() -> impl Strategy<Value = TenantLimits> {
 enum Step {
     Enqueue { core: usize, flow: usize, bytes: u32, in_capsule: bool },
     Turn { core: usize },
-    Finish { core: usize, which: usize, outcome: Outcome },
+    Finish { core: usize, which: usize, outcome: CommandOutcome },
     Cancel { which: usize },
     ReplaceFlow { core: usize, flow: usize },
     Change { tenant: usize, limits: TenantLimits },
@@ -264,7 +264,7 @@ enum Step {
 fn a_step() -> impl Strategy<Value = Step> {
     let n = 0usize..64;
     let size = prop_oneof![Just(512), Just(4 * KIB), Just(128 * KIB), 1..=LARGEST];
-    let outcome = prop_oneof![Just(Outcome::Completed), Just(Outcome::Failed)];
+    let outcome = prop_oneof![Just(CommandOutcome::Completed), Just(CommandOutcome::Failed)];
     let policy = prop_oneof![
         Just(PolicyConfig::None),
         Just(PolicyConfig::Adaptive),
@@ -332,7 +332,7 @@ fn play(bench: &mut Bench, steps: &[Step]) {
             }
             Step::Change { tenant, limits } => bench.change(tenant % 4, limits),
             Step::Swap { policy } => {
-                let shared = Shared::new(&policy, bench.machine).unwrap();
+                let shared = SharedPolicy::new(&policy, bench.machine).unwrap();
                 for one in &mut bench.cores {
                     let waker = Arc::clone(&one.core.waker);
                     one.pacer.replace(shared.parts(one.core.index, waker)).unwrap();
@@ -388,7 +388,7 @@ proptest! {
             }
             let others = bench.waiting.values().filter(|at| !of_host(at)).count();
             prop_assert_eq!(others, 0, "who has no limit waits for none");
-            bench.finish(core % cores, which, Outcome::Completed);
+            bench.finish(core % cores, which, CommandOutcome::Completed);
         }
         bench.drain();
     }
@@ -459,7 +459,7 @@ proptest! {
                 prop_assert!(!bench.waiting.contains_key(&token), "it waits for others under {policy:?}");
                 bench.finish_all();
             }
-            prop_assert!(depth == 1 || bench.tenants[0].counts().held_by_rate > 0);
+            prop_assert!(depth == 1 || bench.tenants[0].counts().throttled_by_rate > 0);
         }
     }
 
@@ -546,14 +546,14 @@ fn a_limit_wakes_its_core_when_the_next_may_start_and_not_before() {
         bench.now = due;
         assert_eq!(bench.turn(0), 1);
     }
-    assert_eq!(bench.tenants[0].counts().held_by_rate, 999);
+    assert_eq!(bench.tenants[0].counts().throttled_by_rate, 999);
     assert!(bench.tenants[0].counts().rate_ns.abs_diff(SECOND) <= 2 * SECOND / 999);
     bench.drain();
 }
 
 #[test]
 fn too_large_for_a_tenant_is_decided_at_once() {
-    let machine = Machine { cores: 1, largest: LARGEST };
+    let machine = PacedMachine { cores: 1, largest: LARGEST };
     let error = Tenant::new(cap(u64::from(LARGEST) - 1), machine).unwrap_err();
     assert!(error.to_string().contains("raise the budget"), "{error}");
     assert!(Tenant::new(limits(Some(0), None, 1), machine).is_err());
@@ -571,7 +571,7 @@ fn too_large_for_a_tenant_is_decided_at_once() {
     let refused = one.pacer.set_tenants(free, tenants, &one.core);
     assert_eq!(refused, Err(TooLarge { bytes: LARGEST + 1, largest: LARGEST }));
     let (_, permit) = one.pacer.next(1).unwrap();
-    one.pacer.release(permit, Outcome::Completed, 1);
+    one.pacer.release(permit, CommandOutcome::Completed, 1);
 }
 
 /// A host with a deep queue and one with a shallow queue share a budget: without a bound the greedy
@@ -597,7 +597,7 @@ fn a_greedy_host_is_held_to_its_bound_and_the_modest_one_has_the_rest() {
             }
             bench.turn(0);
             modest += usize::try_from(bench.in_flight(1) / MIB).unwrap();
-            bench.finish(0, round, Outcome::Completed);
+            bench.finish(0, round, CommandOutcome::Completed);
         }
         modest
     };
@@ -631,7 +631,7 @@ fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
     for policy in [
         PolicyConfig::BufferCredit { budget: MIB },
         PolicyConfig::TokenBucket(TokenBucketConfig {
-            pace: Pace::Rate(1_000_000_000),
+            pace: RateSpec::Rate(1_000_000_000),
             burst: None,
             budget: Some(MIB),
         }),
@@ -652,7 +652,7 @@ fn a_limit_that_is_not_reached_leaves_a_flow_its_share() {
                     let one = &mut bench.cores[0];
                     if !one.running.is_empty() {
                         let (flow, permit) = one.running.remove(0);
-                        one.pacer.release(permit, Outcome::Completed, bench.now);
+                        one.pacer.release(permit, CommandOutcome::Completed, bench.now);
                         bench.enqueue(0, flow, bytes);
                     }
                     if round == 4000 {

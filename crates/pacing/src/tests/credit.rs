@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::machine::Machine;
+use super::machine::PacedMachine;
 use super::{KIB, scattered};
-use crate::policy::{Admission, Ask, CreditConfig, Done};
-use crate::{BufferCredit, Cost, Outcome, Policy, PolicyConfig};
+use crate::policy::{Admission, AdmissionRequest, CompletedCommand, CreditConfig};
+use crate::{AdmissionPolicy, BufferCredit, CommandOutcome, Cost, PolicyConfig};
 use proptest::prelude::*;
 
-fn credit(cores: usize, flows: usize, budget: u64) -> Machine {
-    Machine::new(&PolicyConfig::BufferCredit { budget }, cores, flows)
+fn credit(cores: usize, flows: usize, budget: u64) -> PacedMachine {
+    PacedMachine::new(&PolicyConfig::BufferCredit { budget }, cores, flows)
 }
 
 proptest! {
@@ -157,7 +157,8 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
         let shared = BufferCredit::shared(config).unwrap();
         let mut cores = [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(io);
-        let ask = |(urgency, load)| Ask { cost, device: 0, urgency, load, small: false };
+        let ask =
+            |(urgency, load)| AdmissionRequest { cost, device: 0, urgency, load, small: false };
         let admitted = |answer: Admission| answer.grant().is_some();
         let [grant, ..] = cores.each_mut().map(|core| match core.admit(&ask((0, 0)), 0) {
             Admission::Granted(grant) => grant,
@@ -166,8 +167,8 @@ fn cores_that_wait_for_something_about_equally_urgent_take_turns() {
         for (core, waits) in cores[1..].iter_mut().zip(waits) {
             assert!(!admitted(core.admit(&ask(waits), 0)), "nothing is left");
         }
-        let outcome = Outcome::Completed;
-        let done = Done { cost, device: 0, outcome, started: 0, network: 0 };
+        let outcome = CommandOutcome::Completed;
+        let done = CompletedCommand { cost, device: 0, outcome, started: 0, network: 0 };
         cores[0].release(&done, grant, 0);
         let served = [1, 2].map(|core| admitted(cores[core].admit(&ask(waits[core - 1]), 0)));
         assert_eq!(served.iter().filter(|served| **served).count(), 1, "{served:?}");
@@ -192,16 +193,22 @@ fn what_is_in_flight_beside_the_budget_comes_into_it_first() {
     let [mut first, mut second, mut third] =
         [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
     let cost = Cost::data(io);
-    let ask = |urgency| Ask { cost, device: 0, urgency, load: 0, small: false };
-    let done = Done { cost, device: 0, outcome: Outcome::Completed, started: 0, network: 0 };
+    let ask = |urgency| AdmissionRequest { cost, device: 0, urgency, load: 0, small: false };
+    let done = CompletedCommand {
+        cost,
+        device: 0,
+        outcome: CommandOutcome::Completed,
+        started: 0,
+        network: 0,
+    };
     let of = |answer: Admission| answer.grant().expect("there is one for it");
     let [in_first, _in_second] = [&mut first, &mut second].map(|core| of(core.admit(&ask(0), 0)));
     let beside = of(third.admit(&ask(0), 0));
-    assert_eq!(second.admit(&ask(0), 0), Admission::AfterRelease);
-    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::AfterRelease);
+    assert_eq!(second.admit(&ask(0), 0), Admission::WaitForRelease);
+    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::WaitForRelease);
     first.release(&done, in_first, 0);
-    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::AfterRelease, "that was for the first");
-    assert_eq!(second.admit(&ask(0), 0), Admission::AfterRelease, "the third had it");
+    assert_eq!(third.admit(&ask(1 << 40), 0), Admission::WaitForRelease, "that was for the first");
+    assert_eq!(second.admit(&ask(0), 0), Admission::WaitForRelease, "the third had it");
     third.release(&done, beside, 0);
     assert!(matches!(second.admit(&ask(0), 0), Admission::Granted(_)), "it came back");
 }
@@ -240,15 +247,21 @@ fn a_core_kept_at_work_with_something_less_urgent_is_out_of_turn() {
     let [mut first, mut second, mut third] =
         [0, 1, 2].map(|core| shared.core(core, Arc::new(|| ())));
     let cost = Cost::data(io);
-    let ask = |urgency| Ask { cost, device: 0, urgency, load: 0, small: false };
+    let ask = |urgency| AdmissionRequest { cost, device: 0, urgency, load: 0, small: false };
     assert!(matches!(first.admit(&ask(1 << 40), 0), Admission::Granted(_)), "it is free");
     assert!(matches!(second.admit(&ask(1 << 40), 0), Admission::Granted(_)), "nobody waits");
-    assert_eq!(second.admit(&ask(7), 0), Admission::AfterRelease);
+    assert_eq!(second.admit(&ask(7), 0), Admission::WaitForRelease);
     let late = 7 + 4 * u64::from(io) + 1;
-    let Admission::OutOfTurn(grant) = third.admit(&ask(late), 0) else {
+    let Admission::GrantedOutOfOrder(grant) = third.admit(&ask(late), 0) else {
         panic!("the second comes first")
     };
-    let done = Done { cost, device: 0, outcome: Outcome::Completed, started: 0, network: 0 };
+    let done = CompletedCommand {
+        cost,
+        device: 0,
+        outcome: CommandOutcome::Completed,
+        started: 0,
+        network: 0,
+    };
     third.release(&done, grant, 0);
     assert!(
         matches!(third.admit(&ask(late - 1), 0), Admission::Granted(_)),

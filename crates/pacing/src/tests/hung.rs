@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
-    Cost, FlowConfig, FlowId, Machine, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig,
-    Shared,
+    CommandOutcome, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig, Permit,
+    PolicyConfig, SharedPolicy,
 };
 
 const US: Nanos = 1_000;
@@ -15,7 +15,7 @@ const LARGE: Cost = Cost::data(1 << 20);
 
 /// A core with a flow to each of two devices. Commands take 100 µs, except for hung ones.
 struct TwoDevices {
-    shared: Shared,
+    shared: SharedPolicy,
     pacer: Pacer,
     flows: [FlowId; 2],
     now: Nanos,
@@ -34,15 +34,16 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    fn new(shared: &Shared) -> Self {
+    fn new(shared: &SharedPolicy) -> Self {
         let mut pacer = shared.pacer(1, Arc::new(|| ()), PacerConfig::default());
-        let flow = pacer.add_flow(FlowConfig { device: 1, path: 0, ..FlowConfig::weight(1) });
+        let flow =
+            pacer.add_flow(FlowConfig { device: 1, network_port: 0, ..FlowConfig::weight(1) });
         Self { pacer, flow, running: None, done: 0 }
     }
 
     fn turn(&mut self, now: Nanos) {
         if let Some(permit) = self.running.take_if(|permit| is_over(permit, now)) {
-            self.pacer.release(permit, Outcome::Completed, now);
+            self.pacer.release(permit, CommandOutcome::Completed, now);
             self.done += 1;
         }
         if self.running.is_none() && self.pacer.waiting() == 0 {
@@ -56,14 +57,14 @@ impl Neighbour {
     fn finish(mut self, now: Nanos) {
         self.pacer.cancel(self.flow, 0);
         if let Some(permit) = self.running {
-            self.pacer.release(permit, Outcome::Failed, now);
+            self.pacer.release(permit, CommandOutcome::Failed, now);
         }
         assert!(self.pacer.next(now).is_none());
     }
 }
 
 fn is_over(permit: &Permit, now: Nanos) -> bool {
-    now - permit.started() >= 100 * US
+    now - permit.on_dispatch() >= 100 * US
 }
 
 impl TwoDevices {
@@ -74,14 +75,15 @@ impl TwoDevices {
 
     /// As above, on the first of `cores` cores.
     fn with_little_to_do_of(cores: usize) -> Self {
-        let machine = Machine { cores, largest: LARGE.bytes };
-        let shared = Shared::new(&PolicyConfig::Adaptive, machine).unwrap();
+        let machine = PacedMachine { cores, largest: LARGE.bytes };
+        let shared = SharedPolicy::new(&PolicyConfig::Adaptive, machine).unwrap();
         let woken = Arc::new(AtomicBool::new(false));
         let wake = Arc::clone(&woken);
         let waker = Arc::new(move || wake.store(true, Ordering::Relaxed));
         let mut pacer = shared.pacer(0, waker, PacerConfig::default());
-        let flows = [0, 1]
-            .map(|device| pacer.add_flow(FlowConfig { device, path: 0, ..FlowConfig::weight(1) }));
+        let flows = [0, 1].map(|device| {
+            pacer.add_flow(FlowConfig { device, network_port: 0, ..FlowConfig::weight(1) })
+        });
         let (running, hung) = (Vec::new(), Vec::new());
         let mut two = Self { shared, pacer, flows, now: MS, running, hung, woken, neighbour: None };
         for nth in 0..4000 {
@@ -92,7 +94,7 @@ impl TwoDevices {
     }
 
     fn budget(&self) -> u64 {
-        self.shared.snapshot().budget.expect("it has one")
+        self.shared.status().budget.expect("it has one")
     }
 
     fn ask(&mut self, flow: usize, cost: Cost) {
@@ -112,7 +114,7 @@ impl TwoDevices {
                 neighbour.turn(self.now);
             }
             for permit in self.running.extract_if(.., |permit| is_over(permit, self.now)) {
-                self.pacer.release(permit, Outcome::Completed, self.now);
+                self.pacer.release(permit, CommandOutcome::Completed, self.now);
                 back += 1;
             }
         }
@@ -142,7 +144,7 @@ impl TwoDevices {
             self.pass(10 * MS);
         }
         for permit in self.hung.drain(..) {
-            self.pacer.release(permit, Outcome::Failed, self.now);
+            self.pacer.release(permit, CommandOutcome::Failed, self.now);
         }
         self.pass(MS);
         if let Some(neighbour) = self.neighbour.take() {
@@ -223,7 +225,7 @@ fn a_machine_that_stands_still_is_not_filled() {
         }
         assert!((2..40).contains(&two.hung.len()), "{} in flight", two.hung.len());
         for permit in std::mem::take(&mut two.hung) {
-            two.pacer.release(permit, Outcome::Completed, two.now);
+            two.pacer.release(permit, CommandOutcome::Completed, two.now);
         }
         for nth in 0..4000 {
             two.ask(nth % 2, SMALL);

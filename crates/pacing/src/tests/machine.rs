@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
-    Cost, FlowConfig, FlowId, Nanos, Outcome, Pacer, PacerConfig, Permit, PolicyConfig, Shared,
-    SharedCredit, Waker,
+    CommandOutcome, Cost, FlowConfig, FlowId, Nanos, Pacer, PacerConfig, Permit, PolicyConfig,
+    SharedCredit, SharedPolicy, Waker,
 };
 
 /// Largest I/O of every machine here, in bytes.
 pub(super) const LARGEST: u32 = 256 << 10;
 
 /// One core: a pacer and the state of a reactor.
-pub(super) struct Core {
+pub(super) struct CoreHandle {
     pub(super) pacer: Pacer,
     pub(super) flows: Vec<FlowId>,
     pub(super) running: VecDeque<Running>,
@@ -23,23 +23,23 @@ pub(super) struct Core {
     /// Commands started so far.
     pub(super) started: u64,
     turned_at: Nanos,
-    /// The era in force here; another one takes effect in this core's next turn.
-    era: usize,
+    /// The policy epoch in force here; another one takes effect in this core's next turn.
+    policy_epoch: usize,
 }
 
 /// A command in flight.
 pub(super) struct Running {
     pub(super) token: u64,
     pub(super) permit: Permit,
-    era: usize,
+    policy_epoch: usize,
     /// Number of commands started before it.
-    order: u64,
+    scheduler: u64,
 }
 
 /// A policy that is or was in force.
 struct Era {
     config: PolicyConfig,
-    shared: Shared,
+    shared: SharedPolicy,
     /// The budget at the last check, and the cores that had a turn since it changed.
     budget: Option<u64>,
     turned: Vec<bool>,
@@ -51,8 +51,8 @@ struct Era {
 }
 
 /// Cores over one shared policy.
-pub(super) struct Machine {
-    pub(super) cores: Vec<Core>,
+pub(super) struct PacedMachine {
+    pub(super) cores: Vec<CoreHandle>,
     pub(super) now: Nanos,
     eras: Vec<Era>,
     next_token: u64,
@@ -63,9 +63,9 @@ pub(super) struct Machine {
 
 impl Era {
     fn new(config: &PolicyConfig, cores: usize) -> Self {
-        let machine = crate::Machine { cores, largest: LARGEST };
-        let shared = Shared::new(config, machine).unwrap();
-        let budget = shared.snapshot().budget;
+        let machine = crate::PacedMachine { cores, largest: LARGEST };
+        let shared = SharedPolicy::new(config, machine).unwrap();
+        let budget = shared.status().budget;
         let turned = vec![true; cores];
         Self {
             config: config.clone(),
@@ -80,7 +80,7 @@ impl Era {
     /// Checks that a lower budget is kept once every core had a turn, after the bytes in flight
     /// were released.
     fn watch(&mut self, over_floor: u64) {
-        let budget = self.shared.snapshot().budget;
+        let budget = self.shared.status().budget;
         if budget != self.budget {
             self.budget = budget;
             self.turned.fill(false);
@@ -111,19 +111,19 @@ impl Era {
     }
 }
 
-impl Machine {
+impl PacedMachine {
     pub(super) fn new(config: &PolicyConfig, cores: usize, flows: usize) -> Self {
-        let era = Era::new(config, cores);
+        let policy_epoch = Era::new(config, cores);
         let core = |core| {
             let woken = Arc::new(AtomicBool::new(false));
-            let parts = era.shared.parts(core, waker(&woken));
+            let parts = policy_epoch.shared.parts(core, waker(&woken));
             let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
             let on = |flow: usize| FlowConfig {
-                path: u16::from(flow % 2 == 1),
+                network_port: u16::from(flow % 2 == 1),
                 ..FlowConfig::weight(1)
             };
             let flows = (0..flows).map(|flow| pacer.add_flow(on(flow))).collect();
-            Core {
+            CoreHandle {
                 pacer,
                 flows,
                 running: VecDeque::new(),
@@ -131,15 +131,22 @@ impl Machine {
                 waiting: Vec::new(),
                 started: 0,
                 turned_at: Nanos::MAX,
-                era: 0,
+                policy_epoch: 0,
             }
         };
         let cores = (0..cores).map(core).collect();
-        Self { cores, now: 1, eras: vec![era], next_token: 0, started: 0, fate: BTreeMap::new() }
+        Self {
+            cores,
+            now: 1,
+            eras: vec![policy_epoch],
+            next_token: 0,
+            started: 0,
+            fate: BTreeMap::new(),
+        }
     }
 
     /// Returns the shared state of the last policy.
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &SharedPolicy {
         &self.eras.last().expect("there is one").shared
     }
 
@@ -175,14 +182,14 @@ impl Machine {
         self.put_in_force(at);
         let core = &mut self.cores[at];
         let after = self.now.saturating_sub(std::mem::replace(&mut core.turned_at, self.now));
-        core.pacer.turn(self.now, after);
+        core.pacer.on_turn(self.now, after);
         let mut started = 0;
         while self.start_one(at).is_some() {
             started += 1;
         }
         let core = &self.cores[at];
         assert!(core.pacer.next_wakeup().is_none_or(|when| when > self.now), "it is time already");
-        self.eras[core.era].turned[at] = true;
+        self.eras[core.policy_epoch].turned[at] = true;
         started
     }
 
@@ -196,7 +203,12 @@ impl Machine {
         assert_eq!(permit.flow(), flow);
         assert_eq!(permit.cost(), Cost { bytes });
         *self.fate.get_mut(&token).unwrap() += 1;
-        core.running.push_back(Running { token, permit, era: core.era, order: self.started });
+        core.running.push_back(Running {
+            token,
+            permit,
+            policy_epoch: core.policy_epoch,
+            scheduler: self.started,
+        });
         self.started += 1;
         core.started += 1;
         Some(token)
@@ -204,8 +216,8 @@ impl Machine {
 
     fn put_in_force(&mut self, at: usize) {
         let (newest, core) = (self.eras.len() - 1, &mut self.cores[at]);
-        if core.era < newest {
-            core.era = newest;
+        if core.policy_epoch < newest {
+            core.policy_epoch = newest;
             let parts = self.eras[newest].shared.parts(at, waker(&core.woken));
             core.pacer.replace(parts).expect("all that waits fits every policy");
         }
@@ -213,10 +225,10 @@ impl Machine {
 
     /// Ends one running command of a core, without the turn that has to follow.
     pub(super) fn end_one(&mut self, core: usize, which: usize) -> bool {
-        self.end_as(core, which, Outcome::Completed)
+        self.end_as(core, which, CommandOutcome::Completed)
     }
 
-    pub(super) fn end_as(&mut self, core: usize, which: usize, outcome: Outcome) -> bool {
+    pub(super) fn end_as(&mut self, core: usize, which: usize, outcome: CommandOutcome) -> bool {
         let core = &mut self.cores[core];
         if core.running.is_empty() {
             return false;
@@ -224,7 +236,7 @@ impl Machine {
         let Running { token, mut permit, .. } =
             core.running.remove(which % core.running.len()).unwrap();
         if token % 3 > 0 {
-            permit.landed(self.now.saturating_sub(token % 1000));
+            permit.device_done(self.now.saturating_sub(token % 1000));
         }
         core.pacer.release(permit, outcome, self.now);
         true
@@ -243,14 +255,14 @@ impl Machine {
 
     /// Returns the core with the oldest command in flight, if there is one.
     pub(super) fn oldest(&self) -> Option<usize> {
-        let first = |core: &usize| self.cores[*core].running.front().map(|r| r.order);
+        let first = |core: &usize| self.cores[*core].running.front().map(|r| r.scheduler);
         (0..self.cores.len()).filter(|core| first(core).is_some()).min_by_key(first)
     }
 
     /// Runs turns of cores that were woken or are due, and of no others, until there is none.
     pub(super) fn run_ready(&mut self) {
         let now = self.now;
-        let ready = |core: &Core| {
+        let ready = |core: &CoreHandle| {
             core.woken.load(Ordering::Relaxed)
                 || core.pacer.next_wakeup().is_some_and(|when| when <= now)
         };
@@ -321,26 +333,31 @@ impl Machine {
                     + counts.released
                     + (core.running.len() + core.waiting.len()) as u64
             );
-            for (era, over_floor) in over_floor.iter_mut().enumerate() {
-                let of_era = || core.running.iter().filter(|r| r.era == era).map(bytes);
+            for (policy_epoch, over_floor) in over_floor.iter_mut().enumerate() {
+                let of_era =
+                    || core.running.iter().filter(|r| r.policy_epoch == policy_epoch).map(bytes);
                 *over_floor += of_era().sum::<u64>() - of_era().max().unwrap_or(0);
             }
         }
-        for (era, over_floor) in self.eras.iter_mut().zip(over_floor) {
-            era.watch(over_floor);
+        for (policy_epoch, over_floor) in self.eras.iter_mut().zip(over_floor) {
+            policy_epoch.watch(over_floor);
         }
     }
 
     /// Checks the invariants when no core has a turn to run: no waiting command can start.
     pub(super) fn check_settled(&self) {
-        let era = self.eras.last().expect("there is one");
+        let policy_epoch = self.eras.last().expect("there is one");
         let mut least_wanted = u64::MAX;
         let mut most_wanted = 0;
         for core in &self.cores {
             assert!(!core.woken.load(Ordering::Relaxed));
-            assert_eq!(core.era, self.eras.len() - 1, "every core had a turn since the change");
+            assert_eq!(
+                core.policy_epoch,
+                self.eras.len() - 1,
+                "every core had a turn since the change"
+            );
             let waits_for_time = core.pacer.next_wakeup().is_some();
-            assert!(!waits_for_time || era.is_rate());
+            assert!(!waits_for_time || policy_epoch.is_rate());
             for &(_, _, bytes) in &core.waiting {
                 assert_ne!(bytes, 0, "a command without data waits");
                 if !waits_for_time {
@@ -348,23 +365,23 @@ impl Machine {
                     most_wanted = most_wanted.max(u64::from(bytes));
                 }
             }
-            let holds = core
-                .running
-                .iter()
-                .any(|running| running.permit.cost().bytes > 0 && running.era == core.era);
+            let holds = core.running.iter().any(|running| {
+                running.permit.cost().bytes > 0 && running.policy_epoch == core.policy_epoch
+            });
             assert!(
                 core.waiting.is_empty() || holds || waits_for_time,
                 "a core that holds nothing must start one ({:?})",
-                era.config
+                policy_epoch.config
             );
         }
         if most_wanted > 0 {
-            let credit = era.shared.credit().expect("it waits for a release of what is bounded");
+            let credit =
+                policy_epoch.shared.credit().expect("it waits for a release of what is bounded");
             assert!(
                 credit.unused() < most_wanted,
                 "{} bytes unused while {least_wanted}..={most_wanted} are wanted ({:?})",
                 credit.unused(),
-                era.config
+                policy_epoch.config
             );
         }
     }
@@ -391,9 +408,14 @@ impl Machine {
             assert_eq!(core.pacer.waiting(), 0);
             assert_eq!(core.pacer.outstanding(), 0);
         }
-        for era in &self.eras {
-            if let Some(credit) = era.shared.credit() {
-                assert_eq!(credit.unused(), credit.budget(), "lost or made: {:?}", era.config);
+        for policy_epoch in &self.eras {
+            if let Some(credit) = policy_epoch.shared.credit() {
+                assert_eq!(
+                    credit.unused(),
+                    credit.budget(),
+                    "lost or made: {:?}",
+                    policy_epoch.config
+                );
             }
         }
         assert!(self.fate.values().all(|times| *times == 1), "each command comes out once");
@@ -406,7 +428,7 @@ fn waker(woken: &Arc<AtomicBool>) -> Waker {
 }
 
 /// A failed assertion that returns early must be visible, and not the permits that it leaks.
-impl Drop for Machine {
+impl Drop for PacedMachine {
     fn drop(&mut self) {
         for core in &mut self.cores {
             core.running.drain(..).for_each(|running| std::mem::forget(running.permit));

@@ -2,16 +2,16 @@
 //! single parts.
 #![cfg(not(loom))]
 
-mod absence;
 mod credit;
+mod flow_queues;
 mod hung;
-mod lanes;
 mod machine;
 mod permits;
+mod preemption;
 mod rules;
 
-use crate::{Outcome, Pace, PolicyConfig, TokenBucketConfig};
-use machine::Machine;
+use crate::{CommandOutcome, PolicyConfig, RateSpec, TokenBucketConfig};
+use machine::PacedMachine;
 use proptest::prelude::*;
 
 const KIB: u32 = 1024;
@@ -23,10 +23,10 @@ fn every_policy() -> Vec<PolicyConfig> {
     vec![
         PolicyConfig::None,
         PolicyConfig::BufferCredit { budget: 1 << 20 },
-        bucket(Pace::Rate(999_999_937), None, None),
-        bucket(Pace::Period(5700), None, None),
-        bucket(Pace::Rate(20_000_000_000), Some(1), None),
-        bucket(Pace::Rate(3_000_000_000), None, Some(1 << 20)),
+        bucket(RateSpec::Rate(999_999_937), None, None),
+        bucket(RateSpec::Period(5700), None, None),
+        bucket(RateSpec::Rate(20_000_000_000), Some(1), None),
+        bucket(RateSpec::Rate(3_000_000_000), None, Some(1 << 20)),
         PolicyConfig::Adaptive,
     ]
 }
@@ -34,8 +34,8 @@ fn every_policy() -> Vec<PolicyConfig> {
 /// Any policy that keeps the rules, with any parameters.
 fn a_policy() -> impl Strategy<Value = PolicyConfig> {
     let pace = prop_oneof![
-        (1u64..100_000_000_000).prop_map(Pace::Rate),
-        (1u64..1_000_000).prop_map(Pace::Period),
+        (1u64..100_000_000_000).prop_map(RateSpec::Rate),
+        (1u64..1_000_000).prop_map(RateSpec::Period),
     ];
     let budget = (256u64..4096).prop_map(|kib| kib * 1024);
     let burst = prop::option::of(1u64..1 << 24);
@@ -70,7 +70,7 @@ enum Step {
     EndOnly {
         core: usize,
         which: usize,
-        outcome: Outcome,
+        outcome: CommandOutcome,
     },
     Cancel {
         core: usize,
@@ -108,8 +108,11 @@ fn a_size() -> impl Strategy<Value = u32> {
 
 fn a_step() -> impl Strategy<Value = Step> {
     let n = 0usize..64;
-    let outcome =
-        prop_oneof![Just(Outcome::Completed), Just(Outcome::Failed), Just(Outcome::Withdrawn)];
+    let outcome = prop_oneof![
+        Just(CommandOutcome::Completed),
+        Just(CommandOutcome::Failed),
+        Just(CommandOutcome::Cancelled)
+    ];
     let jump = prop_oneof![
         8 => 1i64..100_000,
         1 => Just(0i64),
@@ -134,7 +137,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 /// Runs the steps. As on a reactor, a core's turn follows each event on it, unless the step says
 /// that the turn continues.
-fn play(machine: &mut Machine, steps: &[Step]) {
+fn play(machine: &mut PacedMachine, steps: &[Step]) {
     let cores = machine.cores.len();
     for step in steps {
         match step.clone() {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use proptest::prelude::*;
 
-use crate::order::{Order, Pick};
 use crate::policy::{self, CreditConfig};
+use crate::scheduler::{Scheduler, Selection};
 use crate::{
-    BufferCredit, Cost, FlowConfig, Nanos, Outcome, Pacer, PacerConfig, Parts, Policy, SmallRule,
-    TooLarge, lost_permits,
+    AdmissionPolicy, BufferCredit, CommandOutcome, Cost, FlowConfig, Nanos, Pacer, PacerConfig,
+    PacerParts, SmallCommandRule, TooLarge, leaked_permits,
 };
 
 /// Grants from a given time on; a stand-in for other policies.
@@ -20,16 +20,16 @@ struct Gate {
     out: Arc<AtomicI64>,
 }
 
-impl Policy for Gate {
-    fn admit(&mut self, _ask: &policy::Ask, now: Nanos) -> policy::Admission {
+impl AdmissionPolicy for Gate {
+    fn admit(&mut self, _ask: &policy::AdmissionRequest, now: Nanos) -> policy::Admission {
         if now < self.opens_at {
-            return policy::Admission::At(self.opens_at);
+            return policy::Admission::WaitUntil(self.opens_at);
         }
         self.out.fetch_add(1, Ordering::Relaxed);
         policy::Admission::Granted(policy::Grant(9))
     }
 
-    fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
+    fn release(&mut self, _done: &policy::CompletedCommand, grant: policy::Grant, _now: Nanos) {
         assert_eq!(grant, policy::Grant(9));
         self.out.fetch_sub(1, Ordering::Relaxed);
     }
@@ -43,25 +43,25 @@ struct Moody {
     out: Arc<AtomicI64>,
 }
 
-impl Policy for Moody {
-    fn admit(&mut self, _ask: &policy::Ask, now: Nanos) -> policy::Admission {
+impl AdmissionPolicy for Moody {
+    fn admit(&mut self, _ask: &policy::AdmissionRequest, now: Nanos) -> policy::Admission {
         let answer = self.answers[self.asked % self.answers.len()];
         self.asked += 1;
         match answer {
-            0 => return policy::Admission::At(now + 1),
+            0 => return policy::Admission::WaitUntil(now + 1),
             // A policy that waits for a release has a grant outstanding.
-            1 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::AfterRelease,
-            2 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::NotThisDevice,
+            1 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::WaitForRelease,
+            2 if self.out.load(Ordering::Relaxed) > 0 => return policy::Admission::DeviceBusy,
             _ => {}
         }
         self.out.fetch_add(1, Ordering::Relaxed);
         match answer {
-            3 => policy::Admission::OutOfTurn(policy::Grant(9)),
+            3 => policy::Admission::GrantedOutOfOrder(policy::Grant(9)),
             _ => policy::Admission::Granted(policy::Grant(9)),
         }
     }
 
-    fn release(&mut self, _done: &policy::Done, grant: policy::Grant, _now: Nanos) {
+    fn release(&mut self, _done: &policy::CompletedCommand, grant: policy::Grant, _now: Nanos) {
         assert_eq!(grant, policy::Grant(9));
         self.out.fetch_sub(1, Ordering::Relaxed);
     }
@@ -75,7 +75,7 @@ proptest! {
         ends in prop::collection::vec(any::<bool>(), 1..200),
     ) {
         let outs: Vec<Arc<AtomicI64>> = answers.iter().map(|_| Arc::default()).collect();
-        let moody = |(answers, out): (Vec<u8>, &Arc<AtomicI64>)| -> Box<dyn Policy> {
+        let moody = |(answers, out): (Vec<u8>, &Arc<AtomicI64>)| -> Box<dyn AdmissionPolicy> {
             Box::new(Moody { answers, asked: 0, out: Arc::clone(out) })
         };
         let policies = answers.into_iter().zip(&outs).map(moody).collect();
@@ -86,20 +86,20 @@ proptest! {
             pacer.enqueue(flow, Cost::data(4096), now).unwrap();
             permits.extend(pacer.next(now).map(|(_, permit)| permit));
             if ends && let Some(permit) = permits.pop() {
-                pacer.release(permit, Outcome::Completed, now);
+                pacer.release(permit, CommandOutcome::Completed, now);
             }
             for out in &outs {
                 prop_assert_eq!(out.load(Ordering::Relaxed), i64::try_from(permits.len()).unwrap());
             }
         }
-        permits.into_iter().for_each(|permit| pacer.release(permit, Outcome::Failed, 1000));
+        permits.into_iter().for_each(|permit| pacer.release(permit, CommandOutcome::Failed, 1000));
         prop_assert!(outs.iter().all(|out| out.load(Ordering::Relaxed) == 0));
     }
 }
 
 #[test]
 fn a_chain_grants_all_or_nothing() {
-    let credit = |shared: &Arc<crate::SharedCredit>| -> Box<dyn Policy> {
+    let credit = |shared: &Arc<crate::SharedCredit>| -> Box<dyn AdmissionPolicy> {
         Box::new(shared.core(0, Arc::new(|| ())))
     };
     for credit_first in [true, false] {
@@ -108,7 +108,7 @@ fn a_chain_grants_all_or_nothing() {
         let out = Arc::default();
         let gate = Box::new(Gate { opens_at: 100, out: Arc::clone(&out) });
         let out = || out.load(Ordering::Relaxed);
-        let policies: Vec<Box<dyn Policy>> =
+        let policies: Vec<Box<dyn AdmissionPolicy>> =
             if credit_first { vec![credit(&shared), gate] } else { vec![gate, credit(&shared)] };
         let mut pacer = Pacer::new(policies, PacerConfig::default());
         let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -125,10 +125,10 @@ fn a_chain_grants_all_or_nothing() {
         assert!(pacer.next(100).is_none(), "the credit is out");
         assert_eq!((pacer.next_wakeup(), out()), (None, 1));
 
-        pacer.release(permit, Outcome::Completed, 120);
+        pacer.release(permit, CommandOutcome::Completed, 120);
         let (token, permit) = pacer.next(120).unwrap();
         assert_eq!(token, 2);
-        pacer.release(permit, Outcome::Failed, 130);
+        pacer.release(permit, CommandOutcome::Failed, 130);
         assert!(pacer.next(130).is_none());
         assert_eq!((out(), shared.unused()), (0, 8192));
     }
@@ -142,27 +142,27 @@ struct Told {
     out_of_turn: Arc<AtomicI64>,
 }
 
-impl Order for Told {
+impl Scheduler for Told {
     fn add(&mut self, _lane: u32, _config: FlowConfig) {}
 
     fn set_weight(&mut self, _lane: u32, _weight: u16) {}
 
-    fn join(&mut self, lane: u32) {
+    fn flow_backlogged(&mut self, lane: u32) {
         self.waits.push(lane);
     }
 
-    fn leave(&mut self, lane: u32) {
+    fn flow_idle(&mut self, lane: u32) {
         self.waits.retain(|waits| *waits != lane);
     }
 
-    fn pick(&mut self, _now: Nanos) -> Option<Pick> {
+    fn select(&mut self, _now: Nanos) -> Option<Selection> {
         let urgency = self.urgency;
-        self.waits.first().map(|&lane| Pick { lane, urgency, load: 0 })
+        self.waits.first().map(|&slot| Selection { slot, urgency, load: 0 })
     }
 
-    fn started(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {}
+    fn on_dispatch(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {}
 
-    fn started_out_of_turn(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {
+    fn on_dispatch_out_of_order(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {
         self.out_of_turn.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -178,18 +178,18 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
         let shared = BufferCredit::shared(config).unwrap();
         let mut others = [0, 1].map(|core| shared.core(core, Arc::new(|| ())));
         let cost = Cost::data(8192);
-        let ask = policy::Ask { cost, device: 0, urgency: 0, load: 0, small: false };
+        let ask = policy::AdmissionRequest { cost, device: 0, urgency: 0, load: 0, small: false };
         let answers =
             [others[0].admit(&ask, 0), others[1].admit(&ask, 0), others[1].admit(&ask, 0)];
         assert_eq!(answers.map(|answer| answer.grant().is_some()), [true, true, false]);
 
-        let credit: Box<dyn Policy> = Box::new(shared.core(2, Arc::new(|| ())));
+        let credit: Box<dyn AdmissionPolicy> = Box::new(shared.core(2, Arc::new(|| ())));
         let gate = Box::new(Gate { opens_at: 100, out: Arc::default() });
         let policies = if credit_first { vec![credit, gate] } else { vec![gate as _, credit] };
         let out_of_turn = Arc::default();
         let waits = Vec::new();
-        let order = Box::new(Told { urgency, waits, out_of_turn: Arc::clone(&out_of_turn) });
-        let parts = Parts { policies, order, small: SmallRule::Never };
+        let scheduler = Box::new(Told { urgency, waits, out_of_turn: Arc::clone(&out_of_turn) });
+        let parts = PacerParts { policies, scheduler, small: SmallCommandRule::Never };
         let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
         let flow = pacer.add_flow(FlowConfig::weight(1));
         for token in 0..2 {
@@ -200,7 +200,7 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
             let (started, permit) = pacer.next(100).expect("the one it may always have");
             assert_eq!(started, token);
             assert!(pacer.next(100).is_none(), "and no more than one");
-            pacer.release(permit, Outcome::Completed, 110);
+            pacer.release(permit, CommandOutcome::Completed, 110);
         }
         assert_eq!(out_of_turn.load(Ordering::Relaxed), wanted);
     }
@@ -212,10 +212,10 @@ fn a_lost_permit_is_noticed() {
     let flow = pacer.add_flow(FlowConfig::weight(1));
     pacer.enqueue(flow, Cost::data(4096), 1).unwrap();
     let (_, permit) = pacer.next(0).unwrap();
-    let before = lost_permits();
+    let before = leaked_permits();
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(permit)));
     assert_eq!(dropped.is_err(), cfg!(debug_assertions), "a debug build panics");
-    assert_eq!(lost_permits(), before + 1);
+    assert_eq!(leaked_permits(), before + 1);
     assert_eq!(pacer.outstanding(), 1);
 }
 
@@ -234,7 +234,7 @@ fn a_removed_flow_takes_nothing() {
 /// Policies under which a waiting command could never start are rejected, and nothing changes.
 #[test]
 fn policies_too_small_for_what_waits_are_not_put_in_force() {
-    let credit = |budget: u32| -> Vec<Box<dyn Policy>> {
+    let credit = |budget: u32| -> Vec<Box<dyn AdmissionPolicy>> {
         let config = CreditConfig { budget: budget.into(), largest: budget, cores: 1 };
         let shared = BufferCredit::shared(config).unwrap();
         vec![Box::new(shared.core(0, Arc::new(|| ())))]
@@ -244,18 +244,18 @@ fn policies_too_small_for_what_waits_are_not_put_in_force() {
     pacer.enqueue(flow, Cost::data(4096), 1).unwrap();
     pacer.enqueue(flow, Cost::data(8192), 2).unwrap();
     let (_, first) = pacer.next(0).unwrap();
-    let refused = pacer.replace(Parts::in_turn(credit(4096)));
+    let refused = pacer.replace(PacerParts::round_robin(credit(4096)));
     assert_eq!(refused, Err(TooLarge { bytes: 8192, largest: 4096 }));
     assert!(pacer.largest() == 8192 && pacer.next(0).is_none(), "the old budget is out");
-    pacer.release(first, Outcome::Completed, 1);
+    pacer.release(first, CommandOutcome::Completed, 1);
     let (token, second) = pacer.next(1).unwrap();
     assert_eq!(token, 2);
     // A command in flight may be larger than the new policies would admit.
-    pacer.replace(Parts::in_turn(credit(4096))).unwrap();
+    pacer.replace(PacerParts::round_robin(credit(4096))).unwrap();
     pacer.enqueue(flow, Cost::data(4096), 3).unwrap();
     let (_, third) = pacer.next(1).expect("the new budget is whole");
-    pacer.release(second, Outcome::Completed, 2);
-    pacer.release(third, Outcome::Completed, 2);
+    pacer.release(second, CommandOutcome::Completed, 2);
+    pacer.release(third, CommandOutcome::Completed, 2);
     assert_eq!(pacer.outstanding(), 0);
 }
 
@@ -280,12 +280,12 @@ fn what_policies_granted_goes_back_early_once() {
     assert_eq!(out.load(Ordering::Relaxed), 2);
     // Other policies take effect: outstanding grants return to the policies that made them, early
     // or at the end.
-    pacer.replace(Parts::in_turn(Vec::new())).unwrap();
+    pacer.replace(PacerParts::round_robin(Vec::new())).unwrap();
     assert!(pacer.release_early(&mut permits[2], 4));
     assert_eq!(out.load(Ordering::Relaxed), 1);
     assert_eq!(pacer.outstanding(), 4, "none of them is over");
     for permit in permits {
-        pacer.release(permit, Outcome::Completed, 5);
+        pacer.release(permit, CommandOutcome::Completed, 5);
     }
     assert_eq!((out.load(Ordering::Relaxed), pacer.outstanding()), (0, 0));
     assert_eq!(Arc::strong_count(&out), 1, "nothing is kept of policies that have all back");

@@ -1,10 +1,11 @@
 //! Rules for every policy but io_pacing.
 
-use super::machine::{LARGEST, Machine};
+use super::machine::{LARGEST, PacedMachine};
 use super::{KIB, a_policy, a_step, every_policy, play, scattered};
-use crate::order::Residence;
+use crate::scheduler::ResidenceFairQueue;
 use crate::{
-    Cost, Counts, Outcome, Pace, Permit, PolicyConfig, RoundRobin, TokenBucketConfig, TooLarge,
+    CommandOutcome, Cost, DeficitRoundRobin, PacerCounters, Permit, PolicyConfig, RateSpec,
+    TokenBucketConfig, TooLarge,
 };
 use proptest::prelude::*;
 
@@ -14,10 +15,10 @@ const SECOND: u128 = 1_000_000_000;
 fn takes(policy: &PolicyConfig, bytes: u32) -> u64 {
     let PolicyConfig::TokenBucket(TokenBucketConfig { pace, .. }) = policy else { return 0 };
     match *pace {
-        Pace::Rate(rate) => {
+        RateSpec::Rate(rate) => {
             u64::try_from((u128::from(bytes) * SECOND).div_ceil(u128::from(rate))).unwrap()
         }
-        Pace::Period(period) => period,
+        RateSpec::Period(period) => period,
     }
 }
 
@@ -38,7 +39,7 @@ proptest! {
         flows in 1usize..5,
         steps in prop::collection::vec(a_step(), 1..300),
     ) {
-        let mut machine = Machine::new(&policy, cores, flows);
+        let mut machine = PacedMachine::new(&policy, cores, flows);
         play(&mut machine, &steps);
         machine.drain();
     }
@@ -54,7 +55,7 @@ proptest! {
             1..50,
         ),
     ) {
-        let mut machine = Machine::new(&policy, cores, 1);
+        let mut machine = PacedMachine::new(&policy, cores, 1);
         for (nth, bytes) in sizes.into_iter().enumerate() {
             let core = &mut machine.cores[nth % cores];
             let (largest, before) = (core.pacer.largest(), core.pacer.counts());
@@ -63,7 +64,7 @@ proptest! {
                 let refused = core.pacer.enqueue(core.flows[0], Cost::data(bytes), 7);
                 prop_assert_eq!(refused, Err(TooLarge { bytes, largest }));
                 let too_large = before.too_large + 1;
-                prop_assert_eq!(core.pacer.counts(), Counts { too_large, ..before });
+                prop_assert_eq!(core.pacer.counts(), PacerCounters { too_large, ..before });
             } else {
                 machine.enqueue(nth % cores, 0, bytes);
             }
@@ -82,7 +83,7 @@ proptest! {
         load in prop::collection::vec((0usize..64, 0usize..4, 1u32..=256), 1..200),
         ends in prop::collection::vec((0usize..64, 0usize..64), 1..200),
     ) {
-        let mut machine = Machine::new(&policy, cores, 4);
+        let mut machine = PacedMachine::new(&policy, cores, 4);
         for (core, flow, kib) in load {
             machine.enqueue(core % cores, flow, kib * KIB);
             machine.turn(core % cores);
@@ -109,10 +110,10 @@ proptest! {
         sizes in prop::collection::vec(1u32..=256, 50),
         seed in any::<u64>(),
     ) {
-        let mut machine = Machine::new(&PolicyConfig::BufferCredit { budget: 1 << 20 }, cores, 2);
+        let mut machine = PacedMachine::new(&PolicyConfig::BufferCredit { budget: 1 << 20 }, cores, 2);
         let mut nth = 0;
         // A core with more work has its turn before the next event, as in a reactor.
-        let mut backlog = |machine: &mut Machine, core: usize| {
+        let mut backlog = |machine: &mut PacedMachine, core: usize| {
             while machine.cores[core].waiting.len() < 40 {
                 nth += 1;
                 machine.enqueue(core, nth, sizes[nth % sizes.len()] * KIB);
@@ -151,7 +152,7 @@ proptest! {
         flow in 0usize..3,
     ) {
         for policy in every_policy() {
-            let mut machine = Machine::new(&policy, 1, 3);
+            let mut machine = PacedMachine::new(&policy, 1, 3);
             for (flow, kib) in &data {
                 machine.enqueue(0, *flow, kib * KIB);
             }
@@ -176,7 +177,7 @@ proptest! {
     #[test]
     fn small_io_is_counted(small in 512u32..=4096, count in 1usize..300, large in 1usize..40) {
         for policy in every_policy() {
-            let mut machine = Machine::new(&policy, 2, 2);
+            let mut machine = PacedMachine::new(&policy, 2, 2);
             // Large commands, relative to which the others are small.
             for _ in 0..large {
                 machine.enqueue(0, 0, LARGEST);
@@ -209,7 +210,7 @@ proptest! {
     #[test]
     fn a_core_that_holds_nothing_starts_one(cores in 2usize..9, rounds in 1usize..5, flood in 1usize..100) {
         for policy in every_policy() {
-            let mut machine = Machine::new(&policy, cores, 2);
+            let mut machine = PacedMachine::new(&policy, cores, 2);
             for _ in 0..flood {
                 machine.enqueue(0, 0, LARGEST);
             }
@@ -246,7 +247,7 @@ proptest! {
         first in 0usize..6,
     ) {
         for policy in every_policy().into_iter().filter(|policy| !is_none(policy)) {
-            let mut machine = Machine::new(&policy, cores, 2);
+            let mut machine = PacedMachine::new(&policy, cores, 2);
             let mut before = vec![0; cores];
             let mut since = vec![0; cores];
             for nth in 0..ends {
@@ -264,7 +265,7 @@ proptest! {
                     None => machine.pass_time(),
                 };
                 machine.check();
-                let budget = machine.shared().snapshot().budget.unwrap_or(0);
+                let budget = machine.shared().status().budget.unwrap_or(0);
                 let quantum = budget / (8 * cores as u64 * u64::from(io)) + 1;
                 let in_flight: usize = machine.cores.iter().map(|core| core.running.len()).sum();
                 let burst = match policy {
@@ -306,12 +307,12 @@ proptest! {
     ) {
         for policy in every_policy() {
             let PolicyConfig::TokenBucket(bucket) = policy else { continue };
-            let mut machine = Machine::new(&policy, cores, 1);
+            let mut machine = PacedMachine::new(&policy, cores, 1);
             let since = machine.now;
             let (mut nth, mut worth) = (0, 0u128);
             let (parts, of) = match bucket.pace {
-                Pace::Rate(rate) => (u128::from(rate), None),
-                Pace::Period(period) => (1, Some(u128::from(period))),
+                RateSpec::Rate(rate) => (u128::from(rate), None),
+                RateSpec::Period(period) => (1, Some(u128::from(period))),
             };
             let value = |bytes: u32| of.unwrap_or(u128::from(bytes) * SECOND);
             let burst = match bucket.burst {
@@ -355,7 +356,7 @@ proptest! {
             1..30,
         ),
     ) {
-        let mut machine = Machine::new(&policy, cores, 2);
+        let mut machine = PacedMachine::new(&policy, cores, 2);
         for (nth, jump) in jumps.into_iter().enumerate() {
             machine.now = machine.now.saturating_add_signed(jump).min(u64::MAX / 2);
             for core in 0..cores {
@@ -369,10 +370,10 @@ proptest! {
             // A command that waits for a time waits no longer than the longest line.
             let longest = takes(&policy, LARGEST) * (2 * cores as u64 + 2) + 200_000_000;
             let burst = match &policy {
-                PolicyConfig::TokenBucket(TokenBucketConfig { pace: Pace::Rate(rate), burst: Some(burst), .. }) => {
+                PolicyConfig::TokenBucket(TokenBucketConfig { pace: RateSpec::Rate(rate), burst: Some(burst), .. }) => {
                     u64::try_from(u128::from(*burst) * SECOND / u128::from(*rate)).unwrap()
                 }
-                PolicyConfig::TokenBucket(TokenBucketConfig { pace: Pace::Period(period), burst: Some(burst), .. }) => burst * period,
+                PolicyConfig::TokenBucket(TokenBucketConfig { pace: RateSpec::Period(period), burst: Some(burst), .. }) => burst * period,
                 _ => 0,
             };
             for core in &machine.cores {
@@ -395,7 +396,7 @@ proptest! {
         cores in 1usize..5,
         seed in any::<u64>(),
     ) {
-        let mut machine = Machine::new(&policies[0], cores, 3);
+        let mut machine = PacedMachine::new(&policies[0], cores, 3);
         let mut nth = 0;
         for policy in policies.iter().chain(&policies) {
             machine.swap(policy);
@@ -420,7 +421,7 @@ proptest! {
 /// policy has none for small ones.
 #[test]
 fn small_commands_of_the_policy_before_keep_the_new_budget() {
-    let mut machine = Machine::new(&PolicyConfig::Adaptive, 1, 2);
+    let mut machine = PacedMachine::new(&PolicyConfig::Adaptive, 1, 2);
     for _ in 0..40 {
         machine.enqueue(0, 0, LARGEST);
     }
@@ -445,12 +446,13 @@ fn small_commands_of_the_policy_before_keep_the_new_budget() {
 #[test]
 fn every_outcome_gives_back_the_same() {
     for policy in every_policy() {
-        let mut machine = Machine::new(&policy, 2, 2);
-        for (nth, outcome) in [Outcome::Failed, Outcome::Withdrawn, Outcome::Completed]
-            .into_iter()
-            .cycle()
-            .take(60)
-            .enumerate()
+        let mut machine = PacedMachine::new(&policy, 2, 2);
+        for (nth, outcome) in
+            [CommandOutcome::Failed, CommandOutcome::Cancelled, CommandOutcome::Completed]
+                .into_iter()
+                .cycle()
+                .take(60)
+                .enumerate()
         {
             machine.enqueue(nth % 2, nth, LARGEST);
             machine.turn(nth % 2);
@@ -469,11 +471,11 @@ fn every_outcome_gives_back_the_same() {
 #[test]
 fn a_slow_flow_and_a_fast_one_are_both_served() {
     for policy in every_policy().into_iter().filter(|policy| !is_none(policy)) {
-        let mut machine = Machine::new(&policy, 1, 2);
+        let mut machine = PacedMachine::new(&policy, 1, 2);
         let mut at_half = [0; 2];
-        let granted = |machine: &Machine| {
+        let granted = |machine: &PacedMachine| {
             let core = &machine.cores[0];
-            [0, 1].map(|flow| core.pacer.flow_stats(core.flows[flow]).unwrap().granted)
+            [0, 1].map(|flow| core.pacer.flow_stats(core.flows[flow]).unwrap().admitted)
         };
         for round in 0..20_000 {
             for flow in 0..2 {
@@ -486,7 +488,7 @@ fn a_slow_flow_and_a_fast_one_are_both_served() {
             machine.turn(0);
             let (slow, now) = (machine.cores[0].flows[0], machine.now);
             let over =
-                |permit: &Permit| permit.flow() != slow || now - permit.started() >= 1_000_000;
+                |permit: &Permit| permit.flow() != slow || now - permit.on_dispatch() >= 1_000_000;
             if let Some(at) = machine.cores[0].running.iter().position(|r| over(&r.permit)) {
                 machine.end_one(0, at);
             }
@@ -505,12 +507,12 @@ fn a_slow_flow_and_a_fast_one_are_both_served() {
 
 fn none_is_starved(flows: usize, sizes: &[u32], rounds: usize) -> Result<(), TestCaseError> {
     for policy in every_policy().into_iter().filter(|policy| !is_none(policy)) {
-        let mut machine = Machine::new(&policy, 1, flows);
+        let mut machine = PacedMachine::new(&policy, 1, flows);
         let mut others = vec![vec![0u64; flows]; flows];
         let most = u64::from(LARGEST);
         let bound = match policy {
-            PolicyConfig::Adaptive => Residence::MOST_CHARGES * most,
-            _ => 2 * (3 * u64::from(RoundRobin::QUANTUM) + 2 * most) + most,
+            PolicyConfig::Adaptive => ResidenceFairQueue::MOST_CHARGES * most,
+            _ => 2 * (3 * u64::from(DeficitRoundRobin::QUANTUM) + 2 * most) + most,
         };
         for _ in 0..rounds {
             for (flow, kib) in sizes.iter().enumerate().take(flows) {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Checker, Seen, slot};
+use super::{Checker, SimEvent, slot};
 use crate::scenario::Nanos;
 
 /// Checks the sum of the bytes in flight. When the budget falls, cores may hold leases of the
@@ -61,15 +61,15 @@ impl Budget {
 }
 
 impl Checker for Budget {
-    fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String> {
+    fn see(&mut self, seen: SimEvent, now: Nanos) -> Result<(), String> {
         match seen {
-            Seen::Waits { command, bytes, .. } => *slot(&mut self.bytes, command) = bytes,
-            Seen::Released { command } => {
+            SimEvent::Waits { command, bytes, .. } => *slot(&mut self.bytes, command) = bytes,
+            SimEvent::Released { command } => {
                 self.in_flight -= u64::from(*slot(&mut self.bytes, command));
                 let core = *slot(&mut self.core_of, command);
                 *slot(&mut self.held, core) -= 1;
             }
-            Seen::Starts { command, core, budget } => {
+            SimEvent::Starts { command, core, budget } => {
                 self.in_flight += u64::from(*slot(&mut self.bytes, command));
                 *slot(&mut self.core_of, command) = core;
                 let held = slot(&mut self.held, core);
@@ -84,7 +84,7 @@ impl Checker for Budget {
                     return Err(format!("{bytes} bytes in flight of a budget of {budget}"));
                 }
             }
-            Seen::Issued { .. } | Seen::Answered { .. } => {}
+            SimEvent::Issued { .. } | SimEvent::Answered { .. } => {}
         }
         Ok(())
     }
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     fn start(checker: &mut Budget, command: u32, budget: u64, now: Nanos) -> Result<(), String> {
-        let waits = Seen::Waits { command, core: 0, flow: 0, bytes: 10 };
+        let waits = SimEvent::Waits { command, core: 0, flow: 0, bytes: 10 };
         checker.see(waits, now).and_then(|()| {
-            checker.see(Seen::Starts { command, core: 0, budget: Some(budget) }, now)
+            checker.see(SimEvent::Starts { command, core: 0, budget: Some(budget) }, now)
         })
     }
 
@@ -118,8 +118,8 @@ mod tests {
         }
         let later = Budget::GRACE + 1_000;
         let mut on_core_1 = |command| {
-            let waits = Seen::Waits { command, core: 1, flow: 0, bytes: 10 };
-            let starts = Seen::Starts { command, core: 1, budget: Some(10) };
+            let waits = SimEvent::Waits { command, core: 1, flow: 0, bytes: 10 };
+            let starts = SimEvent::Starts { command, core: 1, budget: Some(10) };
             checker.see(waits, later).and_then(|()| checker.see(starts, later))
         };
         assert_eq!(on_core_1(20), Ok(()));
@@ -132,9 +132,9 @@ mod tests {
         for command in 0..4 {
             assert_eq!(start(&mut checker, command, 30, 0), Ok(()));
         }
-        assert!(checker.see(Seen::Released { command: 0 }, 1).is_ok());
+        assert!(checker.see(SimEvent::Released { command: 0 }, 1).is_ok());
         assert_eq!(start(&mut checker, 0, 10, 2), Ok(()));
-        assert!(checker.see(Seen::Released { command: 0 }, 3).is_ok());
+        assert!(checker.see(SimEvent::Released { command: 0 }, 3).is_ok());
         assert!(start(&mut checker, 0, 10, Budget::GRACE + 1_000).is_err());
     }
 }

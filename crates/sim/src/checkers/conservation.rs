@@ -1,7 +1,7 @@
 //! Checker that every command is answered once, after its start, and none appears without being
 //! issued.
 
-use super::{Checker, Seen, slot};
+use super::{Checker, SimEvent, slot};
 use crate::scenario::Nanos;
 
 /// Tracks every command from its host and back.
@@ -11,25 +11,25 @@ pub struct Conservation {
 }
 
 impl Checker for Conservation {
-    fn see(&mut self, seen: Seen, _now: Nanos) -> Result<(), String> {
+    fn see(&mut self, seen: SimEvent, _now: Nanos) -> Result<(), String> {
         match seen {
-            Seen::Issued { command } => match slot(&mut self.issued, command).replace(false) {
+            SimEvent::Issued { command } => match slot(&mut self.issued, command).replace(false) {
                 None => Ok(()),
                 Some(_) => Err(format!("command {command} is issued before its answer came")),
             },
-            Seen::Starts { command, .. } => match slot(&mut self.issued, command) {
+            SimEvent::Starts { command, .. } => match slot(&mut self.issued, command) {
                 Some(started) => {
                     *started = true;
                     Ok(())
                 }
                 None => Err(format!("command {command} starts but no host issued it")),
             },
-            Seen::Answered { command } => match slot(&mut self.issued, command).take() {
+            SimEvent::Answered { command } => match slot(&mut self.issued, command).take() {
                 Some(true) => Ok(()),
                 Some(false) => Err(format!("command {command} is answered without having started")),
                 None => Err(format!("command {command} is answered but no host waits for it")),
             },
-            Seen::Waits { .. } | Seen::Released { .. } => Ok(()),
+            SimEvent::Waits { .. } | SimEvent::Released { .. } => Ok(()),
         }
     }
 }
@@ -38,11 +38,11 @@ impl Checker for Conservation {
 mod tests {
     use super::*;
 
-    const ISSUED: Seen = Seen::Issued { command: 1 };
-    const STARTS: Seen = Seen::Starts { command: 1, core: 0, budget: None };
-    const ANSWERED: Seen = Seen::Answered { command: 1 };
+    const ISSUED: SimEvent = SimEvent::Issued { command: 1 };
+    const STARTS: SimEvent = SimEvent::Starts { command: 1, core: 0, budget: None };
+    const ANSWERED: SimEvent = SimEvent::Answered { command: 1 };
 
-    fn last_of(life: &[Seen]) -> Result<(), String> {
+    fn last_of(life: &[SimEvent]) -> Result<(), String> {
         let mut checker = Conservation::default();
         life.iter().map(|seen| checker.see(*seen, 0)).last().unwrap()
     }

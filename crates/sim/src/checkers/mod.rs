@@ -8,14 +8,14 @@ mod starvation;
 pub use budget::Budget;
 pub use conservation::Conservation;
 pub use permits::Permits;
-pub use starvation::{Bound, Starvation};
+pub use starvation::{Starvation, StarvationBound};
 
 use crate::scenario::Nanos;
 
 /// Event for a checker. A command's number may be reused once its permit is released and the host
 /// has its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum SimEvent {
     /// A host issued a command.
     Issued {
         /// Its number.
@@ -59,7 +59,7 @@ pub trait Checker: std::fmt::Debug {
     ///
     /// # Errors
     /// A description of the violation.
-    fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String>;
+    fn see(&mut self, seen: SimEvent, now: Nanos) -> Result<(), String>;
 
     /// Ends the run.
     ///
@@ -70,14 +70,14 @@ pub trait Checker: std::fmt::Debug {
     }
 }
 
-/// Several checkers and their findings, at most [`Watch::MOST`].
+/// Several checkers and their findings, at most [`CheckerSet::MOST`].
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct CheckerSet {
     checkers: Vec<Box<dyn Checker>>,
     found: Vec<String>,
 }
 
-impl Watch {
+impl CheckerSet {
     /// Maximum number of findings.
     pub const MOST: usize = 20;
 
@@ -88,7 +88,7 @@ impl Watch {
     }
 
     /// Passes an event to all of them.
-    pub fn see(&mut self, seen: Seen, now: Nanos) {
+    pub fn see(&mut self, seen: SimEvent, now: Nanos) {
         for checker in &mut self.checkers {
             if let Err(what) = checker.see(seen, now)
                 && self.found.len() < Self::MOST

@@ -1,6 +1,6 @@
 //! Checker that no permit is lost or issued twice.
 
-use super::{Checker, Seen, slot};
+use super::{Checker, SimEvent, slot};
 use crate::scenario::Nanos;
 
 /// Tracks the permit of every command.
@@ -18,11 +18,11 @@ enum Stage {
 }
 
 impl Checker for Permits {
-    fn see(&mut self, seen: Seen, _now: Nanos) -> Result<(), String> {
+    fn see(&mut self, seen: SimEvent, _now: Nanos) -> Result<(), String> {
         let (command, from, to, what) = match seen {
-            Seen::Waits { command, .. } => (command, Stage::Away, Stage::Waiting, "waits"),
-            Seen::Starts { command, .. } => (command, Stage::Waiting, Stage::Started, "starts"),
-            Seen::Released { command } => (command, Stage::Started, Stage::Away, "is released"),
+            SimEvent::Waits { command, .. } => (command, Stage::Away, Stage::Waiting, "waits"),
+            SimEvent::Starts { command, .. } => (command, Stage::Waiting, Stage::Started, "starts"),
+            SimEvent::Released { command } => (command, Stage::Started, Stage::Away, "is released"),
             _ => return Ok(()),
         };
         let stage = slot(&mut self.stages, command);
@@ -39,19 +39,19 @@ impl Checker for Permits {
 mod tests {
     use super::*;
 
-    fn waits(command: u32) -> Seen {
-        Seen::Waits { command, core: 0, flow: 0, bytes: 1 }
+    fn waits(command: u32) -> SimEvent {
+        SimEvent::Waits { command, core: 0, flow: 0, bytes: 1 }
     }
 
-    fn starts(command: u32) -> Seen {
-        Seen::Starts { command, core: 0, budget: None }
+    fn starts(command: u32) -> SimEvent {
+        SimEvent::Starts { command, core: 0, budget: None }
     }
 
     #[test]
     fn a_sound_life_passes() {
         let mut permits = Permits::default();
         for _ in 0..2 {
-            for seen in [waits(3), starts(3), Seen::Released { command: 3 }] {
+            for seen in [waits(3), starts(3), SimEvent::Released { command: 3 }] {
                 assert_eq!(permits.see(seen, 0), Ok(()));
             }
         }
@@ -76,9 +76,9 @@ mod tests {
     #[test]
     fn a_permit_that_goes_back_twice_is_caught() {
         let mut permits = Permits::default();
-        for seen in [waits(0), starts(0), Seen::Released { command: 0 }] {
+        for seen in [waits(0), starts(0), SimEvent::Released { command: 0 }] {
             assert!(permits.see(seen, 0).is_ok());
         }
-        assert!(permits.see(Seen::Released { command: 0 }, 0).is_err());
+        assert!(permits.see(SimEvent::Released { command: 0 }, 0).is_err());
     }
 }

@@ -1,13 +1,13 @@
 //! Checker that no waiting flow is starved beyond a bound.
 
-use super::{Checker, Seen, slot};
+use super::{Checker, SimEvent, slot};
 use crate::scenario::Nanos;
 
 /// Tracks how long every waiting flow has no start, and the starts on its core in that time. It
 /// only counts the commands of a flow, so it works for any order within the flow.
 #[derive(Debug)]
 pub struct Starvation {
-    bound: Bound,
+    bound: StarvationBound,
     flows: Vec<Flow>,
     cores: Vec<Core>,
     flow_of: Vec<u32>,
@@ -15,7 +15,7 @@ pub struct Starvation {
 
 /// Bound on a waiting flow without a start.
 #[derive(Debug, Clone, Copy)]
-pub struct Bound {
+pub struct StarvationBound {
     /// Maximum time.
     pub time: Nanos,
     /// Maximum number of commands that start on its core, per flow of that core. [`u64::MAX`] is no
@@ -42,7 +42,7 @@ struct Core {
 impl Starvation {
     /// Creates a checker with these bounds for a waiting flow.
     #[must_use]
-    pub fn new(bound: Bound) -> Self {
+    pub fn new(bound: StarvationBound) -> Self {
         Self { bound, flows: Vec::new(), cores: Vec::new(), flow_of: Vec::new() }
     }
 
@@ -64,9 +64,9 @@ struct Went {
 }
 
 impl Checker for Starvation {
-    fn see(&mut self, seen: Seen, now: Nanos) -> Result<(), String> {
+    fn see(&mut self, seen: SimEvent, now: Nanos) -> Result<(), String> {
         match seen {
-            Seen::Waits { command, core, flow: number, .. } => {
+            SimEvent::Waits { command, core, flow: number, .. } => {
                 *slot(&mut self.flow_of, command) = number;
                 let flow = slot(&mut self.flows, number);
                 if !std::mem::replace(&mut flow.is_known, true) {
@@ -78,7 +78,7 @@ impl Checker for Starvation {
                     let _ = self.serve(number, now);
                 }
             }
-            Seen::Starts { command, core, .. } => {
+            SimEvent::Starts { command, core, .. } => {
                 let number = *slot(&mut self.flow_of, command);
                 slot(&mut self.cores, core).started += 1;
                 let went = self.serve(number, now);
@@ -114,14 +114,14 @@ impl Checker for Starvation {
 mod tests {
     use super::*;
 
-    const TIME_ONLY: Bound = Bound { time: 100, commands: u64::MAX };
+    const TIME_ONLY: StarvationBound = StarvationBound { time: 100, commands: u64::MAX };
 
-    fn waits(command: u32, flow: u32) -> Seen {
-        Seen::Waits { command, core: 0, flow, bytes: 1 }
+    fn waits(command: u32, flow: u32) -> SimEvent {
+        SimEvent::Waits { command, core: 0, flow, bytes: 1 }
     }
 
-    fn starts(command: u32) -> Seen {
-        Seen::Starts { command, core: 0, budget: None }
+    fn starts(command: u32) -> SimEvent {
+        SimEvent::Starts { command, core: 0, budget: None }
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn waiting_behind_its_own_flow_is_no_starvation() {
-        let mut checker = Starvation::new(Bound { commands: 2, ..TIME_ONLY });
+        let mut checker = Starvation::new(StarvationBound { commands: 2, ..TIME_ONLY });
         for command in 0..10 {
             assert!(checker.see(waits(command, 0), 0).is_ok());
         }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn who_is_passed_over_by_more_than_the_bound_is_caught() {
         let passed_over = |by: u32| {
-            let mut checker = Starvation::new(Bound { commands: 4, ..TIME_ONLY });
+            let mut checker = Starvation::new(StarvationBound { commands: 4, ..TIME_ONLY });
             assert!(checker.see(waits(0, 0), 0).is_ok());
             for command in 1..=by {
                 assert!(checker.see(waits(command, 1), 0).is_ok());
@@ -171,12 +171,12 @@ mod tests {
 
     #[test]
     fn what_other_cores_start_passes_nobody_over() {
-        let mut checker = Starvation::new(Bound { commands: 1, ..TIME_ONLY });
+        let mut checker = Starvation::new(StarvationBound { commands: 1, ..TIME_ONLY });
         assert!(checker.see(waits(0, 0), 0).is_ok());
         for command in 1..10 {
-            let waits = Seen::Waits { command, core: 1, flow: 1, bytes: 1 };
+            let waits = SimEvent::Waits { command, core: 1, flow: 1, bytes: 1 };
             assert!(checker.see(waits, 0).is_ok());
-            let starts = Seen::Starts { command, core: 1, budget: None };
+            let starts = SimEvent::Starts { command, core: 1, budget: None };
             assert!(checker.see(starts, 1).is_ok());
         }
         assert!(checker.see(starts(0), 2).is_ok());

@@ -1,7 +1,7 @@
 //! Measured rows of a machine with 30 drives, compared with the model.
 
 use super::machine::PcieMachine;
-use super::share::Reading;
+use super::shared_link::Reading;
 
 /// Sequential reads of the first 1 to 30 drives: `drives,read_gib_s`. Measured outside this
 /// project, on another machine than the figures of this project.

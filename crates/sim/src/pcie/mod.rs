@@ -23,8 +23,8 @@
 
 mod machine;
 mod measured;
-mod share;
+mod shared_link;
 
 pub use machine::{PcieError, PcieMachine};
 pub use measured::{Check, MEASURED, MeasuredRow, checks, compare, rows};
-pub use share::{Load, Read, Reading};
+pub use shared_link::{LinkLoad, Read, Reading};

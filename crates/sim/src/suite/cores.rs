@@ -1,10 +1,10 @@
 //! Cases with any number of target cores.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::outcome::Outcome;
 use crate::platform::Platform;
+use crate::run_result::RunResult;
 use crate::scenario::Scenario;
 use crate::setups;
 
@@ -13,10 +13,10 @@ pub(super) const ABOUT: &str = "16 drives and 16, 8, 4, 2 target cores (test 7):
     grows (to half a percent); 16 cores at any depth (test 8): every queue connects and is served, none \
     less than half as much as the mean.";
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    let depths = lab.pick(&[32, 64, 128, 256, 512, 1024, 2048][..], &[32, 256, 2048]);
-    for (name, platform) in lab.platforms() {
+    let depths = runner.pick(&[32, 64, 128, 256, 512, 1024, 2048][..], &[32, 256, 2048]);
+    for (name, platform) in runner.platforms() {
         for cores in [16, 8, 4, 2] {
             for &depth in depths {
                 let scenario = Scenario::reads(setups::drives(16), depth).on_cores(cores);
@@ -28,12 +28,12 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
             }
         }
         cases.push(one_core(format!("{name} 1 core, growing depth"), platform, depths));
-        for &depth in lab.pick(&[2, 8, 32, 256, 1024, 2048][..], &[8, 256, 2048]) {
+        for &depth in runner.pick(&[2, 8, 32, 256, 1024, 2048][..], &[8, 256, 2048]) {
             let name = format!("{name} service on 16 cores, qd {depth}");
             let scenario = Scenario::reads(setups::drives(16), depth).on_cores(16);
             cases.push(service(name, platform, scenario));
         }
-        for &depth in lab.pick(&[1, 4, 32, 128, 256][..], &[1, 32, 256]) {
+        for &depth in runner.pick(&[1, 4, 32, 128, 256][..], &[1, 32, 256]) {
             let name = format!("{name} service on 16 cores, kernel qd {depth}");
             cases.push(service(name, platform, Scenario::kernel_reads(setups::drives(16), depth)));
         }
@@ -43,58 +43,58 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
 
 fn line_rate(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Cores, name, move |lab| {
-        let outcome = lab.try_policy(&platform, &scenario)?;
-        let mut verdict = Verdict::of(&outcome, lab.ceiling(&platform, &scenario)?);
-        verdict.share(98.5);
-        Ok(verdict)
+    Case::new(Family::Cores, name, move |runner| {
+        let run_result = runner.try_policy(&platform, &scenario)?;
+        let mut case_result = CaseResult::of(&run_result, runner.ceiling(&platform, &scenario)?);
+        case_result.share(98.5);
+        Ok(case_result)
     })
 }
 
 /// Runs one case: the figures are those of the deepest run, the bounds hold for all.
 fn one_core(name: String, platform: &Platform, depths: &'static [u32]) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Cores, name, move |lab| {
-        let mut verdict = Verdict::default();
+    Case::new(Family::Cores, name, move |runner| {
+        let mut case_result = CaseResult::default();
         let (mut least, mut most, mut worst_step) = (f64::INFINITY, 0.0_f64, f64::INFINITY);
         for &depth in depths {
             let scenario = Scenario::reads(setups::drives(16), depth).on_cores(1);
-            let outcome = lab.try_policy(&platform, &scenario)?;
-            let mut next = Verdict::of(&outcome, lab.ceiling(&platform, &scenario)?);
-            next.violations.append(&mut verdict.violations);
-            verdict = next;
-            least = least.min(verdict.percent());
-            most = most.max(outcome.total.gbps);
-            worst_step = worst_step.min(100.0 * outcome.total.gbps / most);
+            let run_result = runner.try_policy(&platform, &scenario)?;
+            let mut next = CaseResult::of(&run_result, runner.ceiling(&platform, &scenario)?);
+            next.violations.append(&mut case_result.violations);
+            case_result = next;
+            least = least.min(case_result.percent());
+            most = most.max(run_result.total.gbps);
+            worst_step = worst_step.min(100.0 * run_result.total.gbps / most);
         }
-        verdict.at_least("least % of reference", least, 98.5);
-        verdict.at_least("% of any lesser depth", worst_step, 99.5);
-        Ok(verdict)
+        case_result.at_least("least % of reference", least, 98.5);
+        case_result.at_least("% of any lesser depth", worst_step, 99.5);
+        Ok(case_result)
     })
 }
 
 fn service(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Cores, name, move |lab| judge_service(lab, &platform, &scenario))
+    Case::new(Family::Cores, name, move |runner| judge_service(runner, &platform, &scenario))
 }
 
 fn judge_service(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     scenario: &Scenario,
-) -> Result<Verdict, SuiteError> {
-    let outcome = lab.try_policy(platform, scenario)?;
-    let mut verdict = Verdict::of(&outcome, lab.ceiling(platform, scenario)?);
-    verdict.at_most("starved queues", f64::from(outcome.starved_queues), 0.0);
+) -> Result<CaseResult, SuiteError> {
+    let run_result = runner.try_policy(platform, scenario)?;
+    let mut case_result = CaseResult::of(&run_result, runner.ceiling(platform, scenario)?);
+    case_result.at_most("starved queues", f64::from(run_result.starved_queues), 0.0);
     let flows: usize = scenario.jobs.iter().map(|job| job.devices.len()).sum();
     let flows = flows as f64 * f64::from(scenario.hosts);
-    verdict.at_least("flows served", outcome.flows.len() as f64, flows);
-    verdict.at_least("least % of a mean flow", least_of_mean(&outcome), 50.0);
-    Ok(verdict)
+    case_result.at_least("flows served", run_result.flows.len() as f64, flows);
+    case_result.at_least("least % of a mean flow", least_of_mean(&run_result), 50.0);
+    Ok(case_result)
 }
 
-fn least_of_mean(outcome: &Outcome) -> f64 {
-    let commands = || outcome.flows.iter().map(|flow| flow.figures.commands as f64);
-    let mean = commands().sum::<f64>() / outcome.flows.len() as f64;
+fn least_of_mean(run_result: &RunResult) -> f64 {
+    let commands = || run_result.flows.iter().map(|flow| flow.figures.commands as f64);
+    let mean = commands().sum::<f64>() / run_result.flows.len() as f64;
     100.0 * commands().fold(f64::INFINITY, f64::min) / mean
 }

@@ -1,7 +1,7 @@
 //! Cases for line rate at every queue depth.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
 use crate::platform::Platform;
 use crate::scenario::{Device, Scenario};
@@ -12,12 +12,12 @@ pub(super) const ABOUT: &str = "16 drives or 16 null devices, 128 KiB random rea
     with an endless cache; standard deviation at most 1 Gb/s; mean buffers at most 1.5 times the \
     fewest static ones that reach as much.";
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
-    let spdk = lab.pick(&[32, 64, 128, 256, 512, 1024, 2048][..], &[32, 64, 256, 1024, 2048]);
-    let kernel = lab.pick(&[2, 4, 8, 16, 32][..], &[2, 8, 32]);
-    let seeds = lab.pick(2..=10, 2..=3);
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
+    let spdk = runner.pick(&[32, 64, 128, 256, 512, 1024, 2048][..], &[32, 64, 256, 1024, 2048]);
+    let kernel = runner.pick(&[2, 4, 8, 16, 32][..], &[2, 8, 32]);
+    let seeds = runner.pick(2..=10, 2..=3);
     let mut cases = Vec::new();
-    for (name, platform) in lab.platforms() {
+    for (name, platform) in runner.platforms() {
         for (kind, devices) in [("nvme", setups::drives(16)), ("null", setups::null(16))] {
             for &depth in spdk {
                 let scenario = Scenario::reads(devices.clone(), depth);
@@ -38,24 +38,28 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
 
 fn case(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Depth, name, move |lab| judge(lab, &platform, &scenario))
+    Case::new(Family::Depth, name, move |runner| judge(runner, &platform, &scenario))
 }
 
-fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict, SuiteError> {
-    let ceiling = lab.ceiling(platform, scenario)?;
-    let outcome = lab.try_policy(platform, scenario)?;
-    let mut verdict = Verdict::of(&outcome, ceiling);
-    verdict.share(99.0);
-    verdict.at_most("stddev", outcome.stddev_gbps, 1.0);
+fn judge(
+    runner: &SuiteRunner,
+    platform: &Platform,
+    scenario: &Scenario,
+) -> Result<CaseResult, SuiteError> {
+    let ceiling = runner.ceiling(platform, scenario)?;
+    let run_result = runner.try_policy(platform, scenario)?;
+    let mut case_result = CaseResult::of(&run_result, ceiling);
+    case_result.share(99.0);
+    case_result.at_most("stddev", run_result.stddev_gbps, 1.0);
     // If not even a static number of buffers reaches that, there is no reference.
-    if let Some(fewest) = lab.fewest(platform, scenario, 0.99 * ceiling)? {
-        let times = outcome.buffers_mean / fewest;
-        verdict.at_most("x fewest buffers", times, 1.5);
-        verdict.note = format!("fewest {fewest:.0}");
+    if let Some(fewest) = runner.fewest(platform, scenario, 0.99 * ceiling)? {
+        let times = run_result.buffers_mean / fewest;
+        case_result.at_most("x fewest buffers", times, 1.5);
+        case_result.note = format!("fewest {fewest:.0}");
     } else {
-        verdict.note = "no static number reaches it".to_owned();
+        case_result.note = "no static number reaches it".to_owned();
     }
-    Ok(verdict)
+    Ok(case_result)
 }
 
 /// Test 6: repeated with other seeds; the worst result counts.
@@ -69,27 +73,28 @@ fn again(
     let platform = platform.clone();
     let scenario = Scenario::reads(devices.to_vec(), depth);
     let name = format!("{name} nvme16 qd {depth} again");
-    Case::new(Family::Depth, name, move |lab| {
-        let mut worst: Option<Verdict> = None;
+    Case::new(Family::Depth, name, move |runner| {
+        let mut worst: Option<CaseResult> = None;
         let mut stddev: f64 = 0.0;
         for seed in seeds.clone() {
             let scenario = scenario.clone().seed(seed);
-            let outcome = lab.try_policy(&platform, &scenario)?;
-            stddev = stddev.max(outcome.stddev_gbps);
-            let mut verdict = Verdict::of(&outcome, lab.ceiling(&platform, &scenario)?);
+            let run_result = runner.try_policy(&platform, &scenario)?;
+            stddev = stddev.max(run_result.stddev_gbps);
+            let mut case_result =
+                CaseResult::of(&run_result, runner.ceiling(&platform, &scenario)?);
             if let Some(so_far) = &mut worst {
-                verdict.violations.append(&mut so_far.violations);
+                case_result.violations.append(&mut so_far.violations);
             }
             worst = match worst {
-                Some(so_far) if so_far.percent() <= verdict.percent() => {
-                    Some(Verdict { violations: verdict.violations, ..so_far })
+                Some(so_far) if so_far.percent() <= case_result.percent() => {
+                    Some(CaseResult { violations: case_result.violations, ..so_far })
                 }
-                _ => Some(verdict),
+                _ => Some(case_result),
             };
         }
-        let mut verdict = worst.unwrap_or_default();
-        verdict.share(99.0);
-        verdict.at_most("worst stddev", stddev, 1.0);
-        Ok(verdict)
+        let mut case_result = worst.unwrap_or_default();
+        case_result.share(99.0);
+        case_result.at_most("worst stddev", stddev, 1.0);
+        Ok(case_result)
     })
 }

@@ -4,7 +4,7 @@ mod list;
 
 use list::LIST;
 
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
 use super::{Case, Family};
 
 /// A bound that is not reached, with the value reached.
@@ -25,7 +25,7 @@ pub struct Gap {
 /// A shortfall may differ from the record by this factor before the record is wrong.
 const LATITUDE: f64 = 1.5;
 
-/// Returns the bounds not reached in the cases of [`super::Extent::Quick`] on platforms A and B.
+/// Returns the bounds not reached in the cases of [`super::SuiteMode::Quick`] on platforms A and B.
 #[must_use]
 pub fn known_gaps() -> &'static [Gap] {
     LIST
@@ -34,18 +34,18 @@ pub fn known_gaps() -> &'static [Gap] {
 /// Returns the differences between these verdicts and these gaps, as text; empty if the list is
 /// correct. A gap of a case that was not run is ignored.
 #[must_use]
-pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> {
+pub fn disagreements(gaps: &[Gap], case_results: &[(Case, CaseResult)]) -> Vec<String> {
     let mut words = Vec::new();
-    for (case, verdict) in verdicts {
+    for (case, case_result) in case_results {
         let name = format!("{} {}", case.family.name(), case.name);
-        words.extend(verdict.violations.iter().map(|broken| format!("{name}: {broken}")));
+        words.extend(case_result.violations.iter().map(|broken| format!("{name}: {broken}")));
         let of_case = |gap: &&Gap| gap.family == case.family && gap.case == case.name;
         for gap in gaps.iter().filter(of_case) {
-            if !verdict.checks.iter().any(|check| check.what == gap.what) {
+            if !case_result.checks.iter().any(|check| check.what == gap.what) {
                 words.push(format!("{name}: there is no check {:?}", gap.what));
             }
         }
-        for check in &verdict.checks {
+        for check in &case_result.checks {
             let gap = gaps.iter().filter(of_case).find(|gap| gap.what == check.what);
             let found =
                 format!("{name}: {} is {:.2}, bound {:?}", check.what, check.value, check.bound);
@@ -70,10 +70,10 @@ pub fn disagreements(gaps: &[Gap], verdicts: &[(Case, Verdict)]) -> Vec<String> 
 
 /// Returns the text of the file with the list, for these verdicts. Known reasons are kept.
 #[must_use]
-pub fn as_list(verdicts: &[(Case, Verdict)]) -> String {
+pub fn as_list(case_results: &[(Case, CaseResult)]) -> String {
     let mut lines = String::new();
-    for (case, verdict) in verdicts {
-        for check in verdict.failures() {
+    for (case, case_result) in case_results {
+        for check in case_result.failures() {
             let of_check = |gap: &&Gap| {
                 gap.family == case.family && gap.case == case.name && gap.what == check.what
             };
@@ -104,13 +104,13 @@ const LIST_OF: &str = "pub(super) const LIST: &[Gap] = &[";
 #[cfg(test)]
 mod tests {
     use super::{Gap, disagreements};
-    use crate::suite::{Case, Family, Verdict};
+    use crate::suite::{Case, CaseResult, Family};
 
-    fn run(value: f64) -> Vec<(Case, Verdict)> {
-        let case = Case::new(Family::Depth, "x", |_| Ok(Verdict::default()));
-        let mut verdict = Verdict::default();
-        verdict.at_least("share", value, 99.0);
-        vec![(case, verdict)]
+    fn run(value: f64) -> Vec<(Case, CaseResult)> {
+        let case = Case::new(Family::Depth, "x", |_| Ok(CaseResult::default()));
+        let mut case_result = CaseResult::default();
+        case_result.at_least("share", value, 99.0);
+        vec![(case, case_result)]
     }
 
     #[test]

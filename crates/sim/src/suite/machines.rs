@@ -1,12 +1,12 @@
 //! Cases with other caches, drives, block sizes and mixes.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
 use crate::numbers::micros;
-use crate::outcome::Outcome;
 use crate::platform::Platform;
 use crate::rng::Rng;
+use crate::run_result::RunResult;
 use crate::scenario::{Nanos, Scenario};
 use crate::setups::{self, BLOCK, MS};
 
@@ -78,13 +78,13 @@ const LARGE_ON_MANY: [(f64, u32, u32); 8] = [
     (0.5, 8, 1024),
 ];
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
-    let Some((name, platform)) = lab.base() else { return Vec::new() };
-    let depths = lab.pick(&DEPTHS[..], &[256]);
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
+    let Some((name, platform)) = runner.base() else { return Vec::new() };
+    let depths = runner.pick(&DEPTHS[..], &[256]);
     let mut variants: Vec<Variant> =
         depths.iter().flat_map(|&depth| one_by_one(Variant { depth, ..BASE })).collect();
     let mut rng = Rng::new(1);
-    variants.extend((0..lab.pick(60, 10)).map(|_| random(&mut rng)));
+    variants.extend((0..runner.pick(60, 10)).map(|_| random(&mut rng)));
     variants.push(FEW_LARGE);
     variants.extend(LARGE_ON_MANY.map(|(cache, cores, kib)| Variant {
         cache,
@@ -165,19 +165,19 @@ impl Variant {
 
 fn case(name: &str, platform: &Platform, variant: Variant) -> Case {
     let platform = variant.platform(platform);
-    Case::new(Family::Machines, variant.name(name), move |lab| {
-        judge(lab, &platform, &variant.scenario(), variant.warm_up)
+    Case::new(Family::Machines, variant.name(name), move |runner| {
+        judge(runner, &platform, &variant.scenario(), variant.warm_up)
     })
 }
 
 fn judge(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     scenario: &Scenario,
     least_warm_up: Nanos,
-) -> Result<Verdict, SuiteError> {
-    let best = lab.best_static(platform, scenario)?;
-    let mut scenario = lab.under_test(scenario);
+) -> Result<CaseResult, SuiteError> {
+    let best = runner.best_static(platform, scenario)?;
+    let mut scenario = runner.under_test(scenario);
     let (mut warm_up, mut time) = (scenario.warm_up, scenario.time);
     let block = scenario.jobs[0].blocks[0].0;
     // Many small commands take long to simulate, and give a result in less time.
@@ -190,18 +190,18 @@ fn judge(
     warm_up = warm_up.max(WARM_UP_TURNS * micros(slowest)).max(least_warm_up);
     time = time.max(TURNS * micros(slowest));
     scenario = scenario.lasting(warm_up, time);
-    let outcome = lab.run(platform, &scenario)?;
-    let mut verdict = Verdict::of(&outcome, best.gbps);
-    verdict.note = format!("best static {:.0} commands", best.held);
-    verdict.share(97.0);
-    verdict.at_least("least sample %", least_sample(&outcome, scenario.warm_up), 80.0);
-    Ok(verdict)
+    let run_result = runner.run(platform, &scenario)?;
+    let mut case_result = CaseResult::of(&run_result, best.gbps);
+    case_result.note = format!("best static {:.0} commands", best.held);
+    case_result.share(97.0);
+    case_result.at_least("least sample %", least_sample(&run_result, scenario.warm_up), 80.0);
+    Ok(case_result)
 }
 
 /// Returns the lowest sample after `from`, in percent of the mean bandwidth.
-fn least_sample(outcome: &Outcome, from: Nanos) -> f64 {
-    let rates = outcome.series.iter().filter(|s| s.at > from).map(|s| s.gbps);
-    100.0 * rates.fold(f64::INFINITY, f64::min) / outcome.total.gbps
+fn least_sample(run_result: &RunResult, from: Nanos) -> f64 {
+    let rates = run_result.series.iter().filter(|s| s.at > from).map(|s| s.gbps);
+    100.0 * rates.fold(f64::INFINITY, f64::min) / run_result.total.gbps
 }
 
 #[cfg(test)]

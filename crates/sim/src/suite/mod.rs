@@ -5,18 +5,19 @@
 //! ```
 //!
 //! A [`Case`] runs the policy under test on one or more machines and compares the results with
-//! bounds. Where a bound refers to "the best static setting" or "an endless cache", the [`Lab`]
-//! runs that reference, on the same machine with the same seed. The checkers apply to every run,
-//! too: a violation fails the case whatever the figures.
+//! bounds. Where a bound refers to "the best static setting" or "an endless cache", the
+//! [`SuiteRunner`] runs that reference, on the same machine with the same seed. The checkers apply
+//! to every run, too: a violation fails the case whatever the figures.
 //!
 //! A case is judged with a few seeds, or with many if the few disagree, and by their median
 //! (`several.rs`).
 
+mod case_result;
 mod cores;
 mod depth;
 mod gaps;
-mod lab;
 mod machines;
+mod runner;
 mod scale;
 mod several;
 mod slow;
@@ -24,15 +25,14 @@ mod small;
 mod stall;
 mod table;
 mod tenants;
-mod verdict;
 
 use std::fmt;
 
+pub use case_result::{CaseBound, CaseResult, Check, Figures};
 pub use gaps::{Gap, as_list, disagreements, known_gaps};
-pub use lab::{Extent, Lab, SuiteError};
+pub use runner::{SuiteError, SuiteMode, SuiteRunner};
 pub use several::Seeds;
 pub use table::{Style, heading, line};
-pub use verdict::{Bound, Check, Figures, Verdict};
 
 /// Number of seeds of a case in tests, on pages and in the example, by default.
 pub const SEEDS: u64 = 3;
@@ -111,21 +111,21 @@ impl Family {
 
     /// Returns its cases on the platforms of this lab.
     #[must_use]
-    pub fn cases(self, lab: &Lab) -> Vec<Case> {
+    pub fn cases(self, runner: &SuiteRunner) -> Vec<Case> {
         match self {
-            Self::Depth => depth::cases(lab),
-            Self::Cores => cores::cases(lab),
-            Self::Slow => slow::cases(lab),
-            Self::Stall => stall::cases(lab),
-            Self::Machines => machines::cases(lab),
-            Self::Small => small::cases(lab),
-            Self::Scale => scale::cases(lab),
-            Self::Tenants => tenants::cases(lab),
+            Self::Depth => depth::cases(runner),
+            Self::Cores => cores::cases(runner),
+            Self::Slow => slow::cases(runner),
+            Self::Stall => stall::cases(runner),
+            Self::Machines => machines::cases(runner),
+            Self::Small => small::cases(runner),
+            Self::Scale => scale::cases(runner),
+            Self::Tenants => tenants::cases(runner),
         }
     }
 }
 
-type Judge = Box<dyn Fn(&Lab) -> Result<Verdict, SuiteError> + Send + Sync>;
+type Judge = Box<dyn Fn(&SuiteRunner) -> Result<CaseResult, SuiteError> + Send + Sync>;
 
 /// One requirement that passes or fails.
 pub struct Case {
@@ -140,7 +140,7 @@ impl Case {
     fn new(
         family: Family,
         name: impl Into<String>,
-        judge: impl Fn(&Lab) -> Result<Verdict, SuiteError> + Send + Sync + 'static,
+        judge: impl Fn(&SuiteRunner) -> Result<CaseResult, SuiteError> + Send + Sync + 'static,
     ) -> Self {
         Self { family, name: name.into(), judge: Box::new(judge) }
     }
@@ -149,12 +149,12 @@ impl Case {
     ///
     /// # Errors
     /// [`SuiteError`] when a scenario cannot be run; a missed bound is no error.
-    pub fn judge(&self, lab: &Lab) -> Result<Verdict, SuiteError> {
+    pub fn judge(&self, runner: &SuiteRunner) -> Result<CaseResult, SuiteError> {
         let start = std::time::Instant::now();
-        let mut verdict = (self.judge)(lab)?;
-        verdict.real_seconds = start.elapsed().as_secs_f64();
-        (verdict.judged, verdict.missed) = (1, usize::from(!verdict.passes()));
-        Ok(verdict)
+        let mut case_result = (self.judge)(runner)?;
+        case_result.real_seconds = start.elapsed().as_secs_f64();
+        (case_result.judged, case_result.missed) = (1, usize::from(!case_result.passes()));
+        Ok(case_result)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cases with the same machine in other units.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
 use crate::platform::Platform;
 use crate::scenario::{Nanos, Scenario};
@@ -24,17 +24,17 @@ enum Reading {
     Literal,
 }
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, platform) in lab.platforms() {
+    for (name, platform) in runner.platforms() {
         for (kind, reading) in
             [("bytes", Reading::Bytes), ("faster", Reading::Faster), ("literal", Reading::Literal)]
         {
-            for &depth in lab.pick(&[64, 256, 2048][..], &[256]) {
+            for &depth in runner.pick(&[64, 256, 2048][..], &[256]) {
                 let platform = platform.clone();
                 let name = format!("{name} {kind}, qd {depth}");
-                cases.push(Case::new(Family::Scale, name, move |lab| {
-                    judge(lab, &platform, depth, reading)
+                cases.push(Case::new(Family::Scale, name, move |runner| {
+                    judge(runner, &platform, depth, reading)
                 }));
             }
         }
@@ -44,17 +44,17 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
 
 /// Judges a case: the figures are those of the run with the lowest share.
 fn judge(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     depth: u32,
     reading: Reading,
-) -> Result<Verdict, SuiteError> {
-    let mut verdict: Option<Verdict> = None;
+) -> Result<CaseResult, SuiteError> {
+    let mut case_result: Option<CaseResult> = None;
     let mut most: f64 = 0.0;
     for factor in FACTORS {
-        let mut next = attempt(lab, platform, depth, reading, factor)?;
+        let mut next = attempt(runner, platform, depth, reading, factor)?;
         most = most.max(next.percent());
-        verdict = match verdict {
+        case_result = match case_result {
             Some(mut least) if least.percent() <= next.percent() => {
                 least.violations.append(&mut next.violations);
                 Some(least)
@@ -65,19 +65,19 @@ fn judge(
             }
         };
     }
-    let mut verdict = verdict.unwrap_or_default();
-    let apart = most - verdict.percent();
-    verdict.at_most("% apart", apart, 3.0);
-    Ok(verdict)
+    let mut case_result = case_result.unwrap_or_default();
+    let apart = most - case_result.percent();
+    case_result.at_most("% apart", apart, 3.0);
+    Ok(case_result)
 }
 
 fn attempt(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     depth: u32,
     reading: Reading,
     factor: f64,
-) -> Result<Verdict, SuiteError> {
+) -> Result<CaseResult, SuiteError> {
     let scenario = Scenario::reads(setups::drives(16), depth);
     let (machine, scenario, stretch) = match reading {
         Reading::Bytes => {
@@ -92,18 +92,20 @@ fn attempt(
             (Platform { turn_us, step_us, waiting_ns, ..scaled }, scenario, 1.0)
         }
     };
-    let under_test = lab.under_test(&scenario);
+    let under_test = runner.under_test(&scenario);
     let mut under_test = under_test
         .clone()
         .lasting(times(under_test.warm_up, stretch), times(under_test.time, stretch));
     under_test.sample = times(under_test.sample, stretch);
-    let outcome = lab.run(&machine, &under_test)?;
+    let run_result = runner.run(&machine, &under_test)?;
     let reference = match reading {
         // The search may miss a narrow optimum: a better result is no failure.
-        Reading::Literal => lab.best_static(&machine, &scenario)?.gbps.max(outcome.total.gbps),
+        Reading::Literal => {
+            runner.best_static(&machine, &scenario)?.gbps.max(run_result.total.gbps)
+        }
         _ => machine.link_gbps(),
     };
-    Ok(Verdict::of(&outcome, reference))
+    Ok(CaseResult::of(&run_result, reference))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "times up to some hours fit")]

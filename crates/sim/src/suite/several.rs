@@ -6,22 +6,22 @@
 //! disagree, many decide, whatever the result of the first ones. The first ones also disagree if
 //! each misses another bound, so that the median keeps all.
 
-use super::verdict::{Check, Verdict};
-use super::{Case, Lab, SuiteError};
+use super::case_result::{CaseResult, Check};
+use super::{Case, SuiteError, SuiteRunner};
 
 /// The same lab with consecutive seeds: a few for every case, all for a case on which these
 /// disagree.
 #[derive(Debug)]
 pub struct Seeds {
-    labs: Vec<Lab>,
+    labs: Vec<SuiteRunner>,
     few: usize,
 }
 
 impl Seeds {
     /// Creates the seed of this lab and the next ones: `few` for every case, and `in_all` in total.
     #[must_use]
-    pub fn new(lab: &Lab, few: u64, in_all: u64) -> Self {
-        let labs = lab.with_seeds(in_all.max(few));
+    pub fn new(runner: &SuiteRunner, few: u64, in_all: u64) -> Self {
+        let labs = runner.with_seeds(in_all.max(few));
         Self { few: usize::try_from(few).map_or(labs.len(), |few| few.min(labs.len())), labs }
     }
 }
@@ -32,16 +32,16 @@ impl Case {
     ///
     /// # Errors
     /// As [`Case::judge`].
-    pub fn judge_each(&self, seeds: &Seeds) -> Result<Verdict, SuiteError> {
+    pub fn judge_each(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
         let (few, others) = seeds.labs.split_at(seeds.few);
-        let judge_all = |labs: &[Lab]| -> Result<Vec<_>, _> {
-            labs.iter().map(|lab| self.judge(lab)).collect()
+        let judge_all = |labs: &[SuiteRunner]| -> Result<Vec<_>, _> {
+            labs.iter().map(|runner| self.judge(runner)).collect()
         };
-        let mut verdicts = judge_all(few)?;
-        if !agree(&verdicts) {
-            verdicts.extend(judge_all(others)?);
+        let mut case_results = judge_all(few)?;
+        if !agree(&case_results) {
+            case_results.extend(judge_all(others)?);
         }
-        Ok(middle(verdicts))
+        Ok(median(case_results))
     }
 
     /// As [`Case::judge_each`], but stops once enough seeds kept every bound that the median of all
@@ -51,28 +51,28 @@ impl Case {
     ///
     /// # Errors
     /// As [`Case::judge`].
-    pub fn judge_until_kept(&self, seeds: &Seeds) -> Result<Verdict, SuiteError> {
-        let mut verdicts = Vec::new();
+    pub fn judge_until_kept(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
+        let mut case_results = Vec::new();
         let mut kept = 0;
-        for lab in &seeds.labs {
-            let verdict = self.judge(lab)?;
-            kept += usize::from(verdict.passes());
-            verdicts.push(verdict);
-            let is_decided_by_few =
-                kept == verdicts.len() || verdicts.len() <= seeds.few && agree(&verdicts);
+        for runner in &seeds.labs {
+            let case_result = self.judge(runner)?;
+            kept += usize::from(case_result.passes());
+            case_results.push(case_result);
+            let is_decided_by_few = kept == case_results.len()
+                || case_results.len() <= seeds.few && agree(&case_results);
             let decide = if is_decided_by_few { seeds.few } else { seeds.labs.len() };
-            if kept > decide / 2 || verdicts.len() == decide {
+            if kept > decide / 2 || case_results.len() == decide {
                 break;
             }
         }
-        Ok(middle(verdicts))
+        Ok(median(case_results))
     }
 }
 
 /// Returns whether all keep every bound, or all and their median miss one.
-fn agree(verdicts: &[Verdict]) -> bool {
-    let kept = verdicts.iter().filter(|verdict| verdict.passes()).count();
-    kept == verdicts.len() || kept == 0 && !middle(verdicts.to_vec()).passes()
+fn agree(case_results: &[CaseResult]) -> bool {
+    let kept = case_results.iter().filter(|case_result| case_result.passes()).count();
+    kept == case_results.len() || kept == 0 && !median(case_results.to_vec()).passes()
 }
 
 /// Returns the median of every check of these verdicts of one case. The figures and the series are
@@ -80,22 +80,25 @@ fn agree(verdicts: &[Verdict]) -> bool {
 ///
 /// Of an even number the worse of the two median values counts.
 #[must_use]
-fn middle(mut verdicts: Vec<Verdict>) -> Verdict {
-    let judged = verdicts.len();
-    let missed = verdicts.iter().filter(|verdict| !verdict.passes()).count();
-    let real_seconds = verdicts.iter().map(|verdict| verdict.real_seconds).sum();
-    let violations = verdicts.iter().flat_map(|v| v.violations.iter().cloned()).collect();
-    let checks = names(&verdicts).into_iter().filter_map(|what| of_all(&verdicts, what)).collect();
-    verdicts.sort_by(|a, b| b.percent().total_cmp(&a.percent()));
-    let Some(shown) = verdicts.into_iter().nth(judged / 2) else { return Verdict::default() };
-    Verdict { checks, violations, real_seconds, judged, missed, ..shown }
+fn median(mut case_results: Vec<CaseResult>) -> CaseResult {
+    let judged = case_results.len();
+    let missed = case_results.iter().filter(|case_result| !case_result.passes()).count();
+    let real_seconds = case_results.iter().map(|case_result| case_result.real_seconds).sum();
+    let violations = case_results.iter().flat_map(|v| v.violations.iter().cloned()).collect();
+    let checks =
+        names(&case_results).into_iter().filter_map(|what| of_all(&case_results, what)).collect();
+    case_results.sort_by(|a, b| b.percent().total_cmp(&a.percent()));
+    let Some(shown) = case_results.into_iter().nth(judged / 2) else {
+        return CaseResult::default();
+    };
+    CaseResult { checks, violations, real_seconds, judged, missed, ..shown }
 }
 
 /// Returns the checks of all verdicts, in order. A reference that only some seeds find is checked
 /// only in these.
-fn names(verdicts: &[Verdict]) -> Vec<&'static str> {
+fn names(case_results: &[CaseResult]) -> Vec<&'static str> {
     let mut names = Vec::new();
-    for check in verdicts.iter().flat_map(|verdict| &verdict.checks) {
+    for check in case_results.iter().flat_map(|case_result| &case_result.checks) {
         if !names.contains(&check.what) {
             names.push(check.what);
         }
@@ -103,8 +106,8 @@ fn names(verdicts: &[Verdict]) -> Vec<&'static str> {
     names
 }
 
-fn of_all(verdicts: &[Verdict], what: &str) -> Option<Check> {
-    let all = verdicts.iter().flat_map(|verdict| &verdict.checks);
+fn of_all(case_results: &[CaseResult], what: &str) -> Option<Check> {
+    let all = case_results.iter().flat_map(|case_result| &case_result.checks);
     let mut all: Vec<Check> = all.filter(|check| check.what == what).copied().collect();
     // A NaN counts as missed, whatever its sign.
     let worse = |check: &Check| !check.holds();
@@ -118,21 +121,21 @@ mod tests {
 
     use nvmeof_pacing::PolicyConfig;
 
-    use super::{Seeds, middle};
+    use super::{Seeds, median};
     use crate::scenario::Pacing;
-    use crate::suite::{Case, Extent, Family, Lab, SuiteError, Verdict};
+    use crate::suite::{Case, CaseResult, Family, SuiteError, SuiteMode, SuiteRunner};
 
-    fn of(gbps: f64, late: f64) -> Verdict {
-        let mut verdict = Verdict { reference_gbps: 100.0, ..Verdict::default() };
-        verdict.figures.gbps = gbps;
-        verdict.share(99.0);
-        verdict.at_most("late", late, 10.0);
-        verdict
+    fn of(gbps: f64, late: f64) -> CaseResult {
+        let mut case_result = CaseResult { reference_gbps: 100.0, ..CaseResult::default() };
+        case_result.figures.gbps = gbps;
+        case_result.share(99.0);
+        case_result.at_most("late", late, 10.0);
+        case_result
     }
 
     #[test]
     fn each_check_is_in_its_own_middle() {
-        let found = middle(vec![of(98.0, 1.0), of(99.5, 2.0), of(99.2, 30.0)]);
+        let found = median(vec![of(98.0, 1.0), of(99.5, 2.0), of(99.2, 30.0)]);
         assert!(found.passes());
         assert_eq!((found.judged, found.missed), (3, 2));
         let values: Vec<f64> = found.checks.iter().map(|check| check.value).collect();
@@ -142,29 +145,30 @@ mod tests {
 
     #[test]
     fn most_of_them_have_to_hold() {
-        assert!(!middle(vec![of(98.0, 1.0), of(98.5, 1.0), of(99.5, 1.0)]).passes());
-        assert!(!middle(vec![of(98.0, 1.0), of(99.5, 1.0)]).passes(), "the worse of two");
+        assert!(!median(vec![of(98.0, 1.0), of(98.5, 1.0), of(99.5, 1.0)]).passes());
+        assert!(!median(vec![of(98.0, 1.0), of(99.5, 1.0)]).passes(), "the worse of two");
         let never = f64::INFINITY;
         for unknown in [f64::NAN, -f64::NAN] {
-            assert!(!middle(vec![of(99.5, never), of(99.5, unknown), of(99.5, 1.0)]).passes());
-            assert!(!middle(vec![of(unknown, 1.0), of(98.0, 1.0), of(99.5, 1.0)]).passes());
+            assert!(!median(vec![of(99.5, never), of(99.5, unknown), of(99.5, 1.0)]).passes());
+            assert!(!median(vec![of(unknown, 1.0), of(98.0, 1.0), of(99.5, 1.0)]).passes());
         }
-        assert!(middle(vec![of(99.5, never), of(99.5, 1.0), of(99.5, 1.0)]).passes());
+        assert!(median(vec![of(99.5, never), of(99.5, 1.0), of(99.5, 1.0)]).passes());
     }
 
     /// Returns the number of judged and of missed seeds, and whether the median passes, if these
     /// seeds are late: three for every case and five in total.
     fn judged(
         late: [bool; 5],
-        judge: fn(&Case, &Seeds) -> Result<Verdict, SuiteError>,
+        judge: fn(&Case, &Seeds) -> Result<CaseResult, SuiteError>,
     ) -> (usize, usize, bool) {
-        let lab = Lab::new(Vec::new(), Pacing::Policy(PolicyConfig::None), Extent::Quick);
+        let runner =
+            SuiteRunner::new(Vec::new(), Pacing::Policy(PolicyConfig::None), SuiteMode::Quick);
         let nth = AtomicUsize::new(0);
-        let next = move |_: &Lab| {
+        let next = move |_: &SuiteRunner| {
             Ok(of(99.5, if late[nth.fetch_add(1, Ordering::Relaxed)] { 30.0 } else { 1.0 }))
         };
         let case = Case::new(Family::Depth, "late", next);
-        let found = judge(&case, &Seeds::new(&lab, 3, 5)).expect("nothing is run");
+        let found = judge(&case, &Seeds::new(&runner, 3, 5)).expect("nothing is run");
         (found.judged, found.missed, found.passes())
     }
 
@@ -191,10 +195,11 @@ mod tests {
 
     #[test]
     fn one_seed_decides_alone_and_none_is_judged_twice() {
-        let lab = Lab::new(Vec::new(), Pacing::Policy(PolicyConfig::None), Extent::Quick);
+        let runner =
+            SuiteRunner::new(Vec::new(), Pacing::Policy(PolicyConfig::None), SuiteMode::Quick);
         let case = Case::new(Family::Depth, "late", |_| Ok(of(98.0, 30.0)));
         for (few, in_all, judged) in [(1, 1, 1), (1, 15, 1), (3, 1, 3)] {
-            let found = case.judge_each(&Seeds::new(&lab, few, in_all)).expect("nothing is run");
+            let found = case.judge_each(&Seeds::new(&runner, few, in_all)).expect("nothing is run");
             assert_eq!((found.judged, found.missed), (judged, judged), "{few} of {in_all}");
         }
     }
@@ -203,7 +208,7 @@ mod tests {
     fn one_that_is_broken_breaks_all() {
         let mut broken = of(99.5, 1.0);
         broken.violations.push("two permits".into());
-        let found = middle(vec![of(99.5, 1.0), of(99.5, 1.0), broken]);
+        let found = median(vec![of(99.5, 1.0), of(99.5, 1.0), broken]);
         assert!(!found.passes());
         assert_eq!((found.judged, found.missed), (3, 1));
     }

@@ -1,10 +1,10 @@
 //! Cases with slow devices alongside fast ones.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::outcome::Outcome;
 use crate::platform::Platform;
+use crate::run_result::RunResult;
 use crate::scenario::{Job, Nanos, Scenario};
 use crate::setups::{self, MS};
 
@@ -16,10 +16,10 @@ pub(super) const ABOUT: &str = "16 drives split in three, 0, 16 or 32 thirds 1 m
 const DRIVES: u32 = 16;
 const DELAY: Nanos = MS;
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    let few = lab.pick(&[1, 2, 4, 8, 16, 32, 64][..], &[1, 8, 64]);
-    for (name, platform) in lab.platforms() {
+    let few = runner.pick(&[1, 2, 4, 8, 16, 32, 64][..], &[1, 8, 64]);
+    for (name, platform) in runner.platforms() {
         for slow in [0, 16, 32] {
             for depth in [85, 341] {
                 let name = format!("{name} {slow} slow, 3 x qd {depth}");
@@ -50,19 +50,23 @@ pub(super) fn scenario(slow: u32, depths: [u32; 3]) -> Scenario {
 
 fn case(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Slow, name, move |lab| judge(lab, &platform, &scenario))
+    Case::new(Family::Slow, name, move |runner| judge(runner, &platform, &scenario))
 }
 
-fn judge(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<Verdict, SuiteError> {
-    let outcome = lab.try_policy(platform, scenario)?;
-    let mut verdict = Verdict::of(&outcome, lab.ceiling(platform, scenario)?);
-    verdict.share(98.0);
+fn judge(
+    runner: &SuiteRunner,
+    platform: &Platform,
+    scenario: &Scenario,
+) -> Result<CaseResult, SuiteError> {
+    let run_result = runner.try_policy(platform, scenario)?;
+    let mut case_result = CaseResult::of(&run_result, runner.ceiling(platform, scenario)?);
+    case_result.share(98.0);
     if let Some(alone) = only_slow(scenario) {
-        let alone = lab.reference_run(platform, &alone.endless())?;
+        let alone = runner.reference_run(platform, &alone.endless())?;
         let bound = (0.05 * platform.link_gbps()).min(0.8 * alone);
-        verdict.at_least("slow Gb/s", of_slow(scenario, &outcome), bound);
+        case_result.at_least("slow Gb/s", of_slow(scenario, &run_result), bound);
     }
-    Ok(verdict)
+    Ok(case_result)
 }
 
 fn is_slow(scenario: &Scenario, device: usize) -> bool {
@@ -76,8 +80,8 @@ fn only_slow(scenario: &Scenario) -> Option<Scenario> {
     (!alone.jobs.is_empty()).then_some(alone)
 }
 
-fn of_slow(scenario: &Scenario, outcome: &Outcome) -> f64 {
-    let slow = outcome.flows.iter().filter(|flow| is_slow(scenario, flow.device as usize));
+fn of_slow(scenario: &Scenario, run_result: &RunResult) -> f64 {
+    let slow = run_result.flows.iter().filter(|flow| is_slow(scenario, flow.device as usize));
     slow.map(|flow| flow.figures.gbps).sum()
 }
 

@@ -1,10 +1,10 @@
 //! Cases with small commands among large ones.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family};
-use crate::outcome::{Outcome, Quantiles};
 use crate::platform::Platform;
+use crate::run_result::{Quantiles, RunResult};
 use crate::scenario::{Nanos, Scenario};
 use crate::setups::{self, BLOCK, MS};
 
@@ -19,11 +19,11 @@ const SMALL: u32 = 4096;
 const WARM_UP: Nanos = 200 * MS;
 const TIME: Nanos = 500 * MS;
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, platform) in lab.platforms() {
+    for (name, platform) in runner.platforms() {
         for hosts in [1, 2] {
-            for &depth in lab.pick(&[64, 256, 1024, 2048][..], &[256, 2048]) {
+            for &depth in runner.pick(&[64, 256, 1024, 2048][..], &[256, 2048]) {
                 let mut scenario = Scenario::reads(setups::drives(16), depth);
                 scenario.hosts = hosts;
                 scenario.jobs[0].blocks = vec![(BLOCK, 0.8), (SMALL, 0.2)];
@@ -36,19 +36,19 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
 
 fn case(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Small, name, move |lab| {
-        let under_test = lab.under_test(&scenario).lasting(WARM_UP, TIME);
-        let outcome = lab.run(&platform, &under_test)?;
+    Case::new(Family::Small, name, move |runner| {
+        let under_test = runner.under_test(&scenario).lasting(WARM_UP, TIME);
+        let run_result = runner.run(&platform, &under_test)?;
         let ports = scenario.hosts.min(platform.ports);
         let link = f64::from(ports) * platform.port_gbps;
-        let reference = lab.ceiling(&platform, &scenario)?.min(link);
-        let mut verdict = Verdict::of(&outcome, reference);
-        verdict.share(99.0);
-        let alone = lab.run(&platform, &unloaded(&under_test))?;
-        verdict.also(&alone);
+        let reference = runner.ceiling(&platform, &scenario)?.min(link);
+        let mut case_result = CaseResult::of(&run_result, reference);
+        case_result.share(99.0);
+        let alone = runner.run(&platform, &unloaded(&under_test))?;
+        case_result.also(&alone);
         let bound = in_us(of_small(&alone).p99) + 150.0;
-        verdict.at_most("small p99 us", in_us(of_small(&outcome).p99), bound);
-        Ok(verdict)
+        case_result.at_most("small p99 us", in_us(of_small(&run_result).p99), bound);
+        Ok(case_result)
     })
 }
 
@@ -63,8 +63,8 @@ fn unloaded(scenario: &Scenario) -> Scenario {
     scenario
 }
 
-fn of_small(outcome: &Outcome) -> Quantiles {
-    let small = outcome.sizes.iter().find(|(bytes, _)| *bytes == SMALL);
+fn of_small(run_result: &RunResult) -> Quantiles {
+    let small = run_result.sizes.iter().find(|(bytes, _)| *bytes == SMALL);
     small.map_or(Quantiles::default(), |(_, figures)| figures.at_target)
 }
 

@@ -1,11 +1,11 @@
 //! Cases with temporary stalls and slowdowns.
 
-use super::lab::{Lab, mean_gbps};
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::{SuiteRunner, mean_gbps};
 use super::{Case, Family, SuiteError};
-use crate::outcome::Outcome;
 use crate::platform::Platform;
-use crate::scenario::{Job, Nanos, Scenario, Trouble};
+use crate::run_result::RunResult;
+use crate::scenario::{DisturbanceKind, Job, Nanos, Scenario};
 use crate::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still for 2 ms: back at \
@@ -26,9 +26,9 @@ const ONE: Nanos = 500 * MS;
 /// Duration of the halved link rate.
 const HALF: Nanos = 500 * MS;
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, platform) in lab.platforms() {
+    for (name, platform) in runner.platforms() {
         let loads = |depth: u32| {
             let (spdk, kernel) = (Scenario::reads, Scenario::kernel_reads);
             [
@@ -36,18 +36,18 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
                 ("kernel qd", kernel(setups::drives(16), depth / 8)),
             ]
         };
-        let depths = lab.pick(&[32, 128, 512, 2048][..], &[32, 256, 2048]);
+        let depths = runner.pick(&[32, 128, 512, 2048][..], &[32, 256, 2048]);
         for (kind, load) in depths.iter().flat_map(|depth| loads(*depth)) {
             let scenario = || load.clone();
             let name = |what: &str| format!("{name} {what}, {kind} {}", load.jobs[0].queue_depth);
-            let link = scenario().disturbed(Trouble::Link(0.0), AT, 2 * MS);
+            let link = scenario().disturbed(DisturbanceKind::Link(0.0), AT, 2 * MS);
             cases.push(stall(name("link 2 ms"), platform, link));
-            let drives = scenario().disturbed(Trouble::Drives, AT, 2 * MS);
+            let drives = scenario().disturbed(DisturbanceKind::Drives, AT, 2 * MS);
             cases.push(stall(name("drives 2 ms"), platform, drives));
-            let half = scenario().disturbed(Trouble::Link(0.5), AT, HALF);
+            let half = scenario().disturbed(DisturbanceKind::Link(0.5), AT, HALF);
             cases.push(half_link(name("half the link"), platform, half));
         }
-        for &depth in lab.pick(&[8, 32, 128][..], &[32]) {
+        for &depth in runner.pick(&[8, 32, 128][..], &[32]) {
             let name = format!("{name} one drive, 16 x qd {depth}");
             cases.push(one_drive(name, platform, depth));
         }
@@ -57,24 +57,24 @@ pub(super) fn cases(lab: &Lab) -> Vec<Case> {
 
 /// Runs a scenario in one window up to `end`, with fine samples.
 fn run(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     scenario: Scenario,
     end: Nanos,
-) -> Result<Outcome, SuiteError> {
+) -> Result<RunResult, SuiteError> {
     let mut scenario = scenario.lasting(AT, end - AT);
     scenario.sample = STEP;
-    lab.run(platform, &scenario)
+    runner.run(platform, &scenario)
 }
 
 /// Runs the same load without pacing and with an unlimited cache.
 fn unpaced(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     scenario: &Scenario,
     end: Nanos,
-) -> Result<Outcome, SuiteError> {
-    run(lab, platform, lab.under_test(scenario).endless(), end)
+) -> Result<RunResult, SuiteError> {
+    run(runner, platform, runner.under_test(scenario).endless(), end)
 }
 
 /// Returns the ms in which a load has to recover, if it recovers after `bare` without pacing:
@@ -85,24 +85,28 @@ fn limit(asked: Nanos, bare: Option<Nanos>) -> f64 {
 }
 
 /// Returns the bandwidth of the load without disturbances and with an unlimited cache.
-fn undisturbed(lab: &Lab, platform: &Platform, scenario: &Scenario) -> Result<f64, SuiteError> {
+fn undisturbed(
+    runner: &SuiteRunner,
+    platform: &Platform,
+    scenario: &Scenario,
+) -> Result<f64, SuiteError> {
     let mut scenario = scenario.clone();
     scenario.disturbances.clear();
-    lab.ceiling(platform, &scenario)
+    runner.ceiling(platform, &scenario)
 }
 
 fn stall(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Stall, name, move |lab| {
+    Case::new(Family::Stall, name, move |runner| {
         let over = AT + 2 * MS;
         let end = over + 300 * MS;
-        let outcome = run(lab, &platform, lab.under_test(&scenario), end)?;
-        let reference = undisturbed(lab, &platform, &scenario)?;
-        let mut verdict = Verdict::of(&outcome, reference);
-        let back = |of: &Outcome| back_at(of, 0.98 * reference, over, end);
-        let bare = back(&unpaced(lab, &platform, &scenario, end)?);
-        verdict.at_most("back after ms", in_ms(back(&outcome)), limit(100 * MS, bare));
-        Ok(verdict)
+        let run_result = run(runner, &platform, runner.under_test(&scenario), end)?;
+        let reference = undisturbed(runner, &platform, &scenario)?;
+        let mut case_result = CaseResult::of(&run_result, reference);
+        let back = |of: &RunResult| back_at(of, 0.98 * reference, over, end);
+        let bare = back(&unpaced(runner, &platform, &scenario, end)?);
+        case_result.at_most("back after ms", in_ms(back(&run_result)), limit(100 * MS, bare));
+        Ok(case_result)
     })
 }
 
@@ -115,45 +119,45 @@ fn each_its_own(depth: u32) -> Scenario {
 
 fn one_drive(name: String, platform: &Platform, depth: u32) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Stall, name, move |lab| {
-        let scenario = each_its_own(depth).disturbed(Trouble::Drive(0), AT, ONE);
-        let outcome = run(lab, &platform, lab.under_test(&scenario), AT + ONE)?;
+    Case::new(Family::Stall, name, move |runner| {
+        let scenario = each_its_own(depth).disturbed(DisturbanceKind::Drive(0), AT, ONE);
+        let run_result = run(runner, &platform, runner.under_test(&scenario), AT + ONE)?;
         let mut others = each_its_own(depth);
         others.jobs.remove(0);
-        let mut verdict = Verdict::of(&outcome, lab.ceiling(&platform, &others)?);
-        verdict.share(97.0);
-        Ok(verdict)
+        let mut case_result = CaseResult::of(&run_result, runner.ceiling(&platform, &others)?);
+        case_result.share(97.0);
+        Ok(case_result)
     })
 }
 
 fn half_link(name: String, platform: &Platform, scenario: Scenario) -> Case {
     let platform = platform.clone();
-    Case::new(Family::Stall, name, move |lab| {
+    Case::new(Family::Stall, name, move |runner| {
         let over = AT + HALF;
         let end = over + 500 * MS;
-        let outcome = run(lab, &platform, lab.under_test(&scenario), end)?;
-        let reference = undisturbed(lab, &platform, &scenario)?;
-        let mut verdict = Verdict::of(&outcome, reference);
+        let run_result = run(runner, &platform, runner.under_test(&scenario), end)?;
+        let reference = undisturbed(runner, &platform, &scenario)?;
+        let mut case_result = CaseResult::of(&run_result, reference);
         // The window contains both rates: the share refers to their mean.
         let halved = reference.min(0.5 * platform.link_gbps());
-        verdict.reference_gbps = (reference + halved) / 2.0;
-        let bare = unpaced(lab, &platform, &scenario, end)?;
-        let down = |of: &Outcome| back_at(of, 0.98 * halved, AT, over);
-        let up = |of: &Outcome| back_at(of, 0.98 * reference, over, end);
+        case_result.reference_gbps = (reference + halved) / 2.0;
+        let bare = unpaced(runner, &platform, &scenario, end)?;
+        let down = |of: &RunResult| back_at(of, 0.98 * halved, AT, over);
+        let up = |of: &RunResult| back_at(of, 0.98 * reference, over, end);
         let limits = [limit(200 * MS, down(&bare)), limit(200 * MS, up(&bare))];
-        verdict.at_most("down after ms", in_ms(down(&outcome)), limits[0]);
-        verdict.at_most("up after ms", in_ms(up(&outcome)), limits[1]);
-        Ok(verdict)
+        case_result.at_most("down after ms", in_ms(down(&run_result)), limits[0]);
+        case_result.at_most("up after ms", in_ms(up(&run_result)), limits[1]);
+        Ok(case_result)
     })
 }
 
 /// Returns the time from `from` after which every stretch until `until` has at least `gbps`; `None`
 /// if not even the last one has.
-fn back_at(outcome: &Outcome, gbps: f64, from: Nanos, until: Nanos) -> Option<Nanos> {
-    let starts = outcome.series.iter().map(|s| s.at).filter(|at| *at >= from);
+fn back_at(run_result: &RunResult, gbps: f64, from: Nanos, until: Nanos) -> Option<Nanos> {
+    let starts = run_result.series.iter().map(|s| s.at).filter(|at| *at >= from);
     let mut back = None;
     for start in starts.take_while(|start| start + STRETCH <= until) {
-        if mean_gbps(outcome, start, start + STRETCH) < gbps {
+        if mean_gbps(run_result, start, start + STRETCH) < gbps {
             back = None;
         } else if back.is_none() {
             back = Some(start - from);
@@ -169,11 +173,11 @@ fn in_ms(time: Option<Nanos>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{MS, STEP, back_at, limit};
-    use crate::outcome::{Outcome, Sample};
+    use crate::run_result::{RunResult, Sample};
 
-    fn series(rates: impl IntoIterator<Item = f64>) -> Outcome {
+    fn series(rates: impl IntoIterator<Item = f64>) -> RunResult {
         let sample = |(at, gbps): (u64, f64)| Sample { at: at * STEP, gbps, ..Sample::default() };
-        Outcome { series: (1..).zip(rates).map(sample).collect(), ..Outcome::default() }
+        RunResult { series: (1..).zip(rates).map(sample).collect(), ..RunResult::default() }
     }
 
     #[test]

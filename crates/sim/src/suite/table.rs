@@ -1,7 +1,7 @@
 //! Table with a line per case, for a terminal or in Markdown.
 
 use super::Case;
-use super::verdict::{Bound, Check, Verdict};
+use super::case_result::{CaseBound, CaseResult, Check};
 
 /// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,20 +44,20 @@ pub fn heading(style: Style) -> String {
 
 /// Returns the line of a case.
 #[must_use]
-pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
-    let f = &verdict.figures;
+pub fn line(style: Style, case: &Case, case_result: &CaseResult) -> String {
+    let f = &case_result.figures;
     let cells = [
         case.name.clone(),
         format!("{:.1}", f.gbps),
-        format!("{:.1}", verdict.percent()),
+        format!("{:.1}", case_result.percent()),
         format!("{:.2}", f.stddev_gbps),
         format!("{:.0}", f.buffers_mean),
         f.buffers_max.to_string(),
         format!("{:.1}", f.hit_pct),
         f.budget.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1024).to_string()),
         format!("{:.0}", f.p99_us),
-        format!("{:.1}", verdict.real_seconds),
-        answer(verdict),
+        format!("{:.1}", case_result.real_seconds),
+        answer(case_result),
     ];
     match style {
         Style::Text => columns(&cells),
@@ -66,28 +66,28 @@ pub fn line(style: Style, case: &Case, verdict: &Verdict) -> String {
 }
 
 /// Returns `ok` with every value, or the bounds that do not hold.
-fn answer(verdict: &Verdict) -> String {
-    let mut note = verdict.note.clone();
-    if verdict.judged > 1 && verdict.missed > 0 {
-        let (missed, judged) = (verdict.missed, verdict.judged);
+fn answer(case_result: &CaseResult) -> String {
+    let mut note = case_result.note.clone();
+    if case_result.judged > 1 && case_result.missed > 0 {
+        let (missed, judged) = (case_result.missed, case_result.judged);
         note = [format!("missed by {missed} of {judged} seeds"), note].join("; ");
     }
     let note = if note.is_empty() { note } else { format!(" ({})", note.trim_end_matches("; ")) };
-    if verdict.passes() {
-        let all: Vec<_> = verdict.checks.iter().map(shown).collect();
+    if case_result.passes() {
+        let all: Vec<_> = case_result.checks.iter().map(shown).collect();
         return format!("ok: {}{note}", all.join("; "));
     }
-    let mut broken: Vec<_> = verdict.failures().map(shown).collect();
-    if let Some(first) = verdict.violations.first() {
-        broken.push(format!("{} violations: {first}", verdict.violations.len()));
+    let mut broken: Vec<_> = case_result.failures().map(shown).collect();
+    if let Some(first) = case_result.violations.first() {
+        broken.push(format!("{} violations: {first}", case_result.violations.len()));
     }
     format!("FAIL: {}{note}", broken.join("; "))
 }
 
 fn shown(check: &Check) -> String {
     let (sign, bound) = match check.bound {
-        Bound::AtLeast(bound) => (">=", bound),
-        Bound::AtMost(bound) => ("<=", bound),
+        CaseBound::AtLeast(bound) => (">=", bound),
+        CaseBound::AtMost(bound) => ("<=", bound),
     };
     format!("{} {} {sign} {}", check.what, number(check.value), number(bound))
 }

@@ -1,7 +1,7 @@
 //! Cases with tenants and weights.
 
-use super::lab::Lab;
-use super::verdict::Verdict;
+use super::case_result::CaseResult;
+use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
 use crate::platform::Platform;
 use crate::scenario::{Job, Scenario};
@@ -22,7 +22,7 @@ const DEPTH: u32 = 1024;
 
 /// Placement of tenants on drives and cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TenantLayout {
     /// All on all drives, over this number of cores.
     Together(u32),
     /// A drive and two cores (one per host) each; a drive carries more than the link.
@@ -32,27 +32,27 @@ enum Place {
     CoreAQueue,
 }
 
-pub(super) fn cases(lab: &Lab) -> Vec<Case> {
+pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, platform) in lab.platforms() {
-        for (words, place) in [
-            ("on one core", Place::Together(1)),
-            ("on 4 cores", Place::Together(4)),
-            ("on 16 cores", Place::Together(16)),
-            ("on their own cores", Place::Apart),
-            ("with a core a queue", Place::CoreAQueue),
+    for (name, platform) in runner.platforms() {
+        for (words, layout) in [
+            ("on one core", TenantLayout::Together(1)),
+            ("on 4 cores", TenantLayout::Together(4)),
+            ("on 16 cores", TenantLayout::Together(16)),
+            ("on their own cores", TenantLayout::Apart),
+            ("with a core a queue", TenantLayout::CoreAQueue),
         ] {
-            cases.push(case(format!("{name} {words}"), platform, place, None));
-            for stopped in lab.pick(&[0, 1, 2][..], &[1, 2]) {
+            cases.push(case(format!("{name} {words}"), platform, layout, None));
+            for stopped in runner.pick(&[0, 1, 2][..], &[1, 2]) {
                 let name = format!("{name} {words}, {} stopped", WEIGHTS[*stopped]);
-                cases.push(case(name, platform, place, Some(*stopped)));
+                cases.push(case(name, platform, layout, Some(*stopped)));
             }
         }
     }
     cases
 }
 
-impl Place {
+impl TenantLayout {
     fn platform(self, platform: &Platform) -> Platform {
         let mut platform = platform.clone();
         match self {
@@ -96,27 +96,27 @@ impl Place {
     }
 }
 
-fn case(name: String, platform: &Platform, place: Place, stopped: Option<usize>) -> Case {
-    let platform = place.platform(platform);
-    let scenario = place.scenario(stopped);
-    Case::new(Family::Tenants, name, move |lab| judge(lab, &platform, &scenario, stopped))
+fn case(name: String, platform: &Platform, layout: TenantLayout, stopped: Option<usize>) -> Case {
+    let platform = layout.platform(platform);
+    let scenario = layout.scenario(stopped);
+    Case::new(Family::Tenants, name, move |runner| judge(runner, &platform, &scenario, stopped))
 }
 
 fn judge(
-    lab: &Lab,
+    runner: &SuiteRunner,
     platform: &Platform,
     scenario: &Scenario,
     stopped: Option<usize>,
-) -> Result<Verdict, SuiteError> {
-    let outcome = lab.try_policy(platform, scenario)?;
-    let mut verdict = Verdict::of(&outcome, lab.ceiling(platform, scenario)?);
-    verdict.share(98.0);
+) -> Result<CaseResult, SuiteError> {
+    let run_result = runner.try_policy(platform, scenario)?;
+    let mut case_result = CaseResult::of(&run_result, runner.ceiling(platform, scenario)?);
+    case_result.share(98.0);
     let there = |at: &usize| stopped != Some(*at);
     let weights: f64 = (0..3).filter(there).map(|at| f64::from(WEIGHTS[at])).sum();
     for at in (0..3).filter(there) {
-        let share = outcome.jobs[at].gbps / outcome.total.gbps;
+        let share = run_result.jobs[at].gbps / run_result.total.gbps;
         let off = 100.0 * (share * weights / f64::from(WEIGHTS[at]) - 1.0);
-        verdict.at_most(NAMES[at], off.abs(), 5.0);
+        case_result.at_most(NAMES[at], off.abs(), 5.0);
     }
-    Ok(verdict)
+    Ok(case_result)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Error, Result, bail, ensure};
 use nvmeof_pacing as pacing;
 use nvmeof_report::{Figures, Flow, Latency, Part, Point, Sample, Setting, Where, jain};
-use nvmeof_sim::{Outcome, Platform, Scenario, outcome, scenario};
+use nvmeof_sim::{Platform, RunResult, Scenario, run_result, scenario};
 
 use super::super::plan::{Planned, show_size};
 use super::super::setup::{
@@ -84,11 +84,11 @@ impl Place for Simulator {
         scenario.check().map_err(Error::msg)?;
         if let scenario::Pacing::Policy(config) = &scenario.pacing {
             let sizes = scenario.jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size);
-            let machine = pacing::Machine {
+            let machine = pacing::PacedMachine {
                 cores: scenario.cores as usize,
                 largest: sizes.max().unwrap_or(1),
             };
-            pacing::Shared::new(config, machine).context("target.pacing")?;
+            pacing::SharedPolicy::new(config, machine).context("target.pacing")?;
         }
         Ok(())
     }
@@ -135,9 +135,9 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
         at: disturbance.at,
         lasts: disturbance.lasts,
         what: match disturbance.what {
-            Trouble::Link(rate) => scenario::Trouble::Link(rate),
-            Trouble::Drives => scenario::Trouble::Drives,
-            Trouble::Cores => scenario::Trouble::Cores,
+            Trouble::Link(rate) => scenario::DisturbanceKind::Link(rate),
+            Trouble::Drives => scenario::DisturbanceKind::Drives,
+            Trouble::Cores => scenario::DisturbanceKind::Cores,
         },
     });
     Ok(Scenario {
@@ -181,8 +181,8 @@ fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
         Pacing::BufferCredit { budget } => pacing::PolicyConfig::BufferCredit { budget },
         Pacing::TokenBucket { pace, burst, budget } => {
             let pace = match pace {
-                Pace::Rate(rate) => pacing::Pace::Rate(rate),
-                Pace::Period(period) => pacing::Pace::Period(period),
+                Pace::Rate(rate) => pacing::RateSpec::Rate(rate),
+                Pace::Period(period) => pacing::RateSpec::Period(period),
             };
             pacing::PolicyConfig::TokenBucket(pacing::TokenBucketConfig { pace, burst, budget })
         }
@@ -211,11 +211,11 @@ fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
     scenario::Pacing::Policy(config)
 }
 
-fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -> Point {
+fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: RunResult) -> Point {
     let setup = &run.point.setup;
     let seconds = precise(setup.time) / NS_A_SECOND;
-    let figures = |of: &outcome::Figures| figures(of, seconds);
-    let part = |name: String, of: &outcome::Figures| Part { name, figures: figures(of) };
+    let figures = |of: &run_result::Figures| figures(of, seconds);
+    let part = |name: String, of: &run_result::Figures| Part { name, figures: figures(of) };
     let hosts = outcome.hosts.iter().enumerate();
     let jobs = setup.jobs.iter().zip(&outcome.jobs);
     let flows: Vec<_> = outcome.flows.iter().map(|flow| self::flow(flow, &setup.jobs)).collect();
@@ -292,7 +292,7 @@ pub(crate) fn setting(setup: &Setup) -> Setting {
     }
 }
 
-fn figures(of: &outcome::Figures, seconds: f64) -> Figures {
+fn figures(of: &run_result::Figures, seconds: f64) -> Figures {
     Figures {
         kiops: precise(of.commands) / seconds / 1e3,
         gbps: of.gbps,
@@ -301,7 +301,7 @@ fn figures(of: &outcome::Figures, seconds: f64) -> Figures {
     }
 }
 
-fn latency(of: &outcome::Quantiles) -> Latency {
+fn latency(of: &run_result::Quantiles) -> Latency {
     Latency {
         mean: of.mean / 1e3,
         p50: precise(of.p50) / 1e3,
@@ -311,7 +311,7 @@ fn latency(of: &outcome::Quantiles) -> Latency {
     }
 }
 
-fn flow(of: &outcome::FlowFigures, jobs: &[Job]) -> Flow {
+fn flow(of: &run_result::FlowFigures, jobs: &[Job]) -> Flow {
     let weight =
         usize::try_from(of.job).ok().and_then(|at| jobs.get(at)).map_or(1, |job| job.weight);
     Flow {
@@ -325,7 +325,7 @@ fn flow(of: &outcome::FlowFigures, jobs: &[Job]) -> Flow {
     }
 }
 
-fn sample(of: &outcome::Sample) -> Sample {
+fn sample(of: &run_result::Sample) -> Sample {
     Sample {
         t: precise(of.at) / NS_A_SECOND,
         gbps: of.gbps,

@@ -1,7 +1,7 @@
 //! Tests of `[pacing]`: every policy with all of its keys, and invalid ones.
 
 use nvmeof_pacing::{
-    Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
     TokenBucketConfig,
 };
 
@@ -30,19 +30,19 @@ fn each_policy_takes_its_keys() {
         ),
         (
             "policy = \"token-bucket\"\nrate = \"180Gb/s\"",
-            bucket(Pace::Rate(22_500_000_000), Some(45_000_000), None),
+            bucket(RateSpec::Rate(22_500_000_000), Some(45_000_000), None),
         ),
         (
             "policy = \"token-bucket\"\nperiod = \"50us\"",
-            bucket(Pace::Period(50_000), Some(40), None),
+            bucket(RateSpec::Period(50_000), Some(40), None),
         ),
         (
             "policy = \"token-bucket\"\nrate = \"17Mb/s\"\nburst = \"6MiB\"\nbudget = \"12MiB\"",
-            bucket(Pace::Rate(2_125_000), Some(6 << 20), Some(12 << 20)),
+            bucket(RateSpec::Rate(2_125_000), Some(6 << 20), Some(12 << 20)),
         ),
         (
             "policy = \"token-bucket\"\nperiod = \"5.7us\"\nburst = 3",
-            bucket(Pace::Period(5700), Some(3), None),
+            bucket(RateSpec::Period(5700), Some(3), None),
         ),
     ] {
         assert_eq!(pacing(keys), policy, "{keys}");

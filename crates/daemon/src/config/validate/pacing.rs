@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use nvmeof_pacing::keys::{Key as Name, PolicyName, TunerName};
 use nvmeof_pacing::{
-    Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
     TokenBucketConfig,
 };
 use toml::Spanned;
@@ -117,9 +117,9 @@ fn token_bucket(
     bounds: &PacingBounds,
 ) -> PolicyConfig {
     let pace = match (&raw.rate, &raw.period) {
-        (Some(rate), None) => rate_of(report, rate, bounds).map(Pace::Rate),
+        (Some(rate), None) => rate_of(report, rate, bounds).map(RateSpec::Rate),
         (None, Some(period)) => {
-            period_of(report, "pacing.period", period, &bounds.period).map(Pace::Period)
+            period_of(report, "pacing.period", period, &bounds.period).map(RateSpec::Period)
         }
         (Some(_), Some(period)) => {
             let what = "there is a rate, too";
@@ -136,10 +136,10 @@ fn token_bucket(
     let burst = match (&raw.burst, pace) {
         (None, Some(pace)) => Some(usual_burst(pace, bounds)),
         (_, None) => None,
-        (burst, Some(Pace::Rate(_))) => {
+        (burst, Some(RateSpec::Rate(_))) => {
             Some(size_within(report, "pacing.burst", burst, 0, bounds.burst_bytes.clone()))
         }
-        (Some(burst), Some(Pace::Period(_))) => burst_of_commands(report, burst, bounds),
+        (Some(burst), Some(RateSpec::Period(_))) => burst_of_commands(report, burst, bounds),
     };
     let budget = budget(report, raw, bounds);
     match pace {
@@ -149,11 +149,11 @@ fn token_bucket(
 }
 
 /// Returns the burst that accumulates in [`BURST_TIME`], within the bounds.
-fn usual_burst(pace: Pace, bounds: &PacingBounds) -> u64 {
+fn usual_burst(pace: RateSpec, bounds: &PacingBounds) -> u64 {
     let within = |range: &RangeInclusive<u64>, burst| (*range.start()).max(burst).min(*range.end());
     match pace {
-        Pace::Rate(rate) => within(&bounds.burst_bytes, rate / (SECOND / BURST_TIME)),
-        Pace::Period(period) => within(&bounds.burst_commands, BURST_TIME / period.max(1)),
+        RateSpec::Rate(rate) => within(&bounds.burst_bytes, rate / (SECOND / BURST_TIME)),
+        RateSpec::Period(period) => within(&bounds.burst_commands, BURST_TIME / period.max(1)),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use nvmeof_pacing::{FlowStats, Snapshot};
+use nvmeof_pacing::{FlowStats, PolicyStatus};
 use serde_json::{Value, json};
 
 use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, total};
@@ -65,14 +65,14 @@ pub(super) fn named_flows(flows: &BTreeMap<FlowName, FlowStats>) -> Value {
     flows.iter().map(|(name, figures)| named(name, figures)).collect()
 }
 
-fn policy(name: &str, snapshot: &Snapshot) -> Value {
+fn policy(name: &str, snapshot: &PolicyStatus) -> Value {
     json!({
         "name": name,
         "budget_bytes": snapshot.budget,
         "period_ns": snapshot.period,
         "last_move": snapshot.last_move.map(|last| format!("{last:?}").to_lowercase()),
-        "reserved_bytes": snapshot.reserved,
-        "missed_bytes": snapshot.missed,
+        "reserved_bytes": snapshot.preemption_reserve_bytes,
+        "missed_bytes": snapshot.preemption_missed_bytes,
     })
 }
 
@@ -90,7 +90,7 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
             "released": pacer.released,
             "cancelled": pacer.cancelled,
             "too_large": pacer.too_large,
-            "held_back": pacer.held_back,
+            "held_back": pacer.deferred,
             "in_flight": pacer.outstanding(),
             "bytes_in_flight": pacer.bytes_in_flight,
             "waiting": pacer.waiting(),
@@ -117,7 +117,7 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
 /// Returns the mean time from start to end of the flows' completed commands with data.
 fn mean_hold(flows: &[Flow]) -> Option<u64> {
     let sum = |of: fn(&FlowStats) -> u64| flows.iter().map(|flow| of(&flow.figures)).sum();
-    mean(sum(|figures| figures.held), sum(|figures| figures.over))
+    mean(sum(|figures| figures.in_flight_ns), sum(|figures| figures.completed))
 }
 
 /// Returns the wire delay: the time from data complete in memory to data sent.
@@ -251,10 +251,10 @@ fn named(name: &FlowName, figures: &FlowStats) -> Value {
         "in_flight": figures.in_flight,
         "bytes_in_flight": figures.bytes_in_flight,
         "waiting": figures.waiting,
-        "granted": figures.granted,
-        "granted_bytes": figures.granted_bytes,
-        "over": figures.over,
-        "hold_ns": mean(figures.held, figures.over),
+        "granted": figures.admitted,
+        "granted_bytes": figures.admitted_bytes,
+        "over": figures.completed,
+        "hold_ns": mean(figures.in_flight_ns, figures.completed),
     })
 }
 
@@ -267,7 +267,7 @@ mod tests {
         let flow = |over, held| Flow {
             queue: None,
             device: nvmeof_nvmf::DeviceId(0),
-            figures: FlowStats { over, held, ..FlowStats::default() },
+            figures: FlowStats { completed: over, in_flight_ns: held, ..FlowStats::default() },
             ended: false,
         };
         assert_eq!(mean_hold(&[flow(3, 300), flow(1, 500), flow(0, 0)]), Some(200));

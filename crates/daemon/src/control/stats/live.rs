@@ -45,7 +45,7 @@ fn pacer(sample: &Sample, all: &Report) -> PacerNow {
         in_flight_bytes: counts.bytes_in_flight,
         waiting: counts.waiting(),
         started: counts.started,
-        held_back: counts.held_back,
+        held_back: counts.deferred,
     }
 }
 

@@ -80,7 +80,7 @@ impl Scrape {
         page.gauges("build", "The daemon that answers", None, [(version, 1)])?;
         let help = "Memory that data buffers were taken from";
         page.gauges("buffer_memory", help, Some(&Unit::Bytes), [(vec![], self.buffer_memory)])?;
-        let lost = nvmeof_pacing::lost_permits();
+        let lost = nvmeof_pacing::leaked_permits();
         page.counters(
             "lost_permits",
             "Permits that were never given back",
@@ -118,7 +118,7 @@ impl Scrape {
         let help = "Commands that have started";
         page.counters("pacer_started", help, None, [(vec![], pacer.started)])?;
         let help = "Times that a command waited and might not start";
-        page.counters("pacer_held_back", help, None, [(vec![], pacer.held_back)])?;
+        page.counters("pacer_held_back", help, None, [(vec![], pacer.deferred)])?;
         let help = "From a read's data being complete in memory to its having left for the network";
         page.histograms("pacer_wire_delay", help, [(vec![], &*counters.wire)])
     }

@@ -32,7 +32,7 @@ fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
     if let Some(budget) = now.pacing.budget {
         write!(text, ", budget {budget} bytes")?;
     }
-    if let Some(reserved) = now.pacing.reserved {
+    if let Some(reserved) = now.pacing.preemption_reserve_bytes {
         write!(text, " of which {reserved} for while reactors are away")?;
     }
     if let Some(period) = now.pacing.period {
@@ -41,7 +41,7 @@ fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
     if let Some(last) = now.pacing.last_move {
         write!(text, ", last moved: {}", format!("{last:?}").to_lowercase())?;
     }
-    if let Some(missed) = now.pacing.missed {
+    if let Some(missed) = now.pacing.preemption_missed_bytes {
         write!(text, ", {missed} bytes missed while reactors were away")?;
     }
     writeln!(text)
@@ -88,7 +88,7 @@ fn reactor(text: &mut String, name: &str, interval: Interval<'_>) -> std::fmt::R
         pacer.outstanding(),
         pacer.waiting(),
         pacer.bytes_in_flight,
-        pacer.held_back,
+        pacer.deferred,
     )
 }
 
@@ -173,8 +173,8 @@ fn flows(text: &mut String, now: &Sample, labels: &Labels) -> std::fmt::Result {
             figures.in_flight,
             figures.bytes_in_flight,
             figures.waiting,
-            figures.granted,
-            shown(mean(figures.held, figures.over)),
+            figures.admitted,
+            shown(mean(figures.in_flight_ns, figures.completed)),
         )?;
     }
     let more = all.count();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nvmeof_api::TenantNow;
 use nvmeof_nvmf::{HostLimits, HostUsage, Target};
-use nvmeof_pacing::{Tenant, TenantCounts, TenantLimits};
+use nvmeof_pacing::{Tenant, TenantLimits, TenantStats};
 use serde_json::{Value, json};
 
 use super::{FlowName, Labels, Sample, done};
@@ -16,7 +16,7 @@ pub(crate) struct TenantFigures {
     name: Name,
     /// Limits; all are absent if nothing is limited.
     limits: TenantLimits,
-    counts: TenantCounts,
+    counts: TenantStats,
 }
 
 #[derive(Debug, Clone)]
@@ -85,16 +85,16 @@ impl TenantFigures {
     /// Returns its figures, without those that come from the reactors.
     fn now(&self) -> TenantNow {
         let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
-        let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
+        let TenantStats { throttled_by_rate, rate_ns, throttled_by_in_flight, in_flight_ns, taken } =
             self.counts;
         let mut now = TenantNow {
             max_iops: iops,
             max_bandwidth_bytes: bandwidth,
             max_in_flight_bytes: in_flight,
             taken_bytes: in_flight.map(|_| taken),
-            held_by_rate,
+            held_by_rate: throttled_by_rate,
             rate_wait_ns: rate_ns,
-            held_by_in_flight,
+            held_by_in_flight: throttled_by_in_flight,
             in_flight_wait_ns: in_flight_ns,
             ..TenantNow::default()
         };
@@ -124,7 +124,7 @@ impl TenantFigures {
         let mut line = json!({
             "iops": iops,
             "bandwidth_bytes": bandwidth,
-            "held_by_rate": counts.held_by_rate,
+            "held_by_rate": counts.throttled_by_rate,
             "rate_wait_ns": counts.rate_ns,
         });
         match &self.name {
@@ -141,7 +141,7 @@ impl TenantFigures {
                 line["max_queues"] = json!(may_have.io_queues);
                 line["max_in_flight_bytes"] = json!(in_flight);
                 line["taken_bytes"] = json!(in_flight.map(|_| counts.taken));
-                line["held_by_in_flight"] = json!(counts.held_by_in_flight);
+                line["held_by_in_flight"] = json!(counts.throttled_by_in_flight);
                 line["in_flight_wait_ns"] = json!(counts.in_flight_ns);
             }
         }
@@ -150,16 +150,16 @@ impl TenantFigures {
 
     /// Formats it as a line of the table.
     pub(super) fn line(&self) -> String {
-        let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
+        let TenantStats { throttled_by_rate, rate_ns, throttled_by_in_flight, in_flight_ns, taken } =
             self.counts;
-        let rates = format!("held by its rate {held_by_rate} times, {rate_ns} ns");
+        let rates = format!("held by its rate {throttled_by_rate} times, {rate_ns} ns");
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
                 format!("stats namespace {subsystem} nsid {nsid}: {rates}\n")
             }
             Name::Host { nqn, has, .. } => format!(
                 "stats host {nqn}: connections {}, I/O queues {}, refused {}, {rates}, by bytes in flight \
-                 {held_by_in_flight} times, {in_flight_ns} ns, taken {taken} bytes\n",
+                 {throttled_by_in_flight} times, {in_flight_ns} ns, taken {taken} bytes\n",
                 has.connections, has.io_queues, has.refused,
             ),
         }
@@ -180,10 +180,10 @@ impl TenantFigures {
                 burst: 0,
                 in_flight: Some(1 << 19),
             },
-            counts: TenantCounts {
-                held_by_rate: 7,
+            counts: TenantStats {
+                throttled_by_rate: 7,
                 rate_ns: 500_000_000,
-                held_by_in_flight: 5,
+                throttled_by_in_flight: 5,
                 in_flight_ns: 250_000_000,
                 taken: 4096,
             },
@@ -195,7 +195,7 @@ impl TenantFigures {
         Self {
             name: Name::Namespace { subsystem: subsystem.to_owned(), nsid },
             limits: TenantLimits { iops: Some(50), ..TenantLimits::default() },
-            counts: TenantCounts::default(),
+            counts: TenantStats::default(),
         }
     }
 }

@@ -96,8 +96,11 @@ fn a_lane_stays_until_what_its_device_read_has_been_sent() {
 
     // The recorder gets the flow once more. The sums keep its counters.
     let report = rig.report(true);
-    let flows: Vec<_> =
-        report.flows.iter().map(|flow| (flow.device.0, flow.ended, flow.figures.over)).collect();
+    let flows: Vec<_> = report
+        .flows
+        .iter()
+        .map(|flow| (flow.device.0, flow.ended, flow.figures.completed))
+        .collect();
     assert_eq!(flows, [(0, true, 1), (1, false, 1)]);
     assert_eq!((report.closed.ops, &done(&report).ops[..2]), ([1, 1, 0], &[1, 2][..]));
     assert_eq!(rig.report(true).flows.len(), 1);

@@ -3,7 +3,7 @@
 //! No command is lost or waits forever. Every permit returns to the policy that granted it.
 
 use nvmeof_pacing::{
-    Pace, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, TokenBucketConfig,
+    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, RateSpec, TokenBucketConfig,
 };
 use nvmeof_wire::Status;
 
@@ -29,8 +29,8 @@ fn policies() -> Vec<PolicyConfig> {
     vec![
         PolicyConfig::None,
         PolicyConfig::BufferCredit { budget: 1 << 20 },
-        bucket(Pace::Rate(500 << 20), Some(1 << 20), Some(1 << 20)),
-        bucket(Pace::Period(200_000), Some(1), None),
+        bucket(RateSpec::Rate(500 << 20), Some(1 << 20), Some(1 << 20)),
+        bucket(RateSpec::Period(200_000), Some(1), None),
         PolicyConfig::Adaptive,
         PolicyConfig::Prototype(PrototypeConfig { pool, pacer: None }),
         PolicyConfig::Prototype(PrototypeConfig { pool, pacer }),

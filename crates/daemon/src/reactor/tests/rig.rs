@@ -13,7 +13,7 @@ use nvmeof_nvmf::{
     Access, AddressFamily, ControllerKey, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueOwner, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
-use nvmeof_pacing::{Machine, Parts, PolicyConfig, Shared};
+use nvmeof_pacing::{PacedMachine, PacerParts, PolicyConfig, SharedPolicy};
 use nvmeof_transport::FabricError;
 use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
 use nvmeof_wire::fabrics::{
@@ -504,7 +504,7 @@ impl Rig {
 
     /// Creates the tenants for a machine like this one.
     pub(super) fn tenants() -> Tenants {
-        Tenants::new(Machine { cores: 1, largest: 256 << 10 })
+        Tenants::new(PacedMachine { cores: 1, largest: 256 << 10 })
     }
 
     /// Closes the hosts, and checks that the counts return to zero.
@@ -530,8 +530,8 @@ fn connect_command(qid: u16) -> Sqe {
     connect.encode(1)
 }
 
-fn parts(policy: &PolicyConfig, largest: u32) -> Parts {
-    Shared::new(policy, Machine { cores: 1, largest }).unwrap().parts(0, Arc::new(|| {}))
+fn parts(policy: &PolicyConfig, largest: u32) -> PacerParts {
+    SharedPolicy::new(policy, PacedMachine { cores: 1, largest }).unwrap().parts(0, Arc::new(|| {}))
 }
 
 fn spec(device: DeviceId, blocks: u64) -> TargetSpec {

@@ -62,7 +62,7 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
     let report = rig.report(true);
     let [flow] = &report.flows[..] else { panic!("one flow: {:?}", report.flows) };
     assert!(flow.ended && flow.queue.as_ref().is_some_and(|queue| queue.qid == 1));
-    assert_eq!((flow.figures.granted, flow.figures.over), (1, 1));
+    assert_eq!((flow.figures.admitted, flow.figures.completed), (1, 1));
     assert!(rig.report(true).flows.is_empty());
     rig.finish([host]);
 }

@@ -98,7 +98,7 @@ fn the_rate_of_a_namespace_holds_for_all_hosts_together_and_wakes_on_time() {
     // The rate is 2000 commands a second, and each wake-up starts one of them.
     assert!((990..=1003).contains(&answered), "{answered}");
     let counts = tenants.namespaces().next().expect("it has a limit").2.counts();
-    assert!(counts.held_by_rate >= 900, "{counts:?}");
+    assert!(counts.throttled_by_rate >= 900, "{counts:?}");
     // Without the limit, all waiting commands start in that turn.
     rig.limit(&mut tenants, NAMESPACE);
     assert_eq!(rig.due_in(), None);

@@ -1,59 +1,59 @@
 //! Adaptive policy: finds its bound on the bytes in flight, as buffer credit with a controlled
 //! budget.
 //!
-//! [`control`] computes the budget from sums over all cores. This file keeps the sums and calls it
+//! [`controller`] computes the budget from sums over all cores. This file keeps the sums and calls it
 //! periodically.
 
-mod attendance;
 mod ceiling;
-mod control;
-mod measured;
-mod reserve;
-mod search;
-mod silence;
+mod coarse_search;
+mod controller;
+mod elasticity;
+mod preemption;
+mod preemption_reserve;
+mod sample;
+mod stall_timer;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod trend;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use attendance::Attendance;
-use control::Controller;
-pub use control::Move;
-use measured::{Totals, whole};
-use silence::Silence;
+use controller::BudgetController;
+pub use controller::BudgetMove;
+use preemption::PreemptionMonitor;
+use sample::{Totals, whole};
+use stall_timer::StallTimer;
 
 use super::{
-    Admission, Ask, BudgetTooSmall, BufferCredit, CreditConfig, Done, Grant, Policy, SharedCredit,
-    Waker,
+    Admission, AdmissionPolicy, AdmissionRequest, BudgetTooSmall, BufferCredit, CompletedCommand,
+    CreditConfig, Grant, SharedCredit, Waker,
 };
 use crate::Nanos;
 use crate::due::is_due;
-use crate::order::VirtualTime;
-use crate::permit::Outcome;
+use crate::permit::CommandOutcome;
+use crate::scheduler::VirtualTime;
 use crate::sync::{AtomicU64, Ordering};
 
 /// State that the cores share.
 pub struct SharedAdaptive {
     credit: Arc<SharedCredit>,
     virtual_time: Arc<VirtualTime>,
-    cores: Box<[Arc<Sums>]>,
+    cores: Box<[Arc<CoreCounters>]>,
     /// Time of the controller's last update, and interval until the next.
-    looked: AtomicU64,
-    pause: AtomicU64,
+    last_update: AtomicU64,
+    update_interval: AtomicU64,
     /// Time in ns for which the data in the network lasts; `u64::MAX` while unknown.
-    lasts: AtomicU64,
+    network_queue_ns: AtomicU64,
     /// Time in ns without a completion after which the commands of a core may hang, if others wait
     /// there.
-    patience: AtomicU64,
-    controller: Mutex<Controller>,
+    stall_timeout: AtomicU64,
+    controller: Mutex<BudgetController>,
 }
 
 /// Sums of one core since the start. Only that core writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Sums {
+struct CoreCounters {
     commands: AtomicU64,
     bytes: AtomicU64,
     /// Bytes times ns in flight, divided by 2^10.
@@ -74,16 +74,16 @@ impl SharedAdaptive {
     /// # Errors
     /// [`BudgetTooSmall`] cannot happen with a largest I/O above 0.
     pub fn new(cores: usize, largest: u32) -> Result<Arc<Self>, BudgetTooSmall> {
-        let controller = Controller::new(cores, largest);
+        let controller = BudgetController::new(cores, largest);
         let config = CreditConfig { budget: controller.budget(), largest, cores };
         Ok(Arc::new(Self {
             credit: BufferCredit::shared(config)?,
             virtual_time: VirtualTime::new(cores),
             cores: (0..cores).map(|_| Arc::default()).collect(),
-            looked: AtomicU64::new(0),
-            pause: AtomicU64::new(0),
-            lasts: AtomicU64::new(u64::MAX),
-            patience: AtomicU64::new(controller.patience()),
+            last_update: AtomicU64::new(0),
+            update_interval: AtomicU64::new(0),
+            network_queue_ns: AtomicU64::new(u64::MAX),
+            stall_timeout: AtomicU64::new(controller.stall_timeout()),
             controller: Mutex::new(controller),
         }))
     }
@@ -92,14 +92,14 @@ impl SharedAdaptive {
     #[must_use]
     pub fn core(self: &Arc<Self>, core: usize, waker: Waker) -> Adaptive {
         let credit = self.credit.core(core, waker);
-        let sums = Arc::clone(&self.cores[core]);
+        let counters = Arc::clone(&self.cores[core]);
         let shared = Arc::clone(self);
         Adaptive {
             credit,
             core,
-            sums,
-            attendance: Box::default(),
-            silence: Silence::default(),
+            counters,
+            preemption: Box::default(),
+            stall_timer: StallTimer::default(),
             shared,
         }
     }
@@ -123,14 +123,14 @@ impl SharedAdaptive {
 
     /// Returns the reason of the last change of the budget; `None` while another core updates it.
     #[must_use]
-    pub fn last_move(&self) -> Option<Move> {
+    pub fn last_move(&self) -> Option<BudgetMove> {
         self.controller.try_lock().ok().map(|controller| controller.last_move())
     }
 
     /// Returns the preemption reserve in bytes; `None` as [`SharedAdaptive::last_move`].
     #[must_use]
-    pub fn reserved(&self) -> Option<u64> {
-        self.controller.try_lock().ok().map(|controller| whole(controller.reserved()))
+    pub fn reserve_bytes(&self) -> Option<u64> {
+        self.controller.try_lock().ok().map(|controller| whole(controller.reserve_bytes()))
     }
 
     /// Returns the bytes since the start that could have been sent while cores were preempted.
@@ -143,23 +143,23 @@ impl SharedAdaptive {
     /// interval.
     #[inline]
     fn is_due(&self, now: Nanos) -> bool {
-        let looked = self.looked.load(Ordering::Relaxed);
-        is_due(now, looked, self.pause.load(Ordering::Relaxed), WENT_BACK)
+        let last_update = self.last_update.load(Ordering::Relaxed);
+        is_due(now, last_update, self.update_interval.load(Ordering::Relaxed), WENT_BACK)
     }
 
     /// Updates the budget. One core at a time does this; the others continue.
     #[cold]
-    fn look(&self, now: Nanos, core: usize) {
+    fn update(&self, now: Nanos, core: usize) {
         let Ok(mut controller) = self.controller.try_lock() else { return };
         if !self.is_due(now) {
             return;
         }
-        let pause = controller.look(self.totals(), now);
-        self.looked.store(now, Ordering::Relaxed);
-        self.pause.store(pause, Ordering::Relaxed);
+        let update_interval = controller.update(self.totals(), now);
+        self.last_update.store(now, Ordering::Relaxed);
+        self.update_interval.store(update_interval, Ordering::Relaxed);
         self.virtual_time.refresh(controller.network_is_busy());
-        self.lasts.store(controller.network_lasts(), Ordering::Relaxed);
-        self.patience.store(controller.patience(), Ordering::Relaxed);
+        self.network_queue_ns.store(controller.network_queue_ns(), Ordering::Relaxed);
+        self.stall_timeout.store(controller.stall_timeout(), Ordering::Relaxed);
         if controller.budget() != self.credit.budget() {
             self.credit.resize(controller.budget(), core);
         }
@@ -167,14 +167,14 @@ impl SharedAdaptive {
 
     /// Enlarges the budget by `bytes` and leases them to `credit`. Fails while another core updates
     /// the budget.
-    fn make_up_for_hung(&self, credit: &mut BufferCredit, bytes: u64) -> bool {
+    fn cover_hung(&self, credit: &mut BufferCredit, bytes: u64) -> bool {
         let Ok(mut controller) = self.controller.try_lock() else { return false };
-        controller.make_up_for_hung(credit.lease_more(bytes));
+        controller.cover_hung(credit.lease_more(bytes));
         true
     }
 
     fn totals(&self) -> Totals {
-        let sum = |of: fn(&Sums) -> &AtomicU64| {
+        let sum = |of: fn(&CoreCounters) -> &AtomicU64| {
             self.cores
                 .iter()
                 .fold(0u64, |sum, core| sum.wrapping_add(of(core).load(Ordering::Relaxed)))
@@ -207,10 +207,10 @@ const LOOK_EVERY: u64 = 8;
 pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
-    sums: Arc<Sums>,
+    counters: Arc<CoreCounters>,
     /// Boxed, so that the data of the hot path stays close together.
-    attendance: Box<Attendance>,
-    silence: Silence,
+    preemption: Box<PreemptionMonitor>,
+    stall_timer: StallTimer,
     shared: Arc<SharedAdaptive>,
 }
 
@@ -225,15 +225,15 @@ fn add(sum: &AtomicU64, more: u64) -> u64 {
 impl Adaptive {
     #[inline(never)]
     fn note_small(&self) {
-        add(&self.sums.small, 1);
+        add(&self.counters.small, 1);
     }
 
     /// Updates the budget, unless a preemption of this core is still being evaluated: the missed
     /// bytes belong to the same measurement as the time.
     #[cold]
-    fn look(&self, now: Nanos) {
-        if !self.attendance.is_unclear(now, self.shared.lasts.load(Ordering::Relaxed)) {
-            self.shared.look(now, self.core);
+    fn update(&self, now: Nanos) {
+        if !self.preemption.is_pending(now, self.shared.network_queue_ns.load(Ordering::Relaxed)) {
+            self.shared.update(now, self.core);
         }
     }
 
@@ -241,75 +241,75 @@ impl Adaptive {
     /// so that other commands need not wait for them. The core has the credit when it asks again.
     #[inline(never)]
     fn note_refused(&mut self, bytes: u32, now: Nanos) {
-        add(&self.sums.refused, 1);
-        let patience = self.shared.patience.load(Ordering::Relaxed);
-        if self.silence.is_too_long(now, patience)
-            && self.shared.make_up_for_hung(&mut self.credit, bytes.into())
+        add(&self.counters.refused, 1);
+        let stall_timeout = self.shared.stall_timeout.load(Ordering::Relaxed);
+        if self.stall_timer.has_expired(now, stall_timeout)
+            && self.shared.cover_hung(&mut self.credit, bytes.into())
         {
-            self.silence.was_broken(now);
+            self.stall_timer.back_off(now);
         }
     }
 }
 
-impl Policy for Adaptive {
+impl AdmissionPolicy for Adaptive {
     fn largest(&self) -> u32 {
         self.credit.largest()
     }
 
     #[inline(always)]
-    fn admit(&mut self, ask: &Ask, now: Nanos) -> Admission {
-        let answer = self.credit.admit(ask, now);
-        if ask.small && answer.grant().is_some() {
+    fn admit(&mut self, request: &AdmissionRequest, now: Nanos) -> Admission {
+        let answer = self.credit.admit(request, now);
+        if request.small && answer.grant().is_some() {
             self.note_small();
         }
-        if answer == Admission::AfterRelease {
-            self.note_refused(ask.cost.bytes, now);
+        if answer == Admission::WaitForRelease {
+            self.note_refused(request.cost.bytes, now);
         }
         answer
     }
 
     #[inline(always)]
-    fn release(&mut self, done: &Done, grant: Grant, now: Nanos) {
+    fn release(&mut self, done: &CompletedCommand, grant: Grant, now: Nanos) {
         self.credit.release(done, grant, now);
-        if done.outcome != Outcome::Completed {
+        if done.outcome != CommandOutcome::Completed {
             return;
         }
-        self.silence.heard(now);
+        self.stall_timer.on_completion(now);
         let bytes = u64::from(done.cost.bytes);
         let held = now.saturating_sub(done.started);
-        let sums = &*self.sums;
-        let commands = add(&sums.commands, 1);
-        add(&sums.bytes, bytes);
-        add(&sums.residence, bytes.wrapping_mul(held) >> 10);
-        add(&sums.network, bytes.wrapping_mul(done.network) >> 10);
+        let counters = &*self.counters;
+        let commands = add(&counters.commands, 1);
+        add(&counters.bytes, bytes);
+        add(&counters.residence, bytes.wrapping_mul(held) >> 10);
+        add(&counters.network, bytes.wrapping_mul(done.network) >> 10);
         if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
-            self.look(now);
+            self.update(now);
         }
     }
 
     #[inline]
-    fn turn(&mut self, now: Nanos, after: Nanos) {
-        if after > self.shared.patience.load(Ordering::Relaxed) / 2 {
+    fn on_turn(&mut self, now: Nanos, after: Nanos) {
+        if after > self.shared.stall_timeout.load(Ordering::Relaxed) / 2 {
             // The core itself was preempted; commands that completed since are not processed yet.
-            self.silence.begin_anew(now);
+            self.stall_timer.restart(now);
         }
-        let sent = self.sums.bytes.load(Ordering::Relaxed);
-        let lasts = self.shared.lasts.load(Ordering::Relaxed);
-        let has_told = self.attendance.has_told();
-        let missed = self.attendance.turn(now, after, sent, lasts);
+        let sent = self.counters.bytes.load(Ordering::Relaxed);
+        let network_queue_ns = self.shared.network_queue_ns.load(Ordering::Relaxed);
+        let take_reported = self.preemption.take_reported();
+        let missed = self.preemption.on_turn(now, after, sent, network_queue_ns);
         if missed > 0 {
-            add(&self.sums.missed, missed);
+            add(&self.counters.missed, missed);
         }
         // The update that was postponed.
-        if has_told && self.shared.is_due(now) {
-            self.look(now);
+        if take_reported && self.shared.is_due(now) {
+            self.update(now);
         }
     }
 
     #[inline]
-    fn rest(&mut self) {
-        self.attendance.rest();
-        self.silence.rest();
-        self.credit.rest();
+    fn return_unused(&mut self) {
+        self.preemption.on_idle();
+        self.stall_timer.on_idle();
+        self.credit.return_unused();
     }
 }

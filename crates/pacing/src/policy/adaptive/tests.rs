@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::control::{Controller, Move};
-use super::measured::Totals;
+use super::controller::{BudgetController, BudgetMove};
+use super::sample::Totals;
 
 const IO: f64 = 131_072.0;
 
 /// Simulated machine: rate (commands per µs) by commands in flight, and the number of them that
 /// drain.
 struct Plant {
-    controller: Controller,
+    controller: BudgetController,
     rate: Box<dyn Fn(f64) -> f64>,
     draining: Box<dyn Fn(f64) -> f64>,
     /// Commands the hosts offer.
@@ -41,7 +41,7 @@ impl Plant {
             (n / device).min(cap) / (1.0 + 0.05 * over)
         };
         Self {
-            controller: Controller::new(4, 131_072),
+            controller: BudgetController::new(4, 131_072),
             rate: Box::new(rate),
             draining: Box::new(draining),
             offered: f64::INFINITY,
@@ -97,7 +97,7 @@ impl Plant {
         for look in 0..looks {
             let n = self.in_flight();
             let rate = (self.rate)(n);
-            let pause = self.controller.look(self.totals, self.now).max(100_000);
+            let pause = self.controller.update(self.totals, self.now).max(100_000);
             let elapsed = f64::from(u32::try_from(pause).expect("at most a second"));
             let (away, every) = self.away;
             let missed = (rate * away - (self.draining)(n)).max(0.0) / every;
@@ -202,8 +202,9 @@ fn it_leaves_what_runs_over_though_no_more_is_seen_in_flight() {
 #[test]
 fn a_flood_is_left() {
     let mut plant = Plant::new(2000.0, 0.17, 1e9);
-    let is_flooded = Rc::new(Cell::new(false));
-    let (of_rate, of_draining) = (Rc::clone(&is_flooded), Rc::clone(&is_flooded));
+    let detect_standing_queue = Rc::new(Cell::new(false));
+    let (of_rate, of_draining) =
+        (Rc::clone(&detect_standing_queue), Rc::clone(&detect_standing_queue));
     plant.rate = Box::new(move |n| {
         of_rate.set(of_rate.get() && n > 330.0);
         // More in flight even gains a little there.
@@ -215,9 +216,9 @@ fn a_flood_is_left() {
     });
     for phase in 0..8 {
         let (_, before) = plant.run(1000 + phase);
-        is_flooded.set(true);
+        detect_standing_queue.set(true);
         plant.run(30);
-        assert!(!is_flooded.get(), "phase {phase}: {:?}", plant.controller);
+        assert!(!detect_standing_queue.get(), "phase {phase}: {:?}", plant.controller);
         let (_, after) = plant.run(200);
         assert!(after > 0.97 * before, "phase {phase}: {after} after {before}");
     }
@@ -228,10 +229,10 @@ fn a_flood_is_left() {
 /// yet.
 #[test]
 fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
-    for flooded in [0.09, 0.16] {
+    for standing_queue_streak in [0.09, 0.16] {
         let mut plant = Plant::new(800.0, 0.176, 1e9);
         plant.offered = 216.0;
-        plant.rate = Box::new(move |n| if n > 150.0 { flooded } else { n / 800.0 });
+        plant.rate = Box::new(move |n| if n > 150.0 { standing_queue_streak } else { n / 800.0 });
         plant.draining = Box::new(|n| if n > 150.0 { n - 20.0 } else { 0.05 * n });
         let reached = (0..200).any(|_| {
             plant.run(1);
@@ -239,7 +240,7 @@ fn a_start_that_ends_in_a_flood_does_not_stay_in_it() {
         });
         assert!(reached, "{:?}", plant.controller);
         plant.run(4);
-        assert!(plant.in_flight() < 150.0, "{flooded}: {:?}", plant.controller);
+        assert!(plant.in_flight() < 150.0, "{standing_queue_streak}: {:?}", plant.controller);
     }
 }
 
@@ -344,7 +345,7 @@ fn it_follows_devices_that_become_slower_and_faster_again() {
 fn a_budget_below_one_command_a_core_grows_again() {
     for (phase, part) in (0..8).flat_map(|phase| [1.0, 0.95, 0.85, 0.7].map(|part| (phase, part))) {
         let mut plant = Plant::new(100.0, 0.02, 1e9);
-        plant.controller = Controller::new(20, 131_072);
+        plant.controller = BudgetController::new(20, 131_072);
         plant.floor = 20.0;
         plant.run(1000 + phase);
         assert!(plant.controller.budget() < 20 * 131_072, "{}", plant.controller.budget());
@@ -398,7 +399,7 @@ fn hosts_that_offer_little_bring_the_budget_down_to_them() {
     plant.run(500);
     plant.offered = 8.0;
     plant.run(500);
-    assert_eq!(plant.controller.last_move(), Move::Idle);
+    assert_eq!(plant.controller.last_move(), BudgetMove::Idle);
     assert!(plant.controller.budget() <= 16 * 131_072, "{}", plant.controller.budget());
     plant.offered = f64::INFINITY;
     let (_, rate) = plant.run(2000);
@@ -486,10 +487,10 @@ fn a_lull_in_a_measurement_is_no_harm() {
 fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
     let mut plant = Plant::new(100.0, 0.176, 1e9);
     plant.run(300);
-    plant.controller.look(plant.totals, plant.now);
+    plant.controller.update(plant.totals, plant.now);
     let before = plant.controller.budget();
     for _ in 0..100 {
-        plant.controller.look(plant.totals, plant.now);
+        plant.controller.update(plant.totals, plant.now);
     }
     assert_eq!(plant.controller.budget(), before);
     plant.now = 5;
@@ -538,14 +539,14 @@ fn a_flood_is_drained() {
         plant.run(400 + phase);
         let edge = 0.95 * plant.in_flight();
         // Above this level two thirds of the rate are lost until 25 % less is in flight.
-        let flooded = Rc::new(Cell::new(true));
-        let is_flooded = move |n: f64| {
-            flooded.set(n > edge || (flooded.get() && n > 0.75 * edge));
-            flooded.get()
+        let standing_queue_streak = Rc::new(Cell::new(true));
+        let detect_standing_queue = move |n: f64| {
+            standing_queue_streak.set(n > edge || (standing_queue_streak.get() && n > 0.75 * edge));
+            standing_queue_streak.get()
         };
-        let draining = is_flooded.clone();
+        let draining = detect_standing_queue.clone();
         plant.rate = Box::new(move |n| {
-            let most = if is_flooded(n) { 0.06 } else { 0.176 };
+            let most = if detect_standing_queue(n) { 0.06 } else { 0.176 };
             (n / DEVICES).min(most)
         });
         plant.draining = Box::new(move |n| {
@@ -564,7 +565,7 @@ fn a_flood_is_drained() {
 fn a_trial_that_finds_much_more_is_kept() {
     for seed in 0..16 {
         let mut plant = Plant::new(80.0, 0.1, 1e9);
-        plant.controller = Controller::new(1, 131_072);
+        plant.controller = BudgetController::new(1, 131_072);
         // Noise for which the coarse search runs with every seed: a probe that found it would look
         // like another machine.
         plant.wander(0.08, seed);
@@ -587,13 +588,13 @@ fn a_trial_that_finds_much_more_is_kept() {
     }
 }
 
-/// A device of 1 ms behind a network that takes one command per 105 µs. The core is preempted for 1
-/// ms, four times per second.
+/// A device of 1 ms behind a network that takes one command per 105 µs. The core is preempted for
+/// 1 ms, four times per second.
 #[test]
 fn what_is_missed_while_cores_are_away_is_made_up_for() {
     let plant = || {
         let mut plant = Plant::new(1000.0, 0.0095, 1e9);
-        plant.controller = Controller::new(1, 131_072);
+        plant.controller = BudgetController::new(1, 131_072);
         plant
     };
     let (few, _) = plant().run(2000);
@@ -615,7 +616,7 @@ fn what_is_missed_while_cores_are_away_is_made_up_for() {
 #[test]
 fn absences_do_not_run_the_cache_over() {
     let mut plant = Plant::new(1000.0, 0.0095, 8.0);
-    plant.controller = Controller::new(1, 131_072);
+    plant.controller = BudgetController::new(1, 131_072);
     plant.away = (4000.0, 250_000.0);
     plant.run(1000);
     let (in_flight, rate) = plant.run(1000);

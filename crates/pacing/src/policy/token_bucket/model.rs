@@ -9,25 +9,25 @@ use crate::Cost;
 /// Nanoseconds from one I/O to the next.
 const PERIOD: Nanos = 10;
 
-fn bucket(burst: u64, cores: usize) -> Arc<SharedTokens> {
-    let pace = Pace::Period(PERIOD);
-    let config = TokenBucketConfig { pace, burst: Some(burst), budget: None };
-    SharedTokens::new(&config, Machine { cores, largest: 4096 }).unwrap()
+fn bucket(burst: u64, cores: usize) -> Arc<SharedTokenBucket> {
+    let rate = RateSpec::Period(PERIOD);
+    let config = TokenBucketConfig { rate, burst: Some(burst), budget: None };
+    SharedTokenBucket::new(&config, PacedMachine { cores, largest: 4096 }).unwrap()
 }
 
-fn ask() -> Ask {
-    Ask { cost: Cost::data(4096), device: 0, urgency: 0, load: 0, small: false }
+fn request() -> AdmissionRequest {
+    AdmissionRequest { cost: Cost::data(4096), device: 0, urgency: 0, load: 0, small: false }
 }
 
-fn level(shared: &SharedTokens) -> Nanos {
-    shared.level.0.load(Ordering::Relaxed)
+fn arrival_time(shared: &SharedTokenBucket) -> Nanos {
+    shared.arrival_time.0.load(Ordering::Relaxed)
 }
 
 /// Returns the start time of a core's next I/O.
 fn start(core: &mut TokenBucket, now: Nanos) -> Nanos {
-    match core.admit(&ask(), now) {
+    match core.admit(&request(), now) {
         Admission::Granted(_) => now,
-        Admission::At(when) => when,
+        Admission::WaitUntil(when) => when,
         other => panic!("{other:?}"),
     }
 }
@@ -43,7 +43,7 @@ fn loom_two_that_ask_do_not_both_get_the_last_token() {
         let second = start(&mut two, 100);
         let (first, one) = asking.join().unwrap();
         assert_eq!((first.min(second), first.max(second)), (100, 100 + PERIOD));
-        assert_eq!(level(&shared), 100 + 2 * PERIOD);
+        assert_eq!(arrival_time(&shared), 100 + 2 * PERIOD);
         drop((one, two));
     });
 }
@@ -58,15 +58,15 @@ fn loom_a_place_given_up_goes_back_once() {
         assert_eq!(start(&mut one, 100), 100);
         assert_eq!(start(&mut one, 100), 100 + PERIOD);
         let leaving = thread::spawn(move || {
-            one.rest();
+            one.return_unused();
             one
         });
         let second = start(&mut two, 100);
         let one = leaving.join().unwrap();
         assert!(second == 100 + PERIOD || second == 100 + 2 * PERIOD, "{second}");
-        assert_eq!(level(&shared), 100 + 2 * PERIOD);
-        two.rest();
-        assert_eq!(level(&shared), 100 + PERIOD);
+        assert_eq!(arrival_time(&shared), 100 + 2 * PERIOD);
+        two.return_unused();
+        assert_eq!(arrival_time(&shared), 100 + PERIOD);
         drop((one, two));
     });
 }
@@ -81,16 +81,16 @@ fn loom_a_lease_given_back_is_neither_lost_nor_there_twice() {
         let leasing = thread::spawn(move || {
             // The second leases for a third, if that is available.
             let both = [start(&mut one, 100), start(&mut one, 100)];
-            one.rest();
+            one.return_unused();
             (both, one)
         });
         let second = start(&mut two, 100);
         let (both, one) = leasing.join().unwrap();
         assert_eq!((both, second), ([100; 2], 100), "there are four");
-        assert_eq!(level(&shared), 100 + 3 * PERIOD);
+        assert_eq!(arrival_time(&shared), 100 + 3 * PERIOD);
         assert_eq!(start(&mut two, 100), 100);
-        two.rest();
-        assert_eq!(level(&shared), 100 + 4 * PERIOD);
+        two.return_unused();
+        assert_eq!(arrival_time(&shared), 100 + 4 * PERIOD);
         drop((one, two));
     });
 }
@@ -102,8 +102,9 @@ fn loom_a_grant_withdrawn_goes_back_once() {
         let shared = bucket(2, 2);
         let (mut one, mut two) = (shared.core(), shared.core());
         assert_eq!(start(&mut one, 100), 100);
-        let outcome = Outcome::Withdrawn;
-        let done = Done { cost: ask().cost, device: 0, outcome, started: 100, network: 0 };
+        let outcome = CommandOutcome::Cancelled;
+        let done =
+            CompletedCommand { cost: request().cost, device: 0, outcome, started: 100, network: 0 };
         let leaving = thread::spawn(move || {
             one.release(&done, Grant::default(), 100);
             one
@@ -111,9 +112,9 @@ fn loom_a_grant_withdrawn_goes_back_once() {
         let both = [start(&mut two, 100), start(&mut two, 100)];
         let one = leaving.join().unwrap();
         assert!(both == [100, 100] || both == [100, 100 + PERIOD], "{both:?}");
-        two.rest();
+        two.return_unused();
         let started = both.iter().filter(|start| **start == 100).count() as u64;
-        assert_eq!(level(&shared), 100 + started * PERIOD);
+        assert_eq!(arrival_time(&shared), 100 + started * PERIOD);
         drop((one, two));
     });
 }

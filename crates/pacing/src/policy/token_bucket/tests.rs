@@ -2,25 +2,25 @@
 #![cfg(not(loom))]
 
 use super::*;
-use crate::{Cost, PolicyConfig, Shared};
+use crate::{Cost, PolicyConfig, SharedPolicy};
 use proptest::prelude::*;
 
 const LARGEST: u32 = 1 << 20;
 const HOUR: Nanos = 3600 * SECOND;
 
-fn bucket(pace: Pace, burst: Option<u64>, cores: usize) -> Vec<TokenBucket> {
-    let config = TokenBucketConfig { pace, burst, budget: None };
-    let shared = SharedTokens::new(&config, Machine { cores, largest: LARGEST }).unwrap();
+fn bucket(rate: RateSpec, burst: Option<u64>, cores: usize) -> Vec<TokenBucket> {
+    let config = TokenBucketConfig { pace: rate, burst, budget: None };
+    let shared = SharedTokenBucket::new(&config, PacedMachine { cores, largest: LARGEST }).unwrap();
     (0..cores).map(|_| shared.core()).collect()
 }
 
-fn ask(bytes: u32) -> Ask {
-    Ask { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
+fn ask(bytes: u32) -> AdmissionRequest {
+    AdmissionRequest { cost: Cost::data(bytes), device: 0, urgency: 0, load: 0, small: false }
 }
 
-fn withdrawn(bytes: u32) -> Done {
-    let outcome = Outcome::Withdrawn;
-    Done { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
+fn withdrawn(bytes: u32) -> CompletedCommand {
+    let outcome = CommandOutcome::Cancelled;
+    CompletedCommand { cost: Cost::data(bytes), device: 0, outcome, started: 0, network: 0 }
 }
 
 fn starts(core: &mut TokenBucket, bytes: u32, now: Nanos) -> bool {
@@ -37,22 +37,22 @@ fn a_rate() -> impl Strategy<Value = u64> {
     .prop_map(|rate| rate.min(100_000_000_000))
 }
 
-fn a_pace() -> impl Strategy<Value = Pace> {
-    prop_oneof![3 => a_rate().prop_map(Pace::Rate), 1 => (1u64..100_000).prop_map(Pace::Period)]
+fn a_pace() -> impl Strategy<Value = RateSpec> {
+    prop_oneof![3 => a_rate().prop_map(RateSpec::Rate), 1 => (1u64..100_000).prop_map(RateSpec::Period)]
 }
 
 /// Returns the cost of an I/O in fractions of a ns, by plain arithmetic.
-fn worth(pace: Pace, bytes: u32) -> u128 {
-    match pace {
-        Pace::Rate(_) => u128::from(bytes) * u128::from(SECOND),
-        Pace::Period(period) => period.into(),
+fn worth(rate: RateSpec, bytes: u32) -> u128 {
+    match rate {
+        RateSpec::Rate(_) => u128::from(bytes) * u128::from(SECOND),
+        RateSpec::Period(period) => period.into(),
     }
 }
 
-fn fraction(pace: Pace) -> u128 {
-    match pace {
-        Pace::Rate(rate) => rate.into(),
-        Pace::Period(_) => 1,
+fn fraction(rate: RateSpec) -> u128 {
+    match rate {
+        RateSpec::Rate(rate) => rate.into(),
+        RateSpec::Period(_) => 1,
     }
 }
 
@@ -64,7 +64,7 @@ proptest! {
     /// or down, however long it runs. No core waits longer than stated.
     #[test]
     fn the_long_run_rate_is_exact_and_nobody_waits_longer_than_stated(
-        pace in a_pace(),
+        rate in a_pace(),
         burst in prop::option::of(1u64..1 << 30),
         cores in 1usize..7,
         sizes in prop::collection::vec(1..=LARGEST, 1..40),
@@ -72,11 +72,11 @@ proptest! {
         count in 100usize..3000,
     ) {
         // The longest possible burst is worth decades.
-        let burst = burst.filter(|burst| burst_time(pace, *burst).is_ok());
-        let mut bucket = bucket(pace, burst, cores);
+        let burst = burst.filter(|burst| burst_time(rate, *burst).is_ok());
+        let mut bucket = bucket(rate, burst, cores);
         let shared = Arc::clone(&bucket[0].shared);
-        let parts = fraction(pace);
-        let line = worth(pace, LARGEST) * bucket.len() as u128;
+        let parts = fraction(rate);
+        let line = worth(rate, LARGEST) * bucket.len() as u128;
         let longest_wait = u64::try_from(line / parts).unwrap_or(u64::MAX).saturating_add(8);
         let mut sized = sizes.iter().cycle();
         // Per core: time of the next request, start of its wait, and bytes requested.
@@ -87,11 +87,11 @@ proptest! {
             let (now, asked, bytes) = cores[at];
             match bucket[at].admit(&ask(bytes), now) {
                 Admission::Granted(_) => {
-                    started += worth(pace, bytes);
+                    started += worth(rate, bytes);
                     prop_assert!(now - asked <= longest_wait, "{} ns", now - asked);
                     cores[at] = (now, now, *sized.next().unwrap());
                 }
-                Admission::At(when) => {
+                Admission::WaitUntil(when) => {
                     prop_assert!(when > now);
                     cores[at].0 = when;
                 }
@@ -108,49 +108,49 @@ proptest! {
     /// bound holds, and returned tokens are neither lost nor duplicated.
     #[test]
     fn what_is_not_used_goes_back(
-        pace in a_pace(),
+        rate in a_pace(),
         cores in 1usize..5,
         steps in prop::collection::vec((0usize..8, 0u8..10, 1..=LARGEST), 1..400),
         since in 0..u64::MAX / 4,
     ) {
-        let mut bucket = bucket(pace, None, cores);
+        let mut bucket = bucket(rate, None, cores);
         let shared = Arc::clone(&bucket[0].shared);
-        let parts = fraction(pace);
-        let line = worth(pace, LARGEST) * cores as u128;
-        let longest = shared.tariff.price(LARGEST).whole;
+        let parts = fraction(rate);
+        let line = worth(rate, LARGEST) * cores as u128;
+        let longest = shared.token_cost.unit_cost(LARGEST).whole;
         let (mut now, mut started) = (since, 0u128);
         for (core, what, bytes) in steps {
             let core = &mut bucket[core % cores];
             match what {
-                0 => core.rest(),
+                0 => core.return_unused(),
                 1 => now += longest / 3,
                 2 if starts(core, bytes, now) => {
-                    let before = shared.level.0.load(Ordering::Relaxed);
+                    let before = shared.arrival_time.0.load(Ordering::Relaxed);
                     core.release(&withdrawn(bytes), Grant::default(), now);
-                    let back = before - shared.level.0.load(Ordering::Relaxed);
-                    let price = shared.tariff.price(bytes);
-                    prop_assert!((price.whole..=price.whole + 1).contains(&back));
+                    let back = before - shared.arrival_time.0.load(Ordering::Relaxed);
+                    let unit_cost = shared.token_cost.unit_cost(bytes);
+                    prop_assert!((unit_cost.whole..=unit_cost.whole + 1).contains(&back));
                 }
                 2 => {}
-                _ if starts(core, bytes, now) => started += worth(pace, bytes),
+                _ if starts(core, bytes, now) => started += worth(rate, bytes),
                 _ => {}
             }
             let earned = u128::from(now - since) * parts;
             prop_assert!(started <= earned + u128::from(shared.burst) * parts + line);
         }
         for core in &mut bucket {
-            core.rest();
+            core.return_unused();
         }
         // All tokens but those of started I/Os are back. The level is ahead of a full bucket by
         // those at most, and the burst is available after a quiet time.
-        let level = shared.level.0.load(Ordering::Relaxed);
-        let ahead = u128::from(level.saturating_sub(since));
+        let arrival_time = shared.arrival_time.0.load(Ordering::Relaxed);
+        let ahead = u128::from(arrival_time.saturating_sub(since));
         let whole_of_each = cores as u128;
         prop_assert!(ahead <= u128::from(now - since) + started / parts + whole_of_each);
-        now = now.max(level);
+        now = now.max(arrival_time);
         let mut at_once = 0u128;
         while starts(&mut bucket[0], LARGEST, now) {
-            at_once += worth(pace, LARGEST);
+            at_once += worth(rate, LARGEST);
             prop_assert!(at_once <= line);
         }
         prop_assert_eq!(at_once, line);
@@ -160,11 +160,11 @@ proptest! {
     /// worth more than the burst and one I/O per core.
     #[test]
     fn clocks_may_stand_still_and_jump(
-        pace in a_pace(),
+        rate in a_pace(),
         cores in 1usize..5,
         jumps in prop::collection::vec(prop_oneof![Just(0i64), -3600i64..3600, -10i64..10], 1..20),
     ) {
-        let mut bucket = bucket(pace, None, cores);
+        let mut bucket = bucket(rate, None, cores);
         let shared = Arc::clone(&bucket[0].shared);
         let mut now = 1000 * HOUR;
         for seconds in jumps {
@@ -180,7 +180,7 @@ proptest! {
             // The clock continues: every core has its turn within the longest line.
             let later = now.saturating_add(shared.furthest);
             for core in &mut bucket {
-                if let Admission::At(when) = core.admit(&ask(LARGEST), now) {
+                if let Admission::WaitUntil(when) = core.admit(&ask(LARGEST), now) {
                     prop_assert!(when > now && when <= later);
                     prop_assert!(starts(core, LARGEST, when));
                     now = when;
@@ -194,16 +194,16 @@ proptest! {
 fn the_burst_starts_at_once_and_not_one_more() {
     // One largest I/O per core by default.
     for (burst, at_once) in [(None, 4), (Some(7 * u64::from(LARGEST)), 7)] {
-        let mut bucket = bucket(Pace::Rate(1 << 30), burst, 4);
+        let mut bucket = bucket(RateSpec::Rate(1 << 30), burst, 4);
         for now in [0, HOUR] {
             let started = (0..20).filter(|_| starts(&mut bucket[0], LARGEST, now)).count();
             assert_eq!(started, at_once);
-            bucket[0].rest();
+            bucket[0].return_unused();
         }
     }
-    let mut bucket = bucket(Pace::Period(6000), Some(1), 4);
+    let mut bucket = bucket(RateSpec::Period(6000), Some(1), 4);
     assert!(starts(&mut bucket[0], 4096, 0));
-    assert_eq!(bucket[0].admit(&ask(4096), 0), Admission::At(6000));
+    assert_eq!(bucket[0].admit(&ask(4096), 0), Admission::WaitUntil(6000));
     assert!(starts(&mut bucket[0], 4096, 6000));
 }
 
@@ -213,11 +213,11 @@ fn the_burst_starts_at_once_and_not_one_more() {
 fn a_lease_is_of_what_is_there_and_goes_back() {
     const IO: u32 = LARGEST / 8;
     // 1 ns per byte.
-    let mut bucket = bucket(Pace::Rate(SECOND), Some(4 * u64::from(LARGEST)), 2);
+    let mut bucket = bucket(RateSpec::Rate(SECOND), Some(4 * u64::from(LARGEST)), 2);
     let [one, two] = &mut bucket[..] else { unreachable!() };
     let taken = |core: &TokenBucket| {
-        let level = core.shared.level.0.load(Ordering::Relaxed);
-        (level - HOUR) / u64::from(IO)
+        let arrival_time = core.shared.arrival_time.0.load(Ordering::Relaxed);
+        (arrival_time - HOUR) / u64::from(IO)
     };
     assert!(starts(one, IO, HOUR));
     assert_eq!(taken(one), 1, "the first is paid for alone");
@@ -225,36 +225,36 @@ fn a_lease_is_of_what_is_there_and_goes_back() {
         assert!(starts(one, IO, HOUR));
         assert_eq!(taken(one), 2 + 8, "the second leases for the next");
     }
-    one.rest();
+    one.return_unused();
     assert_eq!(taken(one), 7);
     // With another size the rest of a lease is not lost.
     assert!(starts(one, IO, HOUR) && starts(one, IO, HOUR) && starts(one, 3 * IO, HOUR));
-    one.rest();
+    one.return_unused();
     assert_eq!(taken(one), 12);
     // Only available tokens are leased: 32 in total.
     let started = (0..40).filter(|_| starts(two, IO, HOUR)).count();
     assert_eq!(started, 20);
-    two.rest();
+    two.return_unused();
     assert_eq!(taken(one), 32);
 }
 
 /// An I/O larger than the burst waits for a full bucket, starts, and leaves a debt.
 #[test]
 fn an_io_larger_than_the_burst_starts_and_is_paid_for() {
-    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(1000), 1);
+    let mut bucket = bucket(RateSpec::Rate(1_000_000_000), Some(1000), 1);
     let core = &mut bucket[0];
     assert!(starts(core, 10_000, HOUR));
     // 9000 bytes of debt, then a full bucket again.
-    assert_eq!(core.admit(&ask(10_000), HOUR), Admission::At(HOUR + 10_000));
+    assert_eq!(core.admit(&ask(10_000), HOUR), Admission::WaitUntil(HOUR + 10_000));
     assert!(starts(core, 10_000, HOUR + 10_000));
-    assert_eq!(core.admit(&ask(500), HOUR + 10_000), Admission::At(HOUR + 19_500));
+    assert_eq!(core.admit(&ask(500), HOUR + 10_000), Admission::WaitUntil(HOUR + 19_500));
     assert_eq!(core.largest(), LARGEST);
 }
 
 /// Cores take turns by I/O, even if one of them always asks first and for more.
 #[test]
 fn cores_are_served_in_the_order_in_which_they_ask() {
-    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(1), 3);
+    let mut bucket = bucket(RateSpec::Rate(1_000_000_000), Some(1), 3);
     let sizes = [LARGEST, 4096, 512];
     let mut started = [0; 3];
     let mut now = 0;
@@ -264,7 +264,7 @@ fn cores_are_served_in_the_order_in_which_they_ask() {
             loop {
                 match bucket[core].admit(&ask(sizes[core]), now) {
                     Admission::Granted(_) => started[core] += 1,
-                    Admission::At(when) => break next = next.min(when),
+                    Admission::WaitUntil(when) => break next = next.min(when),
                     other => panic!("{other:?}"),
                 }
             }
@@ -278,56 +278,63 @@ fn cores_are_served_in_the_order_in_which_they_ask() {
 /// Another command takes over a reservation: it keeps the place and pays its own cost.
 #[test]
 fn a_place_in_line_can_change_its_io() {
-    let mut bucket = bucket(Pace::Rate(1_000_000_000), Some(100), 2);
+    let mut bucket = bucket(RateSpec::Rate(1_000_000_000), Some(100), 2);
     let [one, two] = &mut bucket[..] else { unreachable!() };
     assert!(starts(one, 100, 0));
-    assert_eq!(one.admit(&ask(100), 0), Admission::At(100));
-    assert_eq!(two.admit(&ask(100), 0), Admission::At(200));
-    assert_eq!(one.admit(&ask(60), 0), Admission::At(60));
-    assert_eq!(one.admit(&ask(100), 0), Admission::At(100));
-    assert_eq!(one.admit(&ask(5000), 0), Admission::At(100));
-    assert_eq!(two.admit(&ask(100), 0), Admission::At(200));
-    one.rest();
-    assert_eq!(one.shared.level.0.load(Ordering::Relaxed), 200);
+    assert_eq!(one.admit(&ask(100), 0), Admission::WaitUntil(100));
+    assert_eq!(two.admit(&ask(100), 0), Admission::WaitUntil(200));
+    assert_eq!(one.admit(&ask(60), 0), Admission::WaitUntil(60));
+    assert_eq!(one.admit(&ask(100), 0), Admission::WaitUntil(100));
+    assert_eq!(one.admit(&ask(5000), 0), Admission::WaitUntil(100));
+    assert_eq!(two.admit(&ask(100), 0), Admission::WaitUntil(200));
+    one.return_unused();
+    assert_eq!(one.shared.arrival_time.0.load(Ordering::Relaxed), 200);
     drop(bucket);
 }
 
 #[test]
 fn a_core_that_goes_away_leaves_the_line() {
-    let mut bucket = bucket(Pace::Period(1000), Some(1), 2);
+    let mut bucket = bucket(RateSpec::Period(1000), Some(1), 2);
     assert!(starts(&mut bucket[0], 1, 0));
-    assert_eq!(bucket[1].admit(&ask(1), 0), Admission::At(1000));
+    assert_eq!(bucket[1].admit(&ask(1), 0), Admission::WaitUntil(1000));
     drop(bucket.pop());
-    assert_eq!(bucket[0].admit(&ask(1), 0), Admission::At(1000));
+    assert_eq!(bucket[0].admit(&ask(1), 0), Admission::WaitUntil(1000));
 }
 
 #[test]
 fn what_means_nothing_is_refused() {
-    let machine = Machine { cores: 4, largest: LARGEST };
-    let new = |pace, burst, budget| {
-        Shared::new(&PolicyConfig::TokenBucket(TokenBucketConfig { pace, burst, budget }), machine)
+    let machine = PacedMachine { cores: 4, largest: LARGEST };
+    let new = |rate, burst, budget| {
+        SharedPolicy::new(
+            &PolicyConfig::TokenBucket(TokenBucketConfig { pace: rate, burst, budget }),
+            machine,
+        )
     };
     let refused = [
-        (Pace::Rate(0), None, None, "rate of the token bucket is 0 bytes a second"),
-        (Pace::Rate(u64::MAX), None, None, "allowed are 1 to 1000000000000000 bytes a second"),
-        (Pace::Period(0), None, None, "period of the token bucket is 0 ns"),
-        (Pace::Period(u64::MAX), None, None, "allowed are 1 to 86400000000000 ns"),
-        (Pace::Rate(1 << 30), Some(0), None, "burst of the token bucket is 0 bytes"),
-        (Pace::Rate(1), Some(u64::MAX), None, "leave it out"),
-        (Pace::Period(6000), Some(u64::MAX), None, "I/Os"),
-        (Pace::Rate(1), None, Some(u64::from(LARGEST) - 1), "raise the budget"),
+        (RateSpec::Rate(0), None, None, "rate of the token bucket is 0 bytes a second"),
+        (RateSpec::Rate(u64::MAX), None, None, "allowed are 1 to 1000000000000000 bytes a second"),
+        (RateSpec::Period(0), None, None, "period of the token bucket is 0 ns"),
+        (RateSpec::Period(u64::MAX), None, None, "allowed are 1 to 86400000000000 ns"),
+        (RateSpec::Rate(1 << 30), Some(0), None, "burst of the token bucket is 0 bytes"),
+        (RateSpec::Rate(1), Some(u64::MAX), None, "leave it out"),
+        (RateSpec::Period(6000), Some(u64::MAX), None, "I/Os"),
+        (RateSpec::Rate(1), None, Some(u64::from(LARGEST) - 1), "raise the budget"),
     ];
-    for (pace, burst, budget, words) in refused {
-        let text = new(pace, burst, budget).unwrap_err().to_string();
+    for (rate, burst, budget, words) in refused {
+        let text = new(rate, burst, budget).unwrap_err().to_string();
         assert!(text.contains(words), "{text}");
     }
     // The ends of the allowed range.
-    for pace in [Pace::Rate(1), Pace::Rate(FASTEST), Pace::Period(1), Pace::Period(LONGEST_PERIOD)]
-    {
-        new(pace, None, None).unwrap();
-        new(pace, Some(1), Some(LARGEST.into())).unwrap();
+    for rate in [
+        RateSpec::Rate(1),
+        RateSpec::Rate(FASTEST),
+        RateSpec::Period(1),
+        RateSpec::Period(LONGEST_PERIOD),
+    ] {
+        new(rate, None, None).unwrap();
+        new(rate, Some(1), Some(LARGEST.into())).unwrap();
     }
-    let shared = new(Pace::Period(6000), None, Some(1 << 30)).unwrap();
-    assert_eq!(shared.snapshot().period, Some(6000));
-    assert_eq!(shared.snapshot().budget, Some(1 << 30));
+    let shared = new(RateSpec::Period(6000), None, Some(1 << 30)).unwrap();
+    assert_eq!(shared.status().period, Some(6000));
+    assert_eq!(shared.status().budget, Some(1 << 30));
 }

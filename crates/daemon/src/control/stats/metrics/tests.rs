@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nvmeof_nvmf::{DeviceId, PortId};
-use nvmeof_pacing::Snapshot;
+use nvmeof_pacing::PolicyStatus;
 use nvmeof_wire::{Nqn, Status};
 use serde_json::Value;
 
@@ -43,7 +43,8 @@ fn scrape() -> Scrape {
     report.past = Arc::new([(of_device, tally), (CounterKey::default(), tally)].into());
     let figures = FlowStats { in_flight: 3, bytes_in_flight: 12288, ..FlowStats::default() };
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
-    let pacing = Snapshot { budget: Some(1 << 20), period: Some(5_500), ..Snapshot::default() };
+    let pacing =
+        PolicyStatus { budget: Some(1 << 20), period: Some(5_500), ..PolicyStatus::default() };
     let reactors = vec![report.clone(), report];
     let tenants = vec![
         TenantFigures::of_host("host \"of\" \\ all, {evil}"),

@@ -15,7 +15,7 @@ use nvmeof_nvmf::{
     Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueInfo, RetiredNamespace, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
-use nvmeof_pacing::{Machine, PolicyConfig, Shared};
+use nvmeof_pacing::{PacedMachine, PolicyConfig, SharedPolicy};
 use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use nvmeof_wire::Nqn;
 use tokio::sync::oneshot;
@@ -306,7 +306,8 @@ fn reactors(
     let budget = 4 * u64::try_from(MAX_TRANSFER).expect("64 KiB");
     let policy = if is_paced { PolicyConfig::BufferCredit { budget } } else { PolicyConfig::None };
     let largest = u32::try_from(MAX_TRANSFER).expect("64 KiB");
-    let shared = Shared::new(&policy, Machine { cores: REACTORS, largest }).expect("a policy");
+    let shared =
+        SharedPolicy::new(&policy, PacedMachine { cores: REACTORS, largest }).expect("a policy");
     let loads: Arc<[Load]> = (0..REACTORS).map(|_| Load::default()).collect();
     let plan = |(index, mailbox)| ReactorConfig {
         index,
