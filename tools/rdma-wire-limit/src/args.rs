@@ -7,16 +7,16 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-/// Where a server listens if nothing else is said.
+/// Default listen address of a server.
 pub(crate) const PORT: u16 = 18515;
-/// Largest request, bytes.
+/// Maximum bytes of a request.
 pub(crate) const MAX_BLOCK: u32 = 16 << 20;
-/// Most requests outstanding.
+/// Maximum number of outstanding requests.
 pub(crate) const MAX_DEPTH: u32 = 4096;
-/// Longest measurement: the kernel keeps a note of every completion event until the end (README).
+/// Maximum duration: the kernel stores every completion event until the end (README).
 const MAX_TIME: Duration = Duration::from_secs(600);
 
-/// Raw RDMA READ and WRITE between two ends: the bandwidth and latency a path can give at most.
+/// Raw RDMA READ and WRITE between two ends: the maximum bandwidth and minimum latency of a path.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLE)]
 pub(crate) struct Args {
@@ -33,7 +33,7 @@ Exit codes: 0 success, 1 failure, 2 wrong use.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum End {
-    /// Lends memory to clients, one after the other
+    /// Provides memory to clients, one after the other
     #[command(after_help = "Example: rdma-wire-limit server --device mlx5_0")]
     Server(ServerArgs),
     /// Reads from or writes to a server's memory, and measures
@@ -45,13 +45,13 @@ pub(crate) enum End {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// Address and TCP port on which clients say hello; measured is the RDMA path of --device
+    /// Address and TCP port for clients; the measured path is that of --device
     #[arg(long, default_value_t = SocketAddr::from(([0, 0, 0, 0], PORT)))]
     pub(crate) listen: SocketAddr,
     /// Stop after the first client
     #[arg(long)]
     pub(crate) once: bool,
-    /// Most memory that a client may ask for
+    /// Maximum memory that a client can request
     #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = size)]
     pub(crate) memory: u64,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct ClientArgs {
     /// The server: ADDRESS, or ADDRESS:PORT ([ADDRESS]:PORT for IPv6)
     #[arg(value_parser = server)]
     pub(crate) server: SocketAddr,
-    /// What is measured
+    /// Measured operation
     #[arg(long, value_enum, default_value_t = Op::Read)]
     pub(crate) op: Op,
     /// Bytes of a request, up to 16m
@@ -73,26 +73,26 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub(crate) qd: u32,
-    /// How long to measure, up to 600s
+    /// Measured time, up to 600s
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub(crate) time: Duration,
-    /// How long to run before that
+    /// Time to run before the measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = ramp)]
     pub(crate) ramp: Duration,
     /// Also write the result here
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// How completions are noticed
+    /// Method of waiting for completions
     #[arg(long, value_enum, default_value_t = Wait::Spin)]
     pub(crate) wait: Wait,
     #[command(flatten)]
     pub(crate) path: PathArgs,
 }
 
-/// The device and how it is used.
+/// The device and its settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PathArgs {
-    /// RDMA device; needed where there are several
+    /// RDMA device; required if there are several
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Port of the device
@@ -101,10 +101,10 @@ pub(crate) struct PathArgs {
     /// Index in the device's table of addresses [default: its first IPv4 address over RoCE v2]
     #[arg(long, value_name = "N")]
     pub(crate) gid_index: Option<u8>,
-    /// Largest packet, 256 to 4096 bytes [default: what the network interface takes]
+    /// Largest packet, 256 to 4096 bytes [default: that of the network interface]
     #[arg(long, value_name = "BYTES")]
     pub(crate) mtu: Option<Mtu>,
-    /// RDMA READs outstanding in the device; those beyond wait in its send queue
+    /// RDMA READs outstanding in the device; further ones wait in its send queue
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) reads: u8,
@@ -122,13 +122,13 @@ pub(crate) enum Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Wait {
-    /// Looking again and again: takes a core
+    /// Polls continuously: takes a core
     Spin,
-    /// By the device's events: each costs a system call and a wake-up
+    /// Sleeps until an event of the device: each costs a system call and a wake-up
     Event,
 }
 
-/// Bytes of data in a packet of RDMA.
+/// Bytes of data in an RDMA packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Mtu {
     #[value(name = "256")]
@@ -144,7 +144,7 @@ pub(crate) enum Mtu {
 }
 
 impl Mtu {
-    /// All, the largest first.
+    /// All values, the largest first.
     pub(crate) const ALL: [Self; 5] =
         [Self::B4096, Self::B2048, Self::B1024, Self::B512, Self::B256];
 
@@ -159,7 +159,7 @@ impl Mtu {
     }
 }
 
-/// `512`, `4k`, `1m`, `1g`; powers of 1024.
+/// Parses `512`, `4k`, `1m`, `1g`; powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches(['k', 'm', 'g']);
@@ -183,7 +183,7 @@ fn block(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `10s`, `500ms`, `1m`; a plain number is seconds.
+/// Parses `10s`, `500ms`, `1m`; a plain number is seconds.
 fn ramp(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

@@ -1,4 +1,4 @@
-//! The end that asks and measures.
+//! The end that sends requests and measures.
 
 use std::fs;
 use std::rc::Rc;
@@ -18,13 +18,13 @@ use crate::device::{self, Port};
 use crate::end;
 use crate::result::{Counter, Outcome, pattern};
 
-/// How much longer than it should a run may take before it counts as stuck.
+/// Additional time after which a run counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Connects, proves that data arrives, and measures.
+/// Connects, verifies that data arrives, and measures.
 ///
 /// # Errors
-/// Whatever keeps the figures from being true.
+/// Any failure that would falsify the figures.
 pub(crate) async fn run(args: &ClientArgs) -> Result<()> {
     let mut port = device::find(&args.path)?;
     let mut stream = TcpStream::connect(args.server).await.with_context(|| {
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &ClientArgs) -> Result<()> {
     Ok(())
 }
 
-/// Both queue pairs stand when this returns. Gives what the server lends.
+/// Connects both queue pairs. Returns the server's memory.
 async fn connect(
     args: &ClientArgs,
     port: &mut Port,
@@ -71,14 +71,14 @@ async fn connect(
     }
 }
 
-/// Has completions fetched as soon as everybody else has had a turn.
+/// Polls for completions after every other task has run.
 async fn spin(trigger: ManualTrigger) {
     while trigger.pull().await.is_ok() {
         yield_now().await;
     }
 }
 
-/// One request's memory, here and there.
+/// Local and remote memory of one request.
 struct Slot {
     index: usize,
     local: LocalMr,
@@ -116,10 +116,10 @@ async fn measure(args: &ClientArgs, rdma: &Rc<Rdma>, mut slots: Vec<Slot>) -> Re
 }
 
 impl Slot {
-    /// Moves the block once and looks whether it arrived whole.
+    /// Moves the block once and verifies it.
     async fn prove(&mut self, rdma: &Rdma, op: Op) -> Result<()> {
         let mut wanted = vec![0; self.local.as_slice().len()];
-        // What the server put there, or something else.
+        // The server's pattern, or another one.
         let salt = if op == Op::Write { 1 } else { 0 };
         pattern(self.index + salt, &mut wanted);
         if op == Op::Write {
@@ -134,7 +134,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Has one request outstanding until time is over.
+    /// Keeps one request outstanding until the time has passed.
     async fn run(mut self, rdma: Rc<Rdma>, op: Op, counter: Rc<Counter>) -> Result<()> {
         loop {
             let began = Instant::now();

@@ -1,5 +1,5 @@
-//! What both ends tell each other over TCP before anything is measured: JSON lines; the end of the connection
-//! is the end of the measurement.
+//! Messages between both ends over TCP before the measurement: JSON lines. The end of the connection
+//! ends the measurement.
 //!
 //! ```text
 //!   server: Banner --> client: Hello --> server: Answer --> requests by RDMA --> client closes
@@ -17,23 +17,23 @@ use tokio::time::timeout;
 
 use crate::args::{MAX_BLOCK, MAX_DEPTH, Mtu};
 
-/// Changes with what the lines mean.
+/// Version of the messages.
 pub(crate) const VERSION: u32 = 1;
-/// Longest line, bytes.
+/// Maximum bytes of a line.
 const MAX_LINE: usize = 4096;
-/// Longest wait for a line.
+/// Maximum time to wait for a line.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a server says first.
+/// First message of a server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Banner {
     pub(crate) version: u32,
-    /// Largest packets its device takes.
+    /// Maximum packet size of its device.
     pub(crate) mtu: Mtu,
 }
 
 impl Banner {
-    /// The packets both ends take, of which ours takes `ours`.
+    /// Returns the packet size of both ends, given this end's maximum `ours`.
     ///
     /// # Errors
     /// The server is of another version.
@@ -48,23 +48,23 @@ impl Banner {
     }
 }
 
-/// What a client asks for.
+/// Request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// Bytes of a request.
     pub(crate) block: u32,
-    /// Requests outstanding: so many blocks of memory are needed.
+    /// Outstanding requests; each needs one block of memory.
     pub(crate) depth: u32,
-    /// Packets to use; not above the banner's.
+    /// Packet size to use, at most the banner's.
     pub(crate) mtu: Mtu,
     pub(crate) endpoint: QueuePairEndpoint,
 }
 
 impl Hello {
-    /// Bytes of memory that are asked for.
+    /// Returns the requested bytes of memory.
     ///
     /// # Errors
-    /// What is wrong with the request.
+    /// The invalid field.
     pub(crate) fn memory(&self, most: u64) -> Result<u64> {
         if !(1..=MAX_BLOCK).contains(&self.block) || !(1..=MAX_DEPTH).contains(&self.depth) {
             bail!("{} requests of {} bytes are out of bounds", self.depth, self.block);
@@ -82,24 +82,24 @@ impl Hello {
     }
 }
 
-/// What a server answers.
+/// Response of a server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// Its queue pair stands.
+    /// Its queue pair is connected.
     Ready {
         endpoint: QueuePairEndpoint,
-        /// All blocks, one behind the other.
+        /// All blocks, consecutively.
         memory: MrToken,
     },
-    /// It cannot.
+    /// The server cannot serve the request.
     Refused { why: String },
 }
 
 /// Sends one line.
 ///
 /// # Errors
-/// What the socket says.
+/// The socket's error.
 pub(crate) async fn send(stream: &mut TcpStream, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
@@ -109,7 +109,7 @@ pub(crate) async fn send(stream: &mut TcpStream, what: &impl Serialize) -> Resul
 /// Receives one line.
 ///
 /// # Errors
-/// None came, it is too long, or it means nothing here.
+/// No line arrived, or it is too long or invalid.
 pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T> {
     let line = timeout(PATIENCE, line(stream))
         .await
@@ -120,7 +120,7 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> Resu
 async fn line(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     loop {
-        // A line each way: nothing is behind it that a larger read would save.
+        // One line in each direction: a larger read would save nothing.
         let byte = stream.read_u8().await.context("the other end is gone")?;
         if byte == b'\n' {
             return Ok(line);

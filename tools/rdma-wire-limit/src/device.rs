@@ -1,7 +1,7 @@
-//! Which device, which of its addresses, and how large its packets are, as sysfs tells it.
+//! Device, address and packet size, from sysfs.
 //!
-//! `<class>/<device>/ports/<port>/gids/<index>` is an address; `gid_attrs/types/<index>` says what kind
-//! it is and `gid_attrs/ndevs/<index>` whose.
+//! `<class>/<device>/ports/<port>/gids/<index>` is an address, `gid_attrs/types/<index>` its type and
+//! `gid_attrs/ndevs/<index>` its network interface.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::{Mtu, PathArgs};
 
-/// Bytes of a RoCE v2 packet around its data, with the widest headers there are.
+/// Bytes of a RoCE v2 packet around its data, with the largest headers.
 const HEADERS: u32 = 80;
 
-/// A device and what is used of it.
+/// A device with the used port and address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) device: String,
@@ -22,15 +22,15 @@ pub(crate) struct Port {
     pub(crate) mtu: Mtu,
 }
 
-/// Finds what the command line leaves open.
+/// Determines the settings that the command line omits.
 ///
 /// # Errors
-/// What is missing, and what to do about it.
+/// The missing item, with the remedy.
 pub(crate) fn find(args: &PathArgs) -> Result<Port> {
     Classes { rdma: "/sys/class/infiniband".into(), net: "/sys/class/net".into() }.find(args)
 }
 
-/// Where sysfs lists devices.
+/// Folder of the devices in sysfs.
 struct Classes {
     rdma: PathBuf,
     net: PathBuf,
@@ -59,7 +59,7 @@ impl Classes {
         Ok(Port { device, port: args.device_port, gid_index, mtu })
     }
 
-    /// The device that is asked for, or the only one.
+    /// Returns the requested device, or the only one.
     fn device(&self, wanted: Option<&str>) -> Result<String> {
         let mut names = list(&self.rdma);
         names.sort_unstable();
@@ -84,7 +84,7 @@ impl Classes {
         }
     }
 
-    /// The largest packet that fits the network interface, or one that fits any.
+    /// Returns the largest packet size of the network interface, or one that fits any.
     fn mtu(&self, port: &Path, index: u8) -> Mtu {
         let interface = read(&port.join("gid_attrs/ndevs").join(index.to_string()));
         let bytes = interface.and_then(|name| read(&self.net.join(name).join("mtu")));
@@ -94,7 +94,7 @@ impl Classes {
     }
 }
 
-/// The first address of a port that is an IPv4 one and spoken with over RoCE v2.
+/// Returns the first IPv4 address of a port over RoCE v2.
 fn ipv4_index(port: &Path) -> Option<u8> {
     (0..=u8::MAX).find(|index| {
         let gid = read(&port.join("gids").join(index.to_string()));
@@ -104,7 +104,7 @@ fn ipv4_index(port: &Path) -> Option<u8> {
     })
 }
 
-/// The names in a folder; none if there is no such folder.
+/// Returns the names in a folder; none if the folder does not exist.
 fn list(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
@@ -123,7 +123,7 @@ mod tests {
     const LINK_LOCAL: &str = "fe80:0000:0000:0000:5054:00ff:fe12:3456";
     const IPV4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0101";
 
-    /// A folder like sysfs, removed when dropped.
+    /// A folder like sysfs, removed on drop.
     struct Machine(PathBuf);
 
     impl Machine {

@@ -12,15 +12,15 @@ use async_rdma::{
 use crate::args::{Mtu, Wait};
 use crate::device::Port;
 
-/// Where packets of data start in memory.
+/// Alignment of data packets in memory.
 const PAGE: usize = 4096;
 
-/// Makes a queue pair that is not connected yet, with room for `depth` requests.
+/// Creates an unconnected queue pair with room for `depth` requests.
 ///
 /// # Errors
-/// What the device says.
+/// The device's error.
 pub(crate) fn open(port: &Port, mtu: Mtu, depth: u32, reads: u8, wait: Wait) -> Result<Rdma> {
-    // Of completions that are fetched at once there cannot be more than the queue holds.
+    // One poll returns at most as many completions as the queue holds.
     let completions = (depth + 1).max(64);
     let polling = match wait {
         Wait::Spin => PollingTriggerType::Manual,
@@ -48,7 +48,7 @@ pub(crate) fn open(port: &Port, mtu: Mtu, depth: u32, reads: u8, wait: Wait) -> 
         })
         .set_mr_strategy(MRManageStrategy::Raw)
         .set_polling_trigger(polling)
-        // An event that was missed costs this, not more.
+        // Maximum delay after a missed event.
         .set_cc_evnet_timeout(Duration::from_millis(10))
         .build()
         .with_context(|| {
@@ -63,7 +63,7 @@ pub(crate) fn open(port: &Port, mtu: Mtu, depth: u32, reads: u8, wait: Wait) -> 
 /// Connects a queue pair to that of the other end.
 ///
 /// # Errors
-/// What the device says.
+/// The device's error.
 pub(crate) async fn connect(rdma: &mut Rdma, port: &Port, to: QueuePairEndpoint) -> Result<()> {
     rdma.ibv_connect(to).await.with_context(|| {
         format!(
@@ -75,10 +75,10 @@ pub(crate) async fn connect(rdma: &mut Rdma, port: &Port, to: QueuePairEndpoint)
     })
 }
 
-/// Registered memory of `bytes` bytes.
+/// Allocates and registers memory.
 ///
 /// # Errors
-/// What the device says.
+/// The device's error.
 pub(crate) fn memory(rdma: &Rdma, bytes: usize) -> Result<LocalMr> {
     let layout = Layout::from_size_align(bytes, PAGE)?;
     rdma.alloc_local_mr(layout).with_context(|| {

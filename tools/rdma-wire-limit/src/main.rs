@@ -1,13 +1,13 @@
-//! `rdma-wire-limit`: what a path between two RDMA devices carries at most, by raw RDMA READ and WRITE.
+//! `rdma-wire-limit`: the limits of a path between two RDMA devices, by raw RDMA READ and WRITE.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `args` | the command line |
-//! | `device` | which device, which address of it, which packet size |
-//! | `control` | what both ends tell each other over TCP before anything is measured |
+//! | `device` | device, address and packet size |
+//! | `control` | messages over TCP before the measurement |
 //! | `end` | a queue pair, and registered memory |
 //! | `server`, `client` | the two ends |
-//! | `result` | counting, and what is printed |
+//! | `result` | counting, and the output |
 
 mod args;
 mod client;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One thread: the work is the device's, and a second thread would only add wake-ups to the latency.
+/// One thread: a second one would only add wake-ups to the latency.
 fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Counting, and what is printed.
+//! Counting, and the output.
 
 use std::cell::RefCell;
 use std::fmt::{self, Display};
@@ -10,45 +10,45 @@ use serde::Serialize;
 
 use crate::args::{Op, Wait};
 
-/// Fills a block with what is looked for in it.
+/// Fills a block with its pattern.
 pub(crate) fn pattern(index: usize, block: &mut [u8]) {
     for (at, byte) in block.iter_mut().enumerate() {
         *byte = index.wrapping_mul(31).wrapping_add(at.wrapping_mul(7)).to_le_bytes()[0];
     }
 }
 
-/// What completes within a stretch of time.
+/// Requests that complete within an interval.
 #[derive(Debug)]
 pub(crate) struct Counter {
     from: Instant,
     until: Instant,
-    /// Latencies, nanoseconds.
+    /// Latencies in nanoseconds.
     latencies: RefCell<Histogram<u64>>,
 }
 
 impl Counter {
-    /// Counts from `from` on, for `time`.
+    /// Counts from `from`, for `time`.
     pub(crate) fn new(from: Instant, time: Duration) -> Result<Self> {
         let latencies = RefCell::new(Histogram::new(3)?);
         Ok(Self { from, until: from + time, latencies })
     }
 
-    /// Takes a request that has completed; gives whether there shall be another.
+    /// Records a completed request; returns whether to send another.
     pub(crate) fn completed(&self, began: Instant, ended: Instant) -> bool {
         if (self.from..self.until).contains(&ended) {
             let taken = ended.saturating_duration_since(began).as_nanos();
-            // The histogram grows: it takes any number.
+            // The histogram grows and accepts any value.
             let _ = self.latencies.borrow_mut().record(u64::try_from(taken).unwrap_or(u64::MAX));
         }
         ended < self.until
     }
 
-    /// Requests counted.
+    /// Returns the counted requests.
     pub(crate) fn count(&self) -> u64 {
         self.latencies.borrow().len()
     }
 
-    /// The figures.
+    /// Returns the figures.
     pub(crate) fn latency(&self) -> Latency {
         let latencies = self.latencies.borrow();
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
@@ -62,7 +62,7 @@ impl Counter {
     }
 }
 
-/// Of a request, from posting it to noticing its completion; microseconds.
+/// Latencies from posting a request to its completion, in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     min: f64,
@@ -72,7 +72,7 @@ pub(crate) struct Latency {
     max: f64,
 }
 
-/// What a run was and gave.
+/// Parameters and results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) op: Op,
@@ -118,7 +118,7 @@ mod tests {
         let from = Instant::now() + Duration::from_secs(1);
         let counter = Counter::new(from, Duration::from_secs(2)).expect("a counter");
         let ms = Duration::from_millis;
-        // Began before, ended within: it counts. So the ramp's requests are no gap.
+        // Requests of the ramp that end within the interval count, so there is no gap.
         assert!(counter.completed(from - ms(5), from + ms(5)));
         assert!(counter.completed(from - ms(5), from - ms(1)));
         assert!(counter.completed(from, from + ms(20)));

@@ -1,4 +1,4 @@
-//! The end that lends memory. It does nothing while it is read and written: its device does.
+//! The end that provides memory. Only its device works while a client reads and writes.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::device::{self, Port};
 use crate::end;
 use crate::result::pattern;
 
-/// How long a client may use the memory; it ends with the connection.
+/// Maximum time for which a client can use the memory; it ends with the connection.
 const LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// Serves clients, one after the other.
 ///
 /// # Errors
-/// No device, or no place to listen; what goes wrong with a client is said, and the next one is served
-/// (unless there is to be only one).
+/// No device, or no address to listen on. The failure of a client is printed, and the next client
+/// is served, except with `--once`.
 pub(crate) async fn run(args: &ServerArgs) -> Result<()> {
     let port = device::find(&args.path)?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| {
@@ -44,7 +44,7 @@ async fn serve(stream: &mut TcpStream, port: &Port, args: &ServerArgs) -> Result
     control::send(stream, &Banner { version: control::VERSION, mtu: port.mtu }).await?;
     let hello: Hello = control::receive(stream).await?;
     match prepare(&hello, port, args).await {
-        // The memory is lent until the client goes.
+        // The client uses the memory until it disconnects.
         Ok((answer, _rdma, _memory)) => {
             control::send(stream, &answer).await?;
             control::closed(stream).await;
@@ -57,7 +57,7 @@ async fn serve(stream: &mut TcpStream, port: &Port, args: &ServerArgs) -> Result
     }
 }
 
-/// Connects the queue pair, and fills the memory with what the client will look for.
+/// Connects the queue pair, and fills the memory with the pattern that the client verifies.
 async fn prepare(hello: &Hello, port: &Port, args: &ServerArgs) -> Result<(Answer, Rdma, LocalMr)> {
     let bytes = usize::try_from(hello.memory(args.memory)?)?;
     let mut rdma = end::open(port, port.mtu.min(hello.mtu), 1, args.path.reads, Wait::Event)?;

@@ -13,7 +13,7 @@ use crate::reactor::Load;
 /// If `number` identifies an I/O queue, only I/O queues count: the queue may never move again, and
 /// admin queues are no load. Among equals, queue 1 goes to the second reactor, and so on. Hosts use
 /// queue `i + 1` on their CPU `i`. A host on this machine therefore uses the first CPU while the
-/// target works on the second. docs/design/rdma-speed.md contains measurements of both orders.
+/// target works on the second. docs/performance.md contains measurements of both orders.
 pub(crate) fn choose_reactor(
     loads: &[Load],
     nodes: &[Option<usize>],
