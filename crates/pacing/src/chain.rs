@@ -3,8 +3,7 @@
 use crate::Nanos;
 use crate::permit::CommandOutcome;
 use crate::policy::{
-    Admission, AdmissionPolicy, AdmissionRequest, BuiltinPolicy, CompletedCommand, Grants,
-    MAX_POLICIES,
+    Admission, AdmissionRequest, AnyPolicy, CompletedCommand, Grants, MAX_POLICIES,
 };
 
 /// Nearly every chain has one policy. The first one is therefore stored separately, and a builtin
@@ -12,18 +11,18 @@ use crate::policy::{
 /// registers on the way to a builtin policy.
 #[derive(Debug)]
 pub(crate) struct PolicyChain {
-    first: BuiltinPolicy,
-    others: Vec<Box<dyn AdmissionPolicy>>,
+    first: AnyPolicy,
+    others: Vec<AnyPolicy>,
     largest: u32,
 }
 
 impl PolicyChain {
     /// An empty chain grants every command.
-    pub(crate) fn new(policies: Vec<Box<dyn AdmissionPolicy>>) -> Self {
+    pub(crate) fn new(policies: Vec<AnyPolicy>) -> Self {
         assert!(policies.len() <= MAX_POLICIES, "at most {MAX_POLICIES} policies in a chain");
         let largest = policies.iter().map(|p| p.largest()).min().unwrap_or(u32::MAX);
         let mut policies = policies.into_iter();
-        let first = policies.next().map_or(BuiltinPolicy::Unpaced, BuiltinPolicy::of);
+        let first = policies.next().unwrap_or(AnyPolicy::Unpaced);
         Self { first, others: policies.collect(), largest }
     }
 
@@ -82,7 +81,7 @@ impl PolicyChain {
         now: Nanos,
     ) -> Result<Grants, NotGranted> {
         for at in 0..self.others.len() {
-            let answer = self.others[at].admit(request, now);
+            let answer = self.others[at].admit(request.apart(), now);
             let Some(grant) = answer.grant() else {
                 self.back_out(at, request, grants, now);
                 return Err(NotGranted::refusal(answer));
@@ -104,11 +103,11 @@ impl PolicyChain {
     #[inline(never)]
     fn release_others(&mut self, done: &CompletedCommand, grants: Grants, now: Nanos) {
         for (at, policy) in self.others.iter_mut().enumerate() {
-            policy.release(done, grants.get(at + 1), now);
+            policy.release(done.apart(), grants.get(at + 1), now);
         }
     }
 
-    /// Starts a turn, see [`AdmissionPolicy::on_turn`].
+    /// Starts a turn, see [`AdmissionPolicy::on_turn`](crate::AdmissionPolicy::on_turn).
     #[inline]
     pub(crate) fn on_turn(&mut self, now: Nanos, after: Nanos) {
         self.first.on_turn(now, after);
@@ -145,7 +144,7 @@ impl PolicyChain {
         self.first.return_unused();
         for (at, policy) in self.others.iter_mut().enumerate() {
             if at < refused {
-                policy.release(&withdrawn, grants.get(at + 1), now);
+                policy.release(withdrawn, grants.get(at + 1), now);
             }
             if at != refused {
                 policy.return_unused();

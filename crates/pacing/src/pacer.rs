@@ -7,8 +7,8 @@ use thiserror::Error;
 use crate::chain::{NotGranted, PolicyChain};
 use crate::flow_queues::{FlowConfig, FlowId, FlowQueues, FlowStats, PopResult, QueuedCommand};
 use crate::permit::{CommandOutcome, Permit, network_time};
-use crate::policy::{AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant, Grants};
-use crate::scheduler::{self, DeficitRoundRobin, Scheduler, Selection};
+use crate::policy::{AdmissionRequest, AnyPolicy, CompletedCommand, Grant, Grants};
+use crate::scheduler::{AnyScheduler, DeficitRoundRobin, Dispatched, Pause, Selection};
 use crate::small_commands::{SmallCommandBypass, SmallCommandRule};
 use crate::tenant::{Assigned, CommandClass, CoreHandle, TenantLimiters, Tenants};
 use crate::{Charge, Cost, Nanos};
@@ -20,7 +20,7 @@ use crate::{Charge, Cost, Nanos};
 pub struct Pacer {
     id: u32,
     flow_queues: FlowQueues,
-    scheduler: scheduler::BuiltinScheduler,
+    scheduler: AnyScheduler,
     chain: PolicyChain,
     /// Epoch of the policies in force, and earlier policies that have outstanding permits.
     policy_epoch: u32,
@@ -60,9 +60,9 @@ struct Dispatch {
 #[derive(Debug)]
 pub struct PacerParts {
     /// Every one must grant; at most [`MAX_POLICIES`](crate::policy::MAX_POLICIES).
-    pub policies: Vec<Box<dyn AdmissionPolicy>>,
+    pub policies: Vec<AnyPolicy>,
     /// Scheduler of the flows.
-    pub scheduler: Box<dyn Scheduler>,
+    pub scheduler: AnyScheduler,
     /// Rule for commands that bypass the scheduler.
     pub small: SmallCommandRule,
 }
@@ -70,10 +70,10 @@ pub struct PacerParts {
 impl PacerParts {
     /// Combines these policies with round robin and no bypass for small commands.
     #[must_use]
-    pub fn round_robin(policies: Vec<Box<dyn AdmissionPolicy>>) -> Self {
+    pub fn round_robin(policies: Vec<AnyPolicy>) -> Self {
         Self {
             policies,
-            scheduler: Box::new(DeficitRoundRobin::default()),
+            scheduler: DeficitRoundRobin::default().into(),
             small: SmallCommandRule::Never,
         }
     }
@@ -157,7 +157,7 @@ impl Pacer {
     /// # Panics
     /// If there are more than [`MAX_POLICIES`](crate::policy::MAX_POLICIES) policies.
     #[must_use]
-    pub fn new(policies: Vec<Box<dyn AdmissionPolicy>>, config: PacerConfig) -> Self {
+    pub fn new(policies: Vec<AnyPolicy>, config: PacerConfig) -> Self {
         Self::with_parts(PacerParts::round_robin(policies), config)
     }
 
@@ -172,7 +172,7 @@ impl Pacer {
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             flow_queues: FlowQueues::new(config.flow_depth),
-            scheduler: scheduler::BuiltinScheduler::of(parts.scheduler),
+            scheduler: parts.scheduler,
             policy_epoch: 0,
             retired: Vec::new(),
             largest: chain.largest(),
@@ -213,7 +213,7 @@ impl Pacer {
         self.policy_epoch = self.policy_epoch.wrapping_add(1) % NO_EPOCH;
         self.largest = self.chain.largest();
         self.small = SmallCommandBypass::new(parts.small);
-        self.scheduler = scheduler::BuiltinScheduler::of(parts.scheduler);
+        self.scheduler = parts.scheduler;
         for slot in self.parked.drain(..) {
             self.flow_queues.unpark(slot);
         }
@@ -223,7 +223,7 @@ impl Pacer {
         let backlogged: Vec<u32> = self.flow_queues.backlogged().collect();
         for slot in backlogged {
             if self.is_admitted(slot) {
-                self.scheduler.flow_backlogged(slot);
+                self.scheduler.flow_backlogged(slot, Pause::Idle);
             }
         }
         self.wakeup = None;
@@ -281,7 +281,7 @@ impl Pacer {
         let has_any_waiting = !self.flow_queues.list(slot).is_empty();
         if !self.flow_queues.is_parked(slot) && if was_gated { left_order } else { has_any_waiting }
         {
-            self.scheduler.flow_idle(slot);
+            self.scheduler.flow_idle(slot, Pause::Idle);
         }
         self.flow_queues.set_limited(slot, has_any);
         if has_any {
@@ -306,7 +306,7 @@ impl Pacer {
             self.flow_queues.push_small(waiting, charge);
         }
         if has_any_waiting && !self.flow_queues.is_parked(slot) {
-            self.scheduler.flow_backlogged(slot);
+            self.scheduler.flow_backlogged(slot, Pause::Idle);
         }
         Ok(())
     }
@@ -377,7 +377,7 @@ impl Pacer {
             self.flow_queues.push_small(waiting, charge);
         } else if self.flow_queues.push(waiting, charge) && !self.flow_queues.is_parked(flow.slot())
         {
-            self.scheduler.flow_backlogged(flow.slot());
+            self.scheduler.flow_backlogged(flow.slot(), Pause::Idle);
         }
         self.counts.enqueued = self.counts.enqueued.wrapping_add(1);
         Ok(())
@@ -596,7 +596,7 @@ impl Pacer {
             .admit(AdmissionRequest { cost, device, urgency, load, small: false }, now)?;
         let limited = first.is_limited();
         let (waiting, emptied) = first.start();
-        self.scheduler.on_dispatch(slot, waiting.cost.bytes, now);
+        self.scheduler.on_dispatch(slot, waiting.cost.bytes, Dispatched::Selected, now);
         Ok(self.dispatched_head(slot, Dispatch { waiting, device, grants }, emptied, limited))
     }
 
@@ -606,7 +606,7 @@ impl Pacer {
         let first = self.flow_queues.first(slot);
         let (device, limited) = (first.device(), first.is_limited());
         let (waiting, emptied) = first.start();
-        self.scheduler.on_dispatch_out_of_order(slot, waiting.cost.bytes, now);
+        self.scheduler.on_dispatch(slot, waiting.cost.bytes, Dispatched::OutOfOrder, now);
         self.dispatched_head(slot, Dispatch { waiting, device, grants }, emptied, limited)
     }
 
@@ -640,9 +640,9 @@ impl Pacer {
     #[inline(never)]
     fn suspend_or_idle(&mut self, slot: u32, emptied: bool) {
         if emptied {
-            self.scheduler.flow_idle(slot);
+            self.scheduler.flow_idle(slot, Pause::Idle);
         } else {
-            self.scheduler.suspend(slot);
+            self.scheduler.flow_idle(slot, Pause::Suspended);
         }
     }
 
@@ -666,7 +666,7 @@ impl Pacer {
                 }
                 NotGranted::ThisDevice => {}
             }
-            self.scheduler.flow_idle(slot);
+            self.scheduler.flow_idle(slot, Pause::Idle);
             self.flow_queues.park(slot);
             self.parked.push(slot);
             self.counts.deferred += 1;
@@ -762,7 +762,7 @@ impl Pacer {
                 charge,
             );
         } else if self.flow_queues.push(waiting, charge) && !self.flow_queues.is_parked(slot) {
-            self.scheduler.flow_backlogged(slot);
+            self.scheduler.flow_backlogged(slot, Pause::Idle);
         }
     }
 
@@ -777,7 +777,7 @@ impl Pacer {
                 &mut grants,
             );
         }
-        self.scheduler.on_dispatch_small(waiting.flow.slot(), waiting.cost.bytes, now);
+        self.scheduler.on_dispatch(waiting.flow.slot(), waiting.cost.bytes, Dispatched::Small, now);
         self.small.small_started(waiting.cost.bytes);
         self.counts.started_small += 1;
         self.flow_queues.count_start(waiting.flow, waiting.cost.bytes);
@@ -797,7 +797,7 @@ impl Pacer {
     fn unpark(&mut self) {
         while let Some(slot) = self.parked.pop() {
             if self.flow_queues.unpark(slot) && self.is_admitted(slot) {
-                self.scheduler.flow_backlogged(slot);
+                self.scheduler.flow_backlogged(slot, Pause::Idle);
             }
         }
     }
@@ -832,7 +832,7 @@ impl Pacer {
     /// Handles a flow queue that became empty without a start.
     fn emptied(&mut self, slot: u32) {
         if !self.flow_queues.is_parked(slot) {
-            self.scheduler.flow_idle(slot);
+            self.scheduler.flow_idle(slot, Pause::Idle);
         }
         self.settle();
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::policy::{
-    self, AdmissionPolicy, BudgetMove, BudgetTooSmall, BufferCredit, CreditConfig, SharedAdaptive,
+    AnyPolicy, BudgetMove, BudgetTooSmall, BufferCredit, CreditConfig, SharedAdaptive,
     SharedCredit, SharedIoPacing, SharedTokenBucket, Waker,
 };
 use crate::scheduler::ResidenceFairQueue;
@@ -107,21 +107,21 @@ impl SharedPolicy {
     /// core waited for credit of other cores and may continue. Call it once per core.
     #[must_use]
     pub fn parts(&self, core: usize, waker: Waker) -> PacerParts {
-        let policy: Box<dyn AdmissionPolicy> = match &self.kind {
-            SharedPolicyKind::Unpaced => Box::new(policy::Unpaced),
-            SharedPolicyKind::BufferCredit(shared) => Box::new(shared.core(core, waker)),
+        let policy: AnyPolicy = match &self.kind {
+            SharedPolicyKind::Unpaced => AnyPolicy::Unpaced,
+            SharedPolicyKind::BufferCredit(shared) => shared.core(core, waker).into(),
             SharedPolicyKind::Adaptive(shared) => {
                 let scheduler = ResidenceFairQueue::new(Arc::clone(shared.virtual_time()), core);
                 return PacerParts {
-                    policies: vec![Box::new(shared.core(core, waker))],
-                    scheduler: Box::new(scheduler),
+                    policies: vec![shared.core(core, waker).into()],
+                    scheduler: scheduler.into(),
                     small: SmallCommandRule::BesideOthers,
                 };
             }
             SharedPolicyKind::TokenBucket(tokens, credit) => {
-                let mut policies: Vec<Box<dyn AdmissionPolicy>> = vec![Box::new(tokens.core())];
+                let mut policies: Vec<AnyPolicy> = vec![tokens.core().into()];
                 if let Some(credit) = credit {
-                    policies.push(Box::new(credit.core(core, waker)));
+                    policies.push(credit.core(core, waker).into());
                 }
                 return PacerParts::round_robin(policies);
             }

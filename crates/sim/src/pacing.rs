@@ -97,7 +97,7 @@ impl TargetPacing {
     /// Returns the number of waiting commands of this core that a turn has to process.
     ///
     /// io_pacing walks its waiting commands. Flow queues do not: with `cargo run --release -p
-    /// nvmeof-pacing --example cost -- adaptive 40000 2048` a command takes as many instructions as
+    /// nvmeof-pacing --bench cost -- adaptive 40000 2048` a command takes as many instructions as
     /// with 64 waiting on each flow.
     pub(crate) fn walked(&self, core: usize) -> usize {
         if self.walked { self.waiting(core) } else { 0 }

@@ -1,6 +1,5 @@
-//! Builtin policies in an enum, so that the usual one needs no dynamic dispatch.
-
-use std::any::Any;
+//! Any admission policy: a builtin one in an enum, so that it needs no dynamic dispatch, or a boxed
+//! one.
 
 use super::{
     Adaptive, Admission, AdmissionPolicy, AdmissionRequest, BufferCredit, CompletedCommand, Grant,
@@ -8,91 +7,103 @@ use super::{
 };
 use crate::Nanos;
 
-/// A builtin policy, or any other one.
+/// A policy of a chain: a builtin one, or any other one in a box.
 #[derive(Debug)]
 #[repr(u8)]
-pub(crate) enum BuiltinPolicy {
+pub enum AnyPolicy {
+    /// No bound.
     Unpaced,
+    /// A budget of bytes in flight.
     BufferCredit(BufferCredit),
+    /// A rate.
     TokenBucket(TokenBucket),
+    /// A budget of bytes in flight that follows the machine.
     Adaptive(Adaptive),
-    Other(Box<dyn AdmissionPolicy>),
+    /// Any other one.
+    Custom(Box<dyn AdmissionPolicy>),
 }
 
-impl BuiltinPolicy {
-    /// Determines the concrete type of a policy.
-    pub(crate) fn of(policy: Box<dyn AdmissionPolicy>) -> Self {
-        let any: &dyn Any = &*policy;
-        if any.is::<Unpaced>() {
-            return BuiltinPolicy::Unpaced;
+impl AnyPolicy {
+    /// Returns the largest cost in bytes that this policy can ever grant.
+    pub(crate) fn largest(&self) -> u32 {
+        match self {
+            AnyPolicy::Unpaced => u32::MAX,
+            AnyPolicy::BufferCredit(policy) => policy.largest(),
+            AnyPolicy::TokenBucket(policy) => policy.largest(),
+            AnyPolicy::Adaptive(policy) => policy.largest(),
+            AnyPolicy::Custom(policy) => policy.largest(),
         }
-        let policy = match unbox(policy) {
-            Ok(policy) => return BuiltinPolicy::BufferCredit(policy),
-            Err(policy) => policy,
-        };
-        let policy = match unbox(policy) {
-            Ok(policy) => return BuiltinPolicy::TokenBucket(policy),
-            Err(policy) => policy,
-        };
-        unbox(policy).map_or_else(BuiltinPolicy::Other, BuiltinPolicy::Adaptive)
     }
 
     #[inline(always)]
     pub(crate) fn admit(&mut self, request: AdmissionRequest, now: Nanos) -> Admission {
         match self {
-            BuiltinPolicy::Unpaced => Admission::Granted(Grant::default()),
-            BuiltinPolicy::BufferCredit(policy) => policy.admit(&request, now),
-            BuiltinPolicy::TokenBucket(policy) => policy.admit(&request, now),
-            BuiltinPolicy::Adaptive(policy) => policy.admit(&request, now),
-            BuiltinPolicy::Other(policy) => policy.admit(&request.apart(), now),
+            AnyPolicy::Unpaced => Admission::Granted(Grant::default()),
+            AnyPolicy::BufferCredit(policy) => policy.admit(&request, now),
+            AnyPolicy::TokenBucket(policy) => policy.admit(&request, now),
+            AnyPolicy::Adaptive(policy) => policy.admit(&request, now),
+            AnyPolicy::Custom(policy) => policy.admit(&request.apart(), now),
         }
     }
 
     #[inline(always)]
     pub(crate) fn release(&mut self, done: CompletedCommand, grant: Grant, now: Nanos) {
         match self {
-            BuiltinPolicy::Unpaced => {}
-            BuiltinPolicy::BufferCredit(policy) => policy.release(&done, grant, now),
-            BuiltinPolicy::TokenBucket(policy) => policy.release(&done, grant, now),
-            BuiltinPolicy::Adaptive(policy) => policy.release(&done, grant, now),
-            BuiltinPolicy::Other(policy) => policy.release(&done.apart(), grant, now),
+            AnyPolicy::Unpaced => {}
+            AnyPolicy::BufferCredit(policy) => policy.release(&done, grant, now),
+            AnyPolicy::TokenBucket(policy) => policy.release(&done, grant, now),
+            AnyPolicy::Adaptive(policy) => policy.release(&done, grant, now),
+            AnyPolicy::Custom(policy) => policy.release(&done.apart(), grant, now),
         }
     }
 
     #[inline]
     pub(crate) fn on_turn(&mut self, now: Nanos, after: Nanos) {
         match self {
-            BuiltinPolicy::Adaptive(policy) => policy.on_turn(now, after),
-            BuiltinPolicy::Other(policy) => policy.on_turn(now, after),
-            BuiltinPolicy::Unpaced
-            | BuiltinPolicy::BufferCredit(_)
-            | BuiltinPolicy::TokenBucket(_) => {}
+            AnyPolicy::Adaptive(policy) => policy.on_turn(now, after),
+            AnyPolicy::Custom(policy) => policy.on_turn(now, after),
+            AnyPolicy::Unpaced | AnyPolicy::BufferCredit(_) | AnyPolicy::TokenBucket(_) => {}
         }
     }
 
     #[inline]
     pub(crate) fn return_unused(&mut self) {
         match self {
-            BuiltinPolicy::Unpaced => {}
-            BuiltinPolicy::BufferCredit(policy) => policy.return_unused(),
-            BuiltinPolicy::TokenBucket(policy) => policy.return_unused(),
-            BuiltinPolicy::Adaptive(policy) => policy.return_unused(),
-            BuiltinPolicy::Other(policy) => policy.return_unused(),
+            AnyPolicy::Unpaced => {}
+            AnyPolicy::BufferCredit(policy) => policy.return_unused(),
+            AnyPolicy::TokenBucket(policy) => policy.return_unused(),
+            AnyPolicy::Adaptive(policy) => policy.return_unused(),
+            AnyPolicy::Custom(policy) => policy.return_unused(),
         }
     }
 }
 
-/// Returns the policy itself if it is a `P`.
-fn unbox<P: AdmissionPolicy>(
-    policy: Box<dyn AdmissionPolicy>,
-) -> Result<P, Box<dyn AdmissionPolicy>> {
-    let any: &dyn Any = &*policy;
-    if !any.is::<P>() {
-        return Err(policy);
+impl From<Unpaced> for AnyPolicy {
+    fn from(Unpaced: Unpaced) -> Self {
+        Self::Unpaced
     }
-    let any: Box<dyn Any> = policy;
-    match any.downcast() {
-        Ok(policy) => Ok(*policy),
-        Err(_) => unreachable!("it was asked"),
+}
+
+impl From<BufferCredit> for AnyPolicy {
+    fn from(policy: BufferCredit) -> Self {
+        Self::BufferCredit(policy)
+    }
+}
+
+impl From<TokenBucket> for AnyPolicy {
+    fn from(policy: TokenBucket) -> Self {
+        Self::TokenBucket(policy)
+    }
+}
+
+impl From<Adaptive> for AnyPolicy {
+    fn from(policy: Adaptive) -> Self {
+        Self::Adaptive(policy)
+    }
+}
+
+impl From<Box<dyn AdmissionPolicy>> for AnyPolicy {
+    fn from(policy: Box<dyn AdmissionPolicy>) -> Self {
+        Self::Custom(policy)
     }
 }

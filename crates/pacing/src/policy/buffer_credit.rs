@@ -191,7 +191,7 @@ impl BufferCredit {
         match before {
             None => self.shared.start_waiting(self.core, credit_request),
             Some(before) if changed => {
-                self.shared.change_request(self.core, before, credit_request)
+                self.shared.change_request(self.core, before, credit_request);
             }
             Some(_) => {}
         }

@@ -1,8 +1,8 @@
 //! Admission policies: may a command start now.
 
 mod adaptive;
+mod any;
 mod buffer_credit;
-mod builtin;
 #[cfg(all(loom, test))]
 mod model;
 mod shared_credit;
@@ -10,12 +10,11 @@ mod spdk_io_pacing;
 mod token_bucket;
 mod unpaced;
 
-use std::any::Any;
 use std::fmt::Debug;
 
 pub use adaptive::{Adaptive, BudgetMove, SharedAdaptive};
+pub use any::AnyPolicy;
 pub use buffer_credit::BufferCredit;
-pub(crate) use builtin::BuiltinPolicy;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
 pub use spdk_io_pacing::SharedIoPacing;
 pub(crate) use token_bucket::RateLimit;
@@ -34,7 +33,7 @@ pub const MAX_POLICIES: usize = 3;
 ///
 /// A policy never sees a command without data. It is asked for the same command on every turn until
 /// it grants it, the command is withdrawn, or a more urgent one replaces it.
-pub trait AdmissionPolicy: Any + Debug + Send {
+pub trait AdmissionPolicy: Debug + Send {
     /// Returns the largest cost in bytes that this policy can ever grant. It must not change.
     fn largest(&self) -> u32 {
         u32::MAX

@@ -1,96 +1,72 @@
-//! Builtin schedulers in an enum, to avoid dynamic dispatch.
+//! Any scheduler: a builtin one in an enum, so that it needs no dynamic dispatch, or a boxed one.
 
-use std::any::Any;
-
-use super::{DeficitRoundRobin, ResidenceFairQueue, Scheduler, Selection};
+use super::{DeficitRoundRobin, Dispatched, Pause, ResidenceFairQueue, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::{FlowConfig, Nanos};
 
-/// A builtin scheduler, or any other one.
+/// The scheduler of a pacer: a builtin one, or any other one in a box.
 #[derive(Debug)]
 #[repr(u8)]
 #[expect(clippy::large_enum_variant, reason = "there is one a core, and it stays where it is")]
-pub(crate) enum BuiltinScheduler {
+pub enum AnyScheduler {
+    /// Turns of the same number of bytes.
     DeficitRoundRobin(DeficitRoundRobin),
+    /// Equal shares of the bytes in flight.
     ResidenceFairQueue(ResidenceFairQueue),
-    Other(Box<dyn Scheduler>),
+    /// Any other one.
+    Custom(Box<dyn Scheduler>),
 }
 
-impl BuiltinScheduler {
-    /// Determines the concrete type of a scheduler.
-    pub(crate) fn of(scheduler: Box<dyn Scheduler>) -> Self {
-        let scheduler = match unbox(scheduler) {
-            Ok(scheduler) => return BuiltinScheduler::DeficitRoundRobin(scheduler),
-            Err(scheduler) => scheduler,
-        };
-        unbox(scheduler).map_or_else(BuiltinScheduler::Other, BuiltinScheduler::ResidenceFairQueue)
-    }
-
+impl AnyScheduler {
     pub(crate) fn add(&mut self, slot: u32, config: FlowConfig) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.add(slot, config),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.add(slot, config),
-            BuiltinScheduler::Other(scheduler) => scheduler.add(slot, config),
+            AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.add(slot, config),
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.add(slot, config),
+            AnyScheduler::Custom(scheduler) => scheduler.add(slot, config),
         }
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(_) => {}
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.remove(slot),
-            BuiltinScheduler::Other(scheduler) => scheduler.remove(slot),
+            AnyScheduler::DeficitRoundRobin(_) => {}
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.remove(slot),
+            AnyScheduler::Custom(scheduler) => scheduler.remove(slot),
         }
     }
 
     pub(crate) fn set_weight(&mut self, slot: u32, weight: u16) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.set_weight(slot, weight),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.set_weight(slot, weight),
-            BuiltinScheduler::Other(scheduler) => scheduler.set_weight(slot, weight),
+            AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.set_weight(slot, weight),
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.set_weight(slot, weight),
+            AnyScheduler::Custom(scheduler) => scheduler.set_weight(slot, weight),
         }
     }
 
     #[inline]
-    pub(crate) fn flow_backlogged(&mut self, slot: u32) {
+    pub(crate) fn flow_backlogged(&mut self, slot: u32, pause: Pause) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_backlogged(slot),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_backlogged(slot),
-            BuiltinScheduler::Other(scheduler) => scheduler.flow_backlogged(slot),
+            AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_backlogged(slot, pause),
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_backlogged(slot, pause),
+            AnyScheduler::Custom(scheduler) => scheduler.flow_backlogged(slot, pause),
         }
     }
 
     #[inline]
-    pub(crate) fn flow_idle(&mut self, slot: u32) {
+    pub(crate) fn flow_idle(&mut self, slot: u32, pause: Pause) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_idle(slot),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_idle(slot),
-            BuiltinScheduler::Other(scheduler) => scheduler.flow_idle(slot),
-        }
-    }
-
-    pub(crate) fn suspend(&mut self, slot: u32) {
-        match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.suspend(slot),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.suspend(slot),
-            BuiltinScheduler::Other(scheduler) => scheduler.suspend(slot),
-        }
-    }
-
-    pub(crate) fn resume(&mut self, slot: u32) {
-        match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.resume(slot),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.resume(slot),
-            BuiltinScheduler::Other(scheduler) => scheduler.resume(slot),
+            AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_idle(slot, pause),
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_idle(slot, pause),
+            AnyScheduler::Custom(scheduler) => scheduler.flow_idle(slot, pause),
         }
     }
 
     #[inline(always)]
     pub(crate) fn select(&mut self, now: Nanos) -> Option<Selection> {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => scheduler.select(now),
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => scheduler.select(now),
+            AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.select(now),
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.select(now),
             // Separate from the other results, which stay in registers.
-            BuiltinScheduler::Other(scheduler) => {
+            AnyScheduler::Custom(scheduler) => {
                 let Selection { slot, urgency, load } = scheduler.select(now)?;
                 Some(Selection { slot, urgency, load })
             }
@@ -98,41 +74,22 @@ impl BuiltinScheduler {
     }
 
     #[inline(always)]
-    pub(crate) fn on_dispatch(&mut self, slot: u32, bytes: u32, now: Nanos) {
+    pub(crate) fn on_dispatch(
+        &mut self,
+        slot: u32,
+        bytes: u32,
+        dispatched: Dispatched,
+        now: Nanos,
+    ) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => {
-                scheduler.on_dispatch(slot, bytes, now)
+            AnyScheduler::DeficitRoundRobin(scheduler) => {
+                scheduler.on_dispatch(slot, bytes, dispatched, now);
             }
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => {
-                scheduler.on_dispatch(slot, bytes, now)
+            AnyScheduler::ResidenceFairQueue(scheduler) => {
+                scheduler.on_dispatch(slot, bytes, dispatched, now);
             }
-            BuiltinScheduler::Other(scheduler) => scheduler.on_dispatch(slot, bytes, now),
-        }
-    }
-
-    pub(crate) fn on_dispatch_small(&mut self, slot: u32, bytes: u32, now: Nanos) {
-        match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => {
-                scheduler.on_dispatch_small(slot, bytes, now)
-            }
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => {
-                scheduler.on_dispatch_small(slot, bytes, now)
-            }
-            BuiltinScheduler::Other(scheduler) => scheduler.on_dispatch_small(slot, bytes, now),
-        }
-    }
-
-    #[cold]
-    pub(crate) fn on_dispatch_out_of_order(&mut self, slot: u32, bytes: u32, now: Nanos) {
-        match self {
-            BuiltinScheduler::DeficitRoundRobin(scheduler) => {
-                scheduler.on_dispatch(slot, bytes, now)
-            }
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => {
-                scheduler.on_dispatch_out_of_order(slot, bytes, now)
-            }
-            BuiltinScheduler::Other(scheduler) => {
-                scheduler.on_dispatch_out_of_order(slot, bytes, now)
+            AnyScheduler::Custom(scheduler) => {
+                scheduler.on_dispatch(slot, bytes, dispatched, now);
             }
         }
     }
@@ -140,24 +97,27 @@ impl BuiltinScheduler {
     #[inline(always)]
     pub(crate) fn on_complete(&mut self, slot: u32, done: CompletedCommand, now: Nanos) {
         match self {
-            BuiltinScheduler::DeficitRoundRobin(_) => {}
-            BuiltinScheduler::ResidenceFairQueue(scheduler) => {
-                scheduler.on_complete(slot, &done, now)
-            }
-            BuiltinScheduler::Other(scheduler) => scheduler.on_complete(slot, &done.apart(), now),
+            AnyScheduler::DeficitRoundRobin(_) => {}
+            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.on_complete(slot, &done, now),
+            AnyScheduler::Custom(scheduler) => scheduler.on_complete(slot, &done.apart(), now),
         }
     }
 }
 
-/// Returns the scheduler itself if it is an `O`.
-fn unbox<O: Scheduler>(scheduler: Box<dyn Scheduler>) -> Result<O, Box<dyn Scheduler>> {
-    let any: &dyn Any = &*scheduler;
-    if !any.is::<O>() {
-        return Err(scheduler);
+impl From<DeficitRoundRobin> for AnyScheduler {
+    fn from(scheduler: DeficitRoundRobin) -> Self {
+        Self::DeficitRoundRobin(scheduler)
     }
-    let any: Box<dyn Any> = scheduler;
-    match any.downcast() {
-        Ok(scheduler) => Ok(*scheduler),
-        Err(_) => unreachable!("it was asked"),
+}
+
+impl From<ResidenceFairQueue> for AnyScheduler {
+    fn from(scheduler: ResidenceFairQueue) -> Self {
+        Self::ResidenceFairQueue(scheduler)
+    }
+}
+
+impl From<Box<dyn Scheduler>> for AnyScheduler {
+    fn from(scheduler: Box<dyn Scheduler>) -> Self {
+        Self::Custom(scheduler)
     }
 }

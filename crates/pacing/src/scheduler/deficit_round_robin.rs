@@ -1,29 +1,29 @@
 //! Deficit round robin (DRR, Shreedhar and Varghese 1995): flows take turns of the same number of
 //! bytes.
 
-use super::{Scheduler, Selection};
+use super::{Dispatched, Pause, Scheduler, Selection};
 use crate::{FlowConfig, Nanos};
 
 /// Deficit round robin: a turn is worth [`DeficitRoundRobin::QUANTUM`] bytes times the weight of
-/// the flow. A turn continues while the flow's account is above zero. The next turns of the flow
-/// pay for the command that overdraws the account. A command is charged at least
+/// the flow. A turn continues while the flow's deficit is above zero. The next turns of the flow
+/// pay for the command that overdraws the deficit. A command is charged at least
 /// [`DeficitRoundRobin::LEAST_CHARGE`].
 ///
 /// *Fairness.* While two flows `i` and `j` both have commands waiting, their charges divided by
 /// their weights differ by at most `3 Q + M / w_i + M / w_j`. `Q` is the quantum and `M` the
-/// largest charge, at least `Q`. An account stays between `-M` and `Q w`, and the numbers of turns
+/// largest charge, at least `Q`. A deficit stays between `-M` and `Q w`, and the numbers of turns
 /// differ by at most one.
 ///
 /// Each selection is O(1) for charges up to the quantum, otherwise a few more steps around the
 /// ring.
 #[derive(Debug)]
 pub struct DeficitRoundRobin {
-    flows: Vec<FlowState>,
+    flows: Vec<DrrFlow>,
     /// The flow whose turn it is; undefined while no flow is in.
     front: u32,
     members: u32,
     /// The flow that was suspended in its turn last, or [`NONE`].
-    aside: u32,
+    suspended: u32,
 }
 
 /// No flow.
@@ -31,9 +31,9 @@ const NONE: u32 = u32::MAX;
 
 /// Member of the ring, linked by slot number in both directions.
 #[derive(Debug, Clone, Copy, Default)]
-struct FlowState {
+struct DrrFlow {
     /// Bytes that this flow may still start in this turn; negative if it owes.
-    account: i64,
+    deficit: i64,
     next: u32,
     previous: u32,
     weight: u16,
@@ -41,7 +41,7 @@ struct FlowState {
 
 impl Default for DeficitRoundRobin {
     fn default() -> Self {
-        Self { flows: Vec::new(), front: 0, members: 0, aside: NONE }
+        Self { flows: Vec::new(), front: 0, members: 0, suspended: NONE }
     }
 }
 
@@ -52,7 +52,7 @@ impl DeficitRoundRobin {
     pub const LEAST_CHARGE: u32 = 4096;
 
     #[inline]
-    fn flow(&mut self, flow: u32) -> &mut FlowState {
+    fn flow(&mut self, flow: u32) -> &mut DrrFlow {
         &mut self.flows[flow as usize]
     }
 
@@ -62,13 +62,13 @@ impl DeficitRoundRobin {
         let mut front = self.front;
         if self.members == 1 {
             let flow = self.flow(front);
-            flow.account = Self::turn_of(flow.weight);
+            flow.deficit = Self::turn_of(flow.weight);
             return front;
         }
-        while self.flow(front).account <= 0 {
+        while self.flow(front).deficit <= 0 {
             front = self.flow(front).next;
             let flow = self.flow(front);
-            flow.account += Self::turn_of(flow.weight);
+            flow.deficit += Self::turn_of(flow.weight);
         }
         self.front = front;
         front
@@ -89,28 +89,49 @@ impl DeficitRoundRobin {
     fn turn_of(weight: u16) -> i64 {
         i64::from(Self::QUANTUM) * i64::from(weight)
     }
+
+    /// Continues the turn of the flow that was suspended in it; the next flow's has not begun.
+    fn resume(&mut self, flow: u32) {
+        self.suspended = NONE;
+        let next = self.front;
+        self.insert(flow);
+        let next = self.flow(next);
+        next.deficit -= Self::turn_of(next.weight);
+        self.front = flow;
+    }
+
+    /// Charges a small command. Small commands overdraw the deficit by at most one quantum:
+    /// otherwise a flow with only small commands would accumulate debt over a long time.
+    fn charge_small(&mut self, flow: u32, bytes: u32) {
+        let deficit = self.flow(flow).deficit;
+        let charged = deficit - i64::from(bytes.max(Self::LEAST_CHARGE));
+        self.flow(flow).deficit = charged.max(deficit.min(-i64::from(Self::QUANTUM)));
+    }
 }
 
 impl Scheduler for DeficitRoundRobin {
     fn add(&mut self, flow: u32, config: FlowConfig) {
         if self.flows.len() <= flow as usize {
-            self.flows.resize(flow as usize + 1, FlowState::default());
+            self.flows.resize(flow as usize + 1, DrrFlow::default());
         }
-        self.aside = NONE;
-        *self.flow(flow) = FlowState { weight: config.weight, ..FlowState::default() };
+        self.suspended = NONE;
+        *self.flow(flow) = DrrFlow { weight: config.weight, ..DrrFlow::default() };
     }
 
     fn set_weight(&mut self, flow: u32, weight: u16) {
         // The next flow would have been credited a different turn.
-        self.aside = NONE;
+        self.suspended = NONE;
         let flow = self.flow(flow);
         flow.weight = weight;
         // The rest of a turn is never more than a turn.
-        flow.account = flow.account.min(Self::turn_of(weight));
+        flow.deficit = flow.deficit.min(Self::turn_of(weight));
     }
 
     #[inline]
-    fn flow_backlogged(&mut self, flow: u32) {
+    fn flow_backlogged(&mut self, flow: u32, pause: Pause) {
+        if pause == Pause::Suspended && self.suspended == flow {
+            return self.resume(flow);
+        }
         if self.members == 0 {
             // A single flow has no debt to another.
             self.front = flow;
@@ -118,52 +139,33 @@ impl Scheduler for DeficitRoundRobin {
             let joined = self.flow(flow);
             joined.next = flow;
             joined.previous = flow;
-            joined.account = Self::turn_of(joined.weight);
+            joined.deficit = Self::turn_of(joined.weight);
             return;
         }
         // Behind all other flows.
         self.insert(flow);
         let joined = self.flow(flow);
-        joined.account = joined.account.min(0);
+        joined.deficit = joined.deficit.min(0);
     }
 
     #[inline]
-    fn flow_idle(&mut self, flow: u32) {
-        self.aside = NONE;
+    fn flow_idle(&mut self, flow: u32, pause: Pause) {
+        let was_front = self.front == flow;
+        let in_its_turn = pause == Pause::Suspended && was_front && self.members > 1;
+        self.suspended = if in_its_turn { flow } else { NONE };
         if self.members == 1 {
             self.members = 0;
             return;
         }
-        let FlowState { next, previous, .. } = *self.flow(flow);
+        let DrrFlow { next, previous, .. } = *self.flow(flow);
         self.flow(previous).next = next;
         self.flow(next).previous = previous;
         self.members -= 1;
-        if self.front == flow {
+        if was_front {
             self.front = next;
             let front = self.flow(next);
-            front.account += Self::turn_of(front.weight);
+            front.deficit += Self::turn_of(front.weight);
         }
-    }
-
-    fn suspend(&mut self, flow: u32) {
-        let was_front = self.front == flow && self.members > 1;
-        self.flow_idle(flow);
-        if was_front {
-            self.aside = flow;
-        }
-    }
-
-    fn resume(&mut self, flow: u32) {
-        if self.aside != flow {
-            return self.flow_backlogged(flow);
-        }
-        // Its turn continues, and the next flow's has not begun.
-        self.aside = NONE;
-        let next = self.front;
-        self.insert(flow);
-        let next = self.flow(next);
-        next.account -= Self::turn_of(next.weight);
-        self.front = flow;
     }
 
     #[inline(always)]
@@ -172,21 +174,18 @@ impl Scheduler for DeficitRoundRobin {
             return None;
         }
         let front = self.front;
-        let flow = if self.flow(front).account > 0 { front } else { self.next_turn() };
+        let flow = if self.flow(front).deficit > 0 { front } else { self.next_turn() };
         Some(Selection { slot: flow, urgency: 0, load: 0 })
     }
 
-    #[inline]
-    fn on_dispatch(&mut self, flow: u32, bytes: u32, _now: Nanos) {
-        self.flow(flow).account -= i64::from(bytes.max(Self::LEAST_CHARGE));
-    }
-
-    /// Charges a small command. Small commands overdraw the account by at most one quantum:
-    /// otherwise a flow with only small commands would accumulate debt over a long time.
-    fn on_dispatch_small(&mut self, flow: u32, bytes: u32, _now: Nanos) {
-        let account = self.flow(flow).account;
-        let charged = account - i64::from(bytes.max(Self::LEAST_CHARGE));
-        self.flow(flow).account = charged.max(account.min(-i64::from(Self::QUANTUM)));
+    #[inline(always)]
+    fn on_dispatch(&mut self, flow: u32, bytes: u32, dispatched: Dispatched, _now: Nanos) {
+        match dispatched {
+            Dispatched::Selected | Dispatched::OutOfOrder => {
+                self.flow(flow).deficit -= i64::from(bytes.max(Self::LEAST_CHARGE));
+            }
+            Dispatched::Small => self.charge_small(flow, bytes),
+        }
     }
 }
 
@@ -201,14 +200,14 @@ mod tests {
         let mut scheduler = DeficitRoundRobin::default();
         for flow in 0..2 {
             scheduler.add(flow, FlowConfig::weight(1));
-            scheduler.flow_backlogged(flow);
+            scheduler.flow_backlogged(flow, Pause::Idle);
         }
         for _ in 0..100_000 {
-            scheduler.on_dispatch_small(1, DeficitRoundRobin::LEAST_CHARGE, 1);
+            scheduler.on_dispatch(1, DeficitRoundRobin::LEAST_CHARGE, Dispatched::Small, 1);
         }
         let mut alone = 0;
         while scheduler.select(1).expect("both wait").slot == 0 {
-            scheduler.on_dispatch(0, DeficitRoundRobin::QUANTUM, 1);
+            scheduler.on_dispatch(0, DeficitRoundRobin::QUANTUM, Dispatched::Selected, 1);
             alone += 1;
             assert!(alone <= 3, "the other lane pays for all");
         }

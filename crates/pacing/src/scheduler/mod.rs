@@ -1,13 +1,12 @@
 //! Schedulers: selection of the next command.
 
-mod builtin;
+mod any;
 mod deficit_round_robin;
 mod residence_fq;
 
-use std::any::Any;
 use std::fmt::Debug;
 
-pub(crate) use builtin::BuiltinScheduler;
+pub use any::AnyScheduler;
 pub use deficit_round_robin::DeficitRoundRobin;
 pub use residence_fq::{ResidenceFairQueue, VirtualTime};
 
@@ -15,15 +14,17 @@ use crate::FlowConfig;
 use crate::Nanos;
 use crate::policy::CompletedCommand;
 
-/// Selects among the flows that have waiting commands. Flows are small dense slot numbers of flows.
-/// A flow is *in* from [`Scheduler::flow_backlogged`] to [`Scheduler::flow_idle`], that is, while
-/// it has commands waiting.
-pub trait Scheduler: Any + Debug + Send {
-    /// Adds a new flow with this slot number: makes room and discards the state of the previous
-    /// flow. Its weight is at least 1.
+/// Selects among the flows that have waiting commands.
+///
+/// A flow is named by its slot, a small dense number. It is *in* from
+/// [`Scheduler::flow_backlogged`] to [`Scheduler::flow_idle`], that is, while it has commands
+/// waiting.
+pub trait Scheduler: Debug + Send {
+    /// Adds a new flow in this slot: makes room and discards the state of the previous flow. Its
+    /// weight is at least 1.
     fn add(&mut self, slot: u32, config: FlowConfig);
 
-    /// Removes the flow of this flow, which has nothing waiting. Completions of its commands in
+    /// Removes the flow of this slot, which has nothing waiting. Completions of its commands in
     /// flight are no longer reported.
     fn remove(&mut self, slot: u32) {
         let _ = slot;
@@ -32,23 +33,11 @@ pub trait Scheduler: Any + Debug + Send {
     /// Changes the weight of a flow.
     fn set_weight(&mut self, slot: u32, weight: u16);
 
-    /// Adds a flow: it has a waiting command from now on.
-    fn flow_backlogged(&mut self, slot: u32);
+    /// Adds a flow that has a waiting command from now on, after this pause.
+    fn flow_backlogged(&mut self, slot: u32, pause: Pause);
 
-    /// Removes a flow: it has no waiting commands any more.
-    fn flow_idle(&mut self, slot: u32);
-
-    /// Suspends a flow after one of its commands started, because its next command has to pass the
-    /// limits of its tenants first. As [`Scheduler::flow_idle`].
-    fn suspend(&mut self, slot: u32) {
-        self.flow_idle(slot);
-    }
-
-    /// Resumes a suspended flow with nothing started since, as if it had stayed. A flow that was
-    /// throttled uses [`Scheduler::flow_backlogged`].
-    fn resume(&mut self, slot: u32) {
-        self.flow_backlogged(slot);
-    }
+    /// Removes a flow for this pause.
+    fn flow_idle(&mut self, slot: u32, pause: Pause);
 
     /// Selects the flow whose first command is next, if any flow is in. It may return `None`
     /// although flows are in only while a completion of a command in flight may change that.
@@ -58,26 +47,35 @@ pub trait Scheduler: Any + Debug + Send {
     /// come first eventually; otherwise a large command could wait forever.
     fn select(&mut self, now: Nanos) -> Option<Selection>;
 
-    /// Records that the first command of the last selected flow started, of `bytes`.
-    fn on_dispatch(&mut self, slot: u32, bytes: u32, now: Nanos);
-
-    /// As [`Scheduler::on_dispatch`], for a small command that bypassed all flows, whether or not
-    /// this one is in.
-    fn on_dispatch_small(&mut self, slot: u32, bytes: u32, now: Nanos) {
-        self.on_dispatch(slot, bytes, now);
-    }
-
-    /// As [`Scheduler::on_dispatch`], for a command that overtook a more urgent one on another
-    /// core.
-    fn on_dispatch_out_of_order(&mut self, slot: u32, bytes: u32, now: Nanos) {
-        self.on_dispatch(slot, bytes, now);
-    }
+    /// Records that a command of this flow started, of `bytes`.
+    fn on_dispatch(&mut self, slot: u32, bytes: u32, dispatched: Dispatched, now: Nanos);
 
     /// Records the end of a command of this flow, whatever its outcome. It is called only for
     /// commands whose start was reported, and not for a flow that was removed since.
     fn on_complete(&mut self, slot: u32, done: &CompletedCommand, now: Nanos) {
         let _ = (slot, done, now);
     }
+}
+
+/// Reason why a flow is not in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// It has no waiting command, or is throttled.
+    Idle,
+    /// One of its commands started, and the next one has to pass the limits of its tenants first.
+    /// If it passes before another flow starts anything, the flow resumes as if it had stayed.
+    Suspended,
+}
+
+/// Way in which a command was chosen to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatched {
+    /// It was the first command of the last selected flow.
+    Selected,
+    /// It is small and bypassed all flows, whether or not its own one is in.
+    Small,
+    /// It was selected, and overtook a more urgent command on another core.
+    OutOfOrder,
 }
 
 /// Selected command.

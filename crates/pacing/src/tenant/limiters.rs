@@ -8,7 +8,7 @@ use super::limiter::{BlockedUntil, LimitRequest, Limiter};
 use super::{CoreHandle, Tenant, Tenants};
 use crate::flow_queues::{FlowId, FlowQueues, List, QueuedCommand};
 use crate::policy::{Grant, Grants};
-use crate::scheduler::BuiltinScheduler as Scheduler;
+use crate::scheduler::{AnyScheduler, Pause};
 use crate::{Charge, Nanos};
 
 /// Limiters of a flow: rate of its host, rate of its namespace, bytes in flight of its host.
@@ -68,7 +68,7 @@ struct ClassQueue {
     /// would never hold both.
     partial: Option<PartialGrant>,
     /// The queue is suspended only until it asks again: see
-    /// [`Scheduler::resume`](crate::Scheduler::resume).
+    /// [`Pause::Suspended`].
     suspended: bool,
     /// By limiter: start tag up to which the queue has been served.
     tags: [u128; LIMITERS],
@@ -215,7 +215,7 @@ impl TenantLimiters {
     pub(crate) fn look(
         &mut self,
         flow_queues: &mut FlowQueues,
-        scheduler: &mut Scheduler,
+        scheduler: &mut AnyScheduler,
         now: Nanos,
     ) {
         let went_back = now < self.now;
@@ -240,7 +240,7 @@ impl TenantLimiters {
         &mut self,
         went_back: bool,
         flow_queues: &mut FlowQueues,
-        scheduler: &mut Scheduler,
+        scheduler: &mut AnyScheduler,
     ) {
         let mut at = 0;
         while let Some(&limiter) = self.closed.get(at) {
@@ -425,7 +425,7 @@ impl TenantLimiters {
 
     /// Lets the waiting queues of a limiter that may grant ask again, in order, until one is
     /// deferred.
-    fn serve(&mut self, at: u32, flow_queues: &mut FlowQueues, scheduler: &mut Scheduler) {
+    fn serve(&mut self, at: u32, flow_queues: &mut FlowQueues, scheduler: &mut AnyScheduler) {
         let now = self.now;
         if let Some(limiter) = self.limiter_mut(at) {
             // Open for the first queue; the first deferred one closes it again.
@@ -449,7 +449,7 @@ impl TenantLimiters {
         number: u32,
         first: Option<usize>,
         flow_queues: &mut FlowQueues,
-        scheduler: &mut Scheduler,
+        scheduler: &mut AnyScheduler,
     ) {
         let (slot, class) = split(number);
         let Some(limited_flow) = self.limited_flows.get_mut(slot as usize).and_then(Option::as_mut)
@@ -475,8 +475,10 @@ impl TenantLimiters {
                 self.admitted(slot, class, flow_queues);
                 match class {
                     CommandClass::Bulk if flow_queues.is_parked(slot) => {}
-                    CommandClass::Bulk if suspended => scheduler.resume(slot),
-                    CommandClass::Bulk => scheduler.flow_backlogged(slot),
+                    CommandClass::Bulk if suspended => {
+                        scheduler.flow_backlogged(slot, Pause::Suspended);
+                    }
+                    CommandClass::Bulk => scheduler.flow_backlogged(slot, Pause::Idle),
                     CommandClass::NoData | CommandClass::Small => {}
                 }
             }

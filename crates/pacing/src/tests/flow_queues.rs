@@ -1,7 +1,9 @@
 //! Tests of the selection of the next command: turns, small commands and busy devices.
 
 use super::KIB;
-use crate::policy::{self, Admission, AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant};
+use crate::policy::{
+    self, Admission, AdmissionPolicy, AdmissionRequest, AnyPolicy, CompletedCommand, Grant,
+};
 use crate::{
     CommandOutcome, Cost, DeficitRoundRobin, FlowConfig, FlowId, Nanos, Pacer, PacerConfig,
     PacerParts, Permit, SmallCommandRule,
@@ -19,7 +21,7 @@ proptest! {
         sizes in prop::collection::vec(1u32..=256, 8),
         rounds in 100usize..1000,
     ) {
-        let mut pacer = Pacer::new(vec![Box::new(policy::Unpaced)], PacerConfig::default());
+        let mut pacer = Pacer::new(vec![policy::Unpaced.into()], PacerConfig::default());
         let flows: Vec<_> = weights.iter().map(|&w| (pacer.add_flow(FlowConfig::weight(w)), w)).collect();
         let enqueue = |pacer: &mut Pacer, at: usize, nth: usize| {
             let bytes = sizes[(at * 3 + nth) % sizes.len()] * KIB;
@@ -200,7 +202,7 @@ proptest! {
         steps in prop::collection::vec((0u8..16, 0usize..64), 1..300),
     ) {
         let parts = || {
-            let policy: Box<dyn AdmissionPolicy> = Box::new(DeviceLimit { limit, in_flight: [0; 4] });
+            let policy: AnyPolicy = AnyPolicy::Custom(Box::new(DeviceLimit { limit, in_flight: [0; 4] }));
             PacerParts { small, ..PacerParts::round_robin(vec![policy]) }
         };
         let mut pacer = Pacer::with_parts(parts(), PacerConfig::default());
@@ -264,7 +266,7 @@ proptest! {
 /// the next policy.
 #[test]
 fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
-    let limit: Box<dyn AdmissionPolicy> = Box::new(DeviceLimit { limit: 1, in_flight: [0; 4] });
+    let limit: AnyPolicy = AnyPolicy::Custom(Box::new(DeviceLimit { limit: 1, in_flight: [0; 4] }));
     let mut pacer = Pacer::new(vec![limit], PacerConfig::default());
     let flow = pacer.add_flow(FlowConfig::weight(1));
     for token in 0..2 {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use proptest::prelude::*;
 
-use crate::policy::{self, CreditConfig};
-use crate::scheduler::{Scheduler, Selection};
+use crate::policy::{self, AnyPolicy, CreditConfig};
+use crate::scheduler::{AnyScheduler, Dispatched, Pause, Scheduler, Selection};
 use crate::{
     AdmissionPolicy, BufferCredit, CommandOutcome, Cost, FlowConfig, Nanos, Pacer, PacerConfig,
     PacerParts, SmallCommandRule, TooLarge, leaked_permits,
@@ -75,8 +75,8 @@ proptest! {
         ends in prop::collection::vec(any::<bool>(), 1..200),
     ) {
         let outs: Vec<Arc<AtomicI64>> = answers.iter().map(|_| Arc::default()).collect();
-        let moody = |(answers, out): (Vec<u8>, &Arc<AtomicI64>)| -> Box<dyn AdmissionPolicy> {
-            Box::new(Moody { answers, asked: 0, out: Arc::clone(out) })
+        let moody = |(answers, out): (Vec<u8>, &Arc<AtomicI64>)| -> AnyPolicy {
+            AnyPolicy::Custom(Box::new(Moody { answers, asked: 0, out: Arc::clone(out) }))
         };
         let policies = answers.into_iter().zip(&outs).map(moody).collect();
         let mut pacer = Pacer::new(policies, PacerConfig::default());
@@ -99,16 +99,15 @@ proptest! {
 
 #[test]
 fn a_chain_grants_all_or_nothing() {
-    let credit = |shared: &Arc<crate::SharedCredit>| -> Box<dyn AdmissionPolicy> {
-        Box::new(shared.core(0, Arc::new(|| ())))
-    };
+    let credit =
+        |shared: &Arc<crate::SharedCredit>| -> AnyPolicy { shared.core(0, Arc::new(|| ())).into() };
     for credit_first in [true, false] {
         let config = CreditConfig { budget: 8192, largest: 8192, cores: 1 };
         let shared = BufferCredit::shared(config).unwrap();
         let out = Arc::default();
-        let gate = Box::new(Gate { opens_at: 100, out: Arc::clone(&out) });
+        let gate = AnyPolicy::Custom(Box::new(Gate { opens_at: 100, out: Arc::clone(&out) }));
         let out = || out.load(Ordering::Relaxed);
-        let policies: Vec<Box<dyn AdmissionPolicy>> =
+        let policies: Vec<AnyPolicy> =
             if credit_first { vec![credit(&shared), gate] } else { vec![gate, credit(&shared)] };
         let mut pacer = Pacer::new(policies, PacerConfig::default());
         let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -136,23 +135,23 @@ fn a_chain_grants_all_or_nothing() {
 
 /// Scheduler of one flow after the other, with a given urgency; counts out-of-order starts.
 #[derive(Debug)]
-struct Told {
+struct Fixed {
     urgency: u64,
     waits: Vec<u32>,
-    out_of_turn: Arc<AtomicI64>,
+    out_of_order: Arc<AtomicI64>,
 }
 
-impl Scheduler for Told {
-    fn add(&mut self, _lane: u32, _config: FlowConfig) {}
+impl Scheduler for Fixed {
+    fn add(&mut self, _slot: u32, _config: FlowConfig) {}
 
-    fn set_weight(&mut self, _lane: u32, _weight: u16) {}
+    fn set_weight(&mut self, _slot: u32, _weight: u16) {}
 
-    fn flow_backlogged(&mut self, lane: u32) {
-        self.waits.push(lane);
+    fn flow_backlogged(&mut self, slot: u32, _pause: Pause) {
+        self.waits.push(slot);
     }
 
-    fn flow_idle(&mut self, lane: u32) {
-        self.waits.retain(|waits| *waits != lane);
+    fn flow_idle(&mut self, slot: u32, _pause: Pause) {
+        self.waits.retain(|waits| *waits != slot);
     }
 
     fn select(&mut self, _now: Nanos) -> Option<Selection> {
@@ -160,17 +159,17 @@ impl Scheduler for Told {
         self.waits.first().map(|&slot| Selection { slot, urgency, load: 0 })
     }
 
-    fn on_dispatch(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {}
-
-    fn on_dispatch_out_of_order(&mut self, _lane: u32, _bytes: u32, _now: Nanos) {
-        self.out_of_turn.fetch_add(1, Ordering::Relaxed);
+    fn on_dispatch(&mut self, _slot: u32, _bytes: u32, dispatched: Dispatched, _now: Nanos) {
+        if dispatched == Dispatched::OutOfOrder {
+            self.out_of_order.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// The scheduler learns of out-of-order starts, wherever in a chain they were granted. If another
 /// policy of the chain defers, the minimum grant of a core is still available.
 #[test]
-fn what_goes_out_of_turn_goes_through_a_chain() {
+fn what_goes_out_of_order_goes_through_a_chain() {
     for (credit_first, urgency, wanted) in
         [(true, 1 << 40, 2), (false, 1 << 40, 2), (true, 0, 0), (false, 0, 0)]
     {
@@ -183,12 +182,13 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
             [others[0].admit(&ask, 0), others[1].admit(&ask, 0), others[1].admit(&ask, 0)];
         assert_eq!(answers.map(|answer| answer.grant().is_some()), [true, true, false]);
 
-        let credit: Box<dyn AdmissionPolicy> = Box::new(shared.core(2, Arc::new(|| ())));
-        let gate = Box::new(Gate { opens_at: 100, out: Arc::default() });
+        let credit: AnyPolicy = shared.core(2, Arc::new(|| ())).into();
+        let gate = AnyPolicy::Custom(Box::new(Gate { opens_at: 100, out: Arc::default() }));
         let policies = if credit_first { vec![credit, gate] } else { vec![gate as _, credit] };
-        let out_of_turn = Arc::default();
+        let out_of_order = Arc::default();
         let waits = Vec::new();
-        let scheduler = Box::new(Told { urgency, waits, out_of_turn: Arc::clone(&out_of_turn) });
+        let scheduler = Fixed { urgency, waits, out_of_order: Arc::clone(&out_of_order) };
+        let scheduler = AnyScheduler::Custom(Box::new(scheduler));
         let parts = PacerParts { policies, scheduler, small: SmallCommandRule::Never };
         let mut pacer = Pacer::with_parts(parts, PacerConfig::default());
         let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -202,7 +202,7 @@ fn what_goes_out_of_turn_goes_through_a_chain() {
             assert!(pacer.next(100).is_none(), "and no more than one");
             pacer.release(permit, CommandOutcome::Completed, 110);
         }
-        assert_eq!(out_of_turn.load(Ordering::Relaxed), wanted);
+        assert_eq!(out_of_order.load(Ordering::Relaxed), wanted);
     }
 }
 
@@ -234,10 +234,10 @@ fn a_removed_flow_takes_nothing() {
 /// Policies under which a waiting command could never start are rejected, and nothing changes.
 #[test]
 fn policies_too_small_for_what_waits_are_not_put_in_force() {
-    let credit = |budget: u32| -> Vec<Box<dyn AdmissionPolicy>> {
+    let credit = |budget: u32| -> Vec<AnyPolicy> {
         let config = CreditConfig { budget: budget.into(), largest: budget, cores: 1 };
         let shared = BufferCredit::shared(config).unwrap();
-        vec![Box::new(shared.core(0, Arc::new(|| ())))]
+        vec![shared.core(0, Arc::new(|| ())).into()]
     };
     let mut pacer = Pacer::new(credit(8192), PacerConfig::default());
     let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -262,7 +262,7 @@ fn policies_too_small_for_what_waits_are_not_put_in_force() {
 #[test]
 fn what_policies_granted_goes_back_early_once() {
     let out = Arc::new(AtomicI64::new(0));
-    let gate = || Box::new(Gate { opens_at: 0, out: Arc::clone(&out) });
+    let gate = || AnyPolicy::Custom(Box::new(Gate { opens_at: 0, out: Arc::clone(&out) }));
     let mut pacer = Pacer::new(vec![gate()], PacerConfig::default());
     let flow = pacer.add_flow(FlowConfig::default());
     for token in 0..4 {

@@ -19,7 +19,7 @@ mod tuner;
 
 use std::sync::Arc;
 
-use super::{Admission, AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant};
+use super::{Admission, AdmissionPolicy, AdmissionRequest, AnyPolicy, CompletedCommand, Grant};
 use crate::config::PrototypeConfig;
 use crate::setup::{ConfigError, PacedMachine};
 use crate::{DeficitRoundRobin, Nanos, PacerParts, SmallCommandRule};
@@ -64,8 +64,8 @@ impl SharedIoPacing {
             pacer: self.pacer.as_ref().map(CorePacer::new),
         };
         PacerParts {
-            policies: vec![Box::new(policy)],
-            scheduler: Box::new(DeficitRoundRobin::default()),
+            policies: vec![AnyPolicy::Custom(Box::new(policy))],
+            scheduler: DeficitRoundRobin::default().into(),
             small,
         }
     }

@@ -351,17 +351,17 @@ mod tests {
         fn all_in() -> Self {
             let mut model = Self::new();
             for flow in 0..LANES {
-                model.flow_backlogged(flow);
+                model.join(flow);
             }
             model
         }
 
-        fn flow_backlogged(&mut self, flow: u32) {
+        fn join(&mut self, flow: u32) {
             self.is_in[flow as usize] = true;
             self.queue.push(flow, &mut self.all);
         }
 
-        fn flow_idle(&mut self, flow: u32) {
+        fn leave(&mut self, flow: u32) {
             self.is_in[flow as usize] = false;
             self.queue.remove(flow, &mut self.all);
         }
@@ -429,12 +429,12 @@ mod tests {
             for (flow, what, by) in steps {
                 let sort_key = (100 * BUCKET) + by % (spread * BUCKET);
                 match what {
-                    0 => model.flow_idle(flow),
+                    0 => model.leave(flow),
                     1 => model.queue.set_width(BUCKET << (by % 8), &mut model.all),
                     _ => {
                         model.set_key_of_least(flow, sort_key, sort_key - by % (u64::from(what) * BUCKET));
                         if !model.is_in[flow as usize] {
-                            model.flow_backlogged(flow);
+                            model.join(flow);
                         }
                     }
                 }
@@ -486,12 +486,12 @@ mod tests {
         for flow in 2..LANES {
             model.set_key(flow, 120 * BUCKET);
         }
-        model.flow_idle(1);
+        model.leave(1);
         assert_eq!(model.top(), Some(2));
         model.set_key(1, far - BUCKET);
-        model.flow_backlogged(1);
+        model.join(1);
         model.check();
-        (2..LANES).for_each(|flow| model.flow_idle(flow));
+        (2..LANES).for_each(|flow| model.leave(flow));
         assert_eq!(model.top(), Some(1));
         model.check();
     }
@@ -513,18 +513,18 @@ mod tests {
         let mut model = Model::new();
         model.set_key(3, 1000 * BUCKET);
         model.set_key(4, 1001 * BUCKET);
-        model.flow_backlogged(3);
-        model.flow_backlogged(4);
+        model.join(3);
+        model.join(4);
         assert_eq!(model.top(), Some(3));
-        model.flow_backlogged(7);
+        model.join(7);
         assert_eq!(model.top(), Some(7));
         model.check();
         // A flow below that one is first, too.
         model.set_key(8, 20 * BUCKET);
-        model.flow_backlogged(8);
+        model.join(8);
         assert_eq!(model.top(), Some(8));
         model.check();
-        model.flow_idle(8);
+        model.leave(8);
         model.set_key(7, 1002 * BUCKET);
         assert_eq!(model.top(), Some(3));
     }

@@ -60,7 +60,7 @@ impl CoreTagOffset {
     /// until it is served, and it joins at the virtual time. `has_waiting` tells whether other
     /// flows wait on this core; it is called only if that matters.
     #[inline(always)]
-    pub(super) fn flow_backlogged(
+    pub(super) fn join(
         &mut self,
         is_serving: bool,
         virtual_time: &VirtualTime,
@@ -148,19 +148,19 @@ mod tests {
     #[test]
     fn who_joins_is_near_its_neighbours_or_has_something_to_do_until_they_catch_up() {
         let mut core_offset = served(5);
-        assert_eq!(core_offset.flow_backlogged(false, &at(6), || panic!("it does not matter")), 6);
-        assert_eq!(core_offset.flow_backlogged(false, &at(1000), || true), 5 + MAX_LEAD);
+        assert_eq!(core_offset.join(false, &at(6), || panic!("it does not matter")), 6);
+        assert_eq!(core_offset.join(false, &at(1000), || true), 5 + MAX_LEAD);
         assert_eq!(core_offset.to_all(5), 1000 - MAX_LAG);
-        assert_eq!(core_offset.flow_backlogged(true, &at(1000), || true), 5 + MAX_LAG);
+        assert_eq!(core_offset.join(true, &at(1000), || true), 5 + MAX_LAG);
     }
 
     #[test]
     fn who_joins_alone_leaves_nothing_behind() {
         let mut core_offset = served(5);
-        let first = core_offset.flow_backlogged(true, &at(1000), || false);
+        let first = core_offset.join(true, &at(1000), || false);
         assert_eq!((first, core_offset.to_all(first)), (1000, 1000));
         // So the second does not go before it.
-        assert_eq!(core_offset.flow_backlogged(false, &at(1000), || true), first);
+        assert_eq!(core_offset.join(false, &at(1000), || true), first);
     }
 
     #[test]
@@ -177,10 +177,7 @@ mod tests {
     #[test]
     fn a_core_that_is_ahead_stays_there() {
         let mut core_offset = served(500);
-        assert_eq!(
-            (core_offset.flow_backlogged(false, &at(30), || true), core_offset.to_all(500)),
-            (30, 500)
-        );
+        assert_eq!((core_offset.join(false, &at(30), || true), core_offset.to_all(500)), (30, 500));
         assert_eq!(core_offset.catch_up(7, 1000, 10, &at(30)), 30);
     }
 
@@ -188,6 +185,6 @@ mod tests {
     fn nobody_is_too_far_behind_as_long_as_nothing_is_known_of_sizes() {
         let (mut core_offset, virtual_time) = (CoreTagOffset::default(), VirtualTime::new(1));
         virtual_time.set(1 << 50, u64::MAX);
-        assert_eq!(core_offset.flow_backlogged(false, &virtual_time, || true), 1 << 50);
+        assert_eq!(core_offset.join(false, &virtual_time, || true), 1 << 50);
     }
 }

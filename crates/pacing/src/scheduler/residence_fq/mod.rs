@@ -17,7 +17,7 @@ use port_queues::PortQueues;
 pub use virtual_time::VirtualTime;
 use virtual_time::{FULL, SPEED_SHIFT, slow_part};
 
-use super::{Scheduler, Selection};
+use super::{Dispatched, Pause, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::sync::Ordering;
 use crate::{CommandOutcome, FlowConfig, Nanos};
@@ -406,6 +406,37 @@ impl ResidenceFairQueue {
         is_in.then_some(start_tag)
     }
 
+    /// Charges a small command. Virtual time does not advance, as the flow may be far ahead of those that wait. The charge
+    /// takes the tag at most one usual command at the highest price ahead of virtual time: later
+    /// the flow's commands may be larger.
+    fn start_small(&mut self, flow: u32, bytes: u32, now: Nanos) {
+        let usual = self.charge.max(u64::from(bytes));
+        let entry = self.flows[flow as usize];
+        let lead = entry.over_weight(u64::from(MAX_MULTIPLIER) * usual);
+        let most =
+            self.core_offset.of_core(self.shared.now()).saturating_add(lead).max(entry.start_tag);
+        let _ = self.start(flow, bytes, now, most);
+        // Without the small charge beyond that limit: small commands need no order among each
+        // other.
+        self.flows[flow as usize].start_tag = self.flows[flow as usize].start_tag.min(most);
+        self.settle(flow);
+    }
+
+    /// Charges a command that started out of order. Virtual time does not advance. The only flow of a core would otherwise pull it ahead, and
+    /// leave flows behind that resume on a busy core. A new flow on this core is not served alone
+    /// for long, either.
+    #[cold]
+    fn start_out_of_order(&mut self, flow: u32, bytes: u32, now: Nanos) {
+        let entry = self.flows[flow as usize];
+        let lead = entry.over_weight(Self::MOST_CHARGES * u64::from(bytes));
+        let most = self.core_offset.of_core(self.shared.now()).saturating_add(lead);
+        let _ = self.start(flow, bytes, now, most);
+        let start_tag = self.flows[flow as usize].start_tag;
+        // This far behind, a flow catches up with this charge within `MOST_CHARGES` commands.
+        let behind = Self::MOST_CHARGES * (start_tag - entry.start_tag);
+        self.least_tag = self.least_tag.max(start_tag.saturating_sub(behind));
+    }
+
     /// Updates the key of a flow.
     fn settle(&mut self, flow: u32) {
         let entry = &mut self.flows[flow as usize];
@@ -455,8 +486,7 @@ impl Scheduler for ResidenceFairQueue {
         let device_port = DevicePort::new(config.device, config.network_port);
         self.port_queues.open(device_port);
         self.in_flight_view.open(device_port, &self.shared.in_flight_view);
-        let start_tag =
-            self.core_offset.flow_backlogged(false, &self.shared, || true).max(self.least_tag);
+        let start_tag = self.core_offset.join(false, &self.shared, || true).max(self.least_tag);
         let (weight, cost_multiplier, time) = (config.weight, UNKNOWN, self.typical_time);
         let completions_since_update = 1;
         self.flows[flow as usize] = FlowState {
@@ -486,26 +516,21 @@ impl Scheduler for ResidenceFairQueue {
     }
 
     #[inline]
-    fn flow_backlogged(&mut self, flow: u32) {
+    fn flow_backlogged(&mut self, flow: u32, pause: Pause) {
         let entry = &mut self.flows[flow as usize];
-        let is_serving = entry.in_flight > 0;
-        let now = self
-            .core_offset
-            .flow_backlogged(is_serving, &self.shared, || self.port_queues.has_several_ports());
-        entry.start_tag = entry.start_tag.max(now).max(self.least_tag);
+        if pause == Pause::Idle {
+            let is_serving = entry.in_flight > 0;
+            let has_others = || self.port_queues.has_several_ports();
+            let now = self.core_offset.join(is_serving, &self.shared, has_others);
+            entry.start_tag = entry.start_tag.max(now).max(self.least_tag);
+        }
         entry.settle();
         self.port_queues.queue(entry.device_port).push(flow, &mut self.flows);
     }
 
-    fn flow_idle(&mut self, flow: u32) {
+    fn flow_idle(&mut self, flow: u32, _pause: Pause) {
         let device_port = self.flows[flow as usize].device_port;
         self.port_queues.queue(device_port).remove(flow, &mut self.flows);
-    }
-
-    fn resume(&mut self, flow: u32) {
-        let entry = &mut self.flows[flow as usize];
-        entry.settle();
-        self.port_queues.queue(entry.device_port).push(flow, &mut self.flows);
     }
 
     #[inline(always)]
@@ -528,40 +553,16 @@ impl Scheduler for ResidenceFairQueue {
     }
 
     #[inline(always)]
-    fn on_dispatch(&mut self, flow: u32, bytes: u32, now: Nanos) {
-        if let Some(start_tag) = self.start(flow, bytes, now, u64::MAX) {
-            self.core_offset.serve(start_tag, now, &self.shared);
+    fn on_dispatch(&mut self, flow: u32, bytes: u32, dispatched: Dispatched, now: Nanos) {
+        match dispatched {
+            Dispatched::Selected => {
+                if let Some(start_tag) = self.start(flow, bytes, now, u64::MAX) {
+                    self.core_offset.serve(start_tag, now, &self.shared);
+                }
+            }
+            Dispatched::Small => self.start_small(flow, bytes, now),
+            Dispatched::OutOfOrder => self.start_out_of_order(flow, bytes, now),
         }
-    }
-
-    /// Virtual time does not advance, as the flow may be far ahead of those that wait. The charge
-    /// takes the tag at most one usual command at the highest price ahead of virtual time: later
-    /// the flow's commands may be larger.
-    fn on_dispatch_small(&mut self, flow: u32, bytes: u32, now: Nanos) {
-        let usual = self.charge.max(u64::from(bytes));
-        let entry = self.flows[flow as usize];
-        let lead = entry.over_weight(u64::from(MAX_MULTIPLIER) * usual);
-        let most =
-            self.core_offset.of_core(self.shared.now()).saturating_add(lead).max(entry.start_tag);
-        let _ = self.start(flow, bytes, now, most);
-        // Without the small charge beyond that limit: small commands need no order among each
-        // other.
-        self.flows[flow as usize].start_tag = self.flows[flow as usize].start_tag.min(most);
-        self.settle(flow);
-    }
-
-    /// Virtual time does not advance. The only flow of a core would otherwise pull it ahead, and
-    /// leave flows behind that resume on a busy core. A new flow on this core is not served alone
-    /// for long, either.
-    fn on_dispatch_out_of_order(&mut self, flow: u32, bytes: u32, now: Nanos) {
-        let entry = self.flows[flow as usize];
-        let lead = entry.over_weight(Self::MOST_CHARGES * u64::from(bytes));
-        let most = self.core_offset.of_core(self.shared.now()).saturating_add(lead);
-        let _ = self.start(flow, bytes, now, most);
-        let start_tag = self.flows[flow as usize].start_tag;
-        // This far behind, a flow catches up with this charge within `MOST_CHARGES` commands.
-        let behind = Self::MOST_CHARGES * (start_tag - entry.start_tag);
-        self.least_tag = self.least_tag.max(start_tag.saturating_sub(behind));
     }
 
     #[inline(always)]

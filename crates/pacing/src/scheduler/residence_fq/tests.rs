@@ -6,7 +6,7 @@ use super::core_offset::{MAX_LAG, MAX_LEAD};
 use super::{PROBE, ResidenceFairQueue, VirtualTime};
 use crate::permit::CommandOutcome;
 use crate::policy::CompletedCommand;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Dispatched, Pause, Scheduler};
 use crate::{Cost, FlowConfig};
 
 /// Flows that always wait, each served by a device that takes `device_time` ns.
@@ -26,7 +26,7 @@ impl Load {
         let mut scheduler = ResidenceFairQueue::new(Arc::clone(&virtual_time), 0);
         for (flow, (weight, _)) in (0..).zip(flows) {
             scheduler.add(flow, FlowConfig::weight(*weight));
-            scheduler.flow_backlogged(flow);
+            scheduler.flow_backlogged(flow, Pause::Idle);
         }
         let device_time = flows.iter().map(|flow| flow.1).collect();
         Self { scheduler, virtual_time, device_time, started: vec![0; flows.len()], now: 1 }
@@ -35,7 +35,7 @@ impl Load {
     fn run(&mut self, commands: u32) {
         for at in 0..commands {
             let flow = self.scheduler.select(self.now).expect("lanes wait").slot;
-            self.scheduler.on_dispatch(flow, BYTES, self.now);
+            self.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, self.now);
             self.started[flow as usize] += 1;
             let started = self.now;
             self.now += 1000;
@@ -108,9 +108,9 @@ fn slow_flows_hold_little_and_keep_their_floor() {
 #[test]
 fn nobody_saves_up_while_it_has_nothing_to_do() {
     let mut load = Load::new(&[(1, 100_000), (1, 100_000)]);
-    load.scheduler.flow_idle(1);
+    load.scheduler.flow_idle(1, Pause::Idle);
     load.run(10_000);
-    load.scheduler.flow_backlogged(1);
+    load.scheduler.flow_backlogged(1, Pause::Idle);
     load.started.fill(0);
     load.run(1000);
     assert!(load.started[1] <= 520, "{:?}", load.started);
@@ -130,29 +130,29 @@ fn who_goes_out_of_turn_does_not_take_the_virtual_time_along() {
     let [mut ahead, mut behind] =
         [0, 1].map(|core| ResidenceFairQueue::new(Arc::clone(&virtual_time), core));
     ahead.add(0, FlowConfig::weight(1));
-    ahead.flow_backlogged(0);
+    ahead.flow_backlogged(0, Pause::Idle);
     for flow in 0..2 {
         behind.add(flow, FlowConfig::weight(4));
-        behind.flow_backlogged(flow);
+        behind.flow_backlogged(flow, Pause::Idle);
     }
     let urgency =
         |scheduler: &mut ResidenceFairQueue| scheduler.select(1).expect("a lane waits").urgency;
     for _ in 0..100 {
-        ahead.on_dispatch_out_of_order(0, BYTES, 1);
+        ahead.on_dispatch(0, BYTES, Dispatched::OutOfOrder, 1);
         ahead.on_complete(0, &done(), 2);
     }
     assert!(urgency(&mut ahead) > 90 * u64::from(BYTES));
-    behind.flow_idle(0);
-    behind.flow_idle(1);
-    behind.flow_backlogged(1);
+    behind.flow_idle(0, Pause::Idle);
+    behind.flow_idle(1, Pause::Idle);
+    behind.flow_backlogged(1, Pause::Idle);
     assert_eq!(urgency(&mut behind), 0);
     // In order it advances, and no flow accumulates credit.
     for _ in 0..100 {
-        ahead.on_dispatch(0, BYTES, 1);
+        ahead.on_dispatch(0, BYTES, Dispatched::Selected, 1);
         ahead.on_complete(0, &done(), 2);
     }
-    behind.flow_backlogged(0);
-    behind.flow_idle(1);
+    behind.flow_backlogged(0, Pause::Idle);
+    behind.flow_idle(1, Pause::Idle);
     assert!(urgency(&mut behind) > 90 * u64::from(BYTES));
 }
 
@@ -175,10 +175,10 @@ impl Uneven {
         let [mut quick, mut busy] =
             [0, 1].map(|core| ResidenceFairQueue::new(Arc::clone(&virtual_time), core));
         quick.add(0, FlowConfig::weight(1));
-        quick.flow_backlogged(0);
+        quick.flow_backlogged(0, Pause::Idle);
         for flow in 0..Self::LANES {
             busy.add(flow, FlowConfig::weight(1));
-            busy.flow_backlogged(flow);
+            busy.flow_backlogged(flow, Pause::Idle);
         }
         let mut uneven = Self { virtual_time, quick, busy, now: 1 };
         for _ in 0..10_000 {
@@ -194,7 +194,7 @@ impl Uneven {
         self.now += Self::HOLD;
         let started = [&mut self.quick, &mut self.busy].map(|scheduler| {
             let flow = scheduler.select(self.now).expect("lanes wait").slot;
-            scheduler.on_dispatch(flow, BYTES, self.now);
+            scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, self.now);
             flow
         });
         self.quick.on_complete(started[0], &self.done(), self.now + Self::HOLD);
@@ -231,8 +231,8 @@ const A_FEW: u64 = Uneven::LANES as u64 * (2 * MAX_LEAD);
 #[test]
 fn who_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
     let mut uneven = Uneven::new();
-    uneven.busy.flow_idle(3);
-    uneven.busy.flow_backlogged(3);
+    uneven.busy.flow_idle(3, Pause::Idle);
+    uneven.busy.flow_backlogged(3, Pause::Idle);
     let others = uneven.passed_over(3);
     assert!(others < A_FEW, "{others} commands of the others went before it");
 }
@@ -273,18 +273,18 @@ fn what_went_first_as_small_is_not_paid_for_for_long() {
     for flow in 0..3 {
         scheduler.add(flow, FlowConfig::weight(1));
     }
-    scheduler.flow_backlogged(0);
-    scheduler.flow_backlogged(1);
+    scheduler.flow_backlogged(0, Pause::Idle);
+    scheduler.flow_backlogged(1, Pause::Idle);
     for _ in 0..1_000_000 {
         for flow in [0, 2] {
-            scheduler.on_dispatch_small(flow, small, 1);
+            scheduler.on_dispatch(flow, small, Dispatched::Small, 1);
             scheduler.on_complete(flow, &CompletedCommand { cost: Cost::data(small), ..done() }, 2);
         }
     }
-    scheduler.flow_backlogged(2);
+    scheduler.flow_backlogged(2, Pause::Idle);
     let mut alone = 0;
     while scheduler.select(1).expect("they wait").slot == 1 {
-        scheduler.on_dispatch(1, BYTES, 1);
+        scheduler.on_dispatch(1, BYTES, Dispatched::Selected, 1);
         scheduler.on_complete(1, &done(), 2);
         alone += 1;
         assert!(alone <= ResidenceFairQueue::MOST_CHARGES, "the small ones' lanes are not served");
@@ -298,17 +298,17 @@ fn what_went_first_as_small_is_not_paid_for_for_long() {
 fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
     let mut scheduler = ResidenceFairQueue::new(VirtualTime::new(2), 0);
     scheduler.add(0, FlowConfig::weight(1));
-    scheduler.flow_backlogged(0);
+    scheduler.flow_backlogged(0, Pause::Idle);
     for _ in 0..100_000 {
-        scheduler.on_dispatch_out_of_order(0, BYTES, 1);
+        scheduler.on_dispatch(0, BYTES, Dispatched::OutOfOrder, 1);
         scheduler.on_complete(0, &done(), 2);
     }
     // On another port: the flows of one port stay within a ring of keys anyway.
     scheduler.add(1, FlowConfig { network_port: 1, ..FlowConfig::weight(1) });
-    scheduler.flow_backlogged(1);
+    scheduler.flow_backlogged(1, Pause::Idle);
     let mut alone = 0;
     while scheduler.select(1).expect("two lanes wait").slot == 1 {
-        scheduler.on_dispatch_out_of_order(1, BYTES, 1);
+        scheduler.on_dispatch(1, BYTES, Dispatched::OutOfOrder, 1);
         scheduler.on_complete(1, &done(), 2);
         alone += 1;
         assert!(alone <= ResidenceFairQueue::MOST_CHARGES + 1, "the first is not served");
@@ -317,7 +317,7 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
     let mut started = [0_u32; 2];
     for _ in 0..10_000 {
         let flow = scheduler.select(1).expect("two lanes wait").slot;
-        scheduler.on_dispatch_out_of_order(flow, BYTES, 1);
+        scheduler.on_dispatch(flow, BYTES, Dispatched::OutOfOrder, 1);
         scheduler.on_complete(flow, &done(), 2);
         started[flow as usize] += 1;
     }
@@ -328,7 +328,7 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
 fn starts(load: &mut Load) -> u32 {
     let mut count = 0;
     while count < 100 && load.scheduler.select(load.now).is_some() {
-        load.scheduler.on_dispatch(1, BYTES, load.now);
+        load.scheduler.on_dispatch(1, BYTES, Dispatched::Selected, load.now);
         count += 1;
     }
     count
@@ -347,8 +347,8 @@ fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_wai
             network: 0,
         };
         load.virtual_time.refresh(is_busy);
-        load.scheduler.on_dispatch(0, BYTES, load.now);
-        load.scheduler.flow_idle(0);
+        load.scheduler.on_dispatch(0, BYTES, Dispatched::Selected, load.now);
+        load.scheduler.flow_idle(0, Pause::Idle);
         if !is_another_there {
             load.now += 10_000_000;
             load.scheduler.on_complete(
@@ -382,14 +382,14 @@ impl Busy {
         let mut scheduler = ResidenceFairQueue::new(VirtualTime::new(1), 0);
         for (flow, weight) in (0..).zip(weights) {
             scheduler.add(flow, FlowConfig::weight(*weight));
-            scheduler.flow_backlogged(flow);
+            scheduler.flow_backlogged(flow, Pause::Idle);
         }
         Self { scheduler, now: 1 }
     }
 
     fn start(&mut self) -> u32 {
         let flow = self.scheduler.select(self.now).expect("lanes wait").slot;
-        self.scheduler.on_dispatch(flow, BYTES, self.now);
+        self.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, self.now);
         flow
     }
 
@@ -466,7 +466,7 @@ fn on_paths(port_queues: &[u16]) -> Busy {
     for (flow, network_port) in (0..).zip(port_queues) {
         busy.scheduler
             .add(flow, FlowConfig { network_port: *network_port, ..FlowConfig::weight(1) });
-        busy.scheduler.flow_backlogged(flow);
+        busy.scheduler.flow_backlogged(flow, Pause::Idle);
     }
     // This establishes the charge of a command.
     for _ in 0..100 * port_queues.len() {
@@ -480,7 +480,7 @@ fn on_paths(port_queues: &[u16]) -> Busy {
 fn of_paths_about_equally_urgent_the_one_with_the_least_in_flight_is_next() {
     let mut busy = on_paths(&[0, 0, 1]);
     for flow in [0, 0, 1, 1, 2, 2, 2] {
-        busy.scheduler.on_dispatch(flow, BYTES, busy.now);
+        busy.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, busy.now);
     }
     busy.over(2, CommandOutcome::Completed);
     // Flow 2 is one command ahead of the others, but they have four in flight and it has two.
@@ -495,7 +495,7 @@ fn to_devices(devices: &[u32], virtual_time: &Arc<VirtualTime>, core: usize) -> 
         Busy { scheduler: ResidenceFairQueue::new(Arc::clone(virtual_time), core), now: 1 };
     for (flow, device) in (0..).zip(devices) {
         busy.scheduler.add(flow, FlowConfig { device: *device, ..FlowConfig::weight(1) });
-        busy.scheduler.flow_backlogged(flow);
+        busy.scheduler.flow_backlogged(flow, Pause::Idle);
     }
     for _ in 0..100 * devices.len() {
         let flow = busy.start();
@@ -512,7 +512,7 @@ fn of_lanes_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is
     let mut one = to_devices(&[0, 1, 2], &virtual_time, 0);
     let mut other = to_devices(&[0, 1, 2], &virtual_time, 1);
     for flow in [0, 0, 0, 2, 2] {
-        other.scheduler.on_dispatch(flow, BYTES, other.now);
+        other.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, other.now);
     }
     one.now = other.now + HOLD;
     assert_eq!(one.start(), 1);
@@ -537,7 +537,7 @@ fn what_a_flow_that_was_removed_has_in_flight_is_nothing_of_its_path() {
     let mut busy = on_paths(&[0, 1]);
     busy.scheduler.add(2, FlowConfig::weight(1));
     for _ in 0..16 {
-        busy.scheduler.on_dispatch(2, BYTES, busy.now);
+        busy.scheduler.on_dispatch(2, BYTES, Dispatched::Selected, busy.now);
     }
     busy.scheduler.remove(2);
     assert_eq!(
@@ -573,7 +573,7 @@ fn a_lane_that_stands_still_does_not_fill_the_memory() {
     for weights in [[1; 4], [2, 4, 4, 4]] {
         let mut busy = Busy::new(&weights);
         for flow in 0..4 {
-            busy.scheduler.on_dispatch(flow, BYTES, busy.now);
+            busy.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, busy.now);
         }
         busy.now += HOLD;
         (0..4).for_each(|flow| busy.over(flow, CommandOutcome::Completed));
@@ -614,9 +614,9 @@ fn a_lane_that_never_answered_does_not_fill_the_memory() {
         busy.now += HOLD;
         busy.over(flow, CommandOutcome::Completed);
     }
-    busy.scheduler.flow_idle(0);
+    busy.scheduler.flow_idle(0, Pause::Idle);
     busy.scheduler.add(0, FlowConfig::weight(1));
-    busy.scheduler.flow_backlogged(0);
+    busy.scheduler.flow_backlogged(0, Pause::Idle);
     let held = stand_still(&mut busy, 100_000);
     assert!((1..=MOST_HELD + PROBES).contains(&held), "{held} of 16");
 }
@@ -661,7 +661,7 @@ fn what_hung_and_came_back_hangs_no_more() {
     for outcome in [CommandOutcome::Completed, CommandOutcome::Failed, CommandOutcome::Cancelled] {
         let mut busy = Busy::new(&[1, 1]);
         for flow in [0, 0, 0, 1] {
-            busy.scheduler.on_dispatch(flow, BYTES, busy.now);
+            busy.scheduler.on_dispatch(flow, BYTES, Dispatched::Selected, busy.now);
         }
         busy.now += HOLD;
         busy.over(1, CommandOutcome::Completed);

@@ -1,8 +1,8 @@
 //! Cost of admission per command on an undisturbed core: the fastest of many short rounds.
 //!
 //! ```text
-//! cargo run --release -p nvmeof-pacing --example cost
-//! cargo run --release -p nvmeof-pacing --example cost -- adaptive 60000    # for callgrind
+//! cargo bench -p nvmeof-pacing --bench cost
+//! cargo bench -p nvmeof-pacing --bench cost -- adaptive 60000    # for callgrind
 //! ```
 //!
 //! The means of `cargo bench` include the other load of the machine; the fastest round does not.
@@ -13,7 +13,6 @@
 //! reaches, and `spread` spreads them over 16 devices and 2 ports. A number sets the commands that
 //! wait on each of the 64 flows.
 
-#[path = "../benches/load/mod.rs"]
 mod load;
 
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ const WAITED_FOR: u32 = 640;
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let load = |policy: &PolicyConfig, flows: &[FlowConfig]| {
         Load::new(&shared(policy, 4), 0, flows, 32, IO)
     };
