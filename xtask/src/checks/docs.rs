@@ -13,7 +13,7 @@ const HARDWARE: &[&str] = &["nic"];
 
 /// Word of blocks that need a daemon alone, and the test that names the pages whose blocks it runs.
 const DAEMON: &str = "daemon";
-const DAEMON_TEST: &str = "tests/tests/docs.rs";
+const DAEMON_TEST: &str = "tests/tests/system/docs.rs";
 
 /// A block of a page.
 #[derive(Debug, PartialEq, Eq)]
