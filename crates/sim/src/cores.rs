@@ -5,7 +5,7 @@
 //! that it walks, as in io_pacing. The effects of a turn occur when it ends; events in that time
 //! are for the next turn.
 
-use crate::numbers::{id, nanos};
+use crate::numbers::{id, whole};
 use crate::platform::Platform;
 use crate::scenario::Nanos;
 
@@ -109,7 +109,7 @@ impl Cores {
         std::mem::swap(&mut core.inbox, &mut core.batch);
         let steps = f64::from(id(core.batch.len()));
         let walked = f64::from(id(walked));
-        let lasts = nanos(self.turn + steps * self.step + walked * self.waiting).max(1);
+        let lasts = whole(self.turn + steps * self.step + walked * self.waiting).max(1);
         Some((now + lasts, after))
     }
 

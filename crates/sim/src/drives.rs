@@ -21,7 +21,7 @@
 //! both share the cache and the path to memory, and use the two directions of the ports separately.
 //! The write numbers of the platforms are typical ones, not measured.
 
-use crate::numbers::{micros, nanos};
+use crate::numbers::{micros, whole};
 use crate::platform::Platform;
 use crate::rng::Rng;
 use crate::scenario::Nanos;
@@ -61,22 +61,22 @@ impl Drives {
 
     /// Returns the time at which a read submitted now completes: all of its data is in memory.
     pub(crate) fn read(&mut self, drive: u32, bytes: u32, now: Nanos) -> Nanos {
-        let transfer = nanos(f64::from(bytes) * 8.0 / self.read_gbps);
+        let transfer = whole(f64::from(bytes) * 8.0 / self.read_gbps);
         let free = &mut self.read_free[drive as usize];
         *free = (*free).max(now) + transfer;
         // The measured latency includes the transfer, as a user measures it.
         let fixed = self.read_latency - transfer as f64;
-        *free + self.path + nanos(self.spread(fixed.max(0.0)))
+        *free + self.path + whole(self.spread(fixed.max(0.0)))
     }
 
     /// Returns the time at which a write submitted now completes; its data is out of memory at
     /// `fetched`.
     pub(crate) fn write(&mut self, drive: u32, bytes: u32, fetched: Nanos, now: Nanos) -> Nanos {
-        let transfer = nanos(f64::from(bytes) * 8.0 / self.write_gbps);
+        let transfer = whole(f64::from(bytes) * 8.0 / self.write_gbps);
         let free = &mut self.write_free[drive as usize];
         *free = ((*free).max(now) + transfer).max(fetched);
         let fixed = self.write_latency - transfer as f64;
-        *free + self.path + nanos(self.spread(fixed.max(0.0)))
+        *free + self.path + whole(self.spread(fixed.max(0.0)))
     }
 
     fn spread(&mut self, mean: f64) -> f64 {

@@ -19,7 +19,7 @@ use nvmeof_pacing::FlowId;
 
 use crate::commands::CommandKind;
 use crate::nic::Outbox;
-use crate::numbers::{id, nanos};
+use crate::numbers::{id, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
 use crate::rng::Rng;
@@ -188,7 +188,7 @@ impl Hosts {
                 && let Some(others) = last.take()
             {
                 let exchanged = strays * own.len().min(others.len()) as f64;
-                self.exchange(&own, &others, nanos(exchanged), cores);
+                self.exchange(&own, &others, whole(exchanged), cores);
             }
             last = Some(own);
         }

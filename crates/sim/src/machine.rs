@@ -25,7 +25,7 @@ use crate::drives::Drives;
 use crate::events::{Event, Events};
 use crate::hosts::{Hosts, PendingCommand, behind};
 use crate::nic::{Nic, Sender};
-use crate::numbers::{gbps, id, micros, nanos};
+use crate::numbers::{gbps, id, micros, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
 use crate::record::Recorder;
@@ -597,10 +597,10 @@ fn patience(platform: &Platform, scenario: &Scenario) -> StarvationBound {
     let taken = (64 * offered).min(1024 * flows);
     let send = taken as f64 * send.max(serve);
     let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
-    let drive = nanos(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
+    let drive = whole(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
     let one_stands = |trouble: &Disturbance| matches!(trouble.what, DisturbanceKind::Drive(_));
     let commands =
         if scenario.disturbances.iter().any(one_stands) { u64::MAX } else { PASSED_OVER };
-    StarvationBound { time: nanos(send) + 64 * drive + troubles.saturating_mul(4), commands }
+    StarvationBound { time: whole(send) + 64 * drive + troubles.saturating_mul(4), commands }
 }

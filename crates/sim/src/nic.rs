@@ -24,7 +24,7 @@
 use std::collections::VecDeque;
 
 use crate::commands::Commands;
-use crate::numbers::nanos;
+use crate::numbers::whole;
 use crate::platform::Platform;
 use crate::rng::Rng;
 use crate::scenario::Nanos;
@@ -170,14 +170,14 @@ impl Nic {
     /// memory.
     pub(crate) fn send(&mut self, bytes: u32, missed: f64, quiet: bool, now: Nanos) -> Nanos {
         let memory = if quiet { self.quiet } else { self.miss };
-        let fetch = nanos(f64::from(bytes) * (self.hit + missed * (memory - self.hit)));
+        let fetch = whole(f64::from(bytes) * (self.hit + missed * (memory - self.hit)));
         self.engine_free = self.engine_free.max(now) + fetch;
         (now + self.on_link(bytes)).max(self.engine_free)
     }
 
     /// Returns the time at which a drive has fetched the data of a write from the cache or memory.
     pub(crate) fn drive_fetch(&mut self, bytes: u32, missed: f64, now: Nanos) -> Nanos {
-        let fetch = nanos(f64::from(bytes) * missed * (self.miss - self.hit));
+        let fetch = whole(f64::from(bytes) * missed * (self.miss - self.hit));
         if fetch == 0 {
             return now;
         }
@@ -206,6 +206,6 @@ impl Nic {
     }
 
     fn on_link(&self, bytes: u32) -> Nanos {
-        nanos(f64::from(bytes) * 8.0 / (self.port_gbps * self.rate.max(1e-3)))
+        whole(f64::from(bytes) * 8.0 / (self.port_gbps * self.rate.max(1e-3)))
     }
 }

@@ -5,18 +5,24 @@ use crate::scenario::Nanos;
 /// Bytes of a mebibyte.
 pub(crate) const MIB: f64 = 1_048_576.0;
 
-/// Rounds non-negative nanoseconds to a whole number.
+/// Rounds a value that is not negative to a whole number; one beyond the range becomes the largest.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "rounded; a float beyond the range is held at the largest integer by the cast"
+    clippy::cast_sign_loss,
+    reason = "rounded; the cast holds a float beyond the range at the nearest integer"
 )]
-pub(crate) fn nanos(value: f64) -> Nanos {
-    value.round() as Nanos
+pub(crate) fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// As [`whole`], in 32 bits.
+pub(crate) fn whole_u32(value: f64) -> u32 {
+    u32::try_from(whole(value)).unwrap_or(u32::MAX)
 }
 
 /// Converts microseconds to nanoseconds.
 pub(crate) fn micros(value: f64) -> Nanos {
-    nanos(value * 1000.0)
+    whole(value * 1000.0)
 }
 
 /// Converts a position to the 32 bits of events and commands.

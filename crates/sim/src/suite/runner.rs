@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use nvmeof_pacing::PolicyConfig;
 use thiserror::Error;
 
+use crate::numbers::{whole, whole_u32};
 use crate::platform::Platform;
 use crate::run_result::RunResult;
 use crate::scenario::{Nanos, Pacing, Scenario};
@@ -208,7 +209,7 @@ impl SuiteRunner {
             let mut best = found;
             while found.gbps < gbps && buffers < most {
                 below = buffers;
-                buffers = rounded(f64::from(buffers) * STEP).max(buffers + 1).min(most);
+                buffers = whole_u32(f64::from(buffers) * STEP).max(buffers + 1).min(most);
                 found = attempt(buffers)?;
                 best = if found.gbps > best.gbps { found } else { best };
             }
@@ -216,7 +217,7 @@ impl SuiteRunner {
                 // The range that suffices may lie between two steps.
                 let mut wanted = best.budget as f64 / STEP;
                 while found.gbps < gbps && wanted < best.budget as f64 * STEP {
-                    (below, buffers) = (rounded(wanted).max(1) - 1, rounded(wanted).max(1));
+                    (below, buffers) = (whole_u32(wanted).max(1) - 1, whole_u32(wanted).max(1));
                     found = attempt(buffers)?;
                     wanted = (wanted * FINE_STEP).max(wanted + 1.0);
                 }
@@ -269,7 +270,7 @@ impl SuiteRunner {
             for finer in [2.0_f64.sqrt(), 2.0_f64.sqrt().sqrt()] {
                 let median = best.budget as f64;
                 for budget in [median / finer, median * finer] {
-                    let budget = rounded_bytes(budget).max(u64::from(largest));
+                    let budget = whole(budget).max(u64::from(largest));
                     if attempt(budget, &mut best)? {
                         return Ok(best);
                     }
@@ -322,14 +323,4 @@ pub(super) fn mean_gbps(run_result: &RunResult, from: Nanos, until: Nanos) -> f6
     let rates: Vec<f64> =
         run_result.series.iter().filter(|s| inside(s.at)).map(|s| s.gbps).collect();
     rates.iter().sum::<f64>() / rates.len() as f64
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "held at the largest integer by the cast")]
-fn rounded(value: f64) -> u32 {
-    value.round() as u32
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "held at the largest integer by the cast")]
-fn rounded_bytes(value: f64) -> u64 {
-    value.round() as u64
 }

@@ -3,8 +3,9 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
+use crate::numbers::{whole, whole_u32};
 use crate::platform::Platform;
-use crate::scenario::{Nanos, Scenario};
+use crate::scenario::Scenario;
 use crate::setups::{self, BLOCK};
 
 pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, normalised results within \
@@ -81,7 +82,7 @@ fn attempt(
     let scenario = Scenario::reads(setups::drives(16), depth);
     let (machine, scenario, stretch) = match reading {
         Reading::Bytes => {
-            let scenario = scenario.blocks(times_u32(BLOCK, factor));
+            let scenario = scenario.blocks(whole_u32(f64::from(BLOCK) * factor));
             (platform.scaled(1.0, factor, factor), scenario, factor)
         }
         Reading::Faster => (platform.scaled(factor, 1.0, 1.0 / factor), scenario, 1.0 / factor),
@@ -93,10 +94,11 @@ fn attempt(
         }
     };
     let under_test = runner.under_test(&scenario);
-    let mut under_test = under_test
-        .clone()
-        .lasting(times(under_test.warm_up, stretch), times(under_test.time, stretch));
-    under_test.sample = times(under_test.sample, stretch);
+    let mut under_test = under_test.clone().lasting(
+        whole(under_test.warm_up as f64 * stretch),
+        whole(under_test.time as f64 * stretch),
+    );
+    under_test.sample = whole(under_test.sample as f64 * stretch);
     let run_result = runner.run(&machine, &under_test)?;
     let reference = match reading {
         // The search may miss a narrow optimum: a better result is no failure.
@@ -106,14 +108,4 @@ fn attempt(
         _ => machine.link_gbps(),
     };
     Ok(CaseResult::of(&run_result, reference))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "times up to some hours fit")]
-fn times(time: Nanos, factor: f64) -> Nanos {
-    (time as f64 * factor).round() as Nanos
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "block sizes times at most 4 fit")]
-fn times_u32(bytes: u32, factor: f64) -> u32 {
-    (f64::from(bytes) * factor).round() as u32
 }
