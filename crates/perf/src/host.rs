@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use nvmeof_initiator::{Address, Fabric, Options};
+use nvmeof_initiator::{Address, ConnectOptions, Fabric};
 use nvmeof_wire::Nqn;
 
 use crate::args::{HostArgs, uuid};
@@ -18,7 +18,7 @@ const UUID_MARK: &str = "uuid:";
 pub(crate) fn options<'a>(
     args: &HostArgs,
     targets: impl IntoIterator<Item = &'a Address>,
-) -> Result<Options> {
+) -> Result<ConnectOptions> {
     let rdma = targets.into_iter().find(|target| target.fabric == Fabric::Rdma);
     if let Some(rdma) = rdma.filter(|_| args.hdgst || args.ddgst) {
         misfit!(
@@ -48,13 +48,13 @@ pub(crate) fn options<'a>(
             _ => random()?,
         },
     };
-    Ok(Options {
+    Ok(ConnectOptions {
         hostnqn,
         hostid,
         hdgst: args.hdgst,
         ddgst: args.ddgst,
         keep_alive: args.keep_alive,
-        ..Options::default()
+        ..ConnectOptions::default()
     })
 }
 

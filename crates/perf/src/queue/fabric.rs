@@ -1,6 +1,6 @@
 //! A queue over a fabric.
 
-use nvmeof_initiator::{Completed, IoKind, IoQueue, Nanos, Transfer};
+use nvmeof_initiator::{CompletedCommand, IoKind, IoQueue, Nanos, Transfer};
 
 use nvmeof_wire::nvm::{DSM_RANGE_SIZE, DsmRange};
 use nvmeof_wire::zerocopy::IntoBytes as _;
@@ -15,7 +15,7 @@ const RANGE: usize = DSM_RANGE_SIZE as usize;
 pub(crate) struct FabricQueue {
     queue: IoQueue,
     /// Completions, before they are converted.
-    completed: Vec<Completed>,
+    completed: Vec<CompletedCommand>,
     /// Buffers for the ranges of trims; completions return them.
     ranges: Vec<nvmeof_initiator::Buffer>,
 }
@@ -82,7 +82,7 @@ impl Queue for FabricQueue {
     fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
         let polled = self.queue.poll(now, &mut self.completed);
         for completed in self.completed.drain(..) {
-            let Completed { token, result, buffer } = completed;
+            let CompletedCommand { token, result, buffer } = completed;
             let result = result.map(drop).map_err(|error| error.to_string());
             let buffer = match buffer {
                 // A data buffer has at least one block.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use nvmeof_initiator::fake::{Act, FakeTarget, Script, Traits};
+use nvmeof_initiator::fake::{ActionScript, FakeAction, FakeTarget, FakeTargetOptions};
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::IoOpcode;
 use serde_json::Value;
@@ -48,9 +48,12 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-fn small() -> Traits {
+fn small() -> FakeTargetOptions {
     // 64 units of 4 KiB: even a short run visits every unit many times.
-    Traits { namespaces: [(1, (512, 9)), (2, (64, 12))].into(), ..Traits::default() }
+    FakeTargetOptions {
+        namespaces: [(1, (512, 9)), (2, (64, 12))].into(),
+        ..FakeTargetOptions::default()
+    }
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn a_run_reports_what_it_did() {
 
 #[test]
 fn namespaces_that_share_a_queue_depth_take_turns() {
-    let target = FakeTarget::start(Traits {
+    let target = FakeTarget::start(FakeTargetOptions {
         namespaces: (1..=5).map(|nsid| (nsid, (64, 12))).collect(),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     });
     let report = run(&target, "--rw randrw:50 --shared-qd 3 --nsid 2-4 --ios 300 --verify");
     let flows = report["flows"].as_array().unwrap();
@@ -127,13 +130,13 @@ fn verified_runs_pass_on_an_honest_target() {
 }
 
 /// The report of a verified run in which every tenth I/O of a kind gets this action.
-fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
-    let script: Script = Box::new(move |number, opcode| {
+fn lie(action: FakeAction, of: IoOpcode, arguments: &str) -> Value {
+    let script: ActionScript = Box::new(move |number, opcode| {
         // The first I/Os stay untouched: a block can only be stale if it was written before.
         if opcode == of && number >= 200 && number % 10 == 0 {
-            return act;
+            return action;
         }
-        Act::Serve
+        FakeAction::Serve
     });
     let target = FakeTarget::scripted(small(), script);
     run(&target, &format!("{arguments} --ios 600 --verify --nsid 1"))
@@ -142,20 +145,20 @@ fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
 #[test]
 fn every_lie_is_found_out() {
     let both = "--rw randrw:50 --qd 8";
-    for (act, of, arguments, says) in [
-        (Act::FlipBit, IoOpcode::READ, both, "checksum"),
-        (Act::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
-        (Act::Drop, IoOpcode::WRITE, both, "lost write"),
-        (Act::Tear, IoOpcode::WRITE, both, "lost write"),
+    for (action, of, arguments, says) in [
+        (FakeAction::FlipBit, IoOpcode::READ, both, "checksum"),
+        (FakeAction::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
+        (FakeAction::Drop, IoOpcode::WRITE, both, "lost write"),
+        (FakeAction::Tear, IoOpcode::WRITE, both, "lost write"),
         // Without a read in the workload, the read-back finds it.
-        (Act::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
-        (Act::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
+        (FakeAction::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
+        (FakeAction::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
     ] {
-        let report = lie(act, of, arguments);
-        assert!(number(&report["verify_errors"]) > 0, "{act:?}: {report}");
-        assert_eq!(number(&report["errors"]), 0, "{act:?}");
+        let report = lie(action, of, arguments);
+        assert!(number(&report["verify_errors"]) > 0, "{action:?}: {report}");
+        assert_eq!(number(&report["errors"]), 0, "{action:?}");
         let messages = report["messages"].to_string();
-        assert!(messages.contains(says), "{act:?}: {messages}");
+        assert!(messages.contains(says), "{action:?}: {messages}");
     }
 }
 
@@ -168,9 +171,9 @@ fn damage_between_runs_is_found() {
     assert!(number(&report["verify_errors"]) > 0);
     assert!(report["messages"].to_string().contains("LBA 5 "), "{report}");
     // A block of another namespace is not accepted as one of this namespace.
-    let target = FakeTarget::start(Traits {
+    let target = FakeTarget::start(FakeTargetOptions {
         namespaces: [(1, (512, 9)), (2, (512, 9))].into(),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     });
     run(&target, "--rw write --ios 100 --verify --qd 1");
     let mut other = Vec::new();
@@ -183,9 +186,9 @@ fn damage_between_runs_is_found() {
 #[test]
 fn failed_ios_are_counted_and_the_run_goes_on() {
     let failing = Status::UNRECOVERED_READ_ERROR;
-    let script: Script = Box::new(move |number, _| match number {
-        10..20 => Act::Fail(failing),
-        _ => Act::Serve,
+    let script: ActionScript = Box::new(move |number, _| match number {
+        10..20 => FakeAction::Fail(failing),
+        _ => FakeAction::Serve,
     });
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, "--rw randread --ios 300");
@@ -196,9 +199,9 @@ fn failed_ios_are_counted_and_the_run_goes_on() {
 
 #[test]
 fn a_lost_connection_ends_the_run_with_a_report() {
-    for act in [Act::HangUp, Act::Terminate] {
-        let script: Script =
-            Box::new(move |number, _| if number == 300 { act } else { Act::Serve });
+    for action in [FakeAction::HangUp, FakeAction::Terminate] {
+        let script: ActionScript =
+            Box::new(move |number, _| if number == 300 { action } else { FakeAction::Serve });
         let target = FakeTarget::scripted(small(), script);
         let report = run(&target, "--rw randread --jobs 2");
         assert!(number(&report["errors"]) > 0);
@@ -209,7 +212,7 @@ fn a_lost_connection_ends_the_run_with_a_report() {
 
 #[test]
 fn a_target_that_fails_everything_is_given_up() {
-    let script: Script = Box::new(|_, _| Act::Fail(Status::INTERNAL_ERROR));
+    let script: ActionScript = Box::new(|_, _| FakeAction::Fail(Status::INTERNAL_ERROR));
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, "--rw randread");
     assert!(report["messages"].to_string().contains("giving up"), "{report}");
@@ -244,8 +247,8 @@ fn reads_have_a_rate_of_their_own() {
 
 #[test]
 fn more_outstanding_than_a_queue_holds_takes_more_queues() {
-    let traits = Traits { entries: 8, ..small() };
-    let target = FakeTarget::start(traits.clone());
+    let target_options = FakeTargetOptions { entries: 8, ..small() };
+    let target = FakeTarget::start(target_options.clone());
     let report = run(&target, "--rw randread --ios 200 --qd 32 --nsid 1 --jobs 2");
     assert_eq!(report["targets"][0]["queues"], 8);
     assert_eq!(report["targets"][0]["queue_depth"], 7);
@@ -314,7 +317,7 @@ fn blocks_of_several_sizes_are_asked_for_by_their_shares() {
 
 #[test]
 fn a_hot_part_is_asked_for_more_often() {
-    let script: Script = Box::new(|_, _| Act::Serve);
+    let script: ActionScript = Box::new(|_, _| FakeAction::Serve);
     let target = FakeTarget::scripted(small(), script);
     // Written data is random, the rest stays zero. 10 % of 512 blocks, in units of 4 KiB, receive
     // all writes.
@@ -347,7 +350,7 @@ fn what_is_trimmed_is_gone_and_what_is_trimmed_and_written_is_there() {
     // Trims have no size limit.
     let report = run(&target, "--rw trim --loops 1 --nsid 1 --bssplit 128k");
     assert_eq!(number(&report["trim"]["ios"]), 2);
-    let old = FakeTarget::start(Traits { deallocate: false, ..small() });
+    let old = FakeTarget::start(FakeTargetOptions { deallocate: false, ..small() });
     let error = try_run(&old, "--rw randtrim").unwrap_err();
     assert!(error.is::<Misfit>() && error.to_string().contains("cannot be trimmed"), "{error}");
 }
@@ -415,7 +418,8 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     let arguments =
         format!("--rw write --loops 2 --nsid 1 --qd 4 --jobs 2 --resume {}", state.display());
     // The connection fails during the run.
-    let script: Script = Box::new(|number, _| if number == 80 { Act::HangUp } else { Act::Serve });
+    let script: ActionScript =
+        Box::new(|number, _| if number == 80 { FakeAction::HangUp } else { FakeAction::Serve });
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, &arguments);
     assert_eq!((&report["interrupted"], &report["resumed_bytes"]), (&true.into(), &0.into()));
@@ -599,11 +603,11 @@ mod turns {
     fn what_fails_is_told_in_the_turn_in_which_it_does() {
         let left = Arc::new(AtomicU64::new(0));
         let to_fail = Arc::clone(&left);
-        let script: Script = Box::new(move |_, _| {
+        let script: ActionScript = Box::new(move |_, _| {
             let fail = |left: u64| left.checked_sub(1);
             match to_fail.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail) {
-                Ok(_) => Act::Fail(Status::UNRECOVERED_READ_ERROR),
-                Err(_) => Act::Serve,
+                Ok(_) => FakeAction::Fail(Status::UNRECOVERED_READ_ERROR),
+                Err(_) => FakeAction::Serve,
             }
         });
         let target = FakeTarget::scripted(small(), script);
@@ -663,7 +667,7 @@ mod turns {
 
     #[test]
     fn a_load_that_ends_before_its_lines_waits_for_none() {
-        let script: Script = Box::new(|_, _| Act::HangUp);
+        let script: ActionScript = Box::new(|_, _| FakeAction::HangUp);
         let target = FakeTarget::scripted(small(), script);
         // The lines never arrive: the pipe stays open until the run has ended.
         let (report, caller) = in_turns(&target, "--qd 1", |mut caller| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nvmeof_core::nvme_driver::{AdminError, Controller, ControllerOptions};
 use nvmeof_core::pci::Address;
 use nvmeof_core::vfio;
-use nvmeof_initiator::{Endpoint, Formatted};
+use nvmeof_initiator::{Endpoint, FormatOutcome};
 use nvmeof_report::steady::Preparation;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::sanitize::SanitizeAction;
@@ -118,9 +118,9 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     // The format is complete, even if the disconnect fails.
     let _ = controller.disconnect();
     Ok(match formatted {
-        Formatted::Done => Ok("Format NVM with user data erase, over the fabric".into()),
-        Formatted::Unsupported => Err("its controller has no Format NVM".into()),
-        Formatted::Others => Err(format!("its controller {ALL}")),
+        FormatOutcome::Done => Ok("Format NVM with user data erase, over the fabric".into()),
+        FormatOutcome::Unsupported => Err("its controller has no Format NVM".into()),
+        FormatOutcome::Others => Err(format!("its controller {ALL}")),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nvmeof_initiator::{
-    Controller, Endpoint, Error, IoQueue, MAX_QUEUE_DEPTH, NamespaceInfo, Options,
+    ConnectOptions, Controller, Endpoint, Error, IoQueue, MAX_QUEUE_DEPTH, NamespaceInfo,
 };
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
@@ -28,13 +28,17 @@ pub(super) struct Fabric {
 }
 
 /// Options for as many queues as possible.
-pub(super) fn options(options: Options) -> Options {
+pub(super) fn options(options: ConnectOptions) -> ConnectOptions {
     let depth = u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX);
-    Options { queues: ASK_QUEUES, depth, ..options }
+    ConnectOptions { queues: ASK_QUEUES, depth, ..options }
 }
 
 impl Fabric {
-    pub(super) fn connect(endpoint: &Endpoint, options: &Options, needs: &Needs) -> Result<Self> {
+    pub(super) fn connect(
+        endpoint: &Endpoint,
+        options: &ConnectOptions,
+        needs: &Needs,
+    ) -> Result<Self> {
         let controller = Controller::connect(endpoint, options)?;
         let needs = *needs;
         let idle = Vec::new();
