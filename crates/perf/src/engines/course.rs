@@ -29,7 +29,7 @@ pub(super) fn measure_all(
     bench: &mut Bench<'_>,
     keeper: &mut Keeper,
 ) -> Result<Engines> {
-    let drives = drives::describe(&args.device, bench.hands.system(), &bench.take);
+    let drives = drives::describe(&args.device, bench.hands.system(), &bench.open_function);
     if args.hand_over {
         bench.hands.allow(to_hand_over(&drives)?);
     }
@@ -108,7 +108,7 @@ impl Course<'_, '_> {
     fn hand_over(&mut self, side: Side) {
         for drive in &mut self.drives {
             let Err(why) = hand(&mut self.bench.hands, drive, side) else {
-                drive.look(&self.bench.take);
+                drive.look(&self.bench.open_function);
                 continue;
             };
             let engine = if side == Side::Ours { Engine::Vfio.name() } else { "all others" };
@@ -129,7 +129,7 @@ impl Course<'_, '_> {
     }
 
     fn format(&mut self, wanted: Option<u32>) {
-        let refused = self.formats.change(&mut self.drives, wanted, &self.bench.take);
+        let refused = self.formats.change(&mut self.drives, wanted, &self.bench.open_function);
         self.engines.rows.extend(refused);
     }
 
@@ -168,7 +168,7 @@ impl Course<'_, '_> {
                 let _ = hand(&mut self.bench.hands, drive, Side::Ours);
             }
         }
-        for problem in self.formats.restore(&mut self.drives, &self.bench.take) {
+        for problem in self.formats.restore(&mut self.drives, &self.bench.open_function) {
             complain!("error: {problem}");
         }
         for problem in self.bench.hands.give_back() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nvmeof_engines::{Engine, Take};
+use nvmeof_engines::{Engine, OpenFunction};
 use nvmeof_report::engines::{Layout, Outcome, Row};
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::LbaFormat;
@@ -40,13 +40,13 @@ impl<'a> Formats<'a> {
         &mut self,
         drives: &mut [Described],
         wanted: Option<u32>,
-        take: Take<'_>,
+        open_function: OpenFunction<'_>,
     ) -> Vec<Row> {
         let Some(wanted) = wanted else { return Vec::new() };
         let mut rows = Vec::new();
         for drive in drives.iter_mut().filter(|drive| drive.lba_bytes != wanted) {
             let before = drive.lba_bytes;
-            match self.change_one(drive, wanted, take) {
+            match self.change_one(drive, wanted, open_function) {
                 Ok(()) => {
                     self.before.entry(drive.name.clone()).or_insert(before);
                 }
@@ -70,7 +70,11 @@ impl<'a> Formats<'a> {
     }
 
     /// Restores the earlier formats; returns an error for each drive where that failed.
-    pub(super) fn restore(&mut self, drives: &mut [Described], take: Take<'_>) -> Vec<String> {
+    pub(super) fn restore(
+        &mut self,
+        drives: &mut [Described],
+        open_function: OpenFunction<'_>,
+    ) -> Vec<String> {
         let before = std::mem::take(&mut self.before);
         let mut problems = Vec::new();
         for (name, block_size) in before {
@@ -78,7 +82,7 @@ impl<'a> Formats<'a> {
             if drive.lba_bytes == block_size {
                 continue;
             }
-            if let Err(why) = self.change_one(drive, block_size, take) {
+            if let Err(why) = self.change_one(drive, block_size, open_function) {
                 problems.push(format!(
                     "{name} is left formatted with {} bytes a block, and had {block_size}: {why}",
                     drive.lba_bytes
@@ -88,7 +92,12 @@ impl<'a> Formats<'a> {
         problems
     }
 
-    fn change_one(&self, drive: &mut Described, wanted: u32, take: Take<'_>) -> Result<(), String> {
+    fn change_one(
+        &self,
+        drive: &mut Described,
+        wanted: u32,
+        open_function: OpenFunction<'_>,
+    ) -> Result<(), String> {
         let (name, now) = (&drive.name, drive.lba_bytes);
         let DeviceSpec::Pci { address, .. } = &drive.spec else {
             return Err(format!(
@@ -103,7 +112,7 @@ impl<'a> Formats<'a> {
                 if drive.serial.is_empty() { "SERIAL" } else { &drive.serial }
             ));
         }
-        let controller = open_drive(&address.to_string(), take)?;
+        let controller = open_drive(&address.to_string(), open_function)?;
         // The open controller is exclusive. The earlier description could be of another drive.
         if controller.identity().serial != drive.serial {
             return Err(format!("{name} has become another drive: it is left alone"));

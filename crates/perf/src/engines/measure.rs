@@ -7,7 +7,7 @@ use nvmeof_core::block::StripeDevice;
 use nvmeof_core::dma::{CHUNK, ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::vfio;
-use nvmeof_engines::{Engine, Opened, open_taking};
+use nvmeof_engines::{Engine, OpenedDevice, open_with};
 use nvmeof_report::engines::{Figures, Layout, Outcome, Row};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -26,7 +26,7 @@ const OTHER_FILES: u64 = 64;
 const FILES_A_QUEUE: u64 = 3;
 
 /// Takes a PCI function from the system.
-type TakeFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
+type BoxedOpenFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
 
 /// Everything that measuring a row needs.
 pub(super) struct Bench<'a> {
@@ -36,7 +36,7 @@ pub(super) struct Bench<'a> {
     /// Set by signals alone.
     asked: Arc<AtomicBool>,
     /// Takes PCI functions from the system.
-    pub(super) take: TakeFunction<'a>,
+    pub(super) open_function: BoxedOpenFunction<'a>,
     /// Rebinds drives, if requested.
     pub(super) hands: Hands,
 }
@@ -57,8 +57,8 @@ struct Shape {
 impl<'a> Bench<'a> {
     /// Opens drives with VFIO.
     pub(super) fn new(args: &'a Args, stop: Arc<AtomicBool>, asked: Arc<AtomicBool>) -> Self {
-        let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
-        Self { args, stop, asked, take: Box::new(take), hands: Hands::this() }
+        let open_function = |address: &str| vfio::open(address).map_err(|error| error.to_string());
+        Self { args, stop, asked, open_function: Box::new(open_function), hands: Hands::this() }
     }
 
     /// Returns true after a signal.
@@ -120,8 +120,9 @@ impl<'a> Bench<'a> {
         let (mut notes, mut devices) = (Vec::new(), Vec::new());
         for (name, source) in &point.drives {
             let (depth, queues) = (usize::from(shape.depth), usize::from(shape.threads));
-            let opened = open_taking(point.engine, source, depth, queues, &pool, &*self.take);
-            let Opened { device, note } = opened.map_err(|unable| unable.to_string())?;
+            let opened =
+                open_with(point.engine, source, depth, queues, &pool, &*self.open_function);
+            let OpenedDevice { device, note } = opened.map_err(|error| error.to_string())?;
             if let Some(note) = note.filter(|note| !notes.contains(note)) {
                 notes.push(note);
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nvmeof_engines::{Engine, Source};
+use nvmeof_engines::{Engine, ReadSource};
 use nvmeof_report::engines::Layout;
 
 use super::Args;
@@ -18,13 +18,13 @@ pub(super) struct Point {
     /// Reads outstanding.
     pub(super) concurrency: u16,
     /// Names, and the sources to open.
-    pub(super) drives: Vec<(String, Source)>,
+    pub(super) drives: Vec<(String, ReadSource)>,
 }
 
 impl Point {
     /// Returns true if its engine fits the driver of its drives: the kernel's or VFIO.
     pub(super) fn is_of_one_side(&self) -> bool {
-        let is_ours = |source: &Source| matches!(source, Source::Drive { .. });
+        let is_ours = |source: &ReadSource| matches!(source, ReadSource::Drive { .. });
         self.drives.iter().all(|(_, source)| is_ours(source) == (self.engine == Engine::Vfio))
     }
 
@@ -84,7 +84,7 @@ pub(super) fn engines(args: &Args) -> &[Engine] {
 /// The sets of drives that an engine reads in a layout.
 ///
 /// If the engine fits no drive of the group, the set is the whole group, and its row reports that.
-fn sets(layout: Layout, engine: Engine, group: &[&Described]) -> Vec<Vec<(String, Source)>> {
+fn sets(layout: Layout, engine: Engine, group: &[&Described]) -> Vec<Vec<(String, ReadSource)>> {
     let is_fit = |drive: &&&Described| drive.is_ours() == (engine == Engine::Vfio);
     let fit: Vec<&Described> = group.iter().filter(is_fit).copied().collect();
     let of = if fit.is_empty() { group.to_vec() } else { fit };

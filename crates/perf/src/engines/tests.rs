@@ -38,7 +38,7 @@ fn run_on(hands: Hands, arguments: &str, fake: Option<&Fake>, stop: bool) -> Res
     bench.hands = hands;
     if let Some(fake) = fake {
         let fake = fake.clone();
-        bench.take = Box::new(move |_| Ok(fake.function()));
+        bench.open_function = Box::new(move |_| Ok(fake.function()));
     }
     measure_all(&args, &mut bench, &mut args.files.open()?)
 }
