@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nvmeof_console::complain;
-use nvmeof_import::{Disks, Imported, Note, Source, TEXT_MAX, import};
+use nvmeof_import::{Disks, ImportSource, ImportedConfig, Note, TEXT_MAX, import};
 use serde_json::json;
 
 use crate::output::{print, print_json};
@@ -83,10 +83,10 @@ fn write(output: &Path, toml: &str, force: bool) -> anyhow::Result<()> {
     file.write_all(toml.as_bytes()).with_context(|| format!("cannot write {}", output.display()))
 }
 
-fn as_value(imported: &Imported) -> serde_json::Value {
+fn as_value(imported: &ImportedConfig) -> serde_json::Value {
     let source = match imported.source {
-        Source::Kernel => "kernel",
-        Source::Spdk => "spdk",
+        ImportSource::Kernel => "kernel",
+        ImportSource::Spdk => "spdk",
     };
     let note = |note: &Note| json!({ "kind": note.kind.to_string(), "path": note.path, "what": note.what });
     json!({
