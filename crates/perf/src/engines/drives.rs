@@ -4,14 +4,14 @@ use nvmeof_core::block::{Direct, FileConfig, OpenFile};
 use nvmeof_core::nvme_driver::{Controller, ControllerOptions};
 use nvmeof_core::pci::{Address, PciFunction, System};
 use nvmeof_engines::{OpenFunction, ReadSource, sector_size};
-use nvmeof_report::engines::Drive;
+use nvmeof_report::engines::DriveInfo;
 
 use crate::scale::of_node;
 use crate::target::DeviceSpec;
 
 /// A drive named on the command line.
 #[derive(Debug, Clone)]
-pub(super) struct Described {
+pub(super) struct DescribedDrive {
     pub(super) spec: DeviceSpec,
     /// Its PCI function, if it is a whole NVMe drive or a namespace of one.
     pub(super) function: Option<Address>,
@@ -27,7 +27,7 @@ pub(super) struct Described {
     pub(super) nsid: u32,
 }
 
-impl Described {
+impl DescribedDrive {
     /// Source that an engine opens.
     pub(super) fn source(&self) -> ReadSource {
         match &self.spec {
@@ -76,8 +76,8 @@ impl Described {
         }
     }
 
-    pub(super) fn report(&self) -> Drive {
-        Drive {
+    pub(super) fn report(&self) -> DriveInfo {
+        DriveInfo {
             name: self.name.clone(),
             model: self.model.clone(),
             serial: self.serial.clone(),
@@ -95,7 +95,7 @@ pub(super) fn describe(
     specs: &[DeviceSpec],
     system: &System,
     open_function: OpenFunction<'_>,
-) -> Vec<Described> {
+) -> Vec<DescribedDrive> {
     let functions = system.nvme_functions().unwrap_or_default();
     specs.iter().map(|spec| one(spec, system, &functions, open_function)).collect()
 }
@@ -105,13 +105,13 @@ fn one(
     system: &System,
     functions: &[PciFunction],
     open_function: OpenFunction<'_>,
-) -> Described {
+) -> DescribedDrive {
     let function = match spec {
         DeviceSpec::Pci { address, .. } => functions.iter().find(|f| f.address == *address),
         DeviceSpec::File(path) => of_node(system, functions, &path.display().to_string()),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => None,
     };
-    let mut described = Described {
+    let mut described = DescribedDrive {
         spec: spec.clone(),
         function: function.map(|function| function.address),
         name: spec.to_string(),
@@ -133,7 +133,7 @@ fn one(
 
 /// Opens a drive under the VFIO driver, reads its properties and closes it.
 fn look_at_drive(
-    described: &mut Described,
+    described: &mut DescribedDrive,
     address: &str,
     nsid: Option<u32>,
     open_function: OpenFunction<'_>,

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use nvmeof_engines::{Engine, OpenFunction};
-use nvmeof_report::engines::{Layout, Outcome, Row};
+use nvmeof_report::engines::{EngineRow, ReadLayout, RowOutcome};
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::LbaFormat;
 
-use super::drives::{Described, open_drive};
+use super::drives::{DescribedDrive, open_drive};
 use crate::target::DeviceSpec;
 
 /// The requested formats, and the formats that drives had before.
 #[derive(Debug)]
-pub(super) struct Formats<'a> {
+pub(super) struct DriveFormats<'a> {
     /// Bytes of a block; empty: the current formats.
     wanted: &'a [u32],
     /// Serial numbers of drives that may be erased.
@@ -21,7 +21,7 @@ pub(super) struct Formats<'a> {
     before: BTreeMap<String, u32>,
 }
 
-impl<'a> Formats<'a> {
+impl<'a> DriveFormats<'a> {
     pub(super) fn new(wanted: &'a [u32], destroy: &'a [String]) -> Self {
         Self { wanted, destroy, before: BTreeMap::new() }
     }
@@ -38,10 +38,10 @@ impl<'a> Formats<'a> {
     /// the reason.
     pub(super) fn change(
         &mut self,
-        drives: &mut [Described],
+        drives: &mut [DescribedDrive],
         wanted: Option<u32>,
         open_function: OpenFunction<'_>,
-    ) -> Vec<Row> {
+    ) -> Vec<EngineRow> {
         let Some(wanted) = wanted else { return Vec::new() };
         let mut rows = Vec::new();
         for drive in drives.iter_mut().filter(|drive| drive.lba_bytes != wanted) {
@@ -50,13 +50,13 @@ impl<'a> Formats<'a> {
                 Ok(()) => {
                     self.before.entry(drive.name.clone()).or_insert(before);
                 }
-                Err(why) => rows.push(Row {
+                Err(why) => rows.push(EngineRow {
                     lba_bytes: wanted,
-                    layout: Layout::Single,
+                    layout: ReadLayout::Single,
                     drives: vec![drive.name.clone()],
                     engine: if drive.is_ours() { Engine::Vfio.name() } else { "all" }.to_owned(),
                     concurrency: 0,
-                    outcome: Outcome::Unable(why),
+                    outcome: RowOutcome::Unable(why),
                     note: None,
                 }),
             }
@@ -72,7 +72,7 @@ impl<'a> Formats<'a> {
     /// Restores the earlier formats; returns an error for each drive where that failed.
     pub(super) fn restore(
         &mut self,
-        drives: &mut [Described],
+        drives: &mut [DescribedDrive],
         open_function: OpenFunction<'_>,
     ) -> Vec<String> {
         let before = std::mem::take(&mut self.before);
@@ -94,14 +94,14 @@ impl<'a> Formats<'a> {
 
     fn change_one(
         &self,
-        drive: &mut Described,
+        drive: &mut DescribedDrive,
         wanted: u32,
         open_function: OpenFunction<'_>,
     ) -> Result<(), String> {
         let (name, now) = (&drive.name, drive.lba_bytes);
         let DeviceSpec::Pci { address, .. } = &drive.spec else {
             return Err(format!(
-                "it has blocks of {now} bytes; to measure {wanted} give --hand-over and --destroy-data SERIAL, or bind \
+                "it has blocks of {now} bytes; to measure {wanted} give --rebind and --destroy-data SERIAL, or bind \
                  it to vfio-pci and format it: `nvmeof-tgt drives format --block-size {wanted}`"
             ));
         };

@@ -5,7 +5,7 @@ use nvmeof_initiator::{CompletedCommand, IoKind, IoQueue, Nanos, Transfer};
 use nvmeof_wire::nvm::{DSM_RANGE_SIZE, DsmRange};
 use nvmeof_wire::zerocopy::IntoBytes as _;
 
-use super::{Buffer, Done, Io, Lost, Op, Queue};
+use super::{DeviceQueue, Io, IoBuffer, IoDone, IoOp, QueueFailed};
 
 /// Bytes of the single range of a trim.
 const RANGE: usize = DSM_RANGE_SIZE as usize;
@@ -40,12 +40,12 @@ impl FabricQueue {
         Some(buffer)
     }
 
-    fn lost(&self, error: &nvmeof_initiator::Error) -> Lost {
-        Lost(format!("queue {}: {error}", self.queue.qid()))
+    fn lost(&self, error: &nvmeof_initiator::Error) -> QueueFailed {
+        QueueFailed(format!("queue {}: {error}", self.queue.qid()))
     }
 }
 
-impl Queue for FabricQueue {
+impl DeviceQueue for FabricQueue {
     #[inline]
     fn room(&self) -> usize {
         usize::from(self.queue.depth()).saturating_sub(self.queue.in_flight())
@@ -55,31 +55,31 @@ impl Queue for FabricQueue {
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io> {
         let Io { token, nsid, slba, blocks, op } = io;
         let kind = match op {
-            Op::Read(Buffer::Fabric(buffer)) => IoKind::Read(buffer),
-            Op::Write(Buffer::Fabric(data)) => IoKind::Write { data, fua: false },
-            Op::Trim => match self.range(slba, blocks) {
+            IoOp::Read(IoBuffer::Fabric(buffer)) => IoKind::Read(buffer),
+            IoOp::Write(IoBuffer::Fabric(data)) => IoKind::Write { data, fua: false },
+            IoOp::Trim => match self.range(slba, blocks) {
                 Some(range) => IoKind::Deallocate(range),
-                None => return Err(Io { token, nsid, slba, blocks, op: Op::Trim }),
+                None => return Err(Io { token, nsid, slba, blocks, op: IoOp::Trim }),
             },
             op => return Err(Io { token, nsid, slba, blocks, op }),
         };
-        let undo: fn(nvmeof_initiator::Buffer) -> Op = match &kind {
-            IoKind::Read(_) => |buffer| Op::Read(Buffer::Fabric(buffer)),
-            IoKind::Write { .. } => |buffer| Op::Write(Buffer::Fabric(buffer)),
-            _ => |_| Op::Trim,
+        let undo: fn(nvmeof_initiator::Buffer) -> IoOp = match &kind {
+            IoKind::Read(_) => |buffer| IoOp::Read(IoBuffer::Fabric(buffer)),
+            IoKind::Write { .. } => |buffer| IoOp::Write(IoBuffer::Fabric(buffer)),
+            _ => |_| IoOp::Trim,
         };
         let io = nvmeof_initiator::Io { token, nsid, slba, blocks, kind };
         self.queue.submit(io, now).map_err(|rejected| {
             let op = match rejected.command.transfer {
                 Transfer::In(buffer) | Transfer::Out(buffer) => undo(buffer),
-                Transfer::None => Op::Trim,
+                Transfer::None => IoOp::Trim,
             };
             Io { token, nsid, slba, blocks, op }
         })
     }
 
     #[inline]
-    fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+    fn poll(&mut self, now: Nanos, done: &mut Vec<IoDone>) -> Result<(), QueueFailed> {
         let polled = self.queue.poll(now, &mut self.completed);
         for completed in self.completed.drain(..) {
             let CompletedCommand { token, result, buffer } = completed;
@@ -90,15 +90,15 @@ impl Queue for FabricQueue {
                     self.ranges.push(range);
                     None
                 }
-                buffer => buffer.map(Buffer::Fabric),
+                buffer => buffer.map(IoBuffer::Fabric),
             };
-            done.push(Done { token, result, buffer });
+            done.push(IoDone { token, result, buffer });
         }
         polled.map_err(|error| self.lost(&error))
     }
 
     #[inline]
-    fn flush(&mut self) -> Result<(), Lost> {
+    fn flush(&mut self) -> Result<(), QueueFailed> {
         self.queue.flush().map_err(|error| self.lost(&error))
     }
 }

@@ -241,7 +241,7 @@ fn reads_have_a_rate_of_their_own() {
         "--rw randtrim --rate-write 1k",
     ] {
         let error = try_run(&target, arguments).unwrap_err();
-        assert!(error.is::<Misfit>() && error.to_string().contains("use --rate"), "{error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains("use --rate"), "{error}");
     }
 }
 
@@ -297,7 +297,7 @@ fn what_does_not_fit_the_target_is_said() {
     ] {
         let arguments = format!("--rw randread --ios 200 {arguments}");
         let error = try_run(&target, &arguments).unwrap_err();
-        assert!(error.is::<Misfit>(), "{arguments}: {error}");
+        assert!(error.is::<UsageError>(), "{arguments}: {error}");
         assert!(error.to_string().contains(says), "{arguments}: {error}");
     }
 }
@@ -328,7 +328,7 @@ fn a_hot_part_is_asked_for_more_often() {
         assert!(disk[hot..].iter().all(|&byte| byte == 0));
     });
     let error = try_run(&target, "--rw read --random-distribution zipf:1.1").unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("--rw randread"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("--rw randread"), "{error}");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn what_is_trimmed_is_gone_and_what_is_trimmed_and_written_is_there() {
     assert_eq!(number(&report["trim"]["ios"]), 2);
     let old = FakeTarget::start(FakeTargetOptions { deallocate: false, ..small() });
     let error = try_run(&old, "--rw randtrim").unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("cannot be trimmed"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("cannot be trimmed"), "{error}");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     assert!(state.exists() && first < 2 * 512 * 512, "{report}");
     // Other arguments make it another run.
     let other = try_run(&target, &arguments.replace("--qd 4", "--qd 5")).unwrap_err();
-    assert!(other.is::<Misfit>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
+    assert!(other.is::<UsageError>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
     let target = FakeTarget::start(small());
     target.tamper(1, |disk| disk.fill(7));
     let report = try_run_at(&target, &arguments, &state).unwrap();
@@ -465,7 +465,7 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let write = format!("--device {file} --rw randrw:50 --ios 900 --qd 8 --verify");
     assert_eq!(number(&local(&write).unwrap()["verify_errors"]), 0);
     let error = local(&write).unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("not empty"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("not empty"), "{error}");
     let error = local(&format!("{write} --destroy-data ./disk")).unwrap_err();
     assert!(error.to_string().contains("./disk is none of what is loaded"), "{error}");
     let error = local("--device /nowhere/disk --rw write").unwrap_err();
@@ -489,14 +489,14 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     assert_eq!(number(&report["errors"]), 0, "{report}");
 }
 
-mod turns {
+mod intervals {
     use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::Misfit;
+    use crate::plan::UsageError;
 
     /// The process that controls the intervals.
     struct Caller {
@@ -510,7 +510,7 @@ mod turns {
         }
 
         /// Runs a short interval and returns its result.
-        fn turn(&mut self, line: &str) -> Value {
+        fn interval(&mut self, line: &str) -> Value {
             self.say(line);
             std::thread::sleep(Duration::from_millis(1));
             self.say("-");
@@ -527,39 +527,40 @@ mod turns {
         fn until(&mut self, line: &str, is_so: impl Fn(&Value) -> bool) -> (Value, u64) {
             let mut ios = 0;
             for _ in 0..10_000 {
-                let result = self.turn(line);
+                let result = self.interval(line);
                 ios += number(&result["ios"]);
                 if is_so(&result) {
                     return (result, ios);
                 }
             }
-            panic!("ten thousand turns, and never so");
+            panic!("ten thousand intervals, and never so");
         }
     }
 
     /// Runs a load in intervals that `call` controls; returns the report, and the result of `call`.
-    fn in_turns<T: Send>(
+    fn in_intervals<T: Send>(
         target: &FakeTarget,
         arguments: &str,
         call: impl FnOnce(Caller) -> T + Send,
     ) -> (Value, T) {
         let connect = format!("--connect={}", target.endpoint());
-        let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--turns"];
+        let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--intervals"];
         let arguments = fixed.into_iter().chain(arguments.split_whitespace());
         let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
             panic!("not a run")
         };
         let ((lines, to_lines), (from_results, results)) = (pipe().unwrap(), pipe().unwrap());
         let ends = Mutex::new(Some((lines, results)));
-        let console = Console(Arc::new(move || {
+        let console = IntervalConsole(Arc::new(move || {
             let (lines, results) = ends.lock().unwrap().take().unwrap();
             (Box::new(BufReader::new(lines)), Box::new(results))
         }));
         let caller = Caller { lines: to_lines, results: BufReader::new(from_results) };
         std::thread::scope(|scope| {
             let called = scope.spawn(|| call(caller));
-            let mut spec = LoadSpec { turns: Some(console), ..load(&args).unwrap() };
-            let needs = Needs { jobs: spec.jobs, depth: spec.qd, shared: false, writes: false };
+            let mut spec = LoadSpec { intervals: Some(console), ..load(&args).unwrap() };
+            let needs =
+                TargetNeeds { jobs: spec.jobs, depth: spec.qd, shared: false, writes: false };
             let mut opened = Target::open(&args.target, &needs).unwrap();
             let stop = Arc::new(AtomicBool::new(false));
             let report = load_target(&args, &mut spec, &mut opened, &stop).unwrap();
@@ -575,17 +576,18 @@ mod turns {
     #[test]
     fn what_is_counted_and_what_is_loaded_goes_by_the_lines() {
         let target = FakeTarget::start(small());
-        let (report, counted) = in_turns(&target, "--qd 4 --jobs 2", |mut caller| {
+        let (report, counted) = in_intervals(&target, "--qd 4 --jobs 2", |mut caller| {
             let (first, mut counted) =
-                caller.until("both", |turn| ios(turn).iter().all(|n| *n > 0));
+                caller.until("both", |interval| ios(interval).iter().all(|n| *n > 0));
             assert_eq!((&first["turn"], &first["flows"][1]["nsid"]), (&"both".into(), &2.into()));
             assert!(first["latency_us"]["p99"].as_f64().unwrap() > 0.0, "{first}");
             caller.say("- 2=0");
             // I/Os in flight at the change complete at some time.
-            let only_one = |turn: &Value| ios(turn)[0] > 0 && ios(turn)[1] == 0;
+            let only_one = |interval: &Value| ios(interval)[0] > 0 && ios(interval)[1] == 0;
             counted += caller.until("one", only_one).1;
-            counted +=
-                caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
+            counted += caller
+                .until("other 1=0 2=1", |interval| ios(interval)[0] == 0 && ios(interval)[1] > 0)
+                .1;
             // The last interval ends with the lines.
             caller.say("last 1=4");
             let Caller { lines, results } = caller;
@@ -594,7 +596,11 @@ mod turns {
             assert_eq!(last["turn"], "last");
             counted + number(&last["ios"])
         });
-        assert_eq!(number(&report["ios"]), counted, "the report has all turns, and nothing else");
+        assert_eq!(
+            number(&report["ios"]),
+            counted,
+            "the report has all intervals, and nothing else"
+        );
         assert_eq!((&report["errors"], &report["interrupted"]), (&0.into(), &false.into()));
         assert_eq!(target.shutdowns(), 1);
     }
@@ -611,7 +617,7 @@ mod turns {
             }
         });
         let target = FakeTarget::scripted(small(), script);
-        let (report, _) = in_turns(&target, "--qd 4", |mut caller| {
+        let (report, _) = in_intervals(&target, "--qd 4", |mut caller| {
             caller.say("first");
             caller.say("second");
             assert_eq!(caller.result().unwrap()["errors"], 0);
@@ -620,8 +626,8 @@ mod turns {
             for _ in 0..10_000 {
                 // Intervals follow one another without a gap.
                 caller.say("next");
-                let turn = caller.result().unwrap();
-                failed += number(&turn["errors"]);
+                let interval = caller.result().unwrap();
+                failed += number(&interval["errors"]);
                 if failed == 3 {
                     // The result of the last interval can still be read.
                     return caller.results;
@@ -636,14 +642,14 @@ mod turns {
     fn a_line_that_cannot_be_followed_ends_the_run_and_is_told() {
         let target = FakeTarget::start(small());
         for (line, says) in [
-            ("1=2", "line 2 of standard input: a turn begins with its name"),
-            ("", "line 2 of standard input: a turn begins with its name"),
+            ("1=2", "line 2 of standard input: an interval begins with its name"),
+            ("", "line 2 of standard input: an interval begins with its name"),
             ("x 1:2", "`1:2` is not NSID=DEPTH"),
             ("x 1=-1", "`1=-1` is not NSID=DEPTH"),
             ("x 3=1", "namespace 3 is not loaded; these are: 1, 2"),
             ("x 1=5", "1=5 is deeper than --qd 4"),
         ] {
-            let (report, ()) = in_turns(&target, "--qd 4", |mut caller| {
+            let (report, ()) = in_intervals(&target, "--qd 4", |mut caller| {
                 caller.say("-");
                 caller.say(line);
                 assert_eq!(caller.result(), None);
@@ -657,12 +663,12 @@ mod turns {
     #[test]
     fn results_that_nobody_takes_end_the_run() {
         let target = FakeTarget::start(small());
-        let (report, ()) = in_turns(&target, "--qd 1", |Caller { mut lines, results }| {
+        let (report, ()) = in_intervals(&target, "--qd 1", |Caller { mut lines, results }| {
             drop(results);
             lines.write_all(b"a\n-\n").unwrap();
         });
         let message = report["messages"][0].as_str().unwrap();
-        assert!(message.starts_with("cannot write the result of turn a"), "{message}");
+        assert!(message.starts_with("cannot write the result of interval a"), "{message}");
     }
 
     #[test]
@@ -670,7 +676,7 @@ mod turns {
         let script: ActionScript = Box::new(|_, _| FakeAction::HangUp);
         let target = FakeTarget::scripted(small(), script);
         // The lines never arrive: the pipe stays open until the run has ended.
-        let (report, caller) = in_turns(&target, "--qd 1", |mut caller| {
+        let (report, caller) = in_intervals(&target, "--qd 1", |mut caller| {
             caller.say("- 1=0");
             caller
         });
@@ -680,12 +686,12 @@ mod turns {
 
     #[test]
     fn results_have_standard_output_to_themselves() {
-        let line = "nvmeof-perf run --device null --rw read --turns --json -".split(' ');
+        let line = "nvmeof-perf run --device null --rw read --intervals --json -".split(' ');
         let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
-        assert!(load(&args).unwrap_err().is::<Misfit>());
+        assert!(load(&args).unwrap_err().is::<UsageError>());
         for other in ["--time=9s", "--ramp=1s", "--verify", "--ios=3", "--loops=1", "--shared-qd=3"]
         {
-            let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--turns", other];
+            let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--intervals", other];
             assert!(Cli::try_parse_from(line).is_err(), "{other}");
         }
     }
