@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nvmeof_initiator::fuzzing::Host;
-use nvmeof_initiator::{Buffer, Command, Completed, RejectReason, Transfer};
+use nvmeof_initiator::fuzzing::FuzzedHost;
+use nvmeof_initiator::{Buffer, Command, CompletedCommand, RejectReason, Transfer};
 use nvmeof_wire::tcp::{
     C2HData, CapsuleCmd, CapsuleResp, CommonHeader, Framing, H2CData, IcParams, PduHead, PduType,
     R2T, Receiver, RxRules, TcpError, TermReq, flags,
@@ -65,7 +65,7 @@ struct Held {
 
 #[derive(Debug)]
 struct World {
-    host: Host,
+    host: FuzzedHost,
     rules: RxRules,
     out: Framing,
     in_capsule: usize,
@@ -75,7 +75,7 @@ struct World {
     inbox: Vec<u8>,
     /// Submitted commands that the target has not received yet, in their order.
     submitted: VecDeque<u64>,
-    done: Vec<Completed>,
+    done: Vec<CompletedCommand>,
     next_token: u64,
     sound: bool,
     ended: bool,
@@ -92,7 +92,7 @@ impl World {
         let framing = Framing::new(hdgst, ddgst, granted.pda);
         let receiver = Receiver::Controller;
         Self {
-            host: Host::new(depth, granted, in_capsule),
+            host: FuzzedHost::new(depth, granted, in_capsule),
             rules: RxRules { receiver, framing, max_in_capsule: 8192, max_data: max },
             out: Framing::new(hdgst, ddgst, 0),
             in_capsule: in_capsule as usize,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use hyper::Method;
 use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, Change};
-use nvmeof_ctl::{CallError, Client};
+use nvmeof_ctl::{ApiClient, CallError};
 use serde_json::Value;
 
 use crate::Daemon;
@@ -16,7 +16,7 @@ pub(crate) const SOCKET: &str = "api.sock";
 /// The API of a daemon.
 #[derive(Debug)]
 pub struct Api {
-    client: Client,
+    client: ApiClient,
     socket: PathBuf,
 }
 
@@ -28,7 +28,7 @@ impl Api {
     #[must_use]
     pub fn of(daemon: &Daemon) -> Self {
         let socket = daemon.folder().join(SOCKET);
-        let client = Client::new(&format!("unix:{}", socket.display()), None).expect("a client");
+        let client = ApiClient::new(&format!("unix:{}", socket.display()), None).expect("a client");
         Self { client, socket }
     }
 

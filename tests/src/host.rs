@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nvmeof_initiator::{
-    Buffer, CommandError, Completed, Controller, Endpoint, Error, Io, IoKind, IoQueue, Options,
+    Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Endpoint, Error, Io,
+    IoKind, IoQueue,
 };
 use nvmeof_wire::Nqn;
 
@@ -12,17 +13,17 @@ use crate::GUARD;
 
 /// Returns the options of host `number`: its own name and identifier.
 #[must_use]
-pub fn options(number: u8) -> Options {
+pub fn options(number: u8) -> ConnectOptions {
     let mut hostid = [0x5a; 16];
     hostid[15] = number;
-    Options {
+    ConnectOptions {
         hostnqn: Nqn::from_uuid(&hostid),
         hostid,
         // The target must not drop the connection of a test that waits.
         keep_alive: 2 * GUARD,
         connect_timeout: GUARD,
         io_timeout: GUARD,
-        ..Options::default()
+        ..ConnectOptions::default()
     }
 }
 
@@ -52,7 +53,7 @@ impl Host {
     /// # Panics
     /// If it cannot.
     #[must_use]
-    pub fn connect(endpoint: &Endpoint, options: &Options) -> Self {
+    pub fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Self {
         Self::try_connect(endpoint, options).unwrap_or_else(|error| panic!("{endpoint}: {error}"))
     }
 
@@ -60,7 +61,7 @@ impl Host {
     ///
     /// # Errors
     /// The reason why it cannot.
-    pub fn try_connect(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
+    pub fn try_connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Self, Error> {
         let mut controller = Controller::connect(endpoint, options)?;
         let queues = controller.info().queues.min(options.queues);
         let queues = (0..queues).map(|_| controller.open_queue()).collect::<Result<_, _>>()?;
@@ -81,7 +82,7 @@ impl Host {
     ///
     /// # Errors
     /// If the connection ends.
-    pub fn execute(&mut self, at: usize, ios: Vec<Io>) -> Result<Vec<Completed>, Error> {
+    pub fn execute(&mut self, at: usize, ios: Vec<Io>) -> Result<Vec<CompletedCommand>, Error> {
         let (clock, queue) = (self.controller.clock(), &mut self.queues[at]);
         let count = ios.len();
         let mut waiting = ios.into_iter();
@@ -208,13 +209,13 @@ impl Worker {
 
     /// Connects, and then runs I/O on the first [`Self::BLOCKS`].
     #[must_use]
-    pub fn start(endpoint: &Endpoint, options: &Options) -> Self {
+    pub fn start(endpoint: &Endpoint, options: &ConnectOptions) -> Self {
         Self::start_at(endpoint, options, 0)
     }
 
     /// Like [`Self::start`], from block `first` on: workers on one device must not overlap.
     #[must_use]
-    pub fn start_at(endpoint: &Endpoint, options: &Options, first: u64) -> Self {
+    pub fn start_at(endpoint: &Endpoint, options: &ConnectOptions, first: u64) -> Self {
         Self::start_with(Host::connect(endpoint, options), move |host, round| {
             let block = host.block_size(1) as usize;
             // Small and in the capsule, then larger than that: R2T.

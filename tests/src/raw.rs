@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use nvmeof_initiator::Options;
+use nvmeof_initiator::ConnectOptions;
 use nvmeof_wire::fabrics::PropertySize;
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, ConnectResult, PropertySet};
 use nvmeof_wire::properties::{CC_CSS_NVM, Cc, offset};
@@ -76,7 +76,7 @@ impl Raw {
 
     /// Connects an admin queue and enables its controller; returns it with the CNTLID.
     #[must_use]
-    pub fn admin(address: SocketAddr, nqn: &str, host: &Options) -> (Self, u16) {
+    pub fn admin(address: SocketAddr, nqn: &str, host: &ConnectOptions) -> (Self, u16) {
         let mut raw = Self::hello(address, host.hdgst, host.ddgst);
         let cqe = raw.connect(0, 32, CNTLID_DYNAMIC, nqn, host);
         assert!(cqe.status().is_success(), "Connect: {}", cqe.status());
@@ -91,7 +91,13 @@ impl Raw {
 
     /// Connects I/O queue 1 of a controller, with this many entries.
     #[must_use]
-    pub fn io(address: SocketAddr, nqn: &str, host: &Options, cntlid: u16, entries: u32) -> Self {
+    pub fn io(
+        address: SocketAddr,
+        nqn: &str,
+        host: &ConnectOptions,
+        cntlid: u16,
+        entries: u32,
+    ) -> Self {
         let mut raw = Self::hello(address, host.hdgst, host.ddgst);
         let cqe = raw.connect(1, entries, cntlid, nqn, host);
         assert!(cqe.status().is_success(), "Connect: {}", cqe.status());
@@ -105,7 +111,7 @@ impl Raw {
         entries: u32,
         cntlid: u16,
         nqn: &str,
-        host: &Options,
+        host: &ConnectOptions,
     ) -> Cqe {
         let keep_alive = u32::try_from(host.keep_alive.as_millis()).expect("a short time");
         let connect = Connect {

@@ -84,7 +84,7 @@ part_engines() {
     echo 1 >"$polled"
     wait_for 20 drive_block 0
     wait_for 20 drive_block 1
-    /run/bin/nvmeof-perf engines --device "$(drive_block 0)" --device "$(drive_block 1)" --hand-over --concurrency 4 \
+    /run/bin/nvmeof-perf engines --device "$(drive_block 0)" --device "$(drive_block 1)" --rebind --concurrency 4 \
         --lba-size 512,4096 --destroy-data DRIVE0 --destroy-data DRIVE1 --time 300ms --ramp 50ms --html /tmp/engines.html \
         >/tmp/engines.txt 2>/tmp/engines.err || fail "engines: $(cat /tmp/engines.err /tmp/engines.txt)"
     echo 0 >"$polled"
@@ -105,7 +105,7 @@ part_engines() {
     mkfs.ext4 -q -F "$(drive_block 1)"
     mkdir -p /mnt/drive
     mount "$(drive_block 1)" /mnt/drive
-    if /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --hand-over --engine psync,vfio --layout individual --concurrency 1 \
+    if /run/bin/nvmeof-perf engines --device "$(drive_block 1)" --rebind --engine psync,vfio --layout individual --concurrency 1 \
         --time 100ms --ramp 0s >/tmp/engines.txt; then fail "a drive in use was read: $(cat /tmp/engines.txt)"; fi
     mountpoint -q /mnt/drive || fail "it is no longer mounted"
     umount /mnt/drive
@@ -113,7 +113,7 @@ part_engines() {
     assert_has "why psync did not read it" "$(cat /tmp/engines.txt)" 'psync.*in use'
     # As a drive of our own driver's: given back to it.
     drive_give vfio-pci 0
-    /run/bin/nvmeof-perf engines --device "pci:$(drive 0)" --hand-over --engine psync,vfio --layout individual --concurrency 1 \
+    /run/bin/nvmeof-perf engines --device "pci:$(drive 0)" --rebind --engine psync,vfio --layout individual --concurrency 1 \
         --time 100ms --ramp 0s >/tmp/engines.txt || fail "engines of a bound drive: $(cat /tmp/engines.txt)"
     grep -E '^\| +512 \| individual +\| +1 \| psync +\| +1 ' /tmp/engines.txt >/dev/null || fail "psync: $(cat /tmp/engines.txt)"
     assert_eq "the driver" "$(basename "$(readlink "$PCI/$(drive 0)/driver")")" vfio-pci

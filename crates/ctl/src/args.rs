@@ -14,7 +14,7 @@ use crate::commands::Command;
     after_help = "Examples:\n  nvmeofctl status\n  nvmeofctl --api unix:/tmp/api.sock stats --json\n\n\
         Exit status: 0 done, 1 refused or failed, 2 the command line is wrong."
 )]
-pub struct Args {
+pub struct CtlArgs {
     /// URL of the daemon's API: unix:PATH, or http://ADDRESS:PORT
     #[arg(
         long,

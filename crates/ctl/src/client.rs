@@ -66,7 +66,7 @@ enum Address {
 
 /// The daemon's API.
 #[derive(Debug)]
-pub struct Client {
+pub struct ApiClient {
     url: String,
     address: Address,
     token: Option<String>,
@@ -75,14 +75,14 @@ pub struct Client {
 
 /// A successful response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// Revision of the state, for `If-Match`.
     pub revision: Option<String>,
     /// The body.
     pub body: Bytes,
 }
 
-impl Client {
+impl ApiClient {
     /// Creates a client of the API at `url`, with the token in a file if one is named.
     ///
     /// # Errors
@@ -126,8 +126,8 @@ impl Client {
         body: Option<&impl Serialize>,
         revision: Option<&str>,
     ) -> anyhow::Result<T> {
-        let answer = self.send(method, path, body, revision)?;
-        serde_json::from_slice(&answer.body)
+        let response = self.send(method, path, body, revision)?;
+        serde_json::from_slice(&response.body)
             .with_context(|| format!("the daemon's answer to {path} is not understood"))
     }
 
@@ -141,14 +141,14 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
         revision: Option<&str>,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<ApiResponse> {
         let request = self.request(method, path, body, revision)?;
-        let answered = self.runtime.block_on(async {
-            let answered = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
-            answered.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
+        let result = self.runtime.block_on(async {
+            let result = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
+            result.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
         });
-        let (status, answer) = answered?;
-        if status.is_success() { Ok(answer) } else { Err(self.refusal(status, &answer)) }
+        let (status, response) = result?;
+        if status.is_success() { Ok(response) } else { Err(self.refusal(status, &response)) }
     }
 
     fn request(
@@ -196,8 +196,8 @@ impl Client {
             let mut response = self.respond(request).await?;
             if !response.status().is_success() {
                 let status = response.status();
-                let answer = self.collected(response).await?;
-                return Err(self.refusal(status, &answer));
+                let response = self.collected(response).await?;
+                return Err(self.refusal(status, &response));
             }
             let mut pending = Vec::new();
             while let Some(frame) = response.body_mut().frame().await {
@@ -222,26 +222,26 @@ impl Client {
     async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, Answer), CallError> {
+    ) -> Result<(StatusCode, ApiResponse), CallError> {
         let response = self.respond(request).await?;
         let status = response.status();
         Ok((status, self.collected(response).await?))
     }
 
     /// Converts an error response of the daemon.
-    fn refusal(&self, status: StatusCode, answer: &Answer) -> anyhow::Error {
-        match serde_json::from_slice(&answer.body) {
+    fn refusal(&self, status: StatusCode, response: &ApiResponse) -> anyhow::Error {
+        match serde_json::from_slice(&response.body) {
             Ok(error) => CallError::Refused(error).into(),
             Err(_) => self.broken(format!("it says {status}")).into(),
         }
     }
 
-    async fn collected(&self, response: Response<Incoming>) -> Result<Answer, CallError> {
+    async fn collected(&self, response: Response<Incoming>) -> Result<ApiResponse, CallError> {
         let revision = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
         let revision = revision.map(|tag| tag.trim_matches('"').to_owned());
         let body = response.into_body().collect().await;
         let body = body.map_err(|error| self.broken(error.to_string()))?.to_bytes();
-        Ok(Answer { revision, body })
+        Ok(ApiResponse { revision, body })
     }
 
     async fn respond(
@@ -337,7 +337,7 @@ mod tests {
     fn nobody_there_is_told_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("unix:{}/none.sock", folder.path().display());
-        let client = Client::new(&url, None).unwrap();
+        let client = ApiClient::new(&url, None).unwrap();
         let error = client.get::<serde_json::Value>("/v1/status").unwrap_err().to_string();
         assert!(error.contains("none.sock") && error.contains("[api]"), "{error}");
     }

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use nvmeof_console::complain;
 
-pub use args::Args;
-pub use client::{CallError, Client};
+pub use args::CtlArgs;
+pub use client::{ApiClient, CallError};
 
 /// Exit status for an invalid command line or API address.
 const EXIT_USAGE: u8 = 2;
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> ExitCode {
+fn run(args: &CtlArgs) -> ExitCode {
     let signals = nvmeof_console::outlive_file_limits().context("cannot handle signals");
     match signals.and_then(|()| commands::run(args)) {
         Ok(code) => code,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use nvmeof_api::{TRACE_SECONDS_MAX, TraceLine, TraceOp, TraceRequest, TracedCommand};
 
-use crate::Client;
+use crate::ApiClient;
 use crate::output::print_next;
 use crate::top::time;
 
@@ -17,7 +17,7 @@ const BAR: u64 = 40;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  nvmeofctl trace --slower-than 1000\n  \
     nvmeofctl trace --seconds 30 --slower-than 500 --op read --nsid 1\n  nvmeofctl --json trace --seconds 5")]
-pub(crate) struct Trace {
+pub(crate) struct TraceArgs {
     /// Duration: 1 to 60
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(TRACE_SECONDS_MAX)))]
@@ -52,7 +52,7 @@ enum Op {
 }
 
 /// Runs a trace and prints it; with `json`, it prints the daemon's lines unchanged.
-pub(crate) fn run(client: &Client, json: bool, trace: &Trace) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, trace: &TraceArgs) -> anyhow::Result<()> {
     let wanted = TraceRequest {
         seconds: trace.seconds,
         slower_than_us: trace.slower_than,

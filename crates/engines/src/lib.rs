@@ -1,8 +1,8 @@
 //! I/O methods to read a drive, each as a [`BlockDevice`](nvmeof_core::block::BlockDevice).
 //!
 //! ```text
-//!  Engine + Source --open--> Opened { device, note }    users of block queues can use them all
-//!                     '----> Unable                     reason as text: a table row, not a crash
+//!  Engine + ReadSource --open--> OpenedDevice { device, note }   for any user of block queues
+//!                         '----> EngineUnavailable              a table row, not a crash
 //!
 //!  sync, psync, pvsync, pvsync2, pvsync2-hipri   one operation a queue: N operations, N threads
 //!  io-uring, io-uring-polled                     core's file device
@@ -18,5 +18,7 @@ mod open;
 mod sync;
 
 pub use engine::{Engine, UnknownEngine};
-pub use open::{Opened, Source, Take, Unable, open, open_taking, sector_size};
+pub use open::{
+    EngineUnavailable, OpenFunction, OpenedDevice, ReadSource, open, open_with, sector_size,
+};
 pub use sync::SyncDevice;

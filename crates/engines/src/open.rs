@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use thiserror::Error;
 
 use crate::engine::Engine;
-use crate::sync::{Call, SyncDevice};
+use crate::sync::{ReadCall, SyncDevice};
 
 /// The first kernel whose block layer ignores `RWF_HIPRI` on synchronous direct I/O.
 ///
@@ -29,7 +29,7 @@ const SECTORS: [u32; 2] = [512, 4096];
 
 /// Source of the reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ReadSource {
     /// A file or block device, through the kernel.
     Path {
         /// Path of the file or device.
@@ -50,7 +50,7 @@ pub enum Source {
 
 /// A working device.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedDevice {
     /// The device.
     pub device: Arc<dyn BlockDevice>,
     /// Remark for readers of its figures.
@@ -59,13 +59,13 @@ pub struct Opened {
 
 /// Reason why an engine cannot be used on a drive.
 #[derive(Debug, Error)]
-pub enum Unable {
+pub enum EngineUnavailable {
     /// The file or block device does not open.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The drive does not open.
     #[error("{address}: {why}")]
-    Take {
+    OpenFunction {
         /// PCI address.
         address: String,
         /// Error of VFIO.
@@ -79,7 +79,7 @@ pub enum Unable {
         "{address} is read past the kernel, which has no block device of it: give /dev/nvmeXnY of a drive that the \
          kernel's driver has (`nvmeof-tgt drives unbind {address}`)"
     )]
-    NotTheKernels {
+    RequiresBlockDevice {
         /// PCI address.
         address: String,
     },
@@ -88,7 +88,7 @@ pub enum Unable {
         "{} is the kernel's: bind an NVMe drive to vfio-pci (`nvmeof-tgt drives bind`) and give pci:ADDRESS",
         path.display()
     )]
-    NotOurs {
+    RequiresVfioDrive {
         /// Its path.
         path: PathBuf,
     },
@@ -104,7 +104,7 @@ pub enum Unable {
     },
     /// Neither the filesystem nor the driver can be polled.
     #[error("{} cannot be polled: its filesystem, or its drive's driver, does not do that ({why})", path.display())]
-    NotPolled {
+    PollingUnsupported {
         /// Its path.
         path: PathBuf,
         /// Error of the kernel.
@@ -128,8 +128,8 @@ pub enum Unable {
     },
 }
 
-/// Takes a PCI function from the system, by its address.
-pub type Take<'t> = &'t dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
+/// Opens a PCI function by its address.
+pub type OpenFunction<'t> = &'t dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
 
 /// Opens a drive for an engine, with queues of `depth` operations, and reads its first block.
 ///
@@ -140,35 +140,35 @@ pub type Take<'t> = &'t dyn Fn(&str) -> Result<Arc<dyn Function>, String>;
 /// Reason why this engine cannot be used on this drive.
 pub fn open(
     engine: Engine,
-    source: &Source,
+    source: &ReadSource,
     depth: usize,
     queues: usize,
     pool: &Arc<ChunkPool>,
-) -> Result<Opened, Unable> {
-    let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
-    open_taking(engine, source, depth, queues, pool, &take)
+) -> Result<OpenedDevice, EngineUnavailable> {
+    let open_function = |address: &str| vfio::open(address).map_err(|error| error.to_string());
+    open_with(engine, source, depth, queues, pool, &open_function)
 }
 
 /// Opens a drive like [`open`], with PCI functions from another source than VFIO.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_taking(
+pub fn open_with(
     engine: Engine,
-    source: &Source,
+    source: &ReadSource,
     depth: usize,
     queues: usize,
     pool: &Arc<ChunkPool>,
-    take: Take<'_>,
-) -> Result<Opened, Unable> {
+    open_function: OpenFunction<'_>,
+) -> Result<OpenedDevice, EngineUnavailable> {
     let opened = match (engine, source) {
-        (Engine::Vfio, Source::Drive { address, nsid }) => {
-            open_drive(address, *nsid, depth, queues, pool, take)?
+        (Engine::Vfio, ReadSource::Drive { address, nsid }) => {
+            open_drive(address, *nsid, depth, queues, pool, open_function)?
         }
-        (_, Source::Drive { address, .. }) => {
-            return Err(Unable::NotTheKernels { address: address.clone() });
+        (_, ReadSource::Drive { address, .. }) => {
+            return Err(EngineUnavailable::RequiresBlockDevice { address: address.clone() });
         }
-        (engine, Source::Path { path, block_size, direct }) => {
+        (engine, ReadSource::Path { path, block_size, direct }) => {
             let config = FileConfig {
                 read_only: true,
                 direct: *direct,
@@ -180,12 +180,12 @@ pub fn open_taking(
     };
     match (try_read(&*opened.device, pool), source) {
         (Ok(()), _) => Ok(opened),
-        (Err(Unable::Read { why, .. }), Source::Path { path, .. })
+        (Err(EngineUnavailable::Read { why, .. }), ReadSource::Path { path, .. })
             if engine == Engine::IoUringPolled && is_refusal(&why) =>
         {
-            Err(Unable::NotPolled { path: path.clone(), why })
+            Err(EngineUnavailable::PollingUnsupported { path: path.clone(), why })
         }
-        (Err(unable), _) => Err(unable),
+        (Err(error), _) => Err(error),
     }
 }
 
@@ -224,29 +224,31 @@ pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
     Err(last.unwrap_or_else(|| failed("open it", rustix::io::Errno::INVAL)))
 }
 
-fn open_path(engine: Engine, config: &FileConfig) -> Result<Opened, Unable> {
+fn open_path(engine: Engine, config: &FileConfig) -> Result<OpenedDevice, EngineUnavailable> {
     let call = match engine {
-        Engine::Sync => Call::SeekRead,
-        Engine::Psync => Call::Pread,
-        Engine::Pvsync => Call::Preadv,
-        Engine::Pvsync2 => Call::Preadv2 { high_priority: false },
-        Engine::Pvsync2Hipri => Call::Preadv2 { high_priority: true },
+        Engine::Sync => ReadCall::SeekRead,
+        Engine::Psync => ReadCall::Pread,
+        Engine::Pvsync => ReadCall::Preadv,
+        Engine::Pvsync2 => ReadCall::Preadv2 { high_priority: false },
+        Engine::Pvsync2Hipri => ReadCall::Preadv2 { high_priority: true },
         Engine::IoUring => {
             let device = FileDevice::open(config)?;
-            return Ok(Opened { device: Arc::new(device), note: None });
+            return Ok(OpenedDevice { device: Arc::new(device), note: None });
         }
-        Engine::Vfio => return Err(Unable::NotOurs { path: config.path.clone() }),
+        Engine::Vfio => {
+            return Err(EngineUnavailable::RequiresVfioDrive { path: config.path.clone() });
+        }
         Engine::IoUringPolled => {
             if polls(&OpenFile::open(config)?) == Some(false) {
-                return Err(Unable::NoPollQueues { path: config.path.clone() });
+                return Err(EngineUnavailable::NoPollQueues { path: config.path.clone() });
             }
             let device = FileDevice::open(config)?.polled();
-            return Ok(Opened { device: Arc::new(device), note: None });
+            return Ok(OpenedDevice { device: Arc::new(device), note: None });
         }
     };
     let device = SyncDevice::open(config, call)?;
     let note = (engine == Engine::Pvsync2Hipri).then(|| hipri_note(device.file())).flatten();
-    Ok(Opened { device: Arc::new(device), note })
+    Ok(OpenedDevice { device: Arc::new(device), note })
 }
 
 fn open_drive(
@@ -255,10 +257,10 @@ fn open_drive(
     depth: usize,
     queues: usize,
     pool: &Arc<ChunkPool>,
-    take: Take<'_>,
-) -> Result<Opened, Unable> {
-    let function =
-        take(address).map_err(|why| Unable::Take { address: address.to_owned(), why })?;
+    open_function: OpenFunction<'_>,
+) -> Result<OpenedDevice, EngineUnavailable> {
+    let function = open_function(address)
+        .map_err(|why| EngineUnavailable::OpenFunction { address: address.to_owned(), why })?;
     let options = ControllerOptions {
         io_queues: u16::try_from(queues).unwrap_or(u16::MAX),
         // A ring of N entries holds N - 1.
@@ -272,15 +274,16 @@ fn open_drive(
     });
     let maps = Arc::new(BufferMaps::new(pool));
     let device = NvmeDevice::new(&format!("pci:{address}"), controller, nsid, maps)?;
-    Ok(Opened { device: Arc::new(device), note })
+    Ok(OpenedDevice { device: Arc::new(device), note })
 }
 
 /// Reads the first block through a separate queue.
-fn try_read(device: &dyn BlockDevice, pool: &Arc<ChunkPool>) -> Result<(), Unable> {
+fn try_read(device: &dyn BlockDevice, pool: &Arc<ChunkPool>) -> Result<(), EngineUnavailable> {
     let name = || device.info().name.clone();
     let pool = CorePool::new(pool);
-    let mut queue = device.open_queue(&pool).map_err(|why| Unable::Queue { name: name(), why })?;
-    let read = |why| Unable::Read { name: name(), why };
+    let mut queue =
+        device.open_queue(&pool).map_err(|why| EngineUnavailable::Queue { name: name(), why })?;
+    let read = |why| EngineUnavailable::Read { name: name(), why };
     let block = usize::try_from(device.info().block_size).unwrap_or(usize::MAX);
     let buf = pool.lease(block).map_err(|_| read(BlockError::NoMemory))?;
     queue.submit(BlockOp::read(0, 0, buf)).map_err(|_| read(BlockError::Unsupported))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_core::block::{BlockOp, Direct};
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
-use nvmeof_engines::{Engine, Source, Unable, open, open_taking, sector_size};
+use nvmeof_engines::{Engine, EngineUnavailable, ReadSource, open, open_with, sector_size};
 
 const SIZE: u64 = 1 << 20;
 
@@ -15,11 +15,11 @@ fn pool() -> Arc<ChunkPool> {
     ChunkPool::new(config).expect("a pool")
 }
 
-fn file() -> (tempfile::TempDir, Source) {
+fn file() -> (tempfile::TempDir, ReadSource) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk");
     std::fs::write(&path, vec![0x5a; 1 << 20]).expect("a file");
-    (folder, Source::Path { path, block_size: 4096, direct: Direct::Auto })
+    (folder, ReadSource::Path { path, block_size: 4096, direct: Direct::Auto })
 }
 
 #[test]
@@ -43,13 +43,15 @@ fn every_engine_opens_a_file_or_says_why_not() {
                 let buf = done[0].buf.as_ref().unwrap();
                 assert!(buf.as_slice().iter().all(|byte| *byte == 0x5a), "{engine}");
             }
-            Err(Unable::NotPolled { .. }) => assert_eq!(engine, Engine::IoUringPolled),
-            Err(unable @ Unable::NotOurs { .. }) => {
+            Err(EngineUnavailable::PollingUnsupported { .. }) => {
+                assert_eq!(engine, Engine::IoUringPolled)
+            }
+            Err(error @ EngineUnavailable::RequiresVfioDrive { .. }) => {
                 assert_eq!(engine, Engine::Vfio);
-                let text = unable.to_string();
+                let text = error.to_string();
                 assert!(text.contains("nvmeof-tgt drives bind"), "{text}");
             }
-            Err(unable) => panic!("{engine}: {unable}"),
+            Err(error) => panic!("{engine}: {error}"),
         }
     }
 }
@@ -58,22 +60,25 @@ fn every_engine_opens_a_file_or_says_why_not() {
 fn a_drive_in_memory_opens_with_our_driver_and_with_no_other() {
     let fake = Fake::new(Config::default());
     let handle = fake.function();
-    let source = Source::Drive { address: "0000:61:00.0".into(), nsid: 1 };
+    let source = ReadSource::Drive { address: "0000:61:00.0".into(), nsid: 1 };
     let pool = pool();
     for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
-        let unable = open(engine, &source, 4, 1, &pool).unwrap_err();
-        assert!(matches!(unable, Unable::NotTheKernels { .. }), "{engine}: {unable}");
+        let error = open(engine, &source, 4, 1, &pool).unwrap_err();
+        assert!(
+            matches!(error, EngineUnavailable::RequiresBlockDevice { .. }),
+            "{engine}: {error}"
+        );
     }
-    let take = |address: &str| {
+    let open_function = |address: &str| {
         assert_eq!(address, "0000:61:00.0");
         Ok(Arc::clone(&handle))
     };
-    let opened = open_taking(Engine::Vfio, &source, 8, 2, &pool, &take).unwrap();
+    let opened = open_with(Engine::Vfio, &source, 8, 2, &pool, &open_function).unwrap();
     assert!(opened.device.info().size > 0);
     drop(opened);
     let refuse = |_: &str| Err("it is bound to nobody".to_owned());
-    let unable = open_taking(Engine::Vfio, &source, 8, 2, &pool, &refuse).unwrap_err();
-    assert_eq!(unable.to_string(), "0000:61:00.0: it is bound to nobody");
+    let error = open_with(Engine::Vfio, &source, 8, 2, &pool, &refuse).unwrap_err();
+    assert_eq!(error.to_string(), "0000:61:00.0: it is bound to nobody");
 }
 
 #[test]
@@ -81,9 +86,10 @@ fn what_is_not_there_or_no_drive_is_an_error_in_words() {
     let pool = pool();
     for (path, says) in [("/no/such/file", "no such file"), ("/dev/null", "a character device")] {
         for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
-            let source = Source::Path { path: path.into(), block_size: 512, direct: Direct::Auto };
-            let unable = open(engine, &source, 1, 1, &pool).unwrap_err().to_string();
-            assert!(unable.starts_with(path) && unable.contains(says), "{engine}: {unable}");
+            let source =
+                ReadSource::Path { path: path.into(), block_size: 512, direct: Direct::Auto };
+            let error = open(engine, &source, 1, 1, &pool).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains(says), "{engine}: {error}");
         }
     }
     assert!(sector_size(Path::new("/no/such/file")).is_err());

@@ -52,12 +52,12 @@ const SHOWN_MAX: usize = 60;
 
 /// A value and its path.
 #[derive(Debug, Clone)]
-pub(crate) struct Node<'a> {
+pub(crate) struct JsonNode<'a> {
     value: &'a Value,
     path: String,
 }
 
-impl<'a> Node<'a> {
+impl<'a> JsonNode<'a> {
     pub(crate) fn root(value: &'a Value) -> Self {
         Self { value, path: "$".into() }
     }
@@ -66,10 +66,10 @@ impl<'a> Node<'a> {
         &self.path
     }
 
-    pub(crate) fn object(&self) -> Result<Object<'a>, ImportError> {
+    pub(crate) fn object(&self) -> Result<JsonObject<'a>, ImportError> {
         match self.value {
             Value::Object(map) => {
-                Ok(Object { map, path: self.path.clone(), seen: BTreeSet::new() })
+                Ok(JsonObject { map, path: self.path.clone(), seen: BTreeSet::new() })
             }
             _ => Err(self.wrong("an object: { ... }")),
         }
@@ -151,26 +151,26 @@ impl<'a> Node<'a> {
 
 /// An object that records every key that is read.
 #[derive(Debug)]
-pub(crate) struct Object<'a> {
+pub(crate) struct JsonObject<'a> {
     map: &'a Map<String, Value>,
     path: String,
     seen: BTreeSet<&'a str>,
 }
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
     /// Returns the value of a key, unless it is absent or null.
-    pub(crate) fn get(&mut self, key: &str) -> Option<Node<'a>> {
+    pub(crate) fn get(&mut self, key: &str) -> Option<JsonNode<'a>> {
         let (key, value) = self.map.get_key_value(key)?;
         self.seen.insert(key);
-        (!value.is_null()).then(|| Node { value, path: self.path_of(key) })
+        (!value.is_null()).then(|| JsonNode { value, path: self.path_of(key) })
     }
 
     /// Returns the value of a required key.
-    pub(crate) fn need(&mut self, key: &str) -> Result<Node<'a>, ImportError> {
+    pub(crate) fn need(&mut self, key: &str) -> Result<JsonNode<'a>, ImportError> {
         self.get(key).ok_or_else(|| ImportError::Wrong {
             path: self.path.clone(),
             what: format!("it has no \"{key}\""),
@@ -190,7 +190,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the entries of a list; none if the key is absent.
-    pub(crate) fn list(&mut self, key: &str) -> Result<Vec<Node<'a>>, ImportError> {
+    pub(crate) fn list(&mut self, key: &str) -> Result<Vec<JsonNode<'a>>, ImportError> {
         self.get(key).map_or(Ok(Vec::new()), |node| node.list())
     }
 
@@ -204,17 +204,17 @@ impl<'a> Object<'a> {
     /// Marks a key as read, and adds the note `what` if its value is not empty.
     pub(crate) fn without_counterpart(&mut self, key: &str, what: &str, notes: &mut Notes) {
         if let Some(node) = self.get(key).filter(|node| !node.is_empty()) {
-            notes.left_out(node.path(), format!("{what} ({})", node.shown()));
+            notes.unsupported(node.path(), format!("{what} ({})", node.shown()));
         }
     }
 
     /// Adds notes for keys that were not read.
     pub(crate) fn finish(self, notes: &mut Notes) {
         for (key, value) in self.map {
-            let node = Node { value, path: self.path_of(key) };
+            let node = JsonNode { value, path: self.path_of(key) };
             if !self.seen.contains(key.as_str()) && !node.is_empty() {
                 let what = format!("this key has no counterpart ({})", node.shown());
-                notes.left_out(node.path(), what);
+                notes.unsupported(node.path(), what);
             }
         }
     }

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Disks;
-use crate::address;
-use crate::draft::{Draft, Limit, Listener, Medium, Namespace, Referral, Subsystem};
-use crate::json::{ImportError, Node, Object};
+use crate::config_builder::{
+    ConfigBuilder, DeviceBackend, Listener, Namespace, NamespaceLimit, Referral, Subsystem,
+};
+use crate::json::{ImportError, JsonNode, JsonObject};
+use crate::listen_address;
 use crate::note::Notes;
 
 /// Default ports of a target and of a discovery service.
@@ -18,31 +20,34 @@ const IN_CAPSULE_UNIT: u64 = 512;
 /// Maximum controller ID (Base 2.0, 3.1.2).
 const CNTLID_MAX: u64 = 65_519;
 
-/// Reads a draft of the same target.
+/// Reads the config of a target.
 pub(crate) fn read(
-    root: &Node<'_>,
+    root: &JsonNode<'_>,
     disks: &dyn Disks,
     notes: &mut Notes,
-) -> Result<Draft, ImportError> {
-    let mut draft = Draft::default();
+) -> Result<ConfigBuilder, ImportError> {
+    let mut builder = ConfigBuilder::default();
     let mut top = root.object()?;
     let locked = hosts(&mut top, notes)?;
-    let ports = ports(&mut draft, &mut top, notes)?;
+    let ports = ports(&mut builder, &mut top, notes)?;
     for node in top.list("subsystems")? {
-        subsystem(&mut draft, &node, &ports, &locked, disks, notes)?;
+        subsystem(&mut builder, &node, &ports, &locked, disks, notes)?;
     }
     for (name, at) in ports.linked() {
-        if !draft.has_subsystem(name) {
-            notes.left_out(at, format!("no subsystem \"{name}\" is taken over"));
+        if !builder.has_subsystem(name) {
+            notes.unsupported(at, format!("no subsystem \"{name}\" is taken over"));
         }
     }
-    draft.need_listener("$.ports", notes);
+    builder.need_listener("$.ports", notes);
     top.finish(notes);
-    Ok(draft)
+    Ok(builder)
 }
 
 /// Returns the hosts that have to authenticate.
-fn hosts<'a>(top: &mut Object<'a>, notes: &mut Notes) -> Result<BTreeSet<&'a str>, ImportError> {
+fn hosts<'a>(
+    top: &mut JsonObject<'a>,
+    notes: &mut Notes,
+) -> Result<BTreeSet<&'a str>, ImportError> {
     let mut locked = BTreeSet::new();
     for node in top.list("hosts")? {
         let mut host = node.object()?;
@@ -80,22 +85,22 @@ impl<'a> Ports<'a> {
 }
 
 fn ports<'a>(
-    draft: &mut Draft,
-    top: &mut Object<'a>,
+    builder: &mut ConfigBuilder,
+    top: &mut JsonObject<'a>,
     notes: &mut Notes,
 ) -> Result<Ports<'a>, ImportError> {
     let mut ports = Ports::default();
     for node in top.list("ports")? {
         let mut port = node.object()?;
         port.skip(&["portid"]);
-        let place = place(&mut port, notes)?;
-        parameters(draft, &mut port, notes)?;
-        referrals(draft, &mut port, notes)?;
+        let new = listener(&mut port, notes)?;
+        parameters(builder, &mut port, notes)?;
+        referrals(builder, &mut port, notes)?;
         groups(&mut port, notes)?;
         let links = port.list("subsystems")?;
-        if let Some(new) = place {
+        if let Some(new) = new {
             ports.count += 1;
-            draft.add_listener(node.path(), new, notes);
+            builder.add_listener(node.path(), new, notes);
             for link in links {
                 ports.links.entry(link.text()?).or_default().push(link.path().to_owned());
             }
@@ -106,79 +111,81 @@ fn ports<'a>(
 }
 
 /// Returns the listener of a port; `None`, with a note, if it is not supported.
-fn place(port: &mut Object<'_>, notes: &mut Notes) -> Result<Option<Listener>, ImportError> {
+fn listener(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<Option<Listener>, ImportError> {
     let node = port.need("addr")?;
     let mut addr = node.object()?;
     let tls = addr.text("tsas")?.is_some_and(|kind| kind.to_ascii_lowercase().starts_with("tls"));
     let required = addr.text("treq")? == Some("required");
-    let place = address::read(&mut addr, PORT, notes)?;
+    let address = listen_address::read(&mut addr, PORT, notes)?;
     addr.finish(notes);
     if tls && required {
         let what = "it takes TLS only, which is not spoken here: hosts would talk in the clear";
-        notes.left_out(node.path(), what);
+        notes.unsupported(node.path(), what);
         return Ok(None);
     }
     if tls {
-        notes.changed(node.path(), "it offers TLS, which is not spoken here: without it");
+        notes.converted(node.path(), "it offers TLS, which is not spoken here: without it");
     }
-    Ok(place.map(|(fabric, address, port)| Listener { fabric, address, port }))
+    Ok(address.map(|(fabric, address, port)| Listener { fabric, address, port }))
 }
 
 /// Reads the queue parameters of a port, which become limits of all listeners.
 fn parameters(
-    draft: &mut Draft,
-    port: &mut Object<'_>,
+    builder: &mut ConfigBuilder,
+    port: &mut JsonObject<'_>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let Some(node) = port.get("param") else { return Ok(()) };
     let mut param = node.object()?;
     // nvmet writes -1 for its own default.
-    let chosen = |node: &Node<'_>| !(node.is_text() && node.text() == Ok("-1"));
+    let chosen = |node: &JsonNode<'_>| !(node.is_text() && node.text() == Ok("-1"));
     if let Some(node) = param.get("inline_data_size").filter(chosen) {
         let bytes = node.number(0..=u32::MAX.into())?;
         let fits = bytes.min(IN_CAPSULE_MAX) / IN_CAPSULE_UNIT * IN_CAPSULE_UNIT;
         if fits != bytes {
-            notes.changed(node.path(), format!("{bytes} bytes become {fits}"));
+            notes.converted(node.path(), format!("{bytes} bytes become {fits}"));
         }
-        let limit = &mut draft.limits.in_capsule;
+        let limit = &mut builder.limits.in_capsule;
         *limit = Some(limit.map_or(fits, |other| other.max(fits)));
     }
     if let Some(node) = param.get("max_queue_size").filter(chosen) {
         let entries = node.number(1..=u16::MAX.into())?;
         let fits = entries.clamp(32, 4096);
         if fits != entries {
-            notes.changed(node.path(), format!("{entries} entries become {fits}"));
+            notes.converted(node.path(), format!("{entries} entries become {fits}"));
         }
-        let limit = &mut draft.limits.queue_depth;
+        let limit = &mut builder.limits.queue_depth;
         *limit = Some(limit.map_or(fits, |other| other.max(fits)));
     }
     if param.flag("pi_enable")? {
         let what = "end-to-end data protection is not offered here";
-        notes.left_out(&format!("{}.pi_enable", param.path()), what);
+        notes.unsupported(&format!("{}.pi_enable", param.path()), what);
     }
     param.finish(notes);
     Ok(())
 }
 
 fn referrals(
-    draft: &mut Draft,
-    port: &mut Object<'_>,
+    builder: &mut ConfigBuilder,
+    port: &mut JsonObject<'_>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     for node in port.list("referrals")? {
         let mut referral = node.object()?;
         referral.skip(&["name", "portid"]);
         if referral.get("enable").is_some_and(|node| node.flag() == Ok(false)) {
-            notes.left_out(node.path(), "it is switched off");
+            notes.unsupported(node.path(), "it is switched off");
             continue;
         }
         let mut addr = referral.need("addr")?.object()?;
         addr.skip(&["treq", "tsas", "portid"]);
-        if let Some((fabric, address, port)) = address::read(&mut addr, DISCOVERY_PORT, notes)? {
+        if let Some((fabric, address, port)) =
+            listen_address::read(&mut addr, DISCOVERY_PORT, notes)?
+        {
             if address.is_unspecified() || port == 0 {
-                notes.left_out(node.path(), "hosts cannot connect to such an address");
+                notes.unsupported(node.path(), "hosts cannot connect to such an address");
             } else {
-                draft.add_referral(Referral { fabric, address, port });
+                builder.add_referral(Referral { fabric, address, port });
             }
         }
         addr.finish(notes);
@@ -188,7 +195,7 @@ fn referrals(
 }
 
 /// Asymmetric access: this target reports all paths as equal.
-fn groups(port: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+fn groups(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<(), ImportError> {
     for node in port.list("ana_groups")? {
         let mut group = node.object()?;
         group.skip(&["grpid"]);
@@ -196,7 +203,7 @@ fn groups(port: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut ana = ana.object()?;
         if let Some(state) = ana.text("state")?.filter(|state| *state != "optimized") {
             let what = format!("asymmetric access is not told to hosts: \"{state}\" is lost");
-            notes.left_out(node.path(), what);
+            notes.unsupported(node.path(), what);
         }
         ana.finish(notes);
         group.finish(notes);
@@ -205,8 +212,8 @@ fn groups(port: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
 }
 
 fn subsystem(
-    draft: &mut Draft,
-    node: &Node<'_>,
+    builder: &mut ConfigBuilder,
+    node: &JsonNode<'_>,
     ports: &Ports<'_>,
     locked: &BTreeSet<&str>,
     disks: &dyn Disks,
@@ -216,42 +223,42 @@ fn subsystem(
     let nqn = raw.need("nqn")?.text()?;
     let links = ports.links.get(nqn).map_or(0, Vec::len);
     if links == 0 {
-        notes.left_out(node.path(), format!("\"{nqn}\" is at no port that is taken over"));
+        notes.unsupported(node.path(), format!("\"{nqn}\" is at no port that is taken over"));
         return Ok(());
     }
     let mut new = match Subsystem::new(nqn) {
-        Ok(_) if draft.has_subsystem(nqn) => {
-            notes.left_out(node.path(), format!("\"{nqn}\" is there already"));
+        Ok(_) if builder.has_subsystem(nqn) => {
+            notes.unsupported(node.path(), format!("\"{nqn}\" is there already"));
             return Ok(());
         }
         Ok(new) => new,
         Err(what) => {
-            notes.left_out(node.path(), what);
+            notes.unsupported(node.path(), what);
             return Ok(());
         }
     };
     if links < ports.count {
         let what = format!("{links} of {} ports have it; here every listener does", ports.count);
-        notes.changed(node.path(), what);
+        notes.converted(node.path(), what);
     }
     let passthru = raw.get("passthru").or_else(|| raw.get("device"));
     if let Some(passthru) = passthru {
         let what = "commands are not passed through to a controller: give its namespaces instead";
-        notes.left_out(passthru.path(), what);
+        notes.unsupported(passthru.path(), what);
     }
     attributes(&mut new, &mut raw, notes)?;
     allowed_hosts(&mut new, &mut raw, locked, notes)?;
     for entry in raw.list("namespaces")? {
-        namespace(draft, &mut new, &entry, disks, notes)?;
+        namespace(builder, &mut new, &entry, disks, notes)?;
     }
     raw.finish(notes);
-    draft.add_subsystem(new);
+    builder.add_subsystem(new);
     Ok(())
 }
 
 fn attributes(
     new: &mut Subsystem,
-    raw: &mut Object<'_>,
+    raw: &mut JsonObject<'_>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let Some(node) = raw.get("attr") else { return Ok(()) };
@@ -265,28 +272,28 @@ fn attributes(
         if label.is_none() {
             let what =
                 format!("\"{}\" is not 1 to {most} printable characters", text.escape_debug());
-            notes.left_out(&format!("{}.{key}", attr.path()), what);
+            notes.unsupported(&format!("{}.{key}", attr.path()), what);
         }
         if key == "serial" { new.serial = label } else { new.model = label }
     }
-    let id = |attr: &mut Object<'_>, key| {
-        attr.get(key).map(|node: Node<'_>| node.number(1..=CNTLID_MAX)).transpose()
+    let id = |attr: &mut JsonObject<'_>, key| {
+        attr.get(key).map(|node: JsonNode<'_>| node.number(1..=CNTLID_MAX)).transpose()
     };
     new.cntlid_min = id(&mut attr, "cntlid_min")?;
     new.cntlid_max = id(&mut attr, "cntlid_max")?;
     if new.cntlid_min.unwrap_or(1) > new.cntlid_max.unwrap_or(CNTLID_MAX) {
-        notes.left_out(attr.path(), "cntlid_min is more than cntlid_max");
+        notes.unsupported(attr.path(), "cntlid_min is more than cntlid_max");
         (new.cntlid_min, new.cntlid_max) = (None, None);
     }
     if attr.flag("pi_enable")? {
         let what = "end-to-end data protection is not offered here";
-        notes.left_out(&format!("{}.pi_enable", attr.path()), what);
+        notes.unsupported(&format!("{}.pi_enable", attr.path()), what);
     }
     // This target reports its own values for these.
     attr.skip(&["version", "firmware", "ieee_oui"]);
     if let Some(node) = attr.get("qid_max") {
         let what = format!("io-queues is one limit for all subsystems here ({})", node.shown());
-        notes.left_out(node.path(), what);
+        notes.unsupported(node.path(), what);
     }
     attr.finish(notes);
     Ok(())
@@ -294,7 +301,7 @@ fn attributes(
 
 fn allowed_hosts(
     new: &mut Subsystem,
-    raw: &mut Object<'_>,
+    raw: &mut JsonObject<'_>,
     locked: &BTreeSet<&str>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
@@ -303,7 +310,7 @@ fn allowed_hosts(
         return Ok(());
     }
     if hosts.is_empty() {
-        notes.changed(raw.path(), "no host may connect, as before: add some to `hosts`");
+        notes.converted(raw.path(), "no host may connect, as before: add some to `hosts`");
     }
     for node in hosts {
         let nqn = node.text()?;
@@ -312,25 +319,25 @@ fn allowed_hosts(
                 "{nqn} has to prove who it is (DH-HMAC-CHAP), which is not asked for here: add it \
                  to `hosts` if its network is trusted"
             );
-            notes.left_out(node.path(), what);
+            notes.unsupported(node.path(), what);
         } else if let Err(what) = new.allow(nqn) {
-            notes.left_out(node.path(), what);
+            notes.unsupported(node.path(), what);
         }
     }
     Ok(())
 }
 
 fn namespace(
-    draft: &mut Draft,
+    builder: &mut ConfigBuilder,
     subsystem: &mut Subsystem,
-    node: &Node<'_>,
+    node: &JsonNode<'_>,
     disks: &dyn Disks,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let mut raw = node.object()?;
     let nsid = raw.need("nsid")?.number(1..=u64::from(u32::MAX) - 1)?;
     if raw.get("enable").map(|node| node.flag()).transpose()? == Some(false) {
-        notes.left_out(node.path(), format!("namespace {nsid} is switched off"));
+        notes.unsupported(node.path(), format!("namespace {nsid} is switched off"));
         return Ok(());
     }
     raw.skip(&["ana_grpid", "ana"]);
@@ -339,10 +346,10 @@ fn namespace(
     let path = device.need("path")?;
     let file = path.text()?;
     if !file.starts_with('/') {
-        notes.left_out(path.path(), format!("{} is no path", path.shown()));
+        notes.unsupported(path.path(), format!("{} is no path", path.shown()));
         return Ok(());
     }
-    let identifier = |device: &mut Object<'_>, key| -> Result<Option<String>, ImportError> {
+    let identifier = |device: &mut JsonObject<'_>, key| -> Result<Option<String>, ImportError> {
         Ok(device.text(key)?.map(str::to_owned))
     };
     let (uuid, nguid) = (identifier(&mut device, "uuid")?, identifier(&mut device, "nguid")?);
@@ -350,22 +357,22 @@ fn namespace(
     if device.flag("buffered_io")? {
         let what =
             "files are read and written past the page cache here (direct = \"off\" changes that)";
-        notes.changed(&format!("{}.buffered_io", device.path()), what);
+        notes.converted(&format!("{}.buffered_io", device.path()), what);
     }
     device.finish(notes);
-    let known = draft.file(file).map(str::to_owned);
+    let known = builder.file(file).map(str::to_owned);
     let name = match known {
         Some(name) => name,
         None => {
             let block_size = block_size(path.path(), file, disks, notes);
-            let medium = Medium::File { path: file.into(), block_size, read_only: false };
+            let medium = DeviceBackend::File { path: file.into(), block_size, read_only: false };
             let wanted = file.rsplit('/').next().unwrap_or(file);
-            draft.add_device(wanted, medium)
+            builder.add_device(wanted, medium)
         }
     };
-    let limit = Limit::default();
+    let limit = NamespaceLimit::default();
     let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, limit };
-    draft.add_namespace(subsystem, node.path(), namespace, notes);
+    builder.add_namespace(subsystem, node.path(), namespace, notes);
     raw.finish(notes);
     Ok(())
 }
@@ -380,7 +387,7 @@ fn block_size(path: &str, file: &str, disks: &dyn Disks, notes: &mut Notes) -> u
         Some(other) => {
             let what =
                 format!("blocks of {other} bytes become {assumed}: hosts may not find their data");
-            notes.changed(path, what);
+            notes.converted(path, what);
             assumed
         }
         None if assumed == 512 => {
@@ -388,7 +395,7 @@ fn block_size(path: &str, file: &str, disks: &dyn Disks, notes: &mut Notes) -> u
                 "blocks of 512 bytes are assumed: `blockdev --getss {file}` on the old target tells, \
                  and `block-size` has to be the same"
             );
-            notes.changed(path, what);
+            notes.converted(path, what);
             assumed
         }
         None => assumed,

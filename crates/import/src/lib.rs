@@ -2,9 +2,9 @@
 //! out.
 //!
 //! ```text
-//! JSON --json--> Node (a value and its path) --kernel | spdk--> Draft --> TOML for the daemon
-//!                                                   |
-//!                                                   '--> Note: unsupported setting, and why
+//! JSON --json--> JsonNode (value, path) --kernel | spdk--> ConfigBuilder --> TOML for the daemon
+//!                                               |
+//!                                               '--> Note: unsupported setting, and why
 //! ```
 //!
 //! The crate reads two formats: the output of `nvmetcli save` for Linux nvmet, and the JSON config
@@ -12,10 +12,10 @@
 //! support is a note. The import drops everything that depends on it, and never serves it with less
 //! protection than before.
 
-mod address;
-mod draft;
+mod config_builder;
 mod json;
 mod kernel;
+mod listen_address;
 mod note;
 mod spdk;
 #[cfg(test)]
@@ -24,10 +24,10 @@ mod tests;
 use serde_json::Value;
 
 pub use json::ImportError;
-pub use note::{Kind, Note};
+pub use note::{Note, NoteKind};
 
-use draft::Draft;
-use json::Node;
+use config_builder::ConfigBuilder;
+use json::JsonNode;
 use note::Notes;
 
 /// Maximum bytes of a config.
@@ -59,7 +59,7 @@ impl Disks for NoDisks {
 
 /// Target that the config is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum ImportSource {
     /// Linux nvmet, saved by nvmetcli.
     Kernel,
     /// SPDK nvmf_tgt.
@@ -68,9 +68,9 @@ pub enum Source {
 
 /// A config converted for nvmeof-tgt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportedConfig {
     /// Target of the original config.
-    pub source: Source,
+    pub source: ImportSource,
     /// `target.toml`, with the notes as comments at the top.
     pub toml: String,
     /// Settings that have no counterpart, were changed, or need a check; in the order of the file.
@@ -82,7 +82,7 @@ pub struct Imported {
 /// # Errors
 /// If the text is not JSON, has neither format, or has a value of the wrong kind for its key. The
 /// message names the value's path.
-pub fn import(text: &str, disks: &dyn Disks) -> Result<Imported, ImportError> {
+pub fn import(text: &str, disks: &dyn Disks) -> Result<ImportedConfig, ImportError> {
     if text.len() > TEXT_MAX {
         return Err(ImportError::TooLong { bytes: text.len() });
     }
@@ -91,23 +91,23 @@ pub fn import(text: &str, disks: &dyn Disks) -> Result<Imported, ImportError> {
         column: error.column(),
         what: error.to_string(),
     })?;
-    let root = Node::root(&value);
+    let root = JsonNode::root(&value);
     let source = source(&root)?;
     let mut notes = Notes::default();
-    let draft = match source {
-        Source::Kernel => kernel::read(&root, disks, &mut notes)?,
-        Source::Spdk => spdk::read(&root, disks, &mut notes)?,
+    let builder = match source {
+        ImportSource::Kernel => kernel::read(&root, disks, &mut notes)?,
+        ImportSource::Spdk => spdk::read(&root, disks, &mut notes)?,
     };
     let notes = notes.into_list();
-    let toml = write(source, &draft, &notes);
-    Ok(Imported { source, toml, notes })
+    let toml = write(source, &builder, &notes);
+    Ok(ImportedConfig { source, toml, notes })
 }
 
 /// Detects the format. SPDK's subsystems are parts of its program and have a `config` each.
-fn source(root: &Node<'_>) -> Result<Source, ImportError> {
+fn source(root: &JsonNode<'_>) -> Result<ImportSource, ImportError> {
     let mut top = root.object()?;
     if top.get("ports").is_some() || top.get("hosts").is_some() {
-        return Ok(Source::Kernel);
+        return Ok(ImportSource::Kernel);
     }
     let Some(subsystems) = top.get("subsystems") else {
         let what = if top.get("jsonrpc").is_some() || top.get("method").is_some() {
@@ -120,20 +120,20 @@ fn source(root: &Node<'_>) -> Result<Source, ImportError> {
     for entry in subsystems.list()? {
         let mut entry = entry.object()?;
         if entry.get("subsystem").is_some() {
-            return Ok(Source::Spdk);
+            return Ok(ImportSource::Spdk);
         }
         if entry.get("nqn").is_some() {
-            return Ok(Source::Kernel);
+            return Ok(ImportSource::Kernel);
         }
     }
     let what = "its \"subsystems\" have neither \"nqn\" (nvmetcli) nor \"subsystem\" (SPDK)";
     Err(ImportError::NeitherFormat { what: what.into() })
 }
 
-fn write(source: Source, draft: &Draft, notes: &[Note]) -> String {
+fn write(source: ImportSource, builder: &ConfigBuilder, notes: &[Note]) -> String {
     let whose = match source {
-        Source::Kernel => "the Linux kernel's target (nvmetcli)",
-        Source::Spdk => "SPDK's target",
+        ImportSource::Kernel => "the Linux kernel's target (nvmetcli)",
+        ImportSource::Spdk => "SPDK's target",
     };
     let mut text = format!("# Imported from a config of {whose} by `nvmeofctl import`.\n");
     text.push_str("# `nvmeof-tgt --config FILE --check` checks it against this machine.\n");
@@ -141,6 +141,6 @@ fn write(source: Source, draft: &Draft, notes: &[Note]) -> String {
         text.push_str(&format!("# {note}\n"));
     }
     text.push('\n');
-    text.push_str(&draft.to_toml());
+    text.push_str(&builder.to_toml());
     text
 }

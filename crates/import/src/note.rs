@@ -4,32 +4,32 @@ use std::fmt;
 
 /// Treatment of a setting without counterpart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NoteKind {
     /// The new config lacks the setting, and a function is missing without it.
-    LeftOut,
+    Unsupported,
     /// The new config has the setting, with a changed value.
-    Changed,
+    Converted,
     /// The setting concerns the internals of the other program; no function is missing.
-    NotNeeded,
+    NotApplicable,
 }
 
 /// One note for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// Treatment of the setting.
-    pub kind: Kind,
+    pub kind: NoteKind,
     /// Path of the setting: `$.ports[0].addr`.
     pub path: String,
     /// Content of the setting, and the reason of the change.
     pub what: String,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for NoteKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LeftOut => "left out",
-            Self::Changed => "changed",
-            Self::NotNeeded => "not needed",
+            Self::Unsupported => "unsupported",
+            Self::Converted => "converted",
+            Self::NotApplicable => "not applicable",
         })
     }
 }
@@ -48,23 +48,23 @@ impl fmt::Display for Note {
 pub(crate) struct Notes(Vec<Note>);
 
 impl Notes {
-    pub(crate) fn left_out(&mut self, path: &str, what: impl Into<String>) {
-        self.add(Kind::LeftOut, path, what.into());
+    pub(crate) fn unsupported(&mut self, path: &str, what: impl Into<String>) {
+        self.add(NoteKind::Unsupported, path, what.into());
     }
 
-    pub(crate) fn changed(&mut self, path: &str, what: impl Into<String>) {
-        self.add(Kind::Changed, path, what.into());
+    pub(crate) fn converted(&mut self, path: &str, what: impl Into<String>) {
+        self.add(NoteKind::Converted, path, what.into());
     }
 
-    pub(crate) fn not_needed(&mut self, path: &str, what: impl Into<String>) {
-        self.add(Kind::NotNeeded, path, what.into());
+    pub(crate) fn not_applicable(&mut self, path: &str, what: impl Into<String>) {
+        self.add(NoteKind::NotApplicable, path, what.into());
     }
 
     pub(crate) fn into_list(self) -> Vec<Note> {
         self.0
     }
 
-    fn add(&mut self, kind: Kind, path: &str, what: String) {
+    fn add(&mut self, kind: NoteKind, path: &str, what: String) {
         self.0.push(Note { kind, path: path.into(), what });
     }
 }

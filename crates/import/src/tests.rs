@@ -43,7 +43,7 @@ fn taken(toml: &str) -> Config {
     }
 }
 
-fn has(notes: &[Note], kind: Kind, path: &str, part: &str) {
+fn has(notes: &[Note], kind: NoteKind, path: &str, part: &str) {
     let found =
         notes.iter().any(|note| note.kind == kind && note.path == path && note.what.contains(part));
     assert!(found, "no note \"{kind}: {path}: ...{part}\" among\n{}", show(notes));
@@ -57,7 +57,7 @@ fn show(notes: &[Note]) -> String {
 fn a_kernel_config_is_taken() {
     let files = Files::new();
     let imported = import(&files.fill(KERNEL), &NoDisks).unwrap();
-    assert_eq!(imported.source, Source::Kernel);
+    assert_eq!(imported.source, ImportSource::Kernel);
     let config = taken(&imported.toml);
     let listeners: Vec<String> = config
         .listeners
@@ -87,7 +87,7 @@ fn a_kernel_config_is_taken() {
 fn a_kernel_config_loses_nothing_silently() {
     let files = Files::new();
     let notes = import(&files.fill(KERNEL), &NoDisks).unwrap().notes;
-    let left_out = [
+    let unsupported = [
         ("$.ports[1].ana_groups[0]", "non-optimized"),
         ("$.ports[2].addr", "only TCP and RDMA"),
         ("$.ports[3].addr", "TLS only"),
@@ -99,19 +99,19 @@ fn a_kernel_config_loses_nothing_silently() {
         ("$.subsystems[2]", "no port"),
         ("$.subsystems[3]", "no port"),
     ];
-    for (path, part) in left_out {
-        has(&notes, Kind::LeftOut, path, part);
+    for (path, part) in unsupported {
+        has(&notes, NoteKind::Unsupported, path, part);
     }
-    has(&notes, Kind::Changed, "$.subsystems[1]", "1 of 2 ports");
-    has(&notes, Kind::Changed, "$.subsystems[1].namespaces[0]", "one of its own");
-    assert_eq!(notes.len(), left_out.len() + 2, "{}", show(&notes));
+    has(&notes, NoteKind::Converted, "$.subsystems[1]", "1 of 2 ports");
+    has(&notes, NoteKind::Converted, "$.subsystems[1].namespaces[0]", "one of its own");
+    assert_eq!(notes.len(), unsupported.len() + 2, "{}", show(&notes));
 }
 
 #[test]
 fn an_spdk_config_is_taken() {
     let files = Files::new();
     let imported = import(&files.fill(SPDK), &NoDisks).unwrap();
-    assert_eq!(imported.source, Source::Spdk);
+    assert_eq!(imported.source, ImportSource::Spdk);
     let config = taken(&imported.toml);
     assert_eq!(config.reactors, [0, 1]);
     assert_eq!(config.limits.settings.max_transfer, 128 << 10);
@@ -171,7 +171,7 @@ fn an_spdk_config_loses_nothing_silently() {
         ("$.subsystems[4].config[18]", "bdev_crypto_create"),
         ("$.subsystems[5]", "iscsi"),
     ] {
-        has(&notes, Kind::LeftOut, path, part);
+        has(&notes, NoteKind::Unsupported, path, part);
     }
     for (path, part) in [
         ("$.subsystems[3].config[15].params.listen_address", "single addresses"),
@@ -180,9 +180,9 @@ fn an_spdk_config_loses_nothing_silently() {
         ("$.subsystems[4].config[13]", "p99"),
         ("$.subsystems[4].config[15].params.filename", "blockdev --getss"),
     ] {
-        has(&notes, Kind::Changed, path, part);
+        has(&notes, NoteKind::Converted, path, part);
     }
-    has(&notes, Kind::NotNeeded, "$.subsystems[1]", "iobuf");
+    has(&notes, NoteKind::NotApplicable, "$.subsystems[1]", "iobuf");
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
     let files = Files::new();
     let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
     let path = format!("$.subsystems[4].config[{at}]");
-    has(&imported.notes, Kind::LeftOut, &path, "no namespace is block device \"Malloc1\"");
-    has(&imported.notes, Kind::Changed, &again, "here each has it");
+    has(&imported.notes, NoteKind::Unsupported, &path, "no namespace is block device \"Malloc1\"");
+    has(&imported.notes, NoteKind::Converted, &again, "here each has it");
     let config = taken(&imported.toml);
     let limits = config.subsystems[0].namespaces.iter().map(|one| one.limits);
     let limited: Vec<_> = limits.filter(|limits| limits.is_any()).collect();
@@ -213,12 +213,12 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
 
 /// A superblock shifts SPDK's data; a stripe of ours would read wrong data.
 #[test]
-fn a_raid_with_a_superblock_is_left_out() {
+fn a_raid_with_a_superblock_is_unsupported() {
     let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
     spdk["subsystems"][4]["config"][11]["params"]["superblock"] = json!(true);
     let files = Files::new();
     let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
-    has(&imported.notes, Kind::LeftOut, "$.subsystems[4].config[11]", "superblock");
+    has(&imported.notes, NoteKind::Unsupported, "$.subsystems[4].config[11]", "superblock");
     assert!(!imported.toml.contains("type = \"stripe\""));
     taken(&imported.toml);
 }
@@ -256,7 +256,7 @@ fn what_stands_on_a_disk_is_asked_of_the_machine() {
     // On another machine the size is unknown.
     has(
         &import(&text, &NoDisks).unwrap().notes,
-        Kind::LeftOut,
+        NoteKind::Unsupported,
         "$.subsystems[0].config[1]",
         "split_size_mb",
     );

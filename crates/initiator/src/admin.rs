@@ -7,7 +7,8 @@ use nvmeof_wire::opcode::AdminOpcode;
 
 use crate::fabric::QueuePair;
 use crate::{
-    Buffer, Clock, Command, CommandError, Completed, Error, Nanos, RejectReason, Transfer, nanos,
+    Buffer, Clock, Command, CommandError, CompletedCommand, Error, Nanos, RejectReason, Transfer,
+    nanos,
 };
 
 /// Token of Keep Alive commands; other commands count up from 0.
@@ -15,7 +16,7 @@ const KEEP_ALIVE: u64 = u64::MAX;
 
 /// Error of a blocking command.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum ExecuteError {
     /// The connection failed.
     Connection(Error),
     /// Only the command failed.
@@ -24,11 +25,11 @@ pub(crate) enum Failure {
 
 /// A queue whose user waits for each command.
 #[derive(Debug)]
-pub(crate) struct Admin {
+pub(crate) struct AdminQueue {
     pair: Box<dyn QueuePair>,
     clock: Clock,
     timeout: Duration,
-    done: Vec<Completed>,
+    done: Vec<CompletedCommand>,
     next_token: u64,
     keep_alive: Option<KeepAlive>,
 }
@@ -40,7 +41,7 @@ struct KeepAlive {
     waiting_since: Option<Nanos>,
 }
 
-impl Admin {
+impl AdminQueue {
     /// Creates the queue on a new connection; each command can take `timeout`.
     pub(crate) fn new(pair: Box<dyn QueuePair>, clock: Clock, timeout: Duration) -> Self {
         Self { pair, clock, timeout, done: Vec::new(), next_token: 0, keep_alive: None }
@@ -56,7 +57,7 @@ impl Admin {
         self.pair
     }
 
-    /// Starts Keep Alive: [`Admin::poll`] sends it three times within `timeout`.
+    /// Starts Keep Alive: [`AdminQueue::poll`] sends it three times within `timeout`.
     pub(crate) fn start_keep_alive(&mut self, timeout: Duration) {
         if !timeout.is_zero() {
             let next = self.clock.now().saturating_add(nanos(timeout / 3));
@@ -73,8 +74,10 @@ impl Admin {
         transfer: Transfer,
     ) -> Result<(u64, Option<Buffer>), Error> {
         self.try_execute(what, sqe, transfer).map_err(|failure| match failure {
-            Failure::Connection(error) => error,
-            Failure::Command(error) => Error::Command { peer: self.peer(), command: what, error },
+            ExecuteError::Connection(error) => error,
+            ExecuteError::Command(error) => {
+                Error::Command { peer: self.peer(), command: what, error }
+            }
         })
     }
 
@@ -91,28 +94,28 @@ impl Admin {
         result.map(drop)
     }
 
-    /// Executes a command as [`Admin::execute`] does, with the status separate from connection
+    /// Executes a command as [`AdminQueue::execute`] does, with the status separate from connection
     /// errors.
     pub(crate) fn try_execute(
         &mut self,
         what: &'static str,
         sqe: Sqe,
         transfer: Transfer,
-    ) -> Result<(u64, Option<Buffer>), Failure> {
+    ) -> Result<(u64, Option<Buffer>), ExecuteError> {
         let token = self.next_token;
         self.next_token += 1;
         let deadline = self.clock.now().saturating_add(nanos(self.timeout));
         if let Err(rejected) = self.pair.submit(Command { token, sqe, transfer }, deadline) {
-            return Err(Failure::Connection(self.rejected(rejected.why)));
+            return Err(ExecuteError::Connection(self.rejected(rejected.why)));
         }
         loop {
-            self.pair.flush().map_err(Failure::Connection)?;
-            self.receive().map_err(Failure::Connection)?;
+            self.pair.flush().map_err(ExecuteError::Connection)?;
+            self.receive().map_err(ExecuteError::Connection)?;
             if let Some(at) = self.done.iter().position(|completed| completed.token == token) {
                 let completed = self.done.swap_remove(at);
                 return match completed.result {
                     Ok(value) => Ok((value, completed.buffer)),
-                    Err(error) => Err(Failure::Command(error)),
+                    Err(error) => Err(ExecuteError::Command(error)),
                 };
             }
             let left = deadline.saturating_sub(self.clock.now());
@@ -120,9 +123,13 @@ impl Admin {
                 self.pair.close(self.clock.now(), &mut self.done);
                 self.done.clear();
                 let (peer, after) = (self.peer(), self.timeout);
-                return Err(Failure::Connection(Error::Timeout { peer, what: what.into(), after }));
+                return Err(ExecuteError::Connection(Error::Timeout {
+                    peer,
+                    what: what.into(),
+                    after,
+                }));
             }
-            self.keep_alive().map_err(Failure::Connection)?;
+            self.keep_alive().map_err(ExecuteError::Connection)?;
             self.pair.wait(Duration::from_nanos(left).min(self.look_again()));
         }
     }

@@ -24,13 +24,13 @@ use nvmeof_wire::properties::{
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Nqn, Sqe, Status, ascii};
 
-use crate::admin::{Admin, Failure};
+use crate::admin::{AdminQueue, ExecuteError};
 use crate::fabric::{Connector, QueueSpec};
-use crate::rdma::{RdmaConnector, Routes, SystemRoutes};
+use crate::rdma::{RdmaConnector, RouteResolver, SystemRouteResolver};
 use crate::tcp::TcpConnector;
 use crate::{
-    Address, Buffer, Clock, CommandError, Endpoint, Error, Fabric, IoQueue, MAX_QUEUE_DEPTH,
-    Options, Transfer, nanos,
+    Address, Buffer, Clock, CommandError, ConnectOptions, Endpoint, Error, Fabric, IoQueue,
+    MAX_QUEUE_DEPTH, Transfer, nanos,
 };
 
 /// Entries of the admin queue.
@@ -100,10 +100,10 @@ impl NamespaceInfo {
 /// A connected, enabled controller.
 #[derive(Debug)]
 pub struct Controller {
-    admin: Admin,
+    admin: AdminQueue,
     connector: Box<dyn Connector>,
     endpoint: Endpoint,
-    options: Options,
+    options: ConnectOptions,
     clock: Clock,
     info: ControllerInfo,
     namespaces: Vec<NamespaceInfo>,
@@ -116,24 +116,24 @@ impl Controller {
     ///
     /// # Errors
     /// The failed operation, its place and the remedy.
-    pub fn connect(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
+    pub fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Self, Error> {
         let mut controller = Self::connect_admin(endpoint, options)?;
         controller.negotiate_queues()?;
         controller.list_namespaces()?;
         Ok(controller)
     }
 
-    /// Connects as [`Controller::connect`] does, by RDMA over the device that `routes` leads to.
+    /// Connects as [`Controller::connect`] does, by RDMA over the device that `resolver` leads to.
     /// The fabric of the endpoint is ignored. This is for providers other than the system's.
     ///
     /// # Errors
     /// The errors of [`Controller::connect`].
-    pub fn connect_by<R: Routes>(
+    pub fn connect_by<R: RouteResolver>(
         endpoint: &Endpoint,
-        options: &Options,
-        routes: R,
+        options: &ConnectOptions,
+        resolver: R,
     ) -> Result<Self, Error> {
-        let connector = Box::new(RdmaConnector::new(&endpoint.address, options, routes)?);
+        let connector = Box::new(RdmaConnector::new(&endpoint.address, options, resolver)?);
         let mut controller = Self::connect_admin_by(connector, endpoint, options)?;
         controller.negotiate_queues()?;
         controller.list_namespaces()?;
@@ -141,14 +141,17 @@ impl Controller {
     }
 
     /// Connects the admin queue, enables the controller and identifies it.
-    pub(crate) fn connect_admin(endpoint: &Endpoint, options: &Options) -> Result<Self, Error> {
+    pub(crate) fn connect_admin(
+        endpoint: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<Self, Error> {
         Self::connect_admin_by(connector(&endpoint.address, options)?, endpoint, options)
     }
 
     pub(crate) fn connect_admin_by(
         connector: Box<dyn Connector>,
         endpoint: &Endpoint,
-        options: &Options,
+        options: &ConnectOptions,
     ) -> Result<Self, Error> {
         let clock = Clock::start();
         let pair = connector.connect(&QueueSpec {
@@ -159,7 +162,7 @@ impl Controller {
             in_capsule_offset: 0,
             timeout: options.connect_timeout,
         })?;
-        let mut admin = Admin::new(pair, clock, options.connect_timeout);
+        let mut admin = AdminQueue::new(pair, clock, options.connect_timeout);
         let kato_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
         let connect = Connect {
             qid: 0,
@@ -262,7 +265,7 @@ impl Controller {
             in_capsule_offset: self.info.in_capsule_offset,
             timeout: self.options.connect_timeout,
         })?;
-        let mut queue = Admin::new(pair, self.clock, self.options.connect_timeout);
+        let mut queue = AdminQueue::new(pair, self.clock, self.options.connect_timeout);
         let connect = Connect {
             qid,
             entries: u32::from(depth) + 1,
@@ -521,20 +524,20 @@ fn low_half(value: u64) -> u32 {
 }
 
 /// Returns the connector of the address's fabric.
-fn connector(address: &Address, options: &Options) -> Result<Box<dyn Connector>, Error> {
+fn connector(address: &Address, options: &ConnectOptions) -> Result<Box<dyn Connector>, Error> {
     Ok(match address.fabric {
         Fabric::Tcp => Box::new(TcpConnector::new(address, options)),
-        Fabric::Rdma => Box::new(RdmaConnector::new(address, options, SystemRoutes)?),
+        Fabric::Rdma => Box::new(RdmaConnector::new(address, options, SystemRouteResolver)?),
     })
 }
 
 /// Executes the Connect command (Base 6.3).
 fn connect_queue(
-    queue: &mut Admin,
+    queue: &mut AdminQueue,
     connect: &Connect,
     cntlid: u16,
     endpoint: &Endpoint,
-    options: &Options,
+    options: &ConnectOptions,
 ) -> Result<ConnectResult, Error> {
     let data = ConnectData::new(options.hostid, cntlid, &endpoint.subnqn, &options.hostnqn);
     let transfer = Transfer::Out(Buffer::from(data.as_bytes()));
@@ -548,8 +551,8 @@ fn connect_queue(
                         host without it in the target";
             return Err(Error::Unusable { peer: queue.peer(), what: what.into() });
         }
-        Err(Failure::Connection(error)) => return Err(error),
-        Err(Failure::Command(error)) => error,
+        Err(ExecuteError::Connection(error)) => return Err(error),
+        Err(ExecuteError::Command(error)) => error,
     };
     Err(Error::Refused {
         peer: queue.peer(),

@@ -7,7 +7,7 @@ use nvmeof_wire::log::{
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Nqn, Sqe};
 
-use crate::{Address, Controller, Endpoint, Error, Fabric, Options};
+use crate::{Address, ConnectOptions, Controller, Endpoint, Error, Fabric};
 
 /// Entries read with one command.
 const ENTRIES_AT_ONCE: usize = 64;
@@ -97,19 +97,19 @@ impl DiscoveryEntry {
 ///
 /// # Errors
 /// The failed operation, its place and the remedy.
-pub fn discover(address: &Address, options: &Options) -> Result<DiscoveryLog, Error> {
+pub fn discover(address: &Address, options: &ConnectOptions) -> Result<DiscoveryLog, Error> {
     let endpoint = Endpoint { address: address.clone(), subnqn: Nqn::discovery() };
     list(Controller::connect_admin(&endpoint, options)?)
 }
 
-/// Reads the entries as [`discover`] does, by RDMA over `routes`.
+/// Reads the entries as [`discover`] does, by RDMA over `resolver`.
 #[cfg(test)]
-pub(crate) fn discover_by<R: crate::rdma::Routes>(
+pub(crate) fn discover_by<R: crate::rdma::RouteResolver>(
     endpoint: &Endpoint,
-    options: &Options,
-    routes: R,
+    options: &ConnectOptions,
+    resolver: R,
 ) -> Result<DiscoveryLog, Error> {
-    let connector = crate::rdma::RdmaConnector::new(&endpoint.address, options, routes)?;
+    let connector = crate::rdma::RdmaConnector::new(&endpoint.address, options, resolver)?;
     list(Controller::connect_admin_by(Box::new(connector), endpoint, options)?)
 }
 

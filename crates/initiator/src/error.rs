@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// The peer rejected the RDMA connection.
     #[error("{peer} rejected the RDMA connection of queue {qid}: {reason}")]
-    Rejected {
+    RejectedCommand {
         /// Address and port.
         peer: String,
         /// Queue identifier.

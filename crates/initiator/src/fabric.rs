@@ -30,7 +30,7 @@ pub struct Command {
 
 /// The end of a command.
 #[derive(Debug)]
-pub struct Completed {
+pub struct CompletedCommand {
     /// Token of the command.
     pub token: u64,
     /// Result of the completion (dwords 0 and 1), or the error.
@@ -41,7 +41,7 @@ pub struct Completed {
 
 /// A rejected submission, which returns the command.
 #[derive(Debug)]
-pub struct Rejected {
+pub struct RejectedCommand {
     /// The command, unchanged.
     pub command: Command,
     /// Reason of the rejection.
@@ -96,17 +96,17 @@ pub(crate) trait Connector: std::fmt::Debug + Send {
 pub(crate) trait QueuePair: std::fmt::Debug + Send {
     /// Queues a command; [`QueuePair::flush`] sends it. It has to complete before `deadline`.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
-    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected>;
+    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), RejectedCommand>;
 
     /// Processes received data and appends completed commands. Does not block.
-    fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error>;
+    fn receive(&mut self, done: &mut Vec<CompletedCommand>) -> Result<(), Error>;
 
     /// Sends pending data until the peer accepts no more. Does not block.
     fn flush(&mut self) -> Result<(), Error>;
 
     /// Ends the connection. Every outstanding command completes: those past their deadline at `now`
     /// with [`CommandError::TimedOut`], the rest with [`CommandError::ConnectionLost`].
-    fn close(&mut self, now: Nanos, done: &mut Vec<Completed>);
+    fn close(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>);
 
     /// Waits at most `timeout` until bytes can be received, or sent if some are pending.
     fn wait(&mut self, timeout: Duration);

@@ -15,13 +15,13 @@ use std::time::Duration;
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
 
-use self::connection::Connection;
-pub use self::session::{Answer, Session};
+use self::connection::FakeConnection;
+pub use self::session::{FakeResponse, FakeSession};
 use crate::{Address, Endpoint, Fabric};
 
 /// Action of the target for an I/O command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum FakeAction {
     /// Serves the command correctly.
     Serve,
     /// Flips one bit of the data of a read; the digest is right.
@@ -35,7 +35,7 @@ pub enum Act {
     /// Stores only the first half of a write.
     Tear,
     /// Does not respond.
-    Silence,
+    NoResponse,
     /// Closes the connection.
     HangUp,
     /// Sends a C2HTermReq.
@@ -45,11 +45,11 @@ pub enum Act {
 }
 
 /// Chooses the action for an I/O from its number, counted over all connections, and its opcode.
-pub type Script = Box<dyn Fn(u64, IoOpcode) -> Act + Send + Sync>;
+pub type ActionScript = Box<dyn Fn(u64, IoOpcode) -> FakeAction + Send + Sync>;
 
 /// Properties of the target.
 #[derive(Debug, Clone)]
-pub struct Traits {
+pub struct FakeTargetOptions {
     /// NQN of its one subsystem.
     pub subnqn: Nqn,
     /// Hosts allowed; all if empty.
@@ -96,7 +96,7 @@ pub struct Traits {
     pub junk_results: Option<u8>,
 }
 
-impl Default for Traits {
+impl Default for FakeTargetOptions {
     fn default() -> Self {
         Self {
             subnqn: name("nqn.2026-11.io.nvmeof-tgt:fake"),
@@ -135,9 +135,9 @@ pub fn name(text: &str) -> Nqn {
 }
 
 /// State that all connections share.
-pub(crate) struct Target {
-    pub(crate) traits: Traits,
-    script: Script,
+pub(crate) struct FakeTargetState {
+    pub(crate) options: FakeTargetOptions,
+    script: ActionScript,
     disks: Mutex<BTreeMap<u32, Vec<u8>>>,
     ios: AtomicU64,
     keep_alives: AtomicU64,
@@ -145,15 +145,15 @@ pub(crate) struct Target {
     stop: AtomicBool,
 }
 
-impl Target {
-    pub(crate) fn new(traits: Traits, script: Script) -> Arc<Self> {
+impl FakeTargetState {
+    pub(crate) fn new(options: FakeTargetOptions, script: ActionScript) -> Arc<Self> {
         let disk = |(&nsid, &(blocks, shift)): (&u32, &(u64, u8))| {
             let bytes = usize::try_from(blocks << shift).expect("a disk that fits memory");
             (nsid, vec![0; bytes])
         };
         Arc::new(Self {
-            disks: Mutex::new(traits.namespaces.iter().map(disk).collect()),
-            traits,
+            disks: Mutex::new(options.namespaces.iter().map(disk).collect()),
+            options,
             script,
             ios: AtomicU64::new(0),
             keep_alives: AtomicU64::new(0),
@@ -180,7 +180,7 @@ impl Target {
 /// A running target, which ends when it is dropped.
 pub struct FakeTarget {
     address: SocketAddr,
-    target: Arc<Target>,
+    target: Arc<FakeTargetState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -193,8 +193,8 @@ impl std::fmt::Debug for FakeTarget {
 impl FakeTarget {
     /// Starts a target that serves every command.
     #[must_use]
-    pub fn start(traits: Traits) -> Self {
-        Self::scripted(traits, Box::new(|_, _| Act::Serve))
+    pub fn start(options: FakeTargetOptions) -> Self {
+        Self::scripted(options, Box::new(|_, _| FakeAction::Serve))
     }
 
     /// Starts a target that follows `script`.
@@ -202,10 +202,10 @@ impl FakeTarget {
     /// # Panics
     /// If no port is free to listen on.
     #[must_use]
-    pub fn scripted(traits: Traits, script: Script) -> Self {
+    pub fn scripted(options: FakeTargetOptions, script: ActionScript) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port to listen on");
         let address = listener.local_addr().expect("an address");
-        let target = Target::new(traits, script);
+        let target = FakeTargetState::new(options, script);
         let shared = Arc::clone(&target);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
@@ -215,7 +215,7 @@ impl FakeTarget {
                 let target = Arc::clone(&shared);
                 if let Ok(stream) = stream {
                     // Ends when the host closes, or when an action ends the connection.
-                    thread::spawn(move || Connection::new(stream, target).serve());
+                    thread::spawn(move || FakeConnection::new(stream, target).serve());
                 }
             }
         });
@@ -232,7 +232,7 @@ impl FakeTarget {
     /// Endpoint of its subsystem.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint { address: self.address(), subnqn: self.target.traits.subnqn.clone() }
+        Endpoint { address: self.address(), subnqn: self.target.options.subnqn.clone() }
     }
 
     /// Keep Alive commands served.

@@ -10,7 +10,7 @@ use crate::{Controller, Error};
 
 /// Result of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Formatted {
+pub enum FormatOutcome {
     /// The namespace is formatted.
     Done,
     /// The controller does not support Format NVM.
@@ -26,17 +26,17 @@ impl Controller {
     ///
     /// # Errors
     /// The controller rejects a command, does not respond in time, or the connection fails.
-    pub fn format(&mut self, nsid: u32, timeout: Duration) -> Result<Formatted, Error> {
+    pub fn format(&mut self, nsid: u32, timeout: Duration) -> Result<FormatOutcome, Error> {
         let sqe = Identify::new(Cns::CONTROLLER, 0).encode(0);
         let page = self.read("Identify Controller", sqe, IDENTIFY_SIZE)?;
         let controller = identify::Controller::ref_from_bytes(page.as_slice());
         let able = controller.as_ref().is_ok_and(|data| data.oacs.get() & oacs::FORMAT != 0);
         if !able {
-            return Ok(Formatted::Unsupported);
+            return Ok(FormatOutcome::Unsupported);
         }
         let all = controller.is_ok_and(|data| data.fna & (fna::FORMAT_ALL | fna::ERASE_ALL) != 0);
         if all && self.namespaces().len() > 1 {
-            return Ok(Formatted::Others);
+            return Ok(FormatOutcome::Others);
         }
         let sqe = Identify::new(Cns::NAMESPACE, nsid).encode(0);
         let page = self.read("Identify Namespace", sqe, IDENTIFY_SIZE)?;
@@ -44,6 +44,6 @@ impl Controller {
         let format = format.map_or(0, identify::Namespace::format_index);
         let sqe = FormatNvm::new(nsid, format, SecureErase::USER_DATA).encode(0);
         self.execute_long("Format NVM", sqe, timeout)?;
-        Ok(Formatted::Done)
+        Ok(FormatOutcome::Done)
     }
 }

@@ -1,10 +1,10 @@
 //! The host side of NVMe-oF: connects to a controller, submits commands, completes them.
 //!
 //! ```no_run
-//! use nvmeof_initiator::{Buffer, Controller, Io, IoKind, Options};
+//! use nvmeof_initiator::{Buffer, ConnectOptions, Controller, Io, IoKind};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let endpoint = "tcp://127.0.0.1:4420/nqn.2026-11.io.nvmeof-tgt:demo".parse()?;
-//! let mut controller = Controller::connect(&endpoint, &Options::default())?;
+//! let mut controller = Controller::connect(&endpoint, &ConnectOptions::default())?;
 //! let mut queue = controller.open_queue()?;
 //! let read = Io { token: 1, nsid: 1, slba: 0, blocks: 8, kind: IoKind::Read(Buffer::zeroed(4096)) };
 //! queue.submit(read, controller.clock().now()).map_err(|rejected| rejected.why)?;
@@ -31,6 +31,7 @@ mod address;
 mod admin;
 mod buffer;
 mod clock;
+mod command_table;
 mod controller;
 mod discovery;
 mod error;
@@ -41,7 +42,6 @@ mod format;
 mod options;
 mod queue;
 pub mod rdma;
-mod slots;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -52,13 +52,13 @@ pub use clock::{Clock, Nanos, nanos};
 pub use controller::{Controller, ControllerInfo, NamespaceInfo};
 pub use discovery::{DiscoveryEntry, DiscoveryLog, discover};
 pub use error::{CommandError, Error};
-pub use fabric::{Command, Completed, RejectReason, Rejected, Transfer};
-pub use format::Formatted;
-pub use options::Options;
+pub use fabric::{Command, CompletedCommand, RejectReason, RejectedCommand, Transfer};
+pub use format::FormatOutcome;
+pub use options::ConnectOptions;
 pub use queue::{Io, IoKind, IoQueue};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use tcp::fuzzing;
 
 /// Maximum commands that one I/O queue can have outstanding, regardless of the controller.
-pub const MAX_QUEUE_DEPTH: usize = slots::MAX_SLOTS;
+pub const MAX_QUEUE_DEPTH: usize = command_table::MAX_SLOTS;

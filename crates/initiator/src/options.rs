@@ -6,7 +6,7 @@ use nvmeof_wire::Nqn;
 
 /// Parameters of a connection.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ConnectOptions {
     /// Host NQN.
     pub hostnqn: Nqn,
     /// Host Identifier.
@@ -27,7 +27,7 @@ pub struct Options {
     pub io_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for ConnectOptions {
     /// One queue of 128 commands, no digests, a keep alive of 15 s, an I/O timeout of 30 s. The
     /// host identifier is zero except for the last byte.
     fn default() -> Self {

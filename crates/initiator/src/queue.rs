@@ -5,7 +5,7 @@ use nvmeof_wire::nvm::{BlockIo, DSM_RANGE_SIZE, DSM_RANGES_MAX, DatasetManagemen
 use nvmeof_wire::opcode::IoOpcode;
 
 use crate::fabric::QueuePair;
-use crate::{Buffer, Command, Completed, Error, Nanos, Rejected, Transfer};
+use crate::{Buffer, Command, CompletedCommand, Error, Nanos, RejectedCommand, Transfer};
 
 /// Interval of the checks for commands past their deadline.
 const CHECK_EVERY: Nanos = 100_000_000;
@@ -92,11 +92,11 @@ impl IoQueue {
     /// Queues a command; [`IoQueue::flush`] sends it.
     ///
     /// # Errors
-    /// [`Rejected`] has the command's buffer and the reason: the queue is full or its connection
-    /// has ended.
+    /// [`RejectedCommand`] has the command's buffer and the reason: the queue is full or its
+    /// connection has ended.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     #[inline]
-    pub fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Rejected> {
+    pub fn submit(&mut self, io: Io, now: Nanos) -> Result<(), RejectedCommand> {
         let command = command(io);
         self.pair.submit(command, now.saturating_add(self.timeout))
     }
@@ -108,7 +108,7 @@ impl IoQueue {
     /// connection). Every outstanding command has been appended to `done` with the reason, and the
     /// queue cannot be used any more.
     #[inline]
-    pub fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>) -> Result<(), Error> {
+    pub fn poll(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>) -> Result<(), Error> {
         let received = self.pair.receive(done);
         // Responses can still arrive after a failed send, but no more follow.
         let unsent = || Error::Closed { peer: self.pair.peer().to_owned(), during: "" };
@@ -188,12 +188,12 @@ mod tests {
     struct HalfDead(Vec<u64>);
 
     impl QueuePair for HalfDead {
-        fn submit(&mut self, command: Command, _deadline: Nanos) -> Result<(), Rejected> {
+        fn submit(&mut self, command: Command, _deadline: Nanos) -> Result<(), RejectedCommand> {
             self.0.push(command.token);
             Ok(())
         }
 
-        fn receive(&mut self, _done: &mut Vec<Completed>) -> Result<(), Error> {
+        fn receive(&mut self, _done: &mut Vec<CompletedCommand>) -> Result<(), Error> {
             Ok(())
         }
 
@@ -201,10 +201,10 @@ mod tests {
             Err(Error::Closed { peer: String::new(), during: "" })
         }
 
-        fn close(&mut self, _now: Nanos, done: &mut Vec<Completed>) {
+        fn close(&mut self, _now: Nanos, done: &mut Vec<CompletedCommand>) {
             let lost = |token| {
                 let result = Err(CommandError::ConnectionLost);
-                Completed { token, result, buffer: None }
+                CompletedCommand { token, result, buffer: None }
             };
             done.extend(self.0.drain(..).map(lost));
         }

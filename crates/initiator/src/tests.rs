@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
 
-use crate::fake::{Act, FakeTarget, Traits, name};
+use crate::fake::{FakeAction, FakeTarget, FakeTargetOptions, name};
 use crate::{
-    Buffer, CommandError, Completed, Controller, Endpoint, Error, Formatted, Io, IoKind, IoQueue,
-    NamespaceInfo, Options, RejectReason, discover, nanos,
+    Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Endpoint, Error,
+    FormatOutcome, Io, IoKind, IoQueue, NamespaceInfo, RejectReason, discover, nanos,
 };
 
 fn io(token: u64, slba: u64, blocks: u32, kind: IoKind) -> Io {
@@ -34,7 +34,7 @@ fn complete(
     controller: &Controller,
     queue: &mut IoQueue,
     count: usize,
-) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+) -> Result<Vec<CompletedCommand>, (Error, Vec<CompletedCommand>)> {
     let mut done = Vec::new();
     while done.len() < count {
         if let Err(error) =
@@ -47,18 +47,19 @@ fn complete(
     Ok(done)
 }
 
-fn one(controller: &Controller, queue: &mut IoQueue, io: Io) -> Completed {
+fn one(controller: &Controller, queue: &mut IoQueue, io: Io) -> CompletedCommand {
     queue.submit(io, controller.clock().now()).unwrap();
     complete(controller, queue, 1).unwrap().pop().unwrap()
 }
 
 #[test]
 fn the_whole_sequence() {
-    let target = FakeTarget::start(Traits {
+    let target = FakeTarget::start(FakeTargetOptions {
         namespaces: [(1, (4096, 9)), (3, (100, 12)), (7, (0, 9))].into(),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     });
-    let mut controller = Controller::connect(&target.endpoint(), &Options::default()).unwrap();
+    let mut controller =
+        Controller::connect(&target.endpoint(), &ConnectOptions::default()).unwrap();
     let info = controller.info().clone();
     assert_eq!((info.serial.as_str(), info.model.as_str()), ("FAKE0001", "fake target"));
     assert_eq!((info.cntlid, info.queues, info.max_entries), (7, 1, 128));
@@ -93,12 +94,17 @@ fn the_whole_sequence() {
 
 #[test]
 fn every_way_to_move_data() {
-    let options = |hdgst, ddgst| Options { hdgst, ddgst, depth: 8, ..Options::default() };
+    let options =
+        |hdgst, ddgst| ConnectOptions { hdgst, ddgst, depth: 8, ..ConnectOptions::default() };
     for (hdgst, ddgst) in [(false, false), (true, false), (false, true), (true, true)] {
         for (in_capsule, success_flag, cpda) in [(0, true, 0), (4096, false, 31), (65_536, true, 1)]
         {
-            let target =
-                FakeTarget::start(Traits { in_capsule, success_flag, cpda, ..Traits::default() });
+            let target = FakeTarget::start(FakeTargetOptions {
+                in_capsule,
+                success_flag,
+                cpda,
+                ..FakeTargetOptions::default()
+            });
             let mut controller =
                 Controller::connect(&target.endpoint(), &options(hdgst, ddgst)).unwrap();
             let mut queue = controller.open_queue().unwrap();
@@ -124,8 +130,12 @@ fn every_way_to_move_data() {
     }
 }
 
-fn refused(traits: Traits, subnqn: Option<Nqn>, options: &Options) -> String {
-    let target = FakeTarget::start(traits);
+fn refused(
+    target_options: FakeTargetOptions,
+    subnqn: Option<Nqn>,
+    options: &ConnectOptions,
+) -> String {
+    let target = FakeTarget::start(target_options);
     let mut endpoint = target.endpoint();
     if let Some(subnqn) = subnqn {
         endpoint.subnqn = subnqn;
@@ -135,15 +145,18 @@ fn refused(traits: Traits, subnqn: Option<Nqn>, options: &Options) -> String {
 
 #[test]
 fn a_refusal_says_what_to_do() {
-    let options = Options::default();
-    let unknown = refused(Traits::default(), Some(name("nqn.2026-11.io.x:other")), &options);
+    let options = ConnectOptions::default();
+    let unknown =
+        refused(FakeTargetOptions::default(), Some(name("nqn.2026-11.io.x:other")), &options);
     assert!(unknown.contains("nvmeof-perf discover --connect tcp://127.0.0.1:"), "{unknown}");
     assert!(unknown.contains("nqn.2026-11.io.x:other"), "{unknown}");
     let hosts = vec![name("nqn.2026-11.io.x:host")];
-    let forbidden = refused(Traits { hosts, ..Traits::default() }, None, &options);
+    let forbidden =
+        refused(FakeTargetOptions { hosts, ..FakeTargetOptions::default() }, None, &options);
     assert!(forbidden.contains("not allowed") && forbidden.contains("--hostnqn"), "{forbidden}");
-    let asked = Options { hdgst: true, ..Options::default() };
-    let digest = refused(Traits { hdgst: false, ..Traits::default() }, None, &asked);
+    let asked = ConnectOptions { hdgst: true, ..ConnectOptions::default() };
+    let digest =
+        refused(FakeTargetOptions { hdgst: false, ..FakeTargetOptions::default() }, None, &asked);
     assert!(digest.contains("header digest") && digest.contains("--hdgst"), "{digest}");
 }
 
@@ -151,7 +164,7 @@ fn a_refusal_says_what_to_do() {
 fn nobody_there() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
-    let error = Controller::connect(&endpoint, &Options::default()).unwrap_err();
+    let error = Controller::connect(&endpoint, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error}");
     assert!(error.to_string().contains("is a target listening there?"), "{error}");
 }
@@ -161,7 +174,8 @@ fn a_peer_that_says_nothing_is_given_up() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
-    let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
+    let options =
+        ConnectOptions { connect_timeout: Duration::from_millis(50), ..ConnectOptions::default() };
     let error = Controller::connect(&endpoint, &options).unwrap_err();
     assert!(matches!(&error, Error::Timeout { what, .. } if what == "ICReq"), "{error}");
 }
@@ -181,23 +195,24 @@ fn a_peer_that_is_no_nvme_tcp_target_is_told_from_one() {
         rest
     });
     let endpoint: Endpoint = format!("tcp://127.0.0.1:{port}/nqn.x").parse().unwrap();
-    let error = Controller::connect(&endpoint, &Options::default()).unwrap_err();
+    let error = Controller::connect(&endpoint, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
     assert_eq!(thread.join().unwrap()[0], 0x02, "an H2CTermReq");
 }
 
-fn scripted(act: Act) -> (FakeTarget, Controller, IoQueue) {
-    let script = move |number: u64, _: IoOpcode| if number == 2 { act } else { Act::Serve };
-    let target = FakeTarget::scripted(Traits::default(), Box::new(script));
-    let options = Options { ddgst: true, ..Options::default() };
+fn scripted(action: FakeAction) -> (FakeTarget, Controller, IoQueue) {
+    let script =
+        move |number: u64, _: IoOpcode| if number == 2 { action } else { FakeAction::Serve };
+    let target = FakeTarget::scripted(FakeTargetOptions::default(), Box::new(script));
+    let options = ConnectOptions { ddgst: true, ..ConnectOptions::default() };
     let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
     let queue = controller.open_queue().unwrap();
     (target, controller, queue)
 }
 
-/// Submits three reads, of which the third meets `act`.
-fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
-    let (_target, controller, mut queue) = scripted(act);
+/// Submits three reads, of which the third meets `action`.
+fn third_read(action: FakeAction) -> Result<Vec<CompletedCommand>, (Error, Vec<CompletedCommand>)> {
+    let (_target, controller, mut queue) = scripted(action);
     let now = controller.clock().now();
     for token in 0..3 {
         queue.submit(read(token, 0, 4096), now).unwrap();
@@ -207,34 +222,34 @@ fn third_read(act: Act) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
 
 #[test]
 fn a_failed_command_is_alone() {
-    let third = |act| third_read(act).unwrap().pop().unwrap().result;
-    assert_eq!(third(Act::BadDigest), Err(CommandError::DataDigest));
+    let third = |action| third_read(action).unwrap().pop().unwrap().result;
+    assert_eq!(third(FakeAction::BadDigest), Err(CommandError::DataDigest));
     let status = Status::UNRECOVERED_READ_ERROR;
-    assert_eq!(third(Act::Fail(status)), Err(CommandError::Status { status, dw0: 0 }));
+    assert_eq!(third(FakeAction::Fail(status)), Err(CommandError::Status { status, dw0: 0 }));
 }
 
 #[test]
 fn a_lost_connection_gives_every_command_back() {
-    let (error, done) = third_read(Act::HangUp).unwrap_err();
+    let (error, done) = third_read(FakeAction::HangUp).unwrap_err();
     assert!(matches!(error, Error::Closed { .. } | Error::Io { .. }), "{error}");
     assert_eq!(done.len(), 3);
     assert_eq!(done[2].result, Err(CommandError::ConnectionLost));
     assert!(done[2].buffer.is_some());
-    let (error, done) = third_read(Act::Terminate).unwrap_err();
+    let (error, done) = third_read(FakeAction::Terminate).unwrap_err();
     assert!(matches!(error, Error::Terminated { .. }), "{error}");
     assert_eq!(done.len(), 3);
 }
 
 #[test]
 fn a_command_without_an_answer_times_out() {
-    let (_target, controller, mut queue) = scripted(Act::Silence);
+    let (_target, controller, mut queue) = scripted(FakeAction::NoResponse);
     let now = controller.clock().now();
     for token in 0..3 {
         queue.submit(read(token, 0, 4096), now).unwrap();
     }
     let mut done = complete(&controller, &mut queue, 2).unwrap();
     // The test passes the time, so it does not have to wait.
-    let late = now + nanos(Options::default().io_timeout);
+    let late = now + nanos(ConnectOptions::default().io_timeout);
     queue.poll(late - 1, &mut done).unwrap();
     assert_eq!(queue.in_flight(), 1);
     // The queue checks its deadlines ten times per second.
@@ -249,8 +264,9 @@ fn a_command_without_an_answer_times_out() {
 
 #[test]
 fn keep_alive_is_sent_in_time() {
-    let target = FakeTarget::start(Traits::default());
-    let options = Options { keep_alive: Duration::from_millis(60), ..Options::default() };
+    let target = FakeTarget::start(FakeTargetOptions::default());
+    let options =
+        ConnectOptions { keep_alive: Duration::from_millis(60), ..ConnectOptions::default() };
     let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     while target.keep_alives() < 3 {
@@ -269,10 +285,15 @@ fn junk_is_survived() {
         for (junk_data, junk_results) in
             [(Some(byte), None), (None, Some(byte)), (Some(byte), Some(byte))]
         {
-            let target = FakeTarget::start(Traits { junk_data, junk_results, ..Traits::default() });
+            let target = FakeTarget::start(FakeTargetOptions {
+                junk_data,
+                junk_results,
+                ..FakeTargetOptions::default()
+            });
             // Any result is fine.
-            let _ = discover(&target.address(), &Options::default());
-            let Ok(mut controller) = Controller::connect(&target.endpoint(), &Options::default())
+            let _ = discover(&target.address(), &ConnectOptions::default());
+            let Ok(mut controller) =
+                Controller::connect(&target.endpoint(), &ConnectOptions::default())
             else {
                 continue;
             };
@@ -289,8 +310,11 @@ fn junk_is_survived() {
 #[test]
 fn discovery_lists_everything_however_long() {
     for records in [0, 1, 200] {
-        let target = FakeTarget::start(Traits { discovery_records: records, ..Traits::default() });
-        let log = discover(&target.address(), &Options::default()).unwrap();
+        let target = FakeTarget::start(FakeTargetOptions {
+            discovery_records: records,
+            ..FakeTargetOptions::default()
+        });
+        let log = discover(&target.address(), &ConnectOptions::default()).unwrap();
         assert_eq!((log.generation, log.entries.len()), (5, records));
         for (number, entry) in log.entries.iter().enumerate() {
             assert_eq!(entry.subnqn, format!("nqn.2026-11.io.x:{number}"));
@@ -303,30 +327,32 @@ fn discovery_lists_everything_however_long() {
 
 #[test]
 fn a_format_clears_one_namespace_and_takes_its_time() {
-    let traits = Traits {
+    let target_options = FakeTargetOptions {
         namespaces: [(1, (64, 9)), (2, (64, 9))].into(),
         format: true,
         format_time: Duration::from_millis(700),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     };
-    let target = FakeTarget::start(traits.clone());
+    let target = FakeTarget::start(target_options.clone());
     target.tamper(1, |disk| disk.fill(7));
     target.tamper(2, |disk| disk.fill(8));
     // The response takes longer than the timeout of other commands.
-    let options = Options { connect_timeout: Duration::from_millis(500), ..Options::default() };
+    let options =
+        ConnectOptions { connect_timeout: Duration::from_millis(500), ..ConnectOptions::default() };
     let mut controller = Controller::connect(&target.endpoint(), &options).unwrap();
-    assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), Formatted::Done);
+    assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), FormatOutcome::Done);
     target.tamper(1, |disk| assert!(disk.iter().all(|byte| *byte == 0)));
     target.tamper(2, |disk| assert!(disk.iter().all(|byte| *byte == 8)));
     assert!(controller.format(9, Duration::from_secs(60)).is_err());
     controller.disconnect().unwrap();
-    for (traits, expected) in [
-        (Traits { formats_all: true, ..traits.clone() }, Formatted::Others),
-        (Traits { format: false, ..traits }, Formatted::Unsupported),
+    for (target_options, expected) in [
+        (FakeTargetOptions { formats_all: true, ..target_options.clone() }, FormatOutcome::Others),
+        (FakeTargetOptions { format: false, ..target_options }, FormatOutcome::Unsupported),
     ] {
-        let target = FakeTarget::start(traits);
+        let target = FakeTarget::start(target_options);
         target.tamper(1, |disk| disk.fill(7));
-        let mut controller = Controller::connect(&target.endpoint(), &Options::default()).unwrap();
+        let mut controller =
+            Controller::connect(&target.endpoint(), &ConnectOptions::default()).unwrap();
         assert_eq!(controller.format(1, Duration::from_secs(60)).unwrap(), expected);
         target.tamper(1, |disk| assert!(disk.iter().all(|byte| *byte == 7)));
     }

@@ -8,7 +8,7 @@ use nvmeof_initiator::{Address, Endpoint};
 use nvmeof_wire::Nqn;
 
 use crate::target::{DeviceSpec, is_same_target};
-use crate::units::{self, CpuList, Mix, NamespaceList, Percentiles, Rates};
+use crate::units::{self, CpuList, IoMix, NamespaceList, Percentiles, RateLimits};
 use crate::workload::distribution::{self, Distribution};
 use crate::workload::sizes::{self, BlockSplit};
 use crate::{engines, scale, steady};
@@ -40,11 +40,11 @@ pub(crate) enum Command {
     /// Generate load, measure it, and optionally verify it.
     Run(Box<RunArgs>),
     /// Test a drive by the SNIA performance test specification until its state is steady.
-    Steady(steady::Args),
+    Steady(steady::SteadyArgs),
     /// Compare I/O methods: system calls, io_uring and the VFIO driver.
-    Engines(engines::Args),
+    Engines(engines::EnginesArgs),
     /// Measure how bandwidth grows with the number of drives.
-    Scale(scale::Args),
+    Scale(scale::ScaleArgs),
     /// List the entries of a target's discovery service.
     Discover(DiscoverArgs),
 }
@@ -127,7 +127,7 @@ pub(crate) struct RunArgs {
     /// Workload: read, write, randread, randwrite, rw:PCT or randrw:PCT; PCT is the share of reads.
     /// Or trim, randtrim, and trimwrite or randtrimwrite, which trim each block and then write it.
     #[arg(long, value_name = "WORKLOAD", value_parser = units::mix)]
-    pub(crate) rw: Mix,
+    pub(crate) rw: IoMix,
     /// Bytes of an I/O, a multiple of the namespace's block size.
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = nonzero_size)]
     pub(crate) bs: u64,
@@ -148,7 +148,8 @@ pub(crate) struct RunArgs {
     /// Threads, each with its own connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: u16,
-    /// Maximum time to measure [default: 10s, or without end with --io-size, --loops and --turns].
+    /// Maximum time to measure [default: 10s, or without end with --io-size, --loops and
+    /// --intervals].
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) time: Option<Duration>,
     /// End after this many bytes, over all namespaces and jobs together, unless the time expires
@@ -179,7 +180,7 @@ pub(crate) struct RunArgs {
             "time", "ramp", "verify", "resume", "io_size", "loops", "ios", "shared_qd", "percentiles", "output_format"
         ]
     )]
-    pub(crate) turns: bool,
+    pub(crate) intervals: bool,
     /// Bytes of each namespace to use [default: all from --offset on].
     #[arg(long, value_name = "SIZE", value_parser = nonzero_size)]
     pub(crate) size: Option<u64>,
@@ -189,13 +190,13 @@ pub(crate) struct RunArgs {
     /// Maximum rate in total: I/Os a second (50k), or 500MiB/s, or 10gbit/s; or several of them
     /// (50k,500MiB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
-    pub(crate) rate: Option<Rates>,
+    pub(crate) rate: Option<RateLimits>,
     /// Maximum rate of reads, as --rate; writes that are not limited continue.
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
-    pub(crate) rate_read: Option<Rates>,
+    pub(crate) rate_read: Option<RateLimits>,
     /// Maximum rate of writes, as --rate; reads that are not limited continue.
     #[arg(long, value_name = "RATE", value_parser = units::rates)]
-    pub(crate) rate_write: Option<Rates>,
+    pub(crate) rate_write: Option<RateLimits>,
     /// Pause of a job after every --thinktime-blocks I/Os, once they have completed.
     #[arg(long, value_name = "TIME", value_parser = nonzero_time)]
     pub(crate) thinktime: Option<Duration>,

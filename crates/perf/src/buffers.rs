@@ -3,14 +3,14 @@
 use nvmeof_core::dma::CorePool;
 
 use crate::load::LoadSpec;
-use crate::queue::{Buffer, Leases, Memory};
+use crate::queue::{IoBuffer, IoLeases, IoMemory};
 use crate::rng::Rng;
 
 /// Buffers not in use, grouped by memory kind and length.
 ///
 /// The buffer used last is reused first, because its cache lines are warm.
 #[derive(Debug)]
-pub(crate) struct Buffers {
+pub(crate) struct BufferCache {
     idle: Vec<Shelf>,
     /// Source of the buffers for local devices, if the job has any.
     pool: Option<CorePool>,
@@ -25,12 +25,12 @@ pub(crate) struct Buffers {
 /// Buffers of one kind and length.
 #[derive(Debug)]
 struct Shelf {
-    memory: Memory,
+    memory: IoMemory,
     bytes: usize,
-    buffers: Vec<Buffer>,
+    buffers: Vec<IoBuffer>,
 }
 
-impl Buffers {
+impl BufferCache {
     /// Starts empty.
     ///
     /// Buffers are allocated on demand. Of each kind there are at most as many as I/Os in flight
@@ -43,9 +43,9 @@ impl Buffers {
 
     /// Returns a buffer of `bytes` bytes, or `None` if there is no memory.
     ///
-    /// [`Buffers::take_problem`] then returns the reason.
+    /// [`BufferCache::take_problem`] then returns the reason.
     #[inline]
-    pub(crate) fn take(&mut self, memory: Memory, bytes: u32) -> Option<Buffer> {
+    pub(crate) fn take(&mut self, memory: IoMemory, bytes: u32) -> Option<IoBuffer> {
         let bytes = bytes as usize;
         let shelf = self.idle.iter_mut().find(|s| s.bytes == bytes && s.memory == memory);
         match shelf.and_then(|shelf| shelf.buffers.pop()) {
@@ -56,7 +56,7 @@ impl Buffers {
 
     /// Returns a buffer for reuse.
     #[inline]
-    pub(crate) fn put(&mut self, buffer: Buffer) {
+    pub(crate) fn put(&mut self, buffer: IoBuffer) {
         let (memory, bytes) = (buffer.memory(), buffer.len());
         match self.idle.iter_mut().find(|s| s.bytes == bytes && s.memory == memory) {
             Some(shelf) => shelf.buffers.push(buffer),
@@ -71,20 +71,20 @@ impl Buffers {
 
     /// Fills a buffer with new contents before a write, if every write requires its own.
     #[inline]
-    pub(crate) fn refill(&mut self, buffer: &mut Buffer) {
+    pub(crate) fn refill(&mut self, buffer: &mut IoBuffer) {
         if self.refills {
             self.fill(buffer);
         }
     }
 
     #[cold]
-    fn make(&mut self, memory: Memory, bytes: usize) -> Option<Buffer> {
+    fn make(&mut self, memory: IoMemory, bytes: usize) -> Option<IoBuffer> {
         let made = match memory {
-            Memory::Fabric => nvmeof_initiator::Buffer::try_zeroed(bytes)
-                .map(Buffer::Fabric)
+            IoMemory::Fabric => nvmeof_initiator::Buffer::try_zeroed(bytes)
+                .map(IoBuffer::Fabric)
                 .ok_or_else(|| format!("the system refuses {bytes} bytes")),
-            Memory::Local => Leases::of(self.pool.as_ref()?, bytes)
-                .map(Buffer::Local)
+            IoMemory::Local => IoLeases::of(self.pool.as_ref()?, bytes)
+                .map(IoBuffer::Local)
                 .map_err(|error| error.to_string()),
         };
         match made {
@@ -100,7 +100,7 @@ impl Buffers {
         }
     }
 
-    fn fill(&mut self, buffer: &mut Buffer) {
+    fn fill(&mut self, buffer: &mut IoBuffer) {
         let Some(rng) = &mut self.contents else { return };
         buffer.for_each_piece(|piece| {
             for word in piece.as_chunks_mut::<8>().0 {

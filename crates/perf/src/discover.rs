@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::args::DiscoverArgs;
 use crate::host;
 use crate::run::write_json;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Prints the entries of the discovery service at the address.
 pub(crate) fn discover(args: &DiscoverArgs) -> Result<()> {
@@ -50,7 +50,7 @@ pub(crate) fn discover(args: &DiscoverArgs) -> Result<()> {
 }
 
 fn table(log: &DiscoveryLog) -> String {
-    let mut table = Table::new(&["<TRANSPORT", "<ADDRESS", "PORT", "<KIND", "<SUBSYSTEM"]);
+    let mut table = TextTable::new(&["<TRANSPORT", "<ADDRESS", "PORT", "<KIND", "<SUBSYSTEM"]);
     for entry in &log.entries {
         table.row(vec![
             entry.transport.clone(),

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use crate::report::{Parameters, Report};
-use crate::stats::{Latency, Tally};
+use crate::report::{RunParameters, RunReport};
+use crate::stats::{DirectionCounters, LatencyHistogram};
 
 /// Version of fio whose format this is.
 const VERSION: &str = "fio-3.33";
@@ -27,7 +27,7 @@ const DEPTHS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
 /// The report in fio's format.
-pub(crate) fn fio_json(report: &Report) -> Value {
+pub(crate) fn fio_json(report: &RunReport) -> Value {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     json!({
         "fio version": format!("{VERSION} (nvmeof-perf {})", env!("CARGO_PKG_VERSION")),
@@ -40,18 +40,18 @@ pub(crate) fn fio_json(report: &Report) -> Value {
     })
 }
 
-fn job(report: &Report) -> Value {
+fn job(report: &RunReport) -> Value {
     let seconds = report.elapsed_s;
     let runtime = millis(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    let mut all = Tally::new();
-    report.tallies.iter().for_each(|tally| all.add(tally));
-    let used = report.tallies.iter().filter(|tally| tally.ios() > 0).count();
-    let side = |tally: &Tally| {
+    let mut all = DirectionCounters::new();
+    report.counters.iter().for_each(|counters| all.add(counters));
+    let used = report.counters.iter().filter(|counters| counters.ios() > 0).count();
+    let side = |counters: &DirectionCounters| {
         // The series covers all directions together.
-        let samples = if used == 1 && tally.ios() > 0 { report.samples() } else { Vec::new() };
-        side(tally, seconds, runtime, &report.parameters.percentiles, &samples)
+        let samples = if used == 1 && counters.ios() > 0 { report.samples() } else { Vec::new() };
+        side(counters, seconds, runtime, &report.parameters.percentiles, &samples)
     };
-    let [read, write, trim] = report.tallies.each_ref().map(side);
+    let [read, write, trim] = report.counters.each_ref().map(side);
     let jobs = f64::from(report.parameters.jobs);
     let share = if seconds > 0.0 { report.cpu_seconds / seconds / jobs * 100.0 } else { 0.0 };
     json!({
@@ -65,7 +65,7 @@ fn job(report: &Report) -> Value {
         "read": read,
         "write": write,
         "trim": trim,
-        "sync": { "total_ios": 0, "lat_ns": spread(&Latency::new()) },
+        "sync": { "total_ios": 0, "lat_ns": spread(&LatencyHistogram::new()) },
         "job_runtime": runtime * u64::from(report.parameters.jobs),
         "usr_cpu": share,
         "sys_cpu": 0.0,
@@ -86,7 +86,7 @@ fn job(report: &Report) -> Value {
 }
 
 /// The parameters under fio's option names.
-fn options(parameters: &Parameters) -> Value {
+fn options(parameters: &RunParameters) -> Value {
     let mut options = Map::new();
     let mut put = |key: &str, value: String| options.insert(key.to_owned(), Value::String(value));
     let (kind, percent) = parameters.rw.split_once(':').unwrap_or((&parameters.rw, ""));
@@ -134,34 +134,34 @@ fn options(parameters: &Parameters) -> Value {
 
 /// One direction. `samples` are bandwidths in bytes a second and I/Os a second, if known.
 fn side(
-    tally: &Tally,
+    counters: &DirectionCounters,
     seconds: f64,
     runtime: u64,
     percentiles: &[f64],
     samples: &[(f64, f64)],
 ) -> Value {
-    let ios = tally.ios();
+    let ios = counters.ios();
     let rate = |count: u64| if seconds > 0.0 { real(count) / seconds } else { 0.0 };
-    let mut latency = spread(&tally.latency);
+    let mut latency = spread(&counters.latency);
     if ios > 0 {
-        latency["percentile"] = ranks(&tally.latency, percentiles);
-        let bins = tally.latency.counts().map(|(nanos, ios)| (nanos.to_string(), ios.into()));
+        latency["percentile"] = ranks(&counters.latency, percentiles);
+        let bins = counters.latency.counts().map(|(nanos, ios)| (nanos.to_string(), ios.into()));
         latency["bins"] = Value::Object(bins.collect());
     }
     let bandwidth =
         Samples::new(&samples.iter().map(|(bytes, _)| bytes / 1024.0).collect::<Vec<_>>());
     let rates = Samples::new(&samples.iter().map(|(_, ios)| *ios).collect::<Vec<_>>());
     json!({
-        "io_bytes": tally.bytes,
-        "io_kbytes": tally.bytes / 1024,
-        "bw_bytes": whole(rate(tally.bytes)),
-        "bw": whole(rate(tally.bytes) / 1024.0),
+        "io_bytes": counters.bytes,
+        "io_kbytes": counters.bytes / 1024,
+        "bw_bytes": whole(rate(counters.bytes)),
+        "bw": whole(rate(counters.bytes) / 1024.0),
         "iops": rate(ios),
         "runtime": if ios > 0 { runtime } else { 0 },
         "total_ios": ios,
         "short_ios": 0,
         "drop_ios": 0,
-        "slat_ns": spread(&Latency::new()),
+        "slat_ns": spread(&LatencyHistogram::new()),
         "clat_ns": latency.clone(),
         "lat_ns": latency,
         "bw_min": whole(bandwidth.min),
@@ -179,7 +179,7 @@ fn side(
 }
 
 /// Minimum, maximum, mean and standard deviation of latencies, in nanoseconds.
-fn spread(latency: &Latency) -> Value {
+fn spread(latency: &LatencyHistogram) -> Value {
     json!({
         "min": latency.min().unwrap_or(0),
         "max": latency.max().unwrap_or(0),
@@ -190,7 +190,7 @@ fn spread(latency: &Latency) -> Value {
 }
 
 /// Percentiles in nanoseconds, under the names that fio gives them.
-fn ranks(latency: &Latency, asked: &[f64]) -> Value {
+fn ranks(latency: &LatencyHistogram, asked: &[f64]) -> Value {
     let mut all: Vec<f64> = PERCENTILES.iter().chain(asked).copied().collect();
     all.sort_by(f64::total_cmp);
     all.dedup();
@@ -203,7 +203,7 @@ fn ranks(latency: &Latency, asked: &[f64]) -> Value {
 
 /// Percent of the I/Os in each class of latencies: up to `unit` times the end of the class,
 /// starting at `from`.
-fn classes(latency: &Latency, from: u64, unit: u64) -> Value {
+fn classes(latency: &LatencyHistogram, from: u64, unit: u64) -> Value {
     let total = real(latency.count().max(1));
     let mut ends: Vec<u64> = CLASSES.iter().map(|end| end * unit).collect();
     let is_last = unit == 1_000_000;

@@ -3,11 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use nvmeof_initiator::{Address, Fabric, Options};
+use nvmeof_initiator::{Address, ConnectOptions, Fabric};
 use nvmeof_wire::Nqn;
 
 use crate::args::{HostArgs, uuid};
-use crate::plan::misfit;
+use crate::plan::usage_error;
 
 const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
 const HOSTID_FILE: &str = "/etc/nvme/hostid";
@@ -18,10 +18,10 @@ const UUID_MARK: &str = "uuid:";
 pub(crate) fn options<'a>(
     args: &HostArgs,
     targets: impl IntoIterator<Item = &'a Address>,
-) -> Result<Options> {
+) -> Result<ConnectOptions> {
     let rdma = targets.into_iter().find(|target| target.fabric == Fabric::Rdma);
     if let Some(rdma) = rdma.filter(|_| args.hdgst || args.ddgst) {
-        misfit!(
+        usage_error!(
             true,
             "--hdgst and --ddgst are for tcp://, and {rdma} is not: RDMA protects its packets by itself, so \
              leave them out"
@@ -48,13 +48,13 @@ pub(crate) fn options<'a>(
             _ => random()?,
         },
     };
-    Ok(Options {
+    Ok(ConnectOptions {
         hostnqn,
         hostid,
         hdgst: args.hdgst,
         ddgst: args.ddgst,
         keep_alive: args.keep_alive,
-        ..Options::default()
+        ..ConnectOptions::default()
     })
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let (tcp, rdma) = ("tcp://h:1".parse().unwrap(), "rdma://h:1".parse().unwrap());
         assert!(options(&args, [&tcp]).is_ok());
         let error = options(&args, [&tcp, &rdma]).unwrap_err();
-        assert!(error.is::<crate::plan::Misfit>(), "{error}");
+        assert!(error.is::<crate::plan::UsageError>(), "{error}");
         assert!(error.to_string().contains("rdma://h:1"), "{error}");
         assert!(options(&HostArgs { ddgst: false, ..args }, [&rdma]).is_ok());
     }

@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::buffers::Buffers;
-use crate::lane::{Lane, token_lane};
-use crate::pace::{Allowed, JobRates, Kinds, Pace, Think};
-use crate::queue::{Done, FabricQueue, Io, LocalQueue, Lost, Memory, Op, Queue};
-use crate::stats::Series;
-use crate::turns::Seat;
+use crate::buffers::BufferCache;
+use crate::intervals::JobIntervals;
+use crate::queue::{DeviceQueue, FabricQueue, Io, IoDone, IoMemory, IoOp, LocalQueue, QueueFailed};
+use crate::rate_limit::{AllowedKinds, JobRates, RateDecision, RateLimiter, ThinkTime};
+use crate::stats::TimeSeries;
+use crate::stream::{Stream, token_lane};
 
 /// Loop iterations without a completion between two readings of the clock.
 const IDLE_TURNS: u32 = 16;
@@ -50,10 +50,10 @@ impl JobQueue {
     }
 
     /// The kind of memory of its I/Os.
-    pub(crate) fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> IoMemory {
         match self {
-            Self::Fabric { .. } => Memory::Fabric,
-            Self::Local { .. } => Memory::Local,
+            Self::Fabric { .. } => IoMemory::Fabric,
+            Self::Local { .. } => IoMemory::Local,
         }
     }
 
@@ -76,7 +76,7 @@ impl JobQueue {
     }
 }
 
-impl Queue for JobQueue {
+impl DeviceQueue for JobQueue {
     #[inline]
     fn room(&self) -> usize {
         match self {
@@ -94,7 +94,7 @@ impl Queue for JobQueue {
     }
 
     #[inline]
-    fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+    fn poll(&mut self, now: Nanos, done: &mut Vec<IoDone>) -> Result<(), QueueFailed> {
         match self {
             Self::Fabric { queue, .. } => queue.poll(now, done),
             Self::Local { queue, .. } => queue.poll(now, done),
@@ -102,7 +102,7 @@ impl Queue for JobQueue {
     }
 
     #[inline]
-    fn flush(&mut self) -> Result<(), Lost> {
+    fn flush(&mut self) -> Result<(), QueueFailed> {
         match self {
             Self::Fabric { queue, .. } => queue.flush(),
             Self::Local { queue, .. } => queue.flush(),
@@ -112,17 +112,17 @@ impl Queue for JobQueue {
 
 /// State that jobs and the main thread share during a run.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct JobControl {
     /// End early; set at the caller's request, and by a job whose error ends the load.
     pub(crate) stop: AtomicBool,
     /// One per job.
-    pub(crate) counters: Vec<Counter>,
+    pub(crate) counters: Vec<JobProgress>,
 }
 
-impl Shared {
+impl JobControl {
     /// Bytes completed by job and stream, with an age of about a second.
     pub(crate) fn positions(&self) -> Vec<Vec<u64>> {
-        let of = |counter: &Counter| {
+        let of = |counter: &JobProgress| {
             counter.positions.iter().map(|done| done.load(Ordering::Relaxed)).collect()
         };
         self.counters.iter().map(of).collect()
@@ -132,30 +132,30 @@ impl Shared {
 /// Progress of a job so far, over all phases; on separate cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Counter {
+pub(crate) struct JobProgress {
     pub(crate) ios: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Per stream: see [`Lane::position`].
+    /// Per stream: see [`Stream::position`].
     positions: Vec<AtomicU64>,
 }
 
-impl Counter {
+impl JobProgress {
     /// A counter for a job with this number of streams, and the bytes that they did earlier.
-    pub(crate) fn new(lanes: usize, done: Option<&Vec<u64>>) -> Self {
-        let of = |lane| done.and_then(|done| done.get(lane)).copied().unwrap_or(0);
-        let positions = (0..lanes).map(|lane| AtomicU64::new(of(lane))).collect();
+    pub(crate) fn new(streams: usize, done: Option<&Vec<u64>>) -> Self {
+        let of = |stream| done.and_then(|done| done.get(stream)).copied().unwrap_or(0);
+        let positions = (0..streams).map(|stream| AtomicU64::new(of(stream))).collect();
         Self { ios: AtomicU64::new(0), bytes: AtomicU64::new(0), positions }
     }
 }
 
 /// Duration and rates of a job.
 #[derive(Debug, Clone)]
-pub(crate) struct Timing {
+pub(crate) struct JobTiming {
     pub(crate) ramp: Duration,
     pub(crate) time: Duration,
     /// Rates of this job.
     pub(crate) rates: JobRates,
-    pub(crate) think: Option<Think>,
+    pub(crate) think: Option<ThinkTime>,
     /// Bytes of the largest I/O.
     pub(crate) bs: u32,
     /// I/Os after which this job ends.
@@ -169,8 +169,8 @@ pub(crate) struct Timing {
 pub(crate) struct JobResult {
     /// Index of the job.
     pub(crate) index: usize,
-    pub(crate) lanes: Vec<Lane>,
-    pub(crate) series: Series,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) series: TimeSeries,
     /// Length of the measured time.
     pub(crate) measured: Nanos,
     /// CPU time used in it.
@@ -192,8 +192,8 @@ impl JobResult {
     pub(crate) fn none(index: usize, messages: Vec<String>, time: Duration) -> Self {
         Self {
             index,
-            lanes: Vec::new(),
-            series: Series::new(nanos(time)),
+            streams: Vec::new(),
+            series: TimeSeries::new(nanos(time)),
             measured: 0,
             cpu: 0,
             messages,
@@ -208,38 +208,38 @@ impl JobResult {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) index: usize,
-    pub(crate) lanes: Vec<Lane>,
-    pub(crate) buffers: Buffers,
+    pub(crate) streams: Vec<Stream>,
+    pub(crate) buffers: BufferCache,
     /// Maximum I/Os in flight over all streams, if they share them.
     pub(crate) in_flight_at_most: Option<u32>,
     pub(crate) queues: Vec<JobQueue>,
-    pub(crate) timing: Timing,
+    pub(crate) timing: JobTiming,
     /// One clock for all loads of a target; its queues take times from it.
     pub(crate) clock: Clock,
     /// Problems that keep the job from working.
     pub(crate) problems: Vec<String>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) control: Arc<JobControl>,
     /// Sleeps when it has nothing to do.
     pub(crate) sleeps: bool,
     /// Selects the counted intervals, unless the time does.
-    pub(crate) seat: Option<Seat>,
-    pub(crate) start: Arc<Gate>,
+    pub(crate) intervals: Option<JobIntervals>,
+    pub(crate) start: Arc<StartBarrier>,
 }
 
 /// Barrier at which threads wait until all of them are ready.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
-    state: Mutex<GateState>,
+pub(crate) struct StartBarrier {
+    state: Mutex<BarrierState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct GateState {
+struct BarrierState {
     ready: usize,
     is_open: bool,
 }
 
-impl Gate {
+impl StartBarrier {
     /// Marks this thread as ready, and waits for the others.
     fn wait(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,12 +271,12 @@ enum Phase {
 
 /// A [`Job`] in progress.
 #[derive(Debug)]
-struct Running {
+struct JobLoop {
     job: Job,
     phase: Phase,
     /// Start and end of the measurement.
     window: (Nanos, Nanos),
-    pace: Pace,
+    rate_limiter: RateLimiter,
     /// Time at which the next I/O may start, if none may start now.
     resume_at: Option<Nanos>,
     /// Time of the last progress report.
@@ -284,7 +284,7 @@ struct Running {
     /// A stream has room for an I/O and could not start one.
     is_starved: bool,
     /// Next stream when streams share the I/Os.
-    turn: usize,
+    next_stream: usize,
     in_flight: u32,
     cpu_at_start: Option<Nanos>,
     ios: u64,
@@ -297,7 +297,7 @@ impl Job {
     pub(crate) fn run(mut self) -> JobResult {
         let messages = std::mem::take(&mut self.problems);
         if !messages.is_empty() {
-            self.shared.stop.store(true, Ordering::Relaxed);
+            self.control.stop.store(true, Ordering::Relaxed);
         }
         let clock = self.clock;
         self.start.wait();
@@ -306,18 +306,18 @@ impl Job {
         let to = from.saturating_add(nanos(self.timing.time));
         let lost = messages.len() as u64;
         let result = JobResult { lost, ..JobResult::none(self.index, messages, self.timing.time) };
-        let Timing { rates, think, bs, .. } = &self.timing;
-        let pace = Pace::new(rates, *think, start, self.lanes.len(), *bs);
+        let JobTiming { rates, think, bs, .. } = &self.timing;
+        let rate_limiter = RateLimiter::new(rates, *think, start, self.streams.len(), *bs);
         let queues = std::mem::take(&mut self.queues);
-        let mut running = Running {
+        let mut running = JobLoop {
             job: self,
             phase: Phase::Load,
             window: (from, to),
-            pace,
+            rate_limiter,
             resume_at: None,
             told: start,
             is_starved: true,
-            turn: 0,
+            next_stream: 0,
             in_flight: 0,
             cpu_at_start: None,
             ios: 0,
@@ -325,12 +325,12 @@ impl Job {
             result,
         };
         running.run(queues, clock);
-        running.result.lanes = running.job.lanes;
+        running.result.streams = running.job.streams;
         running.result
     }
 }
 
-impl Running {
+impl JobLoop {
     fn run(&mut self, mut queues: Vec<JobQueue>, clock: Clock) {
         let mut done = Vec::new();
         let mut now = clock.now();
@@ -351,7 +351,7 @@ impl Running {
                 }
             }
             let before = self.in_flight;
-            if self.is_starved || !self.pace.is_free() {
+            if self.is_starved || !self.rate_limiter.is_free() {
                 now = clock.now();
                 self.top_up(&mut queues, now);
                 for queue in &mut queues {
@@ -361,7 +361,7 @@ impl Running {
             }
             // I/Os issued just now start with the next poll.
             let may_sleep = was_idle && self.job.sleeps && self.in_flight > 0;
-            if may_sleep && self.in_flight == before && self.pace.is_free() {
+            if may_sleep && self.in_flight == before && self.rate_limiter.is_free() {
                 sleep(&queues);
                 now = clock.now();
             }
@@ -372,7 +372,9 @@ impl Running {
                 self.rest(now);
             }
             self.tell(now);
-            if self.job.seat.as_ref().is_some_and(Seat::has_news) && self.phase == Phase::Load {
+            if self.job.intervals.as_ref().is_some_and(JobIntervals::has_next)
+                && self.phase == Phase::Load
+            {
                 self.next_turn();
             }
             self.advance(now);
@@ -383,9 +385,9 @@ impl Running {
 
     /// Starts the next measurement interval.
     fn next_turn(&mut self) {
-        let Job { seat, lanes, clock, .. } = &mut self.job;
-        if let Some(seat) = seat {
-            seat.go_on(lanes, clock);
+        let Job { intervals, streams, clock, .. } = &mut self.job;
+        if let Some(intervals) = intervals {
+            intervals.begin_next(streams, clock);
             self.is_starved = true;
         }
     }
@@ -404,19 +406,19 @@ impl Running {
     fn tell(&mut self, now: Nanos) {
         if now.saturating_sub(self.told) >= TELL {
             self.told = now;
-            let counter = &self.job.shared.counters[self.job.index];
-            for (told, lane) in counter.positions.iter().zip(&self.job.lanes) {
-                told.store(lane.position(), Ordering::Relaxed);
+            let counter = &self.job.control.counters[self.job.index];
+            for (told, stream) in counter.positions.iter().zip(&self.job.streams) {
+                told.store(stream.position(), Ordering::Relaxed);
             }
         }
     }
 
     /// Takes the completions of `queue` and issues new I/Os in their place.
     #[inline]
-    fn take(&mut self, done: &mut Vec<Done>, queue: &mut JobQueue, now: Nanos) {
+    fn take(&mut self, done: &mut Vec<IoDone>, queue: &mut JobQueue, now: Nanos) {
         let (from, to) = self.window;
-        let (from, is_counting) = match &self.job.seat {
-            Some(seat) => (seat.origin(), seat.is_counting()),
+        let (from, is_counting) = match &self.job.intervals {
+            Some(intervals) => (intervals.origin(), intervals.is_counting()),
             None => (from, now >= from),
         };
         let record = self.phase == Phase::Load && is_counting && now < to;
@@ -424,8 +426,8 @@ impl Running {
         for completed in done.drain(..) {
             let at = token_lane(completed.token);
             self.in_flight -= 1;
-            let Job { lanes, buffers, .. } = &mut self.job;
-            let outcome = lanes[at].complete(completed, now, record, buffers);
+            let Job { streams, buffers, .. } = &mut self.job;
+            let outcome = streams[at].complete(completed, now, record, buffers);
             if outcome.bytes > 0 {
                 ios += 1;
                 bytes += outcome.bytes;
@@ -434,8 +436,8 @@ impl Running {
                 self.report(problem);
             }
             let goes_on = matches!(self.phase, Phase::Load | Phase::ReadBack);
-            let alone = self.pace.is_free() && self.job.in_flight_at_most.is_none();
-            if goes_on && !(alone && self.issue(at, queue, now, Kinds::All)) {
+            let alone = self.rate_limiter.is_free() && self.job.in_flight_at_most.is_none();
+            if goes_on && !(alone && self.issue(at, queue, now, AllowedKinds::All)) {
                 self.is_starved = true;
             }
         }
@@ -444,7 +446,7 @@ impl Running {
         }
         self.ios += ios;
         self.bytes += bytes;
-        let counter = &self.job.shared.counters[self.job.index];
+        let counter = &self.job.control.counters[self.job.index];
         counter.ios.store(self.ios, Ordering::Relaxed);
         counter.bytes.store(self.bytes, Ordering::Relaxed);
     }
@@ -453,31 +455,31 @@ impl Running {
     ///
     /// Returns false if that is impossible now.
     #[inline]
-    fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos, kinds: Kinds) -> bool {
+    fn issue(&mut self, at: usize, queue: &mut JobQueue, now: Nanos, kinds: AllowedKinds) -> bool {
         if queue.room() == 0 {
             return false;
         }
         if self.job.in_flight_at_most.is_some_and(|most| self.in_flight >= most) {
             return false;
         }
-        let Job { lanes, buffers, .. } = &mut self.job;
-        let Some(io) = lanes[at].next(now, kinds, buffers) else {
+        let Job { streams, buffers, .. } = &mut self.job;
+        let Some(io) = streams[at].next(now, kinds, buffers) else {
             if let Some(problem) = buffers.take_problem() {
                 self.give_up(problem);
             }
             return false;
         };
-        let bytes = lanes[at].bytes(&io);
-        let is_read = matches!(io.op, Op::Read(_));
+        let bytes = streams[at].bytes(&io);
+        let is_read = matches!(io.op, IoOp::Read(_));
         if let Err(io) = queue.submit(io, now) {
             // If the queue has failed, `poll` returns the reason.
             let result = Err("its queue has failed, or has no memory for it".to_owned());
-            let lost = Done { token: io.token, result, buffer: io.op.into_buffer() };
-            lanes[at].complete(lost, now, false, buffers);
+            let lost = IoDone { token: io.token, result, buffer: io.op.into_buffer() };
+            streams[at].complete(lost, now, false, buffers);
             return false;
         }
         self.in_flight += 1;
-        self.pace.started(bytes, is_read);
+        self.rate_limiter.started(bytes, is_read);
         true
     }
 
@@ -496,21 +498,21 @@ impl Running {
                 return;
             }
             has_moved = false;
-            for step in 0..self.job.lanes.len() {
+            for step in 0..self.job.streams.len() {
                 // When streams share I/Os, the stream after the last one served comes first.
-                let at = (self.turn + step) % self.job.lanes.len();
-                if !self.job.lanes[at].has_credit() {
+                let at = (self.next_stream + step) % self.job.streams.len();
+                if !self.job.streams[at].has_credit() {
                     continue;
                 }
-                let kinds = match self.pace.look(now, self.in_flight) {
-                    Allowed::Now(kinds) => kinds,
-                    Allowed::WhenIdle => return,
-                    Allowed::At(at) => {
+                let kinds = match self.rate_limiter.look(now, self.in_flight) {
+                    RateDecision::Now(kinds) => kinds,
+                    RateDecision::WhenIdle => return,
+                    RateDecision::At(at) => {
                         self.resume_at = Some(at);
                         return;
                     }
                 };
-                let device = self.job.lanes[at].device;
+                let device = self.job.streams[at].device;
                 let mut issued = false;
                 for queue in queues.iter_mut().filter(|queue| queue.device() == device) {
                     if self.issue(at, queue, now, kinds) {
@@ -521,7 +523,7 @@ impl Running {
                 if issued {
                     has_moved = true;
                     if self.job.in_flight_at_most.is_some() {
-                        self.turn = at + 1;
+                        self.next_stream = at + 1;
                         break;
                     }
                 } else {
@@ -539,18 +541,18 @@ impl Running {
                 if self.cpu_at_start.is_none() && now >= from {
                     self.cpu_at_start = Some(cpu_time());
                 }
-                let stop = self.job.shared.stop.load(Ordering::Relaxed);
-                let is_done = self.job.lanes.iter().all(Lane::is_done);
-                let is_called_off = self.job.seat.as_ref().is_some_and(Seat::is_over);
+                let stop = self.job.control.stop.load(Ordering::Relaxed);
+                let is_done = self.job.streams.iter().all(Stream::is_done);
+                let is_called_off = self.job.intervals.as_ref().is_some_and(JobIntervals::is_over);
                 let is_over =
                     now >= to || self.ios >= self.job.timing.ios || is_done || is_called_off;
                 if !is_over && !stop {
                     return;
                 }
                 self.result.interrupted = !is_over;
-                let Job { seat, lanes, .. } = &mut self.job;
-                (self.result.measured, self.result.cpu) = match seat {
-                    Some(seat) => seat.leave(lanes, now),
+                let Job { intervals, streams, .. } = &mut self.job;
+                (self.result.measured, self.result.cpu) = match intervals {
+                    Some(intervals) => intervals.leave(streams, now),
                     None => (
                         now.min(to).saturating_sub(from),
                         cpu_time() - self.cpu_at_start.unwrap_or_else(cpu_time),
@@ -564,8 +566,8 @@ impl Running {
                 }
                 let wanted = self.job.timing.read_back && !self.result.interrupted;
                 if wanted && self.result.lost == 0 {
-                    self.job.lanes.iter_mut().for_each(Lane::start_read_back);
-                    self.pace = Pace::new(&JobRates::default(), None, now, 0, 0);
+                    self.job.streams.iter_mut().for_each(Stream::start_read_back);
+                    self.rate_limiter = RateLimiter::new(&JobRates::default(), None, now, 0, 0);
                     self.is_starved = true;
                     self.phase = Phase::ReadBack;
                 } else {
@@ -573,7 +575,7 @@ impl Running {
                 }
             }
             Phase::ReadBack => {
-                if self.job.shared.stop.load(Ordering::Relaxed) {
+                if self.job.control.stop.load(Ordering::Relaxed) {
                     self.result.interrupted = true;
                     self.phase = Phase::Drain;
                 } else if self.is_idle() {
@@ -592,13 +594,13 @@ impl Running {
         queues: &mut Vec<JobQueue>,
         at: usize,
         now: Nanos,
-        done: &mut Vec<Done>,
+        done: &mut Vec<IoDone>,
         error: &str,
     ) {
         let mut queue = queues.swap_remove(at);
         self.result.lost += 1;
         self.report(error.to_owned());
-        self.job.shared.stop.store(true, Ordering::Relaxed);
+        self.job.control.stop.store(true, Ordering::Relaxed);
         if matches!(self.phase, Phase::Load | Phase::ReadBack) {
             self.advance(now);
         }
@@ -608,7 +610,7 @@ impl Running {
     }
 
     fn is_idle(&self) -> bool {
-        self.job.lanes.iter().all(Lane::is_idle)
+        self.job.streams.iter().all(Stream::is_idle)
     }
 
     /// Ends the run because this thread cannot do its work.
@@ -616,7 +618,7 @@ impl Running {
     fn give_up(&mut self, problem: String) {
         self.result.lost += 1;
         self.report(problem);
-        self.job.shared.stop.store(true, Ordering::Relaxed);
+        self.job.control.stop.store(true, Ordering::Relaxed);
     }
 
     #[cold]
@@ -624,8 +626,8 @@ impl Running {
         if self.result.messages.len() < MAX_MESSAGES {
             self.result.messages.push(problem);
         }
-        let errors: u64 = self.job.lanes.iter().map(|lane| lane.errors).sum();
-        if errors >= MAX_ERRORS && !self.job.shared.stop.swap(true, Ordering::Relaxed) {
+        let errors: u64 = self.job.streams.iter().map(|stream| stream.errors).sum();
+        if errors >= MAX_ERRORS && !self.job.control.stop.swap(true, Ordering::Relaxed) {
             self.result.messages.push(format!("giving up after {errors} failed I/Os"));
         }
     }

@@ -11,17 +11,17 @@ use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_initiator::{Clock, IoQueue, Nanos};
 
-use crate::buffers::Buffers;
-use crate::job::{Counter, Gate, Job, JobQueue, JobResult, Shared, Timing, pin};
-use crate::lane::{Lane, Place};
-use crate::pace::{JobRates, Think};
+use crate::buffers::BufferCache;
+use crate::intervals::{FlowName, IntervalConsole, IntervalDriver};
+use crate::job::{Job, JobControl, JobProgress, JobQueue, JobResult, JobTiming, StartBarrier, pin};
 use crate::plan::{self, Flow};
-use crate::progress::{Goal, Progress};
-use crate::queue::{FabricQueue, LocalQueue, Lost, Memory};
-use crate::stats::{Series, Tally, Verified};
+use crate::progress::{LoadGoal, Progress};
+use crate::queue::{FabricQueue, IoMemory, LocalQueue, QueueFailed};
+use crate::rate_limit::{JobRates, ThinkTime};
+use crate::stats::{DirectionCounters, TimeSeries, VerifyCounters};
+use crate::stream::{Stream, StreamId};
 use crate::target::Target;
-use crate::turns::{Conductor, Console, FlowName};
-use crate::units::{CpuList, Mix, Rate, Trim};
+use crate::units::{CpuList, IoMix, RateLimit, TrimUse};
 use crate::workload::distribution::Distribution;
 use crate::workload::sizes::BlockSplit;
 
@@ -39,7 +39,7 @@ pub(crate) struct LoadSpec {
     /// Indices of the spaces to load; all if `None`.
     pub(crate) spaces: Option<Vec<usize>>,
     /// Kinds of I/Os, and their order.
-    pub(crate) mix: Mix,
+    pub(crate) mix: IoMix,
     /// Bytes of an I/O.
     pub(crate) bs: u32,
     /// I/Os of several sizes instead of `bs`.
@@ -67,12 +67,12 @@ pub(crate) struct LoadSpec {
     /// The load ends after this many bytes, over all spaces and threads together.
     pub(crate) io_size: Option<u64>,
     /// Maximum rates in total; all of them apply.
-    pub(crate) rates: Vec<Rate>,
+    pub(crate) rates: Vec<RateLimit>,
     /// The same for reads alone, and for writes alone.
-    pub(crate) read_rates: Vec<Rate>,
-    pub(crate) write_rates: Vec<Rate>,
+    pub(crate) read_rates: Vec<RateLimit>,
+    pub(crate) write_rates: Vec<RateLimit>,
     /// Pauses of each thread.
-    pub(crate) think: Option<Think>,
+    pub(crate) think: Option<ThinkTime>,
     /// Every write has its own contents.
     pub(crate) refill: bool,
     /// First byte of each space to use.
@@ -88,18 +88,18 @@ pub(crate) struct LoadSpec {
     /// Bytes that an interrupted run had done, by thread and space; empty for a new run.
     pub(crate) done: Vec<Vec<u64>>,
     /// Receives the progress about every second.
-    pub(crate) watcher: Option<Watcher>,
+    pub(crate) watcher: Option<LoadWatcher>,
     /// Selects the counted intervals; without it, everything after the ramp counts.
-    pub(crate) turns: Option<Console>,
+    pub(crate) intervals: Option<IntervalConsole>,
 }
 
 /// Takes the bytes done by thread and space during a load.
 ///
 /// Called about every second, on the caller's thread.
 #[derive(Clone)]
-pub(crate) struct Watcher(pub(crate) Arc<dyn Fn(Vec<Vec<u64>>) + Send + Sync>);
+pub(crate) struct LoadWatcher(pub(crate) Arc<dyn Fn(Vec<Vec<u64>>) + Send + Sync>);
 
-impl std::fmt::Debug for Watcher {
+impl std::fmt::Debug for LoadWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Watcher")
     }
@@ -107,7 +107,7 @@ impl std::fmt::Debug for Watcher {
 
 impl LoadSpec {
     /// One thread with one I/O outstanding on every space, on all of it, for ten seconds.
-    pub(crate) fn new(mix: Mix, bs: u32) -> Self {
+    pub(crate) fn new(mix: IoMix, bs: u32) -> Self {
         Self {
             spaces: None,
             mix,
@@ -136,7 +136,7 @@ impl LoadSpec {
             cpus: None,
             done: Vec::new(),
             watcher: None,
-            turns: None,
+            intervals: None,
         }
     }
 
@@ -148,11 +148,11 @@ impl LoadSpec {
 
 /// Result of a load.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct LoadResult {
     /// One per loaded space.
     pub(crate) flows: Vec<FlowTotals>,
     /// I/Os and bytes by time.
-    pub(crate) series: Series,
+    pub(crate) series: TimeSeries,
     /// Nanoseconds measured.
     pub(crate) measured: Nanos,
     /// CPU time of the threads in that time, in nanoseconds.
@@ -176,26 +176,26 @@ pub(crate) struct Measured {
 pub(crate) struct FlowTotals {
     /// Index of the space.
     pub(crate) space: usize,
-    pub(crate) read: Tally,
-    pub(crate) write: Tally,
-    pub(crate) trim: Tally,
+    pub(crate) read: DirectionCounters,
+    pub(crate) write: DirectionCounters,
+    pub(crate) trim: DirectionCounters,
     pub(crate) errors: u64,
-    pub(crate) verified: Verified,
+    pub(crate) verified: VerifyCounters,
 }
 
-impl Measured {
+impl LoadResult {
     /// All reads.
-    pub(crate) fn read(&self) -> Tally {
+    pub(crate) fn read(&self) -> DirectionCounters {
         self.sum(|flow| &flow.read)
     }
 
     /// All writes.
-    pub(crate) fn write(&self) -> Tally {
+    pub(crate) fn write(&self) -> DirectionCounters {
         self.sum(|flow| &flow.write)
     }
 
     /// All trims.
-    pub(crate) fn trim(&self) -> Tally {
+    pub(crate) fn trim(&self) -> DirectionCounters {
         self.sum(|flow| &flow.trim)
     }
 
@@ -210,8 +210,8 @@ impl Measured {
         self.measured as f64 / 1e9
     }
 
-    fn sum(&self, of: fn(&FlowTotals) -> &Tally) -> Tally {
-        let mut all = Tally::new();
+    fn sum(&self, of: fn(&FlowTotals) -> &DirectionCounters) -> DirectionCounters {
+        let mut all = DirectionCounters::new();
         self.flows.iter().for_each(|flow| all.add(of(flow)));
         all
     }
@@ -250,7 +250,7 @@ impl JobSource {
     }
 
     /// Opens it for the calling thread, with memory of `pool`; creates the pool if necessary.
-    pub(crate) fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, Lost> {
+    pub(crate) fn open(self, pool: &mut Option<CorePool>) -> Result<JobQueue, QueueFailed> {
         match self {
             Self::Fabric { device, queue } => {
                 Ok(JobQueue::Fabric { device, queue: FabricQueue::new(queue) })
@@ -269,12 +269,12 @@ pub(crate) fn run(
     target: &mut Target,
     spec: &LoadSpec,
     stop: &Arc<AtomicBool>,
-) -> Result<Measured> {
+) -> Result<LoadResult> {
     let flows = plan::flows(target.spaces(), spec)?;
-    let lanes = |device| flows.iter().filter(|flow| flow.device == device).count();
-    let wanted = |device| match lanes(device) {
+    let streams = |device| flows.iter().filter(|flow| flow.device == device).count();
+    let wanted = |device| match streams(device) {
         0 => 0,
-        lanes => (if spec.shared { 1 } else { lanes }) * spec.qd as usize,
+        streams => (if spec.shared { 1 } else { streams }) * spec.qd as usize,
     };
     let mut sources = target.sources(spec.jobs, wanted)?;
     if spec.dealt && !flows.is_empty() {
@@ -298,25 +298,26 @@ fn execute(
     stop: &Arc<AtomicBool>,
 ) -> Vec<JobResult> {
     let jobs = sources.len();
-    let counters = (0..jobs).map(|job| Counter::new(flows.len(), spec.done.get(job))).collect();
-    let shared = Arc::new(Shared { stop: AtomicBool::new(stop.load(Ordering::Relaxed)), counters });
-    let start = Arc::new(Gate::default());
+    let counters = (0..jobs).map(|job| JobProgress::new(flows.len(), spec.done.get(job))).collect();
+    let control =
+        Arc::new(JobControl { stop: AtomicBool::new(stop.load(Ordering::Relaxed)), counters });
+    let start = Arc::new(StartBarrier::default());
     let mut lost = Vec::new();
     let mut started = 0;
     let clock = target.clock();
-    let conductor = conductor(target, spec, flows, jobs).unwrap_or_else(|problem| {
+    let driver = driver(target, spec, flows, jobs).unwrap_or_else(|problem| {
         lost.push(problem);
-        shared.stop.store(true, Ordering::Relaxed);
+        control.stop.store(true, Ordering::Relaxed);
         None
     });
     let (sender, receiver) = channel();
     for (index, sources) in sources.into_iter().enumerate() {
-        let (shared, start, sender) = (Arc::clone(&shared), Arc::clone(&start), sender.clone());
+        let (control, start, sender) = (Arc::clone(&control), Arc::clone(&start), sender.clone());
         let (flows, spec) = (flows.to_vec(), spec.clone());
-        let seat = conductor.as_ref().map(|conductor| conductor.seat(flows.len()));
+        let intervals = driver.as_ref().map(|driver| driver.job_intervals(flows.len()));
         let spawned = thread::Builder::new().spawn(move || {
-            let mut job = job(index, &flows, &spec, sources, clock, shared, start);
-            job.seat = seat;
+            let mut job = job(index, &flows, &spec, sources, clock, control, start);
+            job.intervals = intervals;
             // The receiver exists until every job has sent.
             let _ = sender.send(job.run());
         });
@@ -333,7 +334,7 @@ fn execute(
     }
     drop(sender);
     if started < jobs {
-        shared.stop.store(true, Ordering::Relaxed);
+        control.stop.store(true, Ordering::Relaxed);
     }
     start.open(started);
     let mut progress = Progress::new(goal(spec, flows));
@@ -345,41 +346,41 @@ fn execute(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        progress.update(&shared);
+        progress.update(&control);
         if stop.load(Ordering::Relaxed) {
-            shared.stop.store(true, Ordering::Relaxed);
+            control.stop.store(true, Ordering::Relaxed);
         }
         if let Some(watcher) = spec.watcher.as_ref().filter(|_| watched.elapsed() >= WATCH) {
             watched = Instant::now();
-            (watcher.0)(shared.positions());
+            (watcher.0)(control.positions());
         }
         let newly = target.keep_alive();
         if !newly.is_empty() {
             lost.extend(newly);
-            shared.stop.store(true, Ordering::Relaxed);
+            control.stop.store(true, Ordering::Relaxed);
         }
     }
     progress.finish();
-    lost.extend(conductor.and_then(Conductor::finish));
+    lost.extend(driver.and_then(IntervalDriver::finish));
     with_lost(results, lost, spec.time)
 }
 
 /// Starts the thread that drives the intervals, if there are any; or returns the reason for a
 /// failure.
-fn conductor(
+fn driver(
     target: &Target,
     spec: &LoadSpec,
     flows: &[Flow],
     jobs: usize,
-) -> Result<Option<Conductor>, String> {
-    let Some(console) = &spec.turns else { return Ok(None) };
+) -> Result<Option<IntervalDriver>, String> {
+    let Some(console) = &spec.intervals else { return Ok(None) };
     let name = |flow: &Flow| FlowName {
         connect: target.spaces()[flow.space].connect.clone(),
         nsid: flow.nsid,
     };
-    Conductor::start(console, flows.iter().map(name).collect(), spec.qd, jobs)
+    IntervalDriver::start(console, flows.iter().map(name).collect(), spec.qd, jobs)
         .map(Some)
-        .map_err(|error| format!("no thread for --turns: {error}"))
+        .map_err(|error| format!("no thread for --intervals: {error}"))
 }
 
 /// Adds problems that no job could report, even if there is no job.
@@ -397,8 +398,9 @@ fn with_lost(mut results: Vec<JobResult>, lost: Vec<String>, time: Duration) -> 
 /// Rates of each job. In a load of reads alone, or writes alone, their rates apply to all I/Os.
 fn rates(spec: &LoadSpec) -> JobRates {
     let jobs = f64::from(spec.jobs);
-    let of =
-        |rates: &[Rate]| -> Vec<Rate> { rates.iter().map(|rate| rate.divided(jobs)).collect() };
+    let of = |rates: &[RateLimit]| -> Vec<RateLimit> {
+        rates.iter().map(|rate| rate.divided(jobs)).collect()
+    };
     let (mut all, reads, writes) = (of(&spec.rates), of(&spec.read_rates), of(&spec.write_rates));
     if (1..100).contains(&spec.mix.read_percent) {
         return JobRates { all, reads, writes };
@@ -414,14 +416,14 @@ fn largest(split: &BlockSplit) -> u32 {
 }
 
 /// The goal of the load: its bytes, if these end it, otherwise its time.
-fn goal(spec: &LoadSpec, flows: &[Flow]) -> Goal {
+fn goal(spec: &LoadSpec, flows: &[Flow]) -> LoadGoal {
     let done: u64 = spec.done.iter().flatten().sum();
     // A unit that is trimmed and written counts twice.
-    let times = if spec.mix.trim == Trim::ThenWrite { 2 } else { 1 };
+    let times = if spec.mix.trim == TrimUse::ThenWrite { 2 } else { 1 };
     match flows.iter().map(Flow::total).sum::<Option<u64>>() {
-        Some(bytes) if !flows.is_empty() => Goal::Bytes(bytes.saturating_sub(done) * times),
-        _ if spec.time == Duration::MAX => Goal::None,
-        _ => Goal::Time(spec.ramp.saturating_add(spec.time)),
+        Some(bytes) if !flows.is_empty() => LoadGoal::Bytes(bytes.saturating_sub(done) * times),
+        _ if spec.time == Duration::MAX => LoadGoal::None,
+        _ => LoadGoal::Time(spec.ramp.saturating_add(spec.time)),
     }
 }
 
@@ -432,8 +434,8 @@ fn job(
     spec: &LoadSpec,
     sources: Vec<JobSource>,
     clock: Clock,
-    shared: Arc<Shared>,
-    start: Arc<Gate>,
+    control: Arc<JobControl>,
+    start: Arc<StartBarrier>,
 ) -> Job {
     let mut problems = Vec::new();
     // Before the thread touches memory, so that the memory is near the CPU.
@@ -449,27 +451,28 @@ fn job(
     }
     let memory_of = |device| {
         let queue = queues.iter().find(|queue| queue.device() == device);
-        queue.map_or(Memory::Fabric, JobQueue::memory)
+        queue.map_or(IoMemory::Fabric, JobQueue::memory)
     };
     let done = spec.done.get(index);
-    let done_of = |lane: usize| done.and_then(|lanes| lanes.get(lane)).copied().unwrap_or(0);
+    let done_of =
+        |stream: usize| done.and_then(|streams| streams.get(stream)).copied().unwrap_or(0);
     let mine = |at: &usize| !spec.dealt || index % flows.len() == *at;
     let mine = flows.iter().enumerate().filter(|(at, _)| mine(at));
-    let lanes = (0..).zip(mine).map(|(lane, (at, flow))| {
+    let streams = (0..).zip(mine).map(|(stream, (at, flow))| {
         // If spaces are assigned round-robin, every `flows.len()`th thread loads this space.
         let step = if spec.dealt { flows.len() } else { 1 };
-        let place = Place {
+        let id = StreamId {
             job: index,
-            turn: index / step,
-            turns: (usize::from(spec.jobs) - at % step).div_ceil(step),
-            lane,
+            share_index: index / step,
+            share_count: (usize::from(spec.jobs) - at % step).div_ceil(step),
+            stream,
             memory: memory_of(flow.device),
-            done: done_of(lane as usize),
+            done: done_of(stream as usize),
         };
-        Lane::new(at, flow, spec, place)
+        Stream::new(at, flow, spec, id)
     });
-    let lanes = lanes.collect();
-    let timing = Timing {
+    let streams = streams.collect();
+    let timing = JobTiming {
         ramp: spec.ramp,
         time: spec.time,
         ios: spec.ios.map_or(u64::MAX, |ios| ios.div_ceil(spec.jobs.into())),
@@ -480,16 +483,16 @@ fn job(
     };
     Job {
         index,
-        lanes,
-        buffers: Buffers::new(spec, index as u64, pool),
+        streams,
+        buffers: BufferCache::new(spec, index as u64, pool),
         in_flight_at_most: spec.shared.then_some(spec.qd),
         queues,
         timing,
         clock,
         sleeps: spec.sleeps,
-        seat: None,
+        intervals: None,
         problems,
-        shared,
+        control,
         start,
     }
 }
@@ -499,10 +502,10 @@ fn add_up(
     spec: &LoadSpec,
     flows: &[Flow],
     results: Vec<JobResult>,
-) -> Measured {
-    let mut totals = Measured {
+) -> LoadResult {
+    let mut totals = LoadResult {
         flows: Vec::new(),
-        series: Series::default(),
+        series: TimeSeries::default(),
         measured: 0,
         cpu: 0,
         lost: 0,
@@ -515,11 +518,11 @@ fn add_up(
     for flow in flows {
         totals.flows.push(FlowTotals {
             space: flow.space,
-            read: Tally::new(),
-            write: Tally::new(),
-            trim: Tally::new(),
+            read: DirectionCounters::new(),
+            write: DirectionCounters::new(),
+            trim: DirectionCounters::new(),
             errors: 0,
-            verified: Verified::default(),
+            verified: VerifyCounters::default(),
         });
     }
     for result in results {
@@ -530,15 +533,15 @@ fn add_up(
         totals.interrupted |= result.interrupted;
         totals.read_back &= result.read_back;
         totals.messages.extend(result.messages);
-        totals.is_done &= result.lanes.iter().all(Lane::is_done);
-        totals.done[result.index] = result.lanes.iter().map(Lane::position).collect();
-        for lane in &result.lanes {
-            let flow = &mut totals.flows[lane.flow];
-            flow.read.add(&lane.read);
-            flow.write.add(&lane.write);
-            flow.trim.add(&lane.trim);
-            flow.errors += lane.errors;
-            flow.verified.add(lane.verified);
+        totals.is_done &= result.streams.iter().all(Stream::is_done);
+        totals.done[result.index] = result.streams.iter().map(Stream::position).collect();
+        for stream in &result.streams {
+            let flow = &mut totals.flows[stream.flow];
+            flow.read.add(&stream.read);
+            flow.write.add(&stream.write);
+            flow.trim.add(&stream.trim);
+            flow.errors += stream.errors;
+            flow.verified.add(stream.verified);
         }
         target.give_back(result.queues);
     }

@@ -2,13 +2,13 @@
 
 use std::thread::available_parallelism;
 
-use nvmeof_report::engines::Machine;
+use nvmeof_report::engines::MachineInfo;
 
 /// This machine.
-pub(crate) fn this() -> Machine {
+pub(crate) fn this() -> MachineInfo {
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    Machine { host: text(uname.nodename()), kernel: text(uname.release()), cpus: cpus() }
+    MachineInfo { host: text(uname.nodename()), kernel: text(uname.release()), cpus: cpus() }
 }
 
 /// CPUs this process may use.

@@ -2,21 +2,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod blank_check;
 mod buffers;
 mod discover;
 mod engines;
 mod fio;
 mod host;
+mod intervals;
 mod job;
-mod lane;
 mod load;
 mod machine;
-mod pace;
 mod pattern;
-mod peek;
 mod plan;
 mod progress;
 mod queue;
+mod rate_limit;
 mod report;
 mod results;
 mod resume;
@@ -25,9 +25,9 @@ mod run;
 mod scale;
 mod stats;
 mod steady;
+mod stream;
 mod table;
 mod target;
-mod turns;
 mod units;
 mod verify;
 mod workload;
@@ -57,6 +57,6 @@ fn run(cli: &Cli) -> ExitCode {
     });
     result.unwrap_or_else(|error| {
         complain!("error: {error:#}");
-        if error.is::<plan::Misfit>() { ExitCode::from(run::USAGE) } else { ExitCode::FAILURE }
+        if error.is::<plan::UsageError>() { ExitCode::from(run::USAGE) } else { ExitCode::FAILURE }
     })
 }

@@ -5,45 +5,56 @@
 //! tracks busy units.
 
 use crate::rng::Rng;
-use crate::workload::distribution::Chooser;
+use crate::workload::distribution::PlaceChooser;
 
 /// Random attempts to find a unit that is not busy before a search in order.
 const TRIES: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct Pattern {
+pub(crate) struct AccessPattern {
     /// First unit and number of units.
     first: u64,
     count: u64,
-    order: Order,
+    order: VisitOrder,
     busy: Option<Bitmap>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum VisitOrder {
     Sequential {
         next: u64,
     },
     Random {
         /// Units between two places at which an I/O may begin.
         align: u64,
-        chooser: Chooser,
+        chooser: PlaceChooser,
         rng: Rng,
     },
 }
 
-impl Pattern {
+impl AccessPattern {
     /// The `count` units from `first` on in order, starting `start` units in, in a cycle.
     pub(crate) fn sequential(first: u64, count: u64, start: u64) -> Self {
-        Self { first, count, order: Order::Sequential { next: start % count.max(1) }, busy: None }
+        Self {
+            first,
+            count,
+            order: VisitOrder::Sequential { next: start % count.max(1) },
+            busy: None,
+        }
     }
 
     /// Random units of the `count` from `first` on; `chooser` selects places of `align` units.
-    pub(crate) fn random(first: u64, count: u64, align: u64, chooser: Chooser, rng: Rng) -> Self {
-        Self { first, count, order: Order::Random { align, chooser, rng }, busy: None }
+    pub(crate) fn random(
+        first: u64,
+        count: u64,
+        align: u64,
+        chooser: PlaceChooser,
+        rng: Rng,
+    ) -> Self {
+        Self { first, count, order: VisitOrder::Random { align, chooser, rng }, busy: None }
     }
 
-    /// Never returns a unit again before it is [`Pattern::release`]d; I/Os cover one unit.
+    /// Never returns a unit again before it is [`AccessPattern::release`]d; I/Os cover one unit.
     pub(crate) fn exclusive(mut self) -> Self {
         self.busy = Some(Bitmap::new(self.count));
         self
@@ -57,7 +68,7 @@ impl Pattern {
         // Start of the last possible I/O of this length.
         let last = self.count.saturating_sub(len);
         let index = match &mut self.order {
-            Order::Sequential { next } => {
+            VisitOrder::Sequential { next } => {
                 // An I/O that does not fit before the end starts over at 0; the smaller rest is
                 // skipped.
                 let index = if *next > last { 0 } else { *next };
@@ -67,7 +78,7 @@ impl Pattern {
                 *next = if index + len >= self.count { 0 } else { index + len };
                 index
             }
-            Order::Random { align, chooser, rng } => match &self.busy {
+            VisitOrder::Random { align, chooser, rng } => match &self.busy {
                 None => (chooser.choose(rng) * *align).min(last / *align * *align),
                 Some(busy) => pick(chooser, rng, busy, self.count)?,
             },
@@ -88,7 +99,7 @@ impl Pattern {
 }
 
 /// Picks a random unit that is not busy.
-fn pick(chooser: &Chooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
+fn pick(chooser: &PlaceChooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
     let mut index = 0;
     for _ in 0..TRIES {
         index = chooser.choose(rng);
@@ -131,14 +142,14 @@ mod tests {
 
     use crate::workload::distribution::Distribution;
 
-    fn random(first: u64, count: u64, align: u64, seed: u64) -> Pattern {
-        let chooser = Chooser::new(&Distribution::Uniform, count / align, 512 * align, seed);
-        Pattern::random(first, count, align, chooser, Rng::new(seed, 0))
+    fn random(first: u64, count: u64, align: u64, seed: u64) -> AccessPattern {
+        let chooser = PlaceChooser::new(&Distribution::Uniform, count / align, 512 * align, seed);
+        AccessPattern::random(first, count, align, chooser, Rng::new(seed, 0))
     }
 
     #[test]
     fn sequential_goes_around() {
-        let mut pattern = Pattern::sequential(10, 3, 1);
+        let mut pattern = AccessPattern::sequential(10, 3, 1);
         let seen: Vec<_> = (0..5).map(|_| pattern.next(1).unwrap()).collect();
         assert_eq!(seen, [11, 12, 10, 11, 12]);
     }
@@ -159,7 +170,7 @@ mod tests {
             assert!(firsts.iter().all(|unit| (unit - 100) % 8 == 0 && unit + len <= 167), "{len}");
             assert!(firsts.len() >= 5, "{len}: {firsts:?}");
         }
-        let mut pattern = Pattern::sequential(10, 5, 0);
+        let mut pattern = AccessPattern::sequential(10, 5, 0);
         let seen: Vec<_> = [2, 2, 2, 1, 5, 1].map(|len| pattern.next(len).unwrap()).into();
         assert_eq!(seen, [10, 12, 10, 12, 10, 10]);
     }
@@ -167,7 +178,7 @@ mod tests {
     #[test]
     fn an_exclusive_pattern_gives_no_busy_unit_out() {
         for mut pattern in
-            [Pattern::sequential(5, 70, 0).exclusive(), random(5, 70, 1, 3).exclusive()]
+            [AccessPattern::sequential(5, 70, 0).exclusive(), random(5, 70, 1, 3).exclusive()]
         {
             let seen: HashSet<_> = (0..70).map(|_| pattern.next(1).unwrap()).collect();
             assert_eq!(seen, (5..75).collect());

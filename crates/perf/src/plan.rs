@@ -5,8 +5,8 @@ use std::ops::Range;
 use anyhow::Result;
 
 use crate::load::LoadSpec;
-use crate::target::Space;
-use crate::units::{Trim, show_size};
+use crate::target::TargetSpace;
+use crate::units::{TrimUse, show_size};
 use crate::verify;
 
 /// Maximum logical blocks of a command: NLB has 16 bits and is 0's based.
@@ -17,17 +17,17 @@ const MAX_VERIFIED: u64 = 1 << 32;
 /// Arguments that do not fit the target: wrong usage, detected only after connecting.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Misfit(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-/// Returns a [`Misfit`] if the condition holds.
-macro_rules! misfit {
+/// Returns a [`UsageError`] if the condition holds.
+macro_rules! usage_error {
     ($when:expr, $($format:tt)+) => {
         if $when {
-            return Err(crate::plan::Misfit(format!($($format)+)).into());
+            return Err(crate::plan::UsageError(format!($($format)+)).into());
         }
     };
 }
-pub(crate) use misfit;
+pub(crate) use usage_error;
 
 /// A space under load.
 #[derive(Debug, Clone)]
@@ -50,12 +50,12 @@ pub(crate) struct Flow {
     pub(crate) first_unit: u64,
     pub(crate) units: u64,
     /// Amount of load after which it ends.
-    bound: Option<Bound>,
+    bound: Option<LoadBound>,
 }
 
 /// Amount of load on a space, over all jobs together.
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+enum LoadBound {
     /// Passes over the used part.
     Passes(u32),
     Bytes(u64),
@@ -76,33 +76,33 @@ impl Flow {
     pub(crate) fn quota(&self, job: u64, jobs: u64) -> Option<u64> {
         let unit = u64::from(self.unit);
         Some(match self.bound? {
-            Bound::Passes(passes) => {
+            LoadBound::Passes(passes) => {
                 let share = self.share(job, jobs);
                 (share.end - share.start).saturating_mul(unit).saturating_mul(passes.into())
             }
-            Bound::Bytes(bytes) => bytes.div_ceil(jobs).next_multiple_of(unit),
+            LoadBound::Bytes(bytes) => bytes.div_ceil(jobs).next_multiple_of(unit),
         })
     }
 }
 
 /// The flows of a load, if it fits its spaces.
-pub(crate) fn flows(spaces: &[Space], spec: &LoadSpec) -> Result<Vec<Flow>> {
+pub(crate) fn flows(spaces: &[TargetSpace], spec: &LoadSpec) -> Result<Vec<Flow>> {
     let all = || (0..spaces.len()).collect();
     let chosen: Vec<usize> = spec.spaces.clone().unwrap_or_else(all);
-    misfit!(spec.qd == 0 || spec.jobs == 0, "a load needs a thread and an I/O outstanding");
+    usage_error!(spec.qd == 0 || spec.jobs == 0, "a load needs a thread and an I/O outstanding");
     let mut flows: Vec<Flow> = Vec::new();
     for &index in &chosen {
         let Some(space) = spaces.get(index) else {
-            misfit!(true, "there is no space {index}: the target has {}", spaces.len());
+            usage_error!(true, "there is no space {index}: the target has {}", spaces.len());
             continue;
         };
         let bound = match (spec.loops, spec.io_size) {
-            (Some(passes), _) => Some(Bound::Passes(passes)),
-            (None, Some(bytes)) => Some(Bound::Bytes(bytes.div_ceil(chosen.len() as u64))),
+            (Some(passes), _) => Some(LoadBound::Passes(passes)),
+            (None, Some(bytes)) => Some(LoadBound::Bytes(bytes.div_ceil(chosen.len() as u64))),
             (None, None) => None,
         };
         let flow = Flow { bound, ..flow(spec, index, space)? };
-        misfit!(
+        usage_error!(
             spec.verify.is_some() && flows.iter().any(|other| other.tag == flow.tag),
             "--verify cannot tell its own writes to {space} apart if that is connected twice; give it to \
              --connect or --device once"
@@ -115,7 +115,7 @@ pub(crate) fn flows(spaces: &[Space], spec: &LoadSpec) -> Result<Vec<Flow>> {
 /// The sizes of the reads, writes and trims that a load contains.
 fn sizes(spec: &LoadSpec) -> Vec<u64> {
     let split = spec.sizes();
-    let is_trim_only = spec.mix.trim == Trim::Only;
+    let is_trim_only = spec.mix.trim == TrimUse::Only;
     let parts = [
         (spec.mix.has_reads(), &split.read),
         (spec.mix.writes(), &split.write),
@@ -125,11 +125,11 @@ fn sizes(spec: &LoadSpec) -> Vec<u64> {
     used.flat_map(|(_, sizes)| sizes.all().map(u64::from)).collect()
 }
 
-fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
+fn flow(spec: &LoadSpec, index: usize, space: &TargetSpace) -> Result<Flow> {
     let block = u64::from(space.block_size);
     let what = if spec.split.is_some() { "--bssplit" } else { "--bs" };
     let sizes = sizes(spec);
-    misfit!(
+    usage_error!(
         space.metadata != 0,
         "{space} has {} bytes of metadata a block, which this tool does not support; format it without",
         space.metadata
@@ -141,21 +141,21 @@ fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
     let unit = sizes.iter().copied().fold(0, gcd).max(1);
     let align = sizes.iter().copied().min().unwrap_or(block);
     let largest = sizes.iter().copied().max().unwrap_or(block);
-    misfit!(
+    usage_error!(
         !spec.offset.is_multiple_of(align),
         "--offset {} is no multiple of {what} {align}; I/Os are aligned to their size",
         spec.offset
     );
     let left = space.size.saturating_sub(spec.offset);
     let used = spec.size.unwrap_or(left);
-    misfit!(
+    usage_error!(
         used > left,
         "--offset {} and --size {} reach beyond {space}, which has {}",
         show_size(spec.offset),
         show_size(used),
         show_size(space.size)
     );
-    misfit!(
+    usage_error!(
         used < largest,
         "no I/O of {} fits: {space} has {}, of which {} are used",
         show_size(largest),
@@ -181,11 +181,11 @@ fn flow(spec: &LoadSpec, index: usize, space: &Space) -> Result<Flow> {
 }
 
 /// Checks whether the space supports I/Os of `bs` bytes.
-fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()> {
+fn check_size(spec: &LoadSpec, space: &TargetSpace, bs: u64, what: &str) -> Result<()> {
     let block = u64::from(space.block_size);
-    let moves_data = spec.mix.trim != Trim::Only;
+    let moves_data = spec.mix.trim != TrimUse::Only;
     if let (true, Some(limit), Some(subnqn)) = (moves_data, space.max_transfer, &space.subnqn) {
-        misfit!(
+        usage_error!(
             bs > limit,
             "{what} {} is more than {subnqn} takes in one command ({}, from MDTS); use {what} {limit} or \
              less, or raise the target's max-transfer",
@@ -193,11 +193,11 @@ fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()>
             show_size(limit)
         );
     }
-    misfit!(
+    usage_error!(
         !bs.is_multiple_of(block),
         "{what} {bs} is no multiple of the block size of {space}, which is {block} bytes; use a multiple of {block}"
     );
-    misfit!(
+    usage_error!(
         moves_data && space.subnqn.is_some() && bs / block > MAX_BLOCKS,
         "{what} {} is more than {MAX_BLOCKS} blocks of {space}; use {} or less",
         show_size(bs),
@@ -207,14 +207,14 @@ fn check_size(spec: &LoadSpec, space: &Space, bs: u64, what: &str) -> Result<()>
 }
 
 /// Checks whether the space supports the operations of the load.
-fn check_abilities(spec: &LoadSpec, space: &Space) -> Result<()> {
-    misfit!(
+fn check_abilities(spec: &LoadSpec, space: &TargetSpace) -> Result<()> {
+    usage_error!(
         spec.mix.destroys() && space.read_only,
         "{space} is read-only; load it with reads, or open it for writing (--rw {} has none)",
         spec.mix
     );
-    misfit!(
-        spec.mix.trim != Trim::None && !space.deallocate,
+    usage_error!(
+        spec.mix.trim != TrimUse::None && !space.deallocate,
         "{space} cannot be trimmed: it does not deallocate blocks; leave trims out of --rw"
     );
     Ok(())
@@ -224,28 +224,28 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn check_verify(spec: &LoadSpec, space: &Space, units: u64) -> Result<()> {
+fn check_verify(spec: &LoadSpec, space: &TargetSpace, units: u64) -> Result<()> {
     if spec.verify.is_none() {
         return Ok(());
     }
-    misfit!(
-        spec.split.is_some() || spec.mix.trim != Trim::None,
+    usage_error!(
+        spec.split.is_some() || spec.mix.trim != TrimUse::None,
         "--verify remembers blocks of one size that are read and written: leave --bssplit and trims out"
     );
     let bs = u64::from(spec.bs);
-    misfit!(
+    usage_error!(
         space.block_size < verify::MIN_BLOCK,
         "--verify needs blocks of {} bytes; {space} has {}",
         verify::MIN_BLOCK,
         space.block_size
     );
-    misfit!(
+    usage_error!(
         units < u64::from(spec.jobs),
         "--verify gives each job a part of its own: {} jobs do not fit {units} I/Os of {} in {space}",
         spec.jobs,
         show_size(bs)
     );
-    misfit!(
+    usage_error!(
         units > MAX_VERIFIED,
         "--verify remembers every I/O it wrote and {space} has {units}; use --size {} or less, or a larger --bs",
         show_size(MAX_VERIFIED * bs)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::job::Shared;
+use crate::job::JobControl;
 use crate::table::thousands;
 
 /// Interval between two readings of the counters.
@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Progress {
     bar: ProgressBar,
     started: Instant,
-    goal: Goal,
+    goal: LoadGoal,
     last: Instant,
     ios: u64,
     bytes: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Progress {
 
 /// The goal of a load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Goal {
+pub(crate) enum LoadGoal {
     /// A duration.
     Time(Duration),
     /// A number of bytes.
@@ -35,11 +35,11 @@ pub(crate) enum Goal {
 
 impl Progress {
     /// Shows progress towards a goal; shows nothing if standard error is no terminal.
-    pub(crate) fn new(goal: Goal) -> Self {
+    pub(crate) fn new(goal: LoadGoal) -> Self {
         let length = match goal {
-            Goal::Time(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            Goal::Bytes(bytes) => bytes,
-            Goal::None => u64::MAX,
+            LoadGoal::Time(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            LoadGoal::Bytes(bytes) => bytes,
+            LoadGoal::None => u64::MAX,
         };
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(length)
@@ -55,12 +55,12 @@ impl Progress {
 
     /// Shows the progress since the last update, if [`EVERY`] has passed.
     #[expect(clippy::cast_precision_loss, reason = "rates to be shown")]
-    pub(crate) fn update(&mut self, shared: &Shared) {
+    pub(crate) fn update(&mut self, control: &JobControl) {
         let since = self.last.elapsed();
         if self.bar.is_hidden() || since < EVERY {
             return;
         }
-        let counters = shared.counters.iter();
+        let counters = control.counters.iter();
         let ios: u64 = counters.clone().map(|counter| counter.ios.load(Ordering::Relaxed)).sum();
         let bytes: u64 = counters.map(|counter| counter.bytes.load(Ordering::Relaxed)).sum();
         let per_second = |count: u64| count as f64 / since.as_secs_f64();
@@ -68,17 +68,17 @@ impl Progress {
         let gbps = per_second(bytes - self.bytes) * 8.0 / 1e9;
         let elapsed = self.started.elapsed();
         let (is_over, position, how_far) = match self.goal {
-            Goal::Time(length) => {
+            LoadGoal::Time(length) => {
                 let position = u64::try_from(elapsed.min(length).as_millis()).unwrap_or(0);
                 let of = format!("{:.0}/{:.0} s", elapsed.as_secs_f64(), length.as_secs_f64());
                 (elapsed > length, position, of)
             }
-            Goal::Bytes(all) => {
+            LoadGoal::Bytes(all) => {
                 let percent = bytes as f64 / all.max(1) as f64 * 100.0;
                 let of = format!("{:.0} s, {:.1} %", elapsed.as_secs_f64(), percent.min(100.0));
                 (bytes >= all, bytes.min(all), of)
             }
-            Goal::None => (false, 0, format!("{:.0} s", elapsed.as_secs_f64())),
+            LoadGoal::None => (false, 0, format!("{:.0} s", elapsed.as_secs_f64())),
         };
         let phase = if is_over { "finishing" } else { "running" };
         self.bar.set_position(position);

@@ -16,29 +16,30 @@ pub(crate) use local::LocalQueue;
 use nvmeof_core::dma::{CHUNK, CorePool, LeaseError};
 use nvmeof_initiator::Nanos;
 
-/// A job's route to a device. Work happens only in [`Queue::poll`] and [`Queue::flush`].
-pub(crate) trait Queue: std::fmt::Debug {
+/// A job's route to a device. Work happens only in [`DeviceQueue::poll`] and
+/// [`DeviceQueue::flush`].
+pub(crate) trait DeviceQueue: std::fmt::Debug {
     /// Number of I/Os that it accepts now.
     fn room(&self) -> usize;
 
-    /// Accepts an I/O, and starts it in [`Queue::flush`] at the latest.
+    /// Accepts an I/O, and starts it in [`DeviceQueue::flush`] at the latest.
     ///
     /// # Errors
-    /// Returns the I/O: there is no room or no memory, or the queue has failed and [`Queue::poll`]
-    /// returns the reason.
+    /// Returns the I/O: there is no room or no memory, or the queue has failed and
+    /// [`DeviceQueue::poll`] returns the reason.
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io>;
 
     /// Appends completed I/Os to `done`. Does not block.
     ///
     /// # Errors
     /// The queue has failed. Its outstanding I/Os are in `done`, and it is unusable from now on.
-    fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost>;
+    fn poll(&mut self, now: Nanos, done: &mut Vec<IoDone>) -> Result<(), QueueFailed>;
 
     /// Starts the accepted I/Os.
     ///
     /// # Errors
-    /// The queue has failed; the next [`Queue::poll`] ends the outstanding I/Os.
-    fn flush(&mut self) -> Result<(), Lost>;
+    /// The queue has failed; the next [`DeviceQueue::poll`] ends the outstanding I/Os.
+    fn flush(&mut self) -> Result<(), QueueFailed>;
 }
 
 /// An I/O of whole logical blocks.
@@ -52,38 +53,38 @@ pub(crate) struct Io {
     pub(crate) slba: u64,
     /// Logical blocks.
     pub(crate) blocks: u32,
-    pub(crate) op: Op,
+    pub(crate) op: IoOp,
 }
 
 /// Operation of an I/O. Buffers are as long as the blocks.
 #[derive(Debug)]
-pub(crate) enum Op {
+pub(crate) enum IoOp {
     /// Fills the buffer.
-    Read(Buffer),
+    Read(IoBuffer),
     /// Writes the buffer.
-    Write(Buffer),
+    Write(IoBuffer),
     /// Deallocates the blocks.
     Trim,
 }
 
 /// Completion of an I/O.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct IoDone {
     pub(crate) token: u64,
     /// An error is text for the user.
     pub(crate) result: Result<(), String>,
     /// The I/O's buffer, if it had one.
-    pub(crate) buffer: Option<Buffer>,
+    pub(crate) buffer: Option<IoBuffer>,
 }
 
 /// A failed queue, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Lost(pub(crate) String);
+pub(crate) struct QueueFailed(pub(crate) String);
 
-impl Op {
+impl IoOp {
     /// Returns the buffer of an I/O that was not accepted.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+    pub(crate) fn into_buffer(self) -> Option<IoBuffer> {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => Some(buffer),
             Self::Trim => None,
@@ -93,7 +94,7 @@ impl Op {
 
 /// Kind of memory of a queue's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Memory {
+pub(crate) enum IoMemory {
     /// The initiator's buffers.
     Fabric,
     /// Leases of the pool that local devices access.
@@ -102,23 +103,23 @@ pub(crate) enum Memory {
 
 /// Memory of an I/O.
 #[derive(Debug)]
-pub(crate) enum Buffer {
+pub(crate) enum IoBuffer {
     /// A buffer of the initiator.
     Fabric(nvmeof_initiator::Buffer),
     /// Leased from the pool that local devices access; several leases if the I/O exceeds the
     /// maximum of one.
-    Local(Leases),
+    Local(IoLeases),
 }
 
 /// The leases of an I/O.
 #[derive(Debug)]
-pub(crate) enum Leases {
+pub(crate) enum IoLeases {
     One(nvmeof_core::dma::Buffer),
     /// All but the last have [`CHUNK`] bytes.
     Several(Vec<nvmeof_core::dma::Buffer>),
 }
 
-impl Leases {
+impl IoLeases {
     /// Leases `len` bytes of the pool.
     pub(crate) fn of(pool: &CorePool, len: usize) -> Result<Self, LeaseError> {
         if len <= CHUNK {
@@ -129,13 +130,13 @@ impl Leases {
     }
 }
 
-impl Buffer {
+impl IoBuffer {
     /// Returns the bytes of one piece; pieces are whole blocks.
     pub(crate) fn piece(&self, number: usize) -> Option<&[u8]> {
         match self {
             Self::Fabric(buffer) => (number == 0).then(|| buffer.as_slice()),
-            Self::Local(Leases::One(lease)) => (number == 0).then(|| lease.as_slice()),
-            Self::Local(Leases::Several(leases)) => leases.get(number).map(|l| l.as_slice()),
+            Self::Local(IoLeases::One(lease)) => (number == 0).then(|| lease.as_slice()),
+            Self::Local(IoLeases::Several(leases)) => leases.get(number).map(|l| l.as_slice()),
         }
     }
 
@@ -143,8 +144,8 @@ impl Buffer {
     pub(crate) fn for_each_piece(&mut self, mut change: impl FnMut(&mut [u8])) {
         match self {
             Self::Fabric(buffer) => change(buffer.as_mut_slice()),
-            Self::Local(Leases::One(lease)) => change(lease.as_mut_slice()),
-            Self::Local(Leases::Several(leases)) => {
+            Self::Local(IoLeases::One(lease)) => change(lease.as_mut_slice()),
+            Self::Local(IoLeases::Several(leases)) => {
                 leases.iter_mut().for_each(|lease| change(lease.as_mut_slice()));
             }
         }
@@ -155,17 +156,17 @@ impl Buffer {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Fabric(buffer) => buffer.len(),
-            Self::Local(Leases::One(lease)) => lease.len(),
-            Self::Local(Leases::Several(leases)) => leases.iter().map(|lease| lease.len()).sum(),
+            Self::Local(IoLeases::One(lease)) => lease.len(),
+            Self::Local(IoLeases::Several(leases)) => leases.iter().map(|lease| lease.len()).sum(),
         }
     }
 
     /// Kind of memory.
     #[inline]
-    pub(crate) fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> IoMemory {
         match self {
-            Self::Fabric(_) => Memory::Fabric,
-            Self::Local(_) => Memory::Local,
+            Self::Fabric(_) => IoMemory::Fabric,
+            Self::Local(_) => IoMemory::Local,
         }
     }
 }

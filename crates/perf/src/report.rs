@@ -6,20 +6,20 @@ use std::fmt::Write as _;
 use nvmeof_initiator::Nanos;
 use serde::Serialize;
 
-use crate::load::{FlowTotals, Measured};
-use crate::stats::{Tally, Verified};
-use crate::table::{Table, thousands};
-use crate::target::{Space, Target};
+use crate::load::{FlowTotals, LoadResult};
+use crate::stats::{DirectionCounters, VerifyCounters};
+use crate::table::{TextTable, thousands};
+use crate::target::{Target, TargetSpace};
 
 /// Version of the JSON; changes when a key is removed or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
 /// Contents of the `--json` file.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     schema_version: u32,
     tool: Tool,
-    pub(crate) parameters: Parameters,
+    pub(crate) parameters: RunParameters,
     pub(crate) targets: Vec<TargetReport>,
     /// Seconds measured.
     pub(crate) elapsed_s: f64,
@@ -29,10 +29,10 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed_bytes: Option<u64>,
     #[serde(flatten)]
-    total: Rates,
-    read: Rates,
-    write: Rates,
-    trim: Rates,
+    total: IoRates,
+    read: IoRates,
+    write: IoRates,
+    trim: IoRates,
     /// Failed I/Os and lost connections.
     pub(crate) errors: u64,
     /// Blocks with wrong contents.
@@ -51,7 +51,7 @@ pub(crate) struct Report {
     pub(crate) messages: Vec<String>,
     /// Complete statistics of reads, writes and trims.
     #[serde(skip)]
-    pub(crate) tallies: [Tally; 3],
+    pub(crate) counters: [DirectionCounters; 3],
 }
 
 #[derive(Debug, Serialize)]
@@ -62,7 +62,7 @@ struct Tool {
 
 /// The parameters of the run.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Parameters {
+pub(crate) struct RunParameters {
     pub(crate) connect: Vec<String>,
     /// Devices of this machine.
     pub(crate) device: Vec<String>,
@@ -122,7 +122,7 @@ pub(crate) struct TargetReport {
 
 /// I/Os of one direction, or of both.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Rates {
+pub(crate) struct IoRates {
     iops: f64,
     bandwidth_gbps: f64,
     latency_us: LatencyReport,
@@ -172,23 +172,23 @@ struct FlowReport {
     size: u64,
     block_size: u32,
     #[serde(flatten)]
-    total: Rates,
-    read: Rates,
-    write: Rates,
-    trim: Rates,
+    total: IoRates,
+    read: IoRates,
+    write: IoRates,
+    trim: IoRates,
     errors: u64,
     verify_errors: u64,
 }
 
-impl Report {
-    pub(crate) fn new(parameters: Parameters, target: &Target, measured: &Measured) -> Self {
+impl RunReport {
+    pub(crate) fn new(parameters: RunParameters, target: &Target, measured: &LoadResult) -> Self {
         let seconds = measured.seconds();
         let all = [measured.read(), measured.write(), measured.trim()];
         let percentiles = parameters.percentiles.clone();
-        let rates = |tally: &Tally| Rates::new(tally, seconds, &percentiles);
+        let rates = |counters: &DirectionCounters| IoRates::new(counters, seconds, &percentiles);
         let sum = sum(&all);
         let [read, write, trim] = all.each_ref().map(rates);
-        let mut verified = Verified::default();
+        let mut verified = VerifyCounters::default();
         measured.flows.iter().for_each(|flow| verified.add(flow.verified));
         let verify = parameters.verify.then_some(VerifyReport {
             blocks_good: verified.good,
@@ -228,7 +228,7 @@ impl Report {
                 })
                 .collect(),
             messages: measured.messages.clone(),
-            tallies: all,
+            counters: all,
         }
     }
 
@@ -250,8 +250,8 @@ impl Report {
         let mut header = vec!["<", "IOPS", "Gb/s", "min us", "mean us"];
         header.extend(named.iter().map(String::as_str));
         header.extend(["max us", "errors"]);
-        let cells = |rates: &Rates, name, errors| rates.cells(name, errors, percentiles);
-        let mut table = Table::new(&header);
+        let cells = |rates: &IoRates, name, errors| rates.cells(name, errors, percentiles);
+        let mut table = TextTable::new(&header);
         for (name, rates) in [("read", &self.read), ("write", &self.write), ("trim", &self.trim)] {
             if rates.ios > 0 {
                 table.row(cells(rates, name.to_owned(), None));
@@ -260,7 +260,7 @@ impl Report {
         table.row(cells(&self.total, "total".to_owned(), Some(self.errors)));
         let mut text = table.to_string();
         if self.flows.len() > 1 {
-            let mut table = Table::new(&header);
+            let mut table = TextTable::new(&header);
             for flow in &self.flows {
                 let name = match &flow.subnqn {
                     Some(subnqn) => format!("{subnqn} namespace {}", flow.nsid),
@@ -300,7 +300,11 @@ impl Report {
 }
 
 impl FlowReport {
-    fn new(space: &Space, flow: &FlowTotals, rates: &impl Fn(&Tally) -> Rates) -> Self {
+    fn new(
+        space: &TargetSpace,
+        flow: &FlowTotals,
+        rates: &impl Fn(&DirectionCounters) -> IoRates,
+    ) -> Self {
         let all = [flow.read.clone(), flow.write.clone(), flow.trim.clone()];
         let [read, write, trim] = all.each_ref().map(rates);
         Self {
@@ -319,14 +323,14 @@ impl FlowReport {
     }
 }
 
-impl Rates {
-    pub(crate) fn new(tally: &Tally, seconds: f64, percentiles: &[f64]) -> Self {
-        let latency = &tally.latency;
+impl IoRates {
+    pub(crate) fn new(counters: &DirectionCounters, seconds: f64, percentiles: &[f64]) -> Self {
+        let latency = &counters.latency;
         #[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
         let micros = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e3);
         Self {
-            iops: per_second(tally.ios(), seconds),
-            bandwidth_gbps: gigabits(tally.bytes, seconds),
+            iops: per_second(counters.ios(), seconds),
+            bandwidth_gbps: gigabits(counters.bytes, seconds),
             latency_us: LatencyReport {
                 min: micros(latency.min()),
                 mean: latency.mean().map(|mean| mean / 1e3),
@@ -339,8 +343,8 @@ impl Rates {
                     .map(|percent| (percent.to_string(), micros(latency.quantile(percent / 100.0))))
                     .collect(),
             },
-            ios: tally.ios(),
-            bytes: tally.bytes,
+            ios: counters.ios(),
+            bytes: counters.bytes,
         }
     }
 
@@ -386,9 +390,9 @@ fn targets(target: &Target) -> Vec<TargetReport> {
     described.collect()
 }
 
-fn sum(all: &[Tally]) -> Tally {
-    let mut sum = Tally::new();
-    all.iter().for_each(|tally| sum.add(tally));
+fn sum(all: &[DirectionCounters]) -> DirectionCounters {
+    let mut sum = DirectionCounters::new();
+    all.iter().for_each(|counters| sum.add(counters));
     sum
 }
 
@@ -408,7 +412,7 @@ pub(crate) fn seconds(nanos: Nanos) -> f64 {
 
 /// A report with made-up figures, for tests.
 #[cfg(test)]
-pub(crate) fn fixture() -> Report {
+pub(crate) fn fixture() -> RunReport {
     tests::report()
 }
 
@@ -419,38 +423,38 @@ mod tests {
 
     use super::*;
     use crate::args::{Cli, Command};
-    use crate::stats::Series;
-    use crate::target::Needs;
+    use crate::stats::TimeSeries;
+    use crate::target::TargetNeeds;
 
-    pub(super) fn report() -> Report {
-        Report::new(parameters(), &target(), &totals())
+    pub(super) fn report() -> RunReport {
+        RunReport::new(parameters(), &target(), &totals())
     }
 
     /// A target of one device, named as the flow of [`totals`].
     fn target() -> Target {
         let args = "nvmeof-perf run --device null --rw read".split(' ');
         let Command::Run(run) = Cli::parse_from(args).command else { panic!("not a run") };
-        let needs = Needs { jobs: 1, depth: 1, shared: false, writes: false };
+        let needs = TargetNeeds { jobs: 1, depth: 1, shared: false, writes: false };
         Target::open(&run.target, &needs).unwrap()
     }
 
-    fn totals() -> Measured {
-        let mut read = Tally::new();
+    fn totals() -> LoadResult {
+        let mut read = DirectionCounters::new();
         for micros in 1..=1000 {
             read.record(micros * 1000, 4096);
         }
-        let mut series = Series::default();
+        let mut series = TimeSeries::default();
         series.record(0, 600, 600 * 4096);
         series.record(150_000_000, 400, 400 * 4096);
         let flow = FlowTotals {
             space: 0,
             read,
-            write: Tally::new(),
-            trim: Tally::new(),
+            write: DirectionCounters::new(),
+            trim: DirectionCounters::new(),
             errors: 2,
-            verified: Verified { good: 5, unwritten: 6, errors: 7 },
+            verified: VerifyCounters { good: 5, unwritten: 6, errors: 7 },
         };
-        Measured {
+        LoadResult {
             flows: vec![flow],
             series,
             measured: 200_000_000,
@@ -464,8 +468,8 @@ mod tests {
         }
     }
 
-    fn parameters() -> Parameters {
-        Parameters {
+    fn parameters() -> RunParameters {
+        RunParameters {
             connect: vec!["tcp://h:1/n".into()],
             device: Vec::new(),
             stripe: None,

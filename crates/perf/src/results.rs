@@ -12,7 +12,7 @@ use crate::run::write_json;
 
 /// Output files of results.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Files {
+pub(crate) struct ResultFiles {
     /// Write the results to this file as JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub(crate) struct Files {
 
 /// A result in all its formats.
 #[derive(Debug)]
-pub(crate) struct Forms<'r, R> {
+pub(crate) struct ResultForms<'r, R> {
     pub(crate) result: &'r R,
     pub(crate) html: String,
     /// Plots with the suffixes of their files; a single plot has the given name.
@@ -38,12 +38,12 @@ pub(crate) struct Forms<'r, R> {
 ///
 /// The first failure is reported once; the writer tries again at the end.
 #[derive(Debug)]
-pub(crate) struct Keeper {
-    files: Files,
+pub(crate) struct ResultsWriter {
+    files: ResultFiles,
     has_failed: bool,
 }
 
-impl Files {
+impl ResultFiles {
     /// Returns true if JSON goes to standard output, which then receives nothing but the JSON.
     pub(crate) fn is_json_on_stdout(&self) -> bool {
         self.json.as_deref() == Some(Path::new("-"))
@@ -53,7 +53,7 @@ impl Files {
     ///
     /// # Errors
     /// The file that cannot be written, and the reason.
-    pub(crate) fn open(&self) -> Result<Keeper> {
+    pub(crate) fn open(&self) -> Result<ResultsWriter> {
         for (path, option) in self.all() {
             if path == Path::new("-") {
                 anyhow::ensure!(option == "--json", "{option} - is not possible: name a file");
@@ -67,7 +67,7 @@ impl Files {
                 let _ = fs::remove_file(path);
             }
         }
-        Ok(Keeper { files: self.clone(), has_failed: false })
+        Ok(ResultsWriter { files: self.clone(), has_failed: false })
     }
 
     fn all(&self) -> impl Iterator<Item = (&Path, &'static str)> {
@@ -76,9 +76,9 @@ impl Files {
     }
 }
 
-impl Keeper {
+impl ResultsWriter {
     /// Writes the results so far, to the files but not to standard output.
-    pub(crate) fn keep<R: Serialize>(&mut self, forms: &Forms<'_, R>) {
+    pub(crate) fn keep<R: Serialize>(&mut self, forms: &ResultForms<'_, R>) {
         if let Err(error) = self.write(forms)
             && !self.has_failed
         {
@@ -91,14 +91,14 @@ impl Keeper {
     ///
     /// # Errors
     /// The file that cannot be written; the caller then shows the results elsewhere.
-    pub(crate) fn finish<R: Serialize>(&mut self, forms: &Forms<'_, R>) -> Result<()> {
+    pub(crate) fn finish<R: Serialize>(&mut self, forms: &ResultForms<'_, R>) -> Result<()> {
         if self.files.is_json_on_stdout() {
             write_json(Path::new("-"), forms.result)?;
         }
         self.write(forms)
     }
 
-    fn write<R: Serialize>(&self, forms: &Forms<'_, R>) -> Result<()> {
+    fn write<R: Serialize>(&self, forms: &ResultForms<'_, R>) -> Result<()> {
         let write = |option: &str, path: &Path, text: &str| {
             replace(path, text.as_bytes())
                 .with_context(|| format!("cannot write {option} {}", path.display()))
@@ -156,48 +156,49 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn forms<R>(result: &R) -> Forms<'_, R> {
-        Forms { result, html: "<html>".into(), svg: vec![("512".into(), "<svg>".into())] }
+    fn forms<R>(result: &R) -> ResultForms<'_, R> {
+        ResultForms { result, html: "<html>".into(), svg: vec![("512".into(), "<svg>".into())] }
     }
 
     #[test]
     fn files_are_replaced_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| Some(folder.path().join(name));
-        let files = Files { json: at("r.json"), html: at("r.html"), svg: at("r.svg") };
-        let mut keeper = files.open().unwrap();
-        keeper.keep(&forms(&[1, 2, 3]));
-        keeper.finish(&forms(&[1])).unwrap();
+        let files = ResultFiles { json: at("r.json"), html: at("r.html"), svg: at("r.svg") };
+        let mut writer = files.open().unwrap();
+        writer.keep(&forms(&[1, 2, 3]));
+        writer.finish(&forms(&[1])).unwrap();
         let read = |path: &Option<PathBuf>| fs::read_to_string(path.as_ref().unwrap()).unwrap();
         assert_eq!(read(&files.json), "[\n  1\n]\n");
         assert_eq!((read(&files.html).as_str(), read(&files.svg).as_str()), ("<html>", "<svg>"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left beside them");
         let mut two = forms(&[1]);
         two.svg.push(("4096".into(), "<other>".into()));
-        keeper.finish(&two).unwrap();
+        writer.finish(&two).unwrap();
         assert_eq!(read(&at("r-512.svg")), "<svg>");
         assert_eq!(read(&at("r-4096.svg")), "<other>");
     }
 
     #[test]
     fn what_cannot_be_written_is_told_before_anything_is_measured() {
-        let files = Files { html: Some("/no/such/folder/x".into()), ..Files::default() };
+        let files =
+            ResultFiles { html: Some("/no/such/folder/x".into()), ..ResultFiles::default() };
         let error = format!("{:#}", files.open().unwrap_err());
         assert!(
             error.starts_with("cannot write --html /no/such/folder/x: No such file"),
             "{error}"
         );
-        let files = Files { svg: Some("-".into()), ..Files::default() };
+        let files = ResultFiles { svg: Some("-".into()), ..ResultFiles::default() };
         assert!(files.open().is_err());
     }
 
     #[test]
     fn a_full_disk_is_an_error_in_words_and_ends_nothing() {
-        let files = Files { json: Some("/dev/full".into()), ..Files::default() };
-        let mut keeper = files.open().unwrap();
-        keeper.keep(&forms(&[1]));
-        assert!(keeper.has_failed);
-        let error = format!("{:#}", keeper.finish(&forms(&[1])).unwrap_err());
+        let files = ResultFiles { json: Some("/dev/full".into()), ..ResultFiles::default() };
+        let mut writer = files.open().unwrap();
+        writer.keep(&forms(&[1]));
+        assert!(writer.has_failed);
+        let error = format!("{:#}", writer.finish(&forms(&[1])).unwrap_err());
         assert!(error.starts_with("cannot write --json /dev/full: No space left"), "{error}");
         assert!(!fs::metadata("/dev/full").unwrap().is_file(), "the device was replaced");
     }

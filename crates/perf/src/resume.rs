@@ -19,9 +19,9 @@ use nvmeof_console::complain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::load::{LoadSpec, Measured, Watcher};
-use crate::plan::misfit;
-use crate::report::Parameters;
+use crate::load::{LoadResult, LoadSpec, LoadWatcher};
+use crate::plan::usage_error;
+use crate::report::RunParameters;
 
 const SCHEMA_VERSION: u32 = 1;
 /// Interval between two writes of the file.
@@ -43,32 +43,32 @@ struct State {
 
 /// A run that can be resumed.
 #[derive(Debug)]
-pub(crate) struct Resume {
-    keeper: Arc<Keeper>,
+pub(crate) struct ResumableRun {
+    writer: Arc<CheckpointWriter>,
     done: Vec<Vec<u64>>,
 }
 
 /// Writes the file.
 #[derive(Debug)]
-struct Keeper {
+struct CheckpointWriter {
     path: PathBuf,
     parameters: Value,
-    last: Mutex<Last>,
+    last: Mutex<LastWrite>,
 }
 
 #[derive(Debug)]
-struct Last {
+struct LastWrite {
     at: Instant,
     /// A write has failed, and the failure was reported.
     has_failed: bool,
 }
 
-impl Resume {
+impl ResumableRun {
     /// Reads the file, if it exists, and checks that it can be written.
     ///
     /// # Errors
     /// The file belongs to another run, is not a file of this kind, or cannot be read or written.
-    pub(crate) fn open(path: &Path, parameters: &Parameters, spec: &LoadSpec) -> Result<Self> {
+    pub(crate) fn open(path: &Path, parameters: &RunParameters, spec: &LoadSpec) -> Result<Self> {
         let parameters = fixed(parameters)?;
         let done = match fs::read(path) {
             Ok(bytes) => read(path, &bytes, &parameters)?,
@@ -78,25 +78,25 @@ impl Resume {
                     .with_context(|| format!("cannot read --resume {}", path.display()));
             }
         };
-        misfit!(
+        usage_error!(
             !done.is_empty() && done.len() != usize::from(spec.jobs),
             "--resume {} is of {} jobs, and this run has {}; use the arguments of the run that it is of",
             path.display(),
             done.len(),
             spec.jobs
         );
-        let last = Mutex::new(Last { at: Instant::now(), has_failed: false });
-        let keeper = Arc::new(Keeper { path: path.to_owned(), parameters, last });
+        let last = Mutex::new(LastWrite { at: Instant::now(), has_failed: false });
+        let writer = Arc::new(CheckpointWriter { path: path.to_owned(), parameters, last });
         // A failure shows up now, not after hours.
-        keeper.write(&done)?;
-        Ok(Self { keeper, done })
+        writer.write(&done)?;
+        Ok(Self { writer, done })
     }
 
     /// Makes `spec` resume at the stored progress and update the file.
     pub(crate) fn begin(&self, spec: &mut LoadSpec) {
         spec.done.clone_from(&self.done);
-        let keeper = Arc::clone(&self.keeper);
-        spec.watcher = Some(Watcher(Arc::new(move |done| keeper.keep(&done))));
+        let writer = Arc::clone(&self.writer);
+        spec.watcher = Some(LoadWatcher(Arc::new(move |done| writer.keep(&done))));
     }
 
     /// Bytes done before this run.
@@ -108,21 +108,21 @@ impl Resume {
     ///
     /// # Errors
     /// The file cannot be written or removed.
-    pub(crate) fn end(&self, measured: &Measured) -> Result<()> {
+    pub(crate) fn end(&self, measured: &LoadResult) -> Result<()> {
         let is_complete = !measured.interrupted && measured.is_done && measured.errors() == 0;
-        let path = &self.keeper.path;
+        let path = &self.writer.path;
         if is_complete {
             return fs::remove_file(path).with_context(|| {
                 format!("the run is complete, but cannot remove {}", path.display())
             });
         }
-        self.keeper.write(&measured.done)?;
+        self.writer.write(&measured.done)?;
         complain!("the run is not complete; the same command goes on from {}", path.display());
         Ok(())
     }
 }
 
-impl Keeper {
+impl CheckpointWriter {
     /// Writes the file if that is due. A failure is reported once, and the run continues.
     fn keep(&self, done: &[Vec<u64>]) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
     let state: State = serde_json::from_slice(bytes).with_context(|| {
         format!("--resume {shown} is not what a run has left there; name another file")
     })?;
-    misfit!(
+    usage_error!(
         state.schema_version != SCHEMA_VERSION,
         "--resume {shown} is of version {}, and this program knows {SCHEMA_VERSION}; remove it to begin anew",
         state.schema_version
@@ -175,7 +175,7 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
     let differs = |key: &&String| state.parameters.get(*key) != parameters.get(*key);
     let mut keys = parameters.as_object().into_iter().flat_map(serde_json::Map::keys);
     if let Some(key) = keys.find(differs) {
-        misfit!(
+        usage_error!(
             true,
             "--resume {shown} is of a run with other arguments ({key}: {}, and now {}); use the same ones, or \
              remove it to begin anew",
@@ -187,7 +187,7 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
 }
 
 /// The parameters that have to stay the same.
-fn fixed(parameters: &Parameters) -> Result<Value> {
+fn fixed(parameters: &RunParameters) -> Result<Value> {
     let mut value = serde_json::to_value(parameters)?;
     if let Some(map) = value.as_object_mut() {
         map.retain(|key, _| !FREE.contains(&key.as_str()));

@@ -18,14 +18,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{OutputFormat, RunArgs};
 use crate::fio::fio_json;
+use crate::intervals::IntervalConsole;
 use crate::load::{LoadSpec, run_mark};
-use crate::pace::Think;
-use crate::plan::{Misfit, misfit};
-use crate::report::{Parameters, Report};
-use crate::resume::Resume;
-use crate::target::{Needs, Target};
-use crate::turns::Console;
-use crate::units::Trim;
+use crate::plan::{UsageError, usage_error};
+use crate::rate_limit::ThinkTime;
+use crate::report::{RunParameters, RunReport};
+use crate::resume::ResumableRun;
+use crate::target::{Target, TargetNeeds};
+use crate::units::TrimUse;
 use crate::workload::distribution::Distribution;
 
 /// Exit code for arguments that do not fit the target.
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         (None, OutputFormat::FioJson) => Some(standard),
         (None, OutputFormat::Json) => None,
     };
-    if json != Some(standard) && !args.turns {
+    if json != Some(standard) && !args.intervals {
         show(report.text());
     }
     match (json, args.output_format) {
@@ -78,10 +78,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 }
 
 /// Opens the target, loads it, closes it.
-fn execute_run(args: &RunArgs, stop: &Arc<AtomicBool>) -> Result<Report> {
+fn execute_run(args: &RunArgs, stop: &Arc<AtomicBool>) -> Result<RunReport> {
     let mut spec = load(args)?;
-    let needs =
-        Needs { jobs: spec.jobs, depth: spec.qd, shared: spec.shared, writes: spec.mix.destroys() };
+    let needs = TargetNeeds {
+        jobs: spec.jobs,
+        depth: spec.qd,
+        shared: spec.shared,
+        writes: spec.mix.destroys(),
+    };
     let mut target = Target::open(&args.target, &needs)?;
     let report = load_target(args, &mut spec, &mut target, stop);
     target.close();
@@ -93,15 +97,15 @@ fn load_target(
     spec: &mut LoadSpec,
     target: &mut Target,
     stop: &Arc<AtomicBool>,
-) -> Result<Report> {
+) -> Result<RunReport> {
     let parameters = parameters(args, spec, target);
     let resume = args.resume.as_deref();
-    let state = resume.map(|path| Resume::open(path, &parameters, spec)).transpose()?;
+    let state = resume.map(|path| ResumableRun::open(path, &parameters, spec)).transpose()?;
     if let Some(state) = &state {
         state.begin(spec);
     }
     let measured = target.run(spec, stop)?;
-    let mut report = Report::new(parameters, target, &measured);
+    let mut report = RunReport::new(parameters, target, &measured);
     if let Some(state) = state {
         report.resumed_bytes = Some(state.resumed_bytes());
         report.messages.extend(state.end(&measured).err().map(|error| format!("{error:#}")));
@@ -126,30 +130,32 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 
 fn load(args: &RunArgs) -> Result<LoadSpec> {
     let Ok(bs) = u32::try_from(args.bs) else {
-        return Err(Misfit(format!("--bs {} is more than one command can carry", args.bs)).into());
+        return Err(
+            UsageError(format!("--bs {} is more than one command can carry", args.bs)).into()
+        );
     };
     let is_bounded = args.io_size.is_some() || args.loops.is_some();
-    misfit!(
-        args.turns && args.json.as_deref() == Some(Path::new("-")),
-        "--turns writes its results to standard output: name a file for --json"
+    usage_error!(
+        args.intervals && args.json.as_deref() == Some(Path::new("-")),
+        "--intervals writes its results to standard output: name a file for --json"
     );
-    misfit!(
+    usage_error!(
         args.resume.is_some() && !is_bounded,
         "--resume is for runs that end after --io-size or --loops: only these have a place to go on from"
     );
-    misfit!(
+    usage_error!(
         !args.rw.random && args.random_distribution != Distribution::Uniform,
         "--random-distribution is for random I/Os, and --rw {} has none; use --rw rand{}",
         args.rw,
         args.rw
     );
-    misfit!(
+    usage_error!(
         args.rate_read.is_some() && !args.rw.has_reads()
-            || args.rate_write.is_some() && (!args.rw.writes() || args.rw.trim != Trim::None),
+            || args.rate_write.is_some() && (!args.rw.writes() || args.rw.trim != TrimUse::None),
         "--rate-read needs reads, and --rate-write needs writes without trims: for --rw {} use --rate",
         args.rw
     );
-    let has_end = is_bounded || args.turns;
+    let has_end = is_bounded || args.intervals;
     let time = args.time.unwrap_or(if has_end { Duration::MAX } else { DEFAULT_TIME });
     Ok(LoadSpec {
         split: args.bssplit.clone(),
@@ -165,26 +171,26 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         rates: args.rate.clone().map(|rates| rates.0).unwrap_or_default(),
         read_rates: args.rate_read.clone().map(|rates| rates.0).unwrap_or_default(),
         write_rates: args.rate_write.clone().map(|rates| rates.0).unwrap_or_default(),
-        think: args.thinktime.map(|time| Think { ios: args.thinktime_blocks, time }),
+        think: args.thinktime.map(|time| ThinkTime { ios: args.thinktime_blocks, time }),
         refill: args.refill_buffers,
         offset: args.offset,
         size: args.size,
         seed: args.seed,
         verify: args.verify.then(run_mark),
         cpus: args.cpus.clone(),
-        turns: args.turns.then(standard_console),
+        intervals: args.intervals.then(standard_console),
         ..LoadSpec::new(args.rw, bs)
     })
 }
 
-fn standard_console() -> Console {
-    Console(Arc::new(|| (Box::new(BufReader::new(io::stdin())), Box::new(io::stdout()))))
+fn standard_console() -> IntervalConsole {
+    IntervalConsole(Arc::new(|| (Box::new(BufReader::new(io::stdin())), Box::new(io::stdout()))))
 }
 
-fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> Parameters {
+fn parameters(args: &RunArgs, spec: &LoadSpec, opened: &Target) -> RunParameters {
     let target = &args.target;
     let nsids = target.nsid.as_ref().map(|list| list.0.clone());
-    Parameters {
+    RunParameters {
         connect: target.connect.iter().map(ToString::to_string).collect(),
         device: target.device.iter().map(ToString::to_string).collect(),
         stripe: target.stripe,

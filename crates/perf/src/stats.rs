@@ -13,14 +13,14 @@ const DIGITS: u8 = 3;
 
 /// Latencies of I/Os, in nanoseconds.
 #[derive(Debug, Clone)]
-pub(crate) struct Latency {
+pub(crate) struct LatencyHistogram {
     histogram: Histogram<u32>,
     sum: u128,
     min: u64,
     max: u64,
 }
 
-impl Latency {
+impl LatencyHistogram {
     pub(crate) fn new() -> Self {
         #[expect(clippy::expect_used, reason = "the bounds are constants")]
         let histogram = Histogram::new_with_bounds(RESOLUTION, LONGEST, DIGITS)
@@ -88,14 +88,14 @@ impl Latency {
 
 /// Statistics of one direction of one flow.
 #[derive(Debug, Clone)]
-pub(crate) struct Tally {
-    pub(crate) latency: Latency,
+pub(crate) struct DirectionCounters {
+    pub(crate) latency: LatencyHistogram,
     pub(crate) bytes: u64,
 }
 
-impl Tally {
+impl DirectionCounters {
     pub(crate) fn new() -> Self {
-        Self { latency: Latency::new(), bytes: 0 }
+        Self { latency: LatencyHistogram::new(), bytes: 0 }
     }
 
     #[inline]
@@ -116,13 +116,13 @@ impl Tally {
 
 /// Results of verification, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Verified {
+pub(crate) struct VerifyCounters {
     pub(crate) good: u64,
     pub(crate) unwritten: u64,
     pub(crate) errors: u64,
 }
 
-impl Verified {
+impl VerifyCounters {
     pub(crate) fn add(&mut self, other: Self) {
         self.good += other.good;
         self.unwritten += other.unwritten;
@@ -132,11 +132,11 @@ impl Verified {
 
 /// I/Os and bytes over time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Series {
+pub(crate) struct TimeSeries {
     buckets: Vec<(u64, u64)>,
 }
 
-impl Series {
+impl TimeSeries {
     /// A series with room for `length`.
     pub(crate) fn new(length: Nanos) -> Self {
         let buckets = usize::try_from(length.div_ceil(BUCKET)).unwrap_or(0);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn latencies() {
-        let mut latency = Latency::new();
+        let mut latency = LatencyHistogram::new();
         assert_eq!((latency.min(), latency.quantile(0.5), latency.max()), (None, None, None));
         for micros in 1..=1000 {
             latency.record(micros * 1000);
@@ -189,7 +189,7 @@ mod tests {
         assert!((latency.mean().unwrap() - 500_500.0).abs() < 1e-6);
         let median = latency.quantile(0.5).unwrap();
         assert!((499_000..=501_500).contains(&median), "{median}");
-        let mut both = Latency::new();
+        let mut both = LatencyHistogram::new();
         both.record(5);
         both.add(&latency);
         assert_eq!((both.count(), both.min()), (1001, Some(5)));
@@ -197,18 +197,18 @@ mod tests {
 
     #[test]
     fn an_endless_latency_is_counted() {
-        let mut latency = Latency::new();
+        let mut latency = LatencyHistogram::new();
         latency.record(u64::MAX);
         assert_eq!((latency.count(), latency.max()), (1, Some(u64::MAX)));
     }
 
     #[test]
     fn a_series_has_every_whole_bucket_and_no_other() {
-        let mut series = Series::new(3 * BUCKET);
+        let mut series = TimeSeries::new(3 * BUCKET);
         series.record(0, 1, 10);
         series.record(BUCKET - 1, 1, 10);
         series.record(2 * BUCKET, 5, 50);
-        let mut other = Series::new(0);
+        let mut other = TimeSeries::new(0);
         other.record(BUCKET, 7, 70);
         series.add(&other);
         let all: Vec<_> = series.buckets(4 * BUCKET + 1).collect();

@@ -3,12 +3,12 @@
 /// Rows of text under a header; `left` marks columns aligned to the left, others align to the
 /// right.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     left: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with this header; a name with a leading `<` marks a column aligned to the left.
     pub(crate) fn new(header: &[&str]) -> Self {
         let left = header.iter().map(|name| name.starts_with('<')).collect();
@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-impl std::fmt::Display for Table {
+impl std::fmt::Display for TextTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn numbers_are_aligned_to_the_right_and_names_to_the_left() {
-        let mut table = Table::new(&["<name", "n"]);
+        let mut table = TextTable::new(&["<name", "n"]);
         table.row(vec!["a".into(), "1".into()]);
         table.row(vec!["longer".into(), "1,000".into()]);
         assert_eq!(table.to_string(), "name        n\na           1\nlonger  1,000\n");

@@ -32,14 +32,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A maximum rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Rate {
+pub(crate) enum RateLimit {
     /// I/Os a second.
     Iops(f64),
     /// Bytes a second.
     Bytes(f64),
 }
 
-impl Rate {
+impl RateLimit {
     /// An equal part of the rate, one of `by`.
     pub(crate) fn divided(self, by: f64) -> Self {
         match self {
@@ -59,17 +59,19 @@ impl Rate {
 }
 
 /// Parses a rate: `50k` I/Os a second (suffixes are powers of ten), `500MiB/s`, or `10gbit/s`.
-pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn rate(text: &str) -> Result<RateLimit, String> {
     let lower = text.trim().to_ascii_lowercase();
     let parsed = if let Some(bits) = lower.strip_suffix("bit/s") {
-        scaled_f64(bits, &DECIMAL).map(|bits| Rate::Bytes(bits / 8.0))
+        scaled_f64(bits, &DECIMAL).map(|bits| RateLimit::Bytes(bits / 8.0))
     } else if let Some(bytes) = lower.strip_suffix("/s") {
-        scaled_f64(bytes, &BINARY).map(Rate::Bytes)
+        scaled_f64(bytes, &BINARY).map(RateLimit::Bytes)
     } else {
-        scaled_f64(lower.strip_suffix("iops").unwrap_or(&lower), &DECIMAL).map(Rate::Iops)
+        scaled_f64(lower.strip_suffix("iops").unwrap_or(&lower), &DECIMAL).map(RateLimit::Iops)
     };
     parsed
-        .filter(|rate| matches!(rate, Rate::Iops(value) | Rate::Bytes(value) if *value > 0.0))
+        .filter(
+            |rate| matches!(rate, RateLimit::Iops(value) | RateLimit::Bytes(value) if *value > 0.0),
+        )
         .ok_or_else(|| {
             format!(
                 "`{text}` is not a rate: write I/Os a second (50k), bytes a second (500MiB/s) \
@@ -80,17 +82,17 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
 
 /// Kinds of I/Os, and the order in which they visit blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mix {
+pub(crate) struct IoMix {
     /// Random addresses instead of sequential ones.
     pub(crate) random: bool,
     /// Share of reads in percent, 0 to 100; unused with trims.
     pub(crate) read_percent: u8,
-    pub(crate) trim: Trim,
+    pub(crate) trim: TrimUse,
 }
 
 /// Use of trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trim {
+pub(crate) enum TrimUse {
     /// No trims: the I/Os are reads and writes.
     None,
     /// All I/Os are trims.
@@ -99,41 +101,41 @@ pub(crate) enum Trim {
     ThenWrite,
 }
 
-impl Mix {
+impl IoMix {
     /// A mix with `read_percent` of reads among writes, at random or sequential addresses.
     pub(crate) const fn reads(random: bool, read_percent: u8) -> Self {
-        Self { random, read_percent, trim: Trim::None }
+        Self { random, read_percent, trim: TrimUse::None }
     }
 
     /// Returns true if it contains reads.
     pub(crate) fn has_reads(self) -> bool {
-        self.trim == Trim::None && self.read_percent > 0
+        self.trim == TrimUse::None && self.read_percent > 0
     }
 
     /// Returns true if it contains writes.
     pub(crate) fn writes(self) -> bool {
         match self.trim {
-            Trim::None => self.read_percent < 100,
-            Trim::Only => false,
-            Trim::ThenWrite => true,
+            TrimUse::None => self.read_percent < 100,
+            TrimUse::Only => false,
+            TrimUse::ThenWrite => true,
         }
     }
 
     /// Returns true if it destroys earlier data.
     pub(crate) fn destroys(self) -> bool {
-        self.writes() || self.trim != Trim::None
+        self.writes() || self.trim != TrimUse::None
     }
 }
 
-impl std::fmt::Display for Mix {
+impl std::fmt::Display for IoMix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.random { "rand" } else { "" })?;
         match (self.trim, self.read_percent) {
-            (Trim::Only, _) => f.write_str("trim"),
-            (Trim::ThenWrite, _) => f.write_str("trimwrite"),
-            (Trim::None, 100..) => f.write_str("read"),
-            (Trim::None, 0) => f.write_str("write"),
-            (Trim::None, percent) => write!(f, "rw:{percent}"),
+            (TrimUse::Only, _) => f.write_str("trim"),
+            (TrimUse::ThenWrite, _) => f.write_str("trimwrite"),
+            (TrimUse::None, 100..) => f.write_str("read"),
+            (TrimUse::None, 0) => f.write_str("write"),
+            (TrimUse::None, percent) => write!(f, "rw:{percent}"),
         }
     }
 }
@@ -142,23 +144,23 @@ impl std::fmt::Display for Mix {
 /// `randrw:PCT`.
 ///
 /// PCT is the share of reads.
-pub(crate) fn mix(text: &str) -> Result<Mix, String> {
+pub(crate) fn mix(text: &str) -> Result<IoMix, String> {
     let (random, kind) = match text.strip_prefix("rand") {
         Some(kind) => (true, kind),
         None => (false, text),
     };
-    let trim = |trim| Ok(Mix { trim, ..Mix::reads(random, 0) });
+    let trim = |trim| Ok(IoMix { trim, ..IoMix::reads(random, 0) });
     match kind {
-        "read" => return Ok(Mix::reads(random, 100)),
-        "write" => return Ok(Mix::reads(random, 0)),
-        "trim" => return trim(Trim::Only),
-        "trimwrite" => return trim(Trim::ThenWrite),
+        "read" => return Ok(IoMix::reads(random, 100)),
+        "write" => return Ok(IoMix::reads(random, 0)),
+        "trim" => return trim(TrimUse::Only),
+        "trimwrite" => return trim(TrimUse::ThenWrite),
         _ => {}
     }
     if let Some(("rw", percent)) = kind.split_once(':')
         && let Ok(read_percent @ 0..=100) = percent.parse::<u8>()
     {
-        return Ok(Mix::reads(random, read_percent));
+        return Ok(IoMix::reads(random, read_percent));
     }
     Err(format!(
         "`{text}` is not a workload: use read, write, randread, randwrite, rw:PCT or randrw:PCT, \
@@ -189,13 +191,13 @@ pub(crate) fn percentiles(text: &str) -> Result<Percentiles, String> {
 }
 
 /// Parses rates separated by commas, all of which apply: `50k,500MiB/s`.
-pub(crate) fn rates(text: &str) -> Result<Rates, String> {
-    text.split(',').map(rate).collect::<Result<_, _>>().map(Rates)
+pub(crate) fn rates(text: &str) -> Result<RateLimits, String> {
+    text.split(',').map(rate).collect::<Result<_, _>>().map(RateLimits)
 }
 
 /// Rates that all apply.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Rates(pub(crate) Vec<Rate>);
+pub(crate) struct RateLimits(pub(crate) Vec<RateLimit>);
 
 /// A CPU list as `0-3,8`: the CPUs in the order written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -338,11 +340,11 @@ mod tests {
 
     #[test]
     fn rates() {
-        assert_eq!(rate("50k"), Ok(Rate::Iops(50_000.0)));
-        assert_eq!(rate("50kiops"), Ok(Rate::Iops(50_000.0)));
-        assert_eq!(rate("500MiB/s"), Ok(Rate::Bytes(524_288_000.0)));
-        assert_eq!(rate("8gbit/s"), Ok(Rate::Bytes(1e9)));
-        assert!((Rate::Bytes(409_600.0).iops(4096) - 100.0).abs() < 1e-9);
+        assert_eq!(rate("50k"), Ok(RateLimit::Iops(50_000.0)));
+        assert_eq!(rate("50kiops"), Ok(RateLimit::Iops(50_000.0)));
+        assert_eq!(rate("500MiB/s"), Ok(RateLimit::Bytes(524_288_000.0)));
+        assert_eq!(rate("8gbit/s"), Ok(RateLimit::Bytes(1e9)));
+        assert!((RateLimit::Bytes(409_600.0).iops(4096) - 100.0).abs() < 1e-9);
         for bad in ["", "0", "fast", "-5k", "10q/s"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
@@ -350,7 +352,10 @@ mod tests {
 
     #[test]
     fn lists_of_rates_and_percentiles() {
-        assert_eq!(super::rates("1k,4k/s").unwrap().0, [Rate::Iops(1000.0), Rate::Bytes(4096.0)]);
+        assert_eq!(
+            super::rates("1k,4k/s").unwrap().0,
+            [RateLimit::Iops(1000.0), RateLimit::Bytes(4096.0)]
+        );
         assert!(super::rates("1k,").is_err());
         assert_eq!(percentiles("50,99:99.99").unwrap().0, [50.0, 99.0, 99.99]);
         for bad in ["", "0", "101", "x", "50,"] {
@@ -360,10 +365,10 @@ mod tests {
 
     #[test]
     fn mixes() {
-        assert_eq!(mix("read"), Ok(Mix::reads(false, 100)));
-        assert_eq!(mix("randwrite"), Ok(Mix::reads(true, 0)));
-        assert_eq!(mix("rw:30"), Ok(Mix::reads(false, 30)));
-        assert_eq!(mix("randrw:100"), Ok(Mix::reads(true, 100)));
+        assert_eq!(mix("read"), Ok(IoMix::reads(false, 100)));
+        assert_eq!(mix("randwrite"), Ok(IoMix::reads(true, 0)));
+        assert_eq!(mix("rw:30"), Ok(IoMix::reads(false, 30)));
+        assert_eq!(mix("randrw:100"), Ok(IoMix::reads(true, 100)));
         for text in
             ["read", "randwrite", "randrw:70", "trim", "randtrim", "trimwrite", "randtrimwrite"]
         {

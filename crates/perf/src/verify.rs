@@ -20,7 +20,7 @@ pub(crate) const MIN_BLOCK: u32 = 64;
 
 /// Header of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct BlockHeader {
     pub(crate) lba: u64,
     pub(crate) seed: u64,
     pub(crate) run: u64,
@@ -37,7 +37,7 @@ pub(crate) fn namespace_tag(subnqn: &str, nsid: u32) -> u64 {
     mix(hash ^ u64::from(nsid))
 }
 
-impl Stamp {
+impl BlockHeader {
     fn words(&self) -> [u64; HEADER_WORDS] {
         [MAGIC, self.lba, self.seed, self.run, self.generation, self.namespace]
     }
@@ -63,7 +63,7 @@ impl Stamp {
 
 /// Expected contents of the unit of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedBlock {
     /// This run did not write it.
     Anything,
     /// The last write of this run has this generation.
@@ -74,18 +74,18 @@ pub(crate) enum Expected {
 
 /// Result of the check of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum BlockCheck {
     /// As expected.
     Good,
     /// Never written by this tool with this seed.
     Unwritten,
     /// Wrong.
-    Bad(Flaw),
+    Bad(BlockDefect),
 }
 
 /// Defect of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum BlockDefect {
     /// The checksum is wrong.
     Corrupt,
     /// A valid block of another address.
@@ -98,7 +98,7 @@ pub(crate) enum Flaw {
     Lost,
 }
 
-impl std::fmt::Display for Flaw {
+impl std::fmt::Display for BlockDefect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Corrupt => f.write_str("the checksum does not fit: damaged or torn"),
@@ -117,13 +117,13 @@ impl std::fmt::Display for Flaw {
 
 /// Checks a block that was read; `ours` is the expected header.
 #[inline]
-pub(crate) fn check(block: &[u8], ours: &Stamp, expected: Expected) -> Verdict {
+pub(crate) fn check(block: &[u8], ours: &BlockHeader, expected: ExpectedBlock) -> BlockCheck {
     let mut words = [0; HEADER_WORDS];
     for (word, bytes) in words.iter_mut().zip(block.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
     let [magic, lba, seed, run, generation, namespace] = words;
-    let was_written = matches!(expected, Expected::Generation(_));
+    let was_written = matches!(expected, ExpectedBlock::Generation(_));
     if magic != MAGIC || seed != ours.seed {
         // Two more matching words: a block of this tool with damage.
         let resemblance = usize::from(magic == MAGIC)
@@ -131,25 +131,25 @@ pub(crate) fn check(block: &[u8], ours: &Stamp, expected: Expected) -> Verdict {
             + usize::from(seed == ours.seed)
             + usize::from(namespace == ours.namespace);
         return match (was_written, resemblance) {
-            (_, 3..) if !is_sound(block) => Verdict::Bad(Flaw::Corrupt),
-            (true, _) => Verdict::Bad(Flaw::Lost),
-            (false, _) => Verdict::Unwritten,
+            (_, 3..) if !is_sound(block) => BlockCheck::Bad(BlockDefect::Corrupt),
+            (true, _) => BlockCheck::Bad(BlockDefect::Lost),
+            (false, _) => BlockCheck::Unwritten,
         };
     }
     if !is_sound(block) {
-        return Verdict::Bad(Flaw::Corrupt);
+        return BlockCheck::Bad(BlockDefect::Corrupt);
     }
     if namespace != ours.namespace {
-        return Verdict::Bad(Flaw::WrongNamespace);
+        return BlockCheck::Bad(BlockDefect::WrongNamespace);
     }
     if lba != ours.lba {
-        return Verdict::Bad(Flaw::Misplaced { lba });
+        return BlockCheck::Bad(BlockDefect::Misplaced { lba });
     }
     match expected {
-        Expected::Generation(wanted) if run != ours.run || generation != u64::from(wanted) => {
-            Verdict::Bad(Flaw::Stale { found: generation, this_run: run == ours.run })
+        ExpectedBlock::Generation(wanted) if run != ours.run || generation != u64::from(wanted) => {
+            BlockCheck::Bad(BlockDefect::Stale { found: generation, this_run: run == ours.run })
         }
-        _ => Verdict::Good,
+        _ => BlockCheck::Good,
     }
 }
 
@@ -161,7 +161,7 @@ fn is_sound(block: &[u8]) -> bool {
 
 /// Log of the units that this run wrote, one number per unit.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct WriteLog {
     first: u64,
     generations: Vec<u32>,
 }
@@ -169,18 +169,18 @@ pub(crate) struct Ledger {
 /// Marks a unit whose last write failed.
 const UNCLEAR: u32 = u32::MAX;
 
-impl Ledger {
+impl WriteLog {
     /// A log for the `count` units from `first` on. Memory becomes resident as units are written.
     pub(crate) fn new(first: u64, count: u64) -> Self {
         Self { first, generations: vec![0; usize::try_from(count).unwrap_or(usize::MAX)] }
     }
 
     /// Expected result of a read of `unit`.
-    pub(crate) fn expected(&self, unit: u64) -> Expected {
+    pub(crate) fn expected(&self, unit: u64) -> ExpectedBlock {
         match self.entry(unit) {
-            0 => Expected::Anything,
-            UNCLEAR => Expected::Unclear,
-            generation => Expected::Generation(generation),
+            0 => ExpectedBlock::Anything,
+            UNCLEAR => ExpectedBlock::Unclear,
+            generation => ExpectedBlock::Generation(generation),
         }
     }
 
@@ -224,20 +224,20 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const OURS: Stamp = Stamp { lba: 77, seed: 1, run: 5, generation: 3, namespace: 9 };
+    const OURS: BlockHeader = BlockHeader { lba: 77, seed: 1, run: 5, generation: 3, namespace: 9 };
 
-    fn block(stamp: Stamp) -> Vec<u8> {
+    fn block(header: BlockHeader) -> Vec<u8> {
         let mut block = vec![0; 512];
-        stamp.fill(&mut block);
+        header.fill(&mut block);
         block
     }
 
     #[test]
     fn a_block_is_what_it_says() {
         let good = block(OURS);
-        assert_eq!(check(&good, &OURS, Expected::Generation(3)), Verdict::Good);
-        assert_eq!(check(&good, &OURS, Expected::Anything), Verdict::Good);
-        assert_eq!(check(&good, &OURS, Expected::Unclear), Verdict::Good);
+        assert_eq!(check(&good, &OURS, ExpectedBlock::Generation(3)), BlockCheck::Good);
+        assert_eq!(check(&good, &OURS, ExpectedBlock::Anything), BlockCheck::Good);
+        assert_eq!(check(&good, &OURS, ExpectedBlock::Unclear), BlockCheck::Good);
     }
 
     #[test]
@@ -246,67 +246,76 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            for expected in [Expected::Generation(3), Expected::Anything] {
-                let verdict = check(&bad, &OURS, expected);
-                assert_eq!(verdict, Verdict::Bad(Flaw::Corrupt), "byte {at}, {expected:?}");
+            for expected in [ExpectedBlock::Generation(3), ExpectedBlock::Anything] {
+                let check = check(&bad, &OURS, expected);
+                assert_eq!(check, BlockCheck::Bad(BlockDefect::Corrupt), "byte {at}, {expected:?}");
             }
         }
     }
 
     #[test]
     fn a_torn_block_is_seen() {
-        let old = block(Stamp { generation: 2, ..OURS });
+        let old = block(BlockHeader { generation: 2, ..OURS });
         let mut torn = block(OURS);
         torn[256..].copy_from_slice(&old[256..]);
-        let verdict = check(&torn, &OURS, Expected::Generation(3));
-        assert_eq!(verdict, Verdict::Bad(Flaw::Corrupt));
+        let check = check(&torn, &OURS, ExpectedBlock::Generation(3));
+        assert_eq!(check, BlockCheck::Bad(BlockDefect::Corrupt));
     }
 
     #[test]
     fn stale_misplaced_foreign_and_lost_blocks_are_told_apart() {
-        let judge = |stamp, expected| check(&block(stamp), &OURS, expected);
-        let bad = Verdict::Bad;
+        let judge = |header, expected| check(&block(header), &OURS, expected);
+        let bad = BlockCheck::Bad;
         assert_eq!(
-            judge(Stamp { generation: 2, ..OURS }, Expected::Generation(3)),
-            bad(Flaw::Stale { found: 2, this_run: true })
+            judge(BlockHeader { generation: 2, ..OURS }, ExpectedBlock::Generation(3)),
+            bad(BlockDefect::Stale { found: 2, this_run: true })
         );
         assert_eq!(
-            judge(Stamp { run: 4, ..OURS }, Expected::Generation(3)),
-            bad(Flaw::Stale { found: 3, this_run: false })
-        );
-        assert_eq!(judge(Stamp { run: 4, ..OURS }, Expected::Anything), Verdict::Good);
-        assert_eq!(
-            judge(Stamp { lba: 78, ..OURS }, Expected::Anything),
-            bad(Flaw::Misplaced { lba: 78 })
+            judge(BlockHeader { run: 4, ..OURS }, ExpectedBlock::Generation(3)),
+            bad(BlockDefect::Stale { found: 3, this_run: false })
         );
         assert_eq!(
-            judge(Stamp { namespace: 8, ..OURS }, Expected::Anything),
-            bad(Flaw::WrongNamespace)
+            judge(BlockHeader { run: 4, ..OURS }, ExpectedBlock::Anything),
+            BlockCheck::Good
+        );
+        assert_eq!(
+            judge(BlockHeader { lba: 78, ..OURS }, ExpectedBlock::Anything),
+            bad(BlockDefect::Misplaced { lba: 78 })
+        );
+        assert_eq!(
+            judge(BlockHeader { namespace: 8, ..OURS }, ExpectedBlock::Anything),
+            bad(BlockDefect::WrongNamespace)
         );
         let zeros = [0; 512];
-        assert_eq!(check(&zeros, &OURS, Expected::Generation(3)), bad(Flaw::Lost));
-        assert_eq!(check(&zeros, &OURS, Expected::Anything), Verdict::Unwritten);
-        assert_eq!(check(&zeros, &OURS, Expected::Unclear), Verdict::Unwritten);
+        assert_eq!(check(&zeros, &OURS, ExpectedBlock::Generation(3)), bad(BlockDefect::Lost));
+        assert_eq!(check(&zeros, &OURS, ExpectedBlock::Anything), BlockCheck::Unwritten);
+        assert_eq!(check(&zeros, &OURS, ExpectedBlock::Unclear), BlockCheck::Unwritten);
         // Another seed: written by this tool, but unknown to this run.
-        assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Anything), Verdict::Unwritten);
-        assert_eq!(judge(Stamp { seed: 2, ..OURS }, Expected::Generation(3)), bad(Flaw::Lost));
+        assert_eq!(
+            judge(BlockHeader { seed: 2, ..OURS }, ExpectedBlock::Anything),
+            BlockCheck::Unwritten
+        );
+        assert_eq!(
+            judge(BlockHeader { seed: 2, ..OURS }, ExpectedBlock::Generation(3)),
+            bad(BlockDefect::Lost)
+        );
     }
 
     #[test]
     fn the_ledger_remembers_what_was_written() {
-        let mut ledger = Ledger::new(100, 10);
+        let mut write_log = WriteLog::new(100, 10);
         let mut counter = 0;
-        assert_eq!(ledger.expected(105), Expected::Anything);
-        let first = ledger.begin_write(105, &mut counter);
-        assert_eq!(ledger.expected(105), Expected::Unclear);
-        ledger.written(105, first);
-        assert_eq!(ledger.expected(105), Expected::Generation(first));
-        let second = ledger.begin_write(105, &mut counter);
+        assert_eq!(write_log.expected(105), ExpectedBlock::Anything);
+        let first = write_log.begin_write(105, &mut counter);
+        assert_eq!(write_log.expected(105), ExpectedBlock::Unclear);
+        write_log.written(105, first);
+        assert_eq!(write_log.expected(105), ExpectedBlock::Generation(first));
+        let second = write_log.begin_write(105, &mut counter);
         assert_ne!(first, second);
-        assert_eq!(ledger.next_written(0), Some((6, 105)));
-        assert_eq!(ledger.next_written(6), None);
-        assert_eq!(ledger.expected(99), Expected::Anything);
-        assert_eq!(ledger.expected(110), Expected::Anything);
+        assert_eq!(write_log.next_written(0), Some((6, 105)));
+        assert_eq!(write_log.next_written(6), None);
+        assert_eq!(write_log.expected(99), ExpectedBlock::Anything);
+        assert_eq!(write_log.expected(110), ExpectedBlock::Anything);
     }
 
     #[test]

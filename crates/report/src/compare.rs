@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::point::{Point, Varied};
+use crate::point::{Point, VariedKey};
 use crate::table::{Column, Table};
 
 /// A compared metric.
@@ -46,16 +46,16 @@ pub struct Difference {
     /// The compared metric.
     pub metric: Metric,
     /// Runs of the first side.
-    pub before: Runs,
+    pub before: RunSummary,
     /// Runs of the second side.
-    pub after: Runs,
+    pub after: RunSummary,
     /// 1/2 of the width of the interval of the difference; `None` with too few runs.
     pub half_width: Option<f64>,
 }
 
 /// Summary of the runs of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Runs {
+pub struct RunSummary {
     /// Number of runs.
     pub count: usize,
     /// Their mean.
@@ -66,7 +66,7 @@ pub struct Runs {
 
 /// Significance of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Significance {
     /// The second side is better beyond chance.
     Better,
     /// The second side is worse beyond chance.
@@ -99,7 +99,7 @@ pub fn compare(before: &[Point], after: &[Point]) -> Comparison {
             continue;
         };
         for metric in METRICS {
-            let (before, after) = (Runs::of(runs, *metric), Runs::of(others, *metric));
+            let (before, after) = (RunSummary::of(runs, *metric), RunSummary::of(others, *metric));
             comparison.differences.push(Difference {
                 label: label.clone(),
                 metric: *metric,
@@ -145,16 +145,19 @@ impl Comparison {
                 difference.ratio().map_or_else(String::new, |ratio| format!("{ratio:.3}")),
                 relative.map_or_else(String::new, percent),
                 interval.unwrap_or_else(|| "one run".to_owned()),
-                difference.verdict().name().to_owned(),
+                difference.significance().name().to_owned(),
             ]);
         }
         table
     }
 
-    /// Number of differences with this verdict.
+    /// Number of differences with this significance.
     #[must_use]
-    pub fn count(&self, verdict: Verdict) -> usize {
-        self.differences.iter().filter(|difference| difference.verdict() == verdict).count()
+    pub fn count(&self, significance: Significance) -> usize {
+        self.differences
+            .iter()
+            .filter(|difference| difference.significance() == significance)
+            .count()
     }
 }
 
@@ -172,18 +175,18 @@ impl Difference {
 
     /// Compares the difference with the interval of chance.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn significance(&self) -> Significance {
         let difference = self.after.mean - self.before.mean;
         match self.half_width {
-            None => Verdict::Unknown,
-            Some(half) if difference.abs() <= half => Verdict::Same,
-            Some(_) if (difference > 0.0) == self.metric.more_is_better => Verdict::Better,
-            Some(_) => Verdict::Worse,
+            None => Significance::Unknown,
+            Some(half) if difference.abs() <= half => Significance::Same,
+            Some(_) if (difference > 0.0) == self.metric.more_is_better => Significance::Better,
+            Some(_) => Significance::Worse,
         }
     }
 }
 
-impl Verdict {
+impl Significance {
     /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -196,7 +199,7 @@ impl Verdict {
     }
 }
 
-impl Runs {
+impl RunSummary {
     fn of(points: &[&Point], metric: Metric) -> Self {
         let values: Vec<f64> = points.iter().map(|point| (metric.of)(point)).collect();
         let count = real(values.len());
@@ -208,17 +211,17 @@ impl Runs {
 }
 
 /// Welch's interval: t times the standard error, with Welch's degrees of freedom.
-fn half_width(before: Runs, after: Runs) -> Option<f64> {
+fn half_width(before: RunSummary, after: RunSummary) -> Option<f64> {
     if before.count < 2 || after.count < 2 {
         return None;
     }
-    let part = |runs: Runs| runs.variance / real(runs.count);
+    let part = |runs: RunSummary| runs.variance / real(runs.count);
     let (first, second) = (part(before), part(after));
     let sum = first + second;
     if sum == 0.0 {
         return Some(0.0);
     }
-    let below = |part: f64, runs: Runs| part.powi(2) / (real(runs.count) - 1.0);
+    let below = |part: f64, runs: RunSummary| part.powi(2) / (real(runs.count) - 1.0);
     let freedom = sum.powi(2) / (below(first, before) + below(second, after));
     Some(student(freedom) * sum.sqrt())
 }
@@ -253,7 +256,7 @@ type Key = (String, Vec<(String, String)>);
 type Groups<'a> = BTreeMap<Key, (String, Vec<&'a Point>)>;
 
 fn key(point: &Point) -> Key {
-    let pair = |varied: &Varied| (varied.key.clone(), varied.value.clone());
+    let pair = |varied: &VariedKey| (varied.key.clone(), varied.value.clone());
     (point.plan.clone(), point.varied.iter().map(pair).collect())
 }
 
@@ -313,12 +316,15 @@ mod tests {
         let comparison = compare(&runs(32, &[9.0, 10.0, 11.0]), &runs(32, &[11.0, 12.0, 13.0]));
         let difference = bandwidth(&comparison, 0);
         assert!((difference.half_width.unwrap() - 2.776 * (2.0_f64 / 3.0).sqrt()).abs() < 1e-9);
-        assert_eq!(difference.verdict(), Verdict::Same);
+        assert_eq!(difference.significance(), Significance::Same);
         let comparison = compare(&runs(32, &[9.9, 10.0, 10.1]), &runs(32, &[11.9, 12.0, 12.1]));
-        assert_eq!(bandwidth(&comparison, 0).verdict(), Verdict::Better);
+        assert_eq!(bandwidth(&comparison, 0).significance(), Significance::Better);
         let comparison = compare(&runs(32, &[11.9, 12.0, 12.1]), &runs(32, &[9.9, 10.0, 10.1]));
-        assert_eq!(bandwidth(&comparison, 0).verdict(), Verdict::Worse);
-        assert_eq!((comparison.count(Verdict::Worse), comparison.count(Verdict::Same)), (1, 2));
+        assert_eq!(bandwidth(&comparison, 0).significance(), Significance::Worse);
+        assert_eq!(
+            (comparison.count(Significance::Worse), comparison.count(Significance::Same)),
+            (1, 2)
+        );
         assert_eq!(
             bandwidth(&comparison, 0).ratio().map(|ratio| (ratio * 1e4).round()),
             Some(8333.0)
@@ -336,7 +342,7 @@ mod tests {
         };
         let comparison = compare(&slower(10.0), &slower(0.0));
         let latency = comparison.differences.iter().find(|d| d.metric.name == "latency").unwrap();
-        assert_eq!(latency.verdict(), Verdict::Better);
+        assert_eq!(latency.significance(), Significance::Better);
     }
 
     #[test]
@@ -345,7 +351,7 @@ mod tests {
         before.extend(runs(64, &[1.0]));
         after.extend(runs(128, &[1.0]));
         let comparison = compare(&before, &after);
-        assert_eq!(bandwidth(&comparison, 0).verdict(), Verdict::Unknown);
+        assert_eq!(bandwidth(&comparison, 0).significance(), Significance::Unknown);
         assert_eq!(comparison.only_before, ["none, queue-depth 64"]);
         assert_eq!(comparison.only_after, ["none, queue-depth 128"]);
         let text = comparison.table(["old", "new"]).markdown();

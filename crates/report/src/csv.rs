@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Point, Where};
+use crate::{Point, RunOrigin};
 
 /// The columns, in order.
 pub const HEADER: &str = "platform,test,devices,initiator,hosts,jobs,cores,period_ns,buf_cache,\
@@ -53,10 +53,10 @@ pub fn row(point: &Point) -> String {
 }
 
 /// Value as in `--where` of a sweep.
-fn place(place: Where) -> &'static str {
+fn place(place: RunOrigin) -> &'static str {
     match place {
-        Where::Simulated => "sim",
-        Where::Local | Where::Remote => place.name(),
+        RunOrigin::Simulated => "sim",
+        RunOrigin::Local | RunOrigin::Remote => place.name(),
     }
 }
 

@@ -26,12 +26,12 @@ summary{cursor:pointer;margin:16px 0 4px}
 
 /// A page, filled from top to bottom.
 #[derive(Debug, Clone)]
-pub struct Page {
+pub struct HtmlPage {
     title: String,
     body: String,
 }
 
-impl Page {
+impl HtmlPage {
     /// An empty page. `mark` follows the title and names the origin of the figures.
     #[must_use]
     pub fn new(title: &str, mark: &str) -> Self {
@@ -49,7 +49,7 @@ impl Page {
         let _ = writeln!(self.body, "<h2>{}</h2>", escape(text));
     }
 
-    /// A heading below [`Page::heading`].
+    /// A heading below [`HtmlPage::heading`].
     pub fn subheading(&mut self, text: &str) {
         let _ = writeln!(self.body, "<h3>{}</h3>", escape(text));
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn text_from_outside_is_text() {
-        let mut page = Page::new("a <b>", "simulated");
+        let mut page = HtmlPage::new("a <b>", "simulated");
         page.heading("<h>");
         page.paragraph("\"x\" & <y>");
         page.data("results", "{\"name\":\"</script><b>\"}");
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_element_is_closed() {
-        let mut page = Page::new("t", "simulated");
+        let mut page = HtmlPage::new("t", "simulated");
         page.paragraph("p");
         let mut table = Table::new(vec![Column::numbers("n", "us")]);
         table.push(vec!["1".into()]);

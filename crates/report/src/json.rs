@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::{Point, Where};
+use crate::{Point, RunOrigin};
 
 /// The version that this crate writes.
 ///
@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 
 /// Reason why a file of results cannot be read.
 #[derive(Debug, Error)]
-pub enum Error {
+pub enum ResultsError {
     /// The file cannot be read.
     #[error("line {line}: {source}")]
     Io {
@@ -56,7 +56,7 @@ struct Line<P> {
 /// # Errors
 /// No point causes one; the type of serde allows for it.
 pub fn line(point: &Point) -> serde_json::Result<String> {
-    let simulated = point.place == Where::Simulated;
+    let simulated = point.place == RunOrigin::Simulated;
     let mut text = serde_json::to_string(&Line { version: VERSION, simulated, point })?;
     text.push('\n');
     Ok(text)
@@ -78,14 +78,14 @@ pub fn write(to: &mut impl Write, point: &Point) -> io::Result<()> {
 /// appends.
 ///
 /// # Errors
-/// See [`Error`](enum@Error).
-pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), Error> {
+/// See [`ResultsError`](enum@ResultsError).
+pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), ResultsError> {
     let (mut points, mut end) = (Vec::new(), 0);
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
         let length = from.read_until(b'\n', &mut text);
-        let length = length.map_err(|source| Error::Io { line, source })?;
+        let length = length.map_err(|source| ResultsError::Io { line, source })?;
         if text.last() != Some(&b'\n') {
             break;
         }
@@ -97,14 +97,14 @@ pub fn read(mut from: impl BufRead) -> Result<(Vec<Point>, u64), Error> {
     Ok((points, end))
 }
 
-fn parse(text: &[u8], line: usize) -> Result<Point, Error> {
-    let form = |source| Error::Form { line, source };
+fn parse(text: &[u8], line: usize) -> Result<Point, ResultsError> {
+    let form = |source| ResultsError::Form { line, source };
     let value: Value = serde_json::from_slice(text).map_err(form)?;
     // Checked first, because the format depends on the version.
     let found = value.get("version");
     if found.and_then(Value::as_u64) != Some(VERSION.into()) {
         let found = found.map_or_else(|| "no".to_owned(), Value::to_string);
-        return Err(Error::Version { line, found });
+        return Err(ResultsError::Version { line, found });
     }
     serde_json::from_value::<Line<Point>>(value).map(|line| line.point).map_err(form)
 }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(value["simulated"], true);
         assert_eq!(value["where"], "simulated");
         assert_eq!(value["series"].as_array().unwrap().len(), 2);
-        let real = Point { place: Where::Local, ..point(32, "none") };
+        let real = Point { place: RunOrigin::Local, ..point(32, "none") };
         let value: Value = serde_json::from_slice(&lines(&[real])).unwrap();
         assert_eq!((&value["simulated"], &value["where"]), (&false.into(), &"local".into()));
     }

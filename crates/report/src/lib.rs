@@ -5,8 +5,8 @@
 //!                 --csv---> one row a point
 //!                 --compare-> differences of two sets, with intervals
 //!                 --sweep-> Table (terminal, Markdown, HTML), Plot (SVG), a page for a browser
-//! engines::Engines, scale::Scaling --> JSON, Table, Plot, Page: drive figures of `nvmeof-perf`
-//! steady::Study (a drive test) --steady-> any Sheet: a page for a browser (Page), paper (Pdf)
+//! engines::EngineComparison, scale::DriveScaling (nvmeof-perf) --> JSON, Table, Plot, HtmlPage
+//! steady::DriveTest --steady-> any ReportSink: HtmlPage for a browser, Pdf for paper
 //! ```
 //!
 //! Measuring programs fill [`Point`]s; all outputs follow from them. Simulated figures carry the
@@ -22,17 +22,18 @@ pub mod json;
 pub mod pdf;
 pub mod plot;
 mod point;
+mod report_sink;
 pub mod scale;
-mod sheet;
 pub mod steady;
 pub mod sweep;
 mod table;
 
-pub use html::Page;
+pub use html::HtmlPage;
 pub use pdf::Pdf;
 pub use plot::{Axis, Picture, Plot, Series};
 pub use point::{
-    Figures, Flow, Latency, Network, Part, Point, Sample, Setting, Varied, Where, jain,
+    Figures, Flow, Latency, NetworkCounters, Point, PointConfig, PointPart, RunOrigin, Sample,
+    VariedKey, jain,
 };
-pub use sheet::Sheet;
-pub use table::{Align, Column, Table};
+pub use report_sink::ReportSink;
+pub use table::{Alignment, Column, Table};

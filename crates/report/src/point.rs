@@ -12,12 +12,12 @@ pub struct Point {
     /// The test it belongs to.
     pub test: String,
     /// The varied keys, in the order of the plan, with the values of this point.
-    pub varied: Vec<Varied>,
+    pub varied: Vec<VariedKey>,
     /// Number of the repetition, from 1.
     pub repetition: u32,
     /// Place of the run.
     #[serde(rename = "where")]
-    pub place: Where,
+    pub place: RunOrigin,
     /// The machine: the name of a platform or of a host.
     pub platform: String,
     /// The pacing policy's name.
@@ -33,15 +33,15 @@ pub struct Point {
     /// Time measured, in seconds.
     pub measured_s: f64,
     /// The load and the target, in terms of the CSV columns.
-    pub setting: Setting,
+    pub setting: PointConfig,
     /// All hosts together.
     pub total: Figures,
     /// Figures by host; [`Point::jobs`] has those by job, [`Point::sizes`] by block size.
-    pub hosts: Vec<Part>,
+    pub hosts: Vec<PointPart>,
     /// See [`Point::hosts`].
-    pub jobs: Vec<Part>,
+    pub jobs: Vec<PointPart>,
     /// See [`Point::hosts`].
-    pub sizes: Vec<Part>,
+    pub sizes: Vec<PointPart>,
     /// One per host, job and device.
     pub flows: Vec<Flow>,
     /// Jain's index over the bandwidths of the flows, each divided by its weight: 1 is fair.
@@ -78,7 +78,7 @@ pub struct Point {
     pub host_cpus: Option<f64>,
     /// Errors on the target's network.
     #[serde(default)]
-    pub network: Option<Network>,
+    pub network: Option<NetworkCounters>,
     /// Time series, with a sample every 100 ms unless the plan requests finer ones.
     pub series: Vec<Sample>,
     /// Problems in the run, which make its figures unreliable.
@@ -87,7 +87,7 @@ pub struct Point {
 
 /// Counters on the target's side of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Network {
+pub struct NetworkCounters {
     /// Packets dropped, in both directions.
     pub dropped: u64,
     /// TCP segments retransmitted by the target's machine.
@@ -98,14 +98,14 @@ pub struct Network {
 
 /// One varied key and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Varied {
+pub struct VariedKey {
     /// Dotted key, as in the plan.
     pub key: String,
     /// Value, as in the plan.
     pub value: String,
 }
 
-impl Varied {
+impl VariedKey {
     /// The value, with its key if the value alone is ambiguous.
     #[must_use]
     pub fn label(&self) -> String {
@@ -119,7 +119,7 @@ impl Varied {
 /// Place of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Where {
+pub enum RunOrigin {
     /// In the simulator.
     Simulated,
     /// On one machine.
@@ -128,7 +128,7 @@ pub enum Where {
     Remote,
 }
 
-impl Where {
+impl RunOrigin {
     /// Name in every output.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -140,7 +140,7 @@ impl Where {
     }
 }
 
-impl fmt::Display for Where {
+impl fmt::Display for RunOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -148,7 +148,7 @@ impl fmt::Display for Where {
 
 /// The configuration of a run, in terms of the CSV columns. `None`: not set, or not applicable.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Setting {
+pub struct PointConfig {
     /// Number and kind of the devices: `nvme16`, `null1`, `split3+delay`.
     pub devices: String,
     /// The program on the hosts, with its jobs if it runs more than one: `fio+kernel 8 jobs`.
@@ -206,7 +206,7 @@ pub struct Latency {
 
 /// One host, job or block size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PointPart {
     /// Name of the part.
     pub name: String,
     /// Its figures.
@@ -256,7 +256,7 @@ impl Point {
     /// the first.
     #[must_use]
     pub fn label(&self) -> String {
-        let mut parts: Vec<_> = self.varied.iter().map(Varied::label).collect();
+        let mut parts: Vec<_> = self.varied.iter().map(VariedKey::label).collect();
         if self.repetition > 1 {
             parts.push(format!("run {}", self.repetition));
         }
@@ -303,8 +303,8 @@ pub(crate) mod tests {
             latency_us: latency,
             at_target_us: Some(Latency { mean: 200.0, ..latency }),
         };
-        let part = |name: &str| Part { name: name.into(), figures };
-        let varied = |key: &str, value: String| Varied { key: key.into(), value };
+        let part = |name: &str| PointPart { name: name.into(), figures };
+        let varied = |key: &str, value: String| VariedKey { key: key.into(), value };
         Point {
             plan: "test-03".into(),
             test: "3".into(),
@@ -313,14 +313,14 @@ pub(crate) mod tests {
                 varied("job.queue-depth", queue_depth.to_string()),
             ],
             repetition: 1,
-            place: Where::Simulated,
+            place: RunOrigin::Simulated,
             platform: "A".into(),
             policy: policy.into(),
             machines: None,
             fingerprint: "00".into(),
             seed: 1,
             measured_s: 1.0,
-            setting: Setting {
+            setting: PointConfig {
                 devices: "nvme16".into(),
                 initiator: "fio+SPDK".into(),
                 hosts: 2,
@@ -328,7 +328,7 @@ pub(crate) mod tests {
                 cores: Some(4),
                 qd: queue_depth,
                 offered: 2 * u64::from(queue_depth),
-                ..Setting::default()
+                ..PointConfig::default()
             },
             total: figures,
             hosts: vec![part("host 1"), part("host 2")],

@@ -10,7 +10,7 @@ const LONG: usize = 40;
 
 /// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
+pub enum Alignment {
     /// Left, for text.
     Left,
     /// Right, for numbers.
@@ -25,20 +25,20 @@ pub struct Column {
     /// The unit of its numbers; empty if they have none.
     pub unit: String,
     /// Alignment of the column.
-    pub align: Align,
+    pub align: Alignment,
 }
 
 impl Column {
     /// A column of text.
     #[must_use]
     pub fn words(name: &str) -> Self {
-        Self { name: name.into(), unit: String::new(), align: Align::Left }
+        Self { name: name.into(), unit: String::new(), align: Alignment::Left }
     }
 
     /// A column of numbers.
     #[must_use]
     pub fn numbers(name: &str, unit: &str) -> Self {
-        Self { name: name.into(), unit: unit.into(), align: Align::Right }
+        Self { name: name.into(), unit: unit.into(), align: Alignment::Right }
     }
 
     fn head(&self) -> String {
@@ -99,8 +99,8 @@ impl Table {
             let padded =
                 cells.iter().zip(&widths).zip(&self.columns).map(|((cell, &width), column)| {
                     match column.align {
-                        Align::Left => format!("{cell:<width$}"),
-                        Align::Right => format!("{cell:>width$}"),
+                        Alignment::Left => format!("{cell:<width$}"),
+                        Alignment::Right => format!("{cell:>width$}"),
                     }
                 });
             format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
@@ -109,8 +109,8 @@ impl Table {
         for (column, width) in self.columns.iter().zip(&widths) {
             let dashes = "-".repeat(width + 1);
             let rule = match column.align {
-                Align::Left => format!("|-{dashes}"),
-                Align::Right => format!("|{dashes}:"),
+                Alignment::Left => format!("|-{dashes}"),
+                Alignment::Right => format!("|{dashes}:"),
             };
             text.push_str(&rule);
         }
@@ -134,8 +134,8 @@ impl Table {
         for line in &lines {
             let padded = line.iter().zip(&widths).zip(&self.columns);
             let padded = padded.map(|((cell, &width), column)| match column.align {
-                Align::Left => format!("{cell:<width$}"),
-                Align::Right => format!("{cell:>width$}"),
+                Alignment::Left => format!("{cell:<width$}"),
+                Alignment::Right => format!("{cell:>width$}"),
             });
             text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');
@@ -147,8 +147,8 @@ impl Table {
     #[must_use]
     pub fn html(&self) -> String {
         let class = |column: &Column| match column.align {
-            Align::Left => "",
-            Align::Right => " class=\"n\"",
+            Alignment::Left => "",
+            Alignment::Right => " class=\"n\"",
         };
         let mut text = String::from("<table>\n<thead><tr>");
         for column in &self.columns {
@@ -162,7 +162,7 @@ impl Table {
         for row in &self.rows {
             text.push_str("<tr>");
             for (cell, column) in row.iter().zip(&self.columns) {
-                let is_long = column.align == Align::Left && cell.chars().count() > LONG;
+                let is_long = column.align == Alignment::Left && cell.chars().count() > LONG;
                 let class = if is_long { " class=\"l\"" } else { class(column) };
                 let _ = write!(text, "<td{class}>{}</td>", escape(cell));
             }

@@ -199,7 +199,7 @@ fn of_calls_at_once_one_wins_and_the_others_hear_why() {
                 }
                 std::thread::spawn(move || {
                     let url = format!("unix:{}", socket.display());
-                    let client = nvmeof_ctl::Client::new(&url, None).expect("a client");
+                    let client = nvmeof_ctl::ApiClient::new(&url, None).expect("a client");
                     let revision = revision.as_deref();
                     client.call::<Value>(method, path, Some(&device), revision).map_err(|error| {
                         match error.downcast() {

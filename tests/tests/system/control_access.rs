@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use nvmeof_api::ErrorKind;
-use nvmeof_ctl::{CallError, Client};
+use nvmeof_ctl::{ApiClient, CallError};
 use nvmeof_tests::config::{NQN, api, small};
 use nvmeof_tests::{Api, Daemon, GUARD, build};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -119,11 +119,11 @@ fn over_tcp_only_with_the_token() {
     let daemon = Daemon::start(&config);
     daemon.wait_for_line("controlled over TCP");
     let url = format!("http://{address}");
-    let with = Client::new(&url, Some(token.path())).expect("a client");
+    let with = ApiClient::new(&url, Some(token.path())).expect("a client");
     assert!(with.get::<Value>("/v1/status").expect("the status").is_object());
     std::fs::write(&token, "0123456789abcdefY\n").expect("another token");
     for file in [None, Some(token.path())] {
-        let without = Client::new(&url, file).expect("a client");
+        let without = ApiClient::new(&url, file).expect("a client");
         let error = without.get::<Value>("/v1/status").expect_err("no token");
         match error.downcast() {
             Ok(CallError::Refused(error)) => assert_eq!(error.error, ErrorKind::Unauthorized),

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use nvmeof_initiator::{Buffer, CommandError, Io, IoKind, Options};
+use nvmeof_initiator::{Buffer, CommandError, ConnectOptions, Io, IoKind};
 use nvmeof_tests::config::{NQN, file, listener, ram, small, subsystem};
 use nvmeof_tests::{Daemon, Host, Raw, fill, options};
 use nvmeof_wire::Status;
@@ -66,7 +66,7 @@ fn every_device_block_size_digest_and_transfer_size() {
     let folder = tempfile::tempdir().expect("a folder");
     let daemon = Daemon::start(&every_device(folder.path()));
     for (hdgst, ddgst) in [(false, false), (true, false), (false, true), (true, true)] {
-        let options = Options { hdgst, ddgst, queues: 2, ..options(1) };
+        let options = ConnectOptions { hdgst, ddgst, queues: 2, ..options(1) };
         let mut host = Host::connect(&daemon.endpoint(NQN), &options);
         assert_eq!(host.queues.len(), 2);
         for nsid in 1..=4 {
@@ -136,7 +136,7 @@ fn many_queues_over_two_reactors() {
     let reactors = if cpus > 1 { "reactors = \"0-1\"\n" } else { "reactors = \"0\"\n" };
     let daemon = Daemon::start(&[reactors, &small()].concat());
     let (baseline, open_files) = (daemon.counts(), daemon.open_files());
-    let options = Options { queues: 8, depth: 32, ..options(1) };
+    let options = ConnectOptions { queues: 8, depth: 32, ..options(1) };
     let mut host = Host::connect(&daemon.endpoint(NQN), &options);
     assert_eq!(host.queues.len(), 8);
     for (round, bs) in [4096, 65536, 512, 131_072].into_iter().enumerate() {
@@ -159,7 +159,7 @@ fn a_small_budget_paces_many_queues_and_hangs_none() {
         .map(|number| {
             let endpoint = daemon.endpoint(NQN);
             std::thread::spawn(move || {
-                let options = Options { queues: 4, depth: 33, ..options(number) };
+                let options = ConnectOptions { queues: 4, depth: 33, ..options(number) };
                 let mut host = Host::connect(&endpoint, &options);
                 keep_busy(&mut host, u64::from(number));
             })

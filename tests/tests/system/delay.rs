@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use nvmeof_initiator::{Buffer, Io, IoKind, Options};
+use nvmeof_initiator::{Buffer, ConnectOptions, Io, IoKind};
 use nvmeof_tests::config::{NQN, delay, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, GUARD, Host, Worker, options};
 
@@ -63,7 +63,8 @@ fn a_whole_queue_of_reads_is_late_together_and_comes_back_right() {
     const DEPTH: u64 = 32;
     const READ: Duration = Duration::from_secs(3);
     let daemon = Daemon::start(&slowed("64MiB", "3s", "0"));
-    let mut host = Host::connect(&daemon.endpoint(NQN), &Options { depth: 33, ..options(1) });
+    let mut host =
+        Host::connect(&daemon.endpoint(NQN), &ConnectOptions { depth: 33, ..options(1) });
     for at in 0..DEPTH {
         host.write(1, at * 8, 4096, at);
     }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nvmeof_initiator::Options;
+use nvmeof_initiator::ConnectOptions;
 use nvmeof_tests::config::{NQN, file, listener, ram, small, subsystem, subsystem_for};
 use nvmeof_tests::{Daemon, Host, Pdu, Raw, options};
 use nvmeof_wire::log::{GetLogPage, Lid};
@@ -22,9 +22,9 @@ const SOON: Duration = Duration::from_secs(8);
 const UNREAD: usize = 400_000;
 
 /// Returns a host with its own name.
-fn named(name: &str, nth: usize) -> Options {
+fn named(name: &str, nth: usize) -> ConnectOptions {
     let hostnqn: Nqn = format!("nqn.2026-11.org.example:{name}{nth}").parse().expect("a name");
-    Options { hostnqn, ..options(2) }
+    ConnectOptions { hostnqn, ..options(2) }
 }
 
 /// Returns a file device in the daemon's folder, whose reads need buffers, with little memory.
@@ -250,7 +250,7 @@ fn discovery_controllers_keep_no_host_out_and_the_oldest_go() {
 #[test]
 fn a_target_that_stood_still_keeps_the_hosts_that_spoke_meanwhile() {
     let daemon = Daemon::start(&small());
-    let host = Options { keep_alive: Duration::from_secs(1), ..options(1) };
+    let host = ConnectOptions { keep_alive: Duration::from_secs(1), ..options(1) };
     let (mut admin, _cntlid) = Raw::admin(daemon.address(), NQN, &host);
     daemon.signal(Signal::STOP);
     for _ in 0..6 {

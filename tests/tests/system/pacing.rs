@@ -50,7 +50,7 @@ fn from_each_to_each(count: usize) -> Vec<usize> {
 fn every_policy_takes_over_from_every_other_under_load() {
     let daemon = Daemon::start(&config(POLICIES[0].1));
     let idle = (daemon.counts(), daemon.open_files());
-    let two_queues = nvmeof_initiator::Options { queues: 2, ..options(1) };
+    let two_queues = nvmeof_initiator::ConnectOptions { queues: 2, ..options(1) };
     let workers =
         [Worker::start(&daemon.endpoint(NQN), &two_queues), deep_reader(&daemon.endpoint(NQN))];
     let walk = from_each_to_each(POLICIES.len());

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nvmeof_initiator::Options;
+use nvmeof_initiator::ConnectOptions;
 use nvmeof_tests::config::{NQN, listener, ram, small, subsystem};
 use nvmeof_tests::{Daemon, GUARD, Host, Pdu, Raw, Worker, options};
 use nvmeof_wire::abort::Abort;
@@ -27,7 +27,7 @@ fn queues_move_to_an_idle_reactor_and_go_on() {
         return;
     }
     let daemon = Daemon::start(&["reactors = \"0-1\"\nlog = \"debug\"\n", &small()].concat());
-    let options = Options { queues: 8, depth: 8, ..options(1) };
+    let options = ConnectOptions { queues: 8, depth: 8, ..options(1) };
     let mut host = Host::connect(&daemon.endpoint(NQN), &options);
     // The log is complete up to the reply.
     daemon.counts();
@@ -133,7 +133,7 @@ fn a_host_that_falls_silent_is_ended_and_others_are_not() {
     let daemon = Daemon::start(&small());
     let (baseline, open_files) = (daemon.counts(), daemon.open_files());
     let worker = Worker::start(&daemon.endpoint(NQN), &options(1));
-    let silent = Options { keep_alive: Duration::from_secs(1), ..options(2) };
+    let silent = ConnectOptions { keep_alive: Duration::from_secs(1), ..options(2) };
     let (mut admin, cntlid) = Raw::admin(daemon.address(), NQN, &silent);
     let mut io = Raw::io(daemon.address(), NQN, &silent, cntlid, 8);
     assert!(matches!(io.pdu(), Pdu::End), "the I/O queue of a silent host");
@@ -182,7 +182,7 @@ fn connections_and_queues_end_where_the_limits_are() {
     let daemon = Daemon::start(&[keys, &small()].concat());
     let address = daemon.address();
     let (baseline, open_files) = (daemon.counts(), daemon.open_files());
-    let options = Options { queues: 8, ..options(1) };
+    let options = ConnectOptions { queues: 8, ..options(1) };
     let host = Host::connect(&daemon.endpoint(NQN), &options);
     assert_eq!(host.queues.len(), 2, "queues granted");
     assert_eq!(host.controller.queue_depth(), 31, "one of 32 entries stays empty");

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use nvmeof_core::dma::{
     Buffer as Memory, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig,
 };
-use nvmeof_initiator::fake::{Act, Answer, Session, Traits};
-use nvmeof_initiator::rdma::Routes;
-use nvmeof_initiator::{Buffer, CommandError, Completed, Controller, Io, IoKind, IoQueue, Options};
+use nvmeof_initiator::fake::{FakeAction, FakeResponse, FakeSession, FakeTargetOptions};
+use nvmeof_initiator::rdma::RouteResolver;
+use nvmeof_initiator::{
+    Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Io, IoKind, IoQueue,
+};
 use nvmeof_transport::queue::{
     Connected, DetachedQueue, Event, FabricOp, HostQueue, PollGroup, ReactorResources,
 };
@@ -39,7 +41,7 @@ struct Ways {
     host: Arc<LoopbackDevice>,
 }
 
-impl Routes for Ways {
+impl RouteResolver for Ways {
     type Device = LoopbackDevice;
 
     fn resolve(&self, to: SocketAddr, _: Duration) -> Result<LoopbackTicket, VerbsError> {
@@ -52,7 +54,7 @@ struct Target {
     fabric: Fabric,
     host: Arc<LoopbackDevice>,
     address: SocketAddr,
-    traits: Traits,
+    target_options: FakeTargetOptions,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,10 +66,11 @@ impl Target {
         let device = fabric.device_with("target", options);
         let host = fabric.device_with("host", options);
         let address = SocketAddr::new(device.address(), 4420);
-        let traits = Traits { in_capsule: params.in_capsule, ..Traits::default() };
+        let target_options =
+            FakeTargetOptions { in_capsule: params.in_capsule, ..FakeTargetOptions::default() };
         let stop = Arc::new(AtomicBool::new(false));
         let listener = fabric.listen(&device, address).expect("an address");
-        let (shared, clock, own) = (Arc::clone(&stop), fabric.clone(), traits.clone());
+        let (shared, clock, own) = (Arc::clone(&stop), fabric.clone(), target_options.clone());
         let thread = std::thread::spawn(move || {
             let mut reactor = Reactor::new(&device, listener, own, params);
             while !shared.load(Ordering::SeqCst) {
@@ -80,13 +83,13 @@ impl Target {
             }
             reactor.finish(&clock);
         });
-        Self { fabric, host, address, traits, stop, thread: Some(thread) }
+        Self { fabric, host, address, target_options, stop, thread: Some(thread) }
     }
 
     fn connect(&self, depth: u16) -> Controller {
-        let endpoint = format!("rdma://{}/{}", self.address, self.traits.subnqn);
+        let endpoint = format!("rdma://{}/{}", self.address, self.target_options.subnqn);
         let ways = Ways { fabric: self.fabric.clone(), host: Arc::clone(&self.host) };
-        let options = Options { depth, queues: 4, ..Options::default() };
+        let options = ConnectOptions { depth, queues: 4, ..ConnectOptions::default() };
         Controller::connect_by(&endpoint.parse().expect("an endpoint"), &options, ways)
             .expect("a controller")
     }
@@ -111,12 +114,12 @@ struct Reactor {
     shared: Arc<ChunkPool>,
     listener: LoopbackListener,
     params: RdmaParams,
-    first: Session,
+    first: FakeSession,
 }
 
 struct Served {
     queue: Box<dyn HostQueue>,
-    session: Session,
+    session: FakeSession,
     /// Commands whose data is being pulled, by token.
     pulls: BTreeMap<u64, Sqe>,
     /// Number of responses whose data is being sent.
@@ -129,7 +132,7 @@ impl Reactor {
     fn new(
         device: &Arc<LoopbackDevice>,
         listener: LoopbackListener,
-        traits: Traits,
+        target_options: FakeTargetOptions,
         params: RdmaParams,
     ) -> Self {
         let config =
@@ -144,7 +147,7 @@ impl Reactor {
             shared,
             listener,
             params,
-            first: Session::start(traits),
+            first: FakeSession::start(target_options),
         }
     }
 
@@ -250,12 +253,12 @@ impl Served {
     }
 
     fn perform(&mut self, sqe: &Sqe, data: &[u8], pool: &CorePool) {
-        let bare = |status| Answer { status, result: 0, data: Vec::new() };
+        let bare = |status| FakeResponse { status, result: 0, data: Vec::new() };
         let answer = if self.session.is_admin(sqe) {
             self.session.admin(sqe, data)
         } else {
             let checked = self.session.check(sqe);
-            checked.map_or_else(bare, |()| self.session.io(sqe, Act::Serve, data))
+            checked.map_or_else(bare, |()| self.session.io(sqe, FakeAction::Serve, data))
         };
         if sqe.is_fabrics() && sqe.fctype() == FabricsType::CONNECT && answer.status.is_success() {
             let connect = Connect::parse(sqe).expect("a Connect command");
@@ -289,7 +292,11 @@ fn io(token: u64, slba: u64, len: usize, kind: IoKind) -> Io {
 }
 
 /// Runs `ios` to their end, as many concurrently as the queue allows.
-fn execute(controller: &mut Controller, queue: &mut IoQueue, ios: Vec<Io>) -> Vec<Completed> {
+fn execute(
+    controller: &mut Controller,
+    queue: &mut IoQueue,
+    ios: Vec<Io>,
+) -> Vec<CompletedCommand> {
     let (clock, count) = (controller.clock(), ios.len());
     let begin = Instant::now();
     let (mut waiting, mut done) = (ios.into_iter(), Vec::new());

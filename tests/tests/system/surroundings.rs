@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use hyper::Method;
-use nvmeof_ctl::{CallError, Client};
+use nvmeof_ctl::{ApiClient, CallError};
 use nvmeof_initiator::{Buffer, CommandError, Endpoint, Io, IoKind};
 use nvmeof_tests::config::{NQN, api, device, file, listener, ram, small, subsystem};
 use nvmeof_tests::{GUARD, Host, Worker, build, options};
@@ -31,7 +31,7 @@ const NOBODY: u32 = 65534;
 struct Served {
     child: Child,
     folder: TempDir,
-    client: Client,
+    client: ApiClient,
 }
 
 impl Served {
@@ -59,7 +59,7 @@ impl Served {
         // The command keeps its ends of pipes.
         drop(command);
         let socket = folder.path().join("api.sock");
-        let client = Client::new(&format!("unix:{}", socket.display()), None).expect("a client");
+        let client = ApiClient::new(&format!("unix:{}", socket.display()), None).expect("a client");
         let mut served = Self { child, folder, client };
         let until = Instant::now() + GUARD;
         while served.client.get::<Value>("/v1/status").is_err() {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator::{Buffer, Controller, Error, Io, IoKind, Options};
+use nvmeof_initiator::{Buffer, ConnectOptions, Controller, Error, Io, IoKind};
 use nvmeof_tests::config::{NQN, device, listener, ram, subsystem};
 use nvmeof_tests::{Daemon, Host, Worker, options};
 use nvmeof_wire::Status;
@@ -58,7 +58,7 @@ fn bytes_in_flight_of_a_greedy_host_are_never_above_its_bound() {
     let text = config(&host(1, "max-in-flight = \"512KiB\"\n"));
     let mut daemon = Daemon::start_with(&text, &arguments);
     let idle = (daemon.counts(), daemon.open_files());
-    let greedy = Options { queues: 2, ..options(1) };
+    let greedy = ConnectOptions { queues: 2, ..options(1) };
     let greedy = Host::connect(&daemon.endpoint(NQN), &greedy);
     let greedy = Worker::start_with(greedy, |host, round| {
         let queue = usize::try_from(round % 2).unwrap_or(0);
@@ -103,7 +103,7 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
     let text = config("[host-defaults]\nmax-connections = 4\nmax-queues = 3\n");
     let daemon = Daemon::start(&text);
     let idle = (daemon.counts(), daemon.open_files());
-    let many = Options { queues: 8, ..options(1) };
+    let many = ConnectOptions { queues: 8, ..options(1) };
     let first = Host::connect(&daemon.endpoint(NQN), &many);
     assert_eq!(first.queues.len(), 3, "it was told how many it may have");
     let refused = Controller::connect(&daemon.endpoint(NQN), &options(1)).expect_err("it has all");
@@ -129,8 +129,8 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
     daemon.wait_for_counts(&idle.0, idle.1);
 }
 
-fn many_of(number: u8) -> Options {
-    Options { queues: 2, ..options(number) }
+fn many_of(number: u8) -> ConnectOptions {
+    ConnectOptions { queues: 2, ..options(number) }
 }
 
 #[test]

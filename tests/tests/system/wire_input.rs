@@ -1,7 +1,7 @@
 //! Invalid input on the wire: the specified response, only that connection affected, nothing
 //! leaked.
 
-use nvmeof_initiator::Options;
+use nvmeof_initiator::ConnectOptions;
 use nvmeof_tests::config::{NQN, OTHER_NQN, listener, ram, small, subsystem, subsystem_for};
 use nvmeof_tests::{Counts, Daemon, Pdu, Raw, Worker, options};
 use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter};
@@ -38,8 +38,8 @@ impl Scene {
     }
 
     /// Returns the bad host, which differs from the healthy one.
-    fn host(&self, digests: bool) -> Options {
-        Options { hdgst: digests, ddgst: digests, ..options(2) }
+    fn host(&self, digests: bool) -> ConnectOptions {
+        ConnectOptions { hdgst: digests, ddgst: digests, ..options(2) }
     }
 
     /// Connects an admin queue and an I/O queue of 8 entries.

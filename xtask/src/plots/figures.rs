@@ -1,6 +1,6 @@
 //! Plots of points. Every title names the source of its figures.
 
-use nvmeof_report::plot::Shape;
+use nvmeof_report::plot::SeriesShape;
 use nvmeof_report::{Axis, Plot, Point, Sample, Series};
 
 use super::data::{Data, Row};
@@ -186,7 +186,7 @@ fn rate(data: &Data, platform: &str) -> Plot {
 
 fn over_time(name: &str, point: &Point, y: impl Fn(&Sample) -> Option<f64>) -> Series {
     let points = point.series.iter().filter_map(|sample| Some((sample.t, y(sample)?)));
-    Series { name: name.to_owned(), points: points.collect(), shape: Shape::Line }
+    Series { name: name.to_owned(), points: points.collect(), shape: SeriesShape::Line }
 }
 
 fn stall(data: &Data, platform: &str) -> Plot {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::complain;
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_report::{Point, Varied, Where, json};
+use nvmeof_report::{Point, RunOrigin, VariedKey, json};
 use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 2;
 /// Points of a plan that the pages show.
 struct Part {
     plan: &'static str,
-    wanted: fn(&[Varied]) -> bool,
+    wanted: fn(&[VariedKey]) -> bool,
     platforms: &'static [&'static str],
     keep: Keep,
 }
@@ -73,13 +73,13 @@ const PARTS: &[Part] = &[
 ];
 
 /// Returns whether the depth belongs to the doubling series.
-fn is_doubled(varied: &[Varied]) -> bool {
+fn is_doubled(varied: &[VariedKey]) -> bool {
     !["36", "40", "44", "48"].contains(&value(varied, "queue-depth"))
 }
 
 /// Returns the value of the key that ends so.
-fn value<'a>(varied: &'a [Varied], key: &str) -> &'a str {
-    let ends = |varied: &&Varied| varied.key.rsplit('.').next() == Some(key);
+fn value<'a>(varied: &'a [VariedKey], key: &str) -> &'a str {
+    let ends = |varied: &&VariedKey| varied.key.rsplit('.').next() == Some(key);
     varied.iter().find(ends).map_or("", |varied| &varied.value)
 }
 
@@ -118,7 +118,7 @@ pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
     let (points, _) = json::read(BufReader::new(opened)).with_context(|| shown.to_string())?;
     ensure!(!points.is_empty(), "{shown}: no result in it");
     for point in &points {
-        if point.place == Where::Simulated {
+        if point.place == RunOrigin::Simulated {
             bail!("{shown}: {} of {} is simulated", point.label(), point.plan);
         }
         if let Some(problem) = point.problems.first() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nvmeof_report::{Flow, Point, Varied, Where, json};
+use nvmeof_report::{Flow, Point, RunOrigin, VariedKey, json};
 
 use super::blocks::{CLOSING, OPENING, fill};
 use super::data::{Data, TRIED};
@@ -36,9 +36,9 @@ fn made_up() -> Vec<Point> {
         ("behind 1 ms", "none", 32, 5.0),
         ("one of each", "none", 32, 7.0),
     ] {
-        let varied = |key: &str, value: &str| Varied { key: key.into(), value: value.into() };
+        let varied = |key: &str, value: &str| VariedKey { key: key.into(), value: value.into() };
         let mut point = base.clone();
-        point.place = Where::Local;
+        point.place = RunOrigin::Local;
         point.platform = "a test's machine, 2 CPUs".into();
         point.varied = vec![varied("device", device), varied("policy", policy)];
         point.setting.offered = depth;
@@ -169,7 +169,7 @@ fn the_committed_data_is_of_this_simulator() {
     let workspace = Workspace::find().unwrap();
     let data = committed();
     for (plan, policy) in [("test-03", "none"), ("adaptive-03", "adaptive")] {
-        let wanted = |varied: &[Varied]| {
+        let wanted = |varied: &[VariedKey]| {
             let taken = |key: &str, value: &str| {
                 varied.iter().any(|varied| varied.key.ends_with(key) && varied.value == value)
             };
@@ -248,7 +248,7 @@ fn only_sound_real_runs_are_taken() {
     points[1].problems.push("2 errors".into());
     assert!(write(&points).unwrap_err().to_string().contains("2 errors"));
     points[1].problems.clear();
-    points[1].place = Where::Simulated;
+    points[1].place = RunOrigin::Simulated;
     assert!(write(&points).unwrap_err().to_string().contains("simulated"));
     assert!(write(&[]).unwrap_err().to_string().contains("no result"));
     assert!(gather::real(&folder.path().join("none")).is_err());

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::show;
-use nvmeof_report::compare::{Comparison, Verdict, compare};
-use nvmeof_report::{Page, Point, json, sweep};
+use nvmeof_report::compare::{Comparison, Significance, compare};
+use nvmeof_report::{HtmlPage, Point, json, sweep};
 
 use super::Args;
 
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let summary = summary(&comparison);
     show(format_args!("{heading}\n\n{}\n{summary}\n", table.markdown()));
     if let Some(file) = &args.html {
-        let mut page = Page::new("Comparison", "");
+        let mut page = HtmlPage::new("Comparison", "");
         page.paragraph(&heading);
         page.paragraph(&summary);
         page.table(&table);
@@ -53,12 +53,12 @@ fn name(file: &Path) -> String {
 fn summary(comparison: &Comparison) -> String {
     let mut text = format!(
         "{} better, {} worse, {} without a difference (95 %), {} with one run only.",
-        comparison.count(Verdict::Better),
-        comparison.count(Verdict::Worse),
-        comparison.count(Verdict::Same),
-        comparison.count(Verdict::Unknown),
+        comparison.count(Significance::Better),
+        comparison.count(Significance::Worse),
+        comparison.count(Significance::Same),
+        comparison.count(Significance::Unknown),
     );
-    if comparison.count(Verdict::Unknown) > 0 {
+    if comparison.count(Significance::Unknown) > 0 {
         text += " Repeat points with load.repeat to tell a difference from chance.";
     }
     for (which, points) in [("first", &comparison.only_before), ("second", &comparison.only_after)]

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nvmeof_console::{complain, show};
-use nvmeof_report::{Point, Varied, Where, csv, sweep};
+use nvmeof_report::{Point, RunOrigin, VariedKey, csv, sweep};
 
 use crate::interrupt;
 use crate::workspace::Workspace;
@@ -171,7 +171,7 @@ pub(crate) fn simulate(
     workspace: &Workspace,
     plan: &str,
     platform: &str,
-    wanted: impl Fn(&[Varied]) -> bool,
+    wanted: impl Fn(&[VariedKey]) -> bool,
 ) -> Result<Vec<Point>> {
     let mut plan = Plan::load(&workspace.root().join(format!("configs/sweeps/{plan}.toml")))?;
     let (name, file) = self::platform(workspace, platform)?;
@@ -218,7 +218,7 @@ fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
 /// Returns the checked machines, and the points that they cannot run, which are removed from the
 /// plan.
 fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
-    let place = if place == PlaceName::Local { Where::Local } else { Where::Remote };
+    let place = if place == PlaceName::Local { RunOrigin::Local } else { RunOrigin::Remote };
     let machines = args.machines.machines(place, plan)?;
     interrupt::handle_signals()?;
     let place = Real::new(machines, &plan.points)?;

@@ -3,7 +3,7 @@
 use std::thread::available_parallelism;
 
 use anyhow::{Result, bail, ensure};
-use nvmeof_report::Where;
+use nvmeof_report::RunOrigin;
 
 use super::place::real::Machines;
 use super::plan::Plan;
@@ -74,8 +74,8 @@ impl MachineArgs {
     }
 
     /// Returns the machines of a place; builds the programs of this one.
-    pub(super) fn machines(&self, place: Where, plan: &Plan) -> Result<Machines> {
-        let is_local = place == Where::Local;
+    pub(super) fn machines(&self, place: RunOrigin, plan: &Plan) -> Result<Machines> {
+        let is_local = place == RunOrigin::Local;
         let hosts = self.hosts(is_local, plan)?;
         let listen = match (self.listen, is_local) {
             (Some(listen), _) => listen,

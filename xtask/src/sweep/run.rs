@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use nvmeof_report::{Point, Varied};
+use nvmeof_report::{Point, VariedKey};
 
 use super::place::{Place, Run};
 use super::plan::{Plan, Planned};
@@ -186,7 +186,7 @@ fn attempt(place: &dyn Place, run: &Run<'_>) -> Result<Point> {
 }
 
 /// Returns the name of plan and point in messages.
-fn label(plan: &str, varied: &[Varied], repetition: u32) -> String {
+fn label(plan: &str, varied: &[VariedKey], repetition: u32) -> String {
     let values = varied.iter().map(|varied| format!("{} = {}", varied.key, varied.value));
     let mut parts: Vec<_> = std::iter::once(plan.to_owned()).chain(values).collect();
     if repetition > 1 {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nvmeof_report::Where;
+use nvmeof_report::RunOrigin;
 
 use super::place::{Place, Run};
 use super::plan::Planned;
@@ -254,7 +254,7 @@ fn a_small_plan_goes_through_the_simulator_to_every_output() {
     assert_eq!(points.len(), 4);
     for point in &points {
         assert!(point.problems.is_empty(), "{:?}", point.problems);
-        assert_eq!((point.place, point.platform.as_str()), (Where::Simulated, "A"));
+        assert_eq!((point.place, point.platform.as_str()), (RunOrigin::Simulated, "A"));
         assert!(point.total.gbps > 1.0 && point.total.gbps < 200.0, "{}", point.total.gbps);
         assert!(point.total.latency_us.p50 <= point.total.latency_us.p99);
         assert_eq!((point.hosts.len(), point.jobs.len()), (2, 1));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-use nvmeof_report::{Point, Where, json};
+use nvmeof_report::{Point, RunOrigin, json};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::this_program;
@@ -383,7 +383,7 @@ fn check(point: &Point) -> Result<()> {
         ensure!(what, "{label}: {name} is missing: {point:?}");
         Ok(())
     };
-    has(point.place == Where::Remote, "where it ran")?;
+    has(point.place == RunOrigin::Remote, "where it ran")?;
     has(point.total.kiops > 0.0 && point.total.gbps > 0.0, "the rate")?;
     has(
         point.hosts.len() == 2 && point.hosts.iter().all(|host| host.figures.kiops > 0.0),

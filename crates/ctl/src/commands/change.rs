@@ -7,12 +7,12 @@ use nvmeof_api::document::{Action, Difference, KeyChange};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{print, print_json};
 
 /// Options of a change.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Ask {
+pub(crate) struct ChangeArgs {
     /// Only print the changes, without making them
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -23,19 +23,19 @@ pub(crate) struct Ask {
 
 /// Options of a change that removes something.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Insist {
+pub(crate) struct ForceArgs {
     #[command(flatten)]
-    pub(crate) ask: Ask,
+    pub(crate) change: ChangeArgs,
     /// Proceed even if hosts are connected through it, and disconnect them
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-impl Ask {
+impl ChangeArgs {
     /// Sends a change and prints its result.
     pub(crate) fn send(
         &self,
-        client: &Client,
+        client: &ApiClient,
         json: bool,
         method: Method,
         path: &str,
@@ -48,18 +48,18 @@ impl Ask {
     }
 }
 
-impl Insist {
-    /// As [`Ask::send`], without a body.
+impl ForceArgs {
+    /// As [`ChangeArgs::send`], without a body.
     pub(crate) fn send(
         &self,
-        client: &Client,
+        client: &ApiClient,
         json: bool,
         method: Method,
         path: &str,
     ) -> anyhow::Result<()> {
         let force = if self.force { "?force=true" } else { "?force=false" };
-        let dry_run = if self.ask.dry_run { "&dry_run=true" } else { "" };
-        let (path, revision) = (format!("{path}{force}{dry_run}"), self.ask.revision.as_deref());
+        let dry_run = if self.change.dry_run { "&dry_run=true" } else { "" };
+        let (path, revision) = (format!("{path}{force}{dry_run}"), self.change.revision.as_deref());
         let change: Change = client.call(method, &path, None::<&()>, revision)?;
         show(&change, json)
     }

@@ -6,12 +6,12 @@ use nvmeof_api::view::ConnectionView;
 use nvmeof_report::{Column, Table};
 
 use super::change::path;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{print, print_json};
 
 /// Connections: the queues of hosts.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ConnectionCommand {
     /// List them
     List,
     /// Drop connections; an admin queue (qid 0) also drops its controller's I/O queues
@@ -31,16 +31,20 @@ pub(crate) enum Command {
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(
+    client: &ApiClient,
+    json: bool,
+    command: &ConnectionCommand,
+) -> anyhow::Result<()> {
     let all = || client.get::<Vec<ConnectionView>>("/v1/connections");
     let one = |id: &u64| path(&["connections", &id.to_string()]);
     let shown = match command {
-        Command::List => all()?,
-        Command::Drop { id, host: None } => {
+        ConnectionCommand::List => all()?,
+        ConnectionCommand::Drop { id, host: None } => {
             let drop = |id| client.call(Method::DELETE, &one(id), None::<&()>, None);
             id.iter().map(drop).collect::<anyhow::Result<_>>()?
         }
-        Command::Drop { host: Some(host), .. } => {
+        ConnectionCommand::Drop { host: Some(host), .. } => {
             let mut dropped = all()?;
             dropped.retain(|one| one.host.as_ref() == Some(host));
             anyhow::ensure!(!dropped.is_empty(), "{host} has no connection");

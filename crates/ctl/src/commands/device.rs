@@ -7,14 +7,14 @@ use nvmeof_api::document::Device;
 use nvmeof_api::view::DeviceView;
 use nvmeof_report::{Column, Table};
 
-use super::change::{Ask, path};
+use super::change::{ChangeArgs, path};
 use super::words;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{bytes, list, pairs, print, print_json};
 
 /// Block devices.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum DeviceCommand {
     /// List them
     List,
     /// Show one
@@ -37,7 +37,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Change keys of one; `KEY=` restores the default
     Set {
@@ -47,7 +47,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Resize one; hosts see the new size immediately
     #[command(
@@ -60,44 +60,44 @@ pub(crate) enum Command {
         /// Bytes, or a number and k, MiB, GiB, TiB
         size: String,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Remove an unused one
     Remove {
         /// Its name
         name: String,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, command: &DeviceCommand) -> anyhow::Result<()> {
     match command {
-        Command::List => {
+        DeviceCommand::List => {
             let all: Vec<DeviceView> = client.get("/v1/devices")?;
             if json { print_json(&all) } else { print(&table(&all).text()) }
         }
-        Command::Show { name } => {
+        DeviceCommand::Show { name } => {
             let one: DeviceView = client.get(&path(&["devices", name]))?;
             if json { print_json(&one) } else { print(&shown(&one)?) }
         }
-        Command::Add { name, kind, keys, ask } => {
+        DeviceCommand::Add { name, kind, keys, args } => {
             let base = Device { name: name.clone(), kind: kind.clone(), ..Device::default() };
             let device = words::<Device>(keys)?.apply(&base)?;
-            ask.send(client, json, Method::POST, "/v1/devices", Some(&device))
+            args.send(client, json, Method::POST, "/v1/devices", Some(&device))
         }
-        Command::Set { name, keys, ask } => {
+        DeviceCommand::Set { name, keys, args } => {
             let patch = words::<Device>(keys)?;
-            ask.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
+            args.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
         }
-        Command::Resize { name, size, ask } => {
+        DeviceCommand::Resize { name, size, args } => {
             let size = format!("size={size}");
             let patch: DevicePatch = words::<Device>(&[size])?;
-            ask.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
+            args.send(client, json, Method::PATCH, &path(&["devices", name]), Some(&patch))
         }
-        Command::Remove { name, ask } => {
-            ask.send(client, json, Method::DELETE, &path(&["devices", name]), None::<&()>)
+        DeviceCommand::Remove { name, args } => {
+            args.send(client, json, Method::DELETE, &path(&["devices", name]), None::<&()>)
         }
     }
 }

@@ -5,13 +5,13 @@ use hyper::Method;
 use nvmeof_api::view::HostView;
 use nvmeof_report::{Column, Table};
 
-use super::change::{Ask, Insist, path};
-use crate::Client;
+use super::change::{ChangeArgs, ForceArgs, path};
+use crate::ApiClient;
 use crate::output::{list, print, print_json};
 
 /// Hosts that may connect to a subsystem.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum HostCommand {
     /// List the hosts of a subsystem
     List {
         /// The subsystem
@@ -24,7 +24,7 @@ pub(crate) enum Command {
         /// The host, by the NQN in its /etc/nvme/hostnqn
         host: String,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Remove a host from the list
     Remove {
@@ -33,14 +33,14 @@ pub(crate) enum Command {
         /// The host, by NQN
         host: String,
         #[command(flatten)]
-        insist: Insist,
+        args: ForceArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, command: &HostCommand) -> anyhow::Result<()> {
     match command {
-        Command::List { nqn } => {
+        HostCommand::List { nqn } => {
             let all: Vec<HostView> = client.get(&path(&["subsystems", nqn, "hosts"]))?;
             if json {
                 return print_json(&all);
@@ -52,13 +52,13 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
             }
             print(&table.text())
         }
-        Command::Add { nqn, host, ask } => {
+        HostCommand::Add { nqn, host, args } => {
             let one = path(&["subsystems", nqn, "hosts", host]);
-            ask.send(client, json, Method::PUT, &one, None::<&()>)
+            args.send(client, json, Method::PUT, &one, None::<&()>)
         }
-        Command::Remove { nqn, host, insist } => {
+        HostCommand::Remove { nqn, host, args } => {
             let one = path(&["subsystems", nqn, "hosts", host]);
-            insist.send(client, json, Method::DELETE, &one)
+            args.send(client, json, Method::DELETE, &one)
         }
     }
 }

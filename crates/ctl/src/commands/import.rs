@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nvmeof_console::complain;
-use nvmeof_import::{Disks, Imported, Note, Source, TEXT_MAX, import};
+use nvmeof_import::{Disks, ImportSource, ImportedConfig, Note, TEXT_MAX, import};
 use serde_json::json;
 
 use crate::output::{print, print_json};
@@ -23,7 +23,7 @@ const SECTOR: u64 = 512;
     rpc.py save_config | nvmeofctl import - >target.toml\n\n\
     What has no counterpart is listed on standard error, and as comments in the file.\n\
     `nvmeof-tgt --config target.toml --check` checks the rest against this machine.")]
-pub struct Import {
+pub struct ImportArgs {
     /// Output of `nvmetcli save`, or of SPDK's `rpc.py save_config`; - for standard input
     pub file: PathBuf,
     /// Write the config to this file instead of standard output
@@ -34,7 +34,7 @@ pub struct Import {
     pub force: bool,
 }
 
-pub(super) fn run(args: &Import, as_json: bool) -> anyhow::Result<()> {
+pub(super) fn run(args: &ImportArgs, as_json: bool) -> anyhow::Result<()> {
     let text = read(&args.file)?;
     let imported = import(&text, &ThisMachine).with_context(|| args.file.display().to_string())?;
     if let Some(output) = &args.output {
@@ -83,10 +83,10 @@ fn write(output: &Path, toml: &str, force: bool) -> anyhow::Result<()> {
     file.write_all(toml.as_bytes()).with_context(|| format!("cannot write {}", output.display()))
 }
 
-fn as_value(imported: &Imported) -> serde_json::Value {
+fn as_value(imported: &ImportedConfig) -> serde_json::Value {
     let source = match imported.source {
-        Source::Kernel => "kernel",
-        Source::Spdk => "spdk",
+        ImportSource::Kernel => "kernel",
+        ImportSource::Spdk => "spdk",
     };
     let note = |note: &Note| json!({ "kind": note.kind.to_string(), "path": note.path, "what": note.what });
     json!({
@@ -143,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, output) = (folder.path().join("config.json"), folder.path().join("target.toml"));
         fs::write(&file, KERNEL).unwrap();
-        let mut args = Import { file, output: Some(output.clone()), force: false };
+        let mut args = ImportArgs { file, output: Some(output.clone()), force: false };
         run(&args, false).unwrap();
         let text = fs::read_to_string(&output).unwrap();
         assert!(text.contains("path = \"/dev/nothing-of-the-kind\""), "{text}");
@@ -161,7 +161,7 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.json");
-        let mut args = Import { file: file.clone(), output: None, force: false };
+        let mut args = ImportArgs { file: file.clone(), output: None, force: false };
         assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("cannot read"));
         fs::write(&file, b"\xff\xfe").unwrap();
         assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("no text"));

@@ -8,14 +8,14 @@ use nvmeof_api::document::Listener;
 use nvmeof_api::view::ListenerView;
 use nvmeof_report::{Column, Table};
 
-use super::change::{Ask, Insist, path};
+use super::change::{ChangeArgs, ForceArgs, path};
 use super::words;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{print, print_json};
 
 /// Listeners: addresses that hosts connect to.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ListenerCommand {
     /// List them
     List,
     /// Add one
@@ -31,25 +31,25 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Remove one
     Remove {
         /// Its ID in the list, like tcp:192.0.2.1:4420
         id: String,
         #[command(flatten)]
-        insist: Insist,
+        args: ForceArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, command: &ListenerCommand) -> anyhow::Result<()> {
     match command {
-        Command::List => {
+        ListenerCommand::List => {
             let all: Vec<ListenerView> = client.get("/v1/listeners")?;
             if json { print_json(&all) } else { print(&table(all).text()) }
         }
-        Command::Add { kind, address, keys, ask } => {
+        ListenerCommand::Add { kind, address, keys, args } => {
             let base = Listener {
                 kind: kind.clone(),
                 address: address.ip().to_string(),
@@ -57,10 +57,10 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
                 ..Listener::default()
             };
             let listener = words::<Listener>(keys)?.apply(&base)?;
-            ask.send(client, json, Method::POST, "/v1/listeners", Some(&listener))
+            args.send(client, json, Method::POST, "/v1/listeners", Some(&listener))
         }
-        Command::Remove { id, insist } => {
-            insist.send(client, json, Method::DELETE, &path(&["listeners", id]))
+        ListenerCommand::Remove { id, args } => {
+            args.send(client, json, Method::DELETE, &path(&["listeners", id]))
         }
     }
 }

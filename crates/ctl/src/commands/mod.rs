@@ -24,10 +24,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-use crate::top::Top;
-use crate::trace::Trace;
-use crate::{Args, Client};
-use change::{Ask, Insist};
+use crate::top::TopArgs;
+use crate::trace::TraceArgs;
+use crate::{ApiClient, CtlArgs};
+use change::{ChangeArgs, ForceArgs};
 
 /// Commands of the program.
 #[derive(Debug, Subcommand)]
@@ -37,36 +37,36 @@ pub enum Command {
     Status,
     /// Show the counters since the daemon's start
     Stats,
-    Top(Top),
-    Trace(Trace),
+    Top(TopArgs),
+    Trace(TraceArgs),
     /// Show or replace the whole state
     #[command(subcommand)]
-    Config(config::Command),
+    Config(config::ConfigCommand),
     /// Write the running state to the daemon's config file, to keep it after a restart
-    Save(Insist),
+    Save(ForceArgs),
     /// Apply the daemon's config file to the running state, as SIGHUP does
-    Reload(Ask),
+    Reload(ChangeArgs),
     /// Show and change subsystems
     #[command(subcommand)]
-    Subsystem(subsystem::Command),
+    Subsystem(subsystem::SubsystemCommand),
     /// Show and change namespaces: devices as hosts see them
     #[command(subcommand)]
-    Namespace(namespace::Command),
+    Namespace(namespace::NamespaceCommand),
     /// Show and change the hosts that may connect
     #[command(subcommand)]
-    Host(host::Command),
+    Host(host::HostCommand),
     /// Show and change listeners: addresses that hosts connect to
     #[command(subcommand)]
-    Listener(listener::Command),
+    Listener(listener::ListenerCommand),
     /// Show and change block devices
     #[command(subcommand)]
-    Device(device::Command),
+    Device(device::DeviceCommand),
     /// Show and change the pacing policy
     #[command(subcommand)]
-    Pacing(pacing::Command),
+    Pacing(pacing::PacingCommand),
     /// Show and drop connections: the queues of hosts
     #[command(subcommand)]
-    Connection(connection::Command),
+    Connection(connection::ConnectionCommand),
     /// Write a shell's completion to standard output
     Completion {
         /// The shell
@@ -78,19 +78,19 @@ pub enum Command {
         folder: PathBuf,
     },
     /// Convert a config of Linux nvmet or SPDK
-    Import(import::Import),
+    Import(import::ImportArgs),
 }
 
 /// Runs a command. The exit status covers results that are neither success nor error.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let client = || Client::new(&args.api, args.token_file.as_deref());
+pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
+    let client = || ApiClient::new(&args.api, args.token_file.as_deref());
     let json = args.json;
     match &args.command {
         Command::Status => status::run(&client()?, json)?,
         Command::Stats => stats::run(&client()?, json)?,
         Command::Config(command) => config::run(&client()?, json, command)?,
-        Command::Save(insist) => config::save(&client()?, json, insist)?,
-        Command::Reload(ask) => config::reload(&client()?, json, ask)?,
+        Command::Save(args) => config::save(&client()?, json, args)?,
+        Command::Reload(args) => config::reload(&client()?, json, args)?,
         Command::Subsystem(command) => subsystem::run(&client()?, json, command)?,
         Command::Namespace(command) => namespace::run(&client()?, json, command)?,
         Command::Host(command) => host::run(&client()?, json, command)?,

@@ -6,14 +6,14 @@ use nvmeof_api::document::Namespace;
 use nvmeof_api::view::{NamespaceView, SubsystemView};
 use nvmeof_report::{Column, Table};
 
-use super::change::{Ask, path};
+use super::change::{ChangeArgs, path};
 use super::words;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{bytes, print, print_json};
 
 /// Namespaces: devices as hosts see them.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum NamespaceCommand {
     /// List the namespaces of a subsystem, or of all
     List {
         /// The subsystem
@@ -36,7 +36,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Change keys of one; `KEY=` restores the default
     #[command(
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Remove one from the hosts' view; its device stays
     Remove {
@@ -60,18 +60,22 @@ pub(crate) enum Command {
         /// Its NSID
         nsid: u32,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(
+    client: &ApiClient,
+    json: bool,
+    command: &NamespaceCommand,
+) -> anyhow::Result<()> {
     match command {
-        Command::List { nqn } => {
+        NamespaceCommand::List { nqn } => {
             let all = list(client, nqn.as_deref())?;
             if json { print_json(&all) } else { print(&table(&all).text()) }
         }
-        Command::Add { nqn, device, nsid, keys, ask } => {
+        NamespaceCommand::Add { nqn, device, nsid, keys, args } => {
             let all = path(&["subsystems", nqn, "namespaces"]);
             let nsid = match nsid {
                 Some(nsid) => *nsid,
@@ -79,21 +83,21 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
             };
             let base = Namespace { nsid, device: device.clone(), ..Namespace::default() };
             let namespace = words::<Namespace>(keys)?.apply(&base)?;
-            ask.send(client, json, Method::POST, &all, Some(&namespace))
+            args.send(client, json, Method::POST, &all, Some(&namespace))
         }
-        Command::Set { nqn, nsid, keys, ask } => {
+        NamespaceCommand::Set { nqn, nsid, keys, args } => {
             let patch = words::<Namespace>(keys)?;
             let one = path(&["subsystems", nqn, "namespaces", &nsid.to_string()]);
-            ask.send(client, json, Method::PATCH, &one, Some(&patch))
+            args.send(client, json, Method::PATCH, &one, Some(&patch))
         }
-        Command::Remove { nqn, nsid, ask } => {
+        NamespaceCommand::Remove { nqn, nsid, args } => {
             let one = path(&["subsystems", nqn, "namespaces", &nsid.to_string()]);
-            ask.send(client, json, Method::DELETE, &one, None::<&()>)
+            args.send(client, json, Method::DELETE, &one, None::<&()>)
         }
     }
 }
 
-fn list(client: &Client, nqn: Option<&str>) -> anyhow::Result<Vec<NamespaceView>> {
+fn list(client: &ApiClient, nqn: Option<&str>) -> anyhow::Result<Vec<NamespaceView>> {
     let of =
         |nqn: &str| client.get::<Vec<NamespaceView>>(&path(&["subsystems", nqn, "namespaces"]));
     let Some(nqn) = nqn else {

@@ -5,14 +5,14 @@ use hyper::Method;
 use nvmeof_api::document::PacingSection;
 use nvmeof_api::view::PacingView;
 
-use super::change::Ask;
+use super::change::ChangeArgs;
 use super::words;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{bytes, pairs, print, print_json};
 
 /// Pacing policy.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum PacingCommand {
     /// Show the policy in force, and its state
     Show,
     /// Change the policy
@@ -27,14 +27,14 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, command: &PacingCommand) -> anyhow::Result<()> {
     match command {
-        Command::Show => {
+        PacingCommand::Show => {
             let pacing: PacingView = client.get("/v1/pacing")?;
             if json {
                 return print_json(&pacing);
@@ -49,10 +49,10 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
                 ("config", serde_json::to_string(&pacing.config)?),
             ]))
         }
-        Command::Set { policy, keys, ask } => {
+        PacingCommand::Set { policy, keys, args } => {
             let base = PacingSection { policy: Some(policy.clone()), ..PacingSection::default() };
             let pacing = words::<PacingSection>(keys)?.apply(&base)?;
-            ask.send(client, json, Method::PUT, "/v1/pacing", Some(&pacing))
+            args.send(client, json, Method::PUT, "/v1/pacing", Some(&pacing))
         }
     }
 }

@@ -6,20 +6,20 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::Args;
+use crate::CtlArgs;
 use crate::output::print;
 
 /// Writes the completion script of a shell to standard output.
 pub(crate) fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "nvmeofctl", &mut text);
+    clap_complete::generate(shell, &mut CtlArgs::command(), "nvmeofctl", &mut text);
     print(&String::from_utf8(text)?)
 }
 
 /// Writes a man page per command into a folder, which it creates.
 pub(crate) fn man(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
+        .and_then(|()| clap_mangen::generate_to(CtlArgs::command(), folder))
         .with_context(|| format!("cannot write man pages to {}", folder.display()))
 }
 
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound_and_every_command_has_a_page() {
-        Args::command().debug_assert();
+        CtlArgs::command().debug_assert();
         let folder = tempfile::tempdir().unwrap();
         man(folder.path()).unwrap();
         for page in ["nvmeofctl.1", "nvmeofctl-device.1", "nvmeofctl-device-resize.1"] {
@@ -38,7 +38,7 @@ mod tests {
         }
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "nvmeofctl", &mut text);
+            clap_complete::generate(shell, &mut CtlArgs::command(), "nvmeofctl", &mut text);
             assert!(String::from_utf8(text).unwrap().contains("resize"), "{shell}");
         }
     }

@@ -4,11 +4,11 @@ use nvmeof_api::Stats;
 use nvmeof_report::{Column, Table};
 use serde_json::Value;
 
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{print, print_json};
 
 /// Prints the counters.
-pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool) -> anyhow::Result<()> {
     let stats: Stats = client.get("/v1/stats")?;
     if json {
         return print_json(&stats);

@@ -2,11 +2,11 @@
 
 use nvmeof_api::Status;
 
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{list, pairs, print, print_json};
 
 /// Prints the status.
-pub(crate) fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool) -> anyhow::Result<()> {
     let status: Status = client.get("/v1/status")?;
     if json {
         return print_json(&status);

@@ -6,14 +6,14 @@ use nvmeof_api::document::Subsystem;
 use nvmeof_api::view::SubsystemView;
 use nvmeof_report::{Column, Table};
 
-use super::change::{Ask, Insist, path};
+use super::change::{ChangeArgs, ForceArgs, path};
 use super::words;
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{list, pairs, print, print_json};
 
 /// NVM subsystems.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum SubsystemCommand {
     /// List them
     List,
     /// Show one
@@ -38,7 +38,7 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE")]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Change keys of one; `KEY=` restores the default
     Set {
@@ -48,29 +48,33 @@ pub(crate) enum Command {
         #[arg(value_name = "KEY=VALUE", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        ask: Ask,
+        args: ChangeArgs,
     },
     /// Remove one with its namespaces; their devices stay
     Remove {
         /// Its name
         nqn: String,
         #[command(flatten)]
-        insist: Insist,
+        args: ForceArgs,
     },
 }
 
 /// Runs a subcommand.
-pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Result<()> {
+pub(crate) fn run(
+    client: &ApiClient,
+    json: bool,
+    command: &SubsystemCommand,
+) -> anyhow::Result<()> {
     match command {
-        Command::List => {
+        SubsystemCommand::List => {
             let all: Vec<SubsystemView> = client.get("/v1/subsystems")?;
             if json { print_json(&all) } else { print(&table(&all).text()) }
         }
-        Command::Show { nqn } => {
+        SubsystemCommand::Show { nqn } => {
             let one: SubsystemView = client.get(&path(&["subsystems", nqn]))?;
             if json { print_json(&one) } else { print(&shown(&one)) }
         }
-        Command::Add { nqn, any_host, host, keys, ask } => {
+        SubsystemCommand::Add { nqn, any_host, host, keys, args } => {
             let base = Subsystem {
                 nqn: nqn.clone(),
                 allow_any_host: any_host.then_some(true),
@@ -78,14 +82,14 @@ pub(crate) fn run(client: &Client, json: bool, command: &Command) -> anyhow::Res
                 ..Subsystem::default()
             };
             let subsystem = words::<Subsystem>(keys)?.apply(&base)?;
-            ask.send(client, json, Method::POST, "/v1/subsystems", Some(&subsystem))
+            args.send(client, json, Method::POST, "/v1/subsystems", Some(&subsystem))
         }
-        Command::Set { nqn, keys, ask } => {
+        SubsystemCommand::Set { nqn, keys, args } => {
             let patch = words::<Subsystem>(keys)?;
-            ask.send(client, json, Method::PATCH, &path(&["subsystems", nqn]), Some(&patch))
+            args.send(client, json, Method::PATCH, &path(&["subsystems", nqn]), Some(&patch))
         }
-        Command::Remove { nqn, insist } => {
-            insist.send(client, json, Method::DELETE, &path(&["subsystems", nqn]))
+        SubsystemCommand::Remove { nqn, args } => {
+            args.send(client, json, Method::DELETE, &path(&["subsystems", nqn]))
         }
     }
 }

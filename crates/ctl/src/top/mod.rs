@@ -2,13 +2,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `moment` | difference between two samples of the daemon |
-//! | `screen` | terminal screen of a moment |
+//! | `stats_delta` | difference between two samples of the daemon |
+//! | `screen` | terminal screen of the last difference |
 //! | `figures` | numbers with units |
 
 mod figures;
-mod moment;
 mod screen;
+mod stats_delta;
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use clap::Args;
 use nvmeof_api::{Live, Stats};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::Client;
+use crate::ApiClient;
 use crate::output::{print, print_json};
 pub(crate) use figures::time;
-use moment::Moment;
-use screen::{Screen, Sort};
+use screen::{Screen, SortOrder};
+use stats_delta::StatsDelta;
 
 /// Columns and rows of the output of `--once`.
 const PAGE: (u16, u16) = (100, 40);
@@ -33,7 +33,7 @@ const PAGE: (u16, u16) = (100, 40);
     arrows move; space stops and goes on.\n\nExamples:\n  nvmeofctl top\n  nvmeofctl top --once\n  \
     nvmeofctl --json top --once --interval 5"
 )]
-pub(crate) struct Top {
+pub(crate) struct TopArgs {
     /// Seconds between samples: 1 to 60
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     interval: u64,
@@ -41,22 +41,22 @@ pub(crate) struct Top {
     #[arg(long)]
     once: bool,
     /// Initial sort order of the flows
-    #[arg(long, value_enum, default_value_t = Sort::Throughput)]
-    sort: Sort,
+    #[arg(long, value_enum, default_value_t = SortOrder::Throughput)]
+    sort: SortOrder,
 }
 
 /// Runs the command.
-pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> {
+pub(crate) fn run(client: &ApiClient, json: bool, top: &TopArgs) -> anyhow::Result<()> {
     let interval = Duration::from_secs(top.interval);
     if top.once || json {
         let before = look(client)?;
         std::thread::sleep(interval);
-        let moment = Moment::between(&before, &look(client)?);
+        let delta = StatsDelta::between(&before, &look(client)?);
         if json {
-            return print_json(&moment);
+            return print_json(&delta);
         }
         let mut screen = Screen::new(top.sort);
-        screen.take(moment);
+        screen.take(delta);
         return print(&screen.text(PAGE.0, PAGE.1));
     }
     anyhow::ensure!(
@@ -71,17 +71,17 @@ pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> 
     shown
 }
 
-fn look(client: &Client) -> anyhow::Result<Live> {
+fn look(client: &ApiClient) -> anyhow::Result<Live> {
     Ok(client.get::<Stats>("/v1/stats")?.live)
 }
 
 /// Samples and draws until the user quits. It reports a daemon that does not respond, and retries.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
-    client: &Client,
+    client: &ApiClient,
     mut before: Live,
     interval: Duration,
-    sort: Sort,
+    sort: SortOrder,
 ) -> anyhow::Result<()> {
     let mut screen = Screen::new(sort);
     let mut next = Instant::now() + interval;
@@ -101,7 +101,7 @@ fn show(
             Ok(now) => {
                 // A restarted daemon counts from zero.
                 if now.at_ns > before.at_ns && now.pacer.started >= before.pacer.started {
-                    screen.take(Moment::between(&before, &now));
+                    screen.take(StatsDelta::between(&before, &now));
                 }
                 before = now;
             }

@@ -1,4 +1,4 @@
-//! Terminal screen of a moment; 80 columns and 24 rows are sufficient.
+//! Terminal screen of the last [`StatsDelta`]; 80 columns and 24 rows are sufficient.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -12,14 +12,14 @@ use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table, 
 use ratatui::{Frame, Terminal};
 
 use super::figures::{bits, bytes, count, rate, shown, time, to_float};
-use super::moment::{Flow, Moment, Rate};
+use super::stats_delta::{CommandRates, FlowRow, StatsDelta};
 
-/// Maximum moments in the throughput plot.
+/// Maximum values in the throughput plot.
 const KEEP: usize = 240;
 
 /// Sort orders of flows: descending, names ascending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum SortOrder {
     /// Bytes a second
     Throughput,
     /// Commands a second
@@ -32,7 +32,7 @@ pub(crate) enum Sort {
     Host,
 }
 
-impl Sort {
+impl SortOrder {
     fn name(self) -> &'static str {
         match self {
             Self::Throughput => "throughput",
@@ -43,7 +43,7 @@ impl Sort {
         }
     }
 
-    fn compare(self, one: &Flow, two: &Flow) -> Ordering {
+    fn compare(self, one: &FlowRow, two: &FlowRow) -> Ordering {
         let names =
             (&one.host, &one.subsystem, one.nsid).cmp(&(&two.host, &two.subsystem, two.nsid));
         match self {
@@ -60,10 +60,10 @@ impl Sort {
 /// State of the screen.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    moment: Moment,
-    /// Throughput of earlier moments in bytes per second, the newest last.
+    delta: StatsDelta,
+    /// Earlier throughput in bytes per second, the newest last.
     history: VecDeque<u64>,
-    sort: Sort,
+    sort: SortOrder,
     table: TableState,
     stopped: bool,
     /// Reason for missing updates.
@@ -71,9 +71,9 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(sort: Sort) -> Self {
+    pub(crate) fn new(sort: SortOrder) -> Self {
         Self {
-            moment: Moment::default(),
+            delta: StatsDelta::default(),
             history: VecDeque::new(),
             sort,
             table: TableState::default(),
@@ -82,18 +82,18 @@ impl Screen {
         }
     }
 
-    /// Shows this moment, unless the user has stopped the screen.
-    pub(crate) fn take(&mut self, moment: Moment) {
+    /// Shows this difference, unless the user has stopped the screen.
+    pub(crate) fn take(&mut self, delta: StatsDelta) {
         self.trouble = None;
         if self.stopped {
             return;
         }
-        let throughput = moment.read.bytes_per_second + moment.write.bytes_per_second;
+        let throughput = delta.read.bytes_per_second + delta.write.bytes_per_second;
         self.history.push_back(whole(throughput));
         if self.history.len() > KEEP {
             self.history.pop_front();
         }
-        self.moment = moment;
+        self.delta = delta;
         self.arrange();
     }
 
@@ -105,11 +105,11 @@ impl Screen {
     /// Handles a key that does not quit.
     pub(crate) fn press(&mut self, key: KeyCode) {
         match key {
-            KeyCode::Char('t') => self.sort = Sort::Throughput,
-            KeyCode::Char('c') => self.sort = Sort::Commands,
-            KeyCode::Char('f') => self.sort = Sort::InFlight,
-            KeyCode::Char('w') => self.sort = Sort::Waiting,
-            KeyCode::Char('h') => self.sort = Sort::Host,
+            KeyCode::Char('t') => self.sort = SortOrder::Throughput,
+            KeyCode::Char('c') => self.sort = SortOrder::Commands,
+            KeyCode::Char('f') => self.sort = SortOrder::InFlight,
+            KeyCode::Char('w') => self.sort = SortOrder::Waiting,
+            KeyCode::Char('h') => self.sort = SortOrder::Host,
             KeyCode::Char(' ') => self.stopped = !self.stopped,
             KeyCode::Down => self.table.select_next(),
             KeyCode::Up => self.table.select_previous(),
@@ -122,12 +122,12 @@ impl Screen {
 
     fn arrange(&mut self) {
         let sort = self.sort;
-        self.moment.flows.sort_by(|one, two| sort.compare(one, two));
+        self.delta.flows.sort_by(|one, two| sort.compare(one, two));
     }
 
     /// Returns the screen as text, for output without a terminal.
     pub(crate) fn text(&mut self, columns: u16, rows: u16) -> String {
-        let flows = u16::try_from(self.moment.flows.len()).unwrap_or(u16::MAX);
+        let flows = u16::try_from(self.delta.flows.len()).unwrap_or(u16::MAX);
         let rows = rows.min(flows.saturating_add(HEAD + 2 + self.tenant_rows()));
         let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
         let Ok(_) = terminal.draw(|frame| self.draw(frame));
@@ -159,7 +159,7 @@ impl Screen {
 
     /// Returns the rows of the tenants table, including its title and header.
     fn tenant_rows(&self) -> u16 {
-        match self.moment.tenants.len() {
+        match self.delta.tenants.len() {
             0 => 0,
             some => u16::try_from(some.min(TENANTS)).unwrap_or(0) + 2,
         }
@@ -175,7 +175,7 @@ impl Screen {
             None => {
                 let state = if self.stopped { "  stopped, space goes on" } else { "" };
                 let keys = "  q quit  sort: t c f w h  space stop";
-                spans.push(Span::raw(format!("  {}{state}", policy(&self.moment))));
+                spans.push(Span::raw(format!("  {}{state}", policy(&self.delta))));
                 spans.push(Span::styled(keys, Style::new().fg(Color::DarkGray)));
             }
         }
@@ -185,13 +185,13 @@ impl Screen {
     fn work(&self, frame: &mut Frame<'_>, area: Rect) {
         let [table, line] =
             Layout::horizontal([Constraint::Length(58), Constraint::Min(10)]).areas(area);
-        let row = |name: &'static str, work: &Rate| {
+        let row = |name: &'static str, work: &CommandRates| {
             let times = &work.latency;
             let figures = [bits(work.bytes_per_second), rate(work.ops_per_second)];
             let times = [times.p50_ns, times.p99_ns, times.p99_9_ns].map(|one| shown(one, time));
             Row::new(std::iter::once(name.to_owned()).chain(figures).chain(times))
         };
-        let Moment { read, write, other, .. } = &self.moment;
+        let StatsDelta { read, write, other, .. } = &self.delta;
         let rows = [row("reads", read), row("writes", write), row("others", other)];
         let widths = [7, 10, 10, 9, 9, 9].map(Constraint::Length);
         let head = Row::new(["", "", "commands", "p50", "p99", "p99.9"]).style(soft());
@@ -209,7 +209,7 @@ impl Screen {
             Block::new().borders(Borders::TOP).title("pacer").border_style(soft()),
             rule,
         );
-        let Moment { pacer, wire_delay, .. } = &self.moment;
+        let StatsDelta { pacer, wire_delay, .. } = &self.delta;
         let in_flight = pacer.in_flight_bytes;
         match pacer.budget_bytes {
             Some(budget) => {
@@ -227,20 +227,20 @@ impl Screen {
             "{} commands in flight, {} waiting, {} held back",
             count(pacer.in_flight),
             count(pacer.waiting),
-            rate(self.moment.held_back_per_second),
+            rate(self.delta.held_back_per_second),
         );
         frame.render_widget(Line::raw(line), figures);
         let [p50, p99] = [wire_delay.p50_ns, wire_delay.p99_ns].map(|one| shown(one, time));
-        let errors = self.moment.errors_per_second;
+        let errors = self.delta.errors_per_second;
         let line = format!("wire delay p50 {p50}, p99 {p99}; failed {}", rate(errors));
         frame.render_widget(Line::raw(line), wire);
     }
 
     fn reactors(&self, frame: &mut Frame<'_>, area: Rect) {
-        let one = |(index, reactor): (usize, &super::moment::Reactor)| {
+        let one = |(index, reactor): (usize, &super::stats_delta::ReactorRow)| {
             format!("  {index}: {:.0} %, {}", 100.0 * reactor.busy, rate(reactor.ops_per_second))
         };
-        let all: String = self.moment.reactors.iter().enumerate().map(one).collect();
+        let all: String = self.delta.reactors.iter().enumerate().map(one).collect();
         frame.render_widget(
             Paragraph::new(format!("reactors, busy turns:{all}")).style(soft()),
             area,
@@ -250,7 +250,7 @@ impl Screen {
     fn flows(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let names = ["host", "nsid", "device", "throughput", "commands", "in flight", "waiting"];
         let host = usize::from(area.width).saturating_sub(61).max(12);
-        let rows = self.moment.flows.iter().map(|flow| {
+        let rows = self.delta.flows.iter().map(|flow| {
             let known = if flow.host.is_empty() { "(others)" } else { &flow.host };
             Row::new([
                 tail(known, host),
@@ -271,7 +271,7 @@ impl Screen {
             Constraint::Length(10),
             Constraint::Length(8),
         ];
-        let more = match self.moment.flows_left_out {
+        let more = match self.delta.flows_left_out {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
@@ -288,7 +288,7 @@ impl Screen {
 impl Screen {
     /// Draws the tenants in the daemon's order: the most throttled first.
     fn tenants(&self, frame: &mut Frame<'_>, area: Rect) {
-        let Moment { tenants, tenants_left_out, .. } = &self.moment;
+        let StatsDelta { tenants, tenants_left_out, .. } = &self.delta;
         let names = ["", "commands", "throughput", "in flight", "conn.", "waiting", "held back"];
         let width = usize::from(area.width).saturating_sub(70).max(10);
         let rows = tenants.iter().take(TENANTS).map(|tenant| {
@@ -350,8 +350,8 @@ const HEAD: u16 = 11;
 /// Maximum tenants on the screen.
 const TENANTS: usize = 6;
 
-fn policy(moment: &Moment) -> String {
-    let pacer = &moment.pacer;
+fn policy(delta: &StatsDelta) -> String {
+    let pacer = &delta.pacer;
     let period =
         pacer.period_ns.map_or_else(String::new, |nanos| format!(", {} a command", time(nanos)));
     let moved = pacer.last_move.as_ref().map_or_else(String::new, |last| format!(" ({last})"));
@@ -434,9 +434,9 @@ mod tests {
     }
 
     fn screen() -> Screen {
-        let mut screen = Screen::new(Sort::Throughput);
+        let mut screen = Screen::new(SortOrder::Throughput);
         for seconds in 1..5 {
-            screen.take(Moment::between(&live(seconds, 250_000), &live(seconds + 1, 250_000)));
+            screen.take(StatsDelta::between(&live(seconds, 250_000), &live(seconds + 1, 250_000)));
         }
         screen
     }
@@ -473,7 +473,7 @@ mod tests {
         // The busier flow comes first; the end of its name identifies it.
         assert!(place(&lines, "bbbb") < place(&lines, "aaaa"), "{}", lines.join("\n"));
         assert!(lines[place(&lines, "bbbb")].contains("2.95 Mb/s"), "{}", lines.join("\n"));
-        // One bar per moment.
+        // One bar per difference.
         let bars = lines.iter().flat_map(|line| line.chars()).filter(|c| *c == '\u{2588}').count();
         assert!(bars >= 4, "{}", lines.join("\n"));
     }
@@ -508,7 +508,7 @@ mod tests {
             Live { tenants: vec![host, namespace], tenants_left_out: 3, ..live }
         };
         let mut screen = screen();
-        screen.take(Moment::between(&tenants(8), &tenants(9)));
+        screen.take(StatsDelta::between(&tenants(8), &tenants(9)));
         let lines = drawn(&mut screen, 80, 24);
         place(&lines, "tenants: of what they may have, and 3 more");
         let host = &lines[place(&lines, "host-a")];
@@ -536,7 +536,7 @@ mod tests {
             assert!(place(&lines, first) < place(&lines, second), "{key}\n{}", lines.join("\n"));
         }
         screen.press(KeyCode::Char(' '));
-        screen.take(Moment::between(&live(9, 1), &live(10, 1)));
+        screen.take(StatsDelta::between(&live(9, 1), &live(10, 1)));
         let lines = drawn(&mut screen, 80, 24);
         place(&lines, "250 k/s");
         place(&lines, "stopped");
@@ -545,14 +545,14 @@ mod tests {
     #[test]
     fn no_terminal_is_too_small_and_no_name_writes_on_it() {
         let mut screen = screen();
-        screen.moment.flows[0].host = "evil\u{1b}[2J\u{7}".repeat(20);
+        screen.delta.flows[0].host = "evil\u{1b}[2J\u{7}".repeat(20);
         for (columns, rows) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
             let text = drawn(&mut screen, columns, rows).concat();
             assert!(!text.contains(char::is_control), "{text}");
         }
         screen.lost(&anyhow::anyhow!("cannot reach the daemon"));
         place(&drawn(&mut screen, 80, 24), "cannot reach the daemon");
-        place(&drawn(&mut Screen::new(Sort::Host), 80, 24), "looking");
+        place(&drawn(&mut Screen::new(SortOrder::Host), 80, 24), "looking");
     }
 
     #[test]

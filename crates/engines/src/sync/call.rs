@@ -12,7 +12,7 @@ const NO_DATA: i32 = Errno::NODATA.raw_os_error();
 
 /// System calls of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum ReadCall {
     /// `lseek`, then `read`.
     SeekRead,
     /// `pread`.
@@ -23,7 +23,7 @@ pub(crate) enum Call {
     Preadv2 { high_priority: bool },
 }
 
-impl Call {
+impl ReadCall {
     /// Fills `buf` from `offset` on with as many calls as necessary; each starts on a block.
     pub(super) fn read_all(
         self,

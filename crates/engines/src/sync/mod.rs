@@ -10,7 +10,7 @@ use nvmeof_core::block::{
 };
 use nvmeof_core::dma::CorePool;
 
-pub(crate) use self::call::Call;
+pub(crate) use self::call::ReadCall;
 
 /// A file or block device, read by synchronous calls. Read-only.
 ///
@@ -20,7 +20,7 @@ pub(crate) use self::call::Call;
 pub struct SyncDevice {
     info: DeviceInfo,
     file: OpenFile,
-    call: Call,
+    call: ReadCall,
 }
 
 impl SyncDevice {
@@ -28,7 +28,7 @@ impl SyncDevice {
     ///
     /// # Errors
     /// The file, the failure and the remedy.
-    pub(crate) fn open(config: &FileConfig, call: Call) -> Result<Self, OpenError> {
+    pub(crate) fn open(config: &FileConfig, call: ReadCall) -> Result<Self, OpenError> {
         let file = OpenFile::open(&FileConfig { read_only: true, ..config.clone() })?;
         let info = DeviceInfo {
             name: config.name.clone(),
@@ -68,7 +68,7 @@ impl BlockDevice for SyncDevice {
 struct SyncQueue {
     info: DeviceInfo,
     file: std::os::fd::OwnedFd,
-    call: Call,
+    call: ReadCall,
     /// Completed, and not polled yet.
     held: Option<Completed>,
 }

@@ -8,12 +8,12 @@ use super::*;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
-const CALLS: [Call; 5] = [
-    Call::SeekRead,
-    Call::Pread,
-    Call::Preadv,
-    Call::Preadv2 { high_priority: false },
-    Call::Preadv2 { high_priority: true },
+const CALLS: [ReadCall; 5] = [
+    ReadCall::SeekRead,
+    ReadCall::Pread,
+    ReadCall::Preadv,
+    ReadCall::Preadv2 { high_priority: false },
+    ReadCall::Preadv2 { high_priority: true },
 ];
 
 /// A file whose blocks contain their numbers.
@@ -69,7 +69,7 @@ fn every_call_reads_the_block_it_is_asked_for() {
 #[test]
 fn a_queue_holds_one_operation_and_hands_the_next_back() {
     let (_folder, config) = numbered();
-    let device = SyncDevice::open(&config, Call::Pread).unwrap();
+    let device = SyncDevice::open(&config, ReadCall::Pread).unwrap();
     let pool = pool();
     let mut queue = device.open_queue(&pool).unwrap();
     queue.submit(BlockOp::read(1, 0, pool.lease(BLOCK).unwrap())).unwrap();
@@ -81,7 +81,7 @@ fn a_queue_holds_one_operation_and_hands_the_next_back() {
 #[test]
 fn nothing_is_written_and_nothing_is_read_that_is_not_there() {
     let (_folder, config) = numbered();
-    let device = SyncDevice::open(&config, Call::Preadv).unwrap();
+    let device = SyncDevice::open(&config, ReadCall::Preadv).unwrap();
     let pool = pool();
     let mut queue = device.open_queue(&pool).unwrap();
     let mut result = |op| {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Call;
+use super::RpcCall;
 use crate::Disks;
-use crate::draft::{Draft, Limit, Medium};
-use crate::json::{ImportError, Node, Object};
+use crate::config_builder::{ConfigBuilder, DeviceBackend, NamespaceLimit};
+use crate::json::{ImportError, JsonNode, JsonObject};
 use crate::note::Notes;
 
 /// Maximum latency of a delay device in microseconds.
@@ -35,7 +35,7 @@ const INNER: &[&str] = &[
 /// A block device with SPDK's name.
 #[derive(Debug, Clone)]
 struct Bdev {
-    /// Name of the device in the draft.
+    /// Name of the device in the new config.
     device: String,
     /// Size in bytes, if the config has it.
     size: Option<u64>,
@@ -54,7 +54,7 @@ struct Drive {
 struct Quota {
     /// The last call that set it.
     path: String,
-    limit: Limit,
+    limit: NamespaceLimit,
     /// Number of namespaces that have it.
     namespaces: usize,
 }
@@ -90,33 +90,33 @@ impl<'d> Bdevs<'d> {
     /// Creates the devices of one call.
     pub(super) fn call(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         match call.method {
-            "bdev_malloc_create" | "bdev_null_create" => self.memory(draft, call, notes),
-            "bdev_aio_create" | "bdev_uring_create" => self.file(draft, call, notes),
+            "bdev_malloc_create" | "bdev_null_create" => self.memory(builder, call, notes),
+            "bdev_aio_create" | "bdev_uring_create" => self.file(builder, call, notes),
             "bdev_nvme_attach_controller" => self.attach(call, notes),
             "bdev_nvme_set_options" => self.options(call, notes),
-            "bdev_raid_create" => self.raid(draft, call, notes),
-            "bdev_split_create" => self.split(draft, call, notes),
-            "bdev_delay_create" => self.delay(draft, call, notes),
-            "bdev_passthru_create" | "bdev_error_create" => self.whole(draft, call, notes),
+            "bdev_raid_create" => self.raid(builder, call, notes),
+            "bdev_split_create" => self.split(builder, call, notes),
+            "bdev_delay_create" => self.delay(builder, call, notes),
+            "bdev_passthru_create" | "bdev_error_create" => self.whole(builder, call, notes),
             "bdev_set_qos_limit" => self.limit(call, notes),
             inner if INNER.contains(&inner) => {
-                notes.not_needed(&call.path, format!("{inner} says how SPDK works inside"));
+                notes.not_applicable(&call.path, format!("{inner} says how SPDK works inside"));
                 Ok(())
             }
             other => {
-                notes.left_out(&call.path, format!("{other}: there is no such device here"));
+                notes.unsupported(&call.path, format!("{other}: there is no such device here"));
                 Ok(())
             }
         }
     }
 
     /// Stores a limit for the namespace of the device. Values that a call omits stay unchanged.
-    fn limit(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+    fn limit(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut params = call.params()?;
         let name = params.need("name")?.text()?;
         let quota = self.quotas.entry(name.to_owned()).or_default();
@@ -140,7 +140,7 @@ impl<'d> Bdevs<'d> {
                      together (docs/tenants.md)",
                     node.number(0..=MEBIBYTES_MAX)?
                 );
-                notes.left_out(node.path(), what);
+                notes.unsupported(node.path(), what);
             }
         }
         params.finish(notes);
@@ -148,15 +148,15 @@ impl<'d> Bdevs<'d> {
     }
 
     /// Returns the limit of a namespace on this block device.
-    pub(super) fn limit_of(&mut self, name: &str, path: &str, notes: &mut Notes) -> Limit {
-        let Some(quota) = self.quotas.get_mut(name) else { return Limit::default() };
+    pub(super) fn limit_of(&mut self, name: &str, path: &str, notes: &mut Notes) -> NamespaceLimit {
+        let Some(quota) = self.quotas.get_mut(name) else { return NamespaceLimit::default() };
         quota.namespaces += 1;
         if quota.namespaces == 2 && !quota.limit.is_empty() {
             let what = format!(
                 "the limit of block device \"{}\" is one for all its namespaces there; here each has it",
                 name.escape_debug()
             );
-            notes.changed(path, what);
+            notes.converted(path, what);
         }
         quota.limit.clone()
     }
@@ -170,7 +170,7 @@ impl<'d> Bdevs<'d> {
                      of its own here, only namespaces and hosts have (docs/tenants.md)",
                     name.escape_debug()
                 );
-                notes.left_out(&quota.path, what);
+                notes.unsupported(&quota.path, what);
             }
         }
     }
@@ -178,17 +178,17 @@ impl<'d> Bdevs<'d> {
     /// Returns the device of an SPDK name; `None`, with a note, if there is none.
     pub(super) fn find(
         &mut self,
-        draft: &mut Draft,
+        builder: &mut ConfigBuilder,
         path: &str,
         name: &str,
         notes: &mut Notes,
     ) -> Option<String> {
-        self.bdev(draft, path, name, notes).map(|bdev| bdev.device)
+        self.bdev(builder, path, name, notes).map(|bdev| bdev.device)
     }
 
     fn bdev(
         &mut self,
-        draft: &mut Draft,
+        builder: &mut ConfigBuilder,
         path: &str,
         name: &str,
         notes: &mut Notes,
@@ -196,7 +196,7 @@ impl<'d> Bdevs<'d> {
         if let Some(bdev) = self.bdevs.get(name) {
             return Some(bdev.clone());
         }
-        if let Some(bdev) = self.namespace_of_drive(draft, name) {
+        if let Some(bdev) = self.namespace_of_drive(builder, name) {
             self.bdevs.insert(name.to_owned(), bdev.clone());
             return Some(bdev);
         }
@@ -204,18 +204,18 @@ impl<'d> Bdevs<'d> {
             "block device \"{}\" is not made by this file, or was left out",
             name.escape_debug()
         );
-        notes.left_out(path, what);
+        notes.unsupported(path, what);
         None
     }
 
     /// Resolves names of the form `Nvme0n2`: namespace 2 of the drive attached as `Nvme0`.
-    fn namespace_of_drive(&self, draft: &mut Draft, name: &str) -> Option<Bdev> {
+    fn namespace_of_drive(&self, builder: &mut ConfigBuilder, name: &str) -> Option<Bdev> {
         let (controller, nsid) = name.rsplit_once('n')?;
         let drive = self.drives.get(controller)?;
         let nsid: u64 = nsid.parse().ok().filter(|nsid| *nsid >= 1 && *nsid < u32::MAX.into())?;
         let pci = drive.pci.clone();
         let io_timeout = self.timeout.clone();
-        let device = draft.add_device(name, Medium::Nvme { pci, nsid, io_timeout });
+        let device = builder.add_device(name, DeviceBackend::Nvme { pci, nsid, io_timeout });
         Some(Bdev { device, size: None, block_size: None })
     }
 
@@ -225,8 +225,8 @@ impl<'d> Bdevs<'d> {
 
     fn memory(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -244,21 +244,21 @@ impl<'d> Bdevs<'d> {
             return Ok(());
         };
         let medium = match call.method {
-            "bdev_malloc_create" => Medium::Ram { size, block_size },
-            _ => Medium::Null { size, block_size },
+            "bdev_malloc_create" => DeviceBackend::Ram { size, block_size },
+            _ => DeviceBackend::Null { size, block_size },
         };
-        let device = draft.add_device(name, medium);
+        let device = builder.add_device(name, medium);
         self.add(name, Bdev { device, size: Some(size), block_size: Some(block_size) });
         Ok(())
     }
 
     /// Metadata that is separate from the data of each block.
-    fn metadata(&self, params: &mut Object<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+    fn metadata(&self, params: &mut JsonObject<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         for key in ["md_size", "dif_type"] {
             if let Some(node) = params.get(key)
                 && node.number(0..=u16::MAX.into())? != 0
             {
-                notes.left_out(node.path(), "blocks have no metadata here");
+                notes.unsupported(node.path(), "blocks have no metadata here");
             }
         }
         params.skip(&[
@@ -272,8 +272,8 @@ impl<'d> Bdevs<'d> {
 
     fn file(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -301,30 +301,29 @@ impl<'d> Bdevs<'d> {
                 || {
                     let what =
                         format!("blocks of 512 bytes are assumed: `blockdev --getss {file}` tells");
-                    notes.changed(path.path(), what);
+                    notes.converted(path.path(), what);
                     512
                 },
             )
         };
         if !file.starts_with('/') {
-            notes.changed(path.path(), "a path from the folder in which the daemon is started");
+            notes.converted(path.path(), "a path from the folder in which the daemon is started");
         }
-        let device = match draft.file(file) {
+        let device = match builder.file(file) {
             Some(other) => {
                 let what = format!("device \"{other}\" has the same file: both are one");
-                notes.changed(path.path(), what);
+                notes.converted(path.path(), what);
                 other.to_owned()
             }
-            None => {
-                draft.add_device(name, Medium::File { path: file.into(), block_size, read_only })
-            }
+            None => builder
+                .add_device(name, DeviceBackend::File { path: file.into(), block_size, read_only }),
         };
         let size = self.disks.size(file);
         self.add(name, Bdev { device, size, block_size: Some(block_size) });
         Ok(())
     }
 
-    fn attach(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+    fn attach(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut params = call.params()?;
         let name = params.need("name")?.text()?;
         let kind = params.need("trtype")?.text()?;
@@ -334,44 +333,44 @@ impl<'d> Bdevs<'d> {
             let what = format!(
                 "\"{name}\" is a {kind} controller elsewhere: only drives of this machine are served"
             );
-            notes.left_out(&call.path, what);
+            notes.unsupported(&call.path, what);
             return Ok(());
         }
         if !is_pci(pci) {
             return Err(address.wrong("a PCI address, as \"0000:01:00.0\""));
         }
         // The other parameters are SPDK's settings as a host of the drive; our driver has its own.
-        notes.changed(
+        notes.converted(
             &call.path,
             format!("drive {pci} has to be bound first: `nvmeof-tgt drives bind {pci}`"),
         );
         let before = self.drives.insert(name.to_owned(), Drive { pci: pci.to_ascii_lowercase() });
         if before.is_some() {
-            notes.changed(&call.path, format!("\"{name}\" is attached twice: this one counts"));
+            notes.converted(&call.path, format!("\"{name}\" is attached twice: this one counts"));
         }
         Ok(())
     }
 
-    fn options(&mut self, call: &Call<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+    fn options(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut params = call.params()?;
         if let Some(node) = params.get("timeout_us") {
             let micros = node.number(0..=u64::MAX)?;
             if micros > 0 {
                 let seconds = micros.div_ceil(1_000_000).clamp(1, 600);
                 if seconds.checked_mul(1_000_000) != Some(micros) {
-                    notes.changed(node.path(), format!("{micros} us become {seconds} s"));
+                    notes.converted(node.path(), format!("{micros} us become {seconds} s"));
                 }
                 self.timeout = Some(format!("{seconds}s"));
             }
         }
-        notes.not_needed(&call.path, "but for timeout_us it says how SPDK works inside");
+        notes.not_applicable(&call.path, "but for timeout_us it says how SPDK works inside");
         Ok(())
     }
 
     fn raid(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -394,9 +393,9 @@ impl<'d> Bdevs<'d> {
         } else if !MEMBERS.contains(&names.len()) {
             format!("has {} members, a stripe has 2 to 256", names.len())
         } else {
-            return self.stripe(draft, call, (name, names, kib * 1024), notes);
+            return self.stripe(builder, call, (name, names, kib * 1024), notes);
         };
-        notes.left_out(&call.path, format!("\"{name}\" {why}"));
+        notes.unsupported(&call.path, format!("\"{name}\" {why}"));
         Ok(())
     }
 
@@ -404,28 +403,28 @@ impl<'d> Bdevs<'d> {
     /// bytes.
     fn stripe(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         (name, names, chunk): (&str, Vec<(String, &str)>, u64),
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let count = names.len();
         let mut members: Vec<Bdev> = Vec::new();
         for (path, base) in names {
-            let Some(bdev) = self.bdev(draft, &path, base, notes) else { continue };
+            let Some(bdev) = self.bdev(builder, &path, base, notes) else { continue };
             if members.iter().any(|other| other.device == bdev.device) {
-                notes.left_out(&path, format!("\"{base}\" is a member already"));
+                notes.unsupported(&path, format!("\"{base}\" is a member already"));
                 continue;
             }
             members.push(bdev);
         }
         if members.len() < count {
-            notes.left_out(&call.path, format!("\"{name}\" lacks members"));
+            notes.unsupported(&call.path, format!("\"{name}\" lacks members"));
             return Ok(());
         }
         let block_size = members.iter().find_map(|bdev| bdev.block_size);
         if members.iter().any(|bdev| bdev.block_size.is_some() && bdev.block_size != block_size) {
-            notes.left_out(&call.path, format!("members of \"{name}\" have different blocks"));
+            notes.unsupported(&call.path, format!("members of \"{name}\" have different blocks"));
             return Ok(());
         }
         // Each member contributes the whole chunks of the smallest one.
@@ -435,15 +434,15 @@ impl<'d> Bdevs<'d> {
             each.checked_mul(sizes.len().try_into().ok()?)
         });
         let members = members.into_iter().map(|bdev| bdev.device).collect();
-        let device = draft.add_device(name, Medium::Stripe { members, chunk });
+        let device = builder.add_device(name, DeviceBackend::Stripe { members, chunk });
         self.add(name, Bdev { device, size, block_size });
         Ok(())
     }
 
     fn split(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -455,14 +454,14 @@ impl<'d> Bdevs<'d> {
             None => 0,
         };
         params.finish(notes);
-        let Some(base) = self.bdev(draft, node.path(), name, notes) else { return Ok(()) };
+        let Some(base) = self.bdev(builder, node.path(), name, notes) else { return Ok(()) };
         let block = u64::from(base.block_size.unwrap_or(512));
         let part = match (mib, base.size) {
             (0, Some(size)) => size / count / block * block,
             (0, None) => {
                 let what =
                     format!("the size of \"{name}\" is not known here: give `split_size_mb`");
-                notes.left_out(&call.path, what);
+                notes.unsupported(&call.path, what);
                 return Ok(());
             }
             (mib, _) => mib << 20,
@@ -470,14 +469,15 @@ impl<'d> Bdevs<'d> {
         let end = part.checked_mul(count).filter(|end| *end <= base.size.unwrap_or(SIZE_MAX));
         if part == 0 || end.is_none() {
             let what = format!("\"{name}\" has no room for {count} parts of {part} bytes");
-            notes.left_out(&call.path, what);
+            notes.unsupported(&call.path, what);
             return Ok(());
         }
         for index in 0..count {
             let split = format!("{name}p{index}");
             let offset = index * part;
-            let medium = Medium::Split { base: base.device.clone(), offset, size: Some(part) };
-            let device = draft.add_device(&split, medium);
+            let medium =
+                DeviceBackend::Split { base: base.device.clone(), offset, size: Some(part) };
+            let device = builder.add_device(&split, medium);
             self.add(&split, Bdev { device, size: Some(part), block_size: base.block_size });
         }
         Ok(())
@@ -485,8 +485,8 @@ impl<'d> Bdevs<'d> {
 
     fn delay(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -496,7 +496,7 @@ impl<'d> Bdevs<'d> {
             let node = params.need(key)?;
             let micros = node.number(0..=u64::MAX)?;
             if micros > LATENCY_MAX {
-                notes.changed(node.path(), format!("{micros} us become 10 s, the most there is"));
+                notes.converted(node.path(), format!("{micros} us become 10 s, the most there is"));
             }
             Ok(micros.min(LATENCY_MAX))
         };
@@ -505,17 +505,19 @@ impl<'d> Bdevs<'d> {
         if read_p99 > read || write_p99 > write {
             let what =
                 "one command of a hundred took p99_*_latency there: here all take the average";
-            notes.changed(&call.path, what);
+            notes.converted(&call.path, what);
         }
         params.skip(&["uuid"]);
         params.finish(notes);
-        let Some(base) = self.bdev(draft, node.path(), node.text()?, notes) else { return Ok(()) };
-        let medium = Medium::Delay {
+        let Some(base) = self.bdev(builder, node.path(), node.text()?, notes) else {
+            return Ok(());
+        };
+        let medium = DeviceBackend::Delay {
             base: base.device,
             read_latency: format!("{read}us"),
             write_latency: format!("{write}us"),
         };
-        let device = draft.add_device(name, medium);
+        let device = builder.add_device(name, medium);
         self.add(name, Bdev { device, ..base_of(base.size, base.block_size) });
         Ok(())
     }
@@ -523,8 +525,8 @@ impl<'d> Bdevs<'d> {
     /// Adds a device that has all of another one: a passthrough device, or one that injects errors.
     fn whole(
         &mut self,
-        draft: &mut Draft,
-        call: &Call<'_>,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params()?;
@@ -537,12 +539,12 @@ impl<'d> Bdevs<'d> {
         };
         params.skip(&["uuid"]);
         params.finish(notes);
-        let Some(base) = self.bdev(draft, node.path(), base_name, notes) else { return Ok(()) };
+        let Some(base) = self.bdev(builder, node.path(), base_name, notes) else { return Ok(()) };
         let medium = match fails {
-            true => Medium::Fault { base: base.device },
-            false => Medium::Split { base: base.device, offset: 0, size: None },
+            true => DeviceBackend::Fault { base: base.device },
+            false => DeviceBackend::Split { base: base.device, offset: 0, size: None },
         };
-        let device = draft.add_device(&name, medium);
+        let device = builder.add_device(&name, medium);
         self.add(&name, Bdev { device, ..base_of(base.size, base.block_size) });
         Ok(())
     }
@@ -550,7 +552,7 @@ impl<'d> Bdevs<'d> {
 
 /// Returns the names of a RAID's members and their paths. Versions before 19 had one text with the
 /// names separated by blanks.
-fn member_names<'a>(listed: &Node<'a>) -> Result<Vec<(String, &'a str)>, ImportError> {
+fn member_names<'a>(listed: &JsonNode<'a>) -> Result<Vec<(String, &'a str)>, ImportError> {
     if listed.is_text() {
         let names = listed.text()?.split_whitespace();
         return Ok(names.map(|name| (listed.path().to_owned(), name)).collect());
@@ -569,7 +571,7 @@ fn block_size_of(path: &str, bytes: u64, notes: &mut Notes) -> Option<u32> {
         Ok(known @ (512 | 4096)) => Some(known),
         _ => {
             let what = format!("blocks of {bytes} bytes: there are 512 and 4096 here");
-            notes.left_out(path, what);
+            notes.unsupported(path, what);
             None
         }
     }
@@ -585,10 +587,10 @@ fn is_pci(text: &str) -> bool {
         None => return false,
     };
     let parts: Vec<&str> = rest.split(':').collect();
-    let place = match parts.as_slice() {
+    let is_slot = match parts.as_slice() {
         [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
         [bus, device] => hex(bus, 2) && hex(device, 2),
         _ => false,
     };
-    place && hex(function, 1)
+    is_slot && hex(function, 1)
 }

@@ -3,15 +3,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bdev` | block devices, including those on top of others |
+//! | `bdev` | block devices, including layered ones |
 //! | `nvmf` | transports, subsystems, namespaces, listeners, hosts |
 
 mod bdev;
 mod nvmf;
 
 use crate::Disks;
-use crate::draft::Draft;
-use crate::json::{ImportError, Node, Object};
+use crate::config_builder::ConfigBuilder;
+use crate::json::{ImportError, JsonNode, JsonObject};
 use crate::note::Notes;
 use bdev::Bdevs;
 
@@ -32,22 +32,22 @@ const INNER: &[&str] = &[
 
 /// A call of the config.
 #[derive(Debug)]
-struct Call<'a> {
+struct RpcCall<'a> {
     method: &'a str,
     /// Path of the whole entry.
     path: String,
-    params: Option<Node<'a>>,
+    params: Option<JsonNode<'a>>,
 }
 
-impl<'a> Call<'a> {
-    fn read(node: &Node<'a>) -> Result<Self, ImportError> {
+impl<'a> RpcCall<'a> {
+    fn read(node: &JsonNode<'a>) -> Result<Self, ImportError> {
         let mut entry = node.object()?;
         let method = entry.need("method")?.text()?;
         Ok(Self { method, path: node.path().to_owned(), params: entry.get("params") })
     }
 
     /// Returns the parameters of a call that requires some.
-    fn params(&self) -> Result<Object<'a>, ImportError> {
+    fn params(&self) -> Result<JsonObject<'a>, ImportError> {
         match &self.params {
             Some(params) => params.object(),
             None => Err(ImportError::Wrong {
@@ -59,15 +59,15 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Reads a draft of the same target.
+/// Reads the config of a target.
 pub(crate) fn read(
-    root: &Node<'_>,
+    root: &JsonNode<'_>,
     disks: &dyn Disks,
     notes: &mut Notes,
-) -> Result<Draft, ImportError> {
-    let mut draft = Draft::default();
+) -> Result<ConfigBuilder, ImportError> {
+    let mut builder = ConfigBuilder::default();
     let mut bdevs = Bdevs::new(disks);
-    let mut nvmf = nvmf::Target::default();
+    let mut nvmf = nvmf::SpdkTarget::default();
     let mut top = root.object()?;
     // Devices come first, regardless of their position, because namespaces refer to them.
     let parts = top.need("subsystems")?.list()?;
@@ -78,19 +78,19 @@ pub(crate) fn read(
         match name {
             "bdev" => {
                 for node in calls {
-                    bdevs.call(&mut draft, &Call::read(&node)?, notes)?;
+                    bdevs.call(&mut builder, &RpcCall::read(&node)?, notes)?;
                 }
             }
             "nvmf" => {}
             inner if INNER.contains(&inner) || inner.starts_with("vhost") && calls.is_empty() => {
                 if !calls.is_empty() {
                     let what = format!("\"{inner}\" says how SPDK works inside");
-                    notes.not_needed(part.path(), what);
+                    notes.not_applicable(part.path(), what);
                 }
             }
             other => {
                 if !calls.is_empty() {
-                    notes.left_out(part.path(), format!("\"{other}\" is not served here"));
+                    notes.unsupported(part.path(), format!("\"{other}\" is not served here"));
                 }
             }
         }
@@ -100,16 +100,16 @@ pub(crate) fn read(
         let mut part = part.object()?;
         if part.need("subsystem")?.text()? == "nvmf" {
             for node in part.list("config")? {
-                nvmf.call(&mut draft, &mut bdevs, &Call::read(&node)?, notes)?;
+                nvmf.call(&mut builder, &mut bdevs, &RpcCall::read(&node)?, notes)?;
             }
         }
     }
-    nvmf.finish(&mut draft, notes);
+    nvmf.finish(&mut builder, notes);
     bdevs.finish(notes);
-    for name in draft.prune() {
-        notes.not_needed("$.subsystems", format!("no namespace uses device \"{name}\""));
+    for name in builder.prune() {
+        notes.not_applicable("$.subsystems", format!("no namespace uses device \"{name}\""));
     }
-    draft.need_listener("$.subsystems", notes);
+    builder.need_listener("$.subsystems", notes);
     top.finish(notes);
-    Ok(draft)
+    Ok(builder)
 }

@@ -14,15 +14,15 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-use super::session::{Answer, Session};
-use super::{Act, Target};
+use super::session::{FakeResponse, FakeSession};
+use super::{FakeAction, FakeTargetState};
 
 /// Maximum in-capsule bytes of fabrics and admin commands.
 const ADMIN_IN_CAPSULE: u32 = 8192;
 
-pub(super) struct Connection {
+pub(super) struct FakeConnection {
     stream: TcpStream,
-    session: Session,
+    session: FakeSession,
     rules: RxRules,
     framing: Framing,
     /// Commands that arrived while the target waited for the data of another.
@@ -36,11 +36,11 @@ fn broken(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream, target: Arc<Target>) -> Self {
+impl FakeConnection {
+    pub(super) fn new(stream: TcpStream, target: Arc<FakeTargetState>) -> Self {
         let rules = RxRules::initial(End::Controller);
         let (framing, later) = (Framing::default(), VecDeque::new());
-        Self { stream, session: Session::new(target, 0), rules, framing, later }
+        Self { stream, session: FakeSession::new(target, 0), rules, framing, later }
     }
 
     /// Serves commands until the host closes or the script ends the connection.
@@ -54,20 +54,20 @@ impl Connection {
         self.stream.set_nodelay(true)?;
         let (_, header, _) = self.receive()?;
         let asked = ICReq::read_from_bytes(&header).map_err(broken)?.params().map_err(broken)?;
-        let traits = &self.session.target.traits;
+        let options = &self.session.target.options;
         let granted = IcParams {
-            pda: traits.cpda,
-            hdgst: asked.hdgst && traits.hdgst,
-            ddgst: asked.ddgst && traits.ddgst,
-            max: traits.max_h2c,
+            pda: options.cpda,
+            hdgst: asked.hdgst && options.hdgst,
+            ddgst: asked.ddgst && options.ddgst,
+            max: options.max_h2c,
         };
         self.stream.write_all(ICResp::new(granted).as_bytes())?;
         self.framing = Framing::new(granted.hdgst, granted.ddgst, asked.pda);
         self.rules = RxRules {
             receiver: End::Controller,
             framing: Framing::new(granted.hdgst, granted.ddgst, granted.pda),
-            max_in_capsule: ADMIN_IN_CAPSULE.max(traits.in_capsule),
-            max_data: traits.max_h2c,
+            max_in_capsule: ADMIN_IN_CAPSULE.max(options.in_capsule),
+            max_data: options.max_h2c,
         };
         Ok(())
     }
@@ -82,26 +82,26 @@ impl Connection {
         }
         let sqe = CapsuleCmd::read_from_bytes(&header).map_err(broken)?.sqe;
         if self.session.is_admin(&sqe) {
-            let answer = self.session.admin(&sqe, &data);
-            self.answer(&sqe, &answer, false, false)
+            let response = self.session.admin(&sqe, &data);
+            self.send_response(&sqe, &response, false, false)
         } else {
             self.io(&sqe, data)
         }
     }
 
     fn io(&mut self, sqe: &Sqe, mut data: Vec<u8>) -> io::Result<()> {
-        let act = self.session.act(sqe);
-        match act {
-            Act::Silence => return Ok(()),
-            Act::HangUp => return Err(broken("hang up")),
-            Act::Terminate => {
+        let action = self.session.action(sqe);
+        match action {
+            FakeAction::NoResponse => return Ok(()),
+            FakeAction::HangUp => return Err(broken("hang up")),
+            FakeAction::Terminate => {
                 let term = TermReq::new(End::Controller, TcpError::unsupported(8), 0);
                 self.stream.write_all(term.as_bytes())?;
                 // Keeps the connection open until the host closes it.
                 let _ = self.stream.read(&mut [0]);
                 return Err(broken("terminated"));
             }
-            Act::Fail(status) => return self.respond(sqe, status, 0),
+            FakeAction::Fail(status) => return self.respond(sqe, status, 0),
             _ => {}
         }
         if let Err(status) = self.session.check(sqe) {
@@ -111,22 +111,22 @@ impl Connection {
         if is_out && let Sgl::Transport { length } = sqe.dptr.parse() {
             data = self.pull(sqe, length)?;
         }
-        let answer = self.session.io(sqe, act, &data);
-        let success_flag = self.session.target.traits.success_flag;
-        self.answer(sqe, &answer, success_flag, act == Act::BadDigest)
+        let response = self.session.io(sqe, action, &data);
+        let success_flag = self.session.target.options.success_flag;
+        self.send_response(sqe, &response, success_flag, action == FakeAction::BadDigest)
     }
 
-    fn answer(
+    fn send_response(
         &mut self,
         sqe: &Sqe,
-        answer: &Answer,
+        response: &FakeResponse,
         success_flag: bool,
         bad_digest: bool,
     ) -> io::Result<()> {
-        if answer.data.is_empty() {
-            self.respond(sqe, answer.status, answer.result)
+        if response.data.is_empty() {
+            self.respond(sqe, response.status, response.result)
         } else {
-            self.send_data(sqe, &answer.data, success_flag, bad_digest)
+            self.send_data(sqe, &response.data, success_flag, bad_digest)
         }
     }
 
@@ -135,7 +135,7 @@ impl Connection {
         let mut data = Vec::new();
         let mut asked = 0;
         while asked < length {
-            let piece = (length - asked).min(self.session.target.traits.r2t_piece);
+            let piece = (length - asked).min(self.session.target.options.r2t_piece);
             let ttag = 0x1234;
             let r2t = R2T::new(self.framing, sqe.cid.get(), ttag, asked, piece);
             self.send(r2t.as_bytes(), &[], false)?;
@@ -166,7 +166,7 @@ impl Connection {
         success_flag: bool,
         bad_digest: bool,
     ) -> io::Result<()> {
-        let piece = self.session.target.traits.c2h_piece as usize;
+        let piece = self.session.target.options.c2h_piece as usize;
         let mut offset = 0;
         for part in data.chunks(piece) {
             let last = offset + part.len() == data.len();

@@ -20,13 +20,13 @@ use nvmeof_wire::properties::{CAP_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc, Csts, of
 use nvmeof_wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
 use nvmeof_wire::{Sqe, Status, U16, U32, U64, ascii};
 
-use super::{Act, Target, Traits};
+use super::{FakeAction, FakeTargetOptions, FakeTargetState};
 
 const CNTLID: u16 = 7;
 
 /// Result of a command, with the data of a read.
 #[derive(Debug)]
-pub struct Answer {
+pub struct FakeResponse {
     /// Status of the completion.
     pub status: Status,
     /// Dwords 0 and 1 of the completion.
@@ -35,31 +35,31 @@ pub struct Answer {
     pub data: Vec<u8>,
 }
 
-impl Answer {
+impl FakeResponse {
     fn new(status: Status, result: u64) -> Self {
         Self { status, result, data: Vec::new() }
     }
 }
 
 /// The queue of one connection, for targets over any fabric.
-pub struct Session {
-    pub(crate) target: Arc<Target>,
+pub struct FakeSession {
+    pub(crate) target: Arc<FakeTargetState>,
     qid: u16,
     cc: u32,
     is_discovery: bool,
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for FakeSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("qid", &self.qid).finish_non_exhaustive()
+        f.debug_struct("FakeSession").field("qid", &self.qid).finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl FakeSession {
     /// Creates the admin queue of a new target that serves every command.
     #[must_use]
-    pub fn start(traits: Traits) -> Self {
-        Self::new(Target::new(traits, Box::new(|_, _| Act::Serve)), 0)
+    pub fn start(options: FakeTargetOptions) -> Self {
+        Self::new(FakeTargetState::new(options, Box::new(|_, _| FakeAction::Serve)), 0)
     }
 
     /// Creates queue `qid` of the same target.
@@ -68,18 +68,18 @@ impl Session {
         Self::new(Arc::clone(&self.target), qid)
     }
 
-    pub(crate) fn new(target: Arc<Target>, qid: u16) -> Self {
+    pub(crate) fn new(target: Arc<FakeTargetState>, qid: u16) -> Self {
         Self { target, qid, cc: 0, is_discovery: false }
     }
 
-    /// Returns true if the command is for [`Session::admin`].
+    /// Returns true if the command is for [`FakeSession::admin`].
     #[must_use]
     pub fn is_admin(&self, sqe: &Sqe) -> bool {
         self.qid == 0 || sqe.is_fabrics()
     }
 
     /// Counts an I/O command and returns the action for it.
-    pub(crate) fn act(&self, sqe: &Sqe) -> Act {
+    pub(crate) fn action(&self, sqe: &Sqe) -> FakeAction {
         let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
         (self.target.script)(number, sqe.io_opcode())
     }
@@ -89,7 +89,7 @@ impl Session {
     /// # Errors
     /// The status to complete it with.
     pub fn check(&self, sqe: &Sqe) -> Result<(), Status> {
-        let Some(&(blocks, shift)) = self.target.traits.namespaces.get(&sqe.nsid.get()) else {
+        let Some(&(blocks, shift)) = self.target.options.namespaces.get(&sqe.nsid.get()) else {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         };
         if sqe.io_opcode() == IoOpcode::DATASET_MANAGEMENT {
@@ -110,40 +110,40 @@ impl Session {
         Ok(())
     }
 
-    /// Executes a checked I/O command, with the data of the host, as `act` requires.
+    /// Executes a checked I/O command, with the data of the host, as `action` requires.
     #[must_use]
-    pub fn io(&self, sqe: &Sqe, act: Act, data: &[u8]) -> Answer {
+    pub fn io(&self, sqe: &Sqe, action: FakeAction, data: &[u8]) -> FakeResponse {
         let nsid = sqe.nsid.get();
-        let shift = self.target.traits.namespaces.get(&nsid).map_or(0, |&(_, shift)| shift);
+        let shift = self.target.options.namespaces.get(&nsid).map_or(0, |&(_, shift)| shift);
         let range = BlockIo::parse(sqe).range;
         let size = |blocks: u64| usize::try_from(blocks << shift).unwrap_or(0);
         let (at, len) = (size(range.slba), size(range.blocks.into()));
         let mut disks = self.target.disks();
         let Some(disk) = disks.get_mut(&nsid) else {
-            return Answer::new(Status::INTERNAL_ERROR, 0);
+            return FakeResponse::new(Status::INTERNAL_ERROR, 0);
         };
         match sqe.io_opcode() {
-            IoOpcode::FLUSH => Answer::new(Status::SUCCESS, 0),
+            IoOpcode::FLUSH => FakeResponse::new(Status::SUCCESS, 0),
             IoOpcode::READ => {
-                let shifted = match act {
-                    Act::Shift(by) => at + size(by),
+                let shifted = match action {
+                    FakeAction::Shift(by) => at + size(by),
                     _ => at,
                 };
                 let end = disk.len();
                 let mut data: Vec<u8> = (shifted..shifted + len).map(|at| disk[at % end]).collect();
-                if act == Act::FlipBit {
+                if action == FakeAction::FlipBit {
                     data[len / 2] ^= 4;
                 }
-                Answer { data, ..Answer::new(Status::SUCCESS, 0) }
+                FakeResponse { data, ..FakeResponse::new(Status::SUCCESS, 0) }
             }
             IoOpcode::WRITE => {
-                let stored = match act {
-                    Act::Drop => 0,
-                    Act::Tear => len / 2,
+                let stored = match action {
+                    FakeAction::Drop => 0,
+                    FakeAction::Tear => len / 2,
                     _ => len,
                 };
                 disk[at..at + stored].copy_from_slice(&data[..stored]);
-                Answer::new(Status::SUCCESS, 0)
+                FakeResponse::new(Status::SUCCESS, 0)
             }
             IoOpcode::DATASET_MANAGEMENT => {
                 let (ranges, _) = data.as_chunks::<{ DSM_RANGE_SIZE as usize }>();
@@ -151,50 +151,52 @@ impl Session {
                 {
                     let range = range.range();
                     if !range.is_within(disk.len() as u64 >> shift) {
-                        return Answer::new(Status::LBA_OUT_OF_RANGE, 0);
+                        return FakeResponse::new(Status::LBA_OUT_OF_RANGE, 0);
                     }
                     let (at, len) = (size(range.slba), size(range.blocks.into()));
                     disk[at..at + len].fill(0);
                 }
-                Answer::new(Status::SUCCESS, 0)
+                FakeResponse::new(Status::SUCCESS, 0)
             }
-            IoOpcode::COMPARE if disk[at..at + len] == *data => Answer::new(Status::SUCCESS, 0),
-            IoOpcode::COMPARE => Answer::new(Status::COMPARE_FAILURE, 0),
-            _ => Answer::new(Status::INVALID_OPCODE, 0),
+            IoOpcode::COMPARE if disk[at..at + len] == *data => {
+                FakeResponse::new(Status::SUCCESS, 0)
+            }
+            IoOpcode::COMPARE => FakeResponse::new(Status::COMPARE_FAILURE, 0),
+            _ => FakeResponse::new(Status::INVALID_OPCODE, 0),
         }
     }
 
     /// Executes a fabrics or admin command, with the data of the host.
     #[must_use]
-    pub fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+    pub fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> FakeResponse {
         if sqe.is_fabrics() {
             return self.fabrics(sqe, data);
         }
         match sqe.admin_opcode() {
             AdminOpcode::IDENTIFY => match self.identify(sqe) {
                 Some(data) => self.with_data(data),
-                None => Answer::new(Status::INVALID_FIELD, 0),
+                None => FakeResponse::new(Status::INVALID_FIELD, 0),
             },
             AdminOpcode::SET_FEATURES => {
-                let granted = u64::from(self.target.traits.queues - 1);
+                let granted = u64::from(self.target.options.queues - 1);
                 let result = self.result(granted | granted << 16);
-                Answer::new(Status::SUCCESS, result)
+                FakeResponse::new(Status::SUCCESS, result)
             }
-            AdminOpcode::FORMAT_NVM if self.target.traits.format => {
-                std::thread::sleep(self.target.traits.format_time);
+            AdminOpcode::FORMAT_NVM if self.target.options.format => {
+                std::thread::sleep(self.target.options.format_time);
                 let asked = FormatNvm::parse(sqe);
                 let erases = asked.erase == SecureErase::USER_DATA && asked.lba_format == 0;
                 match self.target.disks().get_mut(&asked.nsid).filter(|_| erases) {
                     Some(disk) => {
                         disk.fill(0);
-                        Answer::new(Status::SUCCESS, 0)
+                        FakeResponse::new(Status::SUCCESS, 0)
                     }
-                    None => Answer::new(Status::INVALID_FIELD, 0),
+                    None => FakeResponse::new(Status::INVALID_FIELD, 0),
                 }
             }
             AdminOpcode::KEEP_ALIVE => {
                 self.target.keep_alives.fetch_add(1, Ordering::SeqCst);
-                Answer::new(Status::SUCCESS, 0)
+                FakeResponse::new(Status::SUCCESS, 0)
             }
             AdminOpcode::GET_LOG_PAGE if self.is_discovery => {
                 let asked = GetLogPage::parse(sqe);
@@ -205,28 +207,28 @@ impl Session {
                 data.resize(len, 0);
                 self.with_data(data)
             }
-            _ => Answer::new(Status::INVALID_OPCODE, 0),
+            _ => FakeResponse::new(Status::INVALID_OPCODE, 0),
         }
     }
 
-    fn with_data(&self, mut data: Vec<u8>) -> Answer {
-        if let Some(byte) = self.target.traits.junk_data {
+    fn with_data(&self, mut data: Vec<u8>) -> FakeResponse {
+        if let Some(byte) = self.target.options.junk_data {
             data.fill(byte);
         }
-        Answer { data, ..Answer::new(Status::SUCCESS, 0) }
+        FakeResponse { data, ..FakeResponse::new(Status::SUCCESS, 0) }
     }
 
     fn result(&self, value: u64) -> u64 {
-        self.target.traits.junk_results.map_or(value, |byte| u64::from_ne_bytes([byte; 8]))
+        self.target.options.junk_results.map_or(value, |byte| u64::from_ne_bytes([byte; 8]))
     }
 
-    fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+    fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) -> FakeResponse {
         match sqe.fctype() {
             FabricsType::CONNECT => self.connect(sqe, data),
             FabricsType::PROPERTY_GET => {
                 let value = match PropertyGet::parse(sqe).offset {
                     offset::CAP => Cap::new()
-                        .with_mqes(self.target.traits.entries - 1)
+                        .with_mqes(self.target.options.entries - 1)
                         .with_cqr(true)
                         .with_to(2)
                         .with_css(CAP_CSS_NVM)
@@ -241,7 +243,7 @@ impl Session {
                     _ => 0,
                 };
                 let value = self.result(value);
-                Answer::new(Status::SUCCESS, value)
+                FakeResponse::new(Status::SUCCESS, value)
             }
             FabricsType::PROPERTY_SET => {
                 let set = PropertySet::parse(sqe);
@@ -251,32 +253,32 @@ impl Session {
                         self.target.shutdowns.fetch_add(1, Ordering::SeqCst);
                     }
                 }
-                Answer::new(Status::SUCCESS, 0)
+                FakeResponse::new(Status::SUCCESS, 0)
             }
-            _ => Answer::new(Status::INVALID_OPCODE, 0),
+            _ => FakeResponse::new(Status::INVALID_OPCODE, 0),
         }
     }
 
-    fn connect(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+    fn connect(&mut self, sqe: &Sqe, data: &[u8]) -> FakeResponse {
         let wrong = |ipo| InvalidParameter { ipo, in_data: true }.encode();
         let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
         let (Ok(connect), Ok(data)) = (Connect::parse(sqe), ConnectData::ref_from_bytes(data))
         else {
-            return Answer::new(invalid, 0);
+            return FakeResponse::new(invalid, 0);
         };
         let (Ok(subnqn), Ok(hostnqn)) = (data.subnqn(), data.hostnqn()) else {
-            return Answer::new(invalid, wrong(ConnectData::HOSTNQN_OFFSET));
+            return FakeResponse::new(invalid, wrong(ConnectData::HOSTNQN_OFFSET));
         };
-        let traits = &self.target.traits;
-        if subnqn != traits.subnqn && !subnqn.is_discovery() {
-            return Answer::new(invalid, wrong(ConnectData::SUBNQN_OFFSET));
+        let options = &self.target.options;
+        if subnqn != options.subnqn && !subnqn.is_discovery() {
+            return FakeResponse::new(invalid, wrong(ConnectData::SUBNQN_OFFSET));
         }
-        if !traits.hosts.is_empty() && !traits.hosts.contains(&hostnqn) {
-            return Answer::new(Status::CONNECT_INVALID_HOST.with_dnr(), 0);
+        if !options.hosts.is_empty() && !options.hosts.contains(&hostnqn) {
+            return FakeResponse::new(Status::CONNECT_INVALID_HOST.with_dnr(), 0);
         }
         let wants_other = connect.qid > 0 && data.cntlid.get() != CNTLID;
-        if wants_other || !connect.disable_sq_flow_control || connect.qid > traits.queues {
-            return Answer::new(invalid, 0);
+        if wants_other || !connect.disable_sq_flow_control || connect.qid > options.queues {
+            return FakeResponse::new(invalid, 0);
         }
         self.qid = connect.qid;
         self.is_discovery = subnqn.is_discovery();
@@ -285,11 +287,11 @@ impl Session {
             authentication: false,
             authentication_over_secure_channel: false,
         };
-        Answer::new(Status::SUCCESS, result.encode())
+        FakeResponse::new(Status::SUCCESS, result.encode())
     }
 
     fn identify(&self, sqe: &Sqe) -> Option<Vec<u8>> {
-        let traits = &self.target.traits;
+        let options = &self.target.options;
         let asked = Identify::parse(sqe);
         let bytes = match asked.cns {
             Cns::CONTROLLER => {
@@ -297,22 +299,22 @@ impl Session {
                 ascii::fill(&mut data.sn, "FAKE0001");
                 ascii::fill(&mut data.mn, "fake target");
                 ascii::fill(&mut data.fr, "1");
-                data.mdts = traits.mdts;
-                let deallocates = if traits.deallocate { oncs::DATASET_MANAGEMENT } else { 0 };
+                data.mdts = options.mdts;
+                let deallocates = if options.deallocate { oncs::DATASET_MANAGEMENT } else { 0 };
                 data.oncs = U16::new(deallocates);
                 data.cntlid = U16::new(CNTLID);
-                data.oacs = U16::new(if traits.format { oacs::FORMAT } else { 0 });
-                data.fna = if traits.formats_all { fna::FORMAT_ALL } else { 0 };
-                data.icdoff = U16::new(traits.icdoff);
-                data.ioccsz = U32::new((traits.in_capsule + 64) / 16 + u32::from(traits.icdoff));
+                data.oacs = U16::new(if options.format { oacs::FORMAT } else { 0 });
+                data.fna = if options.formats_all { fna::FORMAT_ALL } else { 0 };
+                data.icdoff = U16::new(options.icdoff);
+                data.ioccsz = U32::new((options.in_capsule + 64) / 16 + u32::from(options.icdoff));
                 data.as_bytes().to_vec()
             }
             Cns::ACTIVE_NAMESPACES => {
-                let nsids = traits.namespaces.keys().copied().filter(|&nsid| nsid > asked.nsid);
+                let nsids = options.namespaces.keys().copied().filter(|&nsid| nsid > asked.nsid);
                 NsidList::new(nsids).as_bytes().to_vec()
             }
             Cns::NAMESPACE => {
-                let &(blocks, shift) = traits.namespaces.get(&asked.nsid)?;
+                let &(blocks, shift) = options.namespaces.get(&asked.nsid)?;
                 let mut data = Namespace::new_zeroed();
                 data.nsze = U64::new(blocks);
                 data.ncap = U64::new(blocks);
@@ -325,7 +327,7 @@ impl Session {
     }
 
     fn discovery_log(&self) -> Vec<u8> {
-        let records = self.target.traits.discovery_records;
+        let records = self.target.options.discovery_records;
         let mut page = DiscoveryHeader::new(5, records as u64).as_bytes().to_vec();
         for number in 0..records {
             let mut entry = DiscoveryEntry::new_zeroed();

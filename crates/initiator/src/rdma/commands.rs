@@ -6,8 +6,8 @@
 //!                       `--response--> the peer completes an unsent command: the connection ends
 //! ```
 //!
-//! A slot of [`Slots`] owns the command's buffer until the end of this sequence. When the
-//! connection ends earlier, the pair is dropped first.
+//! A slot of [`CommandTable`] owns the command's buffer until the end of this sequence. When the
+//! connection ends earlier, the QP is dropped first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +20,12 @@ use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, U16};
 
 use super::MAX_TRANSFER;
-use super::post::{Keys, Outgoing, Pair, register};
-use super::sends::{SEND, Sends};
-use crate::slots::Slots;
-use crate::{Command, CommandError, Completed, Nanos, RejectReason, Rejected, Transfer};
+use super::post::{MemoryKeys, Qp, SendRequest, register};
+use super::sends::{SEND, SendQueueSlots};
+use crate::command_table::CommandTable;
+use crate::{
+    Command, CommandError, CompletedCommand, Nanos, RejectReason, RejectedCommand, Transfer,
+};
 
 /// Kind of a receive's [`WrId`].
 const RECEIVE: u8 = 2;
@@ -32,7 +34,7 @@ const CHAIN: usize = 64;
 
 /// Reason for ending a connection.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ConnectionError {
     /// The peer violated the protocol.
     Peer(String),
     /// The connection or the device failed.
@@ -55,7 +57,7 @@ enum Phase {
 
 /// Limits of the two ends and of the device.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct NegotiatedLimits {
     /// Maximum commands outstanding.
     pub(super) depth: u16,
     /// Maximum commands that are posted and have no response.
@@ -73,69 +75,72 @@ pub(super) struct Rules {
 }
 
 #[derive(Debug)]
-pub(super) struct Commands {
-    rules: Rules,
-    slots: Slots,
+pub(super) struct RdmaCommands {
+    limits: NegotiatedLimits,
+    table: CommandTable,
     phases: Box<[Phase]>,
     /// Waiting commands, in order.
     waiting: VecDeque<u16>,
-    sends: Sends,
+    sends: SendQueueSlots,
     /// Commands that are posted and have no response.
     unanswered: u16,
     /// Number of uses of each receive's slot.
     uses: Box<[u32]>,
-    chain: Vec<Outgoing>,
-    trouble: Option<Trouble>,
+    chain: Vec<SendRequest>,
+    error: Option<ConnectionError>,
 }
 
-impl Commands {
-    pub(super) fn new(rules: Rules) -> Self {
+impl RdmaCommands {
+    pub(super) fn new(limits: NegotiatedLimits) -> Self {
         Self {
-            rules,
-            slots: Slots::new(rules.depth),
-            phases: (0..rules.depth.max(1)).map(|_| Phase::Free).collect(),
-            waiting: VecDeque::with_capacity(rules.depth.into()),
-            sends: Sends::new(rules.sends.into()),
+            limits,
+            table: CommandTable::new(limits.depth),
+            phases: (0..limits.depth.max(1)).map(|_| Phase::Free).collect(),
+            waiting: VecDeque::with_capacity(limits.depth.into()),
+            sends: SendQueueSlots::new(limits.sends.into()),
             unanswered: 0,
-            uses: (0..rules.receives).map(|_| 0).collect(),
+            uses: (0..limits.receives).map(|_| 0).collect(),
             chain: Vec::with_capacity(CHAIN),
-            trouble: None,
+            error: None,
         }
     }
 
     /// Takes the error of a submission that ends the connection.
-    pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
-        self.trouble.take()
+    pub(super) fn take_error(&mut self) -> Option<ConnectionError> {
+        self.error.take()
     }
 
-    pub(super) fn has_trouble(&self) -> bool {
-        self.trouble.is_some()
+    pub(super) fn has_error(&self) -> bool {
+        self.error.is_some()
     }
 
-    pub(super) fn slots(&self) -> &Slots {
-        &self.slots
+    pub(super) fn table(&self) -> &CommandTable {
+        &self.table
     }
 
     /// Limits the window to the controller's `receives`, so that it has a receive for every
     /// command.
     pub(super) fn bound_window(&mut self, receives: u16) {
-        self.rules.window = self.rules.window.min(receives).max(1);
+        self.limits.window = self.limits.window.min(receives).max(1);
     }
 
     /// Posts every receive.
-    pub(super) fn post_receives<D: Device>(&mut self, pair: &mut Pair<D>) -> Result<(), Trouble> {
-        (0..self.rules.receives).try_for_each(|slot| self.post_receive(pair, slot))
+    pub(super) fn post_receives<D: Device>(
+        &mut self,
+        qp: &mut Qp<D>,
+    ) -> Result<(), ConnectionError> {
+        (0..self.limits.receives).try_for_each(|slot| self.post_receive(qp, slot))
     }
 
-    /// Queues a command for sending. [`Self::take_trouble`] returns an error of the device.
+    /// Queues a command for sending. [`Self::take_error`] returns an error of the device.
     #[expect(clippy::result_large_err, reason = "a submission that fails hands the command back")]
     pub(super) fn submit<D: Device>(
         &mut self,
-        pair: &mut Pair<D>,
+        qp: &mut Qp<D>,
         device: &Arc<D>,
         mut command: Command,
         deadline: Nanos,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), RejectedCommand> {
         let (buffer, remote) = match &mut command.transfer {
             Transfer::None => (None, AccessFlags::default()),
             Transfer::In(buffer) => {
@@ -151,38 +156,39 @@ impl Commands {
         let buffer = buffer.filter(|buffer| !buffer.is_empty());
         let length = match buffer.as_ref().map_or(Ok(0), |buffer| u32::try_from(buffer.len())) {
             Ok(length) if u64::from(length) <= MAX_TRANSFER => length,
-            _ => return Err(Rejected { command, why: RejectReason::TooLarge }),
+            _ => return Err(RejectedCommand { command, why: RejectReason::TooLarge }),
         };
-        if self.trouble.is_some() {
-            return Err(Rejected { command, why: RejectReason::Closed });
+        if self.error.is_some() {
+            return Err(RejectedCommand { command, why: RejectReason::Closed });
         }
-        if self.slots.is_full() {
-            return Err(Rejected { command, why: RejectReason::Full });
+        if self.table.is_full() {
+            return Err(RejectedCommand { command, why: RejectReason::Full });
         }
-        let in_capsule = is_out && length > 0 && length <= self.rules.in_capsule;
+        let in_capsule = is_out && length > 0 && length <= self.limits.in_capsule;
         let needed = if in_capsule { AccessFlags::default() } else { remote };
-        let keys =
-            match buffer.map_or(Ok(Keys::default()), |buffer| register(device, buffer, needed)) {
-                Ok(keys) => keys,
-                Err(error) => {
-                    self.trouble = Some(Trouble::Verbs(error));
-                    return Err(Rejected { command, why: RejectReason::Closed });
-                }
-            };
-        let Keys { address, lkey, rkey: key } = keys;
+        let keys = match buffer
+            .map_or(Ok(MemoryKeys::default()), |buffer| register(device, buffer, needed))
+        {
+            Ok(keys) => keys,
+            Err(error) => {
+                self.error = Some(ConnectionError::Verbs(error));
+                return Err(RejectedCommand { command, why: RejectReason::Closed });
+            }
+        };
+        let MemoryKeys { address, lkey, rkey: key } = keys;
         let (sgl, data) = if in_capsule {
             (Sgl::InCapsule { offset: 0, length }, Some(Sge { address, length, lkey }))
         } else {
             (Sgl::Keyed { address, length, key, invalidate: false }, None)
         };
         let mut sqe = command.sqe.with_sgl(sgl);
-        let Some((cid, busy)) = self.slots.insert(command, deadline) else { return Ok(()) };
-        busy.moved = length;
+        let Some((cid, outstanding)) = self.table.insert(command, deadline) else { return Ok(()) };
+        outstanding.moved = length;
         // The capsule counts as unsent until it is posted inline, or until its send has completed.
-        busy.unsent = 1;
+        outstanding.unsent = 1;
         sqe.cid = U16::new(cid);
-        let slot = Slots::index(cid);
-        if let Some((head, _)) = pair.outbox.bytes(slot).split_at_mut_checked(SQE_SIZE) {
+        let slot = CommandTable::index(cid);
+        if let Some((head, _)) = qp.outbox.bytes(slot).split_at_mut_checked(SQE_SIZE) {
             head.copy_from_slice(sqe.as_bytes());
         }
         self.phases[usize::from(slot)] = Phase::Waiting { data };
@@ -191,27 +197,27 @@ impl Commands {
     }
 
     /// Posts waiting commands while the send queue and the controller have room.
-    pub(super) fn flush<D: Device>(&mut self, pair: &mut Pair<D>) -> Result<(), Trouble> {
+    pub(super) fn flush<D: Device>(&mut self, qp: &mut Qp<D>) -> Result<(), ConnectionError> {
         while !self.waiting.is_empty() {
-            let window = self.rules.window.saturating_sub(self.unanswered);
+            let window = self.limits.window.saturating_sub(self.unanswered);
             let most = self.sends.room().min(window.into()).min(CHAIN).min(self.waiting.len());
             if most == 0 {
                 return Ok(());
             }
             self.chain.clear();
             for cid in self.waiting.drain(..most) {
-                let slot = Slots::index(cid);
+                let slot = CommandTable::index(cid);
                 let Phase::Waiting { data } = self.phases[usize::from(slot)] else { continue };
-                let inline = self.rules.inline && data.is_none();
+                let inline = self.limits.inline && data.is_none();
                 let (id, signaled) = self.sends.push(cid, !inline);
-                let len = if data.is_some() { SQE_SIZE + self.rules.offset } else { SQE_SIZE };
+                let len = if data.is_some() { SQE_SIZE + self.limits.offset } else { SQE_SIZE };
                 let operation = SendOp::Send;
-                self.chain.push(Outgoing { id, operation, slot, len, data, signaled, inline });
+                self.chain.push(SendRequest { id, operation, slot, len, data, signaled, inline });
             }
-            let posted = pair.post_send(&self.chain);
+            let posted = qp.post_send(&self.chain);
             let taken = posted.as_ref().map_or_else(|refused| refused.taken, |()| self.chain.len());
             self.posted(taken);
-            posted.map_err(|refused| Trouble::Link(refused.to_string()))?;
+            posted.map_err(|refused| ConnectionError::Link(refused.to_string()))?;
         }
         Ok(())
     }
@@ -225,7 +231,7 @@ impl Commands {
                 // The cid is the send's slot. The command cannot complete here, because it has no
                 // response yet.
                 let cid = u16::try_from(out.id.slot()).unwrap_or(u16::MAX);
-                self.slots.piece_sent(cid, &mut Vec::new());
+                self.table.piece_sent(cid, &mut Vec::new());
             }
         }
         self.sends.pop(self.chain.len().saturating_sub(taken));
@@ -234,30 +240,30 @@ impl Commands {
     /// Processes a completion. It posts a receive again if the connection `goes_on`.
     pub(super) fn completed<D: Device>(
         &mut self,
-        pair: &mut Pair<D>,
+        qp: &mut Qp<D>,
         completion: &WorkCompletion,
         goes_on: bool,
-        done: &mut Vec<Completed>,
-    ) -> Result<(), Trouble> {
+        done: &mut Vec<CompletedCommand>,
+    ) -> Result<(), ConnectionError> {
         let (id, status) = (completion.id, completion.status);
         if status != WcStatus::Success {
             return Err(failure(id, status));
         }
         if id.kind() == SEND {
-            let slots = &mut self.slots;
+            let table = &mut self.table;
             let is_known = self.sends.complete(id, |sent| {
                 if sent.holds_memory {
-                    pair.outbox.take_back(Slots::index(sent.cid));
-                    slots.piece_sent(sent.cid, done);
+                    qp.outbox.reclaim(CommandTable::index(sent.cid));
+                    table.piece_sent(sent.cid, done);
                 }
             });
             return if is_known { Ok(()) } else { Err(stray(id)) };
         }
-        let cqe = self.received(pair, completion)?;
+        let cqe = self.received(qp, completion)?;
         if goes_on {
             // The receive is posted before the response is processed, so that slow work never
             // delays it.
-            self.post_receive(pair, u16::try_from(id.slot()).unwrap_or(u16::MAX))?;
+            self.post_receive(qp, u16::try_from(id.slot()).unwrap_or(u16::MAX))?;
         }
         self.answered(&cqe, done)
     }
@@ -265,9 +271,9 @@ impl Commands {
     /// Copies a response out of its receive.
     fn received<D: Device>(
         &mut self,
-        pair: &mut Pair<D>,
+        qp: &mut Qp<D>,
         completion: &WorkCompletion,
-    ) -> Result<Cqe, Trouble> {
+    ) -> Result<Cqe, ConnectionError> {
         let id = completion.id;
         let slot = u16::try_from(id.slot()).map_err(|_| stray(id))?;
         let uses = self.uses.get_mut(usize::from(slot)).ok_or_else(|| stray(id))?;
@@ -275,24 +281,30 @@ impl Commands {
             return Err(stray(id));
         }
         *uses = uses.wrapping_add(1);
-        pair.inbox.take_back(slot);
+        qp.inbox.reclaim(slot);
         if completion.bytes as usize != CQE_SIZE {
             let bytes = completion.bytes;
-            return Err(Trouble::Peer(format!("a response of {bytes} bytes, not {CQE_SIZE}")));
+            return Err(ConnectionError::Peer(format!(
+                "a response of {bytes} bytes, not {CQE_SIZE}"
+            )));
         }
         if let Some(key) = completion.invalidated {
             let what =
                 format!("a response that invalidates key {key:#x}, which no command asks for");
-            return Err(Trouble::Peer(what));
+            return Err(ConnectionError::Peer(what));
         }
-        let (cqe, _) = Cqe::read_from_prefix(pair.inbox.bytes(slot)).map_err(|_| stray(id))?;
+        let (cqe, _) = Cqe::read_from_prefix(qp.inbox.bytes(slot)).map_err(|_| stray(id))?;
         Ok(cqe)
     }
 
     /// Processes a response of the controller.
-    fn answered(&mut self, cqe: &Cqe, done: &mut Vec<Completed>) -> Result<(), Trouble> {
+    fn answered(
+        &mut self,
+        cqe: &Cqe,
+        done: &mut Vec<CompletedCommand>,
+    ) -> Result<(), ConnectionError> {
         let cid = cqe.cid.get();
-        let slot = usize::from(Slots::index(cid));
+        let slot = usize::from(CommandTable::index(cid));
         let status = cqe.status();
         let result = if status.is_success() {
             Ok(cqe.result.get())
@@ -300,49 +312,50 @@ impl Commands {
             Err(CommandError::Status { status, dw0: cqe.dw0() })
         };
         let was_sent = self.phases.get(slot) == Some(&Phase::Posted);
-        if !was_sent || !self.slots.complete(cid, result, done) {
+        if !was_sent || !self.table.complete(cid, result, done) {
             let what = format!("a response to command {cid:#06x}, which is not outstanding");
-            return Err(Trouble::Peer(what));
+            return Err(ConnectionError::Peer(what));
         }
         self.phases[slot] = Phase::Free;
         self.unanswered = self.unanswered.saturating_sub(1);
         Ok(())
     }
 
-    /// Ends every command. The pair is dropped, so no device accesses their buffers.
-    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+    /// Ends every command. The QP is dropped, so no device accesses their buffers.
+    pub(super) fn fail_all(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>) {
         self.waiting.clear();
-        self.slots.fail_all(now, done);
+        self.table.fail_all(now, done);
     }
 
-    fn post_receive<D: Device>(&self, pair: &mut Pair<D>, slot: u16) -> Result<(), Trouble> {
+    fn post_receive<D: Device>(&self, qp: &mut Qp<D>, slot: u16) -> Result<(), ConnectionError> {
         let uses = self.uses.get(usize::from(slot)).copied().unwrap_or(0);
         let id = WrId::new(RECEIVE, uses, slot.into());
-        let posted = pair.post_receive(id, slot);
-        posted.map_err(|error| Trouble::Link(format!("a receive cannot be posted: {error}")))
+        let posted = qp.post_receive(id, slot);
+        posted
+            .map_err(|error| ConnectionError::Link(format!("a receive cannot be posted: {error}")))
     }
 }
 
-fn stray(id: WrId) -> Trouble {
-    Trouble::Link(format!("the device reports the end of work it was not given ({id:?})"))
+fn stray(id: WrId) -> ConnectionError {
+    ConnectionError::Link(format!("the device reports the end of work it was not given ({id:?})"))
 }
 
 /// Converts the status of a failed work request.
-fn failure(id: WrId, status: WcStatus) -> Trouble {
+fn failure(id: WrId, status: WcStatus) -> ConnectionError {
     let what = if id.kind() == SEND { "a command" } else { "a receive" };
     match status {
-        WcStatus::Success | WcStatus::Flushed => Trouble::Flushed,
+        WcStatus::Success | WcStatus::Flushed => ConnectionError::Flushed,
         WcStatus::RemoteAccess => {
-            Trouble::Link(format!("{what} was refused by the target's device"))
+            ConnectionError::Link(format!("{what} was refused by the target's device"))
         }
         WcStatus::ReceiverNotReady => {
-            Trouble::Link("the target had no receive for a command for too long".into())
+            ConnectionError::Link("the target had no receive for a command for too long".into())
         }
-        WcStatus::Unreachable => Trouble::Link(
+        WcStatus::Unreachable => ConnectionError::Link(
             "the target does not answer any more; check the network and the target".into(),
         ),
         WcStatus::Other(status) => {
-            Trouble::Link(format!("{what} ended with work completion status {status}"))
+            ConnectionError::Link(format!("{what} ended with work completion status {status}"))
         }
     }
 }

@@ -8,8 +8,8 @@ use nvmeof_verbs::{ConnectParams, ConnectionEvent, DeviceLimits, Endpoint as _};
 use nvmeof_wire::rdma::{AcceptData, RejectData, RejectStatus, Request};
 use nvmeof_wire::zerocopy::IntoBytes;
 
-use super::Routes;
-use super::post::Pair;
+use super::RouteResolver;
+use super::post::Qp;
 use crate::Error;
 
 /// Retries of a packet, the maximum.
@@ -23,9 +23,9 @@ const NO_LISTENER: i32 = 8;
 
 /// Requests the connection and waits for the reply. Returns the number of the controller's
 /// receives, if the reply has it.
-pub(super) fn connect<R: Routes>(
-    routes: &R,
-    pair: &mut Pair<R::Device>,
+pub(super) fn connect<R: RouteResolver>(
+    resolver: &R,
+    qp: &mut Qp<R::Device>,
     limits: &DeviceLimits,
     asked: &Request,
     peer: &str,
@@ -40,16 +40,20 @@ pub(super) fn connect<R: Routes>(
         rnr_retries: RNR_RETRIES,
     };
     let verbs = |cause| Error::Verbs { peer: peer.to_owned(), cause };
-    pair.endpoint().connect(&params).map_err(verbs)?;
+    qp.endpoint().connect(&params).map_err(verbs)?;
     let start = Instant::now();
     loop {
-        match pair.endpoint().next_event() {
+        match qp.endpoint().next_event() {
             Some(ConnectionEvent::Established { private_data, .. }) => {
                 return Ok(AcceptData::parse(private_data.as_slice()).filter(|&count| count > 0));
             }
             Some(ConnectionEvent::Rejected { status, private_data }) => {
                 let reason = reason(status, RejectData::parse(private_data.as_slice()));
-                return Err(Error::Rejected { peer: peer.to_owned(), qid: asked.qid, reason });
+                return Err(Error::RejectedCommand {
+                    peer: peer.to_owned(),
+                    qid: asked.qid,
+                    reason,
+                });
             }
             Some(ConnectionEvent::Failed { status }) => {
                 return Err(Error::Connect { peer: peer.to_owned(), cause: cause(status) });
@@ -65,14 +69,14 @@ pub(super) fn connect<R: Routes>(
             let what = "the RDMA connection request".to_owned();
             return Err(Error::Timeout { peer: peer.to_owned(), what, after: timeout });
         }
-        wait_for_event::<R>(routes, pair, left);
+        wait_for_event::<R>(resolver, qp, left);
     }
 }
 
-fn wait_for_event<R: Routes>(routes: &R, pair: &Pair<R::Device>, left: Duration) {
-    match pair.descriptors() {
-        (_, Some(connection)) => routes.wait(&[connection], left),
-        (_, None) => routes.wait(&[] as &[BorrowedFd<'_>], left.min(LOOK_AGAIN)),
+fn wait_for_event<R: RouteResolver>(resolver: &R, qp: &Qp<R::Device>, left: Duration) {
+    match qp.descriptors() {
+        (_, Some(connection)) => resolver.wait(&[connection], left),
+        (_, None) => resolver.wait(&[] as &[BorrowedFd<'_>], left.min(LOOK_AGAIN)),
     }
 }
 

@@ -11,8 +11,8 @@
 //!
 //! A command has 64 bytes, sent inline if the device supports it. Write data that fits the capsule
 //! is sent with it. The controller transfers all other data with the key of the command's
-//! [`Buffer`](crate::Buffer), without a copy. The provider is a parameter ([`Routes`]), so that the
-//! same code works with memory and virtual time.
+//! [`Buffer`](crate::Buffer), without a copy. The provider is a parameter ([`RouteResolver`]), so
+//! that the same code works with memory and virtual time.
 
 mod commands;
 mod handshake;
@@ -34,9 +34,9 @@ use nvmeof_verbs::{Device, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::queue::RdmaQueuePair;
-pub use self::system::SystemRoutes;
+pub use self::system::SystemRouteResolver;
 use crate::fabric::{Connector, QueuePair, QueueSpec};
-use crate::{Address, Error, Options};
+use crate::{Address, ConnectOptions, Error};
 
 /// Maximum bytes between a command and its in-capsule data. The controller chooses the offset; the
 /// limit keeps capsules small.
@@ -46,7 +46,7 @@ const MAX_OFFSET: u32 = 1024;
 const MAX_TRANSFER: u64 = (1 << 24) - 4096;
 
 /// Access to RDMA devices, and a wait for their descriptors.
-pub trait Routes: Debug + Send + Sync + 'static {
+pub trait RouteResolver: Debug + Send + Sync + 'static {
     /// The device type.
     type Device: Device;
 
@@ -73,22 +73,26 @@ pub trait Routes: Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct RdmaConnector<R> {
     address: Address,
-    routes: Arc<R>,
+    resolver: Arc<R>,
 }
 
-impl<R: Routes> RdmaConnector<R> {
+impl<R: RouteResolver> RdmaConnector<R> {
     /// Rejects options that RDMA does not support.
-    pub(crate) fn new(address: &Address, options: &Options, routes: R) -> Result<Self, Error> {
+    pub(crate) fn new(
+        address: &Address,
+        options: &ConnectOptions,
+        resolver: R,
+    ) -> Result<Self, Error> {
         if options.hdgst || options.ddgst {
             let what = "--hdgst and --ddgst are for tcp://; RDMA protects its packets by itself, so run \
                         without them";
             return Err(Error::Unusable { peer: address.to_string(), what: what.into() });
         }
-        Ok(Self { address: address.clone(), routes: Arc::new(routes) })
+        Ok(Self { address: address.clone(), resolver: Arc::new(resolver) })
     }
 }
 
-impl<R: Routes> Connector for RdmaConnector<R> {
+impl<R: RouteResolver> Connector for RdmaConnector<R> {
     fn connect(&self, queue: &QueueSpec) -> Result<Box<dyn QueuePair>, Error> {
         let host = self.address.authority();
         let resolve = |cause| Error::Resolve { host: host.clone(), cause };
@@ -96,9 +100,9 @@ impl<R: Routes> Connector for RdmaConnector<R> {
         let cause = io::Error::new(io::ErrorKind::NotFound, "no address found for this name");
         let mut last = resolve(cause);
         for candidate in candidates.map_err(resolve)? {
-            let routes = Arc::clone(&self.routes);
-            match RdmaQueuePair::connect(routes, candidate, queue) {
-                Ok(pair) => return Ok(Box::new(pair)),
+            let resolver = Arc::clone(&self.resolver);
+            match RdmaQueuePair::connect(resolver, candidate, queue) {
+                Ok(qp) => return Ok(Box::new(qp)),
                 Err(error) => last = error,
             }
         }

@@ -4,9 +4,9 @@
 //!
 //! | memory | owner |
 //! |---|---|
-//! | slots of a pair's [`Slab`]s | the slab tracks the slots that the device has, and gives no access to them; [`Pair`] drops its endpoint before the slabs |
-//! | buffers of commands, by piece | the user's slot holds the buffer until its send has completed, or the pair is gone |
-//! | buffers of commands, by remote key | the user's slot holds the buffer until the peer has responded, or the pair is gone |
+//! | slots of a QP's [`SlotMemory`]s | the memory tracks the slots that the device has, and gives no access to them; [`Qp`] drops its endpoint before this memory |
+//! | buffers of commands, by SGE | the user's slot holds the buffer until its send has completed, or the QP is gone |
+//! | buffers of commands, by remote key | the user's slot holds the buffer until the peer has responded, or the QP is gone |
 //!
 //! A buffer stays registered after its command has completed (see [`Buffer`]). A peer that violates
 //! the protocol can therefore still write to it during the connection. Keys for one command only
@@ -33,7 +33,7 @@ struct Registration<D: Device> {
 
 /// Address and keys of registered memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Keys {
+pub(super) struct MemoryKeys {
     /// Address of the first byte.
     pub(super) address: u64,
     /// Our key.
@@ -48,7 +48,7 @@ pub(super) fn register<D: Device>(
     device: &Arc<D>,
     buffer: &mut Buffer,
     needed: AccessFlags,
-) -> Result<Keys, VerbsError> {
+) -> Result<MemoryKeys, VerbsError> {
     let address = buffer.base().expose_provenance() as u64;
     let mut access = needed;
     if let Some(held) = buffer.registration::<Registration<D>>()
@@ -60,7 +60,7 @@ pub(super) fn register<D: Device>(
             remote_write: held.access.remote_write || needed.remote_write,
         };
         if union == held.access {
-            return Ok(Keys { address, lkey: held.region.lkey(), rkey: held.region.rkey() });
+            return Ok(MemoryKeys { address, lkey: held.region.lkey(), rkey: held.region.rkey() });
         }
         access = union;
     }
@@ -69,21 +69,21 @@ pub(super) fn register<D: Device>(
     // SAFETY: the buffer itself keeps the region and drops it before its pages, which it never
     // replaces (guaranteed by `Buffer`).
     let region = unsafe { device.register(base, len, access) }?;
-    let keys = Keys { address, lkey: region.lkey(), rkey: region.rkey() };
+    let keys = MemoryKeys { address, lkey: region.lkey(), rkey: region.rkey() };
     buffer.keep(Some(Box::new(Registration { region, access, device: Arc::clone(device) })));
     Ok(keys)
 }
 
 /// Registered memory in slots of one size, some of which the device has.
 #[derive(Debug)]
-pub(super) struct Slab {
+pub(super) struct SlotMemory {
     memory: Buffer,
-    keys: Keys,
+    keys: MemoryKeys,
     stride: usize,
-    lent: Box<[bool]>,
+    device_owned: Box<[bool]>,
 }
 
-impl Slab {
+impl SlotMemory {
     fn new<D: Device>(
         device: &Arc<D>,
         slots: u16,
@@ -96,27 +96,27 @@ impl Slab {
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
         let keys = register(device, &mut memory, access)?;
-        let lent = (0..slots).map(|_| false).collect();
-        Ok(Self { memory, keys, stride, lent })
+        let device_owned = (0..slots).map(|_| false).collect();
+        Ok(Self { memory, keys, stride, device_owned })
     }
 
     /// Bytes of a slot; empty while the device has it, or if the slot does not exist.
     pub(super) fn bytes(&mut self, slot: u16) -> &mut [u8] {
         let at = usize::from(slot);
-        if self.lent.get(at).is_none_or(|&lent| lent) {
+        if self.device_owned.get(at).is_none_or(|&device_owned| device_owned) {
             return &mut [];
         }
         let base = self.memory.base();
         // SAFETY: the slot exists, so it is within the memory, which is initialized. The device
-        // does not have it. No other reference to it exists, because this one borrows the slab.
+        // does not have it. No other reference to it exists, because this one borrows the memory.
         // Other slots are not accessed.
         unsafe { std::slice::from_raw_parts_mut(base.add(at * self.stride), self.stride) }
     }
 
     /// Records that the device has released a slot.
-    pub(super) fn take_back(&mut self, slot: u16) {
-        if let Some(lent) = self.lent.get_mut(usize::from(slot)) {
-            *lent = false;
+    pub(super) fn reclaim(&mut self, slot: u16) {
+        if let Some(device_owned) = self.device_owned.get_mut(usize::from(slot)) {
+            *device_owned = false;
         }
     }
 
@@ -124,23 +124,23 @@ impl Slab {
     /// the slot or it does not exist.
     fn piece(&self, slot: u16, len: usize) -> Option<Sge> {
         let at = usize::from(slot);
-        if self.lent.get(at).is_none_or(|&lent| lent) || len > self.stride {
+        if self.device_owned.get(at).is_none_or(|&device_owned| device_owned) || len > self.stride {
             return None;
         }
         let address = self.keys.address + (at * self.stride) as u64;
         Some(Sge { address, length: u32::try_from(len).ok()?, lkey: self.keys.lkey })
     }
 
-    fn lend(&mut self, slot: u16) {
-        if let Some(lent) = self.lent.get_mut(usize::from(slot)) {
-            *lent = true;
+    fn give_to_device(&mut self, slot: u16) {
+        if let Some(device_owned) = self.device_owned.get_mut(usize::from(slot)) {
+            *device_owned = true;
         }
     }
 }
 
 /// A work request for the send queue: the first bytes of an outbox slot, and data behind them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Outgoing {
+pub(super) struct SendRequest {
     /// Identifier that the completion carries.
     pub(super) id: WrId,
     /// Operation on the bytes.
@@ -158,9 +158,9 @@ pub(super) struct Outgoing {
     pub(super) inline: bool,
 }
 
-/// Sizes of a pair.
+/// Sizes of a QP and its memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct QpSizes {
     /// Maximum posted receives, which is the number of inbox slots.
     pub(super) receives: u16,
     /// Bytes of a receive.
@@ -180,28 +180,28 @@ pub(super) struct Sizes {
 /// A queue pair with its completion queue and the memory posted to it. Fields are dropped in order.
 /// The endpoint is first; after that the device accesses none of the rest.
 #[derive(Debug)]
-pub(super) struct Pair<D: Device> {
+pub(super) struct Qp<D: Device> {
     endpoint: D::Endpoint,
     completions: D::CompletionQueue,
     /// Slots of receives.
-    pub(super) inbox: Slab,
+    pub(super) inbox: SlotMemory,
     /// Slots of sends.
-    pub(super) outbox: Slab,
+    pub(super) outbox: SlotMemory,
     works: Vec<SendWr>,
 }
 
-impl<D: Device> Pair<D> {
+impl<D: Device> Qp<D> {
     /// Opens `ticket`; nothing is posted yet.
     pub(super) fn open(
         device: &Arc<D>,
         ticket: D::PendingConnection,
-        sizes: Sizes,
+        sizes: QpSizes,
     ) -> Result<Self, VerbsError> {
         let depth = sizes.sends + u32::from(sizes.receives);
         let completions = device.completions(depth)?;
         let local = AccessFlags { local_write: true, ..AccessFlags::default() };
-        let inbox = Slab::new(device, sizes.receives, sizes.receive_len, local)?;
-        let outbox = Slab::new(device, sizes.outbox, sizes.outbox_len, local)?;
+        let inbox = SlotMemory::new(device, sizes.receives, sizes.receive_len, local)?;
+        let outbox = SlotMemory::new(device, sizes.outbox, sizes.outbox_len, local)?;
         let spec = EndpointSpec {
             sends: sizes.sends,
             receives: sizes.receives.into(),
@@ -242,23 +242,23 @@ impl<D: Device> Pair<D> {
     pub(super) fn post_receive(&mut self, id: WrId, slot: u16) -> io::Result<()> {
         let stride = self.inbox.stride;
         let piece = self.inbox.piece(slot, stride).ok_or(io::ErrorKind::InvalidInput)?;
-        self.inbox.lend(slot);
+        self.inbox.give_to_device(slot);
         // SAFETY: the slot belongs to the inbox, which is registered for local writing. The inbox
-        // gives no access to it until `take_back`, which the pair's user calls after the receive
-        // has completed. The endpoint is dropped before the inbox (guaranteed by `Pair`).
+        // gives no access to it until `reclaim`, which the user of the QP calls after the receive
+        // has completed. The endpoint is dropped before the inbox (guaranteed by `Qp`).
         let posted = unsafe { self.endpoint.post_receive(id, &[piece]) };
         if posted.is_err() {
-            self.inbox.take_back(slot);
+            self.inbox.reclaim(slot);
         }
         posted
     }
 
     /// Posts a chain with one doorbell.
-    pub(super) fn post_send(&mut self, chain: &[Outgoing]) -> Result<(), PostError> {
+    pub(super) fn post_send(&mut self, chain: &[SendRequest]) -> Result<(), PostError> {
         self.works.clear();
         for out in chain {
             let Some(piece) = self.outbox.piece(out.slot, out.len) else {
-                self.unlend(chain, 0);
+                self.reclaim_unposted(chain, 0);
                 return Err(PostError { taken: 0, source: io::ErrorKind::InvalidInput.into() });
             };
             let mut pieces = SgeList::one(piece);
@@ -266,7 +266,7 @@ impl<D: Device> Pair<D> {
                 pieces.push(data);
             }
             if !out.inline {
-                self.outbox.lend(out.slot);
+                self.outbox.give_to_device(out.slot);
             }
             self.works.push(SendWr {
                 id: out.id,
@@ -277,24 +277,24 @@ impl<D: Device> Pair<D> {
                 fence: false,
             });
         }
-        // SAFETY: slots belong to the outbox. A slot that is not inline is lent, so the outbox
-        // gives no access to it until `take_back`. The pair's user calls that after the work has
-        // completed, and the endpoint is dropped before the outbox (guaranteed by `Pair`). Inline
-        // bytes are valid during the call. Pieces of buffers are from `register`. The buffers stay
-        // in place until the work has completed or the pair is dropped (guaranteed by the user's
+        // SAFETY: slots belong to the outbox. A slot that is not inline belongs to the device, so
+        // the outbox gives no access to it until `reclaim`. The user of the QP calls that after the
+        // work has completed, and the endpoint is dropped before the outbox (guaranteed by `Qp`).
+        // Inline bytes are valid during the call. SGEs of buffers are from `register`. The buffers
+        // stay in place until the work has completed or the QP is dropped (guaranteed by the user's
         // slots, see the table above).
         let posted = unsafe { self.endpoint.post_send(&self.works) };
         if let Err(refused) = &posted {
-            self.unlend(chain, refused.taken);
+            self.reclaim_unposted(chain, refused.taken);
         }
         posted
     }
 
     /// Returns the slots of unposted work requests: all but the first `taken`.
-    fn unlend(&mut self, chain: &[Outgoing], taken: usize) {
-        let lent = self.works.len();
-        for out in chain.iter().take(lent).skip(taken).filter(|out| !out.inline) {
-            self.outbox.take_back(out.slot);
+    fn reclaim_unposted(&mut self, chain: &[SendRequest], taken: usize) {
+        let prepared = self.works.len();
+        for out in chain.iter().take(prepared).skip(taken).filter(|out| !out.inline) {
+            self.outbox.reclaim(out.slot);
         }
     }
 }

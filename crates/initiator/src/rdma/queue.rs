@@ -5,7 +5,7 @@
 //!                              `------------------close-----------^
 //! ```
 //!
-//! `Broken` has disconnected, but the device can still access memory. That ends only when the pair
+//! `Broken` has disconnected, but the device can still access memory. That ends only when the QP
 //! is dropped, and the commands end after that.
 
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::rdma::Request;
 use nvmeof_wire::sqe::SQE_SIZE;
 
-use super::commands::{Commands, Rules, Trouble};
-use super::post::{Pair, Sizes};
-use super::{Routes, handshake};
+use super::commands::{ConnectionError, NegotiatedLimits, RdmaCommands};
+use super::post::{Qp, QpSizes};
+use super::{RouteResolver, handshake};
 use crate::fabric::{QueuePair, QueueSpec};
-use crate::{Command, Completed, Error, Nanos, RejectReason, Rejected};
+use crate::{Command, CompletedCommand, Error, Nanos, RejectReason, RejectedCommand};
 
 /// Completions polled with one call.
 const BATCH: usize = 32;
@@ -41,19 +41,19 @@ const _: () = assert!(CAPSULE as usize == SQE_SIZE);
 const RECEIVE_LEN: usize = 4 * CQE_SIZE;
 
 #[derive(Debug)]
-enum Link<D: Device> {
-    Ready(Pair<D>),
-    Broken(Pair<D>),
+enum LinkState<D: Device> {
+    Ready(Qp<D>),
+    Broken(Qp<D>),
     Ended,
 }
 
 /// An NVMe/RDMA connection. Fields are dropped in order: the link before the buffers of commands.
 #[derive(Debug)]
-pub(super) struct RdmaQueuePair<R: Routes> {
-    link: Link<R::Device>,
-    commands: Commands,
+pub(super) struct RdmaQueuePair<R: RouteResolver> {
+    link: LinkState<R::Device>,
+    commands: RdmaCommands,
     device: Arc<R::Device>,
-    routes: Arc<R>,
+    resolver: Arc<R>,
     peer: String,
     /// Completions that are polled and not processed yet.
     polled: Vec<WorkCompletion>,
@@ -61,36 +61,41 @@ pub(super) struct RdmaQueuePair<R: Routes> {
     look_in: u32,
 }
 
-impl<R: Routes> RdmaQueuePair<R> {
+impl<R: RouteResolver> RdmaQueuePair<R> {
     /// Connects to `to`; receives for every response are posted before.
-    pub(super) fn connect(routes: Arc<R>, to: SocketAddr, spec: &QueueSpec) -> Result<Self, Error> {
+    pub(super) fn connect(
+        resolver: Arc<R>,
+        to: SocketAddr,
+        spec: &QueueSpec,
+    ) -> Result<Self, Error> {
         let peer = to.to_string();
         let verbs = |cause| Error::Verbs { peer: peer.clone(), cause };
-        let ticket = routes.resolve(to, spec.timeout).map_err(verbs)?;
+        let ticket = resolver.resolve(to, spec.timeout).map_err(verbs)?;
         let device = Arc::clone(ticket.device());
-        let (sizes, mut rules) = measure(&device, spec);
-        let mut pair = Pair::open(&device, ticket, sizes).map_err(verbs)?;
-        rules.inline = pair.endpoint().inline() >= CAPSULE;
-        let mut commands = Commands::new(rules);
-        let error = |trouble| error_of(trouble, &peer);
-        commands.post_receives(&mut pair).map_err(error)?;
+        let (sizes, mut limits) = measure(&device, spec);
+        let mut qp = Qp::open(&device, ticket, sizes).map_err(verbs)?;
+        limits.inline = qp.endpoint().inline() >= CAPSULE;
+        let mut commands = RdmaCommands::new(limits);
+        let error = |error| error_of(error, &peer);
+        commands.post_receives(&mut qp).map_err(error)?;
         let asked = Request {
             qid: spec.qid,
-            host_receives: rules.receives,
+            host_receives: limits.receives,
             entries: u32::from(spec.depth) + 1,
             cntlid: spec.cntlid,
         };
-        let limits = device.limits();
+        let device_limits = device.limits();
         let timeout = spec.timeout;
-        let receives = handshake::connect(&*routes, &mut pair, &limits, &asked, &peer, timeout)?;
+        let receives =
+            handshake::connect(&*resolver, &mut qp, &device_limits, &asked, &peer, timeout)?;
         if let Some(receives) = receives {
             commands.bound_window(receives);
         }
         Ok(Self {
-            link: Link::Ready(pair),
+            link: LinkState::Ready(qp),
             commands,
             device,
-            routes,
+            resolver,
             peer,
             polled: Vec::with_capacity(BATCH),
             look_in: EVENTS_EVERY,
@@ -101,15 +106,15 @@ impl<R: Routes> RdmaQueuePair<R> {
     #[cfg(test)]
     pub(super) fn number(&mut self) -> u32 {
         match &mut self.link {
-            Link::Ready(pair) | Link::Broken(pair) => pair.endpoint().number(),
-            Link::Ended => 0,
+            LinkState::Ready(qp) | LinkState::Broken(qp) => qp.endpoint().number(),
+            LinkState::Ended => 0,
         }
     }
 
     /// Processes completions and events of the connection.
-    fn turn(&mut self, done: &mut Vec<Completed>) -> Result<(), Trouble> {
-        if let Some(trouble) = self.commands.take_trouble() {
-            return Err(trouble);
+    fn turn(&mut self, done: &mut Vec<CompletedCommand>) -> Result<(), ConnectionError> {
+        if let Some(error) = self.commands.take_error() {
+            return Err(error);
         }
         for _ in 0..BATCHES_A_TURN {
             let count = self.batch(done)?;
@@ -125,23 +130,24 @@ impl<R: Routes> RdmaQueuePair<R> {
             return Ok(());
         }
         self.look_in = EVENTS_EVERY;
-        let Some(trouble) = self.next_event() else { return Ok(()) };
+        let Some(error) = self.next_event() else { return Ok(()) };
         // Completions before the end have arrived by now; the flushed ones after it add nothing to
         // the event.
         while matches!(self.batch(done), Ok(1..)) {}
-        Err(trouble)
+        Err(error)
     }
 
     /// Processes a batch of completions and returns their number.
-    fn batch(&mut self, done: &mut Vec<Completed>) -> Result<usize, Trouble> {
-        let Link::Ready(pair) = &mut self.link else { return Ok(0) };
+    fn batch(&mut self, done: &mut Vec<CompletedCommand>) -> Result<usize, ConnectionError> {
+        let LinkState::Ready(qp) = &mut self.link else { return Ok(0) };
         if self.polled.is_empty() {
-            let polled = pair.poll(BATCH, &mut self.polled);
-            polled
-                .map_err(|error| Trouble::Link(format!("its completion queue broke: {error}")))?;
+            let polled = qp.poll(BATCH, &mut self.polled);
+            polled.map_err(|error| {
+                ConnectionError::Link(format!("its completion queue broke: {error}"))
+            })?;
         }
         for completion in &self.polled {
-            self.commands.completed(pair, completion, true, done)?;
+            self.commands.completed(qp, completion, true, done)?;
         }
         let count = self.polled.len();
         self.polled.clear();
@@ -149,44 +155,44 @@ impl<R: Routes> RdmaQueuePair<R> {
     }
 
     /// Converts the connection's next event; `None` if it is no error.
-    fn next_event(&mut self) -> Option<Trouble> {
-        let Link::Ready(pair) = &mut self.link else { return None };
-        Some(match pair.endpoint().next_event()? {
+    fn next_event(&mut self) -> Option<ConnectionError> {
+        let LinkState::Ready(qp) = &mut self.link else { return None };
+        Some(match qp.endpoint().next_event()? {
             ConnectionEvent::Established { .. } => return None,
-            ConnectionEvent::Disconnected => Trouble::Flushed,
-            ConnectionEvent::DeviceRemoved => Trouble::Gone("the RDMA device was removed"),
+            ConnectionEvent::Disconnected => ConnectionError::Flushed,
+            ConnectionEvent::DeviceRemoved => ConnectionError::Gone("the RDMA device was removed"),
             ConnectionEvent::AddressChanged => {
-                Trouble::Gone("its address has moved to another device, or is gone")
+                ConnectionError::Gone("its address has moved to another device, or is gone")
             }
             ConnectionEvent::QueuePairError => {
-                Trouble::Link("the queue pair is in the error state".into())
+                ConnectionError::Link("the queue pair is in the error state".into())
             }
             ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed { .. } => {
-                Trouble::Link("the connection manager took it back".into())
+                ConnectionError::Link("the connection manager took it back".into())
             }
         })
     }
 
     /// Ends the connection and returns the reason; commands end with [`QueuePair::close`].
     #[cold]
-    fn break_off(&mut self, trouble: Trouble) -> Error {
-        let trouble = match (trouble, self.next_event()) {
-            (trouble @ Trouble::Peer(_), _) => trouble,
+    fn break_off(&mut self, error: ConnectionError) -> Error {
+        let error = match (error, self.next_event()) {
+            (error @ ConnectionError::Peer(_), _) => error,
             // A flush has its reason in an event of the connection. A failure after the end of the
             // connection has no other reason.
-            (Trouble::Flushed, Some(why))
-            | (_, Some(why @ (Trouble::Gone(_) | Trouble::Flushed))) => why,
-            (trouble, _) => trouble,
+            (ConnectionError::Flushed, Some(why))
+            | (_, Some(why @ (ConnectionError::Gone(_) | ConnectionError::Flushed))) => why,
+            (error, _) => error,
         };
         self.polled.clear();
-        self.link = match std::mem::replace(&mut self.link, Link::Ended) {
-            Link::Ready(mut pair) => {
-                pair.endpoint().disconnect();
-                Link::Broken(pair)
+        self.link = match std::mem::replace(&mut self.link, LinkState::Ended) {
+            LinkState::Ready(mut qp) => {
+                qp.endpoint().disconnect();
+                LinkState::Broken(qp)
             }
             other => other,
         };
-        error_of(trouble, &self.peer)
+        error_of(error, &self.peer)
     }
 
     fn closed(&self) -> Error {
@@ -194,73 +200,73 @@ impl<R: Routes> RdmaQueuePair<R> {
     }
 }
 
-impl<R: Routes> QueuePair for RdmaQueuePair<R> {
+impl<R: RouteResolver> QueuePair for RdmaQueuePair<R> {
     #[inline]
-    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
-        let Link::Ready(pair) = &mut self.link else {
-            return Err(Rejected { command, why: RejectReason::Closed });
+    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), RejectedCommand> {
+        let LinkState::Ready(qp) = &mut self.link else {
+            return Err(RejectedCommand { command, why: RejectReason::Closed });
         };
-        self.commands.submit(pair, &self.device, command, deadline)
+        self.commands.submit(qp, &self.device, command, deadline)
     }
 
-    fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error> {
-        if !matches!(self.link, Link::Ready(_)) {
+    fn receive(&mut self, done: &mut Vec<CompletedCommand>) -> Result<(), Error> {
+        if !matches!(self.link, LinkState::Ready(_)) {
             return Err(self.closed());
         }
-        self.turn(done).map_err(|trouble| self.break_off(trouble))
+        self.turn(done).map_err(|error| self.break_off(error))
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        let Link::Ready(pair) = &mut self.link else { return Ok(()) };
-        self.commands.flush(pair).map_err(|trouble| self.break_off(trouble))
+        let LinkState::Ready(qp) = &mut self.link else { return Ok(()) };
+        self.commands.flush(qp).map_err(|error| self.break_off(error))
     }
 
-    fn close(&mut self, now: Nanos, done: &mut Vec<Completed>) {
-        match std::mem::replace(&mut self.link, Link::Ended) {
-            Link::Ready(mut pair) => {
-                pair.endpoint().disconnect();
+    fn close(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>) {
+        match std::mem::replace(&mut self.link, LinkState::Ended) {
+            LinkState::Ready(mut qp) => {
+                qp.endpoint().disconnect();
                 // Commands with a response in time still succeed; failed and flushed ones end
                 // below.
-                while pair.poll(BATCH, &mut self.polled).is_ok() && !self.polled.is_empty() {
+                while qp.poll(BATCH, &mut self.polled).is_ok() && !self.polled.is_empty() {
                     for completion in self.polled.drain(..) {
-                        let _ = self.commands.completed(&mut pair, &completion, false, done);
+                        let _ = self.commands.completed(&mut qp, &completion, false, done);
                     }
                 }
             }
-            Link::Broken(_) | Link::Ended => {}
+            LinkState::Broken(_) | LinkState::Ended => {}
         }
-        // The pair was dropped, so the device accesses nothing any more.
+        // The QP was dropped, so the device accesses nothing any more.
         self.polled.clear();
         self.commands.fail_all(now, done);
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let Link::Ready(pair) = &mut self.link else { return };
-        if !self.polled.is_empty() || self.commands.has_trouble() {
+        let LinkState::Ready(qp) = &mut self.link else { return };
+        if !self.polled.is_empty() || self.commands.has_error() {
             return;
         }
         // The next `receive` gets the same error. Completions before arming are not signaled.
-        if pair.completions().arm().is_err()
-            || pair.poll(BATCH, &mut self.polled).is_err()
+        if qp.completions().arm().is_err()
+            || qp.poll(BATCH, &mut self.polled).is_err()
             || !self.polled.is_empty()
         {
             return;
         }
-        match pair.descriptors() {
+        match qp.descriptors() {
             (completions, Some(connection)) => {
-                self.routes.wait(&[completions, connection], timeout);
+                self.resolver.wait(&[completions, connection], timeout);
             }
-            (completions, None) => self.routes.wait(&[completions], timeout),
+            (completions, None) => self.resolver.wait(&[completions], timeout),
         }
         self.look_in = 0;
     }
 
     fn is_overdue(&self, now: Nanos) -> bool {
-        self.commands.slots().is_overdue(now)
+        self.commands.table().is_overdue(now)
     }
 
     fn in_flight(&self) -> usize {
-        self.commands.slots().in_flight()
+        self.commands.table().in_flight()
     }
 
     fn peer(&self) -> &str {
@@ -268,17 +274,17 @@ impl<R: Routes> QueuePair for RdmaQueuePair<R> {
     }
 }
 
-/// Derives the sizes of the pair and the limits of the queue from the request and the device.
-fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (Sizes, Rules) {
-    let limits = device.limits();
-    let most = limits.queue_depth.min(limits.completions / 2);
+/// Derives the sizes of the QP and the limits of the queue from the request and the device.
+fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (QpSizes, NegotiatedLimits) {
+    let device_limits = device.limits();
+    let most = device_limits.queue_depth.min(device_limits.completions / 2);
     let most = u16::try_from(most).unwrap_or(u16::MAX).max(1);
     // One more than commands, as queues have entries, so that an entry is free while a command
     // completes.
     let places = spec.depth.saturating_add(1).min(most);
-    let takes_data = spec.qid > 0 && spec.in_capsule > 0 && limits.pieces >= 2;
+    let takes_data = spec.qid > 0 && spec.in_capsule > 0 && device_limits.pieces >= 2;
     let offset = if takes_data { spec.in_capsule_offset as usize } else { 0 };
-    let sizes = Sizes {
+    let sizes = QpSizes {
         receives: places,
         receive_len: RECEIVE_LEN,
         outbox: spec.depth.max(1),
@@ -287,7 +293,7 @@ fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (Sizes, Rules) {
         send_pieces: if takes_data { 2 } else { 1 },
         inline: CAPSULE,
     };
-    let rules = Rules {
+    let limits = NegotiatedLimits {
         depth: spec.depth,
         window: spec.depth.min(places),
         sends: places,
@@ -296,16 +302,16 @@ fn measure<D: Device>(device: &Arc<D>, spec: &QueueSpec) -> (Sizes, Rules) {
         offset,
         inline: false,
     };
-    (sizes, rules)
+    (sizes, limits)
 }
 
-fn error_of(trouble: Trouble, peer: &str) -> Error {
+fn error_of(error: ConnectionError, peer: &str) -> Error {
     let peer = peer.to_owned();
-    match trouble {
-        Trouble::Peer(what) => Error::Misbehaved { peer, what },
-        Trouble::Link(what) => Error::Link { peer, what },
-        Trouble::Gone(what) => Error::Link { peer, what: what.into() },
-        Trouble::Flushed => Error::Closed { peer, during: "" },
-        Trouble::Verbs(cause) => Error::Verbs { peer, cause },
+    match error {
+        ConnectionError::Peer(what) => Error::Misbehaved { peer, what },
+        ConnectionError::Link(what) => Error::Link { peer, what },
+        ConnectionError::Gone(what) => Error::Link { peer, what: what.into() },
+        ConnectionError::Flushed => Error::Closed { peer, during: "" },
+        ConnectionError::Verbs(cause) => Error::Verbs { peer, cause },
     }
 }

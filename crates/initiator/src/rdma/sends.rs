@@ -9,7 +9,7 @@ pub(super) const SEND: u8 = 1;
 
 /// A posted command capsule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Posted {
+pub(super) struct PostedCapsule {
     pub(super) id: WrId,
     /// Identifier of the command.
     pub(super) cid: u16,
@@ -20,8 +20,8 @@ pub(super) struct Posted {
 /// Entries of a send queue. An entry is free only after its send, or a later one, has completed,
 /// and only signaled sends complete.
 #[derive(Debug)]
-pub(super) struct Sends {
-    posted: VecDeque<Posted>,
+pub(super) struct SendQueueSlots {
+    posted: VecDeque<PostedCapsule>,
     places: usize,
     /// Every `interval`-th send is signaled.
     interval: usize,
@@ -29,7 +29,7 @@ pub(super) struct Sends {
     generation: u32,
 }
 
-impl Sends {
+impl SendQueueSlots {
     /// Creates a queue of `places` entries, at least one.
     pub(super) fn new(places: usize) -> Self {
         let places = places.max(1);
@@ -49,7 +49,7 @@ impl Sends {
     pub(super) fn push(&mut self, cid: u16, holds_memory: bool) -> (WrId, bool) {
         let id = WrId::new(SEND, self.generation, u32::from(cid));
         self.generation = self.generation.wrapping_add(1);
-        self.posted.push_back(Posted { id, cid, holds_memory });
+        self.posted.push_back(PostedCapsule { id, cid, holds_memory });
         let signaled = holds_memory || self.unsignaled + 1 >= self.interval;
         self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
         (id, signaled)
@@ -62,7 +62,7 @@ impl Sends {
 
     /// Completes `id` and all earlier sends, and calls `sent` with each. Returns false if there is
     /// no send `id`.
-    pub(super) fn complete(&mut self, id: WrId, mut sent: impl FnMut(Posted)) -> bool {
+    pub(super) fn complete(&mut self, id: WrId, mut sent: impl FnMut(PostedCapsule)) -> bool {
         let Some(last) = self.posted.iter().position(|posted| posted.id == id) else {
             return false;
         };
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_full_queue_always_has_a_signaled_send_in_it() {
         for places in 1..=9 {
-            let mut sends = Sends::new(places);
+            let mut sends = SendQueueSlots::new(places);
             let mut signaled = VecDeque::new();
             for round in 0..100_u16 {
                 while sends.room() > 0 {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_holds_memory_is_signaled_and_told_of_in_order() {
-        let mut sends = Sends::new(8);
+        let mut sends = SendQueueSlots::new(8);
         let (_, first) = sends.push(1, false);
         let (second, is_signaled) = sends.push(2, true);
         sends.push(3, true);

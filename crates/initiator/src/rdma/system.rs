@@ -6,13 +6,13 @@ use std::time::Duration;
 use nvmeof_verbs::VerbsError;
 use nvmeof_verbs::system::{SystemDevice, SystemTicket, resolve};
 
-use super::Routes;
+use super::RouteResolver;
 
 /// Routes of the system's tables.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SystemRoutes;
+pub struct SystemRouteResolver;
 
-impl Routes for SystemRoutes {
+impl RouteResolver for SystemRouteResolver {
     type Device = SystemDevice;
 
     fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<SystemTicket, VerbsError> {

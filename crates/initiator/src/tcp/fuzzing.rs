@@ -4,27 +4,27 @@ use std::io::IoSlice;
 
 use nvmeof_wire::tcp::IcParams;
 
-use super::engine::Engine;
+use super::engine::TcpEngine;
 use super::send::MAX_PIECES;
-use crate::{Command, Completed, Rejected};
+use crate::{Command, CompletedCommand, RejectedCommand};
 
 /// The host's side of a connection after ICResp.
 #[derive(Debug)]
-pub struct Host(Engine);
+pub struct FuzzedHost(TcpEngine);
 
-impl Host {
+impl FuzzedHost {
     /// Creates a host for `depth` commands, with the parameters of ICResp. A command capsule has
     /// room for `in_capsule` data bytes.
     #[must_use]
     pub fn new(depth: u16, granted: IcParams, in_capsule: u32) -> Self {
-        Self(Engine::new(depth, granted, in_capsule))
+        Self(TcpEngine::new(depth, granted, in_capsule))
     }
 
     /// Queues a command for sending.
     ///
     /// # Errors
     /// The command, if it is rejected.
-    pub fn submit(&mut self, command: Command) -> Result<(), Rejected> {
+    pub fn submit(&mut self, command: Command) -> Result<(), RejectedCommand> {
         self.0.submit(command, u64::MAX)
     }
 
@@ -35,7 +35,7 @@ impl Host {
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
-        done: &mut Vec<Completed>,
+        done: &mut Vec<CompletedCommand>,
     ) -> Result<(), Option<Vec<u8>>> {
         while !bytes.is_empty() {
             let mut read = 0;
@@ -46,13 +46,13 @@ impl Host {
                 bytes = rest;
                 read += len;
             }
-            self.0.received(read, done).map_err(|fatal| Engine::term_req(&fatal))?;
+            self.0.received(read, done).map_err(|fatal| TcpEngine::term_req(&fatal))?;
         }
         Ok(())
     }
 
     /// Sends at most `most` of the queued bytes.
-    pub fn send(&mut self, most: usize, done: &mut Vec<Completed>) -> Vec<u8> {
+    pub fn send(&mut self, most: usize, done: &mut Vec<CompletedCommand>) -> Vec<u8> {
         let mut sent = Vec::new();
         while self.0.has_output() && sent.len() < most {
             let before = sent.len();
@@ -71,11 +71,11 @@ impl Host {
     /// Commands outstanding.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.0.slots().in_flight()
+        self.0.commands().in_flight()
     }
 
     /// Ends every command.
-    pub fn close(&mut self, done: &mut Vec<Completed>) {
+    pub fn close(&mut self, done: &mut Vec<CompletedCommand>) {
         self.0.fail_all(0, done);
     }
 }

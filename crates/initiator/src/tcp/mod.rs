@@ -24,12 +24,14 @@ use nvmeof_wire::tcp::{
 };
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 
-use self::engine::Engine;
-use self::receive::Fatal;
+use self::engine::TcpEngine;
+use self::receive::FatalPduError;
 use self::send::MAX_PIECES;
 use self::socket::Socket;
 use crate::fabric::{Connector, QueuePair, QueueSpec};
-use crate::{Address, Command, Completed, Error, Nanos, Options, RejectReason, Rejected};
+use crate::{
+    Address, Command, CompletedCommand, ConnectOptions, Error, Nanos, RejectReason, RejectedCommand,
+};
 
 /// Alignment of data sent to us, 0's based in dwords: none requested.
 const HPDA: u8 = 0;
@@ -50,7 +52,7 @@ pub(crate) struct TcpConnector {
 }
 
 impl TcpConnector {
-    pub(crate) fn new(address: &Address, options: &Options) -> Self {
+    pub(crate) fn new(address: &Address, options: &ConnectOptions) -> Self {
         Self { address: address.clone(), hdgst: options.hdgst, ddgst: options.ddgst }
     }
 }
@@ -96,10 +98,10 @@ struct TcpOptions {
 /// An NVMe/TCP connection after ICResp.
 #[derive(Debug)]
 struct TcpQueuePair {
-    engine: Engine,
+    engine: TcpEngine,
     socket: Socket,
     /// Commands that completed during sending; the next [`QueuePair::receive`] returns them.
-    early: Vec<Completed>,
+    early: Vec<CompletedCommand>,
     is_closed: bool,
 }
 
@@ -108,33 +110,35 @@ impl TcpQueuePair {
     fn connect(address: &Address, options: TcpOptions) -> Result<Self, Error> {
         let socket = Socket::connect(address, options.timeout)?;
         let granted = initialize(&socket, options)?;
-        let engine = Engine::new(options.depth, granted, options.in_capsule);
+        let engine = TcpEngine::new(options.depth, granted, options.in_capsule);
         Ok(Self { engine, socket, early: Vec::new(), is_closed: false })
     }
 
     /// Reports a fatal error to the peer, unless the peer reported it, and returns the error.
-    fn fail(&mut self, fatal: Fatal) -> Error {
-        let bytes = Engine::term_req(&fatal).unwrap_or_default();
+    fn fail(&mut self, fatal: FatalPduError) -> Error {
+        let bytes = TcpEngine::term_req(&fatal).unwrap_or_default();
         self.socket.finish(&bytes);
         self.is_closed = true;
         let peer = self.socket.peer().to_owned();
         match fatal {
-            Fatal::Protocol { error, detail, .. } => Error::Protocol { peer, error, detail },
-            Fatal::Terminated(error) => Error::Terminated { peer, error },
+            FatalPduError::Protocol { error, detail, .. } => {
+                Error::Protocol { peer, error, detail }
+            }
+            FatalPduError::Terminated(error) => Error::Terminated { peer, error },
         }
     }
 }
 
 impl QueuePair for TcpQueuePair {
     #[inline]
-    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), RejectedCommand> {
         if self.is_closed {
-            return Err(Rejected { command, why: RejectReason::Closed });
+            return Err(RejectedCommand { command, why: RejectReason::Closed });
         }
         self.engine.submit(command, deadline)
     }
 
-    fn receive(&mut self, done: &mut Vec<Completed>) -> Result<(), Error> {
+    fn receive(&mut self, done: &mut Vec<CompletedCommand>) -> Result<(), Error> {
         done.append(&mut self.early);
         if self.is_closed {
             return Err(Error::Closed { peer: self.socket.peer().to_owned(), during: "" });
@@ -163,7 +167,7 @@ impl QueuePair for TcpQueuePair {
         Ok(())
     }
 
-    fn close(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+    fn close(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>) {
         if !self.is_closed {
             self.socket.finish(&[]);
             self.is_closed = true;
@@ -179,11 +183,11 @@ impl QueuePair for TcpQueuePair {
     }
 
     fn is_overdue(&self, now: Nanos) -> bool {
-        self.engine.slots().is_overdue(now)
+        self.engine.commands().is_overdue(now)
     }
 
     fn in_flight(&self) -> usize {
-        self.engine.slots().in_flight() + self.early.len()
+        self.engine.commands().in_flight() + self.early.len()
     }
 
     fn peer(&self) -> &str {
@@ -242,7 +246,7 @@ fn initialize(socket: &Socket, options: TcpOptions) -> Result<IcParams, Error> {
 
 /// Sends an H2CTermReq about `header`.
 fn refuse(socket: &Socket, error: TcpError, header: &[u8], result: Error) -> Error {
-    let fatal = Fatal::Protocol { error, header: header.to_vec(), detail: String::new() };
-    socket.finish(&Engine::term_req(&fatal).unwrap_or_default());
+    let fatal = FatalPduError::Protocol { error, header: header.to_vec(), detail: String::new() };
+    socket.finish(&TcpEngine::term_req(&fatal).unwrap_or_default());
     result
 }

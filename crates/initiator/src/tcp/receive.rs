@@ -16,8 +16,8 @@ use nvmeof_wire::tcp::{
 };
 use nvmeof_wire::zerocopy::FromBytes;
 
-use crate::slots::Slots;
-use crate::{CommandError, Completed, Transfer};
+use crate::command_table::CommandTable;
+use crate::{CommandError, CompletedCommand, Transfer};
 
 /// Bytes per read while data is small.
 const STAGE: usize = 128 << 10;
@@ -30,7 +30,7 @@ const _: () = assert!(STAGE_LARGE >= 2 * TermReq::MAX_LEN, "a header always fits
 
 /// Reason for ending the connection.
 #[derive(Debug)]
-pub(super) enum Fatal {
+pub(super) enum FatalPduError {
     /// The peer violated the protocol; the header of the wrong PDU goes into our TermReq.
     Protocol { error: TcpError, header: Vec<u8>, detail: String },
     /// The peer sent a TermReq.
@@ -55,20 +55,20 @@ enum State {
     Digest(Incoming),
 }
 
-/// Result of [`Receiver::step`].
+/// Result of [`PduReader::step`].
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     /// Nothing: more bytes are needed.
     Starved,
     /// Bytes were processed.
     Moved,
     /// An R2T was received, which has to be served before the next step.
-    Asked(Request),
+    R2t(PendingR2t),
 }
 
 /// An R2T to be served.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct PendingR2t {
     pub(super) cid: u16,
     pub(super) ttag: u16,
     pub(super) offset: u32,
@@ -76,7 +76,7 @@ pub(super) struct Request {
 }
 
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct PduReader {
     rules: RxRules,
     stage: Box<[u8]>,
     start: usize,
@@ -86,17 +86,17 @@ pub(super) struct Receiver {
     state: State,
 }
 
-impl Receiver {
+impl PduReader {
     pub(super) fn new(rules: RxRules) -> Self {
         let stage = vec![0; STAGE].into_boxed_slice();
         Self { rules, stage, start: 0, end: 0, limit: STAGE, state: State::Head }
     }
 
     /// Buffers for the next bytes: first the rest of a command's data, then the stage.
-    pub(super) fn targets<'a>(&'a mut self, slots: &'a mut Slots) -> [IoSliceMut<'a>; 2] {
+    pub(super) fn targets<'a>(&'a mut self, commands: &'a mut CommandTable) -> [IoSliceMut<'a>; 2] {
         let direct: &mut [u8] = match &self.state {
             State::Data(incoming) => {
-                &mut slots.data_mut(incoming.cid)[incoming.at as usize..incoming.end as usize]
+                &mut commands.data_mut(incoming.cid)[incoming.at as usize..incoming.end as usize]
             }
             _ => &mut [],
         };
@@ -111,7 +111,7 @@ impl Receiver {
         [IoSliceMut::new(direct), IoSliceMut::new(&mut self.stage[self.end..upto])]
     }
 
-    /// Records that `n` bytes were written to [`Receiver::targets`]; [`Receiver::step`] processes
+    /// Records that `n` bytes were written to [`PduReader::targets`]; [`PduReader::step`] processes
     /// them.
     pub(super) fn received(&mut self, mut n: usize) {
         if let State::Data(incoming) = &mut self.state {
@@ -126,59 +126,63 @@ impl Receiver {
     #[inline]
     pub(super) fn step(
         &mut self,
-        slots: &mut Slots,
-        done: &mut Vec<Completed>,
-    ) -> Result<Step, Fatal> {
+        commands: &mut CommandTable,
+        done: &mut Vec<CompletedCommand>,
+    ) -> Result<ReadStep, FatalPduError> {
         let staged = &self.stage[self.start..self.end];
         match &mut self.state {
-            State::Head => return self.head(slots, done),
+            State::Head => return self.head(commands, done),
             State::Data(incoming) => {
                 let wanted = (incoming.end - incoming.at) as usize;
                 let take = wanted.min(staged.len());
                 if take > 0 {
                     let at = incoming.at as usize;
-                    slots.data_mut(incoming.cid)[at..at + take].copy_from_slice(&staged[..take]);
+                    commands.data_mut(incoming.cid)[at..at + take].copy_from_slice(&staged[..take]);
                     incoming.at += u32::try_from(take).unwrap_or(0);
                     self.start += take;
                 }
                 if take < wanted {
-                    return Ok(Step::Starved);
+                    return Ok(ReadStep::Starved);
                 }
                 let incoming = *incoming;
                 if incoming.ddgst {
                     self.state = State::Digest(incoming);
                 } else {
                     self.state = State::Head;
-                    finish_data(incoming, slots, done);
+                    finish_data(incoming, commands, done);
                 }
             }
             State::Digest(incoming) => {
                 let Some(digest) = staged.first_chunk::<{ DIGEST_LEN as usize }>() else {
-                    return Ok(Step::Starved);
+                    return Ok(ReadStep::Starved);
                 };
                 let incoming = *incoming;
-                let data =
-                    &slots.data_mut(incoming.cid)[incoming.start as usize..incoming.end as usize];
+                let data = &commands.data_mut(incoming.cid)
+                    [incoming.start as usize..incoming.end as usize];
                 if crc_fast::crc32_iscsi(data) != u32::from_le_bytes(*digest)
-                    && let Some(busy) = slots.get_mut(incoming.cid)
+                    && let Some(outstanding) = commands.get_mut(incoming.cid)
                 {
-                    busy.fault = Some(CommandError::DataDigest);
+                    outstanding.fault = Some(CommandError::DataDigest);
                 }
                 self.start += usize::from(DIGEST_LEN);
                 self.state = State::Head;
-                finish_data(incoming, slots, done);
+                finish_data(incoming, commands, done);
             }
         }
-        Ok(Step::Moved)
+        Ok(ReadStep::Moved)
     }
 
     /// Processes one header, if it is complete.
-    fn head(&mut self, slots: &mut Slots, done: &mut Vec<Completed>) -> Result<Step, Fatal> {
+    fn head(
+        &mut self,
+        commands: &mut CommandTable,
+        done: &mut Vec<CompletedCommand>,
+    ) -> Result<ReadStep, FatalPduError> {
         let staged = &self.stage[self.start..self.end];
         let Ok((ch, _)) = CommonHeader::ref_from_prefix(staged) else {
-            return Ok(Step::Starved);
+            return Ok(ReadStep::Starved);
         };
-        let fatal = |error: TcpError, len: usize, detail: String| Fatal::Protocol {
+        let fatal = |error: TcpError, len: usize, detail: String| FatalPduError::Protocol {
             error,
             header: staged[..len.min(staged.len())].to_vec(),
             detail,
@@ -189,13 +193,13 @@ impl Receiver {
             .map_err(|error| fatal(error, CH_LEN, format!(" ({} PDU)", ch.pdu_type)))?;
         if head.pdu_type == PduType::C2H_TERM_REQ {
             return match TermReq::read_from_prefix(staged) {
-                Ok((term, _)) => Err(Fatal::Terminated(term.error())),
-                Err(_) => Ok(Step::Starved),
+                Ok((term, _)) => Err(FatalPduError::Terminated(term.error())),
+                Err(_) => Ok(ReadStep::Starved),
             };
         }
         let len = usize::from(head.data_offset);
         if staged.len() < len {
-            return Ok(Step::Starved);
+            return Ok(ReadStep::Starved);
         }
         let hlen = usize::from(head.hlen);
         if head.hdgst {
@@ -205,13 +209,13 @@ impl Receiver {
             }
         }
         let outcome = match head.pdu_type {
-            PduType::CAPSULE_RESP => capsule_resp(staged, slots, done).map(|()| Step::Moved),
-            PduType::C2H_DATA => c2h_data(&head, staged, slots).map(|incoming| {
+            PduType::CAPSULE_RESP => capsule_resp(staged, commands, done).map(|()| ReadStep::Moved),
+            PduType::C2H_DATA => c2h_data(&head, staged, commands).map(|incoming| {
                 self.limit = if head.data_len >= LARGE { STAGE_LARGE } else { STAGE };
                 self.state = State::Data(incoming);
-                Step::Moved
+                ReadStep::Moved
             }),
-            PduType::R2T => r2t(staged, slots).map(Step::Asked),
+            PduType::R2T => r2t(staged, commands).map(ReadStep::R2t),
             _ => Err((TcpError::SEQUENCE, format!(" (unexpected {})", head.pdu_type))),
         };
         let step = outcome.map_err(|(error, detail)| fatal(error, hlen, detail))?;
@@ -230,7 +234,11 @@ fn unknown(offset: u32, cid: u16) -> (TcpError, String) {
     (TcpError::field(offset), format!(" (no command {cid:#06x} is outstanding)"))
 }
 
-fn capsule_resp(staged: &[u8], slots: &mut Slots, done: &mut Vec<Completed>) -> Checked<()> {
+fn capsule_resp(
+    staged: &[u8],
+    commands: &mut CommandTable,
+    done: &mut Vec<CompletedCommand>,
+) -> Checked<()> {
     let Ok((resp, _)) = CapsuleResp::ref_from_prefix(staged) else {
         return Err((TcpError::SEQUENCE, String::new()));
     };
@@ -241,59 +249,62 @@ fn capsule_resp(staged: &[u8], slots: &mut Slots, done: &mut Vec<Completed>) -> 
         Err(CommandError::Status { status, dw0: resp.cqe.dw0() })
     };
     let cid = resp.cqe.cid.get();
-    if slots.complete(cid, result, done) { Ok(()) } else { Err(unknown(RESP_CID_OFFSET, cid)) }
+    if commands.complete(cid, result, done) { Ok(()) } else { Err(unknown(RESP_CID_OFFSET, cid)) }
 }
 
-fn c2h_data(head: &PduHead, staged: &[u8], slots: &mut Slots) -> Checked<Incoming> {
+fn c2h_data(head: &PduHead, staged: &[u8], commands: &mut CommandTable) -> Checked<Incoming> {
     let Ok((pdu, _)) = C2HData::ref_from_prefix(staged) else {
         return Err((TcpError::SEQUENCE, String::new()));
     };
     pdu.check(head).map_err(|error| (error, String::new()))?;
     let cid = pdu.cccid.get();
-    let busy = slots.get_mut(cid).ok_or_else(|| unknown(CCCID_OFFSET, cid))?;
+    let outstanding = commands.get_mut(cid).ok_or_else(|| unknown(CCCID_OFFSET, cid))?;
     let (start, len) = (pdu.datao.get(), pdu.datal.get());
-    let room = match &busy.transfer {
-        Transfer::In(_) => busy.len(),
+    let room = match &outstanding.transfer {
+        Transfer::In(_) => outstanding.len(),
         _ => 0,
     };
     // Data arrives in order (TCP 3.3.2.1), so this check also prevents counting it twice.
-    if start != busy.moved || len > room.saturating_sub(busy.moved) {
-        let detail =
-            format!(" ({len} bytes at {start}, of {room}, where {} were received)", busy.moved);
+    if start != outstanding.moved || len > room.saturating_sub(outstanding.moved) {
+        let detail = format!(
+            " ({len} bytes at {start}, of {room}, where {} were received)",
+            outstanding.moved
+        );
         return Err((TcpError::OUT_OF_RANGE, detail));
     }
     let success = head.flags & flags::SUCCESS != 0;
     Ok(Incoming { cid, start, at: start, end: start + len, ddgst: head.ddgst, success })
 }
 
-fn r2t(staged: &[u8], slots: &mut Slots) -> Checked<Request> {
+fn r2t(staged: &[u8], commands: &mut CommandTable) -> Checked<PendingR2t> {
     let Ok((pdu, _)) = R2T::ref_from_prefix(staged) else {
         return Err((TcpError::SEQUENCE, String::new()));
     };
     let cid = pdu.cccid.get();
-    let busy = slots.get_mut(cid).ok_or_else(|| unknown(CCCID_OFFSET, cid))?;
-    if busy.unsent > 0 {
+    let outstanding = commands.get_mut(cid).ok_or_else(|| unknown(CCCID_OFFSET, cid))?;
+    if outstanding.unsent > 0 {
         // MAXR2T allows one R2T, and the data of the last one has not been sent.
         return Err((TcpError::LIMIT, String::new()));
     }
     let (offset, len) = (pdu.r2to.get(), pdu.r2tl.get());
-    let room = match &busy.transfer {
-        Transfer::Out(_) => busy.len(),
+    let room = match &outstanding.transfer {
+        Transfer::Out(_) => outstanding.len(),
         _ => 0,
     };
-    if len == 0 || offset != busy.moved || len > room.saturating_sub(busy.moved) {
-        let detail = format!(" (R2T for {len} bytes at {offset}, of {room}, {} sent)", busy.moved);
+    if len == 0 || offset != outstanding.moved || len > room.saturating_sub(outstanding.moved) {
+        let detail =
+            format!(" (R2T for {len} bytes at {offset}, of {room}, {} sent)", outstanding.moved);
         return Err((TcpError::OUT_OF_RANGE, detail));
     }
-    Ok(Request { cid, ttag: pdu.ttag.get(), offset, len })
+    Ok(PendingR2t { cid, ttag: pdu.ttag.get(), offset, len })
 }
 
 /// Handles the end of a PDU's data.
-fn finish_data(incoming: Incoming, slots: &mut Slots, done: &mut Vec<Completed>) {
-    if let Some(busy) = slots.get_mut(incoming.cid) {
-        busy.moved = incoming.end;
+fn finish_data(incoming: Incoming, commands: &mut CommandTable, done: &mut Vec<CompletedCommand>) {
+    if let Some(outstanding) = commands.get_mut(incoming.cid) {
+        outstanding.moved = incoming.end;
         if incoming.success {
-            slots.complete(incoming.cid, Ok(0), done);
+            commands.complete(incoming.cid, Ok(0), done);
         }
     }
 }

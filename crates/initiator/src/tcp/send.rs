@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use crate::slots::Slots;
+use crate::command_table::CommandTable;
 
 /// Maximum slices of one `writev`.
 pub(super) const MAX_PIECES: usize = 64;
@@ -30,7 +30,7 @@ impl Piece {
 
 /// The queue of bytes to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Sender {
+pub(super) struct PduWriter {
     bytes: Vec<u8>,
     /// Bytes at the front of `bytes` that belong to sent pieces.
     gone: usize,
@@ -39,7 +39,7 @@ pub(super) struct Sender {
     partial: usize,
 }
 
-impl Sender {
+impl PduWriter {
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -74,7 +74,11 @@ impl Sender {
     }
 
     /// Fills `out` with the next pieces and returns the number of filled slices.
-    pub(super) fn sources<'a>(&'a self, slots: &'a Slots, out: &mut [IoSlice<'a>]) -> usize {
+    pub(super) fn sources<'a>(
+        &'a self,
+        commands: &'a CommandTable,
+        out: &mut [IoSlice<'a>],
+    ) -> usize {
         let mut at = self.gone;
         let mut skip = self.partial;
         let mut count = 0;
@@ -87,7 +91,7 @@ impl Sender {
                 }
                 Piece::Data { cid, offset, len } => {
                     let offset = offset as usize;
-                    &slots.data(cid)[offset..offset + len as usize]
+                    &commands.data(cid)[offset..offset + len as usize]
                 }
             };
             *slice = IoSlice::new(&bytes[skip..]);

@@ -10,9 +10,9 @@ use nvmeof_wire::tcp::{C2HData, CapsuleResp, Framing, IcParams, R2T};
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-use super::engine::Engine;
-use super::receive::Fatal;
-use crate::{Buffer, Command, Completed, Transfer};
+use super::engine::TcpEngine;
+use super::receive::FatalPduError;
+use crate::{Buffer, Command, CompletedCommand, Transfer};
 
 /// Negotiated parameters, and the target's end of the connection.
 #[derive(Debug, Clone, Copy)]
@@ -38,10 +38,10 @@ impl Agreed {
             .map(|(hdgst, ddgst)| Self { hdgst, ddgst, ..Self::default() })
     }
 
-    fn engine(self) -> Engine {
+    fn engine(self) -> TcpEngine {
         let granted =
             IcParams { pda: self.cpda, hdgst: self.hdgst, ddgst: self.ddgst, max: self.max_h2c };
-        Engine::new(self.depth, granted, self.in_capsule)
+        TcpEngine::new(self.depth, granted, self.in_capsule)
     }
 
     /// Framing of PDUs to the host.
@@ -92,7 +92,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Returns everything that the engine sends, taken `chunk` bytes at a time.
-fn drain(engine: &mut Engine, chunk: usize) -> (Vec<u8>, Vec<Completed>) {
+fn drain(engine: &mut TcpEngine, chunk: usize) -> (Vec<u8>, Vec<CompletedCommand>) {
     let (mut bytes, mut done) = (Vec::new(), Vec::new());
     while engine.has_output() {
         let mut pieces = [IoSlice::new(&[]); 3];
@@ -107,7 +107,11 @@ fn drain(engine: &mut Engine, chunk: usize) -> (Vec<u8>, Vec<Completed>) {
 }
 
 /// Feeds `bytes` to the engine, `chunk` at a time.
-fn feed(engine: &mut Engine, bytes: &[u8], chunk: usize) -> Result<Vec<Completed>, Fatal> {
+fn feed(
+    engine: &mut TcpEngine,
+    bytes: &[u8],
+    chunk: usize,
+) -> Result<Vec<CompletedCommand>, FatalPduError> {
     let mut done = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -133,12 +137,12 @@ fn cid_of(bytes: &[u8]) -> u16 {
 }
 
 /// Submits and sends one command, and returns its identifier.
-fn start(engine: &mut Engine, command: Command) -> u16 {
+fn start(engine: &mut TcpEngine, command: Command) -> u16 {
     engine.submit(command, u64::MAX).unwrap();
     cid_of(&drain(engine, usize::MAX).0)
 }
 
-fn only(done: Vec<Completed>) -> Completed {
-    let [completed]: [Completed; 1] = done.try_into().expect("one completion");
+fn only(done: Vec<CompletedCommand>) -> CompletedCommand {
+    let [completed]: [CompletedCommand; 1] = done.try_into().expect("one completion");
     completed
 }

@@ -3,15 +3,15 @@
 use nvmeof_core::block::{Direct, FileConfig, OpenFile};
 use nvmeof_core::nvme_driver::{Controller, ControllerOptions};
 use nvmeof_core::pci::{Address, PciFunction, System};
-use nvmeof_engines::{Source, Take, sector_size};
-use nvmeof_report::engines::Drive;
+use nvmeof_engines::{OpenFunction, ReadSource, sector_size};
+use nvmeof_report::engines::DriveInfo;
 
 use crate::scale::of_node;
 use crate::target::DeviceSpec;
 
 /// A drive named on the command line.
 #[derive(Debug, Clone)]
-pub(super) struct Described {
+pub(super) struct DescribedDrive {
     pub(super) spec: DeviceSpec,
     /// Its PCI function, if it is a whole NVMe drive or a namespace of one.
     pub(super) function: Option<Address>,
@@ -27,20 +27,20 @@ pub(super) struct Described {
     pub(super) nsid: u32,
 }
 
-impl Described {
+impl DescribedDrive {
     /// Source that an engine opens.
-    pub(super) fn source(&self) -> Source {
+    pub(super) fn source(&self) -> ReadSource {
         match &self.spec {
             DeviceSpec::Pci { address, .. } => {
-                Source::Drive { address: address.to_string(), nsid: self.nsid }
+                ReadSource::Drive { address: address.to_string(), nsid: self.nsid }
             }
-            DeviceSpec::File(path) => Source::Path {
+            DeviceSpec::File(path) => ReadSource::Path {
                 path: path.clone(),
                 block_size: if self.lba_bytes == 0 { 4096 } else { self.lba_bytes },
                 direct: Direct::Required,
             },
             // Rejected earlier.
-            DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => Source::Path {
+            DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => ReadSource::Path {
                 path: self.name.clone().into(),
                 block_size: 4096,
                 direct: Direct::Required,
@@ -56,11 +56,11 @@ impl Described {
     /// Reads format and size through the current driver.
     ///
     /// A failure is reported when the drive is opened for reading.
-    pub(super) fn look(&mut self, take: Take<'_>) {
+    pub(super) fn look(&mut self, open_function: OpenFunction<'_>) {
         match &self.spec {
             DeviceSpec::Pci { address, nsid } => {
                 let (address, nsid) = (address.to_string(), *nsid);
-                let _ = look_at_drive(self, &address, nsid, take);
+                let _ = look_at_drive(self, &address, nsid, open_function);
             }
             DeviceSpec::File(path) => {
                 if let Ok(block_size) = sector_size(path) {
@@ -76,8 +76,8 @@ impl Described {
         }
     }
 
-    pub(super) fn report(&self) -> Drive {
-        Drive {
+    pub(super) fn report(&self) -> DriveInfo {
+        DriveInfo {
             name: self.name.clone(),
             model: self.model.clone(),
             serial: self.serial.clone(),
@@ -91,18 +91,27 @@ impl Described {
 /// Reads the properties of all drives.
 ///
 /// Properties that cannot be read stay unknown; opening the drive reports the reason.
-pub(super) fn describe(specs: &[DeviceSpec], system: &System, take: Take<'_>) -> Vec<Described> {
+pub(super) fn describe(
+    specs: &[DeviceSpec],
+    system: &System,
+    open_function: OpenFunction<'_>,
+) -> Vec<DescribedDrive> {
     let functions = system.nvme_functions().unwrap_or_default();
-    specs.iter().map(|spec| one(spec, system, &functions, take)).collect()
+    specs.iter().map(|spec| one(spec, system, &functions, open_function)).collect()
 }
 
-fn one(spec: &DeviceSpec, system: &System, functions: &[PciFunction], take: Take<'_>) -> Described {
+fn one(
+    spec: &DeviceSpec,
+    system: &System,
+    functions: &[PciFunction],
+    open_function: OpenFunction<'_>,
+) -> DescribedDrive {
     let function = match spec {
         DeviceSpec::Pci { address, .. } => functions.iter().find(|f| f.address == *address),
         DeviceSpec::File(path) => of_node(system, functions, &path.display().to_string()),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => None,
     };
-    let mut described = Described {
+    let mut described = DescribedDrive {
         spec: spec.clone(),
         function: function.map(|function| function.address),
         name: spec.to_string(),
@@ -118,18 +127,18 @@ fn one(spec: &DeviceSpec, system: &System, functions: &[PciFunction], take: Take
         described.serial = controller.serial.clone().unwrap_or_default();
         described.firmware = controller.firmware.clone().unwrap_or_default();
     }
-    described.look(take);
+    described.look(open_function);
     described
 }
 
 /// Opens a drive under the VFIO driver, reads its properties and closes it.
 fn look_at_drive(
-    described: &mut Described,
+    described: &mut DescribedDrive,
     address: &str,
     nsid: Option<u32>,
-    take: Take<'_>,
+    open_function: OpenFunction<'_>,
 ) -> Result<(), String> {
-    let controller = open_drive(address, take)?;
+    let controller = open_drive(address, open_function)?;
     let identity = controller.identity();
     described.model.clone_from(&identity.model);
     described.serial.clone_from(&identity.serial);
@@ -145,8 +154,8 @@ fn look_at_drive(
 /// Opens a drive under the VFIO driver for operations on the whole drive.
 pub(super) fn open_drive(
     address: &str,
-    take: Take<'_>,
+    open_function: OpenFunction<'_>,
 ) -> Result<std::sync::Arc<Controller>, String> {
-    let function = take(address).map_err(|why| format!("{address}: {why}"))?;
+    let function = open_function(address).map_err(|why| format!("{address}: {why}"))?;
     Controller::open(function, ControllerOptions::default()).map_err(|error| error.to_string())
 }

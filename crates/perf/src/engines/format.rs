@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use nvmeof_engines::{Engine, Take};
-use nvmeof_report::engines::{Layout, Outcome, Row};
+use nvmeof_engines::{Engine, OpenFunction};
+use nvmeof_report::engines::{EngineRow, ReadLayout, RowOutcome};
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::LbaFormat;
 
-use super::drives::{Described, open_drive};
+use super::drives::{DescribedDrive, open_drive};
 use crate::target::DeviceSpec;
 
 /// The requested formats, and the formats that drives had before.
 #[derive(Debug)]
-pub(super) struct Formats<'a> {
+pub(super) struct DriveFormats<'a> {
     /// Bytes of a block; empty: the current formats.
     wanted: &'a [u32],
     /// Serial numbers of drives that may be erased.
@@ -21,7 +21,7 @@ pub(super) struct Formats<'a> {
     before: BTreeMap<String, u32>,
 }
 
-impl<'a> Formats<'a> {
+impl<'a> DriveFormats<'a> {
     pub(super) fn new(wanted: &'a [u32], destroy: &'a [String]) -> Self {
         Self { wanted, destroy, before: BTreeMap::new() }
     }
@@ -38,25 +38,25 @@ impl<'a> Formats<'a> {
     /// the reason.
     pub(super) fn change(
         &mut self,
-        drives: &mut [Described],
+        drives: &mut [DescribedDrive],
         wanted: Option<u32>,
-        take: Take<'_>,
-    ) -> Vec<Row> {
+        open_function: OpenFunction<'_>,
+    ) -> Vec<EngineRow> {
         let Some(wanted) = wanted else { return Vec::new() };
         let mut rows = Vec::new();
         for drive in drives.iter_mut().filter(|drive| drive.lba_bytes != wanted) {
             let before = drive.lba_bytes;
-            match self.change_one(drive, wanted, take) {
+            match self.change_one(drive, wanted, open_function) {
                 Ok(()) => {
                     self.before.entry(drive.name.clone()).or_insert(before);
                 }
-                Err(why) => rows.push(Row {
+                Err(why) => rows.push(EngineRow {
                     lba_bytes: wanted,
-                    layout: Layout::Single,
+                    layout: ReadLayout::Single,
                     drives: vec![drive.name.clone()],
                     engine: if drive.is_ours() { Engine::Vfio.name() } else { "all" }.to_owned(),
                     concurrency: 0,
-                    outcome: Outcome::Unable(why),
+                    outcome: RowOutcome::Unable(why),
                     note: None,
                 }),
             }
@@ -70,7 +70,11 @@ impl<'a> Formats<'a> {
     }
 
     /// Restores the earlier formats; returns an error for each drive where that failed.
-    pub(super) fn restore(&mut self, drives: &mut [Described], take: Take<'_>) -> Vec<String> {
+    pub(super) fn restore(
+        &mut self,
+        drives: &mut [DescribedDrive],
+        open_function: OpenFunction<'_>,
+    ) -> Vec<String> {
         let before = std::mem::take(&mut self.before);
         let mut problems = Vec::new();
         for (name, block_size) in before {
@@ -78,7 +82,7 @@ impl<'a> Formats<'a> {
             if drive.lba_bytes == block_size {
                 continue;
             }
-            if let Err(why) = self.change_one(drive, block_size, take) {
+            if let Err(why) = self.change_one(drive, block_size, open_function) {
                 problems.push(format!(
                     "{name} is left formatted with {} bytes a block, and had {block_size}: {why}",
                     drive.lba_bytes
@@ -88,11 +92,16 @@ impl<'a> Formats<'a> {
         problems
     }
 
-    fn change_one(&self, drive: &mut Described, wanted: u32, take: Take<'_>) -> Result<(), String> {
+    fn change_one(
+        &self,
+        drive: &mut DescribedDrive,
+        wanted: u32,
+        open_function: OpenFunction<'_>,
+    ) -> Result<(), String> {
         let (name, now) = (&drive.name, drive.lba_bytes);
         let DeviceSpec::Pci { address, .. } = &drive.spec else {
             return Err(format!(
-                "it has blocks of {now} bytes; to measure {wanted} give --hand-over and --destroy-data SERIAL, or bind \
+                "it has blocks of {now} bytes; to measure {wanted} give --rebind and --destroy-data SERIAL, or bind \
                  it to vfio-pci and format it: `nvmeof-tgt drives format --block-size {wanted}`"
             ));
         };
@@ -103,7 +112,7 @@ impl<'a> Formats<'a> {
                 if drive.serial.is_empty() { "SERIAL" } else { &drive.serial }
             ));
         }
-        let controller = open_drive(&address.to_string(), take)?;
+        let controller = open_drive(&address.to_string(), open_function)?;
         // The open controller is exclusive. The earlier description could be of another drive.
         if controller.identity().serial != drive.serial {
             return Err(format!("{name} has become another drive: it is left alone"));

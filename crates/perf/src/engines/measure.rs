@@ -7,17 +7,17 @@ use nvmeof_core::block::StripeDevice;
 use nvmeof_core::dma::{CHUNK, ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::vfio;
-use nvmeof_engines::{Engine, Opened, open_taking};
-use nvmeof_report::engines::{Figures, Layout, Outcome, Row};
+use nvmeof_engines::{Engine, OpenedDevice, open_with};
+use nvmeof_report::engines::{EngineFigures, EngineRow, ReadLayout, RowOutcome};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::Args;
-use super::hands::Hands;
-use super::points::Point;
-use crate::load::{LoadSpec, Measured};
+use super::EnginesArgs;
+use super::planned_rows::PlannedRow;
+use super::rebind::DriveRebinder;
+use crate::load::{LoadResult, LoadSpec};
 use crate::machine;
-use crate::target::{Identity, Target};
-use crate::units::Mix;
+use crate::target::{DeviceIdentity, Target};
+use crate::units::IoMix;
 
 /// File descriptors needed in addition to those of queues.
 const OTHER_FILES: u64 = 64;
@@ -26,39 +26,49 @@ const OTHER_FILES: u64 = 64;
 const FILES_A_QUEUE: u64 = 3;
 
 /// Takes a PCI function from the system.
-type TakeFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
+type BoxedOpenFunction<'a> = Box<dyn Fn(&str) -> Result<Arc<dyn Function>, String> + 'a>;
 
-/// Everything that measuring a row needs.
-pub(super) struct Bench<'a> {
-    args: &'a Args,
+/// Measures rows, and holds everything that a row requires.
+pub(super) struct RowMeasurer<'a> {
+    args: &'a EnginesArgs,
     /// Ends a load: set by signals and by failures within a load.
     stop: Arc<AtomicBool>,
     /// Set by signals alone.
     asked: Arc<AtomicBool>,
     /// Takes PCI functions from the system.
-    pub(super) take: TakeFunction<'a>,
+    pub(super) open_function: BoxedOpenFunction<'a>,
     /// Rebinds drives, if requested.
-    pub(super) hands: Hands,
+    pub(super) rebinder: DriveRebinder,
 }
 
-impl std::fmt::Debug for Bench<'_> {
+impl std::fmt::Debug for RowMeasurer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bench").field("args", &self.args).finish_non_exhaustive()
+        f.debug_struct("RowMeasurer").field("args", &self.args).finish_non_exhaustive()
     }
 }
 
 /// Threads, and reads outstanding per thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct ThreadShape {
     threads: u16,
     depth: u16,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> RowMeasurer<'a> {
     /// Opens drives with VFIO.
-    pub(super) fn new(args: &'a Args, stop: Arc<AtomicBool>, asked: Arc<AtomicBool>) -> Self {
-        let take = |address: &str| vfio::open(address).map_err(|error| error.to_string());
-        Self { args, stop, asked, take: Box::new(take), hands: Hands::this() }
+    pub(super) fn new(
+        args: &'a EnginesArgs,
+        stop: Arc<AtomicBool>,
+        asked: Arc<AtomicBool>,
+    ) -> Self {
+        let open_function = |address: &str| vfio::open(address).map_err(|error| error.to_string());
+        Self {
+            args,
+            stop,
+            asked,
+            open_function: Box::new(open_function),
+            rebinder: DriveRebinder::this(),
+        }
     }
 
     /// Returns true after a signal.
@@ -66,41 +76,41 @@ impl<'a> Bench<'a> {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Measures the row of a point. A row that fails at every concurrency has concurrency 0.
-    pub(super) fn measure(&mut self, point: &Point) -> Row {
-        let row = |concurrency, outcome, note| Row {
-            lba_bytes: point.lba_bytes,
-            layout: point.layout,
-            drives: point.drives.iter().map(|(name, _)| name.clone()).collect(),
-            engine: point.engine.name().to_owned(),
+    /// Measures a planned row. A row that fails at every concurrency has concurrency 0.
+    pub(super) fn measure(&mut self, planned: &PlannedRow) -> EngineRow {
+        let row = |concurrency, outcome, note| EngineRow {
+            lba_bytes: planned.lba_bytes,
+            layout: planned.layout,
+            drives: planned.drives.iter().map(|(name, _)| name.clone()).collect(),
+            engine: planned.engine.name().to_owned(),
             concurrency,
             outcome,
             note,
         };
-        let shape = self.shape(point);
-        let (target, note) = match self.open(point, shape) {
+        let shape = self.shape(planned);
+        let (target, note) = match self.open(planned, shape) {
             Ok(opened) => opened,
-            Err(why) => return row(0, Outcome::Unable(why), None),
+            Err(why) => return row(0, RowOutcome::Unable(why), None),
         };
-        let concurrency = u32::from(point.concurrency);
+        let concurrency = u32::from(planned.concurrency);
         // A failure in the previous row does not end this one.
         self.stop.store(self.is_asked_to_stop(), Ordering::Relaxed);
-        match self.read(point, shape, target) {
+        match self.read(planned, shape, target) {
             Ok((figures, problem)) => {
                 let notes: Vec<String> = note.into_iter().chain(problem).collect();
                 let note = (!notes.is_empty()).then(|| notes.join("; "));
-                row(concurrency, Outcome::Measured(figures), note)
+                row(concurrency, RowOutcome::Measured(figures), note)
             }
-            Err(why) => row(concurrency, Outcome::Unable(why), note),
+            Err(why) => row(concurrency, RowOutcome::Unable(why), note),
         }
     }
 
     /// One thread per read for synchronous engines; for others the requested threads, with equal
     /// depth.
-    fn shape(&self, point: &Point) -> Shape {
-        let concurrency = point.concurrency;
-        if point.engine.is_synchronous() {
-            return Shape { threads: concurrency, depth: 1 };
+    fn shape(&self, planned: &PlannedRow) -> ThreadShape {
+        let concurrency = planned.concurrency;
+        if planned.engine.is_synchronous() {
+            return ThreadShape { threads: concurrency, depth: 1 };
         }
         let wanted = self
             .args
@@ -109,25 +119,30 @@ impl<'a> Bench<'a> {
         // Every thread has the same depth.
         let fits = |threads: &u16| concurrency.is_multiple_of(*threads);
         let threads = (1..=wanted.min(concurrency)).rev().find(fits).unwrap_or(1);
-        Shape { threads, depth: concurrency / threads }
+        ThreadShape { threads, depth: concurrency / threads }
     }
 
     /// Opens the drives, or returns the reason for the failure.
-    fn open(&self, point: &Point, shape: Shape) -> Result<(Target, Option<String>), String> {
+    fn open(
+        &self,
+        planned: &PlannedRow,
+        shape: ThreadShape,
+    ) -> Result<(Target, Option<String>), String> {
         let pool =
             pool(shape, self.args.bs).map_err(|error| format!("memory for reads: {error}"))?;
         let mut target = Target::on(Arc::clone(&pool));
         let (mut notes, mut devices) = (Vec::new(), Vec::new());
-        for (name, source) in &point.drives {
+        for (name, source) in &planned.drives {
             let (depth, queues) = (usize::from(shape.depth), usize::from(shape.threads));
-            let opened = open_taking(point.engine, source, depth, queues, &pool, &*self.take);
-            let Opened { device, note } = opened.map_err(|unable| unable.to_string())?;
+            let opened =
+                open_with(planned.engine, source, depth, queues, &pool, &*self.open_function);
+            let OpenedDevice { device, note } = opened.map_err(|error| error.to_string())?;
             if let Some(note) = note.filter(|note| !notes.contains(note)) {
                 notes.push(note);
             }
             devices.push((name.clone(), device));
         }
-        if point.layout == Layout::Stripe {
+        if planned.layout == ReadLayout::Stripe {
             if devices.len() < 2 {
                 return Err("a stripe takes two drives or more".to_owned());
             }
@@ -137,7 +152,11 @@ impl<'a> Bench<'a> {
             devices = vec![("stripe".to_owned(), Arc::new(stripe))];
         }
         for (name, device) in devices {
-            target.push_local(name, device, Identity { kind: "engine", ..Identity::default() });
+            target.push_local(
+                name,
+                device,
+                DeviceIdentity { kind: "engine", ..DeviceIdentity::default() },
+            );
         }
         Ok((target, (!notes.is_empty()).then(|| notes.join("; "))))
     }
@@ -145,33 +164,36 @@ impl<'a> Bench<'a> {
     /// Returns the figures and the first problem.
     fn read(
         &self,
-        point: &Point,
-        shape: Shape,
+        planned: &PlannedRow,
+        shape: ThreadShape,
         mut target: Target,
-    ) -> Result<(Figures, Option<String>), String> {
+    ) -> Result<(EngineFigures, Option<String>), String> {
         let spaces = target.spaces().len();
         // One thread per space; with fewer threads than drives, each thread reads all drives in
         // turn.
         let dealt = shape.depth == 1 && usize::from(shape.threads) >= spaces;
-        let queues = if dealt { 1 } else { point.drives.len() } as u64 * u64::from(shape.threads);
-        let queues = match point.layout {
-            Layout::Stripe => point.drives.len() as u64 * u64::from(shape.threads),
-            Layout::Single | Layout::Individual => queues,
+        let queues = if dealt { 1 } else { planned.drives.len() } as u64 * u64::from(shape.threads);
+        let queues = match planned.layout {
+            ReadLayout::Stripe => planned.drives.len() as u64 * u64::from(shape.threads),
+            ReadLayout::Single | ReadLayout::Individual => queues,
         };
-        let files = if point.engine.is_synchronous() { queues } else { queues * FILES_A_QUEUE };
+        let files = if planned.engine.is_synchronous() { queues } else { queues * FILES_A_QUEUE };
         allow_files(files + OTHER_FILES)?;
         let spec = LoadSpec {
             qd: shape.depth.into(),
             shared: !dealt,
             dealt,
-            sleeps: point.engine == Engine::IoUring,
+            sleeps: planned.engine == Engine::IoUring,
             jobs: shape.threads,
             ramp: self.args.ramp,
             time: self.args.time,
             ios: self.args.ios,
             seed: self.args.seed,
             cpus: self.args.cpus.clone(),
-            ..LoadSpec::new(Mix::reads(true, 100), u32::try_from(self.args.bs).unwrap_or(u32::MAX))
+            ..LoadSpec::new(
+                IoMix::reads(true, 100),
+                u32::try_from(self.args.bs).unwrap_or(u32::MAX),
+            )
         };
         let measured = target.run(&spec, &self.stop).map_err(|error| format!("{error:#}"))?;
         target.close();
@@ -180,7 +202,7 @@ impl<'a> Bench<'a> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates and means")]
-fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
+fn figures(measured: &LoadResult, shape: ThreadShape) -> Result<EngineFigures, String> {
     let reads = measured.read();
     let (ios, seconds) = (reads.ios(), measured.seconds());
     if ios == 0 || seconds <= 0.0 {
@@ -191,7 +213,7 @@ fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
         }));
     }
     let micros = |nanos: Option<u64>| nanos.unwrap_or(0) as f64 / 1e3;
-    Ok(Figures {
+    Ok(EngineFigures {
         threads: shape.threads.into(),
         depth: shape.depth.into(),
         kiops: ios as f64 / seconds / 1e3,
@@ -206,7 +228,7 @@ fn figures(measured: &Measured, shape: Shape) -> Result<Figures, String> {
 /// Memory for the reads of all threads; each thread holds at least one chunk.
 ///
 /// Nothing is resident before first use.
-fn pool(shape: Shape, bs: u64) -> Result<Arc<ChunkPool>, nvmeof_core::dma::PoolError> {
+fn pool(shape: ThreadShape, bs: u64) -> Result<Arc<ChunkPool>, nvmeof_core::dma::PoolError> {
     let (threads, depth) = (usize::from(shape.threads), usize::from(shape.depth));
     let bs = usize::try_from(bs).unwrap_or(CHUNK).next_power_of_two();
     let each = (depth * bs).div_ceil(CHUNK) + 2;

@@ -1,21 +1,22 @@
 //! `nvmeof-perf engines`: the same random reads through every available I/O method.
 //!
 //! ```text
-//! --device --drives--> properties --points--> one LBA format x layout x engine x concurrency
-//!                                                  |
-//!           table, plot, page <--rows-- measure ---'   each opens the drives again and closes them
+//! --device --drives--> properties --planned_rows--> one LBA format x layout x engine x concurrency
+//!                                                       |
+//!                table, plot, page <--rows-- measure ---'   each reopens and closes the drives
 //! ```
 //!
-//! `course` visits the points; with `--hand-over`, drives change drivers in between (`hands`).
+//! `comparison_run` measures the rows; with `--rebind`, drives change drivers in between
+//! (`rebind`).
 //!
 //! The command never writes data. An engine that cannot read a drive becomes a row with the reason.
 
-mod course;
+mod comparison_run;
 mod drives;
 mod format;
-mod hands;
 mod measure;
-mod points;
+mod planned_rows;
+mod rebind;
 #[cfg(test)]
 mod tests;
 
@@ -26,17 +27,17 @@ use anyhow::Result;
 use nvmeof_console::{complain, say, show};
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{
-    Engines, Layout, Outcome, about_polling, page, plots, reference, reference_plots,
-    reference_table, table,
+    EngineComparison, REFERENCE_SOURCE, ReadLayout, RowOutcome, about_polling, page, plots,
+    reference, reference_plots, reference_table, table,
 };
 
 use nvmeof_report::Plot;
 
-use self::course::measure_all;
-use self::measure::Bench;
+use self::comparison_run::measure_all;
+use self::measure::RowMeasurer;
 use crate::args::{nonzero_size, nonzero_time};
-use crate::plan::misfit;
-use crate::results::{Files, Forms, Keeper};
+use crate::plan::usage_error;
+use crate::results::{ResultFiles, ResultForms, ResultsWriter};
 use crate::run::{asked_to_stop, stop_on_signals};
 use crate::target::DeviceSpec;
 use crate::units::{self, CpuList};
@@ -44,12 +45,12 @@ use crate::units::{self, CpuList};
 const EXAMPLE: &str = "\
 Examples:
   nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --device pci:0000:61:00.0 --html engines.html
-  nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --hand-over --html engines.html
+  nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --rebind --html engines.html
   nvmeof-perf engines --device ./file --engine psync,io-uring --concurrency 16,64 --time 2s
   nvmeof-perf engines --reference --svg reference.svg
 
 The kernel's engines read files and block devices, vfio reads drives that are bound to vfio-pci (pci:ADDRESS): to see
-all of them beside each other on the same drives give --hand-over, or name drives of both kinds. Nothing is written to a drive, unless --lba-size and
+all of them beside each other on the same drives give --rebind, or name drives of both kinds. Nothing is written to a drive, unless --lba-size and
 --destroy-data ask for a format.
 
 Exit code: 0 success, 1 nothing could be measured, it was interrupted, or results could not be written, 2 wrong usage.";
@@ -57,7 +58,7 @@ Exit code: 0 success, 1 nothing could be measured, it was interrupted, or result
 /// `nvmeof-perf engines`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub(crate) struct Args {
+pub(crate) struct EnginesArgs {
     /// Drive to read: a file, a block device, or a drive under the VFIO driver (pci:0000:61:00.0);
     /// may be given several times.
     #[arg(long, value_name = "PATH|pci:ADDRESS", required_unless_present = "reference")]
@@ -74,7 +75,7 @@ pub(crate) struct Args {
     /// Layout of the reads: single (one drive after the other), individual (all drives
     /// concurrently, each separately), stripe (all as one).
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "individual,stripe", value_parser = layout)]
-    layout: Vec<Layout>,
+    layout: Vec<ReadLayout>,
     /// Bytes of the stripe's chunks.
     #[arg(long, value_name = "SIZE", default_value = "8k", value_parser = nonzero_size)]
     chunk: u64,
@@ -105,38 +106,36 @@ pub(crate) struct Args {
     /// Rebind drives between the kernel driver and vfio-pci, so that every engine reads each of
     /// them, and restore their drivers at the end. A drive in use keeps its driver.
     #[arg(long)]
-    hand_over: bool,
+    rebind: bool,
     /// CPUs to pin the threads to, in turn (0-3,8).
     #[arg(long, value_name = "LIST", value_parser = units::cpus)]
     cpus: Option<CpuList>,
     /// Seed of addresses.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measure nothing: show the reference measurements of another machine.
+    /// Measure nothing: show the reference measurements (sync_engines.csv) of another machine.
     #[arg(long, conflicts_with = "device")]
     reference: bool,
     #[command(flatten)]
-    files: Files,
+    files: ResultFiles,
 }
 
 /// Runs the whole command.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut keeper = args.files.open()?;
+pub(crate) fn run(args: &EnginesArgs) -> Result<ExitCode> {
+    let mut writer = args.files.open()?;
     if args.reference {
-        return show_reference(args, &mut keeper);
+        return show_reference(args, &mut writer);
     }
     check(args)?;
-    let mut bench = Bench::new(args, stop_on_signals()?, asked_to_stop()?);
-    let engines = measure_all(args, &mut bench, &mut keeper)?;
+    let mut measurer = RowMeasurer::new(args, stop_on_signals()?, asked_to_stop()?);
+    let engines = measure_all(args, &mut measurer, &mut writer)?;
     if !args.files.is_json_on_stdout() {
         show(table(&engines).markdown());
-        say!(
-            "\nBeside it, what others measured on another machine: `nvmeof-perf engines --reference`."
-        );
+        say!("\nFor comparison: `nvmeof-perf engines --reference` shows sync_engines.csv.");
     }
-    let written = keeper.finish(&forms(&engines));
+    let written = writer.finish(&forms(&engines));
     let is_measured =
-        |row: &nvmeof_report::engines::Row| matches!(row.outcome, Outcome::Measured(_));
+        |row: &nvmeof_report::engines::EngineRow| matches!(row.outcome, RowOutcome::Measured(_));
     let any = engines.rows.iter().any(is_measured);
     if engines.partial {
         complain!("error: interrupted: what was measured until then is marked partial");
@@ -147,10 +146,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if any && !engines.partial { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
+fn show_reference(args: &EnginesArgs, writer: &mut ResultsWriter) -> Result<ExitCode> {
     let rows = reference();
     if !args.files.is_json_on_stdout() {
-        say!("Measured by others on another machine:\n");
+        say!("{REFERENCE_SOURCE}:\n");
         show(reference_table(&rows).markdown());
         about_polling(&rows).iter().for_each(|text| say!("\n{text}"));
     }
@@ -158,7 +157,7 @@ fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
         .iter()
         .map(|row| {
             serde_json::json!({
-                "where": "measured by others on another machine",
+                "where": REFERENCE_SOURCE,
                 "lba_bytes": row.lba_bytes,
                 "layout": row.layout,
                 "concurrency": row.concurrency,
@@ -169,24 +168,24 @@ fn show_reference(args: &Args, keeper: &mut Keeper) -> Result<ExitCode> {
         .collect();
     let svg = pictures(&reference_plots(&rows));
     let html = page(None, &rows).document();
-    keeper.finish(&Forms { result: &result, html, svg })?;
+    writer.finish(&ResultForms { result: &result, html, svg })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Rejects arguments that are invalid for any drive.
-fn check(args: &Args) -> Result<()> {
+fn check(args: &EnginesArgs) -> Result<()> {
     for device in &args.device {
-        misfit!(
+        usage_error!(
             matches!(device, DeviceSpec::Null { .. } | DeviceSpec::Ram { .. }),
             "--device {device} is no drive: engines are compared on files, block devices and drives (pci:ADDRESS)"
         );
         let times = args.device.iter().filter(|other| *other == device).count();
-        misfit!(
+        usage_error!(
             times > 1,
             "--device {device} is given {times} times: it would be read against itself"
         );
     }
-    misfit!(
+    usage_error!(
         args.bs > nvmeof_core::dma::CHUNK as u64,
         "--bs {} is more than a read of one buffer: use {} or less",
         units::show_size(args.bs),
@@ -195,9 +194,9 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn forms(engines: &Engines) -> Forms<'_, Engines> {
+fn forms(engines: &EngineComparison) -> ResultForms<'_, EngineComparison> {
     let html = page(Some(engines), &reference()).document();
-    Forms { result: engines, html, svg: pictures(&plots(engines)) }
+    ResultForms { result: engines, html, svg: pictures(&plots(engines)) }
 }
 
 /// Plots as files, named by LBA format.
@@ -205,8 +204,8 @@ fn pictures(plots: &[(u32, Plot)]) -> Vec<(String, String)> {
     plots.iter().map(|(bytes, plot)| (bytes.to_string(), plot.standalone_svg())).collect()
 }
 
-fn layout(text: &str) -> Result<Layout, String> {
-    let all = [Layout::Single, Layout::Individual, Layout::Stripe];
+fn layout(text: &str) -> Result<ReadLayout, String> {
+    let all = [ReadLayout::Single, ReadLayout::Individual, ReadLayout::Stripe];
     all.into_iter()
         .find(|layout| layout.name() == text)
         .ok_or_else(|| format!("`{text}` is no layout: there are single, individual and stripe"))

@@ -10,15 +10,15 @@ use std::sync::atomic::AtomicBool;
 use clap::Parser as _;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_core::pci::fixture;
-use nvmeof_report::engines::Row;
+use nvmeof_report::engines::EngineRow;
 
-use super::hands::Hands;
+use super::rebind::DriveRebinder;
 use super::*;
 use crate::args::{Cli, Command};
 
 const ADDRESS: &str = "0000:01:00.0";
 
-fn parse(arguments: &str) -> Box<Args> {
+fn parse(arguments: &str) -> Box<EnginesArgs> {
     let words = ["nvmeof-perf", "engines"].into_iter().chain(arguments.split_whitespace());
     match Cli::try_parse_from(words).unwrap().command {
         Command::Engines(args) => Box::new(args),
@@ -26,21 +26,26 @@ fn parse(arguments: &str) -> Box<Args> {
     }
 }
 
-fn run_with(arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<Engines> {
-    run_on(Hands::this(), arguments, fake, stop)
+fn run_with(arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<EngineComparison> {
+    run_on(DriveRebinder::this(), arguments, fake, stop)
 }
 
-fn run_on(hands: Hands, arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<Engines> {
+fn run_on(
+    rebinder: DriveRebinder,
+    arguments: &str,
+    fake: Option<&Fake>,
+    stop: bool,
+) -> Result<EngineComparison> {
     let args = parse(&format!("{arguments} --time 600s --ios 40 --ramp 0s"));
     check(&args)?;
     let flag = || Arc::new(AtomicBool::new(stop));
-    let mut bench = Bench::new(&args, flag(), flag());
-    bench.hands = hands;
+    let mut measurer = RowMeasurer::new(&args, flag(), flag());
+    measurer.rebinder = rebinder;
     if let Some(fake) = fake {
         let fake = fake.clone();
-        bench.take = Box::new(move |_| Ok(fake.function()));
+        measurer.open_function = Box::new(move |_| Ok(fake.function()));
     }
-    measure_all(&args, &mut bench, &mut args.files.open()?)
+    measure_all(&args, &mut measurer, &mut args.files.open()?)
 }
 
 fn file(folder: &tempfile::TempDir, name: &str) -> String {
@@ -49,10 +54,10 @@ fn file(folder: &tempfile::TempDir, name: &str) -> String {
     path.display().to_string()
 }
 
-fn why(row: &Row) -> &str {
+fn why(row: &EngineRow) -> &str {
     match &row.outcome {
-        Outcome::Unable(why) => why,
-        Outcome::Measured(figures) => panic!("{}: {figures:?}", row.engine),
+        RowOutcome::Unable(why) => why,
+        RowOutcome::Measured(figures) => panic!("{}: {figures:?}", row.engine),
     }
 }
 
@@ -66,11 +71,11 @@ fn every_engine_is_a_row_on_files_one_by_one_and_striped() {
             .unwrap();
     assert!(!engines.partial);
     assert_eq!(engines.drives.len(), 2);
-    for layout in [Layout::Individual, Layout::Stripe] {
+    for layout in [ReadLayout::Individual, ReadLayout::Stripe] {
         for engine in Engine::ALL {
-            let of = |row: &&Row| row.layout == layout && row.engine == engine.name();
-            let rows: Vec<&Row> = engines.rows.iter().filter(of).collect();
-            let unable = rows.iter().any(|row| matches!(row.outcome, Outcome::Unable(_)));
+            let of = |row: &&EngineRow| row.layout == layout && row.engine == engine.name();
+            let rows: Vec<&EngineRow> = engines.rows.iter().filter(of).collect();
+            let unable = rows.iter().any(|row| matches!(row.outcome, RowOutcome::Unable(_)));
             assert_eq!(rows.len(), if unable { 1 } else { 2 }, "{engine}: {rows:?}");
             match engine {
                 Engine::Vfio => assert!(why(rows[0]).contains("drives bind"), "{rows:?}"),
@@ -80,7 +85,7 @@ fn every_engine_is_a_row_on_files_one_by_one_and_striped() {
                 _ if !takes_direct => assert!(why(rows[0]).contains("direct"), "{rows:?}"),
                 _ => {
                     let last = rows.last().unwrap();
-                    let Outcome::Measured(figures) = &last.outcome else { panic!("{last:?}") };
+                    let RowOutcome::Measured(figures) = &last.outcome else { panic!("{last:?}") };
                     assert!(figures.kiops > 0.0 && figures.cpu_us > 0.0, "{engine}: {figures:?}");
                     assert_eq!(figures.errors, 0, "{engine}");
                     assert_eq!(figures.threads * figures.depth, 4, "{engine}");
@@ -102,8 +107,8 @@ fn a_drive_under_our_own_driver_is_read_and_by_no_other() {
     assert!(!engines.drives[0].serial.is_empty());
     for row in &engines.rows {
         match (row.engine.as_str(), row.layout) {
-            ("vfio", Layout::Single) => {
-                let Outcome::Measured(figures) = &row.outcome else { panic!("{row:?}") };
+            ("vfio", ReadLayout::Single) => {
+                let RowOutcome::Measured(figures) = &row.outcome else { panic!("{row:?}") };
                 assert_eq!((figures.threads, figures.depth, figures.errors), (2, 4, 0));
             }
             ("vfio", _) => assert_eq!(why(row), "a stripe takes two drives or more"),
@@ -121,7 +126,7 @@ fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
     );
     let engines = run_with(&arguments, Some(&fake), false).unwrap();
     let [measured, refused] = &engines.rows[..] else { panic!("{:?}", engines.rows) };
-    assert!(matches!(measured.outcome, Outcome::Measured(_)) && measured.lba_bytes == 512);
+    assert!(matches!(measured.outcome, RowOutcome::Measured(_)) && measured.lba_bytes == 512);
     let serial = engines.drives[0].serial.clone();
     assert!(why(refused).contains(&format!("--destroy-data {serial}")), "{refused:?}");
 
@@ -129,7 +134,7 @@ fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
         run_with(&format!("{arguments} --destroy-data {serial}"), Some(&fake), false).unwrap();
     let formats: Vec<u32> = engines.rows.iter().map(|row| row.lba_bytes).collect();
     assert_eq!(formats, [512, 4096]);
-    assert!(engines.rows.iter().all(|row| matches!(row.outcome, Outcome::Measured(_))));
+    assert!(engines.rows.iter().all(|row| matches!(row.outcome, RowOutcome::Measured(_))));
     let again = run_with(&arguments, Some(&fake), false).unwrap();
     assert_eq!(again.drives[0].lba_bytes, 512, "formatted back");
     // A format that the drive does not support.
@@ -149,9 +154,9 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
     machine.mount(None, "30 1 259:8 / /data rw - ext4 /dev/nvme1n1 rw").unwrap();
     let fake = Fake::new(Config::default());
     let run = |arguments: &str, stop| {
-        let hands = Hands::of(machine.system(), Box::new(machine.kernel()));
+        let rebinder = DriveRebinder::of(machine.system(), Box::new(machine.kernel()));
         run_on(
-            hands,
+            rebinder,
             &format!("{arguments} --concurrency 2 --engine psync,vfio"),
             Some(&fake),
             stop,
@@ -161,15 +166,18 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
         let all = machine.system().nvme_functions().unwrap();
         all.into_iter().map(|function| function.driver.unwrap()).collect()
     };
-    let both = "--device /dev/nvme0n1 --device /dev/nvme1n1 --hand-over";
+    let both = "--device /dev/nvme0n1 --device /dev/nvme1n1 --rebind";
     let engines = run(both, false).unwrap();
     assert_eq!(drivers(), ["nvme", "nvme"]);
     let of = |engine: &str, drive: &str| {
-        let is_it = |row: &&Row| row.engine == engine && row.drives == [drive];
+        let is_it = |row: &&EngineRow| row.engine == engine && row.drives == [drive];
         engines.rows.iter().find(is_it).unwrap_or_else(|| panic!("{:?}", engines.rows))
     };
     let row = of("vfio", "/dev/nvme0n1");
-    assert!(matches!(&row.outcome, Outcome::Measured(figures) if figures.errors == 0), "{row:?}");
+    assert!(
+        matches!(&row.outcome, RowOutcome::Measured(figures) if figures.errors == 0),
+        "{row:?}"
+    );
     assert!(why(of("vfio", "/dev/nvme1n1")).contains("/data"), "{:?}", engines.rows);
     // The kernel's engines follow; they report obstacles to opening these files themselves.
     assert!(engines.rows.iter().any(|row| row.engine == "psync"), "{:?}", engines.rows);
@@ -178,11 +186,14 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
     assert!(run(both, true).unwrap().partial);
     assert_eq!(drivers(), ["nvme", "nvme"]);
     for (arguments, says) in [
-        ("--device /no/drive --hand-over", "no --device is an NVMe drive"),
-        ("--device /dev/nvme0n1 --device pci:0000:01:00.0 --hand-over", "named by two"),
+        ("--device /no/drive --rebind", "no --device is an NVMe drive"),
+        ("--device /dev/nvme0n1 --device pci:0000:01:00.0 --rebind", "named by two"),
     ] {
         let error = run(arguments, false).unwrap_err();
-        assert!(error.is::<crate::plan::Misfit>() && error.to_string().contains(says), "{error}");
+        assert!(
+            error.is::<crate::plan::UsageError>() && error.to_string().contains(says),
+            "{error}"
+        );
     }
     fake.assert_clean();
 }
@@ -196,7 +207,7 @@ fn an_interruption_keeps_what_was_measured_and_marks_it() {
     let engines = run_with(&arguments, None, true).unwrap();
     assert!(engines.partial && engines.rows.is_empty());
     let engines = run_with(&arguments, None, false).unwrap();
-    let kept: Engines = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let kept: EngineComparison = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(kept.rows.len(), engines.rows.len());
 }
 
@@ -204,8 +215,10 @@ fn an_interruption_keeps_what_was_measured_and_marks_it() {
 fn a_drive_that_is_not_there_is_a_row_that_says_so() {
     let engines = run_with("--device /no/such/drive --concurrency 2", None, false).unwrap();
     assert!(!engines.rows.is_empty());
-    for row in
-        engines.rows.iter().filter(|row| row.engine != "vfio" && row.layout == Layout::Individual)
+    for row in engines
+        .rows
+        .iter()
+        .filter(|row| row.engine != "vfio" && row.layout == ReadLayout::Individual)
     {
         assert!(why(row).contains("/no/such/drive: there is no such file"), "{row:?}");
     }
@@ -219,7 +232,7 @@ fn what_makes_no_sense_is_wrong_usage() {
         ("--device /x --bs 4m", "more than a read of one buffer"),
     ] {
         let error = run_with(arguments, None, false).unwrap_err();
-        assert!(error.is::<crate::plan::Misfit>(), "{arguments}");
+        assert!(error.is::<crate::plan::UsageError>(), "{arguments}");
         assert!(error.to_string().contains(says), "{arguments}: {error}");
     }
     for (arguments, says) in [

@@ -1,11 +1,11 @@
 //! A queue over a fabric.
 
-use nvmeof_initiator::{Completed, IoKind, IoQueue, Nanos, Transfer};
+use nvmeof_initiator::{CompletedCommand, IoKind, IoQueue, Nanos, Transfer};
 
 use nvmeof_wire::nvm::{DSM_RANGE_SIZE, DsmRange};
 use nvmeof_wire::zerocopy::IntoBytes as _;
 
-use super::{Buffer, Done, Io, Lost, Op, Queue};
+use super::{DeviceQueue, Io, IoBuffer, IoDone, IoOp, QueueFailed};
 
 /// Bytes of the single range of a trim.
 const RANGE: usize = DSM_RANGE_SIZE as usize;
@@ -15,7 +15,7 @@ const RANGE: usize = DSM_RANGE_SIZE as usize;
 pub(crate) struct FabricQueue {
     queue: IoQueue,
     /// Completions, before they are converted.
-    completed: Vec<Completed>,
+    completed: Vec<CompletedCommand>,
     /// Buffers for the ranges of trims; completions return them.
     ranges: Vec<nvmeof_initiator::Buffer>,
 }
@@ -40,12 +40,12 @@ impl FabricQueue {
         Some(buffer)
     }
 
-    fn lost(&self, error: &nvmeof_initiator::Error) -> Lost {
-        Lost(format!("queue {}: {error}", self.queue.qid()))
+    fn lost(&self, error: &nvmeof_initiator::Error) -> QueueFailed {
+        QueueFailed(format!("queue {}: {error}", self.queue.qid()))
     }
 }
 
-impl Queue for FabricQueue {
+impl DeviceQueue for FabricQueue {
     #[inline]
     fn room(&self) -> usize {
         usize::from(self.queue.depth()).saturating_sub(self.queue.in_flight())
@@ -55,34 +55,34 @@ impl Queue for FabricQueue {
     fn submit(&mut self, io: Io, now: Nanos) -> Result<(), Io> {
         let Io { token, nsid, slba, blocks, op } = io;
         let kind = match op {
-            Op::Read(Buffer::Fabric(buffer)) => IoKind::Read(buffer),
-            Op::Write(Buffer::Fabric(data)) => IoKind::Write { data, fua: false },
-            Op::Trim => match self.range(slba, blocks) {
+            IoOp::Read(IoBuffer::Fabric(buffer)) => IoKind::Read(buffer),
+            IoOp::Write(IoBuffer::Fabric(data)) => IoKind::Write { data, fua: false },
+            IoOp::Trim => match self.range(slba, blocks) {
                 Some(range) => IoKind::Deallocate(range),
-                None => return Err(Io { token, nsid, slba, blocks, op: Op::Trim }),
+                None => return Err(Io { token, nsid, slba, blocks, op: IoOp::Trim }),
             },
             op => return Err(Io { token, nsid, slba, blocks, op }),
         };
-        let undo: fn(nvmeof_initiator::Buffer) -> Op = match &kind {
-            IoKind::Read(_) => |buffer| Op::Read(Buffer::Fabric(buffer)),
-            IoKind::Write { .. } => |buffer| Op::Write(Buffer::Fabric(buffer)),
-            _ => |_| Op::Trim,
+        let undo: fn(nvmeof_initiator::Buffer) -> IoOp = match &kind {
+            IoKind::Read(_) => |buffer| IoOp::Read(IoBuffer::Fabric(buffer)),
+            IoKind::Write { .. } => |buffer| IoOp::Write(IoBuffer::Fabric(buffer)),
+            _ => |_| IoOp::Trim,
         };
         let io = nvmeof_initiator::Io { token, nsid, slba, blocks, kind };
         self.queue.submit(io, now).map_err(|rejected| {
             let op = match rejected.command.transfer {
                 Transfer::In(buffer) | Transfer::Out(buffer) => undo(buffer),
-                Transfer::None => Op::Trim,
+                Transfer::None => IoOp::Trim,
             };
             Io { token, nsid, slba, blocks, op }
         })
     }
 
     #[inline]
-    fn poll(&mut self, now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+    fn poll(&mut self, now: Nanos, done: &mut Vec<IoDone>) -> Result<(), QueueFailed> {
         let polled = self.queue.poll(now, &mut self.completed);
         for completed in self.completed.drain(..) {
-            let Completed { token, result, buffer } = completed;
+            let CompletedCommand { token, result, buffer } = completed;
             let result = result.map(drop).map_err(|error| error.to_string());
             let buffer = match buffer {
                 // A data buffer has at least one block.
@@ -90,15 +90,15 @@ impl Queue for FabricQueue {
                     self.ranges.push(range);
                     None
                 }
-                buffer => buffer.map(Buffer::Fabric),
+                buffer => buffer.map(IoBuffer::Fabric),
             };
-            done.push(Done { token, result, buffer });
+            done.push(IoDone { token, result, buffer });
         }
         polled.map_err(|error| self.lost(&error))
     }
 
     #[inline]
-    fn flush(&mut self) -> Result<(), Lost> {
+    fn flush(&mut self) -> Result<(), QueueFailed> {
         self.queue.flush().map_err(|error| self.lost(&error))
     }
 }

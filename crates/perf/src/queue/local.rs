@@ -15,7 +15,7 @@ use nvmeof_core::block::{
 use nvmeof_core::dma::{CHUNK, CorePool};
 use nvmeof_initiator::Nanos;
 
-use super::{Buffer, Done, Io, Leases, Lost, Op, Queue};
+use super::{DeviceQueue, Io, IoBuffer, IoDone, IoLeases, IoOp, QueueFailed};
 
 /// Tokens of parts have this bit; the bits below hold the number of the I/O and of the part.
 const PART: u64 = 1 << 63;
@@ -47,11 +47,11 @@ struct Split {
 
 impl LocalQueue {
     /// Opens a queue to `device` for the calling thread, for buffers of `pool`.
-    pub(crate) fn open(device: &dyn BlockDevice, pool: &CorePool) -> Result<Self, Lost> {
+    pub(crate) fn open(device: &dyn BlockDevice, pool: &CorePool) -> Result<Self, QueueFailed> {
         let info = device.info();
         let queue = device
             .open_queue(pool)
-            .map_err(|error| Lost(format!("no queue to {}: {error}", info.name)))?;
+            .map_err(|error| QueueFailed(format!("no queue to {}: {error}", info.name)))?;
         Ok(Self {
             queue,
             name: info.name.clone(),
@@ -132,13 +132,13 @@ impl LocalQueue {
 
     /// Converts a completion of the device into the completion of an I/O, if it ends one.
     #[inline]
-    fn end(&mut self, completed: Completed) -> Option<Done> {
+    fn end(&mut self, completed: Completed) -> Option<IoDone> {
         let Completed { token, buf, result } = completed;
         self.is_gone |= result == Err(BlockError::Gone);
         if token & PART == 0 {
             let result = result.map_err(|error| error.to_string());
-            let buffer = buf.map(|lease| Buffer::Local(Leases::One(lease)));
-            return Some(Done { token, result, buffer });
+            let buffer = buf.map(|lease| IoBuffer::Local(IoLeases::One(lease)));
+            return Some(IoDone { token, result, buffer });
         }
         self.end_part(token & !PART, buf, result.err())
     }
@@ -148,7 +148,7 @@ impl LocalQueue {
         token: u64,
         lease: Option<nvmeof_core::dma::Buffer>,
         error: Option<BlockError>,
-    ) -> Option<Done> {
+    ) -> Option<IoDone> {
         let number = usize::try_from(token >> PART_BITS).ok()?;
         let part = usize::try_from(token & ((1 << PART_BITS) - 1)).ok()?;
         let place = self.split.get_mut(number)?;
@@ -161,12 +161,12 @@ impl LocalQueue {
         }
         let Split { token, leases, failed, .. } = place.take()?;
         let result = failed.map_or(Ok(()), |error| Err(error.to_string()));
-        let buffer = Buffer::Local(Leases::Several(leases.into_iter().flatten().collect()));
-        Some(Done { token, result, buffer: Some(buffer) })
+        let buffer = IoBuffer::Local(IoLeases::Several(leases.into_iter().flatten().collect()));
+        Some(IoDone { token, result, buffer: Some(buffer) })
     }
 }
 
-impl Queue for LocalQueue {
+impl DeviceQueue for LocalQueue {
     #[inline]
     fn room(&self) -> usize {
         if self.is_gone || !self.waiting.is_empty() { 0 } else { usize::MAX }
@@ -179,17 +179,19 @@ impl Queue for LocalQueue {
         let write = |token, offset, lease| BlockOp::write(token, offset, lease, false);
         match io.op {
             _ if self.is_gone => return Err(io),
-            Op::Read(Buffer::Local(Leases::One(lease))) => {
+            IoOp::Read(IoBuffer::Local(IoLeases::One(lease))) => {
                 self.start(BlockOp::read(token, offset, lease));
             }
-            Op::Write(Buffer::Local(Leases::One(lease))) => self.start(write(token, offset, lease)),
-            Op::Read(Buffer::Local(Leases::Several(leases))) => {
+            IoOp::Write(IoBuffer::Local(IoLeases::One(lease))) => {
+                self.start(write(token, offset, lease))
+            }
+            IoOp::Read(IoBuffer::Local(IoLeases::Several(leases))) => {
                 self.start_parts(token, offset, leases, BlockOp::read);
             }
-            Op::Write(Buffer::Local(Leases::Several(leases))) => {
+            IoOp::Write(IoBuffer::Local(IoLeases::Several(leases))) => {
                 self.start_parts(token, offset, leases, write);
             }
-            Op::Trim => {
+            IoOp::Trim => {
                 let len = u64::from(io.blocks) * u64::from(self.block_size);
                 self.start(BlockOp::deallocate(token, offset, len));
             }
@@ -199,7 +201,7 @@ impl Queue for LocalQueue {
     }
 
     #[inline]
-    fn poll(&mut self, _now: Nanos, done: &mut Vec<Done>) -> Result<(), Lost> {
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<IoDone>) -> Result<(), QueueFailed> {
         self.queue.poll(&mut self.completed);
         if !self.waiting.is_empty() {
             self.start_waiting();
@@ -209,14 +211,17 @@ impl Queue for LocalQueue {
         }
         // Outstanding I/Os still complete; only after that is the queue unusable.
         if self.is_gone && self.queue.in_flight() == 0 && self.waiting.is_empty() {
-            return Err(Lost(format!("{} is gone: it was taken away, or has failed", self.name)));
+            return Err(QueueFailed(format!(
+                "{} is gone: it was taken away, or has failed",
+                self.name
+            )));
         }
         Ok(())
     }
 
     /// Devices batch until they are polled, and the poll follows.
     #[inline]
-    fn flush(&mut self) -> Result<(), Lost> {
+    fn flush(&mut self) -> Result<(), QueueFailed> {
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use nvmeof_initiator::fake::{Act, FakeTarget, Script, Traits};
+use nvmeof_initiator::fake::{ActionScript, FakeAction, FakeTarget, FakeTargetOptions};
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::IoOpcode;
 use serde_json::Value;
@@ -48,9 +48,12 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-fn small() -> Traits {
+fn small() -> FakeTargetOptions {
     // 64 units of 4 KiB: even a short run visits every unit many times.
-    Traits { namespaces: [(1, (512, 9)), (2, (64, 12))].into(), ..Traits::default() }
+    FakeTargetOptions {
+        namespaces: [(1, (512, 9)), (2, (64, 12))].into(),
+        ..FakeTargetOptions::default()
+    }
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn a_run_reports_what_it_did() {
 
 #[test]
 fn namespaces_that_share_a_queue_depth_take_turns() {
-    let target = FakeTarget::start(Traits {
+    let target = FakeTarget::start(FakeTargetOptions {
         namespaces: (1..=5).map(|nsid| (nsid, (64, 12))).collect(),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     });
     let report = run(&target, "--rw randrw:50 --shared-qd 3 --nsid 2-4 --ios 300 --verify");
     let flows = report["flows"].as_array().unwrap();
@@ -127,13 +130,13 @@ fn verified_runs_pass_on_an_honest_target() {
 }
 
 /// The report of a verified run in which every tenth I/O of a kind gets this action.
-fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
-    let script: Script = Box::new(move |number, opcode| {
+fn lie(action: FakeAction, of: IoOpcode, arguments: &str) -> Value {
+    let script: ActionScript = Box::new(move |number, opcode| {
         // The first I/Os stay untouched: a block can only be stale if it was written before.
         if opcode == of && number >= 200 && number % 10 == 0 {
-            return act;
+            return action;
         }
-        Act::Serve
+        FakeAction::Serve
     });
     let target = FakeTarget::scripted(small(), script);
     run(&target, &format!("{arguments} --ios 600 --verify --nsid 1"))
@@ -142,20 +145,20 @@ fn lie(act: Act, of: IoOpcode, arguments: &str) -> Value {
 #[test]
 fn every_lie_is_found_out() {
     let both = "--rw randrw:50 --qd 8";
-    for (act, of, arguments, says) in [
-        (Act::FlipBit, IoOpcode::READ, both, "checksum"),
-        (Act::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
-        (Act::Drop, IoOpcode::WRITE, both, "lost write"),
-        (Act::Tear, IoOpcode::WRITE, both, "lost write"),
+    for (action, of, arguments, says) in [
+        (FakeAction::FlipBit, IoOpcode::READ, both, "checksum"),
+        (FakeAction::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
+        (FakeAction::Drop, IoOpcode::WRITE, both, "lost write"),
+        (FakeAction::Tear, IoOpcode::WRITE, both, "lost write"),
         // Without a read in the workload, the read-back finds it.
-        (Act::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
-        (Act::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
+        (FakeAction::Drop, IoOpcode::WRITE, "--rw randwrite --qd 8", "lost write"),
+        (FakeAction::Tear, IoOpcode::WRITE, "--rw write --qd 1", "lost write"),
     ] {
-        let report = lie(act, of, arguments);
-        assert!(number(&report["verify_errors"]) > 0, "{act:?}: {report}");
-        assert_eq!(number(&report["errors"]), 0, "{act:?}");
+        let report = lie(action, of, arguments);
+        assert!(number(&report["verify_errors"]) > 0, "{action:?}: {report}");
+        assert_eq!(number(&report["errors"]), 0, "{action:?}");
         let messages = report["messages"].to_string();
-        assert!(messages.contains(says), "{act:?}: {messages}");
+        assert!(messages.contains(says), "{action:?}: {messages}");
     }
 }
 
@@ -168,9 +171,9 @@ fn damage_between_runs_is_found() {
     assert!(number(&report["verify_errors"]) > 0);
     assert!(report["messages"].to_string().contains("LBA 5 "), "{report}");
     // A block of another namespace is not accepted as one of this namespace.
-    let target = FakeTarget::start(Traits {
+    let target = FakeTarget::start(FakeTargetOptions {
         namespaces: [(1, (512, 9)), (2, (512, 9))].into(),
-        ..Traits::default()
+        ..FakeTargetOptions::default()
     });
     run(&target, "--rw write --ios 100 --verify --qd 1");
     let mut other = Vec::new();
@@ -183,9 +186,9 @@ fn damage_between_runs_is_found() {
 #[test]
 fn failed_ios_are_counted_and_the_run_goes_on() {
     let failing = Status::UNRECOVERED_READ_ERROR;
-    let script: Script = Box::new(move |number, _| match number {
-        10..20 => Act::Fail(failing),
-        _ => Act::Serve,
+    let script: ActionScript = Box::new(move |number, _| match number {
+        10..20 => FakeAction::Fail(failing),
+        _ => FakeAction::Serve,
     });
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, "--rw randread --ios 300");
@@ -196,9 +199,9 @@ fn failed_ios_are_counted_and_the_run_goes_on() {
 
 #[test]
 fn a_lost_connection_ends_the_run_with_a_report() {
-    for act in [Act::HangUp, Act::Terminate] {
-        let script: Script =
-            Box::new(move |number, _| if number == 300 { act } else { Act::Serve });
+    for action in [FakeAction::HangUp, FakeAction::Terminate] {
+        let script: ActionScript =
+            Box::new(move |number, _| if number == 300 { action } else { FakeAction::Serve });
         let target = FakeTarget::scripted(small(), script);
         let report = run(&target, "--rw randread --jobs 2");
         assert!(number(&report["errors"]) > 0);
@@ -209,7 +212,7 @@ fn a_lost_connection_ends_the_run_with_a_report() {
 
 #[test]
 fn a_target_that_fails_everything_is_given_up() {
-    let script: Script = Box::new(|_, _| Act::Fail(Status::INTERNAL_ERROR));
+    let script: ActionScript = Box::new(|_, _| FakeAction::Fail(Status::INTERNAL_ERROR));
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, "--rw randread");
     assert!(report["messages"].to_string().contains("giving up"), "{report}");
@@ -238,14 +241,14 @@ fn reads_have_a_rate_of_their_own() {
         "--rw randtrim --rate-write 1k",
     ] {
         let error = try_run(&target, arguments).unwrap_err();
-        assert!(error.is::<Misfit>() && error.to_string().contains("use --rate"), "{error}");
+        assert!(error.is::<UsageError>() && error.to_string().contains("use --rate"), "{error}");
     }
 }
 
 #[test]
 fn more_outstanding_than_a_queue_holds_takes_more_queues() {
-    let traits = Traits { entries: 8, ..small() };
-    let target = FakeTarget::start(traits.clone());
+    let target_options = FakeTargetOptions { entries: 8, ..small() };
+    let target = FakeTarget::start(target_options.clone());
     let report = run(&target, "--rw randread --ios 200 --qd 32 --nsid 1 --jobs 2");
     assert_eq!(report["targets"][0]["queues"], 8);
     assert_eq!(report["targets"][0]["queue_depth"], 7);
@@ -294,7 +297,7 @@ fn what_does_not_fit_the_target_is_said() {
     ] {
         let arguments = format!("--rw randread --ios 200 {arguments}");
         let error = try_run(&target, &arguments).unwrap_err();
-        assert!(error.is::<Misfit>(), "{arguments}: {error}");
+        assert!(error.is::<UsageError>(), "{arguments}: {error}");
         assert!(error.to_string().contains(says), "{arguments}: {error}");
     }
 }
@@ -314,7 +317,7 @@ fn blocks_of_several_sizes_are_asked_for_by_their_shares() {
 
 #[test]
 fn a_hot_part_is_asked_for_more_often() {
-    let script: Script = Box::new(|_, _| Act::Serve);
+    let script: ActionScript = Box::new(|_, _| FakeAction::Serve);
     let target = FakeTarget::scripted(small(), script);
     // Written data is random, the rest stays zero. 10 % of 512 blocks, in units of 4 KiB, receive
     // all writes.
@@ -325,7 +328,7 @@ fn a_hot_part_is_asked_for_more_often() {
         assert!(disk[hot..].iter().all(|&byte| byte == 0));
     });
     let error = try_run(&target, "--rw read --random-distribution zipf:1.1").unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("--rw randread"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("--rw randread"), "{error}");
 }
 
 #[test]
@@ -347,9 +350,9 @@ fn what_is_trimmed_is_gone_and_what_is_trimmed_and_written_is_there() {
     // Trims have no size limit.
     let report = run(&target, "--rw trim --loops 1 --nsid 1 --bssplit 128k");
     assert_eq!(number(&report["trim"]["ios"]), 2);
-    let old = FakeTarget::start(Traits { deallocate: false, ..small() });
+    let old = FakeTarget::start(FakeTargetOptions { deallocate: false, ..small() });
     let error = try_run(&old, "--rw randtrim").unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("cannot be trimmed"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("cannot be trimmed"), "{error}");
 }
 
 #[test]
@@ -415,7 +418,8 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     let arguments =
         format!("--rw write --loops 2 --nsid 1 --qd 4 --jobs 2 --resume {}", state.display());
     // The connection fails during the run.
-    let script: Script = Box::new(|number, _| if number == 80 { Act::HangUp } else { Act::Serve });
+    let script: ActionScript =
+        Box::new(|number, _| if number == 80 { FakeAction::HangUp } else { FakeAction::Serve });
     let target = FakeTarget::scripted(small(), script);
     let report = run(&target, &arguments);
     assert_eq!((&report["interrupted"], &report["resumed_bytes"]), (&true.into(), &0.into()));
@@ -423,7 +427,7 @@ fn a_run_that_was_interrupted_goes_on_where_it_was() {
     assert!(state.exists() && first < 2 * 512 * 512, "{report}");
     // Other arguments make it another run.
     let other = try_run(&target, &arguments.replace("--qd 4", "--qd 5")).unwrap_err();
-    assert!(other.is::<Misfit>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
+    assert!(other.is::<UsageError>() && other.to_string().contains("qd: 4, and now 5"), "{other}");
     let target = FakeTarget::start(small());
     target.tamper(1, |disk| disk.fill(7));
     let report = try_run_at(&target, &arguments, &state).unwrap();
@@ -461,7 +465,7 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let write = format!("--device {file} --rw randrw:50 --ios 900 --qd 8 --verify");
     assert_eq!(number(&local(&write).unwrap()["verify_errors"]), 0);
     let error = local(&write).unwrap_err();
-    assert!(error.is::<Misfit>() && error.to_string().contains("not empty"), "{error}");
+    assert!(error.is::<UsageError>() && error.to_string().contains("not empty"), "{error}");
     let error = local(&format!("{write} --destroy-data ./disk")).unwrap_err();
     assert!(error.to_string().contains("./disk is none of what is loaded"), "{error}");
     let error = local("--device /nowhere/disk --rw write").unwrap_err();
@@ -485,14 +489,14 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     assert_eq!(number(&report["errors"]), 0, "{report}");
 }
 
-mod turns {
+mod intervals {
     use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::Misfit;
+    use crate::plan::UsageError;
 
     /// The process that controls the intervals.
     struct Caller {
@@ -506,7 +510,7 @@ mod turns {
         }
 
         /// Runs a short interval and returns its result.
-        fn turn(&mut self, line: &str) -> Value {
+        fn interval(&mut self, line: &str) -> Value {
             self.say(line);
             std::thread::sleep(Duration::from_millis(1));
             self.say("-");
@@ -523,39 +527,40 @@ mod turns {
         fn until(&mut self, line: &str, is_so: impl Fn(&Value) -> bool) -> (Value, u64) {
             let mut ios = 0;
             for _ in 0..10_000 {
-                let result = self.turn(line);
+                let result = self.interval(line);
                 ios += number(&result["ios"]);
                 if is_so(&result) {
                     return (result, ios);
                 }
             }
-            panic!("ten thousand turns, and never so");
+            panic!("ten thousand intervals, and never so");
         }
     }
 
     /// Runs a load in intervals that `call` controls; returns the report, and the result of `call`.
-    fn in_turns<T: Send>(
+    fn in_intervals<T: Send>(
         target: &FakeTarget,
         arguments: &str,
         call: impl FnOnce(Caller) -> T + Send,
     ) -> (Value, T) {
         let connect = format!("--connect={}", target.endpoint());
-        let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--turns"];
+        let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--intervals"];
         let arguments = fixed.into_iter().chain(arguments.split_whitespace());
         let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
             panic!("not a run")
         };
         let ((lines, to_lines), (from_results, results)) = (pipe().unwrap(), pipe().unwrap());
         let ends = Mutex::new(Some((lines, results)));
-        let console = Console(Arc::new(move || {
+        let console = IntervalConsole(Arc::new(move || {
             let (lines, results) = ends.lock().unwrap().take().unwrap();
             (Box::new(BufReader::new(lines)), Box::new(results))
         }));
         let caller = Caller { lines: to_lines, results: BufReader::new(from_results) };
         std::thread::scope(|scope| {
             let called = scope.spawn(|| call(caller));
-            let mut spec = LoadSpec { turns: Some(console), ..load(&args).unwrap() };
-            let needs = Needs { jobs: spec.jobs, depth: spec.qd, shared: false, writes: false };
+            let mut spec = LoadSpec { intervals: Some(console), ..load(&args).unwrap() };
+            let needs =
+                TargetNeeds { jobs: spec.jobs, depth: spec.qd, shared: false, writes: false };
             let mut opened = Target::open(&args.target, &needs).unwrap();
             let stop = Arc::new(AtomicBool::new(false));
             let report = load_target(&args, &mut spec, &mut opened, &stop).unwrap();
@@ -571,17 +576,18 @@ mod turns {
     #[test]
     fn what_is_counted_and_what_is_loaded_goes_by_the_lines() {
         let target = FakeTarget::start(small());
-        let (report, counted) = in_turns(&target, "--qd 4 --jobs 2", |mut caller| {
+        let (report, counted) = in_intervals(&target, "--qd 4 --jobs 2", |mut caller| {
             let (first, mut counted) =
-                caller.until("both", |turn| ios(turn).iter().all(|n| *n > 0));
+                caller.until("both", |interval| ios(interval).iter().all(|n| *n > 0));
             assert_eq!((&first["turn"], &first["flows"][1]["nsid"]), (&"both".into(), &2.into()));
             assert!(first["latency_us"]["p99"].as_f64().unwrap() > 0.0, "{first}");
             caller.say("- 2=0");
             // I/Os in flight at the change complete at some time.
-            let only_one = |turn: &Value| ios(turn)[0] > 0 && ios(turn)[1] == 0;
+            let only_one = |interval: &Value| ios(interval)[0] > 0 && ios(interval)[1] == 0;
             counted += caller.until("one", only_one).1;
-            counted +=
-                caller.until("other 1=0 2=1", |turn| ios(turn)[0] == 0 && ios(turn)[1] > 0).1;
+            counted += caller
+                .until("other 1=0 2=1", |interval| ios(interval)[0] == 0 && ios(interval)[1] > 0)
+                .1;
             // The last interval ends with the lines.
             caller.say("last 1=4");
             let Caller { lines, results } = caller;
@@ -590,7 +596,11 @@ mod turns {
             assert_eq!(last["turn"], "last");
             counted + number(&last["ios"])
         });
-        assert_eq!(number(&report["ios"]), counted, "the report has all turns, and nothing else");
+        assert_eq!(
+            number(&report["ios"]),
+            counted,
+            "the report has all intervals, and nothing else"
+        );
         assert_eq!((&report["errors"], &report["interrupted"]), (&0.into(), &false.into()));
         assert_eq!(target.shutdowns(), 1);
     }
@@ -599,15 +609,15 @@ mod turns {
     fn what_fails_is_told_in_the_turn_in_which_it_does() {
         let left = Arc::new(AtomicU64::new(0));
         let to_fail = Arc::clone(&left);
-        let script: Script = Box::new(move |_, _| {
+        let script: ActionScript = Box::new(move |_, _| {
             let fail = |left: u64| left.checked_sub(1);
             match to_fail.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail) {
-                Ok(_) => Act::Fail(Status::UNRECOVERED_READ_ERROR),
-                Err(_) => Act::Serve,
+                Ok(_) => FakeAction::Fail(Status::UNRECOVERED_READ_ERROR),
+                Err(_) => FakeAction::Serve,
             }
         });
         let target = FakeTarget::scripted(small(), script);
-        let (report, _) = in_turns(&target, "--qd 4", |mut caller| {
+        let (report, _) = in_intervals(&target, "--qd 4", |mut caller| {
             caller.say("first");
             caller.say("second");
             assert_eq!(caller.result().unwrap()["errors"], 0);
@@ -616,8 +626,8 @@ mod turns {
             for _ in 0..10_000 {
                 // Intervals follow one another without a gap.
                 caller.say("next");
-                let turn = caller.result().unwrap();
-                failed += number(&turn["errors"]);
+                let interval = caller.result().unwrap();
+                failed += number(&interval["errors"]);
                 if failed == 3 {
                     // The result of the last interval can still be read.
                     return caller.results;
@@ -632,14 +642,14 @@ mod turns {
     fn a_line_that_cannot_be_followed_ends_the_run_and_is_told() {
         let target = FakeTarget::start(small());
         for (line, says) in [
-            ("1=2", "line 2 of standard input: a turn begins with its name"),
-            ("", "line 2 of standard input: a turn begins with its name"),
+            ("1=2", "line 2 of standard input: an interval begins with its name"),
+            ("", "line 2 of standard input: an interval begins with its name"),
             ("x 1:2", "`1:2` is not NSID=DEPTH"),
             ("x 1=-1", "`1=-1` is not NSID=DEPTH"),
             ("x 3=1", "namespace 3 is not loaded; these are: 1, 2"),
             ("x 1=5", "1=5 is deeper than --qd 4"),
         ] {
-            let (report, ()) = in_turns(&target, "--qd 4", |mut caller| {
+            let (report, ()) = in_intervals(&target, "--qd 4", |mut caller| {
                 caller.say("-");
                 caller.say(line);
                 assert_eq!(caller.result(), None);
@@ -653,20 +663,20 @@ mod turns {
     #[test]
     fn results_that_nobody_takes_end_the_run() {
         let target = FakeTarget::start(small());
-        let (report, ()) = in_turns(&target, "--qd 1", |Caller { mut lines, results }| {
+        let (report, ()) = in_intervals(&target, "--qd 1", |Caller { mut lines, results }| {
             drop(results);
             lines.write_all(b"a\n-\n").unwrap();
         });
         let message = report["messages"][0].as_str().unwrap();
-        assert!(message.starts_with("cannot write the result of turn a"), "{message}");
+        assert!(message.starts_with("cannot write the result of interval a"), "{message}");
     }
 
     #[test]
     fn a_load_that_ends_before_its_lines_waits_for_none() {
-        let script: Script = Box::new(|_, _| Act::HangUp);
+        let script: ActionScript = Box::new(|_, _| FakeAction::HangUp);
         let target = FakeTarget::scripted(small(), script);
         // The lines never arrive: the pipe stays open until the run has ended.
-        let (report, caller) = in_turns(&target, "--qd 1", |mut caller| {
+        let (report, caller) = in_intervals(&target, "--qd 1", |mut caller| {
             caller.say("- 1=0");
             caller
         });
@@ -676,12 +686,12 @@ mod turns {
 
     #[test]
     fn results_have_standard_output_to_themselves() {
-        let line = "nvmeof-perf run --device null --rw read --turns --json -".split(' ');
+        let line = "nvmeof-perf run --device null --rw read --intervals --json -".split(' ');
         let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!() };
-        assert!(load(&args).unwrap_err().is::<Misfit>());
+        assert!(load(&args).unwrap_err().is::<UsageError>());
         for other in ["--time=9s", "--ramp=1s", "--verify", "--ios=3", "--loops=1", "--shared-qd=3"]
         {
-            let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--turns", other];
+            let line = ["nvmeof-perf", "run", "--device=null", "--rw=read", "--intervals", other];
             assert!(Cli::try_parse_from(line).is_err(), "{other}");
         }
     }

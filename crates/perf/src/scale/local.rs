@@ -7,105 +7,106 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use nvmeof_console::complain;
 use nvmeof_core::pci::System;
-use nvmeof_report::Where;
-use nvmeof_report::scale::{Run, Scaling, Step};
+use nvmeof_report::RunOrigin;
+use nvmeof_report::scale::{DriveScaling, ScaleRun, ScaleStep};
 
-use super::chosen::{self, Chosen};
-use super::{Args, Keeper, Reading, empty, forms, orders, with_findings};
+use super::selected_drive::{self, SelectedDrive};
+use super::{ReadMode, ResultsWriter, ScaleArgs, empty, forms, orders, with_findings};
 use crate::args::TargetArgs;
-use crate::load::{LoadSpec, Measured};
+use crate::load::{LoadResult, LoadSpec};
 use crate::machine;
-use crate::plan::misfit;
+use crate::plan::usage_error;
 use crate::run::stop_on_signals;
-use crate::target::{Needs, Target};
-use crate::units::Mix;
+use crate::target::{Target, TargetNeeds};
+use crate::units::IoMix;
 
 const GIB: f64 = 1_073_741_824.0;
 
 /// Runs the whole measurement; each step saves the results so far.
-pub(super) fn run(args: &Args, keeper: &mut Keeper) -> Result<Scaling> {
-    misfit!(args.machine.is_some(), "--machine is for --where sim");
+pub(super) fn run(args: &ScaleArgs, writer: &mut ResultsWriter) -> Result<DriveScaling> {
+    usage_error!(args.machine.is_some(), "--machine is for --where sim");
     let system = System::this();
-    let chosen = match &args.drives {
-        Some(ranges) => chosen::of_machine(&system, ranges, args.by)?,
-        None => chosen::of_specs(&system, &args.device),
+    let selected = match &args.drives {
+        Some(ranges) => selected_drive::of_machine(&system, ranges, args.by)?,
+        None => selected_drive::of_specs(&system, &args.device),
     };
-    misfit!(
-        chosen.is_empty(),
+    usage_error!(
+        selected.is_empty(),
         "no drives: name them with --drives (0-15,19-22, or all) or --device"
     );
-    measure(args, &chosen, &stop_on_signals()?, keeper)
+    measure(args, &selected, &stop_on_signals()?, writer)
 }
 
 /// Reads the drives, one more in each step.
 ///
 /// A lost drive ends the measurement, because later steps would run without it.
 pub(super) fn measure(
-    args: &Args,
-    chosen: &[Chosen],
+    args: &ScaleArgs,
+    selected: &[SelectedDrive],
     stop: &Arc<AtomicBool>,
-    keeper: &mut Keeper,
-) -> Result<Scaling> {
-    let needs = Needs {
+    writer: &mut ResultsWriter,
+) -> Result<DriveScaling> {
+    let needs = TargetNeeds {
         jobs: args.jobs,
         depth: args.depth,
-        shared: args.reading == Reading::Striped,
+        shared: args.reading == ReadMode::Striped,
         writes: false,
     };
-    let devices = TargetArgs::devices(chosen.iter().map(|drive| drive.spec.clone()).collect());
+    let devices = TargetArgs::devices(selected.iter().map(|drive| drive.spec.clone()).collect());
     let mut target = Target::open(&devices, &needs)?;
-    let mut scaling = empty(args, Where::Local, machine::this());
-    let orders = orders(args, chosen);
-    let count = orders.len() * chosen.len();
+    let mut scaling = empty(args, RunOrigin::Local, machine::this());
+    let orders = orders(args, selected);
+    let count = orders.len() * selected.len();
     for (order, places) in orders {
-        scaling.runs.push(Run { order, steps: Vec::new() });
+        scaling.runs.push(ScaleRun { order, steps: Vec::new() });
         for drives in 1..=places.len() {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let done: usize = scaling.runs.iter().map(|run| run.steps.len()).sum();
             tell(done + 1, count, drives);
-            let new = &chosen[places[drives - 1]];
+            let new = &selected[places[drives - 1]];
             let step = read(args, new, &places[..drives], &mut target, stop);
             scaling.partial = step.partial;
             if let Some(run) = scaling.runs.last_mut() {
                 run.steps.push(step);
             }
             scaling = with_findings(scaling);
-            keeper.keep(&forms(&scaling));
+            writer.keep(&forms(&scaling));
         }
     }
     target.close();
-    let is_whole =
-        |run: &Run| run.steps.len() == chosen.len() && run.steps.iter().all(|step| !step.partial);
+    let is_whole = |run: &ScaleRun| {
+        run.steps.len() == selected.len() && run.steps.iter().all(|step| !step.partial)
+    };
     scaling.partial = !scaling.runs.iter().all(is_whole);
     Ok(scaling)
 }
 
 /// Reads the drives with these indices.
 fn read(
-    args: &Args,
-    new: &Chosen,
+    args: &ScaleArgs,
+    new: &SelectedDrive,
     places: &[usize],
     target: &mut Target,
     stop: &Arc<AtomicBool>,
-) -> Step {
+) -> ScaleStep {
     let spec = |bs| LoadSpec {
         spaces: Some(places.to_vec()),
         qd: args.depth,
-        shared: args.reading == Reading::Striped,
+        shared: args.reading == ReadMode::Striped,
         sleeps: true,
         jobs: args.jobs,
         ramp: args.ramp,
         time: args.time,
         ios: args.ios,
         cpus: args.cpus.clone(),
-        ..LoadSpec::new(Mix::reads(false, 100), bs)
+        ..LoadSpec::new(IoMix::reads(false, 100), bs)
     };
     let measured = u32::try_from(args.bs)
         .map_err(|_| format!("--bs {} is more than a read can be", args.bs))
         .and_then(|bs| target.run(&spec(bs), stop).map_err(|error| format!("{error:#}")));
-    let mut step = Step {
+    let mut step = ScaleStep {
         drive: new.name.clone(),
         root_complex: new.root_complex(),
         gib_per_s: 0.0,
@@ -122,7 +123,7 @@ fn read(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates")]
-fn fill(step: &mut Step, measured: &Measured) {
+fn fill(step: &mut ScaleStep, measured: &LoadResult) {
     let seconds = measured.seconds();
     if seconds > 0.0 {
         let rate = |bytes: u64| bytes as f64 / seconds / GIB;

@@ -1,15 +1,15 @@
 //! `nvmeof-perf scale`: bandwidth over a growing number of drives.
 //!
 //! ```text
-//! --drives, --device --chosen--> drives and their locations --orders--> 1, 2, ... N of them
-//!                                                                   |
-//!                 table, plot, page, saturated parts <--steps-- read, or model
+//! --drives, --device --selected_drive--> drives and their locations --orders--> 1, 2, ... N drives
+//!                                                                           |
+//!                         table, plot, page, saturated parts <--steps-- read, or model
 //! ```
 
-mod chosen;
 mod local;
 mod model;
 mod ranges;
+mod selected_drive;
 #[cfg(test)]
 mod tests;
 
@@ -20,14 +20,14 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use nvmeof_console::{complain, say};
-use nvmeof_report::scale::{Load, Scaling, VERSION, findings, page, plot, table};
-use nvmeof_report::{Where, engines::Machine};
+use nvmeof_report::scale::{DriveScaling, ScaleLoad, VERSION, findings, page, plot, table};
+use nvmeof_report::{RunOrigin, engines::MachineInfo};
 
-pub(crate) use self::chosen::of_node;
-use self::chosen::{Chosen, Numbering};
-use self::ranges::Ranges;
+use self::ranges::NumberRanges;
+pub(crate) use self::selected_drive::of_node;
+use self::selected_drive::{DriveNumbering, SelectedDrive};
 use crate::args::{nonzero_size, nonzero_time};
-use crate::results::{Files, Forms, Keeper};
+use crate::results::{ResultFiles, ResultForms, ResultsWriter};
 use crate::target::DeviceSpec;
 use crate::units::{self, CpuList};
 
@@ -45,17 +45,17 @@ Exit code: 0 success, 1 it failed, was interrupted, or results could not be writ
 /// `nvmeof-perf scale`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub(crate) struct Args {
+pub(crate) struct ScaleArgs {
     /// Place of the measurement: this machine, or the model of one with thirty drives.
     #[arg(long = "where", value_name = "WHERE", default_value = "local")]
-    place: Place,
+    mode: ScaleMode,
     /// The machine's NVMe drives, by their numbers from 0 (0-15,19-22), or all [default with
     /// --where sim: all].
     #[arg(long, value_name = "RANGES", conflicts_with = "device")]
-    drives: Option<Ranges>,
+    drives: Option<NumberRanges>,
     /// Numbering of the drives, which `in order` follows.
     #[arg(long, value_name = "BY", default_value = "system")]
-    by: Numbering,
+    by: DriveNumbering,
     /// Device to read, in place of --drives: a file, a block device, a drive under the VFIO driver
     /// (pci:0000:61:00.0), null or ram:SIZE; may be given several times.
     #[arg(long, value_name = "PATH|pci:ADDRESS|null|ram:SIZE")]
@@ -67,11 +67,11 @@ pub(crate) struct Args {
         value_delimiter = ',',
         default_value = "in-order,round-robin"
     )]
-    order: Vec<Order>,
+    order: Vec<DriveOrder>,
     /// Way to read the drives: from one queue in turn, as fio and stripes do, or from a separate
     /// queue each.
     #[arg(long, value_name = "HOW", default_value = "striped")]
-    reading: Reading,
+    reading: ReadMode,
     /// Bytes of a read.
     #[arg(long, value_name = "SIZE", default_value = "4m", value_parser = nonzero_size)]
     bs: u64,
@@ -98,12 +98,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     #[command(flatten)]
-    files: Files,
+    files: ResultFiles,
 }
 
-/// Place of the measurement.
+/// Mode of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum ScaleMode {
     /// On this machine.
     Local,
     /// In a model.
@@ -112,7 +112,7 @@ pub(crate) enum Place {
 
 /// Order in which drives are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum DriveOrder {
     /// By number, or in the given order.
     InOrder,
     /// Round-robin over root complexes, and within each over its slots (adapters).
@@ -121,15 +121,15 @@ pub(crate) enum Order {
 
 /// Way to read the drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// From one queue, in turn: the slowest drive sets the pace.
     Striped,
     /// From a separate queue each.
     Independent,
 }
 
-impl Order {
-    fn name(self, by: Numbering) -> String {
+impl DriveOrder {
+    fn name(self, by: DriveNumbering) -> String {
         match self {
             Self::InOrder => format!("in {} order", by.name()),
             Self::RoundRobin => "round-robin".to_owned(),
@@ -138,16 +138,16 @@ impl Order {
 }
 
 /// Runs the whole command.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut keeper = args.files.open()?;
-    let scaling = match args.place {
-        Place::Sim => model::run(args)?,
-        Place::Local => local::run(args, &mut keeper)?,
+pub(crate) fn run(args: &ScaleArgs) -> Result<ExitCode> {
+    let mut writer = args.files.open()?;
+    let scaling = match args.mode {
+        ScaleMode::Sim => model::run(args)?,
+        ScaleMode::Local => local::run(args, &mut writer)?,
     };
     if !args.files.is_json_on_stdout() {
         show(&scaling);
     }
-    keeper.finish(&forms(&scaling))?;
+    writer.finish(&forms(&scaling))?;
     let problem = scaling.runs.iter().flat_map(|run| &run.steps).any(|step| step.problem.is_some());
     if scaling.partial {
         complain!("error: ended before all was measured: what there is is kept, marked partial");
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if scaling.partial || problem { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn show(scaling: &Scaling) {
+fn show(scaling: &DriveScaling) {
     for run in &scaling.runs {
         say!("Drives {} ({}):\n", run.order, scaling.place.name());
         say!("{}", table(scaling, run).markdown());
@@ -163,22 +163,22 @@ fn show(scaling: &Scaling) {
     scaling.findings.iter().for_each(|text| say!("{text}"));
 }
 
-fn forms(scaling: &Scaling) -> Forms<'_, Scaling> {
+fn forms(scaling: &DriveScaling) -> ResultForms<'_, DriveScaling> {
     let svg = vec![("drives".to_owned(), plot(scaling).standalone_svg())];
-    Forms { result: scaling, html: page(scaling).document(), svg }
+    ResultForms { result: scaling, html: page(scaling).document(), svg }
 }
 
 /// A result without runs.
-fn empty(args: &Args, place: Where, machine: Machine) -> Scaling {
-    let seconds = if place == Where::Simulated { 0.0 } else { args.time.as_secs_f64() };
-    let load = Load {
+fn empty(args: &ScaleArgs, place: RunOrigin, machine: MachineInfo) -> DriveScaling {
+    let seconds = if place == RunOrigin::Simulated { 0.0 } else { args.time.as_secs_f64() };
+    let load = ScaleLoad {
         block_bytes: args.bs,
         jobs: args.jobs.into(),
         depth: args.depth,
-        striped: args.reading == Reading::Striped,
+        striped: args.reading == ReadMode::Striped,
         seconds,
     };
-    Scaling {
+    DriveScaling {
         version: VERSION,
         place,
         machine,
@@ -191,15 +191,15 @@ fn empty(args: &Args, place: Where, machine: Machine) -> Scaling {
     }
 }
 
-/// The requested orders, each as indices in `chosen`.
-fn orders(args: &Args, chosen: &[Chosen]) -> Vec<(String, Vec<usize>)> {
+/// The requested orders, each as indices in `selected`.
+fn orders(args: &ScaleArgs, selected: &[SelectedDrive]) -> Vec<(String, Vec<usize>)> {
     let mut orders: Vec<(String, Vec<usize>)> = Vec::new();
     for order in &args.order {
         let places = match order {
-            Order::InOrder => (0..chosen.len()).collect(),
-            Order::RoundRobin => chosen::round_robin(chosen),
+            DriveOrder::InOrder => (0..selected.len()).collect(),
+            DriveOrder::RoundRobin => selected_drive::round_robin(selected),
         };
-        let name = if *order == Order::InOrder && !args.device.is_empty() {
+        let name = if *order == DriveOrder::InOrder && !args.device.is_empty() {
             "as given".to_owned()
         } else {
             order.name(args.by)
@@ -212,7 +212,7 @@ fn orders(args: &Args, chosen: &[Chosen]) -> Vec<(String, Vec<usize>)> {
 }
 
 /// Adds the findings to a result.
-fn with_findings(mut scaling: Scaling) -> Scaling {
+fn with_findings(mut scaling: DriveScaling) -> DriveScaling {
     scaling.findings = findings(&scaling);
     scaling
 }

@@ -1,15 +1,15 @@
 //! `--where sim`: a model of the machine with thirty drives.
 
 use nvmeof_core::pci::{Address, Links, PciFunction, PciLocation};
-use nvmeof_report::scale::{Run, Scaling, Step};
-use nvmeof_report::{Where, engines::Machine};
+use nvmeof_report::scale::{DriveScaling, ScaleRun, ScaleStep};
+use nvmeof_report::{RunOrigin, engines::MachineInfo};
 use nvmeof_sim::pcie::{self, MEASURED, PcieMachine, rows};
 
 use anyhow::{Context, Result};
 
-use super::chosen::Chosen;
-use super::{Args, Numbering, Ranges, Reading, empty, orders, with_findings};
-use crate::plan::{Misfit, misfit};
+use super::selected_drive::SelectedDrive;
+use super::{DriveNumbering, NumberRanges, ReadMode, ScaleArgs, empty, orders, with_findings};
+use crate::plan::{UsageError, usage_error};
 use crate::target::DeviceSpec;
 
 /// The modeled machine.
@@ -19,28 +19,28 @@ const MACHINE_NAME: &str = "configs/pcie/pcie-30.toml";
 const NVME: u32 = 0x01_08_02;
 
 /// Runs the whole command in the model.
-pub(super) fn run(args: &Args) -> Result<Scaling> {
-    misfit!(
+pub(super) fn run(args: &ScaleArgs) -> Result<DriveScaling> {
+    usage_error!(
         !args.device.is_empty(),
         "--device is for --where local: the model has its own drives (--drives)"
     );
     let (name, machine) = machine(args)?;
     let functions = functions(&machine)?;
-    let is_whole = args.drives.is_none() && args.by == Numbering::System;
-    let host = Machine { host: name, ..Machine::default() };
-    let mut scaling = empty(args, Where::Simulated, host);
-    let chosen = chosen(args, &functions)?;
-    for (order, places) in orders(args, &chosen) {
+    let is_whole = args.drives.is_none() && args.by == DriveNumbering::System;
+    let host = MachineInfo { host: name, ..MachineInfo::default() };
+    let mut scaling = empty(args, RunOrigin::Simulated, host);
+    let selected = selected(args, &functions)?;
+    for (order, places) in orders(args, &selected) {
         let numbers: Vec<usize> =
-            places.iter().map(|&at| number(&functions, &chosen[at])).collect();
+            places.iter().map(|&at| number(&functions, &selected[at])).collect();
         let steps = (1..=places.len()).map(|count| {
-            let new = &chosen[places[count - 1]];
+            let new = &selected[places[count - 1]];
             step(&machine, new, &numbers[..count], args.reading)
         });
-        scaling.runs.push(Run { order, steps: steps.collect() });
+        scaling.runs.push(ScaleRun { order, steps: steps.collect() });
     }
     // The reference measurements cover these drives in this order, read in this way.
-    if args.machine.is_none() && is_whole && args.reading == Reading::Striped {
+    if args.machine.is_none() && is_whole && args.reading == ReadMode::Striped {
         let rows = rows(MEASURED).map_err(anyhow::Error::msg)?;
         scaling.reference = rows.iter().map(|row| (row.drives, row.gib_per_s)).collect();
     }
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<Scaling> {
 }
 
 /// The machine and its name.
-pub(super) fn machine(args: &Args) -> Result<(String, PcieMachine)> {
+pub(super) fn machine(args: &ScaleArgs) -> Result<(String, PcieMachine)> {
     match &args.machine {
         Some(path) => Ok((path.display().to_string(), PcieMachine::load(path)?)),
         None => Ok((MACHINE_NAME.to_owned(), PcieMachine::parse(MACHINE_NAME, MACHINE)?)),
@@ -81,35 +81,40 @@ pub(super) fn functions(machine: &PcieMachine) -> Result<Vec<PciFunction>> {
 }
 
 /// The requested drives. In system order, their numbers are those of the file.
-fn chosen(args: &Args, functions: &[PciFunction]) -> Result<Vec<Chosen>> {
+fn selected(args: &ScaleArgs, functions: &[PciFunction]) -> Result<Vec<SelectedDrive>> {
     let mut sorted = functions.to_vec();
-    if args.by != Numbering::System {
+    if args.by != DriveNumbering::System {
         args.by.sort(&mut sorted);
     }
-    let numbers = args.drives.as_ref().unwrap_or(&Ranges::All).numbers(sorted.len());
-    let numbers = numbers.map_err(|why| Misfit(format!("--drives: {why}")))?;
-    let chosen = numbers.into_iter().filter_map(|at| sorted.get(at)).map(|function| {
+    let numbers = args.drives.as_ref().unwrap_or(&NumberRanges::All).numbers(sorted.len());
+    let numbers = numbers.map_err(|why| UsageError(format!("--drives: {why}")))?;
+    let selected = numbers.into_iter().filter_map(|at| sorted.get(at)).map(|function| {
         let address: Address = function.address;
         let spec = DeviceSpec::Pci { address, nsid: None };
-        Chosen { name: address.to_string(), spec, function: Some(function.clone()) }
+        SelectedDrive { name: address.to_string(), spec, function: Some(function.clone()) }
     });
-    Ok(chosen.collect())
+    Ok(selected.collect())
 }
 
 /// A drive's number in the file.
-fn number(functions: &[PciFunction], drive: &Chosen) -> usize {
+fn number(functions: &[PciFunction], drive: &SelectedDrive) -> usize {
     let address = drive.function.as_ref().map(|function| function.address);
     functions.iter().position(|known| Some(known.address) == address).unwrap_or(usize::MAX)
 }
 
-fn step(machine: &PcieMachine, new: &Chosen, numbers: &[usize], reading: Reading) -> Step {
+fn step(
+    machine: &PcieMachine,
+    new: &SelectedDrive,
+    numbers: &[usize],
+    reading: ReadMode,
+) -> ScaleStep {
     let reading = match reading {
-        Reading::Striped => pcie::Reading::Striped,
-        Reading::Independent => pcie::Reading::Independent,
+        ReadMode::Striped => pcie::Reading::Striped,
+        ReadMode::Independent => pcie::Reading::Independent,
     };
     let read = machine.read(numbers, reading);
     let full = read.loads.iter().filter(|load| load.is_full());
-    Step {
+    ScaleStep {
         drive: new.name.clone(),
         root_complex: new.root_complex(),
         gib_per_s: read.total,

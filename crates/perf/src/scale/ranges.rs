@@ -7,14 +7,14 @@ const MOST: usize = 4096;
 
 /// Numbers and ranges from 0 (`0-15,19-22`), each once, in the order written; or all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ranges {
+pub(crate) enum NumberRanges {
     /// All drives.
     All,
     /// These drives.
     Of(Vec<usize>),
 }
 
-impl FromStr for Ranges {
+impl FromStr for NumberRanges {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -46,7 +46,7 @@ impl FromStr for Ranges {
     }
 }
 
-impl Ranges {
+impl NumberRanges {
     /// The numbers, out of `count` drives.
     ///
     /// # Errors
@@ -72,19 +72,19 @@ mod tests {
 
     #[test]
     fn ranges_are_read() {
-        assert_eq!("0-2,5,1".parse(), Ok(Ranges::Of(vec![0, 1, 2, 5])));
-        assert_eq!("all".parse(), Ok(Ranges::All));
+        assert_eq!("0-2,5,1".parse(), Ok(NumberRanges::Of(vec![0, 1, 2, 5])));
+        assert_eq!("all".parse(), Ok(NumberRanges::All));
         for bad in ["", "a", "3-1", "1,", "-1", "0-99999999"] {
-            assert!(bad.parse::<Ranges>().unwrap_err().contains("0-15,19-22"), "{bad}");
+            assert!(bad.parse::<NumberRanges>().unwrap_err().contains("0-15,19-22"), "{bad}");
         }
     }
 
     #[test]
     fn numbers_that_no_drive_has_are_told() {
-        assert_eq!(Ranges::All.numbers(3), Ok(vec![0, 1, 2]));
-        assert_eq!(Ranges::Of(vec![2, 0]).numbers(3), Ok(vec![2, 0]));
-        let error = Ranges::Of(vec![3]).numbers(3).unwrap_err();
+        assert_eq!(NumberRanges::All.numbers(3), Ok(vec![0, 1, 2]));
+        assert_eq!(NumberRanges::Of(vec![2, 0]).numbers(3), Ok(vec![2, 0]));
+        let error = NumberRanges::Of(vec![3]).numbers(3).unwrap_err();
         assert_eq!(error, "there is no drive 3: there are 3 here, numbered 0 to 2");
-        assert!(Ranges::Of(vec![0]).numbers(0).unwrap_err().contains("no NVMe drives"));
+        assert!(NumberRanges::Of(vec![0]).numbers(0).unwrap_err().contains("no NVMe drives"));
     }
 }

@@ -12,7 +12,7 @@ use super::local::measure;
 use super::*;
 use crate::args::{Cli, Command};
 
-fn parse(arguments: &str) -> Box<Args> {
+fn parse(arguments: &str) -> Box<ScaleArgs> {
     let words = ["nvmeof-perf", "scale"].into_iter().chain(arguments.split_whitespace());
     match Cli::try_parse_from(words).unwrap().command {
         Command::Scale(args) => Box::new(args),
@@ -20,7 +20,7 @@ fn parse(arguments: &str) -> Box<Args> {
     }
 }
 
-fn simulated(arguments: &str) -> Result<Scaling> {
+fn simulated(arguments: &str) -> Result<DriveScaling> {
     model::run(&parse(&format!("--where sim {arguments}")))
 }
 
@@ -33,7 +33,7 @@ fn measured_machine() -> (tempfile::TempDir, System) {
 #[test]
 fn the_model_is_held_against_what_was_measured_and_names_what_is_full() {
     let scaling = simulated("").unwrap();
-    assert_eq!(scaling.place, Where::Simulated);
+    assert_eq!(scaling.place, RunOrigin::Simulated);
     let [system, round_robin] = &scaling.runs[..] else { panic!("{:?}", scaling.runs) };
     assert_eq!((system.steps.len(), round_robin.steps.len()), (30, 30));
     assert_eq!(scaling.reference.len(), 30);
@@ -133,24 +133,27 @@ fn drives_of_the_model_are_chosen_by_ranges_and_numbered_as_asked() {
 fn drives_of_a_machine_are_numbered_by_name_slot_or_root_complex() {
     let (_folder, system) = measured_machine();
     let names = |by| -> Vec<String> {
-        let all = chosen::of_machine(&system, &Ranges::All, by).unwrap();
+        let all = selected_drive::of_machine(&system, &NumberRanges::All, by).unwrap();
         all.into_iter().map(|drive| drive.name).collect()
     };
-    let by_name = names(Numbering::System);
+    let by_name = names(DriveNumbering::System);
     assert_eq!(by_name.len(), 31);
     // By number, not by letters: nvme2 before nvme10.
     assert_eq!(by_name[..3], ["/dev/nvme0n1", "/dev/nvme1n1", "/dev/nvme2n1"]);
     assert_eq!(by_name[30], "/dev/nvme30n1");
-    assert_eq!(names(Numbering::Slot), by_name, "slots have the same numbers there");
-    let by_root = chosen::of_machine(&system, &Ranges::All, Numbering::RootComplex).unwrap();
-    let roots: Vec<String> = by_root.iter().map(Chosen::root_complex).collect();
+    assert_eq!(names(DriveNumbering::Slot), by_name, "slots have the same numbers there");
+    let by_root =
+        selected_drive::of_machine(&system, &NumberRanges::All, DriveNumbering::RootComplex)
+            .unwrap();
+    let roots: Vec<String> = by_root.iter().map(SelectedDrive::root_complex).collect();
     assert!(roots.is_sorted());
-    let two = chosen::of_machine(&system, &"4,1".parse().unwrap(), Numbering::System).unwrap();
+    let two = selected_drive::of_machine(&system, &"4,1".parse().unwrap(), DriveNumbering::System)
+        .unwrap();
     assert_eq!(
         two.iter().map(|drive| drive.name.as_str()).collect::<Vec<_>>(),
         ["/dev/nvme4n1", "/dev/nvme1n1"]
     );
-    let error = chosen::of_machine(&system, &"31".parse().unwrap(), Numbering::System);
+    let error = selected_drive::of_machine(&system, &"31".parse().unwrap(), DriveNumbering::System);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("there is no drive 31: there are 31 here"), "{error}");
 }
@@ -158,23 +161,24 @@ fn drives_of_a_machine_are_numbered_by_name_slot_or_root_complex() {
 #[test]
 fn round_robin_goes_over_root_complexes_and_what_is_no_drive_comes_last() {
     let (_folder, system) = measured_machine();
-    let mut chosen = chosen::of_machine(&system, &Ranges::All, Numbering::System).unwrap();
+    let mut selected =
+        selected_drive::of_machine(&system, &NumberRanges::All, DriveNumbering::System).unwrap();
     let spec: DeviceSpec = "null".parse().unwrap();
-    chosen.insert(0, Chosen { name: "null".into(), spec, function: None::<PciFunction> });
-    let places = chosen::round_robin(&chosen);
+    selected.insert(0, SelectedDrive { name: "null".into(), spec, function: None::<PciFunction> });
+    let places = selected_drive::round_robin(&selected);
     assert_eq!(places.len(), 32);
     assert_eq!(places[31], 0);
     let roots: std::collections::BTreeSet<String> =
-        places[..4].iter().map(|&at| chosen[at].root_complex()).collect();
+        places[..4].iter().map(|&at| selected[at].root_complex()).collect();
     assert_eq!(roots.len(), 4);
 }
 
-fn read(arguments: &str, stop: bool) -> Result<Scaling> {
+fn read(arguments: &str, stop: bool) -> Result<DriveScaling> {
     let args =
         parse(&format!("{arguments} --time 600s --ios 40 --ramp 0s --jobs 1 --depth 2 --bs 64k"));
-    let chosen = chosen::of_specs(&System::this(), &args.device);
+    let selected = selected_drive::of_specs(&System::this(), &args.device);
     let stop = Arc::new(AtomicBool::new(stop));
-    measure(&args, &chosen, &stop, &mut args.files.open()?)
+    measure(&args, &selected, &stop, &mut args.files.open()?)
 }
 
 #[test]
@@ -210,8 +214,8 @@ fn what_makes_no_sense_is_wrong_usage() {
         let error = model::run(&parse(arguments)).unwrap_err();
         assert!(error.to_string().contains(says), "{arguments}: {error}");
     }
-    let mut keeper = Files::default().open().unwrap();
-    let error = local::run(&parse("--machine x --device null"), &mut keeper).unwrap_err();
+    let mut writer = ResultFiles::default().open().unwrap();
+    let error = local::run(&parse("--machine x --device null"), &mut writer).unwrap_err();
     assert!(error.to_string().contains("--where sim"), "{error}");
     for (arguments, says) in [
         ("--drives 3-1", "0-15,19-22"),

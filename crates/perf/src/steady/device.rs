@@ -1,21 +1,21 @@
-//! A device or a namespace under test: implements [`Bench`] on an open [`Target`].
+//! A device or a namespace under test: implements [`DriveUnderTest`] on an open [`Target`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use nvmeof_report::steady::{Preparation, Reading, Times};
+use nvmeof_report::steady::{Measurement, Preparation, ResponseTimes};
 
-use super::bench::{Bench, Point, Trouble, Until};
+use super::drive_under_test::{DriveTestError, DriveTestPoint, DriveUnderTest, PointEnd};
 use super::purge;
 use crate::args::TargetArgs;
-use crate::load::{LoadSpec, Measured};
-use crate::peek;
-use crate::plan::misfit;
-use crate::stats::{Latency, Tally};
-use crate::target::{Needs, Space, Target};
-use crate::units::Mix;
+use crate::blank_check;
+use crate::load::{LoadResult, LoadSpec};
+use crate::plan::usage_error;
+use crate::stats::{DirectionCounters, LatencyHistogram};
+use crate::target::{Target, TargetNeeds, TargetSpace};
+use crate::units::IoMix;
 
 /// A point of this length has at least one I/O, unless the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,27 +26,27 @@ const PARTS: f64 = 8.0;
 
 /// A device that may be overwritten.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct OverwritableDevice {
     /// Its arguments, with `--destroy-data` for the checked device.
     args: TargetArgs,
-    needs: Needs,
+    needs: TargetNeeds,
     /// Closed while the drive is purged.
     target: Option<Target>,
-    space: Space,
+    space: TargetSpace,
     /// Bytes under test.
     size: u64,
     stop: Arc<AtomicBool>,
 }
 
-impl Device {
+impl OverwritableDevice {
     /// Opens the device of the arguments, if it may be overwritten: `--destroy-data` names it, or
     /// it is empty.
     ///
     /// The test covers the first `size` bytes, or all.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) if the arguments do not fit; otherwise the failure and its
-    /// place.
+    /// [`UsageError`](crate::plan::UsageError) if the arguments do not fit; otherwise the failure
+    /// and its place.
     pub(crate) fn open(
         args: &TargetArgs,
         (jobs, depth): (u16, u32),
@@ -54,11 +54,11 @@ impl Device {
         stop: &Arc<AtomicBool>,
     ) -> Result<Self> {
         let named = args.connect.len() + args.device.len();
-        misfit!(
+        usage_error!(
             named != 1 && args.stripe.is_none(),
             "a drive test takes one device or namespace (or several as a --stripe): {named} are named"
         );
-        let needs = Needs { jobs, depth, shared: false, writes: true };
+        let needs = TargetNeeds { jobs, depth, shared: false, writes: true };
         let mut target = Target::open(args, &needs)?;
         let space = match only(&target).and_then(|space| may_overwrite(&mut target, space, args)) {
             Ok(space) => space,
@@ -75,7 +75,7 @@ impl Device {
     }
 
     /// The space under test.
-    pub(crate) fn space(&self) -> &Space {
+    pub(crate) fn space(&self) -> &TargetSpace {
         &self.space
     }
 
@@ -91,38 +91,39 @@ impl Device {
         }
     }
 
-    fn run(&mut self, spec: &LoadSpec) -> Result<Measured, Trouble> {
+    fn run(&mut self, spec: &LoadSpec) -> Result<LoadResult, DriveTestError> {
         let Some(target) = &mut self.target else {
-            return Err(Trouble::Device("it is not open".into()));
+            return Err(DriveTestError::Device("it is not open".into()));
         };
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Trouble::Interrupted);
+            return Err(DriveTestError::Interrupted);
         }
-        let measured =
-            target.run(spec, &self.stop).map_err(|error| Trouble::Device(format!("{error:#}")))?;
+        let measured = target
+            .run(spec, &self.stop)
+            .map_err(|error| DriveTestError::Device(format!("{error:#}")))?;
         let errors = measured.errors();
         if errors > 0 {
             let first = measured.messages.first().cloned().unwrap_or_default();
             let what = format!("{errors} I/Os or queues failed, the first: {first}");
-            return Err(Trouble::Device(what));
+            return Err(DriveTestError::Device(what));
         }
         if measured.interrupted {
-            return Err(Trouble::Interrupted);
+            return Err(DriveTestError::Interrupted);
         }
         Ok(measured)
     }
 }
 
-impl Bench for Device {
-    fn measure(&mut self, point: &Point) -> Result<Reading, Trouble> {
+impl DriveUnderTest for OverwritableDevice {
+    fn measure(&mut self, point: &DriveTestPoint) -> Result<Measurement, DriveTestError> {
         let of = point.workload;
         let Ok(bs) = u32::try_from(of.bs) else {
-            return Err(Trouble::Device(format!("no command carries {} bytes", of.bs)));
+            return Err(DriveTestError::Device(format!("no command carries {} bytes", of.bs)));
         };
-        let mix = Mix::reads(of.random, of.read_percent);
+        let mix = IoMix::reads(of.random, of.read_percent);
         let (time, io_size) = match point.until {
-            Until::Time(time) => (time, None),
-            Until::Bytes(bytes) => (LONGEST, Some(bytes)),
+            PointEnd::Time(time) => (time, None),
+            PointEnd::Bytes(bytes) => (LONGEST, Some(bytes)),
         };
         let mut spec = LoadSpec {
             qd: of.iodepth,
@@ -144,11 +145,11 @@ impl Bench for Device {
             // A short point of a slow drive: figures over no I/O are meaningless.
             if spec.time >= PATIENCE {
                 let what = format!("no I/O came to its end in {:?}", spec.time);
-                return Err(Trouble::Device(what));
+                return Err(DriveTestError::Device(what));
             }
             spec.time *= 2;
         };
-        Ok(Reading {
+        Ok(Measurement {
             workload: of,
             seconds: measured.seconds(),
             ios: both.ios(),
@@ -158,21 +159,21 @@ impl Bench for Device {
         })
     }
 
-    fn purge(&mut self) -> Result<Preparation, Trouble> {
+    fn purge(&mut self) -> Result<Preparation, DriveTestError> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Trouble::Interrupted);
+            return Err(DriveTestError::Interrupted);
         }
-        let way = match purge::way(&self.args, self.space.nsid) {
-            Ok(way) => way,
+        let method = match purge::method(&self.args, self.space.nsid) {
+            Ok(method) => method,
             Err(why) => return Ok(Preparation { how: why, ..Preparation::default() }),
         };
         // A drive must have no open queues during a format.
         if let Some(target) = self.target.take() {
             target.close();
         }
-        let done = way.purge();
+        let done = method.purge();
         let target = Target::open(&self.args, &self.needs)
-            .map_err(|error| Trouble::Device(format!("after the purge: {error:#}")))?;
+            .map_err(|error| DriveTestError::Device(format!("after the purge: {error:#}")))?;
         self.target = Some(target);
         done
     }
@@ -185,9 +186,9 @@ fn names(args: &TargetArgs) -> Vec<String> {
 }
 
 /// The one space of a target.
-fn only(target: &Target) -> Result<Space> {
+fn only(target: &Target) -> Result<TargetSpace> {
     let spaces = target.spaces();
-    misfit!(
+    usage_error!(
         spaces.len() != 1,
         "a drive test takes one namespace: there are {}; choose one with --nsid",
         spaces.len()
@@ -198,12 +199,16 @@ fn only(target: &Target) -> Result<Space> {
 /// Returns the space, unless it is read-only, or holds data that no `--destroy-data` names.
 ///
 /// Opening has already checked devices of this machine.
-fn may_overwrite(target: &mut Target, space: Space, args: &TargetArgs) -> Result<Space> {
-    misfit!(space.read_only, "{space} is read-only, and a drive test writes");
+fn may_overwrite(
+    target: &mut Target,
+    space: TargetSpace,
+    args: &TargetArgs,
+) -> Result<TargetSpace> {
+    usage_error!(space.read_only, "{space} is read-only, and a drive test writes");
     let name = &space.connect;
     if space.subnqn.is_some() && !args.destroys(name) {
-        let found = peek::first_data(target, &space)?;
-        misfit!(
+        let found = blank_check::first_data(target, &space)?;
+        usage_error!(
             found.is_some(),
             "{space} is not empty: there is data near byte {}, and a drive test overwrites everything; if that is meant, \
              say --destroy-data {name}",
@@ -218,10 +223,10 @@ fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-fn times(tally: &Tally) -> Times {
-    let latency = &tally.latency;
+fn times(counters: &DirectionCounters) -> ResponseTimes {
+    let latency = &counters.latency;
     let quantile = |share| latency.quantile(share).map_or(0.0, micros);
-    Times {
+    ResponseTimes {
         min: latency.min().map_or(0.0, micros),
         mean: latency.mean().map_or(0.0, |nanos| nanos / 1e3),
         p50: quantile(0.5),
@@ -232,7 +237,7 @@ fn times(tally: &Tally) -> Times {
 }
 
 /// Response times in subdivisions of doublings: the center of each, in microseconds.
-fn coarse(latency: &Latency) -> Vec<(f64, u64)> {
+fn coarse(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
     let mut parts: Vec<(f64, u64)> = Vec::new();
     let mut last = f64::NEG_INFINITY;
     for (nanos, count) in latency.counts() {
@@ -259,8 +264,8 @@ mod tests {
         args.target
     }
 
-    fn open(text: &str) -> Result<Device> {
-        Device::open(&args(text), (2, 4), None, &Arc::new(AtomicBool::new(false)))
+    fn open(text: &str) -> Result<OverwritableDevice> {
+        OverwritableDevice::open(&args(text), (2, 4), None, &Arc::new(AtomicBool::new(false)))
     }
 
     fn file(name: &str, bytes: &[u8]) -> String {
@@ -279,7 +284,7 @@ mod tests {
         data[(20 << 20) - 5000] = 1;
         let path = file("data", &data);
         let error = open(&format!("--device {path}")).unwrap_err();
-        assert!(error.is::<crate::plan::Misfit>());
+        assert!(error.is::<crate::plan::UsageError>());
         assert!(error.to_string().contains(&format!("--destroy-data {path}")), "{error}");
         assert!(std::fs::read(&path).unwrap() == data, "nothing was written");
         open(&format!("--device {path} --destroy-data {path}")).unwrap().close();
@@ -310,15 +315,22 @@ mod tests {
             jobs: 2,
             iodepth: 4,
         };
-        let point = Point { workload, until: Until::Bytes(8 << 20), seed: 3 };
-        let reading = device.measure(&point).unwrap();
-        assert!(reading.bytes >= 8 << 20 && reading.bytes < 12 << 20, "{}", reading.bytes);
-        assert_eq!(reading.histogram.iter().map(|bar| bar.1).sum::<u64>(), reading.ios);
-        assert!(reading.times.min <= reading.times.mean && reading.times.mean <= reading.times.max);
+        let point = DriveTestPoint { workload, until: PointEnd::Bytes(8 << 20), seed: 3 };
+        let measurement = device.measure(&point).unwrap();
+        assert!(
+            measurement.bytes >= 8 << 20 && measurement.bytes < 12 << 20,
+            "{}",
+            measurement.bytes
+        );
+        assert_eq!(measurement.histogram.iter().map(|bar| bar.1).sum::<u64>(), measurement.ios);
+        assert!(
+            measurement.times.min <= measurement.times.mean
+                && measurement.times.mean <= measurement.times.max
+        );
         let purge = device.purge().unwrap();
         assert!(!purge.done && !purge.how.is_empty());
         device.stop.store(true, Ordering::Relaxed);
-        assert_eq!(device.measure(&point), Err(Trouble::Interrupted));
+        assert_eq!(device.measure(&point), Err(DriveTestError::Interrupted));
         device.close();
     }
 }

@@ -1,16 +1,16 @@
 //! Drives in memory, for tests of the procedure.
 
-use nvmeof_report::steady::{Preparation, Reading, Setup, Test, Times};
+use nvmeof_report::steady::{DriveTestSetup, Measurement, Preparation, ResponseTimes, TestKind};
 
-use super::bench::{Bench, Point, Trouble, Until};
-use super::plan::{Plan, Wanted};
+use super::drive_under_test::{DriveTestError, DriveTestPoint, DriveUnderTest, PointEnd};
+use super::plan::{DriveTestPlan, TestOptions};
 
 /// Commands a second of 4 KiB random writes in steady state.
 const RATE: f64 = 10_000.0;
 
 /// A drive whose rates depend on the bytes written since the last purge.
 #[derive(Debug)]
-pub(crate) struct Drive {
+pub(crate) struct FakeDrive {
     /// Points of the dependent variable so far.
     seen: usize,
     /// Rounds after which rates no longer fall; `None`: never.
@@ -24,7 +24,7 @@ pub(crate) struct Drive {
     pub(crate) written: u64,
 }
 
-impl Drive {
+impl FakeDrive {
     /// A drive whose rates fall for `rounds` rounds of each test.
     pub(crate) fn steady_after(rounds: usize) -> Self {
         let settles = Some(rounds);
@@ -53,11 +53,11 @@ impl Drive {
     }
 }
 
-impl Bench for Drive {
+impl DriveUnderTest for FakeDrive {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a made-up rate")]
-    fn measure(&mut self, point: &Point) -> Result<Reading, Trouble> {
+    fn measure(&mut self, point: &DriveTestPoint) -> Result<Measurement, DriveTestError> {
         if self.points >= self.dies_after {
-            return Err(Trouble::Device("it was taken away".into()));
+            return Err(DriveTestError::Device("it was taken away".into()));
         }
         self.points += 1;
         let of = point.workload;
@@ -67,24 +67,24 @@ impl Bench for Drive {
             self.seen += 1;
         }
         let ios = match point.until {
-            Until::Time(time) => (rate * time.as_secs_f64()) as u64,
-            Until::Bytes(bytes) => bytes / of.bs,
+            PointEnd::Time(time) => (rate * time.as_secs_f64()) as u64,
+            PointEnd::Bytes(bytes) => bytes / of.bs,
         };
         if of.read_percent < 100 {
             self.written += ios * of.bs;
         }
         let mean = 1e6 / rate;
-        Ok(Reading {
+        Ok(Measurement {
             workload: of,
             seconds: ios as f64 / rate,
             ios,
             bytes: ios * of.bs,
-            times: Times { min: mean, mean, p50: mean, p99: mean, p99_9: mean, max: mean },
+            times: ResponseTimes { min: mean, mean, p50: mean, p99: mean, p99_9: mean, max: mean },
             histogram: vec![(mean, ios)],
         })
     }
 
-    fn purge(&mut self) -> Result<Preparation, Trouble> {
+    fn purge(&mut self) -> Result<Preparation, DriveTestError> {
         self.purges += 1;
         (self.seen, self.written) = (0, 0);
         Ok(Preparation { done: true, how: "forgotten".into(), ..Preparation::default() })
@@ -92,9 +92,9 @@ impl Bench for Drive {
 }
 
 /// A plan of all four tests for a drive of 64 MiB.
-pub(crate) fn plan() -> Plan {
-    let wanted = Wanted {
-        tests: Test::ALL.to_vec(),
+pub(crate) fn plan() -> DriveTestPlan {
+    let wanted = TestOptions {
+        tests: TestKind::ALL.to_vec(),
         jobs: 4,
         iodepth: 32,
         time: Some(std::time::Duration::from_secs(1)),
@@ -102,9 +102,9 @@ pub(crate) fn plan() -> Plan {
         quick: false,
         seed: 1,
     };
-    Plan::new(&wanted, 64 << 20, 512, None).unwrap()
+    DriveTestPlan::new(&wanted, 64 << 20, 512, None).unwrap()
 }
 
-pub(crate) fn setup() -> Setup {
-    Setup { device: "made up".into(), capacity: 64 << 20, ..Setup::default() }
+pub(crate) fn setup() -> DriveTestSetup {
+    DriveTestSetup { device: "made up".into(), capacity: 64 << 20, ..DriveTestSetup::default() }
 }

@@ -3,7 +3,7 @@
 //! It follows SNIA PTS, "steady state": the last five rounds, their range and the slope of the line
 //! that fits them best.
 
-use nvmeof_report::steady::Window;
+use nvmeof_report::steady::SteadyWindow;
 
 /// Rounds of a window.
 pub(crate) const WINDOW: usize = 5;
@@ -13,7 +13,7 @@ const RANGE: f64 = 0.20;
 const SLOPE: f64 = 0.10;
 
 /// Returns the last rounds of `values`; `None` if there are too few.
-pub(crate) fn window(values: &[f64]) -> Option<Window> {
+pub(crate) fn window(values: &[f64]) -> Option<SteadyWindow> {
     let first = values.len().checked_sub(WINDOW)?;
     let last = &values[first..];
     let count = f64::from(u32::try_from(WINDOW).unwrap_or(u32::MAX));
@@ -29,7 +29,7 @@ pub(crate) fn window(values: &[f64]) -> Option<Window> {
         squares += place * place;
     }
     let rise = along / squares;
-    Some(Window {
+    Some(SteadyWindow {
         first: first + 1,
         values: last.to_vec(),
         mean,
@@ -43,7 +43,7 @@ pub(crate) fn window(values: &[f64]) -> Option<Window> {
 }
 
 /// Returns true if a window is in steady state. A window without I/Os is not.
-pub(crate) fn is_steady(window: &Window) -> bool {
+pub(crate) fn is_steady(window: &SteadyWindow) -> bool {
     window.mean > 0.0 && window.range <= RANGE && window.slope <= SLOPE
 }
 

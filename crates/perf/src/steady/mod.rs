@@ -3,9 +3,9 @@
 //! They follow SNIA's Solid State Storage Performance Test Specification (PTS).
 //!
 //! ```text
-//! Args --> Plan --> Procedure <--> drive <--> Bench (Device: purge)
-//!                                    |
-//!                                  Store (results, line by line) --> Study --> report (HTML, PDF)
+//! SteadyArgs --> DriveTestPlan --> Procedure <--> drive <--> DriveUnderTest
+//!                                                   |          (OverwritableDevice: purge)
+//!                        ResultStore (results, line by line) --> DriveTest --> report (HTML, PDF)
 //! ```
 //!
 //! | file | content |
@@ -14,14 +14,14 @@
 //! | `procedure` | the next step, given the earlier ones; no clock, no I/O |
 //! | `judge` | steady state of five rounds |
 //! | `drive` | runs the procedure from the first step to the last |
-//! | `bench` | interface to a drive; `device`: an open target; `fake`: drives of the tests |
+//! | `drive_under_test` | interface to a drive; `device`: an open target; `fake`: drives of the tests |
 //! | `store` | the results file, and resuming from it |
 //! | `purge` | purge of a drive |
 //! | `setup` | description of drive and host in the report |
 
-mod bench;
 mod device;
 mod drive;
+mod drive_under_test;
 #[cfg(test)]
 mod fake;
 mod judge;
@@ -37,14 +37,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::{complain, say};
-use nvmeof_report::steady::{self, Setup, Study, Test};
+use nvmeof_report::steady::{self, DriveTest, DriveTestSetup, TestKind};
 
-use self::device::Device;
-use self::plan::{Plan, Unfit, Wanted};
-use self::procedure::{Next, Outcome, Procedure};
-use self::store::Store;
+use self::device::OverwritableDevice;
+use self::plan::{DriveTestPlan, TestOptions, UntestableDrive};
+use self::procedure::{NextStep, Procedure, StepOutcome};
+use self::store::ResultStore;
 use crate::args::TargetArgs;
-use crate::plan::Misfit;
+use crate::plan::UsageError;
 use crate::results::replace;
 use crate::run::stop_on_signals;
 use crate::units;
@@ -65,7 +65,7 @@ Exit code: 0 all tests came to their end (the report says which were steady), 1 
 /// `nvmeof-perf steady`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub(crate) struct Args {
+pub(crate) struct SteadyArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
     /// Tests to run: iops, throughput, latency, saturation.
@@ -76,7 +76,7 @@ pub(crate) struct Args {
         value_parser = test,
         default_value = "iops,throughput,latency,saturation"
     )]
-    tests: Vec<Test>,
+    tests: Vec<TestKind>,
     /// Threads, each with its own queue (latency: 1).
     #[arg(long, value_name = "N", default_value_t = plan::JOBS, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -121,7 +121,7 @@ pub(crate) struct Args {
 }
 
 /// Runs the whole command.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &SteadyArgs) -> Result<ExitCode> {
     if let Some(results) = &args.report {
         return report(args, results);
     }
@@ -132,10 +132,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let ended = session.run();
     let partial = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let study = session.procedure.study(session.setup, partial, session.resumed);
-    say!("\n{}", steady::verdicts(&study).markdown());
+    let drive_test = session.procedure.drive_test(session.setup, partial, session.resumed);
+    say!("\n{}", steady::result_table(&drive_test).markdown());
     let results = &session.results;
-    let written = write_reports(results, &results.with_extension(""), &study);
+    let written = write_reports(results, &results.with_extension(""), &drive_test);
     if let Some(device) = session.device {
         device.close();
     }
@@ -150,40 +150,41 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Writes the reports of the results so far.
-fn report(args: &Args, results: &Path) -> Result<ExitCode> {
-    let stored = Store::read(results)?;
+fn report(args: &SteadyArgs, results: &Path) -> Result<ExitCode> {
+    let stored = ResultStore::read(results)?;
     let partial = match stored.procedure.next() {
-        Next::Over => String::new(),
+        NextStep::Over => String::new(),
         _ => "the test is not at its end".to_owned(),
     };
-    let study = stored.procedure.study(stored.head.setup, partial, stored.resumed);
-    say!("{}", steady::verdicts(&study).markdown());
+    let drive_test = stored.procedure.drive_test(stored.head.setup, partial, stored.resumed);
+    say!("{}", steady::result_table(&drive_test).markdown());
     let name = args.out.clone().unwrap_or_else(|| results.with_extension(""));
-    write_reports(results, &name, &study)?;
+    write_reports(results, &name, &drive_test)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A test that was begun or resumed.
 struct Session {
     results: PathBuf,
-    store: Store,
+    store: ResultStore,
     procedure: Procedure,
-    setup: Setup,
+    setup: DriveTestSetup,
     resumed: usize,
     /// `None` if no step is left.
-    device: Option<Device>,
+    device: Option<OverwritableDevice>,
 }
 
 type Stop = std::sync::Arc<std::sync::atomic::AtomicBool>;
 
 impl Session {
-    fn begin(args: &Args, stop: &Stop) -> Result<Self> {
+    fn begin(args: &SteadyArgs, stop: &Stop) -> Result<Self> {
         let name = args.out.as_deref().unwrap_or(Path::new("steady"));
         let results = with_ending(name, "jsonl");
-        let device = Device::open(&args.target, (args.jobs, args.iodepth), args.size, stop)?;
+        let device =
+            OverwritableDevice::open(&args.target, (args.jobs, args.iodepth), args.size, stop)?;
         let begun = Self::plan(args, &device).and_then(|plan| {
             let setup = setup::describe(&plan, device.space());
-            let store = Store::create(&results, &plan, &setup)?;
+            let store = ResultStore::create(&results, &plan, &setup)?;
             Ok((plan, setup, store))
         });
         match begun {
@@ -198,8 +199,8 @@ impl Session {
         }
     }
 
-    fn plan(args: &Args, device: &Device) -> Result<Plan> {
-        let wanted = Wanted {
+    fn plan(args: &SteadyArgs, device: &OverwritableDevice) -> Result<DriveTestPlan> {
+        let wanted = TestOptions {
             tests: args.tests.clone(),
             jobs: args.jobs,
             iodepth: args.iodepth,
@@ -209,23 +210,27 @@ impl Session {
             seed: args.seed,
         };
         let space = device.space();
-        let plan = Plan::new(&wanted, device.size(), space.block_size, space.max_transfer);
-        plan.map_err(|unfit: Unfit| Misfit(format!("{space}: {unfit}")).into())
+        let plan = DriveTestPlan::new(&wanted, device.size(), space.block_size, space.max_transfer);
+        plan.map_err(|unfit: UntestableDrive| UsageError(format!("{space}: {unfit}")).into())
     }
 
-    fn resume(args: &Args, path: &Path, stop: &Stop) -> Result<Self> {
-        let (mut store, stored) = Store::resume(path)?;
+    fn resume(args: &SteadyArgs, path: &Path, stop: &Stop) -> Result<Self> {
+        let (mut store, stored) = ResultStore::resume(path)?;
         let (plan, setup) = (stored.head.plan, stored.head.setup);
         let mut resumed = stored.resumed;
         let mut device = None;
-        if stored.procedure.next() != Next::Over {
-            let opened =
-                Device::open(&args.target, (plan.jobs, plan.iodepth), Some(plan.capacity), stop)?;
+        if stored.procedure.next() != NextStep::Over {
+            let opened = OverwritableDevice::open(
+                &args.target,
+                (plan.jobs, plan.iodepth),
+                Some(plan.capacity),
+                stop,
+            )?;
             if !setup::is_same(&setup, &plan, opened.space()) {
                 let found = opened.space().to_string();
                 opened.close();
                 let (path, of) = (path.display(), &setup.device);
-                bail!(Misfit(format!(
+                bail!(UsageError(format!(
                     "{path} is a test of {of} ({} {}), and {found} is another device",
                     setup.model, setup.serial
                 )));
@@ -238,7 +243,7 @@ impl Session {
         Ok(Self { results, store, procedure: stored.procedure, setup, resumed, device })
     }
 
-    fn run(&mut self) -> Result<(), bench::Trouble> {
+    fn run(&mut self) -> Result<(), drive_under_test::DriveTestError> {
         match &mut self.device {
             Some(device) => drive::drive(&mut self.procedure, device, &mut self.store, &mut tell),
             None => Ok(()),
@@ -247,16 +252,16 @@ impl Session {
 }
 
 /// Prints the progress: one line per round.
-fn tell(procedure: &Procedure, outcome: &Outcome) {
+fn tell(procedure: &Procedure, outcome: &StepOutcome) {
     match outcome {
-        Outcome::Purged(done) if done.done => {
+        StepOutcome::Purged(done) if done.done => {
             say!("purge: {} ({:.1} s)", done.how, done.seconds);
         }
-        Outcome::Purged(not) => say!("purge: none: {}", not.how),
-        Outcome::Filled(done) => {
+        StepOutcome::Purged(not) => say!("purge: none: {}", not.how),
+        StepOutcome::Filled(done) => {
             say!("preconditioning: {} bytes written ({:.1} s)", done.bytes, done.seconds);
         }
-        Outcome::Measured(_) => {
+        StepOutcome::Measured(_) => {
             if let Some((test, number, value)) = procedure.ended_round() {
                 say!("{test}: round {number}, {} {value:.1} {}", test.variable(), test.unit());
             }
@@ -267,8 +272,8 @@ fn tell(procedure: &Procedure, outcome: &Outcome) {
 /// Writes both formats of the report, under names with the prefix `name`.
 ///
 /// A failure of one does not prevent the other.
-fn write_reports(results: &Path, name: &Path, study: &Study) -> Result<()> {
-    let (html, pdf) = (steady::html(study), steady::pdf(study));
+fn write_reports(results: &Path, name: &Path, drive_test: &DriveTest) -> Result<()> {
+    let (html, pdf) = (steady::html(drive_test), steady::pdf(drive_test));
     let mut written = Ok(());
     for (ending, bytes) in [("html", html.as_bytes()), ("pdf", &pdf)] {
         let path = with_ending(name, ending);
@@ -296,9 +301,9 @@ fn with_ending(name: &Path, ending: &str) -> PathBuf {
     text.into()
 }
 
-fn test(text: &str) -> Result<Test, String> {
-    Test::ALL.into_iter().find(|test| test.name() == text).ok_or_else(|| {
-        let names = Test::ALL.map(Test::name).join(", ");
+fn test(text: &str) -> Result<TestKind, String> {
+    TestKind::ALL.into_iter().find(|test| test.name() == text).ok_or_else(|| {
+        let names = TestKind::ALL.map(TestKind::name).join(", ");
         format!("there is no test `{text}`; the tests are: {names}")
     })
 }
@@ -327,7 +332,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
 
-    fn args(text: &str) -> Args {
+    fn args(text: &str) -> SteadyArgs {
         let words = ["nvmeof-perf", "steady"].into_iter().chain(text.split_whitespace());
         match Cli::try_parse_from(words).unwrap().command {
             Command::Steady(args) => args,
@@ -339,7 +344,7 @@ mod tests {
     fn results_that_are_cut_short_have_a_report_elsewhere() {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("full.jsonl");
-        drop(Store::create(&results, &fake::plan(), &fake::setup()).unwrap());
+        drop(ResultStore::create(&results, &fake::plan(), &fake::setup()).unwrap());
         let out = folder.path().join("other.d/name");
         let line = format!("--report {} --out {}", results.display(), out.display());
         let error = format!("{:#}", run(&args(&line)).unwrap_err());
@@ -356,7 +361,7 @@ mod tests {
     fn one_report_that_cannot_be_written_does_not_keep_the_other() {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("r.jsonl");
-        drop(Store::create(&results, &fake::plan(), &fake::setup()).unwrap());
+        drop(ResultStore::create(&results, &fake::plan(), &fake::setup()).unwrap());
         std::fs::create_dir(folder.path().join("r.html")).unwrap();
         let error = run(&args(&format!("--report {}", results.display()))).unwrap_err();
         assert!(error.to_string().contains("r.html"), "{error}");

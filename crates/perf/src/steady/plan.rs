@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_report::steady::{Test, Workload};
+use nvmeof_report::steady::{TestKind, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::units::show_size;
@@ -43,8 +43,8 @@ pub(crate) const SMALLEST: u64 = 16 << 20;
 
 /// The requested options.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Wanted {
-    pub(crate) tests: Vec<Test>,
+pub(crate) struct TestOptions {
+    pub(crate) tests: Vec<TestKind>,
     pub(crate) jobs: u16,
     pub(crate) iodepth: u32,
     /// Length of a point; `None`: the default of the mode.
@@ -57,8 +57,8 @@ pub(crate) struct Wanted {
 /// Plan of a drive test for one drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Plan {
-    pub(crate) tests: Vec<Test>,
+pub(crate) struct DriveTestPlan {
+    pub(crate) tests: Vec<TestKind>,
     pub(crate) jobs: u16,
     pub(crate) iodepth: u32,
     /// Length of a point, in seconds.
@@ -73,13 +73,13 @@ pub(crate) struct Plan {
     pub(crate) largest: u64,
     /// Capacities written before the rounds begin.
     pub(crate) fills: f64,
-    pub(crate) saturation: Saturation,
+    pub(crate) saturation: SaturationLimits,
 }
 
 /// End of write saturation, by the first limit reached, and the length of its samples in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Saturation {
+pub(crate) struct SaturationLimits {
     pub(crate) fills: f64,
     pub(crate) seconds: f64,
     pub(crate) sample: f64,
@@ -87,7 +87,7 @@ pub(crate) struct Saturation {
 
 /// A drive that cannot be tested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum UntestableDrive {
     #[error(
         "the device has {}, which is too small: a drive test needs {} at least",
         show_size(*capacity),
@@ -108,25 +108,27 @@ pub(crate) enum Unfit {
     Transfer { largest: u64 },
 }
 
-impl Plan {
+impl DriveTestPlan {
     /// A plan for a drive of `capacity` bytes in blocks of `block_size`, with commands of at most
     /// `largest` bytes.
     pub(crate) fn new(
-        wanted: &Wanted,
+        wanted: &TestOptions,
         capacity: u64,
         block_size: u32,
         largest: Option<u64>,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, UntestableDrive> {
         let largest = largest.unwrap_or(u64::MAX);
         if capacity < SMALLEST {
-            return Err(Unfit::Small { capacity });
+            return Err(UntestableDrive::Small { capacity });
         }
         let fits = |needed: &&u64| !needed.is_multiple_of(u64::from(block_size.max(1)));
         if let Some(needed) = NEEDED.iter().find(fits) {
-            return Err(Unfit::Blocks { block: block_size, needed: *needed });
+            return Err(UntestableDrive::Blocks { block: block_size, needed: *needed });
         }
-        if largest < FILL_SIZE || wanted.tests.contains(&Test::Throughput) && largest < NEEDED[1] {
-            return Err(Unfit::Transfer { largest });
+        if largest < FILL_SIZE
+            || wanted.tests.contains(&TestKind::Throughput) && largest < NEEDED[1]
+        {
+            return Err(UntestableDrive::Transfer { largest });
         }
         let point = wanted.time.unwrap_or(if wanted.quick { QUICK_POINT } else { POINT });
         let saturation = match wanted.quick {
@@ -139,7 +141,7 @@ impl Plan {
             false => (SATURATION_FILLS, SATURATION, point),
         };
         Ok(Self {
-            tests: Test::ALL.into_iter().filter(|test| wanted.tests.contains(test)).collect(),
+            tests: TestKind::ALL.into_iter().filter(|test| wanted.tests.contains(test)).collect(),
             jobs: wanted.jobs,
             iodepth: wanted.iodepth,
             seconds: point.as_secs_f64(),
@@ -150,7 +152,7 @@ impl Plan {
             block_size,
             largest,
             fills: if wanted.quick { QUICK_FILLS } else { FILLS },
-            saturation: Saturation {
+            saturation: SaturationLimits {
                 fills: saturation.0,
                 seconds: saturation.1.as_secs_f64(),
                 sample: saturation.2.as_secs_f64(),
@@ -159,16 +161,16 @@ impl Plan {
     }
 
     /// Workloads of each round of a test, in order.
-    pub(crate) fn points(&self, test: Test) -> Vec<Workload> {
+    pub(crate) fn points(&self, test: TestKind) -> Vec<Workload> {
         let (random, mixes, sizes): (bool, &[u8], &[u64]) = match test {
-            Test::Iops => (true, &IOPS_MIXES, &IOPS_SIZES),
-            Test::Throughput => (false, &THROUGHPUT_MIXES, &THROUGHPUT_SIZES),
-            Test::Latency => (true, &LATENCY_MIXES, &LATENCY_SIZES),
-            Test::Saturation => (true, &[0], &[4096]),
+            TestKind::Iops => (true, &IOPS_MIXES, &IOPS_SIZES),
+            TestKind::Throughput => (false, &THROUGHPUT_MIXES, &THROUGHPUT_SIZES),
+            TestKind::Latency => (true, &LATENCY_MIXES, &LATENCY_SIZES),
+            TestKind::Saturation => (true, &[0], &[4096]),
         };
         // The specification's latency test has one command outstanding.
         let (jobs, iodepth) = match test {
-            Test::Latency => (1, 1),
+            TestKind::Latency => (1, 1),
             _ => (self.jobs, self.iodepth),
         };
         let of = |read_percent: u8, bs: u64| Workload { random, read_percent, bs, jobs, iodepth };
@@ -176,7 +178,7 @@ impl Plan {
         let sizes = || sizes.iter().filter(fits);
         match test {
             // Sequential accesses visit the sizes in order, each read and written.
-            Test::Throughput => {
+            TestKind::Throughput => {
                 sizes().flat_map(|bs| mixes.iter().map(move |mix| of(*mix, *bs))).collect()
             }
             _ => mixes.iter().flat_map(|mix| sizes().map(move |bs| of(*mix, *bs))).collect(),
@@ -240,9 +242,9 @@ fn multiple(capacity: u64, times: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted {
-            tests: Test::ALL.to_vec(),
+    fn wanted() -> TestOptions {
+        TestOptions {
+            tests: TestKind::ALL.to_vec(),
             jobs: JOBS,
             iodepth: IODEPTH,
             time: None,
@@ -254,12 +256,14 @@ mod tests {
 
     #[test]
     fn a_round_has_the_points_of_the_specification() {
-        let plan = Plan::new(&wanted(), 1 << 30, 512, None).unwrap();
-        let counts = Test::ALL.map(|test| plan.points(test).len());
+        let plan = DriveTestPlan::new(&wanted(), 1 << 30, 512, None).unwrap();
+        let counts = TestKind::ALL.map(|test| plan.points(test).len());
         assert_eq!(counts, [7 * 8, 5 * 2, 3 * 3, 1]);
-        assert!(plan.points(Test::Iops).iter().all(|p| p.random && (p.jobs, p.iodepth) == (4, 32)));
-        assert!(plan.points(Test::Throughput).iter().all(|p| !p.random));
-        assert!(plan.points(Test::Latency).iter().all(|p| (p.jobs, p.iodepth) == (1, 1)));
+        assert!(
+            plan.points(TestKind::Iops).iter().all(|p| p.random && (p.jobs, p.iodepth) == (4, 32))
+        );
+        assert!(plan.points(TestKind::Throughput).iter().all(|p| !p.random));
+        assert!(plan.points(TestKind::Latency).iter().all(|p| (p.jobs, p.iodepth) == (1, 1)));
         assert_eq!(plan.fill().1, 2 << 30);
         assert_eq!(plan.saturation_bytes(), 4 << 30);
         assert!((plan.seconds - 60.0).abs() < 1e-9 && plan.departures().is_empty());
@@ -268,8 +272,8 @@ mod tests {
 
     #[test]
     fn sizes_below_a_block_are_left_out_and_said_so() {
-        let plan = Plan::new(&wanted(), 1 << 30, 4096, None).unwrap();
-        let counts = Test::ALL.map(|test| plan.points(test).len());
+        let plan = DriveTestPlan::new(&wanted(), 1 << 30, 4096, None).unwrap();
+        let counts = TestKind::ALL.map(|test| plan.points(test).len());
         assert_eq!(counts, [7 * 7, 4 * 2, 3 * 2, 1]);
         assert_eq!(plan.departures().len(), 1);
         assert!(plan.departures()[0].contains("512 B"), "{:?}", plan.departures());
@@ -277,17 +281,17 @@ mod tests {
 
     #[test]
     fn what_departs_is_said() {
-        let wanted = Wanted { time: Some(Duration::from_secs(5)), rounds: 10, ..wanted() };
-        let plan = Plan::new(&wanted, 1 << 30, 512, None).unwrap();
+        let wanted = TestOptions { time: Some(Duration::from_secs(5)), rounds: 10, ..wanted() };
+        let plan = DriveTestPlan::new(&wanted, 1 << 30, 512, None).unwrap();
         assert_eq!(plan.departures().len(), 2, "{:?}", plan.departures());
-        let quick = Wanted { quick: true, ..wanted };
-        assert_eq!(Plan::new(&quick, 1 << 30, 512, None).unwrap().departures().len(), 1);
+        let quick = TestOptions { quick: true, ..wanted };
+        assert_eq!(DriveTestPlan::new(&quick, 1 << 30, 512, None).unwrap().departures().len(), 1);
     }
 
     #[test]
     fn a_quick_test_is_short() {
-        let quick = Wanted { quick: true, time: Some(Duration::from_millis(50)), ..wanted() };
-        let plan = Plan::new(&quick, 1 << 30, 512, None).unwrap();
+        let quick = TestOptions { quick: true, time: Some(Duration::from_millis(50)), ..wanted() };
+        let plan = DriveTestPlan::new(&quick, 1 << 30, 512, None).unwrap();
         assert!((plan.seconds - 0.05).abs() < 1e-9);
         assert_eq!(plan.fill().1, 1 << 28);
         assert!(plan.saturation.seconds <= 2.0 + 1e-9);
@@ -297,22 +301,26 @@ mod tests {
     #[test]
     fn what_cannot_be_tested_is_refused() {
         assert_eq!(
-            Plan::new(&wanted(), 1 << 20, 512, None),
-            Err(Unfit::Small { capacity: 1 << 20 })
+            DriveTestPlan::new(&wanted(), 1 << 20, 512, None),
+            Err(UntestableDrive::Small { capacity: 1 << 20 })
         );
-        assert!(matches!(Plan::new(&wanted(), 1 << 30, 8192, None), Err(Unfit::Blocks { .. })));
-        let small = Plan::new(&wanted(), 1 << 30, 512, Some(512 << 10));
-        assert_eq!(small, Err(Unfit::Transfer { largest: 512 << 10 }));
-        let without = Wanted { tests: vec![Test::Iops], ..wanted() };
-        let plan = Plan::new(&without, 1 << 30, 512, Some(512 << 10)).unwrap();
-        assert_eq!(plan.points(Test::Iops).len(), 7 * 7);
+        assert!(matches!(
+            DriveTestPlan::new(&wanted(), 1 << 30, 8192, None),
+            Err(UntestableDrive::Blocks { .. })
+        ));
+        let small = DriveTestPlan::new(&wanted(), 1 << 30, 512, Some(512 << 10));
+        assert_eq!(small, Err(UntestableDrive::Transfer { largest: 512 << 10 }));
+        let without = TestOptions { tests: vec![TestKind::Iops], ..wanted() };
+        let plan = DriveTestPlan::new(&without, 1 << 30, 512, Some(512 << 10)).unwrap();
+        assert_eq!(plan.points(TestKind::Iops).len(), 7 * 7);
         assert!(plan.departures()[0].contains("1 MiB"), "{:?}", plan.departures());
     }
 
     #[test]
     fn tests_are_run_in_one_order_and_once() {
-        let tests = vec![Test::Saturation, Test::Iops, Test::Iops];
-        let plan = Plan::new(&Wanted { tests, ..wanted() }, 1 << 30, 512, None).unwrap();
-        assert_eq!(plan.tests, [Test::Iops, Test::Saturation]);
+        let tests = vec![TestKind::Saturation, TestKind::Iops, TestKind::Iops];
+        let plan =
+            DriveTestPlan::new(&TestOptions { tests, ..wanted() }, 1 << 30, 512, None).unwrap();
+        assert_eq!(plan.tests, [TestKind::Iops, TestKind::Saturation]);
     }
 }

@@ -17,16 +17,19 @@
 
 use std::time::Duration;
 
-use nvmeof_report::steady::{Preparation, Reading, Round, Setup, Study, Test, TestRun, Verdict};
+use nvmeof_report::steady::{
+    DriveTest, DriveTestSetup, Measurement, Preparation, SteadyStateResult, TestKind, TestRound,
+    TestRun,
+};
 
-use super::bench::{Point, Until};
+use super::drive_under_test::{DriveTestPoint, PointEnd};
 use super::judge;
-use super::plan::Plan;
+use super::plan::DriveTestPlan;
 
 /// A drive test in progress.
 #[derive(Debug)]
 pub(crate) struct Procedure {
-    plan: Plan,
+    plan: DriveTestPlan,
     /// The last one is in progress, unless the stage is `Over`.
     runs: Vec<TestRun>,
     stage: Stage,
@@ -34,62 +37,65 @@ pub(crate) struct Procedure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Purge(Test),
-    Fill(Test),
+    Purge(TestKind),
+    Fill(TestKind),
     /// Point number `at` of the last round.
-    Round(Test, usize),
+    Round(TestKind, usize),
     Over,
 }
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Next {
-    Purge(Test),
-    Fill(Test, Point),
-    Measure(Test, Point),
+pub(crate) enum NextStep {
+    Purge(TestKind),
+    Fill(TestKind, DriveTestPoint),
+    Measure(TestKind, DriveTestPoint),
     Over,
 }
 
 /// Outcome of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum StepOutcome {
     Purged(Preparation),
     Filled(Preparation),
-    Measured(Reading),
+    Measured(Measurement),
 }
 
 /// An outcome that does not fit the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has {found} where {wanted} was next")]
-pub(crate) struct OutOfTurn {
+pub(crate) struct UnexpectedOutcome {
     found: &'static str,
     wanted: &'static str,
 }
 
 impl Procedure {
-    pub(crate) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: DriveTestPlan) -> Self {
         let mut this = Self { plan, runs: Vec::new(), stage: Stage::Over };
-        this.go_on();
+        this.advance();
         this
     }
 
     /// The next step; the same until [`Procedure::take`] receives its outcome.
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> NextStep {
         match self.stage {
-            Stage::Over => Next::Over,
-            Stage::Purge(test) => Next::Purge(test),
+            Stage::Over => NextStep::Over,
+            Stage::Purge(test) => NextStep::Purge(test),
             Stage::Fill(test) => {
                 let (workload, bytes) = self.plan.fill();
-                Next::Fill(test, Point { workload, until: Until::Bytes(bytes), seed: self.seed(0) })
+                NextStep::Fill(
+                    test,
+                    DriveTestPoint { workload, until: PointEnd::Bytes(bytes), seed: self.seed(0) },
+                )
             }
             Stage::Round(test, at) => {
                 let seconds = match test {
-                    Test::Saturation => self.plan.saturation.sample,
+                    TestKind::Saturation => self.plan.saturation.sample,
                     _ => self.plan.seconds,
                 };
                 let workload = self.plan.points(test)[at];
-                let until = Until::Time(Duration::from_secs_f64(seconds));
-                Next::Measure(test, Point { workload, until, seed: self.seed(at + 1) })
+                let until = PointEnd::Time(Duration::from_secs_f64(seconds));
+                NextStep::Measure(test, DriveTestPoint { workload, until, seed: self.seed(at + 1) })
             }
         }
     }
@@ -98,7 +104,7 @@ impl Procedure {
     ///
     /// # Errors
     /// Another step was next: nothing has changed.
-    pub(crate) fn take(&mut self, outcome: Outcome) -> Result<(), OutOfTurn> {
+    pub(crate) fn take(&mut self, outcome: StepOutcome) -> Result<(), UnexpectedOutcome> {
         let wanted = match self.stage {
             Stage::Purge(_) => "a purge",
             Stage::Fill(_) => "preconditioning",
@@ -106,34 +112,34 @@ impl Procedure {
             Stage::Over => "nothing",
         };
         let found = match &outcome {
-            Outcome::Purged(_) => "a purge",
-            Outcome::Filled(_) => "preconditioning",
-            Outcome::Measured(_) => "a reading",
+            StepOutcome::Purged(_) => "a purge",
+            StepOutcome::Filled(_) => "preconditioning",
+            StepOutcome::Measured(_) => "a reading",
         };
-        let out_of_turn = OutOfTurn { found, wanted };
-        let run = self.runs.last_mut().ok_or(out_of_turn)?;
+        let unexpected = UnexpectedOutcome { found, wanted };
+        let run = self.runs.last_mut().ok_or(unexpected)?;
         match (self.stage, outcome) {
-            (Stage::Purge(test), Outcome::Purged(done)) => {
+            (Stage::Purge(test), StepOutcome::Purged(done)) => {
                 run.purge = Some(done);
                 self.stage = match test {
-                    Test::Saturation => Stage::Round(test, 0),
+                    TestKind::Saturation => Stage::Round(test, 0),
                     _ => Stage::Fill(test),
                 };
             }
-            (Stage::Fill(test), Outcome::Filled(done)) => {
+            (Stage::Fill(test), StepOutcome::Filled(done)) => {
                 run.precondition = Some(done);
                 self.stage = Stage::Round(test, 0);
             }
-            (Stage::Round(test, at), Outcome::Measured(reading)) => {
+            (Stage::Round(test, at), StepOutcome::Measured(measurement)) => {
                 let points = self.plan.points(test);
-                if points[at] != reading.workload {
-                    return Err(out_of_turn);
+                if points[at] != measurement.workload {
+                    return Err(unexpected);
                 }
                 if at == 0 {
-                    run.rounds.push(Round::default());
+                    run.rounds.push(TestRound::default());
                 }
                 if let Some(round) = run.rounds.last_mut() {
-                    round.readings.push(reading);
+                    round.measurements.push(measurement);
                 }
                 if at + 1 < points.len() {
                     self.stage = Stage::Round(test, at + 1);
@@ -141,13 +147,13 @@ impl Procedure {
                     self.judge(test);
                 }
             }
-            _ => return Err(out_of_turn),
+            _ => return Err(unexpected),
         }
         Ok(())
     }
 
     /// Test and number of a round that has just ended, and its value that must become steady.
-    pub(crate) fn ended_round(&self) -> Option<(Test, usize, f64)> {
+    pub(crate) fn ended_round(&self) -> Option<(TestKind, usize, f64)> {
         if matches!(self.stage, Stage::Fill(_) | Stage::Round(_, 1..)) {
             return None;
         }
@@ -157,28 +163,33 @@ impl Procedure {
     }
 
     /// The tests so far.
-    pub(crate) fn study(&self, setup: Setup, partial: String, resumed: usize) -> Study {
-        Study { setup, tests: self.runs.clone(), partial, resumed }
+    pub(crate) fn drive_test(
+        &self,
+        setup: DriveTestSetup,
+        partial: String,
+        resumed: usize,
+    ) -> DriveTest {
+        DriveTest { setup, tests: self.runs.clone(), partial, resumed }
     }
 
     /// Judges a completed round of `test`.
-    fn judge(&mut self, test: Test) {
+    fn judge(&mut self, test: TestKind) {
         let Some(run) = self.runs.last_mut() else { return };
-        let verdict = match test {
-            Test::Saturation => saturated(&self.plan, run),
+        let result = match test {
+            TestKind::Saturation => saturated(&self.plan, run),
             _ => steady(&self.plan, run),
         };
-        match verdict {
-            Some(verdict) => {
-                run.verdict = verdict;
-                self.go_on();
+        match result {
+            Some(result) => {
+                run.result = result;
+                self.advance();
             }
             None => self.stage = Stage::Round(test, 0),
         }
     }
 
     /// Moves to the next test.
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let next = self.plan.tests.get(self.runs.len()).copied();
         self.stage = next.map_or(Stage::Over, Stage::Purge);
         self.runs.extend(next.map(|test| TestRun {
@@ -186,7 +197,7 @@ impl Procedure {
             purge: None,
             precondition: None,
             rounds: Vec::new(),
-            verdict: Verdict::Cut,
+            result: SteadyStateResult::Cut,
         }));
     }
 
@@ -198,19 +209,19 @@ impl Procedure {
     }
 }
 
-fn steady(plan: &Plan, run: &TestRun) -> Option<Verdict> {
+fn steady(plan: &DriveTestPlan, run: &TestRun) -> Option<SteadyStateResult> {
     let window = judge::window(&run.variables())?;
     if judge::is_steady(&window) {
-        return Some(Verdict::Steady(window));
+        return Some(SteadyStateResult::Steady(window));
     }
     let most = plan.rounds;
-    (run.rounds.len() >= most).then_some(Verdict::Unsteady { window, most })
+    (run.rounds.len() >= most).then_some(SteadyStateResult::Unsteady { window, most })
 }
 
-fn saturated(plan: &Plan, run: &TestRun) -> Option<Verdict> {
-    let readings = || run.rounds.iter().flat_map(|round| &round.readings);
-    let written: u64 = readings().map(|reading| reading.bytes).sum();
-    let seconds: f64 = readings().map(|reading| reading.seconds).sum();
+fn saturated(plan: &DriveTestPlan, run: &TestRun) -> Option<SteadyStateResult> {
+    let measurements = || run.rounds.iter().flat_map(|round| &round.measurements);
+    let written: u64 = measurements().map(|measurement| measurement.bytes).sum();
+    let seconds: f64 = measurements().map(|measurement| measurement.seconds).sum();
     // Samples are slightly shorter than requested.
     let half_a_sample = plan.saturation.sample / 2.0;
     let why = if written >= plan.saturation_bytes() {
@@ -223,5 +234,5 @@ fn saturated(plan: &Plan, run: &TestRun) -> Option<Verdict> {
     } else {
         return None;
     };
-    Some(Verdict::Over { why })
+    Some(SteadyStateResult::Over { why })
 }

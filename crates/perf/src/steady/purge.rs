@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use nvmeof_core::nvme_driver::{AdminError, Controller, ControllerOptions};
 use nvmeof_core::pci::Address;
 use nvmeof_core::vfio;
-use nvmeof_initiator::{Endpoint, Formatted};
+use nvmeof_initiator::{Endpoint, FormatOutcome};
 use nvmeof_report::steady::Preparation;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::sanitize::SanitizeAction;
 
-use super::bench::Trouble;
+use super::drive_under_test::DriveTestError;
 use crate::args::{HostArgs, TargetArgs};
 use crate::host;
 use crate::target::DeviceSpec;
@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Purge method of one device.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum PurgeMethod {
     /// Through its controller, over the fabric.
     Fabric { endpoint: Endpoint, host: HostArgs, nsid: u32 },
     /// Through the VFIO driver.
@@ -39,18 +39,20 @@ pub(crate) enum Way {
 /// Returns the purge method for the device of the arguments, or the reason why there is none.
 ///
 /// Over a fabric, it purges namespace `nsid`.
-pub(crate) fn way(args: &TargetArgs, nsid: u32) -> Result<Way, String> {
+pub(crate) fn method(args: &TargetArgs, nsid: u32) -> Result<PurgeMethod, String> {
     let device = match (&args.device[..], args.stripe) {
         ([], _) => {
             let endpoint = args.connect.first().cloned().ok_or("nothing is named")?;
-            return Ok(Way::Fabric { endpoint, host: args.host.clone(), nsid });
+            return Ok(PurgeMethod::Fabric { endpoint, host: args.host.clone(), nsid });
         }
         (_, Some(_)) => return Err("a stripe is several devices".into()),
         ([device], None) => device,
         _ => return Err("several devices".into()),
     };
     match device {
-        DeviceSpec::Pci { address, nsid } => Ok(Way::Driver { address: *address, nsid: *nsid }),
+        DeviceSpec::Pci { address, nsid } => {
+            Ok(PurgeMethod::Driver { address: *address, nsid: *nsid })
+        }
         DeviceSpec::File(path) => kernel(path),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
             Err("it is memory, which has no state to go back to".into())
@@ -58,7 +60,7 @@ pub(crate) fn way(args: &TargetArgs, nsid: u32) -> Result<Way, String> {
     }
 }
 
-fn kernel(path: &Path) -> Result<Way, String> {
+fn kernel(path: &Path) -> Result<PurgeMethod, String> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let is_block = fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
     if !is_block {
@@ -80,17 +82,17 @@ fn kernel(path: &Path) -> Result<Way, String> {
         return Err("its drive has other namespaces, and may format all at once".into());
     }
     match is_namespace {
-        true => Ok(Way::Kernel { path: path.display().to_string() }),
+        true => Ok(PurgeMethod::Kernel { path: path.display().to_string() }),
         false => Err("it is no whole NVMe namespace, so it has no Format".into()),
     }
 }
 
-impl Way {
+impl PurgeMethod {
     /// Purges the device. A drive without the capability is no error.
     ///
     /// # Errors
     /// The drive has the capability, and the purge failed.
-    pub(crate) fn purge(&self) -> Result<Preparation, Trouble> {
+    pub(crate) fn purge(&self) -> Result<Preparation, DriveTestError> {
         let began = Instant::now();
         let done = match self {
             Self::Fabric { endpoint, host, nsid } => by_fabric(endpoint, host, *nsid),
@@ -106,10 +108,10 @@ impl Way {
 }
 
 /// The purge, or the reason for its absence; or a failure.
-type Purged = Result<Result<String, String>, Trouble>;
+type Purged = Result<Result<String, String>, DriveTestError>;
 
 fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
-    let failed = |what: String| Trouble::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
     let options =
         host::options(host, [&endpoint.address]).map_err(|error| failed(format!("{error:#}")))?;
     let mut controller = nvmeof_initiator::Controller::connect(endpoint, &options)
@@ -118,9 +120,9 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     // The format is complete, even if the disconnect fails.
     let _ = controller.disconnect();
     Ok(match formatted {
-        Formatted::Done => Ok("Format NVM with user data erase, over the fabric".into()),
-        Formatted::Unsupported => Err("its controller has no Format NVM".into()),
-        Formatted::Others => Err(format!("its controller {ALL}")),
+        FormatOutcome::Done => Ok("Format NVM with user data erase, over the fabric".into()),
+        FormatOutcome::Unsupported => Err("its controller has no Format NVM".into()),
+        FormatOutcome::Others => Err(format!("its controller {ALL}")),
     })
 }
 
@@ -128,11 +130,11 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
 const ALL: &str = "would format other namespaces, too";
 
 fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
-    let failed = |what: String| Trouble::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
     let function = vfio::open(&address.to_string()).map_err(|error| failed(error.to_string()))?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| failed(error.to_string()))?;
-    let first = || -> Result<u32, Trouble> {
+    let first = || -> Result<u32, DriveTestError> {
         let all = controller.namespaces().map_err(|error| failed(error.to_string()))?;
         all.first().copied().ok_or_else(|| failed("the drive has no namespace".into()))
     };

@@ -3,16 +3,16 @@
 use std::fs;
 use std::time::SystemTime;
 
-use nvmeof_report::steady::Setup;
+use nvmeof_report::steady::DriveTestSetup;
 
-use super::plan::Plan;
+use super::plan::DriveTestPlan;
 use crate::machine;
-use crate::target::Space;
+use crate::target::TargetSpace;
 
 /// Describes a test of `space`.
-pub(crate) fn describe(plan: &Plan, space: &Space) -> Setup {
+pub(crate) fn describe(plan: &DriveTestPlan, space: &TargetSpace) -> DriveTestSetup {
     let (host, identity) = (machine::this(), &space.identity);
-    Setup {
+    DriveTestSetup {
         device: match &space.subnqn {
             Some(_) => format!("{}, namespace {}", space.connect, space.nsid),
             None => space.connect.clone(),
@@ -41,14 +41,14 @@ pub(crate) fn describe(plan: &Plan, space: &Space) -> Setup {
 }
 
 /// Returns true if the drive is the one of an earlier test.
-pub(crate) fn is_same(setup: &Setup, plan: &Plan, space: &Space) -> bool {
+pub(crate) fn is_same(setup: &DriveTestSetup, plan: &DriveTestPlan, space: &TargetSpace) -> bool {
     let other = describe(plan, space);
     (&setup.model, &setup.serial, &setup.device) == (&other.model, &other.serial, &other.device)
         && plan.capacity <= space.size
         && plan.block_size == space.block_size
 }
 
-fn departures(plan: &Plan, space: &Space) -> Vec<String> {
+fn departures(plan: &DriveTestPlan, space: &TargetSpace) -> Vec<String> {
     let mut all = plan.departures();
     if plan.capacity < space.size {
         all.push(format!("only the first {} of {} bytes are tested.", plan.capacity, space.size));

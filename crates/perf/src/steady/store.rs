@@ -12,12 +12,12 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nvmeof_report::steady::{Preparation, Reading, Setup};
+use nvmeof_report::steady::{DriveTestSetup, Measurement, Preparation};
 use serde::{Deserialize, Serialize};
 
-use super::bench::Trouble;
-use super::plan::Plan;
-use super::procedure::{Outcome, Procedure};
+use super::drive_under_test::DriveTestError;
+use super::plan::DriveTestPlan;
+use super::procedure::{Procedure, StepOutcome};
 
 /// Version of the file; changes when a line changes its meaning.
 const VERSION: u32 = 1;
@@ -26,10 +26,10 @@ const MOST: u64 = 1 << 30;
 
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Head {
+pub(crate) struct StoreHeader {
     version: u32,
-    pub(crate) plan: Plan,
-    pub(crate) setup: Setup,
+    pub(crate) plan: DriveTestPlan,
+    pub(crate) setup: DriveTestSetup,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,14 +37,14 @@ pub(crate) struct Head {
 enum Line {
     Purged(Preparation),
     Filled(Preparation),
-    Measured(Reading),
+    Measured(Measurement),
     /// Resumed after an interruption.
     Resumed(String),
 }
 
 /// A results file open for appending.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct ResultStore {
     path: PathBuf,
     file: File,
     /// Bytes of complete lines.
@@ -53,20 +53,24 @@ pub(crate) struct Store {
 
 /// Contents of a results file.
 #[derive(Debug)]
-pub(crate) struct Stored {
-    pub(crate) head: Head,
+pub(crate) struct StoredResults {
+    pub(crate) head: StoreHeader,
     /// The procedure after the stored steps.
     pub(crate) procedure: Procedure,
     /// Number of times it was resumed.
     pub(crate) resumed: usize,
 }
 
-impl Store {
+impl ResultStore {
     /// Creates a new file, which must not exist.
     ///
     /// # Errors
     /// It exists, or cannot be written.
-    pub(crate) fn create(path: &Path, plan: &Plan, setup: &Setup) -> Result<Self> {
+    pub(crate) fn create(
+        path: &Path,
+        plan: &DriveTestPlan,
+        setup: &DriveTestSetup,
+    ) -> Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(path);
         let file = match file {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
@@ -77,7 +81,7 @@ impl Store {
         };
         let mut store = Self { path: path.to_owned(), file, end: 0 };
         store.lock()?;
-        let head = Head { version: VERSION, plan: plan.clone(), setup: setup.clone() };
+        let head = StoreHeader { version: VERSION, plan: plan.clone(), setup: setup.clone() };
         if let Err(error) = store.append(&head) {
             // An empty file contains nothing to lose.
             let _ = std::fs::remove_file(path);
@@ -90,7 +94,7 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be read, or is invalid.
-    pub(crate) fn resume(path: &Path) -> Result<(Self, Stored)> {
+    pub(crate) fn resume(path: &Path) -> Result<(Self, StoredResults)> {
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -105,14 +109,14 @@ impl Store {
     /// Reads the contents of a file so far; a run may be writing to it.
     ///
     /// # Errors
-    /// As [`Store::resume`].
-    pub(crate) fn read(path: &Path) -> Result<Stored> {
+    /// As [`ResultStore::resume`].
+    pub(crate) fn read(path: &Path) -> Result<StoredResults> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Self::replay(path, &file)?.0)
     }
 
     /// Returns the contents of a file, and the bytes of its complete lines.
-    fn replay(path: &Path, file: &File) -> Result<(Stored, u64)> {
+    fn replay(path: &Path, file: &File) -> Result<(StoredResults, u64)> {
         let shown = path.display();
         let mut text = String::new();
         file.take(MOST)
@@ -124,7 +128,7 @@ impl Store {
         let Some((_, first)) = lines.next() else {
             bail!("{shown} is empty: there is nothing to go on with")
         };
-        let head: Head = serde_json::from_str(first)
+        let head: StoreHeader = serde_json::from_str(first)
             .with_context(|| format!("{shown}: line 1 is not the beginning of a drive test"))?;
         if head.version != VERSION {
             bail!("{shown} is of version {}; this program goes on with {VERSION}", head.version);
@@ -136,9 +140,9 @@ impl Store {
             let line: Line = serde_json::from_str(line)
                 .with_context(|| format!("{shown}: line {number} is not a result"))?;
             let outcome = match line {
-                Line::Purged(done) => Outcome::Purged(done),
-                Line::Filled(done) => Outcome::Filled(done),
-                Line::Measured(reading) => Outcome::Measured(reading),
+                Line::Purged(done) => StepOutcome::Purged(done),
+                Line::Filled(done) => StepOutcome::Filled(done),
+                Line::Measured(measurement) => StepOutcome::Measured(measurement),
                 Line::Resumed(_) => {
                     resumed += 1;
                     continue;
@@ -149,14 +153,14 @@ impl Store {
                 .with_context(|| format!("{shown}: line {number} is out of turn"))?;
         }
         let end = u64::try_from(end).unwrap_or(u64::MAX);
-        Ok((Stored { head, procedure, resumed }, end))
+        Ok((StoredResults { head, procedure, resumed }, end))
     }
 
     /// Appends a line that the test was resumed.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn note_resumed(&mut self, when: &str) -> Result<(), Trouble> {
+    pub(crate) fn note_resumed(&mut self, when: &str) -> Result<(), DriveTestError> {
         self.append(&Line::Resumed(when.to_owned()))
     }
 
@@ -164,11 +168,11 @@ impl Store {
     ///
     /// # Errors
     /// The file cannot be written; it keeps the complete lines from before.
-    pub(crate) fn keep(&mut self, outcome: &Outcome) -> Result<(), Trouble> {
+    pub(crate) fn keep(&mut self, outcome: &StepOutcome) -> Result<(), DriveTestError> {
         self.append(&match outcome.clone() {
-            Outcome::Purged(done) => Line::Purged(done),
-            Outcome::Filled(done) => Line::Filled(done),
-            Outcome::Measured(reading) => Line::Measured(reading),
+            StepOutcome::Purged(done) => Line::Purged(done),
+            StepOutcome::Filled(done) => Line::Filled(done),
+            StepOutcome::Measured(measurement) => Line::Measured(measurement),
         })
     }
 
@@ -185,7 +189,7 @@ impl Store {
         }
     }
 
-    fn append(&mut self, line: &impl Serialize) -> Result<(), Trouble> {
+    fn append(&mut self, line: &impl Serialize) -> Result<(), DriveTestError> {
         let mut text = serde_json::to_string(line).map_err(|error| self.full(&error.into()))?;
         text.push('\n');
         match self.write(text.as_bytes()) {
@@ -210,9 +214,9 @@ impl Store {
         self.file.sync_data()
     }
 
-    fn full(&self, error: &io::Error) -> Trouble {
+    fn full(&self, error: &io::Error) -> DriveTestError {
         let path = self.path.display();
-        Trouble::Results(format!(
+        DriveTestError::Results(format!(
             "cannot write {path}: {error}; what it has is kept: make room there"
         ))
     }
@@ -220,8 +224,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Drive, plan, setup};
-    use super::super::{bench::Bench as _, procedure::Next};
+    use super::super::fake::{FakeDrive, plan, setup};
+    use super::super::{drive_under_test::DriveUnderTest as _, procedure::NextStep};
     use super::*;
 
     fn path(name: &str) -> PathBuf {
@@ -233,17 +237,19 @@ mod tests {
     }
 
     /// A file with a purge, a fill and two points.
-    fn begun(name: &str) -> (PathBuf, Store, Procedure) {
+    fn begun(name: &str) -> (PathBuf, ResultStore, Procedure) {
         let path = path(name);
-        let mut store = Store::create(&path, &plan(), &setup()).unwrap();
+        let mut store = ResultStore::create(&path, &plan(), &setup()).unwrap();
         let mut procedure = Procedure::new(plan());
-        let mut drive = Drive::steady_after(3);
+        let mut drive = FakeDrive::steady_after(3);
         for _ in 0..4 {
             let outcome = match procedure.next() {
-                Next::Purge(_) => Outcome::Purged(drive.purge().unwrap()),
-                Next::Fill(..) => Outcome::Filled(Preparation::default()),
-                Next::Measure(_, point) => Outcome::Measured(drive.measure(&point).unwrap()),
-                Next::Over => panic!("over"),
+                NextStep::Purge(_) => StepOutcome::Purged(drive.purge().unwrap()),
+                NextStep::Fill(..) => StepOutcome::Filled(Preparation::default()),
+                NextStep::Measure(_, point) => {
+                    StepOutcome::Measured(drive.measure(&point).unwrap())
+                }
+                NextStep::Over => panic!("over"),
             };
             store.keep(&outcome).unwrap();
             procedure.take(outcome).unwrap();
@@ -255,18 +261,18 @@ mod tests {
     fn what_was_kept_is_gone_on_with() {
         let (path, store, procedure) = begun("whole.jsonl");
         drop(store);
-        let (mut store, stored) = Store::resume(&path).unwrap();
+        let (mut store, stored) = ResultStore::resume(&path).unwrap();
         assert_eq!(stored.procedure.next(), procedure.next());
         assert_eq!((stored.head.plan, stored.head.setup, stored.resumed), (plan(), setup(), 0));
         store.note_resumed("now").unwrap();
         drop(store);
-        assert_eq!(Store::resume(&path).unwrap().1.resumed, 1);
+        assert_eq!(ResultStore::resume(&path).unwrap().1.resumed, 1);
     }
 
     #[test]
     fn what_is_there_is_read_while_a_run_writes_to_it() {
         let (path, store, procedure) = begun("reading.jsonl");
-        let stored = Store::read(&path).unwrap();
+        let stored = ResultStore::read(&path).unwrap();
         assert_eq!(stored.procedure.next(), procedure.next());
         drop(store);
     }
@@ -277,7 +283,7 @@ mod tests {
         drop(store);
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&whole[..], b"{\"measured\":{\"workl"].concat()).unwrap();
-        let (mut store, stored) = Store::resume(&path).unwrap();
+        let (mut store, stored) = ResultStore::resume(&path).unwrap();
         assert_eq!(stored.procedure.next(), procedure.next());
         store.note_resumed("now").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -292,9 +298,12 @@ mod tests {
     fn what_is_not_ours_is_refused() {
         let (path, store, _) = begun("other.jsonl");
         assert!(
-            Store::create(&path, &plan(), &setup()).unwrap_err().to_string().contains("--resume")
+            ResultStore::create(&path, &plan(), &setup())
+                .unwrap_err()
+                .to_string()
+                .contains("--resume")
         );
-        assert!(Store::resume(&path).unwrap_err().to_string().contains("another run"));
+        assert!(ResultStore::resume(&path).unwrap_err().to_string().contains("another run"));
         drop(store);
         let whole = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = whole.lines().collect();
@@ -306,7 +315,7 @@ mod tests {
             (format!("{}\n{{\"what\":1}}\n", lines[0]), "line 2 is not a result"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let error = format!("{:#}", Store::resume(&path).unwrap_err());
+            let error = format!("{:#}", ResultStore::resume(&path).unwrap_err());
             assert!(error.contains(says), "{says}: {error}");
         }
     }
@@ -314,8 +323,8 @@ mod tests {
     #[test]
     fn a_full_disk_is_said_and_takes_nothing() {
         let Ok(file) = OpenOptions::new().append(true).open("/dev/full") else { return };
-        let mut store = Store { path: "/dev/full".into(), file, end: 0 };
-        let Err(Trouble::Results(words)) = store.note_resumed("now") else {
+        let mut store = ResultStore { path: "/dev/full".into(), file, end: 0 };
+        let Err(DriveTestError::Results(words)) = store.note_resumed("now") else {
             panic!("it was taken")
         };
         assert!(words.contains("/dev/full") && words.contains("make room"), "{words}");

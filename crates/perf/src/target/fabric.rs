@@ -2,39 +2,43 @@
 
 use anyhow::Result;
 use nvmeof_initiator::{
-    Controller, Endpoint, Error, IoQueue, MAX_QUEUE_DEPTH, NamespaceInfo, Options,
+    ConnectOptions, Controller, Endpoint, Error, IoQueue, MAX_QUEUE_DEPTH, NamespaceInfo,
 };
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
-use super::{Identity, Needs, Space};
-use crate::plan::misfit;
+use super::{DeviceIdentity, TargetNeeds, TargetSpace};
+use crate::plan::usage_error;
 use crate::units::NamespaceList;
 
 /// I/O queues requested of a controller; it grants the number that it has.
 const ASK_QUEUES: u16 = 1024;
 
 #[derive(Debug)]
-pub(super) struct Fabric {
+pub(super) struct FabricTarget {
     controller: Controller,
     /// Queues without a job; the deepest last.
     idle: Vec<IoQueue>,
     opened: usize,
     /// Depth of the queue opened last.
     depth: u16,
-    needs: Needs,
+    needs: TargetNeeds,
     /// Maximum number of loaded spaces.
     spaces: usize,
     is_lost: bool,
 }
 
 /// Options for as many queues as possible.
-pub(super) fn options(options: Options) -> Options {
+pub(super) fn options(options: ConnectOptions) -> ConnectOptions {
     let depth = u16::try_from(MAX_QUEUE_DEPTH).unwrap_or(u16::MAX);
-    Options { queues: ASK_QUEUES, depth, ..options }
+    ConnectOptions { queues: ASK_QUEUES, depth, ..options }
 }
 
-impl Fabric {
-    pub(super) fn connect(endpoint: &Endpoint, options: &Options, needs: &Needs) -> Result<Self> {
+impl FabricTarget {
+    pub(super) fn connect(
+        endpoint: &Endpoint,
+        options: &ConnectOptions,
+        needs: &TargetNeeds,
+    ) -> Result<Self> {
         let controller = Controller::connect(endpoint, options)?;
         let needs = *needs;
         let idle = Vec::new();
@@ -46,21 +50,21 @@ impl Fabric {
         &mut self,
         device: usize,
         list: Option<&NamespaceList>,
-    ) -> Result<Vec<Space>> {
+    ) -> Result<Vec<TargetSpace>> {
         let subnqn = self.controller.endpoint().subnqn.as_str();
-        misfit!(
+        usage_error!(
             subnqn == DISCOVERY_NQN,
             "{subnqn} is the discovery service, which has no namespaces; `nvmeof-perf discover` lists what \
              it knows"
         );
         let all = self.controller.namespaces();
-        misfit!(all.is_empty(), "{subnqn} has no namespaces for this host");
+        usage_error!(all.is_empty(), "{subnqn} has no namespaces for this host");
         let absent = list.iter().flat_map(|list| &list.0);
         let absent = absent.copied().find(|nsid| all.iter().all(|known| known.nsid != *nsid));
         if let Some(nsid) = absent {
             let have: Vec<_> = all.iter().map(|namespace| namespace.nsid.to_string()).collect();
             let have = have.join(", ");
-            misfit!(true, "{subnqn} has no namespace {nsid} for this host; it has {have}");
+            usage_error!(true, "{subnqn} has no namespace {nsid} for this host; it has {have}");
         }
         let chosen = all.iter().filter(|ns| list.is_none_or(|list| list.0.contains(&ns.nsid)));
         let spaces: Vec<_> = chosen.map(|namespace| self.space(device, namespace)).collect();
@@ -68,9 +72,9 @@ impl Fabric {
         Ok(spaces)
     }
 
-    fn space(&self, device: usize, namespace: &NamespaceInfo) -> Space {
+    fn space(&self, device: usize, namespace: &NamespaceInfo) -> TargetSpace {
         let (endpoint, info) = (self.controller.endpoint(), self.controller.info());
-        Space {
+        TargetSpace {
             device,
             connect: endpoint.to_string(),
             subnqn: Some(endpoint.subnqn.as_str().to_owned()),
@@ -81,7 +85,7 @@ impl Fabric {
             max_transfer: info.max_transfer,
             read_only: namespace.read_only,
             deallocate: info.deallocate,
-            identity: Identity {
+            identity: DeviceIdentity {
                 kind: match endpoint.address.fabric {
                     nvmeof_initiator::Fabric::Tcp => "tcp",
                     nvmeof_initiator::Fabric::Rdma => "rdma",
@@ -133,7 +137,7 @@ impl Fabric {
         let most = usize::from(self.controller.queue_depth());
         let granted = usize::from(self.controller.info().queues);
         let needed = wanted.div_ceil(most + 1) * usize::from(jobs);
-        misfit!(
+        usage_error!(
             needed > granted || self.opened >= granted,
             "{} grants {granted} I/O queues of {most} commands, but {jobs} jobs with {wanted} I/Os outstanding each \
              need {}; lower --jobs or --qd, or raise the target's io-queues or queue-depth",
@@ -141,8 +145,8 @@ impl Fabric {
             needed.max(self.opened + 1)
         );
         // As deep as the deepest later load requires, so that this load can reuse the queue.
-        let lanes = if self.needs.shared { 1 } else { self.spaces };
-        let later = (self.needs.depth as usize * lanes).max(left);
+        let streams = if self.needs.shared { 1 } else { self.spaces };
+        let later = (self.needs.depth as usize * streams).max(left);
         let depth = later.div_ceil(later.div_ceil(most + 1));
         let queue = self.controller.open_queue_of(u16::try_from(depth).unwrap_or(u16::MAX))?;
         self.opened += 1;

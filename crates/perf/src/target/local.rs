@@ -15,8 +15,8 @@ use nvmeof_core::pci::users::{Usage, User};
 use nvmeof_core::pci::{Address, System};
 use nvmeof_core::vfio;
 
-use super::{Identity, Needs};
-use crate::plan::{Misfit, misfit};
+use super::{DeviceIdentity, TargetNeeds};
+use crate::plan::{UsageError, usage_error};
 use crate::units;
 
 /// Errno of a device or filesystem that cannot be written to.
@@ -113,21 +113,24 @@ impl DeviceSpec {
 
 /// Opens devices for loads.
 #[derive(Debug)]
-pub(super) struct Opener<'a> {
-    needs: &'a Needs,
+pub(super) struct DeviceOpener<'a> {
+    needs: &'a TargetNeeds,
     maps: Arc<BufferMaps>,
     system: System,
 }
 
-impl<'a> Opener<'a> {
-    pub(super) fn new(needs: &'a Needs, pool: &Arc<ChunkPool>) -> Self {
+impl<'a> DeviceOpener<'a> {
+    pub(super) fn new(needs: &'a TargetNeeds, pool: &Arc<ChunkPool>) -> Self {
         let maps = Arc::new(BufferMaps::new(pool));
         Self { needs, maps, system: System::this() }
     }
 
-    pub(super) fn open(&mut self, spec: &DeviceSpec) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+    pub(super) fn open(
+        &mut self,
+        spec: &DeviceSpec,
+    ) -> Result<(Arc<dyn BlockDevice>, DeviceIdentity)> {
         let name = spec.to_string();
-        let identity = |kind| Identity { kind, ..Identity::default() };
+        let identity = |kind| DeviceIdentity { kind, ..DeviceIdentity::default() };
         Ok(match spec {
             DeviceSpec::Null { size } => {
                 (Arc::new(NullDevice::new(&name, *size, BLOCK_SIZE)?), identity("null"))
@@ -140,10 +143,10 @@ impl<'a> Opener<'a> {
         })
     }
 
-    fn file(&self, name: &str, path: &Path) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+    fn file(&self, name: &str, path: &Path) -> Result<(Arc<dyn BlockDevice>, DeviceIdentity)> {
         let block = block_name(path);
         if let Some(block) = block.as_deref().filter(|_| self.needs.writes) {
-            misfit!(self.system.disk(block).read_only, "{}", read_only(name));
+            usage_error!(self.system.disk(block).read_only, "{}", read_only(name));
             let users = Usage::read(&self.system)?.of_block(block);
             refuse_used(name, &users)?;
         }
@@ -165,10 +168,10 @@ impl<'a> Opener<'a> {
             Err(error) => return Err(self.why_not(name, block.as_deref(), error)),
         };
         let identity = match &block {
-            None => Identity { kind: "file", ..Identity::default() },
+            None => DeviceIdentity { kind: "file", ..DeviceIdentity::default() },
             Some(block) => {
                 let disk = self.system.disk(block);
-                Identity {
+                DeviceIdentity {
                     kind: "block",
                     model: disk.model.unwrap_or_default(),
                     serial: disk.serial.unwrap_or_default(),
@@ -183,14 +186,14 @@ impl<'a> Opener<'a> {
     fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
         match (&error.why, block) {
             (OpenErrorWhy::Missing, _) => {
-                Misfit(format!("--device {name}: there is no such file or device")).into()
+                UsageError(format!("--device {name}: there is no such file or device")).into()
             }
             (OpenErrorWhy::InUse, Some(block)) => {
                 let users = Usage::read(&self.system).map(|usage| usage.of_block(block));
                 refuse_used(name, &users.unwrap_or_default()).err().unwrap_or(error.into())
             }
             (OpenErrorWhy::System { source, .. }, _) if source.raw_os_error() == Some(EROFS) => {
-                Misfit(read_only(name)).into()
+                UsageError(read_only(name)).into()
             }
             (OpenErrorWhy::System { source, .. }, _)
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
@@ -206,7 +209,7 @@ impl<'a> Opener<'a> {
         name: &str,
         address: Address,
         nsid: Option<u32>,
-    ) -> Result<(Arc<dyn BlockDevice>, Identity)> {
+    ) -> Result<(Arc<dyn BlockDevice>, DeviceIdentity)> {
         let function = vfio::open(&address.to_string()).with_context(|| {
             format!("--device {name} (to hand it over: `nvmeof-tgt drives bind {address}`)")
         })?;
@@ -224,7 +227,7 @@ impl<'a> Opener<'a> {
             None => *controller.namespaces()?.first().context("the drive has no namespace")?,
         };
         let about = controller.identity();
-        let identity = Identity {
+        let identity = DeviceIdentity {
             kind: "nvme",
             model: about.model.clone(),
             serial: about.serial.clone(),
@@ -242,7 +245,7 @@ fn read_only(name: &str) -> String {
 /// Rejects a device in use.
 fn refuse_used(name: &str, users: &[User]) -> Result<()> {
     let shown: Vec<String> = users.iter().map(ToString::to_string).collect();
-    misfit!(
+    usage_error!(
         !users.is_empty(),
         "--device {name} is in use: {}; stop that first, because it would be ruined and would spoil the figures",
         shown.join("; ")

@@ -25,19 +25,19 @@ use nvmeof_core::block::{BlockDevice, StripeDevice};
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_initiator::Clock;
 
-use self::fabric::Fabric;
+use self::fabric::FabricTarget;
+use self::local::DeviceOpener;
 pub(crate) use self::local::DeviceSpec;
-use self::local::Opener;
 pub(crate) use self::named::is_same_target;
 use crate::args::TargetArgs;
+use crate::blank_check;
 use crate::host;
-use crate::load::{self, JobSource, LoadSpec, Measured};
-use crate::peek;
-use crate::plan::misfit;
+use crate::load::{self, JobSource, LoadResult, LoadSpec};
+use crate::plan::usage_error;
 
 /// Maximum requirements of the later loads; opening reserves resources for them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Needs {
+pub(crate) struct TargetNeeds {
     /// Threads.
     pub(crate) jobs: u16,
     /// I/Os outstanding, per space and thread.
@@ -53,8 +53,8 @@ pub(crate) struct Needs {
 /// Open devices, and their spaces.
 #[derive(Debug)]
 pub(crate) struct Target {
-    devices: Vec<Device>,
-    spaces: Vec<Space>,
+    devices: Vec<TargetDevice>,
+    spaces: Vec<TargetSpace>,
     /// Memory for the I/Os of local devices.
     pool: Arc<ChunkPool>,
     /// NQN of this host, if the target has controllers.
@@ -65,14 +65,14 @@ pub(crate) struct Target {
 
 /// A device to which queues are opened.
 #[derive(Debug)]
-enum Device {
-    Fabric(Box<Fabric>),
+enum TargetDevice {
+    Fabric(Box<FabricTarget>),
     Local(Arc<dyn BlockDevice>),
 }
 
 /// A destination of I/Os.
 #[derive(Debug, Clone)]
-pub(crate) struct Space {
+pub(crate) struct TargetSpace {
     /// Index of its device.
     pub(crate) device: usize,
     /// Name on the command line.
@@ -94,12 +94,12 @@ pub(crate) struct Space {
     /// Blocks can be deallocated.
     pub(crate) deallocate: bool,
     /// Identity of the device.
-    pub(crate) identity: Identity,
+    pub(crate) identity: DeviceIdentity,
 }
 
 /// Identity that a device reports; empty fields are unknown.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Identity {
+pub(crate) struct DeviceIdentity {
     /// `tcp`, `rdma`, `file`, `block`, `nvme`, `null`, `ram` or `stripe`.
     pub(crate) kind: &'static str,
     pub(crate) model: String,
@@ -107,7 +107,7 @@ pub(crate) struct Identity {
     pub(crate) firmware: String,
 }
 
-impl std::fmt::Display for Space {
+impl std::fmt::Display for TargetSpace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.subnqn {
             Some(subnqn) => write!(f, "namespace {} of {subnqn}", self.nsid),
@@ -120,9 +120,9 @@ impl Target {
     /// Connects to the targets of `--connect` and opens the devices of `--device`.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) if the arguments do not fit the target; otherwise the
-    /// failure and its place.
-    pub(crate) fn open(args: &TargetArgs, needs: &Needs) -> Result<Self> {
+    /// [`UsageError`](crate::plan::UsageError) if the arguments do not fit the target; otherwise
+    /// the failure and its place.
+    pub(crate) fn open(args: &TargetArgs, needs: &TargetNeeds) -> Result<Self> {
         check_names(args)?;
         if needs.writes {
             refuse_data(args, needs)?;
@@ -150,19 +150,19 @@ impl Target {
         Self { devices, spaces, pool, hostnqn: None, clock: Clock::start() }
     }
 
-    fn open_all(&mut self, args: &TargetArgs, needs: &Needs) -> Result<()> {
+    fn open_all(&mut self, args: &TargetArgs, needs: &TargetNeeds) -> Result<()> {
         if !args.connect.is_empty() {
             let ends = args.connect.iter().map(|endpoint| &endpoint.address);
             let options = fabric::options(host::options(&args.host, ends)?);
             self.hostnqn = Some(options.hostnqn.to_string());
             for endpoint in &args.connect {
-                let mut fabric = Fabric::connect(endpoint, &options, needs)?;
+                let mut fabric = FabricTarget::connect(endpoint, &options, needs)?;
                 let spaces = fabric.spaces(self.devices.len(), args.nsid.as_ref())?;
-                self.devices.push(Device::Fabric(Box::new(fabric)));
+                self.devices.push(TargetDevice::Fabric(Box::new(fabric)));
                 self.spaces.extend(spaces);
             }
         }
-        let mut opener = Opener::new(needs, self.pool());
+        let mut opener = DeviceOpener::new(needs, self.pool());
         let opened: Vec<_> =
             args.device.iter().map(|spec| opener.open(spec)).collect::<Result<_>>()?;
         match args.stripe {
@@ -171,10 +171,10 @@ impl Target {
                 let name = format!("stripe of {}", names.join(" "));
                 let members = opened.into_iter().map(|(device, _)| device).collect();
                 let stripe = StripeDevice::new(&name, members, chunk).context("--stripe")?;
-                let identity = Identity { kind: "stripe", ..Identity::default() };
+                let identity = DeviceIdentity { kind: "stripe", ..DeviceIdentity::default() };
                 self.push_local(name, Arc::new(stripe), identity);
             }
-            Some(_) => misfit!(true, "--stripe is made of --device, and none is given"),
+            Some(_) => usage_error!(true, "--stripe is made of --device, and none is given"),
             None => {
                 for (spec, (device, identity)) in args.device.iter().zip(opened) {
                     self.push_local(spec.to_string(), device, identity);
@@ -189,10 +189,10 @@ impl Target {
         &mut self,
         name: String,
         device: Arc<dyn BlockDevice>,
-        identity: Identity,
+        identity: DeviceIdentity,
     ) {
         let info = device.info();
-        self.spaces.push(Space {
+        self.spaces.push(TargetSpace {
             device: self.devices.len(),
             connect: name,
             subnqn: None,
@@ -205,7 +205,7 @@ impl Target {
             deallocate: info.deallocate,
             identity,
         });
-        self.devices.push(Device::Local(device));
+        self.devices.push(TargetDevice::Local(device));
     }
 
     /// Memory for the I/Os of local devices, which a drive under the VFIO driver has to access.
@@ -214,16 +214,16 @@ impl Target {
     }
 
     /// The spaces that can be loaded, in the order of the arguments.
-    pub(crate) fn spaces(&self) -> &[Space] {
+    pub(crate) fn spaces(&self) -> &[TargetSpace] {
         &self.spaces
     }
 
     /// Runs one load to its end, or until `stop` is set; can be called repeatedly.
     ///
     /// # Errors
-    /// [`Misfit`](crate::plan::Misfit) if the load does not fit the target, or a connection that it
-    /// requires fails. [`Measured`] reports failures during the load.
-    pub(crate) fn run(&mut self, spec: &LoadSpec, stop: &Arc<AtomicBool>) -> Result<Measured> {
+    /// [`UsageError`](crate::plan::UsageError) if the load does not fit the target, or a connection
+    /// that it requires fails. [`LoadResult`] reports failures during the load.
+    pub(crate) fn run(&mut self, spec: &LoadSpec, stop: &Arc<AtomicBool>) -> Result<LoadResult> {
         load::run(self, spec, stop)
     }
 
@@ -234,13 +234,13 @@ impl Target {
 
     /// I/O queues connected and their depth, per device.
     pub(crate) fn queues(&self) -> Vec<(usize, u16)> {
-        self.devices.iter().map(Device::queues).collect()
+        self.devices.iter().map(TargetDevice::queues).collect()
     }
 
     /// Shuts connections down; failures do not affect results.
     pub(crate) fn close(self) {
         for device in self.devices {
-            if let Device::Fabric(fabric) = device
+            if let TargetDevice::Fabric(fabric) = device
                 && let Err(error) = fabric.disconnect()
             {
                 complain!("warning: disconnect: {error}");
@@ -271,13 +271,13 @@ impl Target {
                 continue;
             }
             match device {
-                Device::Fabric(fabric) => {
+                TargetDevice::Fabric(fabric) => {
                     for (job, queues) in all.iter_mut().zip(fabric.queues(jobs, wanted)?) {
                         let ways = queues.into_iter();
                         job.extend(ways.map(|queue| JobSource::Fabric { device: index, queue }));
                     }
                 }
-                Device::Local(device) => {
+                TargetDevice::Local(device) => {
                     for job in &mut all {
                         let device = Arc::clone(device);
                         let pool = Arc::clone(&self.pool);
@@ -292,8 +292,8 @@ impl Target {
     /// Keeps connections alive; returns an error for each that was lost.
     pub(crate) fn keep_alive(&mut self) -> Vec<String> {
         let fabrics = self.devices.iter_mut().filter_map(|device| match device {
-            Device::Fabric(fabric) => fabric.keep_alive().err(),
-            Device::Local(_) => None,
+            TargetDevice::Fabric(fabric) => fabric.keep_alive().err(),
+            TargetDevice::Local(_) => None,
         });
         fabrics.map(|error| format!("admin queue: {error}")).collect()
     }
@@ -301,14 +301,14 @@ impl Target {
     /// Returns queues of a job for reuse.
     pub(crate) fn give_back(&mut self, queues: Vec<(usize, nvmeof_initiator::IoQueue)>) {
         for (index, queue) in queues {
-            if let Some(Device::Fabric(fabric)) = self.devices.get_mut(index) {
+            if let Some(TargetDevice::Fabric(fabric)) = self.devices.get_mut(index) {
                 fabric.give_back(queue);
             }
         }
     }
 }
 
-impl Device {
+impl TargetDevice {
     fn queues(&self) -> (usize, u16) {
         match self {
             Self::Fabric(fabric) => fabric.opened(),
@@ -323,7 +323,7 @@ fn check_names(args: &TargetArgs) -> Result<()> {
     let named: Vec<_> = devices.chain(args.connect.iter().map(ToString::to_string)).collect();
     let is_named = |name: &&String| named.iter().any(|one| is_same_target(one, name));
     if let Some(unknown) = args.destroy_data.iter().find(|name| !is_named(name)) {
-        misfit!(
+        usage_error!(
             true,
             "--destroy-data {unknown} is none of what is loaded, which is {}; name one of these",
             named.join(", ")
@@ -333,19 +333,19 @@ fn check_names(args: &TargetArgs) -> Result<()> {
 }
 
 /// Rejects local devices that contain data, unless `--destroy-data` names them.
-fn refuse_data(args: &TargetArgs, needs: &Needs) -> Result<()> {
-    let looking = Needs { jobs: 1, writes: false, ..*needs };
+fn refuse_data(args: &TargetArgs, needs: &TargetNeeds) -> Result<()> {
+    let looking = TargetNeeds { jobs: 1, writes: false, ..*needs };
     for spec in args.device.iter().filter(|spec| !spec.is_scratch()) {
         let name = spec.to_string();
         if args.destroys(&name) {
             continue;
         }
         let mut target = Target::empty()?;
-        let (device, identity) = Opener::new(&looking, target.pool()).open(spec)?;
+        let (device, identity) = DeviceOpener::new(&looking, target.pool()).open(spec)?;
         target.push_local(name.clone(), device, identity);
         let space = target.spaces[0].clone();
-        if let Some(at) = peek::first_data(&mut target, &space)? {
-            misfit!(
+        if let Some(at) = blank_check::first_data(&mut target, &space)? {
+            usage_error!(
                 true,
                 "--device {name} is not empty: there is data near byte {at}, which would be lost; if that is meant, \
                  say --destroy-data {name}"
@@ -373,23 +373,23 @@ mod tests {
     use nvmeof_core::block::{BlockError, RamDevice};
 
     use super::*;
-    use crate::units::Mix;
+    use crate::units::IoMix;
 
     /// A RAM device with faults on demand.
     fn faulty() -> (Target, Arc<FaultControl>) {
         let base = Arc::new(RamDevice::new("ram", 16 << 20, 4096).unwrap());
         let (device, control) = FaultDevice::new(base, FaultPlan::default());
         let mut target = Target::empty().unwrap();
-        target.push_local("faulty".into(), Arc::new(device), Identity::default());
+        target.push_local("faulty".into(), Arc::new(device), DeviceIdentity::default());
         (target, control)
     }
 
     fn load(bs: u32) -> LoadSpec {
         let time = Duration::from_secs(600);
-        LoadSpec { qd: 4, loops: Some(2), time, ..LoadSpec::new(Mix::reads(false, 100), bs) }
+        LoadSpec { qd: 4, loops: Some(2), time, ..LoadSpec::new(IoMix::reads(false, 100), bs) }
     }
 
-    fn run(target: &mut Target, spec: &LoadSpec) -> Measured {
+    fn run(target: &mut Target, spec: &LoadSpec) -> LoadResult {
         target.run(spec, &Arc::new(AtomicBool::new(false))).unwrap()
     }
 
@@ -435,11 +435,11 @@ mod tests {
         target.spaces[0].deallocate = false;
         let mut refused = |spec: LoadSpec| {
             let error = target.run(&spec, &Arc::new(AtomicBool::new(false))).unwrap_err();
-            assert!(error.is::<crate::plan::Misfit>());
+            assert!(error.is::<crate::plan::UsageError>());
             error.to_string()
         };
         let of = |mix| LoadSpec { mix, ..load(4096) };
-        assert!(refused(of(Mix::reads(true, 50))).contains("faulty is read-only"));
+        assert!(refused(of(IoMix::reads(true, 50))).contains("faulty is read-only"));
         assert!(refused(of(crate::units::mix("trim").unwrap())).contains("read-only"));
         assert!(refused(load(32 << 20)).contains("no I/O of 32 MiB fits"));
         assert!(refused(LoadSpec { spaces: Some(vec![1]), ..load(4096) }).contains("no space 1"));

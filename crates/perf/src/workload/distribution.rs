@@ -34,12 +34,12 @@ pub(crate) enum Distribution {
 pub(crate) struct Zone {
     /// Percent of the visits.
     pub(crate) visits: f64,
-    pub(crate) extent: Extent,
+    pub(crate) extent: ZoneSize,
 }
 
 /// Size of a zone.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Extent {
+pub(crate) enum ZoneSize {
     /// Percent of the space.
     Percent(f64),
     /// Bytes.
@@ -75,8 +75,8 @@ pub(crate) fn distribution(text: &str) -> Result<Distribution, String> {
         "hot" => {
             let all = zones(value.unwrap_or(""), false).map_err(|why| wrong(&why))?;
             match all[..] {
-                [Zone { visits, extent: Extent::Percent(space) }] if space < 100.0 => {
-                    let extent = Extent::Percent(100.0 - space);
+                [Zone { visits, extent: ZoneSize::Percent(space) }] if space < 100.0 => {
+                    let extent = ZoneSize::Percent(100.0 - space);
                     let cold = Zone { visits: 100.0 - visits, extent };
                     Ok(Distribution::Zoned(vec![all[0], cold]))
                 }
@@ -107,8 +107,8 @@ fn zones(text: &str, is_absolute: bool) -> Result<Vec<Zone>, String> {
         let (visits, extent) =
             pair.split_once('/').ok_or_else(|| format!("`{pair}` is no pair with a slash"))?;
         let extent = match is_absolute {
-            true => Extent::Bytes(units::size(extent)?),
-            false => Extent::Percent(percent(extent)?),
+            true => ZoneSize::Bytes(units::size(extent)?),
+            false => ZoneSize::Percent(percent(extent)?),
         };
         Ok(Zone { visits: percent(visits)?, extent })
     };
@@ -122,8 +122,8 @@ fn check(zones: &[Zone]) -> Result<(), String> {
         return Err(format!("the zones have {visits} % of the visits in total, and not 100"));
     }
     let space = zones.iter().map(|zone| match zone.extent {
-        Extent::Percent(percent) => percent,
-        Extent::Bytes(_) => 0.0,
+        ZoneSize::Percent(percent) => percent,
+        ZoneSize::Bytes(_) => 0.0,
     });
     let space: f64 = space.sum();
     if space > 100.0 + 1e-6 {
@@ -139,12 +139,13 @@ impl std::fmt::Display for Distribution {
             Self::Zipf(theta) => write!(f, "zipf:{theta}"),
             Self::Pareto(share) => write!(f, "pareto:{share}"),
             Self::Zoned(zones) => {
-                let is_absolute = zones.iter().any(|zone| matches!(zone.extent, Extent::Bytes(_)));
+                let is_absolute =
+                    zones.iter().any(|zone| matches!(zone.extent, ZoneSize::Bytes(_)));
                 f.write_str(if is_absolute { "zoned_abs" } else { "zoned" })?;
                 for zone in zones {
                     match zone.extent {
-                        Extent::Percent(percent) => write!(f, ":{}/{percent}", zone.visits)?,
-                        Extent::Bytes(bytes) => write!(f, ":{}/{bytes}", zone.visits)?,
+                        ZoneSize::Percent(percent) => write!(f, ":{}/{percent}", zone.visits)?,
+                        ZoneSize::Bytes(bytes) => write!(f, ":{}/{bytes}", zone.visits)?,
                     }
                 }
                 Ok(())
@@ -155,22 +156,22 @@ impl std::fmt::Display for Distribution {
 
 /// Draws places of a space.
 #[derive(Debug, Clone)]
-pub(crate) enum Chooser {
+pub(crate) enum PlaceChooser {
     Uniform { places: u64 },
     Zipf { zipf: Zipf, scatter: Scatter },
     Pareto { power: f64, places: u64, scatter: Scatter },
-    Zoned(Vec<Span>),
+    Zoned(Vec<ZoneSpan>),
 }
 
 /// A zone in places, and the share of the visits up to its end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct ZoneSpan {
     until: f64,
     first: u64,
     places: u64,
 }
 
-impl Chooser {
+impl PlaceChooser {
     /// A chooser for `places` of `bytes` each; `seed` determines the popular places.
     pub(crate) fn new(distribution: &Distribution, places: u64, bytes: u64, seed: u64) -> Self {
         let scatter = Scatter::new(places, seed);
@@ -203,28 +204,28 @@ impl Chooser {
 }
 
 /// The zones that have places, in places; remaining places belong to none.
-fn spans(zones: &[Zone], places: u64, bytes: u64) -> Vec<Span> {
+fn spans(zones: &[Zone], places: u64, bytes: u64) -> Vec<ZoneSpan> {
     let (mut first, mut until, mut percent) = (0, 0.0, 0.0);
-    let mut spans: Vec<Span> = Vec::new();
+    let mut spans: Vec<ZoneSpan> = Vec::new();
     for zone in zones {
         let end = match zone.extent {
-            Extent::Percent(share) => {
+            ZoneSize::Percent(share) => {
                 percent += share;
                 part(places + 1, percent / 100.0).min(places)
             }
-            Extent::Bytes(size) => (first + size / bytes.max(1)).min(places),
+            ZoneSize::Bytes(size) => (first + size / bytes.max(1)).min(places),
         };
         until += zone.visits / 100.0;
         match spans.last_mut() {
             // Too small for a place: its visits go to its neighbor.
             Some(last) if end == first => last.until = until,
             _ if end == first => {}
-            _ => spans.push(Span { until, first, places: end - first }),
+            _ => spans.push(ZoneSpan { until, first, places: end - first }),
         }
         first = end;
     }
     if spans.is_empty() {
-        spans.push(Span { until: 1.0, first: 0, places });
+        spans.push(ZoneSpan { until: 1.0, first: 0, places });
     }
     spans
 }
@@ -317,7 +318,7 @@ mod tests {
     /// Visits of each place after `draws` draws.
     fn visits(text: &str, places: usize, draws: usize) -> Vec<u64> {
         let chosen = distribution(text).unwrap();
-        let chooser = Chooser::new(&chosen, places as u64, 4096, 3);
+        let chooser = PlaceChooser::new(&chosen, places as u64, 4096, 3);
         let mut rng = Rng::new(SEED, 0);
         let mut visits = vec![0; places];
         for _ in 0..draws {

@@ -10,10 +10,10 @@ const MOST: usize = 64;
 
 /// Bytes of I/Os: one size, or several with their shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sizes(Vec<Share>);
+pub(crate) struct IoSizes(Vec<SizeShare>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Share {
+struct SizeShare {
     bytes: u32,
     percent: u8,
 }
@@ -21,9 +21,9 @@ struct Share {
 /// Sizes of reads, writes and trims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockSplit {
-    pub(crate) read: Sizes,
-    pub(crate) write: Sizes,
-    pub(crate) trim: Sizes,
+    pub(crate) read: IoSizes,
+    pub(crate) write: IoSizes,
+    pub(crate) trim: IoSizes,
 }
 
 /// Parses `--bssplit`.
@@ -47,7 +47,7 @@ pub(crate) fn block_split(text: &str) -> Result<BlockSplit, String> {
     }
 }
 
-fn sizes(text: &str) -> Result<Sizes, String> {
+fn sizes(text: &str) -> Result<IoSizes, String> {
     let mut shares = Vec::new();
     for part in text.split(':') {
         let (size, percent) = part.split_once('/').unwrap_or((part, ""));
@@ -79,15 +79,15 @@ fn sizes(text: &str) -> Result<Sizes, String> {
             (left, takers) = (left - part, takers - 1);
             u8::try_from(part).unwrap_or(100)
         });
-        Share { bytes, percent }
+        SizeShare { bytes, percent }
     });
-    Ok(Sizes(shares.filter(|share| share.percent > 0).collect()))
+    Ok(IoSizes(shares.filter(|share| share.percent > 0).collect()))
 }
 
-impl Sizes {
+impl IoSizes {
     /// A single size for all I/Os.
     pub(crate) fn one(bytes: u32) -> Self {
-        Self(vec![Share { bytes, percent: 100 }])
+        Self(vec![SizeShare { bytes, percent: 100 }])
     }
 
     /// The sizes, without shares.
@@ -113,7 +113,7 @@ impl Sizes {
     }
 }
 
-impl std::fmt::Display for Sizes {
+impl std::fmt::Display for IoSizes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = self.0.iter().map(|share| format!("{}/{}", share.bytes, share.percent));
         f.write_str(&parts.collect::<Vec<_>>().join(":"))
@@ -123,7 +123,7 @@ impl std::fmt::Display for Sizes {
 impl BlockSplit {
     /// A single size for all directions.
     pub(crate) fn one(bytes: u32) -> Self {
-        let one = Sizes::one(bytes);
+        let one = IoSizes::one(bytes);
         Self { read: one.clone(), write: one.clone(), trim: one }
     }
 }

@@ -10,7 +10,7 @@ mod show;
 
 use serde::{Deserialize, Serialize};
 
-pub use reference::{REFERENCE, Reference, about_polling, reference};
+pub use reference::{REFERENCE, REFERENCE_SOURCE, ReferenceRow, about_polling, reference};
 pub use show::{page, plots, reference_plots, reference_table, table};
 
 /// The version of the format.
@@ -18,15 +18,15 @@ pub const VERSION: u32 = 1;
 
 /// A comparison of engines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Engines {
+pub struct EngineComparison {
     /// [`VERSION`].
     pub version: u32,
     /// Machine of the measurement.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// The command line.
     pub command: String,
     /// The drives.
-    pub drives: Vec<Drive>,
+    pub drives: Vec<DriveInfo>,
     /// Bytes of a read.
     pub block_bytes: u32,
     /// Measured seconds per row.
@@ -34,12 +34,12 @@ pub struct Engines {
     /// Ended before all rows were measured.
     pub partial: bool,
     /// Rows in the order of the measurement.
-    pub rows: Vec<Row>,
+    pub rows: Vec<EngineRow>,
 }
 
 /// Properties of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Its name.
     pub host: String,
     /// Release of its kernel.
@@ -50,7 +50,7 @@ pub struct Machine {
 
 /// A drive that was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Drive {
+pub struct DriveInfo {
     /// Name on the command line.
     pub name: String,
     /// Model, if known.
@@ -71,7 +71,7 @@ pub struct Drive {
 /// Layout of the reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Layout {
+pub enum ReadLayout {
     /// One drive alone.
     Single,
     /// All drives concurrently, each separately.
@@ -80,7 +80,7 @@ pub enum Layout {
     Stripe,
 }
 
-impl Layout {
+impl ReadLayout {
     /// Name in every output.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -94,11 +94,11 @@ impl Layout {
 
 /// One engine on some drives at one concurrency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct EngineRow {
     /// Bytes of a block of the drives' format; 0 if unknown.
     pub lba_bytes: u32,
     /// Layout of the reads.
-    pub layout: Layout,
+    pub layout: ReadLayout,
     /// Names of the drives.
     pub drives: Vec<String>,
     /// The engine.
@@ -106,7 +106,7 @@ pub struct Row {
     /// Reads outstanding over all drives; 0 if the engine works at no concurrency.
     pub concurrency: u32,
     /// Outcome of the row.
-    pub outcome: Outcome,
+    pub outcome: RowOutcome,
     /// Remark on the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -115,16 +115,16 @@ pub struct Row {
 /// Outcome of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum RowOutcome {
     /// Figures.
-    Measured(Figures),
+    Measured(EngineFigures),
     /// The engine cannot read the drives; with the reason.
     Unable(String),
 }
 
 /// Figures of a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct EngineFigures {
     /// Threads.
     pub threads: u32,
     /// Reads outstanding per thread.

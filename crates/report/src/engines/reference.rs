@@ -6,9 +6,13 @@
 /// 4096-byte blocks. The figures come from another machine.
 pub const REFERENCE: &str = include_str!("../../data/sync_engines.csv");
 
+/// Source of [`REFERENCE`], as all outputs cite it.
+pub const REFERENCE_SOURCE: &str =
+    "reference: sync_engines.csv, 16 logical drives of another machine";
+
 /// A row of [`REFERENCE`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reference {
+pub struct ReferenceRow {
     /// Bytes of a block.
     pub lba_bytes: u32,
     /// `individual` or `raid0`.
@@ -23,14 +27,14 @@ pub struct Reference {
 
 /// The rows of [`REFERENCE`].
 #[must_use]
-pub fn reference() -> Vec<Reference> {
+pub fn reference() -> Vec<ReferenceRow> {
     REFERENCE.lines().skip(1).filter_map(parse).collect()
 }
 
-fn parse(line: &str) -> Option<Reference> {
+fn parse(line: &str) -> Option<ReferenceRow> {
     let mut cells = line.split(',');
     let mut next = || cells.next().map(str::trim);
-    Some(Reference {
+    Some(ReferenceRow {
         lba_bytes: next()?.parse().ok()?,
         layout: next()?.to_owned(),
         concurrency: next()?.parse().ok()?,
@@ -42,7 +46,7 @@ fn parse(line: &str) -> Option<Reference> {
 /// Explains high-priority polling, and when it is slower or faster, with the figures of the
 /// reference.
 #[must_use]
-pub fn about_polling(rows: &[Reference]) -> Vec<String> {
+pub fn about_polling(rows: &[ReferenceRow]) -> Vec<String> {
     let rates = |lba, layout: &str, concurrency: Option<u32>, polled: bool| {
         let of = rows.iter().filter(|row| {
             row.lba_bytes == lba
@@ -95,7 +99,7 @@ pub fn about_polling(rows: &[Reference]) -> Vec<String> {
 /// The polling engine in the reference.
 const POLLED: &str = "pvsync2-hipri";
 
-fn rates_of(rows: &[Reference], lba: u32, jobs: u32, engine: &str) -> Range {
+fn rates_of(rows: &[ReferenceRow], lba: u32, jobs: u32, engine: &str) -> Range {
     let of = rows.iter().filter(|row| {
         (row.lba_bytes, row.concurrency) == (lba, jobs)
             && (row.layout.as_str(), row.engine.as_str()) == ("individual", engine)

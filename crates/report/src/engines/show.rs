@@ -1,16 +1,16 @@
 //! The table, the plots and the page.
 
-use super::{Engines, Layout, Outcome, Reference, Row, about_polling};
-use crate::plot::Shape;
+use super::{
+    EngineComparison, EngineRow, REFERENCE_SOURCE, ReadLayout, ReferenceRow, RowOutcome,
+    about_polling,
+};
+use crate::plot::SeriesShape;
 use crate::table::{Column, Table};
-use crate::{Axis, Page, Plot, Series};
-
-/// Note on figures of the reference.
-const ELSEWHERE: &str = "reference, measured by others on another machine";
+use crate::{Axis, HtmlPage, Plot, Series};
 
 /// A table with one row per engine, layout, format and concurrency.
 #[must_use]
-pub fn table(engines: &Engines) -> Table {
+pub fn table(engines: &EngineComparison) -> Table {
     let mut table = Table::new(vec![
         Column::numbers("format", "B"),
         Column::words("layout"),
@@ -34,7 +34,7 @@ pub fn table(engines: &Engines) -> Table {
         ];
         let mut notes: Vec<String> = Vec::new();
         match &row.outcome {
-            Outcome::Measured(figures) => {
+            RowOutcome::Measured(figures) => {
                 cells.extend([
                     figures.threads.to_string(),
                     format!("{:.1}", figures.kiops),
@@ -49,7 +49,7 @@ pub fn table(engines: &Engines) -> Table {
                     notes.push(format!("{} reads failed", figures.errors));
                 }
             }
-            Outcome::Unable(why) => {
+            RowOutcome::Unable(why) => {
                 cells.extend(std::iter::repeat_n("-".to_owned(), 5));
                 notes.push(why.clone());
             }
@@ -63,13 +63,13 @@ pub fn table(engines: &Engines) -> Table {
 
 /// Reads a second by layout and concurrency, one series per engine; one plot per LBA format.
 #[must_use]
-pub fn plots(engines: &Engines) -> Vec<(u32, Plot)> {
+pub fn plots(engines: &EngineComparison) -> Vec<(u32, Plot)> {
     let mut marks = Vec::new();
     for row in &engines.rows {
-        let Outcome::Measured(figures) = &row.outcome else { continue };
+        let RowOutcome::Measured(figures) = &row.outcome else { continue };
         let (lba_bytes, engine) = (row.lba_bytes, row.engine.as_str());
         let place = format!("{} {}", layout(row), row.concurrency);
-        marks.push(Mark { lba_bytes, place, engine, kiops: figures.kiops });
+        marks.push(PlotMark { lba_bytes, place, engine, kiops: figures.kiops });
     }
     let drives = engines.drives.len();
     let partial = if engines.partial { ", partial" } else { "" };
@@ -82,22 +82,22 @@ pub fn plots(engines: &Engines) -> Vec<(u32, Plot)> {
 
 /// The plots of the reference.
 #[must_use]
-pub fn reference_plots(rows: &[Reference]) -> Vec<(u32, Plot)> {
-    let marks: Vec<Mark<'_>> = rows
+pub fn reference_plots(rows: &[ReferenceRow]) -> Vec<(u32, Plot)> {
+    let marks: Vec<PlotMark<'_>> = rows
         .iter()
-        .map(|row| Mark {
+        .map(|row| PlotMark {
             lba_bytes: row.lba_bytes,
             place: format!("{} {}", row.layout, row.concurrency),
             engine: &row.engine,
             kiops: row.kiops,
         })
         .collect();
-    draw("4 KiB", &format!("{ELSEWHERE}; 16 logical drives"), &marks)
+    draw("4 KiB", &format!("{REFERENCE_SOURCE}; 16 logical drives"), &marks)
 }
 
 /// The reference as a table.
 #[must_use]
-pub fn reference_table(rows: &[Reference]) -> Table {
+pub fn reference_table(rows: &[ReferenceRow]) -> Table {
     let mut table = Table::new(vec![
         Column::numbers("format", "B"),
         Column::words("layout"),
@@ -119,9 +119,9 @@ pub fn reference_table(rows: &[Reference]) -> Table {
 
 /// A page with all results; without figures of this machine, the reference alone.
 #[must_use]
-pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
+pub fn page(engines: Option<&EngineComparison>, reference: &[ReferenceRow]) -> HtmlPage {
     let mark = engines.map_or("reference", |_| "local");
-    let mut page = Page::new("I/O engines side by side", mark);
+    let mut page = HtmlPage::new("I/O engines side by side", mark);
     if let Some(engines) = engines {
         page.paragraph(&format!("Command: {}", engines.command));
         page.paragraph(&format!(
@@ -146,7 +146,7 @@ pub fn page(engines: Option<&Engines>, reference: &[Reference]) -> Page {
     for paragraph in about_polling(reference) {
         page.paragraph(&paragraph);
     }
-    page.folded_table(&format!("Figures of the {ELSEWHERE}"), &reference_table(reference));
+    page.folded_table(&format!("Figures of the {REFERENCE_SOURCE}"), &reference_table(reference));
     if let Some(json) = engines.and_then(|engines| serde_json::to_string(engines).ok()) {
         page.data("engines", &json);
     }
@@ -157,7 +157,7 @@ fn without_format(plots: Vec<(u32, Plot)>) -> Vec<Plot> {
     plots.into_iter().map(|(_, plot)| plot).collect()
 }
 
-fn drives(engines: &Engines) -> Table {
+fn drives(engines: &EngineComparison) -> Table {
     let mut table = Table::new(vec![
         Column::words("drive"),
         Column::words("model"),
@@ -182,9 +182,9 @@ fn drives(engines: &Engines) -> Table {
 }
 
 /// The name of a layout, for a single drive with the name of the drive.
-fn layout(row: &Row) -> String {
+fn layout(row: &EngineRow) -> String {
     match (row.layout, &row.drives[..]) {
-        (Layout::Single, [drive]) => format!("{} {drive}", row.layout.name()),
+        (ReadLayout::Single, [drive]) => format!("{} {drive}", row.layout.name()),
         _ => row.layout.name().to_owned(),
     }
 }
@@ -200,7 +200,7 @@ fn place(names: &mut Vec<String>, name: &str) -> f64 {
 }
 
 /// A marker of a plot.
-struct Mark<'a> {
+struct PlotMark<'a> {
     lba_bytes: u32,
     /// Position on the x axis.
     place: String,
@@ -209,7 +209,7 @@ struct Mark<'a> {
 }
 
 /// One plot per LBA format.
-fn draw(block: &str, note: &str, marks: &[Mark<'_>]) -> Vec<(u32, Plot)> {
+fn draw(block: &str, note: &str, marks: &[PlotMark<'_>]) -> Vec<(u32, Plot)> {
     let mut plots: Vec<(u32, Plot)> = Vec::new();
     for mark in marks {
         let at = plots.iter().position(|(bytes, _)| *bytes == mark.lba_bytes);
@@ -231,7 +231,7 @@ fn draw(block: &str, note: &str, marks: &[Mark<'_>]) -> Vec<(u32, Plot)> {
             None => plot.series.push(Series {
                 name: mark.engine.to_owned(),
                 points: vec![(x, mark.kiops)],
-                shape: Shape::Marks,
+                shape: SeriesShape::Marks,
             }),
         }
     }

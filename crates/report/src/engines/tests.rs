@@ -1,9 +1,9 @@
 use super::*;
 
-fn row(engine: &str, outcome: Outcome) -> Row {
-    Row {
+fn row(engine: &str, outcome: RowOutcome) -> EngineRow {
+    EngineRow {
         lba_bytes: 512,
-        layout: Layout::Individual,
+        layout: ReadLayout::Individual,
         drives: vec!["/dev/nvme0n1".into(), "/dev/nvme1n1".into()],
         engine: engine.into(),
         concurrency: 512,
@@ -12,8 +12,8 @@ fn row(engine: &str, outcome: Outcome) -> Row {
     }
 }
 
-fn engines() -> Engines {
-    let figures = Figures {
+fn engines() -> EngineComparison {
+    let figures = EngineFigures {
         threads: 512,
         depth: 1,
         kiops: 123.4,
@@ -23,17 +23,21 @@ fn engines() -> Engines {
         errors: 2,
         partial: true,
     };
-    Engines {
+    EngineComparison {
         version: VERSION,
-        machine: Machine { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
+        machine: MachineInfo { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
         command: "nvmeof-perf engines --device <x>".into(),
-        drives: vec![Drive { name: "/dev/nvme0n1".into(), lba_bytes: 512, ..Drive::default() }],
+        drives: vec![DriveInfo {
+            name: "/dev/nvme0n1".into(),
+            lba_bytes: 512,
+            ..DriveInfo::default()
+        }],
         block_bytes: 4096,
         seconds: 1.0,
         partial: true,
         rows: vec![
-            row("psync", Outcome::Measured(figures)),
-            row("vfio", Outcome::Unable("it is the kernel's".into())),
+            row("psync", RowOutcome::Measured(figures)),
+            row("vfio", RowOutcome::Unable("it is the kernel's".into())),
         ],
     }
 }
@@ -95,7 +99,7 @@ fn a_plot_has_a_marker_for_each_figure_and_none_for_what_is_not_there() {
         for series in 0..5 {
             assert_eq!(svg.matches(&format!("class=\"mark s{series} ")).count(), 6, "{series}");
         }
-        assert!(svg.contains("measured by others on another machine"));
+        assert!(svg.contains("reference: sync_engines.csv"));
         assert!(svg.contains("raid0 2048"), "{svg}");
     }
 }
@@ -115,7 +119,7 @@ fn engines_of_one_place_do_not_hide_each_other() {
 fn the_page_has_both_and_says_which_is_which() {
     let html = page(Some(&engines()), &reference()).document();
     for part in [
-        "measured by others on another machine",
+        "reference: sync_engines.csv",
         "Partial: it was ended",
         "nvmeof-perf engines --device &lt;x&gt;",
         "What high-priority polling is",
@@ -131,6 +135,6 @@ fn the_page_has_both_and_says_which_is_which() {
 #[test]
 fn results_are_read_as_they_are_written() {
     let text = serde_json::to_string(&engines()).unwrap();
-    assert_eq!(serde_json::from_str::<Engines>(&text).unwrap(), engines());
+    assert_eq!(serde_json::from_str::<EngineComparison>(&text).unwrap(), engines());
     assert!(text.contains("\"outcome\":{\"unable\":\"it is the kernel's\"}"), "{text}");
 }

@@ -32,7 +32,7 @@ pub(super) struct Canvas<'a> {
     pub(super) size: (u32, u32),
 }
 
-type Drawn = Result<(), DrawingErrorKind<Infallible>>;
+type DrawResult = Result<(), DrawingErrorKind<Infallible>>;
 
 impl Canvas<'_> {
     fn place(&self, at: BackendCoord) -> (f32, f32) {
@@ -97,15 +97,15 @@ impl DrawingBackend for Canvas<'_> {
         self.size
     }
 
-    fn ensure_prepared(&mut self) -> Drawn {
+    fn ensure_prepared(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn present(&mut self) -> Drawn {
+    fn present(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn draw_pixel(&mut self, point: BackendCoord, colour: BackendColor) -> Drawn {
+    fn draw_pixel(&mut self, point: BackendCoord, colour: BackendColor) -> DrawResult {
         if colour.alpha > 0.0 {
             self.fill_colour(colour);
             let (x, y) = self.place(point);
@@ -119,7 +119,7 @@ impl DrawingBackend for Canvas<'_> {
         from: BackendCoord,
         to: BackendCoord,
         style: &S,
-    ) -> Drawn {
+    ) -> DrawResult {
         self.draw_path([from, to], style)
     }
 
@@ -129,7 +129,7 @@ impl DrawingBackend for Canvas<'_> {
         bottom_right: BackendCoord,
         style: &S,
         fill: bool,
-    ) -> Drawn {
+    ) -> DrawResult {
         if style.color().alpha == 0.0 {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl DrawingBackend for Canvas<'_> {
         &mut self,
         path: I,
         style: &S,
-    ) -> Drawn {
+    ) -> DrawResult {
         if style.color().alpha > 0.0 {
             self.pen(style);
             if self.path(path) {
@@ -165,7 +165,7 @@ impl DrawingBackend for Canvas<'_> {
         radius: u32,
         style: &S,
         fill: bool,
-    ) -> Drawn {
+    ) -> DrawResult {
         if style.color().alpha == 0.0 {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl DrawingBackend for Canvas<'_> {
         &mut self,
         corners: I,
         style: &S,
-    ) -> Drawn {
+    ) -> DrawResult {
         if style.color().alpha > 0.0 {
             self.fill_colour(style.color());
             if self.path(corners) {
@@ -205,7 +205,12 @@ impl DrawingBackend for Canvas<'_> {
         Ok(())
     }
 
-    fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, at: BackendCoord) -> Drawn {
+    fn draw_text<S: BackendTextStyle>(
+        &mut self,
+        text: &str,
+        style: &S,
+        at: BackendCoord,
+    ) -> DrawResult {
         let colour = style.color();
         if colour.alpha == 0.0 {
             return Ok(());

@@ -6,7 +6,7 @@ use plotters::drawing::IntoDrawingArea as _;
 use super::Block;
 use super::canvas::Canvas;
 use super::font::{Font, encode};
-use super::rows::{Row, Rows};
+use super::table::{PdfTable, TableRow};
 use super::write::{BOLD_NAME, PLAIN_NAME};
 use crate::plot::Picture;
 use crate::plot::ink::{self, flat};
@@ -26,14 +26,14 @@ const FOOT: f32 = 8.0;
 const PICTURE_MOST: f32 = TOP - BOTTOM - 60.0;
 
 /// Pages as operators, and the positions of their headings.
-pub(super) struct Pages {
+pub(super) struct PdfPages {
     pub(super) contents: Vec<Content>,
-    pub(super) marks: Vec<Mark>,
+    pub(super) bookmarks: Vec<Bookmark>,
 }
 
 /// A heading on a page.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct Bookmark {
     pub(super) level: u8,
     pub(super) text: String,
     /// Index of the page, from 0.
@@ -43,20 +43,20 @@ pub(super) struct Mark {
 }
 
 /// Lays blocks out.
-pub(super) fn pages(title: &str, blocks: &[Block]) -> Pages {
-    let mut layout = Layout { contents: vec![Content::new()], marks: Vec::new(), y: TOP };
+pub(super) fn pages(title: &str, blocks: &[Block]) -> PdfPages {
+    let mut layout = PageLayout { contents: vec![Content::new()], bookmarks: Vec::new(), y: TOP };
     for (index, block) in blocks.iter().enumerate() {
         match block {
             Block::Heading { level, text } => {
                 layout.heading(*level, text, beginning(&blocks[index + 1..]));
             }
             Block::Paragraph { text, stands_out } => layout.paragraph(text, *stands_out),
-            Block::Table(table) => layout.table(&Rows::new(table, INNER)),
+            Block::Table(table) => layout.table(&PdfTable::new(table, INNER)),
             Block::Picture(picture) => layout.picture(picture),
         }
     }
     layout.feet(title);
-    Pages { contents: layout.contents, marks: layout.marks }
+    PdfPages { contents: layout.contents, bookmarks: layout.bookmarks }
 }
 
 /// Height that has to be on the same page as a heading before it.
@@ -70,7 +70,7 @@ fn beginning(rest: &[Block]) -> f32 {
             let own = paragraph_height(lines);
             if lines <= 4 { own + beginning(&rest[1..]) } else { own }
         }
-        Some(Block::Table(table)) => Rows::new(table, INNER).beginning(),
+        Some(Block::Table(table)) => PdfTable::new(table, INNER).beginning(),
         Some(Block::Picture(picture)) => scaled(picture).1,
     }
 }
@@ -100,14 +100,14 @@ fn scaled(picture: &Picture) -> (f32, f32) {
     (scale, high * scale)
 }
 
-struct Layout {
+struct PageLayout {
     contents: Vec<Content>,
-    marks: Vec<Mark>,
+    bookmarks: Vec<Bookmark>,
     /// Upper end of the free space, in points from the bottom.
     y: f32,
 }
 
-impl Layout {
+impl PageLayout {
     fn content(&mut self) -> &mut Content {
         let last = self.contents.len() - 1;
         &mut self.contents[last]
@@ -127,9 +127,9 @@ impl Layout {
         let more = f32::from(u16::try_from(lines.len() - 1).unwrap_or(0)) * size * 1.25;
         // The following block may exceed a page.
         self.room_for((heading_height(level) + more + next).min(TOP - BOTTOM));
-        let mark =
-            Mark { level, text: text.into(), page: self.contents.len() - 1, top: self.y + 4.0 };
-        self.marks.push(mark);
+        let bookmark =
+            Bookmark { level, text: text.into(), page: self.contents.len() - 1, top: self.y + 4.0 };
+        self.bookmarks.push(bookmark);
         if self.y < TOP {
             self.y -= size * 0.6;
         }
@@ -160,7 +160,7 @@ impl Layout {
         self.y -= 5.0;
     }
 
-    fn table(&mut self, rows: &Rows) {
+    fn table(&mut self, rows: &PdfTable) {
         self.room_for(rows.beginning());
         self.row(rows, &rows.head);
         for row in &rows.rows {
@@ -173,7 +173,7 @@ impl Layout {
         self.y -= 10.0;
     }
 
-    fn row(&mut self, rows: &Rows, row: &Row) {
+    fn row(&mut self, rows: &PdfTable, row: &TableRow) {
         let (top, height) = (self.y, rows.height(row));
         for (text, x, down) in rows.places(row) {
             let at = (MARGIN + x, top - down);

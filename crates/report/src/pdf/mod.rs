@@ -12,13 +12,13 @@
 mod canvas;
 mod font;
 mod layout;
-mod rows;
+mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 mod write;
 
 use crate::plot::Picture;
-use crate::sheet::Sheet;
+use crate::report_sink::ReportSink;
 use crate::table::Table;
 
 /// A document, filled from top to bottom.
@@ -53,7 +53,7 @@ impl Pdf {
     }
 }
 
-impl Sheet for Pdf {
+impl ReportSink for Pdf {
     fn heading(&mut self, level: u8, text: &str) {
         self.blocks.push(Block::Heading { level: level.max(1), text: text.into() });
     }

@@ -103,7 +103,7 @@ fn a_wide_table_stays_on_the_page() {
     let mut row = vec!["nvmeof-perf steady --device /dev/nvme0n1 ".repeat(8)];
     row.extend((0..12).map(|n| format!("{n}00000.5")));
     table.push(row);
-    let rows = rows::Rows::new(&table, layout::INNER);
+    let rows = table::PdfTable::new(&table, layout::INNER);
     assert!(rows.width() <= layout::INNER + 0.5, "{}", rows.width());
     for (text, x, _) in rows.places(&rows.rows[0]) {
         assert!(

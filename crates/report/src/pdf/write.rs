@@ -2,7 +2,7 @@
 
 use pdf_writer::{Content, Name, Pdf, Rect, Ref, TextStr};
 
-use super::layout::{HEIGHT, Mark, Pages, WIDTH};
+use super::layout::{Bookmark, HEIGHT, PdfPages, WIDTH};
 
 /// Names of the two fonts in operators.
 pub(super) const PLAIN_NAME: &[u8] = b"F0";
@@ -22,7 +22,7 @@ impl Numbers {
 }
 
 /// The document as a PDF file.
-pub(super) fn document(title: &str, pages: Pages) -> Vec<u8> {
+pub(super) fn document(title: &str, pages: PdfPages) -> Vec<u8> {
     let mut numbers = Numbers::default();
     let [catalog, tree, outline, info, plain, bold] = [(); 6].map(|()| numbers.next());
     let mut pdf = Pdf::new();
@@ -38,7 +38,7 @@ pub(super) fn document(title: &str, pages: Pages) -> Vec<u8> {
     }
     let count = i32::try_from(kids.len()).unwrap_or(i32::MAX);
     pdf.pages(tree).kids(kids.iter().copied()).count(count);
-    write_outline(&mut pdf, &mut numbers, outline, &pages.marks, &kids);
+    write_outline(&mut pdf, &mut numbers, outline, &pages.bookmarks, &kids);
     pdf.finish()
 }
 
@@ -54,26 +54,33 @@ fn page(pdf: &mut Pdf, numbers: &mut Numbers, tree: Ref, fonts: [Ref; 2], conten
 }
 
 /// Writes headings as a tree of two levels: a section belongs to the chapter before it.
-fn write_outline(pdf: &mut Pdf, numbers: &mut Numbers, root: Ref, marks: &[Mark], pages: &[Ref]) {
-    let marks: Vec<(Ref, &Mark)> = marks.iter().map(|mark| (numbers.next(), mark)).collect();
+fn write_outline(
+    pdf: &mut Pdf,
+    numbers: &mut Numbers,
+    root: Ref,
+    bookmarks: &[Bookmark],
+    pages: &[Ref],
+) {
+    let bookmarks: Vec<(Ref, &Bookmark)> =
+        bookmarks.iter().map(|bookmark| (numbers.next(), bookmark)).collect();
     let mut chapters: Vec<(usize, Vec<usize>)> = Vec::new();
-    for (index, (_, mark)) in marks.iter().enumerate() {
+    for (index, (_, bookmark)) in bookmarks.iter().enumerate() {
         match chapters.last_mut() {
-            Some((_, sections)) if mark.level > 1 => sections.push(index),
+            Some((_, sections)) if bookmark.level > 1 => sections.push(index),
             _ => chapters.push((index, Vec::new())),
         }
     }
     let firsts: Vec<usize> = chapters.iter().map(|(chapter, _)| *chapter).collect();
     let mut top = pdf.outline(root);
     if let (Some(first), Some(last)) = (firsts.first(), firsts.last()) {
-        top.first(marks[*first].0).last(marks[*last].0);
+        top.first(bookmarks[*first].0).last(bookmarks[*last].0);
         top.count(i32::try_from(firsts.len()).unwrap_or(i32::MAX));
     }
     drop(top);
     for (at, (chapter, sections)) in chapters.iter().enumerate() {
-        item(pdf, root, &marks, &firsts, at, sections, pages);
+        item(pdf, root, &bookmarks, &firsts, at, sections, pages);
         for at in 0..sections.len() {
-            item(pdf, marks[*chapter].0, &marks, sections, at, &[], pages);
+            item(pdf, bookmarks[*chapter].0, &bookmarks, sections, at, &[], pages);
         }
     }
 }
@@ -82,27 +89,27 @@ fn write_outline(pdf: &mut Pdf, numbers: &mut Numbers, root: Ref, marks: &[Mark]
 fn item(
     pdf: &mut Pdf,
     parent: Ref,
-    marks: &[(Ref, &Mark)],
+    bookmarks: &[(Ref, &Bookmark)],
     level: &[usize],
     at: usize,
     below: &[usize],
     pages: &[Ref],
 ) {
-    let (id, mark) = marks[level[at]];
+    let (id, bookmark) = bookmarks[level[at]];
     let mut item = pdf.outline_item(id);
-    item.title(TextStr(&mark.text)).parent(parent);
+    item.title(TextStr(&bookmark.text)).parent(parent);
     if at > 0 {
-        item.prev(marks[level[at - 1]].0);
+        item.prev(bookmarks[level[at - 1]].0);
     }
     if let Some(next) = level.get(at + 1) {
-        item.next(marks[*next].0);
+        item.next(bookmarks[*next].0);
     }
     if let (Some(first), Some(last)) = (below.first(), below.last()) {
-        item.first(marks[*first].0).last(marks[*last].0);
+        item.first(bookmarks[*first].0).last(bookmarks[*last].0);
         // Collapsed.
         item.count(-i32::try_from(below.len()).unwrap_or(i32::MAX));
     }
-    if let Some(page) = pages.get(mark.page) {
-        item.dest().page(*page).xyz(0.0, mark.top, None);
+    if let Some(page) = pages.get(bookmark.page) {
+        item.dest().page(*page).xyz(0.0, bookmark.top, None);
     }
 }

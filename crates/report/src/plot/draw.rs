@@ -10,8 +10,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::ticks::Scale;
-use super::{Plot, Series, Shape, ink};
+use super::ticks::AxisScale;
+use super::{Plot, Series, SeriesShape, ink};
 
 pub(super) const WIDTH: u32 = 760;
 /// Height of the plot with its axes.
@@ -28,8 +28,8 @@ const CHARACTER: u32 = 7;
 /// Width of the line before a name in the legend.
 const KEY: u32 = 30;
 
-pub(super) type Area<B> = DrawingArea<B, Shift>;
-pub(super) type Drawn = Result<(), Box<dyn Error>>;
+pub(super) type PlotArea<B> = DrawingArea<B, Shift>;
+pub(super) type DrawResult = Result<(), Box<dyn Error>>;
 
 /// Width and height of a plot in pixels.
 pub(super) fn size(plot: &Plot) -> (u32, u32) {
@@ -39,7 +39,7 @@ pub(super) fn size(plot: &Plot) -> (u32, u32) {
 }
 
 /// Draws a plot in placeholder colors.
-pub(super) fn shapes<B: DrawingBackend>(plot: &Plot, area: &Area<B>) -> Drawn
+pub(super) fn shapes<B: DrawingBackend>(plot: &Plot, area: &PlotArea<B>) -> DrawResult
 where
     B::ErrorType: 'static,
 {
@@ -52,7 +52,7 @@ where
         for (series, x) in entries {
             let x = x.cast_signed();
             let (left, right) = (x, x + KEY.cast_signed() - 8);
-            if plot.series[*series].shape == Shape::Area {
+            if plot.series[*series].shape == SeriesShape::Area {
                 let corners = [(left, y - 6), (right, y + 6)];
                 legend.draw(&Rectangle::new(corners, ink::area_key(*series).filled()))?;
             } else {
@@ -68,7 +68,7 @@ where
 }
 
 /// The title and the note of a picture.
-pub(super) fn head<B: DrawingBackend>(title: &str, note: &str, area: &Area<B>) -> Drawn
+pub(super) fn head<B: DrawingBackend>(title: &str, note: &str, area: &PlotArea<B>) -> DrawResult
 where
     B::ErrorType: 'static,
 {
@@ -77,14 +77,14 @@ where
     Ok(())
 }
 
-fn axes<B: DrawingBackend>(plot: &Plot, area: &Area<B>) -> Drawn
+fn axes<B: DrawingBackend>(plot: &Plot, area: &PlotArea<B>) -> DrawResult
 where
     B::ErrorType: 'static,
 {
     let values = || plot.series.iter().flat_map(|series| &series.points);
     let finite = |value: &f64| value.is_finite();
-    let x = Scale::over(&plot.x, values().map(|point| point.0).filter(finite));
-    let y = Scale::over(&plot.y, values().map(|point| point.1).filter(finite));
+    let x = AxisScale::over(&plot.x, values().map(|point| point.0).filter(finite));
+    let y = AxisScale::over(&plot.y, values().map(|point| point.1).filter(finite));
     let mut chart = ChartBuilder::on(area)
         .margin_left(12)
         .margin_right(24)
@@ -113,17 +113,17 @@ where
             .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
             .collect();
         empty &= places.is_empty();
-        if series.shape == Shape::Area {
+        if series.shape == SeriesShape::Area {
             let area = Polygon::new(places, ink::area(index).filled());
             chart.draw_series([area])?;
             continue;
         }
         let colour = ink::series(index);
-        if series.shape != Shape::Marks && !places.is_empty() {
+        if series.shape != SeriesShape::Marks && !places.is_empty() {
             let line = PathElement::new(means(&places), colour.stroke_width(2));
             chart.draw_series([line])?;
         }
-        if series.shape != Shape::Line {
+        if series.shape != SeriesShape::Line {
             chart.draw_series(places.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
         }
     }
@@ -135,13 +135,13 @@ where
 }
 
 /// Space on the left for the labels of an axis and its title, which must not overlap.
-fn beside(y: &Scale) -> u32 {
+fn beside(y: &AxisScale) -> u32 {
     let longest = y.labels.iter().map(|place| y.label(*place).chars().count()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(0);
     (20 + 8 * longest).clamp(68, WIDTH / 2)
 }
 
-impl Ranged for Scale {
+impl Ranged for AxisScale {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
 
@@ -158,7 +158,7 @@ impl Ranged for Scale {
     }
 }
 
-impl ValueFormatter<f64> for Scale {
+impl ValueFormatter<f64> for AxisScale {
     fn format_ext(&self, place: &f64) -> String {
         self.label(*place)
     }

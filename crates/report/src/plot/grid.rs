@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::draw::{Area, Drawn, HEAD, WIDTH, head, style};
+use super::draw::{DrawResult, HEAD, PlotArea, WIDTH, head, style};
 use super::{ink, number};
 
 /// Height of a row of cells.
@@ -69,7 +69,7 @@ pub(super) fn cells_size(grid: &Grid) -> (u32, u32) {
 /// Draws cells with numbers.
 ///
 /// The shade follows the logarithm, because figures of block sizes differ by powers.
-pub(super) fn cells<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
+pub(super) fn cells<B: DrawingBackend>(grid: &Grid, area: &PlotArea<B>) -> DrawResult
 where
     B::ErrorType: 'static,
 {
@@ -122,7 +122,7 @@ fn shade(value: f64, (low, high): (f64, f64)) -> f64 {
 }
 
 /// Draws a surface seen from above its nearest corner; the farthest parts are drawn first.
-pub(super) fn surface<B: DrawingBackend>(grid: &Grid, area: &Area<B>) -> Drawn
+pub(super) fn surface<B: DrawingBackend>(grid: &Grid, area: &PlotArea<B>) -> DrawResult
 where
     B::ErrorType: 'static,
 {
@@ -142,7 +142,7 @@ where
         places.push(places[0]);
         area.draw(&PathElement::new(places, ink::SOFT))?;
     }
-    let edge = |area: &Area<B>, from: (i32, i32), to: (i32, i32)| {
+    let edge = |area: &PlotArea<B>, from: (i32, i32), to: (i32, i32)| {
         area.draw(&PathElement::new([from, to], ink::SOFT))
     };
     let (last_row, last_column) = (view.steps.1, view.steps.0);

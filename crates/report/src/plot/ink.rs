@@ -86,7 +86,7 @@ pub(super) fn heat(share: f64) -> RGBColor {
 
 /// A light-scheme color for a placeholder, for PDF.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Flat {
+pub(crate) struct FlatInk {
     /// Red, green and blue, 0 to 1.
     pub(crate) rgb: [f32; 3],
     /// Lengths of the dashes; empty for a solid line.
@@ -94,24 +94,24 @@ pub(crate) struct Flat {
 }
 
 /// Returns the PDF color of a color; one that is no placeholder stays unchanged.
-pub(crate) fn flat(colour: (u8, u8, u8)) -> Flat {
-    let whole = |hex: &str| Flat { rgb: rgb(hex), dashes: &[] };
+pub(crate) fn flat(colour: (u8, u8, u8)) -> FlatInk {
+    let whole = |hex: &str| FlatInk { rgb: rgb(hex), dashes: &[] };
     let index = usize::from(colour.2);
     match colour {
         (7, 1, 1) => whole(INK_LIGHT),
         (7, 1, 2) => whole(SOFT_LIGHT),
         (7, 1, 3) => whole(GRID_LIGHT),
-        (7, 1, 4) => Flat { rgb: [1.0; 3], dashes: &[] },
-        (7, 3, step) => Flat { rgb: over_white(LIGHT[0], heat_opacity(step)), dashes: &[] },
+        (7, 1, 4) => FlatInk { rgb: [1.0; 3], dashes: &[] },
+        (7, 3, step) => FlatInk { rgb: over_white(LIGHT[0], heat_opacity(step)), dashes: &[] },
         (7, 4 | 5, _) => {
-            Flat { rgb: over_white(LIGHT[index % LIGHT.len()], AREA_OPACITY), dashes: &[] }
+            FlatInk { rgb: over_white(LIGHT[index % LIGHT.len()], AREA_OPACITY), dashes: &[] }
         }
-        (7, 0 | 2, _) => Flat {
+        (7, 0 | 2, _) => FlatInk {
             rgb: rgb(LIGHT[index % LIGHT.len()]),
             dashes: FLAT_DASHES[(index / LIGHT.len()) % FLAT_DASHES.len()],
         },
         (red, green, blue) => {
-            Flat { rgb: [red, green, blue].map(|part| f32::from(part) / 255.0), dashes: &[] }
+            FlatInk { rgb: [red, green, blue].map(|part| f32::from(part) / 255.0), dashes: &[] }
         }
     }
 }

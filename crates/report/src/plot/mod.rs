@@ -90,12 +90,12 @@ pub struct Series {
     /// Points that are not finite are omitted.
     pub points: Vec<(f64, f64)>,
     /// Shape of the series.
-    pub shape: Shape,
+    pub shape: SeriesShape,
 }
 
 /// Shape of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Shape {
+pub enum SeriesShape {
     /// A marker per point, and a line through the mean at each x.
     #[default]
     MarkedLine,
@@ -111,7 +111,7 @@ impl Series {
     /// A series shown as a line with markers.
     #[must_use]
     pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), points, shape: Shape::MarkedLine }
+        Self { name: name.into(), points, shape: SeriesShape::MarkedLine }
     }
 }
 
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn shapes() {
         let mut plot = plot();
-        plot.series[0].shape = Shape::Line;
-        plot.series[1].shape = Shape::Marks;
+        plot.series[0].shape = SeriesShape::Line;
+        plot.series[1].shape = SeriesShape::Marks;
         let svg = plot.svg();
         assert_eq!((count(&svg, "mark s0 "), count(&svg, "mark s1 ")), (0, 3));
         assert_eq!((count(&svg, "line s0 "), count(&svg, "line s1 ")), (1, 0));

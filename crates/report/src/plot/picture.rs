@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::draw::{self, Area, Drawn};
+use super::draw::{self, DrawResult, PlotArea};
 use super::grid::{self, Grid};
 use super::{Plot, ink};
 
@@ -38,7 +38,7 @@ impl Picture {
     }
 
     /// Draws it in placeholder colors (`ink`).
-    pub(crate) fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn
+    pub(crate) fn draw<B: DrawingBackend>(&self, area: &PlotArea<B>) -> DrawResult
     where
         B::ErrorType: 'static,
     {
@@ -55,7 +55,7 @@ pub(super) fn svg(
     size: (u32, u32),
     title: &str,
     note: &str,
-    draw: impl FnOnce(&Area<SVGBackend<'_>>) -> Drawn,
+    draw: impl FnOnce(&PlotArea<SVGBackend<'_>>) -> DrawResult,
 ) -> String {
     let mut svg = String::new();
     {

@@ -7,7 +7,7 @@ const WANTED: f64 = 6.0;
 
 /// Scale from data to positions on an axis: its ends, and its labels.
 #[derive(Debug, Clone)]
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     /// Smallest and largest position.
     pub(super) ends: (f64, f64),
     /// Positions of the labels.
@@ -16,7 +16,7 @@ pub(super) struct Scale {
     names: Vec<String>,
 }
 
-impl Scale {
+impl AxisScale {
     /// A scale that contains all these values.
     pub(super) fn over(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let mut this = Self {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn labels(axis: &Axis, values: &[f64]) -> Vec<String> {
-        let scale = Scale::over(axis, values.iter().copied());
+        let scale = AxisScale::over(axis, values.iter().copied());
         scale.labels.iter().map(|place| scale.label(*place)).collect()
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn nothing_and_one_value_make_a_scale_too() {
         for axis in [Axis::new("", ""), Axis::new("", "").log2(), Axis::new("", "").from_zero()] {
             for values in [vec![], vec![0.0], vec![7.0], vec![-3.0], vec![f64::NAN]] {
-                let scale = Scale::over(&axis, values.iter().copied());
+                let scale = AxisScale::over(&axis, values.iter().copied());
                 assert!(scale.ends.0 < scale.ends.1, "{axis:?} {values:?}: {scale:?}");
                 assert!(!scale.labels.is_empty(), "{axis:?} {values:?}");
             }

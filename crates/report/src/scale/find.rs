@@ -4,7 +4,7 @@
 //! that, the root complex of the new drive is saturated. Simulated results name the saturated parts
 //! themselves; these are reported instead.
 
-use super::{Run, Scaling, Step};
+use super::{DriveScaling, ScaleRun, ScaleStep};
 
 /// An added drive that adds less than this part of a drive's rate alone has hit a saturated part.
 const LITTLE: f64 = 0.5;
@@ -13,11 +13,11 @@ const DIP: f64 = 0.1;
 
 /// The findings of all runs, as text.
 #[must_use]
-pub fn findings(scaling: &Scaling) -> Vec<String> {
+pub fn findings(scaling: &DriveScaling) -> Vec<String> {
     scaling.runs.iter().flat_map(of_run).collect()
 }
 
-fn of_run(run: &Run) -> Vec<String> {
+fn of_run(run: &ScaleRun) -> Vec<String> {
     let mut said = Vec::new();
     let Some(alone) = run.alone() else { return said };
     let mut full: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ fn of_run(run: &Run) -> Vec<String> {
     said
 }
 
-fn dip(run: &Run, before: &Step, step: &Step, drives: usize) -> String {
+fn dip(run: &ScaleRun, before: &ScaleStep, step: &ScaleStep, drives: usize) -> String {
     let place = if step.root_complex.is_empty() {
         String::new()
     } else {
@@ -82,7 +82,7 @@ fn dip(run: &Run, before: &Step, step: &Step, drives: usize) -> String {
 }
 
 /// The bandwidth through a root complex that is named as `root complex 0000:60`.
-fn carries(run: &Run, what: &str, at: usize) -> String {
+fn carries(run: &ScaleRun, what: &str, at: usize) -> String {
     let Some(root) = what.strip_prefix("root complex ") else { return String::new() };
     let drives = count(run.on(root, at + 1));
     format!(": {drives} on it, {:.1} GiB/s", run.carried(root, at))

@@ -12,8 +12,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Where;
-use crate::engines::Machine;
+use crate::RunOrigin;
+use crate::engines::MachineInfo;
 
 pub use find::findings;
 pub use show::{page, plot, table};
@@ -23,22 +23,22 @@ pub const VERSION: u32 = 1;
 
 /// Bandwidth over the number of drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Scaling {
+pub struct DriveScaling {
     /// [`VERSION`].
     pub version: u32,
     /// Origin of the figures.
     #[serde(rename = "where")]
-    pub place: Where,
+    pub place: RunOrigin,
     /// The measured machine; for a simulated one, the file that describes it.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// The command line.
     pub command: String,
     /// Load of the measurement: block size, threads, depth, reads from one queue or many.
-    pub load: Load,
+    pub load: ScaleLoad,
     /// Ended before all steps were measured.
     pub partial: bool,
     /// One per order of the drives.
-    pub runs: Vec<Run>,
+    pub runs: Vec<ScaleRun>,
     /// Reference measurements of the simulated machine: drives and GiB/s.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reference: Vec<(usize, f64)>,
@@ -48,7 +48,7 @@ pub struct Scaling {
 
 /// Load of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct ScaleLoad {
     /// Bytes of a read.
     pub block_bytes: u64,
     /// Threads.
@@ -63,16 +63,16 @@ pub struct Load {
 
 /// The drives in one order, one more with each step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ScaleRun {
     /// Name of the order.
     pub order: String,
     /// One drive, two, and so on.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScaleStep>,
 }
 
 /// Measurement with a number of drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct ScaleStep {
     /// The drive added by this step.
     pub drive: String,
     /// Its root complex; empty if unknown.
@@ -92,7 +92,7 @@ pub struct Step {
     pub partial: bool,
 }
 
-impl Step {
+impl ScaleStep {
     /// Mean bandwidth per drive, in GiB/s.
     #[must_use]
     pub fn share(&self) -> f64 {
@@ -102,7 +102,7 @@ impl Step {
     }
 }
 
-impl Run {
+impl ScaleRun {
     /// Bandwidth of the first drive alone, in GiB/s.
     #[must_use]
     pub fn alone(&self) -> Option<f64> {

@@ -1,13 +1,13 @@
 //! The tables, the plot and the page.
 
-use super::{Run, Scaling};
-use crate::plot::Shape;
+use super::{DriveScaling, ScaleRun};
+use crate::plot::SeriesShape;
 use crate::table::{Column, Table};
-use crate::{Axis, Page, Plot, Series, Where};
+use crate::{Axis, HtmlPage, Plot, RunOrigin, Series};
 
 /// The table of one order, with the reference measurements if it has any.
 #[must_use]
-pub fn table(scaling: &Scaling, run: &Run) -> Table {
+pub fn table(scaling: &DriveScaling, run: &ScaleRun) -> Table {
     let compared = has_reference(scaling, run);
     let mut columns = vec![
         Column::numbers("drives", ""),
@@ -70,15 +70,15 @@ pub fn table(scaling: &Scaling, run: &Run) -> Table {
 
 /// Bandwidth over the number of drives: one line per order, and the sum without any sharing.
 #[must_use]
-pub fn plot(scaling: &Scaling) -> Plot {
+pub fn plot(scaling: &DriveScaling) -> Plot {
     let mut series: Vec<Series> = Vec::new();
     // First, and therefore on top of the lines.
     if !scaling.reference.is_empty() {
         let points = scaling.reference.iter().map(|(drives, rate)| (number(*drives), *rate));
         series.push(Series {
-            name: "measured by others".to_owned(),
+            name: "reference: fio, drive_scaling.csv".to_owned(),
             points: points.collect(),
-            shape: Shape::Marks,
+            shape: SeriesShape::Marks,
         });
     }
     for run in &scaling.runs {
@@ -91,7 +91,7 @@ pub fn plot(scaling: &Scaling) -> Plot {
         series.push(Series {
             name: "each as alone".to_owned(),
             points: vec![(1.0, alone), (most, alone * most)],
-            shape: Shape::Line,
+            shape: SeriesShape::Line,
         });
     }
     let partial = if scaling.partial { ", partial" } else { "" };
@@ -106,8 +106,8 @@ pub fn plot(scaling: &Scaling) -> Plot {
 
 /// A page with all results.
 #[must_use]
-pub fn page(scaling: &Scaling) -> Page {
-    let mut page = Page::new("Drives over root complexes", scaling.place.name());
+pub fn page(scaling: &DriveScaling) -> HtmlPage {
+    let mut page = HtmlPage::new("Drives over root complexes", scaling.place.name());
     page.paragraph(&format!("Command: {}", scaling.command));
     let load = &scaling.load;
     let queue = if load.striped {
@@ -141,16 +141,16 @@ pub fn page(scaling: &Scaling) -> Page {
 }
 
 /// Returns true for the first run: the reference rows have the drives in system order.
-fn has_reference(scaling: &Scaling, run: &Run) -> bool {
+fn has_reference(scaling: &DriveScaling, run: &ScaleRun) -> bool {
     let first = scaling.runs.first();
     !scaling.reference.is_empty() && first.is_some_and(|first| first.order == run.order)
 }
 
-fn origin(scaling: &Scaling) -> String {
+fn origin(scaling: &DriveScaling) -> String {
     let machine = &scaling.machine;
     match scaling.place {
-        Where::Simulated => format!("simulated, the machine of {}", machine.host),
-        Where::Local | Where::Remote => format!(
+        RunOrigin::Simulated => format!("simulated, the machine of {}", machine.host),
+        RunOrigin::Local | RunOrigin::Remote => format!(
             "measured on {} (Linux {}, {} CPUs)",
             machine.host, machine.kernel, machine.cpus
         ),

@@ -1,7 +1,7 @@
 use super::*;
 
-fn step(drive: &str, root: &str, shares: &[f64]) -> Step {
-    Step {
+fn step(drive: &str, root: &str, shares: &[f64]) -> ScaleStep {
+    ScaleStep {
         drive: drive.into(),
         root_complex: root.into(),
         gib_per_s: shares.iter().sum(),
@@ -12,22 +12,22 @@ fn step(drive: &str, root: &str, shares: &[f64]) -> Step {
     }
 }
 
-fn scaling(steps: Vec<Step>) -> Scaling {
-    Scaling {
+fn scaling(steps: Vec<ScaleStep>) -> DriveScaling {
+    DriveScaling {
         version: VERSION,
-        place: Where::Local,
-        machine: Machine { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
+        place: RunOrigin::Local,
+        machine: MachineInfo { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
         command: "nvmeof-perf scale".into(),
-        load: Load { block_bytes: 4 << 20, jobs: 4, depth: 32, striped: true, seconds: 1.0 },
+        load: ScaleLoad { block_bytes: 4 << 20, jobs: 4, depth: 32, striped: true, seconds: 1.0 },
         partial: false,
-        runs: vec![Run { order: "in order".into(), steps }],
+        runs: vec![ScaleRun { order: "in order".into(), steps }],
         reference: Vec::new(),
         findings: Vec::new(),
     }
 }
 
 /// Three drives, two of them on a root complex that carries one and a half.
-fn full() -> Scaling {
+fn full() -> DriveScaling {
     scaling(vec![
         step("a", "0000:00", &[6.0]),
         step("b", "0000:40", &[6.0, 6.0]),
@@ -94,7 +94,7 @@ fn the_table_has_shares_and_utilisation() {
 fn the_plot_has_a_line_an_order_and_says_where_it_is_from() {
     let mut scaling = full();
     scaling.reference = vec![(1, 6.0), (2, 12.0)];
-    scaling.place = Where::Simulated;
+    scaling.place = RunOrigin::Simulated;
     let svg = plot(&scaling).svg();
     assert_eq!(svg.matches("class=\"mark s0 ").count(), 2);
     assert_eq!(svg.matches("class=\"mark s1 ").count(), 3);
@@ -106,6 +106,6 @@ fn the_plot_has_a_line_an_order_and_says_where_it_is_from() {
 #[test]
 fn results_are_read_as_they_are_written() {
     let text = serde_json::to_string(&full()).unwrap();
-    assert_eq!(serde_json::from_str::<Scaling>(&text).unwrap(), full());
+    assert_eq!(serde_json::from_str::<DriveScaling>(&text).unwrap(), full());
     assert!(text.contains("\"where\":\"local\""), "{text}");
 }

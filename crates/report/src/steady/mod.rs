@@ -1,15 +1,15 @@
 //! Reports of drive tests after SNIA's Solid State Storage Performance Test Specification (PTS).
 //!
 //! ```text
-//! Study --chapters--> any Sheet
-//!   |- Setup                     drive, host and parameters
-//!   '- TestRun, one a test       purge, preconditioning, rounds of readings, verdict
+//! DriveTest --chapters--> any ReportSink
+//!   |- DriveTestSetup            drive, host and parameters
+//!   '- TestRun, one a test       purge, preconditioning, rounds of measurements, result
 //! ```
 //!
 //! | file | content |
 //! |---|---|
 //! | `model` | the measurements; serde writes them to the results file |
-//! | `chapters` | the report from top to bottom, once for all kinds of sheets |
+//! | `chapters` | the report from top to bottom, once for all sinks |
 //! | `plots` | its pictures |
 //! | `tables` | its tables |
 
@@ -22,25 +22,26 @@ mod tests;
 
 pub use chapters::{SECTIONS, write};
 pub use model::{
-    Preparation, Reading, Round, Setup, Study, Test, TestRun, Times, Verdict, Window, Workload,
+    DriveTest, DriveTestSetup, Measurement, Preparation, ResponseTimes, SteadyStateResult,
+    SteadyWindow, TestKind, TestRound, TestRun, Workload,
 };
-pub use tables::verdicts;
+pub use tables::result_table;
 
-use crate::html::Page;
+use crate::html::HtmlPage;
 use crate::pdf::Pdf;
 
 /// The report as a page that opens from disk.
 #[must_use]
-pub fn html(study: &Study) -> String {
-    let mut page = Page::new(&study.title(), study.mark());
-    write(study, &mut page);
+pub fn html(drive_test: &DriveTest) -> String {
+    let mut page = HtmlPage::new(&drive_test.title(), drive_test.mark());
+    write(drive_test, &mut page);
     page.document()
 }
 
 /// The report as a PDF.
 #[must_use]
-pub fn pdf(study: &Study) -> Vec<u8> {
-    let mut pdf = Pdf::new(&study.title(), study.mark());
-    write(study, &mut pdf);
+pub fn pdf(drive_test: &DriveTest) -> Vec<u8> {
+    let mut pdf = Pdf::new(&drive_test.title(), drive_test.mark());
+    write(drive_test, &mut pdf);
     pdf.document()
 }

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// A drive test, complete or partial.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Study {
+pub struct DriveTest {
     /// Drive, host and parameters of the test.
-    pub setup: Setup,
+    pub setup: DriveTestSetup,
     /// One per requested test, in the order they ran.
     pub tests: Vec<TestRun>,
     /// Reason why it is partial; empty if it is complete.
@@ -17,7 +17,7 @@ pub struct Study {
     pub resumed: usize,
 }
 
-impl Study {
+impl DriveTest {
     pub(super) fn title(&self) -> String {
         let drive = match (self.setup.model.trim(), self.setup.device.trim()) {
             ("", device) => device,
@@ -39,7 +39,7 @@ impl Study {
 
 /// Drive, host and parameters of a test.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Setup {
+pub struct DriveTestSetup {
     /// Name on the command line.
     pub device: String,
     /// Path of its commands.
@@ -88,7 +88,7 @@ pub struct Setup {
 /// The four tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Test {
+pub enum TestKind {
     /// Random accesses: mixes by block sizes.
     Iops,
     /// Sequential accesses: block sizes.
@@ -99,7 +99,7 @@ pub enum Test {
     Saturation,
 }
 
-impl Test {
+impl TestKind {
     /// All tests, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Iops, Self::Throughput, Self::Latency, Self::Saturation];
 
@@ -145,7 +145,7 @@ impl Test {
     }
 }
 
-impl fmt::Display for Test {
+impl fmt::Display for TestKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -155,15 +155,15 @@ impl fmt::Display for Test {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestRun {
     /// The test.
-    pub test: Test,
+    pub test: TestKind,
     /// Purge of the drive; `None` if the test did not reach it.
     pub purge: Option<Preparation>,
     /// Preconditioning of the drive, in tests that have it.
     pub precondition: Option<Preparation>,
     /// Rounds of measurements; in write saturation, each sample is a round.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<TestRound>,
     /// Result of the test.
-    pub verdict: Verdict,
+    pub result: SteadyStateResult,
 }
 
 impl TestRun {
@@ -189,32 +189,32 @@ pub struct Preparation {
 
 /// All points once, or those that were reached.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Round {
-    /// Readings in the order in which they ran.
-    pub readings: Vec<Reading>,
+pub struct TestRound {
+    /// Measurements in the order in which they ran.
+    pub measurements: Vec<Measurement>,
 }
 
-impl Round {
+impl TestRound {
     /// The variable that must become steady; `None` if its point was not reached.
     #[must_use]
-    pub fn variable(&self, test: Test) -> Option<f64> {
+    pub fn variable(&self, test: TestKind) -> Option<f64> {
         let (random, bs) = match test {
-            Test::Throughput => (false, 1 << 20),
+            TestKind::Throughput => (false, 1 << 20),
             _ => (true, 4096),
         };
-        let reading = self.find(random, 0, bs)?;
+        let measurement = self.find(random, 0, bs)?;
         Some(match test {
-            Test::Iops | Test::Saturation => reading.iops(),
-            Test::Throughput => reading.mib_per_s(),
-            Test::Latency => reading.times.mean,
+            TestKind::Iops | TestKind::Saturation => measurement.iops(),
+            TestKind::Throughput => measurement.mib_per_s(),
+            TestKind::Latency => measurement.times.mean,
         })
     }
 
-    /// The reading of a workload.
+    /// The measurement of a workload.
     #[must_use]
-    pub fn find(&self, random: bool, read_percent: u8, bs: u64) -> Option<&Reading> {
-        self.readings.iter().find(|reading| {
-            let of = reading.workload;
+    pub fn find(&self, random: bool, read_percent: u8, bs: u64) -> Option<&Measurement> {
+        self.measurements.iter().find(|measurement| {
+            let of = measurement.workload;
             of.random == random && of.read_percent == read_percent && of.bs == bs
         })
     }
@@ -237,7 +237,7 @@ pub struct Workload {
 
 /// A measurement of the drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct Measurement {
     /// Its workload.
     pub workload: Workload,
     /// Measured time in seconds.
@@ -247,12 +247,12 @@ pub struct Reading {
     /// Bytes moved in that time.
     pub bytes: u64,
     /// Response times.
-    pub times: Times,
+    pub times: ResponseTimes,
     /// Pairs of a response time in microseconds and the number of commands, coarsely.
     pub histogram: Vec<(f64, u64)>,
 }
 
-impl Reading {
+impl Measurement {
     /// Commands a second.
     #[must_use]
     pub fn iops(&self) -> f64 {
@@ -273,7 +273,7 @@ fn rate(count: u64, seconds: f64) -> f64 {
 
 /// Response times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Times {
+pub struct ResponseTimes {
     /// Shortest.
     pub min: f64,
     /// Mean.
@@ -290,13 +290,13 @@ pub struct Times {
 
 /// Result of a test.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum SteadyStateResult {
     /// The last rounds are in steady state.
-    Steady(Window),
+    Steady(SteadyWindow),
     /// The test ran to its end without a steady state.
     Unsteady {
         /// The last rounds.
-        window: Window,
+        window: SteadyWindow,
         /// Maximum rounds.
         most: usize,
     },
@@ -311,7 +311,7 @@ pub enum Verdict {
 
 /// The last rounds, and their steadiness.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Window {
+pub struct SteadyWindow {
     /// Number of the first of its rounds, from 1.
     pub first: usize,
     /// The variable that must become steady, for each of its rounds.
@@ -332,7 +332,7 @@ pub struct Window {
     pub slope_allowed: f64,
 }
 
-impl Window {
+impl SteadyWindow {
     /// Number of its last round, from 1.
     #[must_use]
     pub fn last(&self) -> usize {

@@ -1,8 +1,8 @@
 //! Pictures of a drive test.
 
-use super::model::{Reading, Round, Test, TestRun, Verdict, Window};
+use super::model::{Measurement, SteadyStateResult, SteadyWindow, TestKind, TestRound, TestRun};
 use super::tables::{distinct, mean_of, measured, mix, percent, size, times, written};
-use crate::plot::{Axis, Grid, Picture, Plot, Series, Shape, number};
+use crate::plot::{Axis, Grid, Picture, Plot, Series, SeriesShape, number};
 
 /// Bars of a histogram of response times per doubling.
 const BARS: f64 = 4.0;
@@ -10,23 +10,25 @@ const BARS: f64 = 4.0;
 /// The variable that must become steady, and those of other sizes, over all rounds.
 pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
     match run.test {
-        Test::Iops => {
-            let lines = lines(&run.rounds, true, 0, Reading::iops);
+        TestKind::Iops => {
+            let lines = lines(&run.rounds, true, 0, Measurement::iops);
             let note = "random writes, each block size; all rounds";
             vec![over_rounds("IOPS", note, Axis::new("rate", "IOPS").log2(), lines)]
         }
-        Test::Throughput => [(0, "writes"), (100, "reads")]
+        TestKind::Throughput => [(0, "writes"), (100, "reads")]
             .map(|(percent, what)| {
-                let lines = lines(&run.rounds, false, percent, Reading::mib_per_s);
+                let lines = lines(&run.rounds, false, percent, Measurement::mib_per_s);
                 let note = format!("sequential {what}, each block size; all rounds");
                 let axis = Axis::new("rate", "MiB/s").from_zero();
                 over_rounds(&format!("throughput of {what}"), &note, axis, lines)
             })
             .into(),
-        Test::Latency => {
+        TestKind::Latency => {
             let mut all = Vec::new();
-            for percent in distinct(&run.rounds, |reading| reading.workload.read_percent) {
-                for mut line in lines(&run.rounds, true, percent, |reading| reading.times.mean) {
+            for percent in distinct(&run.rounds, |measurement| measurement.workload.read_percent) {
+                for mut line in
+                    lines(&run.rounds, true, percent, |measurement| measurement.times.mean)
+                {
                     line.name = format!("{}, {}", mix(percent), line.name);
                     all.push(line);
                 }
@@ -35,7 +37,7 @@ pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
             let note = "each mix of reads/writes and block size; all rounds";
             vec![over_rounds("mean response time", note, axis, all)]
         }
-        Test::Saturation => Vec::new(),
+        TestKind::Saturation => Vec::new(),
     }
 }
 
@@ -58,14 +60,14 @@ fn rounds_axis(first: usize, count: usize) -> Axis {
 
 /// One line per block size.
 fn lines(
-    rounds: &[Round],
+    rounds: &[TestRound],
     random: bool,
     read_percent: u8,
-    figure: fn(&Reading) -> f64,
+    figure: fn(&Measurement) -> f64,
 ) -> Vec<Series> {
-    let sizes = distinct(rounds, |reading| reading.workload.bs);
+    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
     let line = |bs: &u64| {
-        let of = |(at, round): (usize, &Round)| {
+        let of = |(at, round): (usize, &TestRound)| {
             Some((whole(at), figure(round.find(random, read_percent, *bs)?)))
         };
         Series::new(&size(*bs), rounds.iter().enumerate().filter_map(of).collect())
@@ -74,7 +76,7 @@ fn lines(
 }
 
 /// The window with the allowed range and its best-fit line.
-pub(super) fn verification(test: Test, window: &Window, steady: bool) -> Picture {
+pub(super) fn verification(test: TestKind, window: &SteadyWindow, steady: bool) -> Picture {
     let (first, last) = (0.0, whole(window.values.len().saturating_sub(1)));
     let half = window.mean * window.range_allowed / 2.0;
     let (low, high) = (window.mean - half, window.mean + half);
@@ -83,16 +85,16 @@ pub(super) fn verification(test: Test, window: &Window, steady: bool) -> Picture
     let band = format!("mean +- {}", percent(window.range_allowed / 2.0));
     let series = vec![
         Series::new(test.variable(), points.collect()),
-        Series { name: "mean".into(), points: level(window.mean), shape: Shape::Line },
+        Series { name: "mean".into(), points: level(window.mean), shape: SeriesShape::Line },
         Series {
             name: format!("best fit, slope {}", percent(window.slope)),
             points: vec![(first, window.fit_first), (last, window.fit_last)],
-            shape: Shape::Line,
+            shape: SeriesShape::Line,
         },
         Series {
             name: band,
             points: vec![(first, low), (last, low), (last, high), (first, high)],
-            shape: Shape::Area,
+            shape: SeriesShape::Area,
         },
     ];
     Picture::Plot(Plot {
@@ -111,9 +113,9 @@ pub(super) fn verification(test: Test, window: &Window, steady: bool) -> Picture
     })
 }
 
-fn axis_name(test: Test) -> &'static str {
+fn axis_name(test: TestKind) -> &'static str {
     match test {
-        Test::Latency => "mean response time",
+        TestKind::Latency => "mean response time",
         _ => "rate",
     }
 }
@@ -121,34 +123,35 @@ fn axis_name(test: Test) -> &'static str {
 /// Means over the window against the block size.
 pub(super) fn measurement(run: &TestRun) -> Vec<Picture> {
     let rounds = measured(run);
-    let sizes = distinct(rounds, |reading| reading.workload.bs);
-    let line = |name: String, random: bool, percent: u8, figure: fn(&Reading) -> f64| {
+    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let line = |name: String, random: bool, percent: u8, figure: fn(&Measurement) -> f64| {
         let at = |bs: &u64| Some((kib(*bs), mean_of(rounds, (random, percent, *bs), figure)?));
         Series::new(&name, sizes.iter().filter_map(at).collect())
     };
-    let mixes = distinct(rounds, |reading| reading.workload.read_percent);
+    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
     let note = format!("means of the last {} rounds", rounds.len());
     let x = Axis::new("block size", "KiB").log2();
-    let of_mixes = |figure: fn(&Reading) -> f64| {
+    let of_mixes = |figure: fn(&Measurement) -> f64| {
         let lines = mixes.iter().map(|percent| line(mix(*percent), true, *percent, figure));
         lines.collect::<Vec<_>>()
     };
     let (title, y, series) = match run.test {
-        Test::Iops => {
+        TestKind::Iops => {
             let y = Axis::new("rate", "IOPS").log2();
-            ("Measurement: IOPS, reads/writes", y, of_mixes(Reading::iops))
+            ("Measurement: IOPS, reads/writes", y, of_mixes(Measurement::iops))
         }
-        Test::Throughput => {
-            let line = |name: &str, percent| line(name.into(), false, percent, Reading::mib_per_s);
+        TestKind::Throughput => {
+            let line =
+                |name: &str, percent| line(name.into(), false, percent, Measurement::mib_per_s);
             let y = Axis::new("rate", "MiB/s").from_zero();
             ("Measurement: throughput", y, vec![line("read", 100), line("write", 0)])
         }
-        Test::Latency => {
+        TestKind::Latency => {
             let y = Axis::new("mean response time", "us").from_zero();
-            let lines = of_mixes(|reading| reading.times.mean);
+            let lines = of_mixes(|measurement| measurement.times.mean);
             ("Measurement: mean response time, reads/writes", y, lines)
         }
-        Test::Saturation => return Vec::new(),
+        TestKind::Saturation => return Vec::new(),
     };
     vec![Picture::Plot(Plot { title: title.into(), note, x, y, series })]
 }
@@ -156,12 +159,12 @@ pub(super) fn measurement(run: &TestRun) -> Vec<Picture> {
 /// Mixes by block sizes, as cells and as a surface.
 pub(super) fn surface(run: &TestRun) -> Vec<Picture> {
     let rounds = measured(run);
-    let mixes = distinct(rounds, |reading| reading.workload.read_percent);
-    let sizes = distinct(rounds, |reading| reading.workload.bs);
-    let (figure, what): (fn(&Reading) -> f64, _) = match run.test {
-        Test::Iops => (Reading::iops, "IOPS"),
-        Test::Latency => (|reading| reading.times.mean, "mean response time in us"),
-        Test::Throughput | Test::Saturation => return Vec::new(),
+    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
+    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let (figure, what): (fn(&Measurement) -> f64, _) = match run.test {
+        TestKind::Iops => (Measurement::iops, "IOPS"),
+        TestKind::Latency => (|measurement| measurement.times.mean, "mean response time in us"),
+        TestKind::Throughput | TestKind::Saturation => return Vec::new(),
     };
     let row = |percent: &u8| {
         sizes.iter().map(|bs| mean_of(rounds, (true, *percent, *bs), figure)).collect()
@@ -182,21 +185,22 @@ pub(super) fn surface(run: &TestRun) -> Vec<Picture> {
 pub(super) fn response_times(run: &TestRun) -> Vec<Picture> {
     let rounds = measured(run);
     let workloads: Vec<(String, (bool, u8, u64))> = match run.test {
-        Test::Iops => [(100, "reads"), (0, "writes")]
+        TestKind::Iops => [(100, "reads"), (0, "writes")]
             .map(|(percent, what)| (format!("4 KiB random {what}"), (true, percent, 4096)))
             .into(),
-        Test::Throughput => [(100, "reads"), (0, "writes")]
+        TestKind::Throughput => [(100, "reads"), (0, "writes")]
             .map(|(percent, what)| (format!("1 MiB sequential {what}"), (false, percent, 1 << 20)))
             .into(),
-        Test::Latency => [100, 65, 0]
+        TestKind::Latency => [100, 65, 0]
             .map(|percent| (format!("4 KiB, {}", mix(percent)), (true, percent, 4096)))
             .into(),
-        Test::Saturation => vec![("4 KiB random writes".into(), (true, 0, 4096))],
+        TestKind::Saturation => vec![("4 KiB random writes".into(), (true, 0, 4096))],
     };
     let series = workloads.into_iter().map(|(name, (random, percent, bs))| {
         let found = rounds.iter().filter_map(|round| round.find(random, percent, bs));
-        let counts: Vec<_> = found.flat_map(|reading| reading.histogram.iter().copied()).collect();
-        Series { name, points: steps(&counts), shape: Shape::Line }
+        let counts: Vec<_> =
+            found.flat_map(|measurement| measurement.histogram.iter().copied()).collect();
+        Series { name, points: steps(&counts), shape: SeriesShape::Line }
     });
     vec![Picture::Plot(Plot {
         title: "Response time histogram".into(),
@@ -242,9 +246,9 @@ fn steps(counts: &[(f64, u64)]) -> Vec<(f64, f64)> {
 /// Rates and response times during writes alone.
 pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
     let curve = written(&run.rounds);
-    let line = |name: &str, x: fn(f64, f64, u64) -> f64, figure: fn(&Reading) -> f64| {
-        let at = |(seconds, bytes, reading): &(f64, f64, &Reading)| {
-            (x(*seconds, *bytes, capacity), figure(reading))
+    let line = |name: &str, x: fn(f64, f64, u64) -> f64, figure: fn(&Measurement) -> f64| {
+        let at = |(seconds, bytes, measurement): &(f64, f64, &Measurement)| {
+            (x(*seconds, *bytes, capacity), figure(measurement))
         };
         Series { name: name.into(), points: curve.iter().map(at).collect(), shape: shape(&curve) }
     };
@@ -256,8 +260,8 @@ pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
     };
     let purged = run.purge.as_ref().is_some_and(|purge| purge.done);
     let drive = if purged { "to a purged drive" } else { "to a drive that was not purged" };
-    let end = match &run.verdict {
-        Verdict::Over { why } => why.as_str(),
+    let end = match &run.result {
+        SteadyStateResult::Over { why } => why.as_str(),
         _ => "cut short",
     };
     let note = format!("4 KiB random writes {drive}; {end}");
@@ -274,27 +278,27 @@ pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
         rate(
             "Write saturation: IOPS over what was written",
             Axis::new("written", "x capacity").from_zero(),
-            line("", by_bytes, Reading::iops),
+            line("", by_bytes, Measurement::iops),
         ),
         rate(
             "Write saturation: IOPS over time",
             Axis::new("time", unit).from_zero(),
-            line("", by_time, Reading::iops),
+            line("", by_time, Measurement::iops),
         ),
         response(
             "Write saturation: response times",
             vec![
-                line("mean", by_bytes, |reading| reading.times.mean),
-                line("p99.9", by_bytes, |reading| reading.times.p99_9),
-                line("max", by_bytes, |reading| reading.times.max),
+                line("mean", by_bytes, |measurement| measurement.times.mean),
+                line("p99.9", by_bytes, |measurement| measurement.times.p99_9),
+                line("max", by_bytes, |measurement| measurement.times.max),
             ],
         ),
     ]
 }
 
 /// The samples of a day are too many for markers.
-fn shape<T>(curve: &[T]) -> Shape {
-    if curve.len() > 60 { Shape::Line } else { Shape::MarkedLine }
+fn shape<T>(curve: &[T]) -> SeriesShape {
+    if curve.len() > 60 { SeriesShape::Line } else { SeriesShape::MarkedLine }
 }
 
 fn kib(bytes: u64) -> f64 {
@@ -308,7 +312,7 @@ fn whole(number: usize) -> f64 {
 }
 
 /// Text that describes a picture of the window, as an alternative to seeing it.
-pub(super) fn window_in_words(test: Test, window: &Window) -> String {
+pub(super) fn window_in_words(test: TestKind, window: &SteadyWindow) -> String {
     let (low, high) =
         window.values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |ends, value| {
             (ends.0.min(*value), ends.1.max(*value))

@@ -1,6 +1,9 @@
 //! Tables of a drive test.
 
-use super::model::{Preparation, Reading, Round, Setup, Study, Test, TestRun, Verdict, Window};
+use super::model::{
+    DriveTest, DriveTestSetup, Measurement, Preparation, SteadyStateResult, SteadyWindow, TestKind,
+    TestRound, TestRun,
+};
 use crate::plot::number;
 use crate::table::{Column, Table};
 
@@ -21,7 +24,7 @@ pub(super) fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "-".to_owned() }
 }
 
-pub(super) fn setup(setup: &Setup) -> Table {
+pub(super) fn setup(setup: &DriveTestSetup) -> Table {
     let mut table = Table::new(vec![Column::words(""), Column::words("")]);
     let mut row = |name: &str, value: &str| {
         if !value.trim().is_empty() {
@@ -50,7 +53,7 @@ pub(super) fn setup(setup: &Setup) -> Table {
 
 /// The results, one row per test.
 #[must_use]
-pub fn verdicts(study: &Study) -> Table {
+pub fn result_table(drive_test: &DriveTest) -> Table {
     let mut table = Table::new(vec![
         Column::words("test"),
         Column::words("has to be steady"),
@@ -61,20 +64,20 @@ pub fn verdicts(study: &Study) -> Table {
         Column::numbers("range", "at most 20 %"),
         Column::numbers("slope", "at most 10 %"),
     ]);
-    for run in &study.tests {
-        let (verdict, window) = match &run.verdict {
-            Verdict::Steady(window) => ("steady".to_owned(), Some(window)),
-            Verdict::Unsteady { window, most } => {
+    for run in &drive_test.tests {
+        let (result, window) = match &run.result {
+            SteadyStateResult::Steady(window) => ("steady".to_owned(), Some(window)),
+            SteadyStateResult::Unsteady { window, most } => {
                 (format!("NOT steady in {most} rounds"), Some(window))
             }
-            Verdict::Over { why } => (why.clone(), None),
-            Verdict::Cut => ("cut short: partial".to_owned(), None),
+            SteadyStateResult::Over { why } => (why.clone(), None),
+            SteadyStateResult::Cut => ("cut short: partial".to_owned(), None),
         };
-        let mean = |window: &Window| format!("{} {}", number(window.mean), run.test.unit());
+        let mean = |window: &SteadyWindow| format!("{} {}", number(window.mean), run.test.unit());
         table.push(vec![
             run.test.title().into(),
             run.test.variable().into(),
-            verdict,
+            result,
             run.rounds.len().to_string(),
             window.map_or_else(String::new, |w| format!("rounds {} to {}", w.first, w.last())),
             window.map_or_else(String::new, mean),
@@ -86,7 +89,7 @@ pub fn verdicts(study: &Study) -> Table {
 }
 
 /// The preparation of the drive for each test.
-pub(super) fn preparations(study: &Study) -> Table {
+pub(super) fn preparations(drive_test: &DriveTest) -> Table {
     let mut table = Table::new(vec![
         Column::words("test"),
         Column::words("purge"),
@@ -99,7 +102,7 @@ pub(super) fn preparations(study: &Study) -> Table {
         Some(not) => format!("none: {}", not.how),
         None => "-".to_owned(),
     };
-    for run in &study.tests {
+    for run in &drive_test.tests {
         let both = || [&run.purge, &run.precondition].into_iter().flatten();
         table.push(vec![
             run.test.title().into(),
@@ -113,7 +116,7 @@ pub(super) fn preparations(study: &Study) -> Table {
 }
 
 /// The window's rounds, compared with the best-fit line.
-pub(super) fn window(test: Test, window: &Window) -> Table {
+pub(super) fn window(test: TestKind, window: &SteadyWindow) -> Table {
     let unit = test.unit();
     let mut table = Table::new(vec![
         Column::words(""),
@@ -143,19 +146,21 @@ pub(super) fn window(test: Test, window: &Window) -> Table {
 }
 
 /// The rounds behind mean figures: the window, or the last ones.
-pub(super) fn measured(run: &TestRun) -> &[Round] {
-    let count = match &run.verdict {
-        Verdict::Steady(window) | Verdict::Unsteady { window, .. } => window.values.len(),
-        Verdict::Over { .. } | Verdict::Cut => 5,
+pub(super) fn measured(run: &TestRun) -> &[TestRound] {
+    let count = match &run.result {
+        SteadyStateResult::Steady(window) | SteadyStateResult::Unsteady { window, .. } => {
+            window.values.len()
+        }
+        SteadyStateResult::Over { .. } | SteadyStateResult::Cut => 5,
     };
     &run.rounds[run.rounds.len().saturating_sub(count)..]
 }
 
 /// Mean of a figure over rounds; `None` if none of them has it.
 pub(super) fn mean_of(
-    rounds: &[Round],
+    rounds: &[TestRound],
     (random, read_percent, bs): (bool, u8, u64),
-    figure: impl Fn(&Reading) -> f64,
+    figure: impl Fn(&Measurement) -> f64,
 ) -> Option<f64> {
     let found = rounds.iter().filter_map(|round| round.find(random, read_percent, bs));
     let figures: Vec<f64> = found.map(figure).collect();
@@ -164,9 +169,12 @@ pub(super) fn mean_of(
 }
 
 /// The distinct values of a workload parameter, in the order in which they ran.
-pub(super) fn distinct<T: PartialEq>(rounds: &[Round], of: impl Fn(&Reading) -> T) -> Vec<T> {
+pub(super) fn distinct<T: PartialEq>(
+    rounds: &[TestRound],
+    of: impl Fn(&Measurement) -> T,
+) -> Vec<T> {
     let mut all = Vec::new();
-    for value in rounds.iter().flat_map(|round| &round.readings).map(of) {
+    for value in rounds.iter().flat_map(|round| &round.measurements).map(of) {
         if !all.contains(&value) {
             all.push(value);
         }
@@ -179,9 +187,9 @@ fn shown(value: Option<f64>) -> String {
 }
 
 /// Mixes by block sizes: rows are block sizes, as in the specification.
-pub(super) fn by_mix(rounds: &[Round], figure: fn(&Reading) -> f64, unit: &str) -> Table {
-    let mixes = distinct(rounds, |reading| reading.workload.read_percent);
-    let sizes = distinct(rounds, |reading| reading.workload.bs);
+pub(super) fn by_mix(rounds: &[TestRound], figure: fn(&Measurement) -> f64, unit: &str) -> Table {
+    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
+    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
     let mut columns = vec![Column::words("block size")];
     columns.extend(mixes.iter().map(|percent| Column::numbers(&mix(*percent), unit)));
     let mut table = Table::new(columns);
@@ -195,14 +203,14 @@ pub(super) fn by_mix(rounds: &[Round], figure: fn(&Reading) -> f64, unit: &str) 
     table
 }
 
-pub(super) fn throughput(rounds: &[Round]) -> Table {
+pub(super) fn throughput(rounds: &[TestRound]) -> Table {
     let mut table = Table::new(vec![
         Column::words("block size"),
         Column::numbers("read", "MiB/s"),
         Column::numbers("write", "MiB/s"),
     ]);
-    for bs in distinct(rounds, |reading| reading.workload.bs) {
-        let rate = |percent| shown(mean_of(rounds, (false, percent, bs), Reading::mib_per_s));
+    for bs in distinct(rounds, |measurement| measurement.workload.bs) {
+        let rate = |percent| shown(mean_of(rounds, (false, percent, bs), Measurement::mib_per_s));
         table.push(vec![size(bs), rate(100), rate(0)]);
     }
     table
@@ -211,7 +219,7 @@ pub(super) fn throughput(rounds: &[Round]) -> Table {
 /// Response times of each mix and block size.
 ///
 /// Minimum and maximum are over all rounds; the others are means of rounds.
-pub(super) fn latencies(rounds: &[Round]) -> Table {
+pub(super) fn latencies(rounds: &[TestRound]) -> Table {
     let mut table = Table::new(vec![
         Column::words("read/write"),
         Column::words("block size"),
@@ -221,18 +229,19 @@ pub(super) fn latencies(rounds: &[Round]) -> Table {
         Column::numbers("max", "us"),
         Column::numbers("rate", "IOPS"),
     ]);
-    for percent in distinct(rounds, |reading| reading.workload.read_percent) {
-        for bs in distinct(rounds, |reading| reading.workload.bs) {
+    for percent in distinct(rounds, |measurement| measurement.workload.read_percent) {
+        for bs in distinct(rounds, |measurement| measurement.workload.bs) {
             let all = || rounds.iter().filter_map(|round| round.find(true, percent, bs));
-            let mean = |figure: fn(&Reading) -> f64| mean_of(rounds, (true, percent, bs), figure);
+            let mean =
+                |figure: fn(&Measurement) -> f64| mean_of(rounds, (true, percent, bs), figure);
             table.push(vec![
                 mix(percent),
                 size(bs),
-                shown(all().map(|reading| reading.times.min).reduce(f64::min)),
-                shown(mean(|reading| reading.times.mean)),
-                shown(mean(|reading| reading.times.p99_9)),
-                shown(all().map(|reading| reading.times.max).reduce(f64::max)),
-                shown(mean(Reading::iops)),
+                shown(all().map(|measurement| measurement.times.min).reduce(f64::min)),
+                shown(mean(|measurement| measurement.times.mean)),
+                shown(mean(|measurement| measurement.times.p99_9)),
+                shown(all().map(|measurement| measurement.times.max).reduce(f64::max)),
+                shown(mean(Measurement::iops)),
             ]);
         }
     }
@@ -240,7 +249,7 @@ pub(super) fn latencies(rounds: &[Round]) -> Table {
 }
 
 /// Write saturation in a few rows, from beginning to end.
-pub(super) fn saturation(rounds: &[Round], capacity: u64) -> Table {
+pub(super) fn saturation(rounds: &[TestRound], capacity: u64) -> Table {
     const ROWS: usize = 16;
     let mut table = Table::new(vec![
         Column::numbers("after", "s"),
@@ -253,7 +262,7 @@ pub(super) fn saturation(rounds: &[Round], capacity: u64) -> Table {
     ]);
     let curve = written(rounds);
     let step = curve.len().div_ceil(ROWS).max(1);
-    for (index, (seconds, bytes, reading)) in curve.iter().enumerate() {
+    for (index, (seconds, bytes, measurement)) in curve.iter().enumerate() {
         if index % step != 0 && index + 1 != curve.len() {
             continue;
         }
@@ -261,26 +270,26 @@ pub(super) fn saturation(rounds: &[Round], capacity: u64) -> Table {
             number(*seconds),
             number(bytes / f64::from(1_u32 << 30)),
             number(times(*bytes, capacity)),
-            number(reading.iops()),
-            number(reading.times.mean),
-            number(reading.times.p99_9),
-            number(reading.times.max),
+            number(measurement.iops()),
+            number(measurement.times.mean),
+            number(measurement.times.p99_9),
+            number(measurement.times.max),
         ]);
     }
     table
 }
 
 /// Each sample with the time and the bytes at its end.
-pub(super) fn written(rounds: &[Round]) -> Vec<(f64, f64, &Reading)> {
+pub(super) fn written(rounds: &[TestRound]) -> Vec<(f64, f64, &Measurement)> {
     let (mut seconds, mut bytes) = (0.0, 0.0);
     let mut curve = Vec::new();
-    for reading in rounds.iter().flat_map(|round| &round.readings) {
-        seconds += reading.seconds;
+    for measurement in rounds.iter().flat_map(|round| &round.measurements) {
+        seconds += measurement.seconds;
         #[expect(clippy::cast_precision_loss, reason = "to be shown")]
         {
-            bytes += reading.bytes as f64;
+            bytes += measurement.bytes as f64;
         }
-        curve.push((seconds, bytes, reading));
+        curve.push((seconds, bytes, measurement));
     }
     curve
 }

@@ -1,21 +1,21 @@
 use super::*;
-use crate::plot::{Picture, Shape};
+use crate::plot::{Picture, SeriesShape};
 
 const MIXES: [u8; 7] = [100, 95, 65, 50, 35, 5, 0];
 const SIZES: [u64; 8] = [1 << 20, 128 << 10, 64 << 10, 32 << 10, 16 << 10, 8192, 4096, 512];
 
-/// A reading of a made-up drive at `percent` of its maximum rate.
+/// A measurement of a made-up drive at `percent` of its maximum rate.
 ///
 /// The maximum is 100 MB/s and 100 000 commands a second.
-fn reading(random: bool, read_percent: u8, bs: u64, percent: u64) -> Reading {
+fn measurement(random: bool, read_percent: u8, bs: u64, percent: u64) -> Measurement {
     let ios = (100_000_000 / bs).min(100_000) * percent / 100;
     let mean = 1e6 / ios as f64;
-    Reading {
+    Measurement {
         workload: Workload { random, read_percent, bs, jobs: 1, iodepth: 1 },
         seconds: 1.0,
         ios,
         bytes: ios * bs,
-        times: Times {
+        times: ResponseTimes {
             min: mean / 2.0,
             mean,
             p50: mean,
@@ -27,11 +27,11 @@ fn reading(random: bool, read_percent: u8, bs: u64, percent: u64) -> Reading {
     }
 }
 
-fn window(run: &TestRun) -> Window {
+fn window(run: &TestRun) -> SteadyWindow {
     let values = run.variables();
     let values = values[values.len() - 5..].to_vec();
     let mean = values.iter().sum::<f64>() / 5.0;
-    Window {
+    SteadyWindow {
         first: run.rounds.len() - 4,
         fit_first: values[0],
         fit_last: values[4],
@@ -44,13 +44,15 @@ fn window(run: &TestRun) -> Window {
     }
 }
 
-/// A whole study of all four tests.
-pub(crate) fn study() -> Study {
-    let rounds = |random: bool, mixes: &[u8], sizes: &[u64]| -> Vec<Round> {
+/// A whole drive test of all four tests.
+pub(crate) fn drive_test() -> DriveTest {
+    let rounds = |random: bool, mixes: &[u8], sizes: &[u64]| -> Vec<TestRound> {
         let round = |number: u64| {
             let all = mixes.iter().flat_map(|mix| sizes.iter().map(move |bs| (*mix, *bs)));
             let percent = 100 - 4 * number.min(3) + number % 2;
-            Round { readings: all.map(|(mix, bs)| reading(random, mix, bs, percent)).collect() }
+            TestRound {
+                measurements: all.map(|(mix, bs)| measurement(random, mix, bs, percent)).collect(),
+            }
         };
         (0..7).map(round).collect()
     };
@@ -60,17 +62,17 @@ pub(crate) fn study() -> Study {
         let mut run = TestRun {
             test,
             purge: Some(prepared("Format NVM")),
-            precondition: (test != Test::Saturation).then(|| prepared("2 x capacity")),
+            precondition: (test != TestKind::Saturation).then(|| prepared("2 x capacity")),
             rounds,
-            verdict: Verdict::Over { why: "4 x capacity written".into() },
+            result: SteadyStateResult::Over { why: "4 x capacity written".into() },
         };
-        if test != Test::Saturation {
-            run.verdict = Verdict::Steady(window(&run));
+        if test != TestKind::Saturation {
+            run.result = SteadyStateResult::Steady(window(&run));
         }
         run
     };
-    Study {
-        setup: Setup {
+    DriveTest {
+        setup: DriveTestSetup {
             device: "/dev/nvme9n1".into(),
             path: "our own driver".into(),
             model: "MADE UP 3000".into(),
@@ -95,10 +97,10 @@ pub(crate) fn study() -> Study {
             departures: Vec::new(),
         },
         tests: vec![
-            of(Test::Iops, rounds(true, &MIXES, &SIZES)),
-            of(Test::Throughput, rounds(false, &[100, 0], &SIZES)),
-            of(Test::Latency, rounds(true, &[100, 65, 0], &[8192, 4096, 512])),
-            of(Test::Saturation, rounds(true, &[0], &[4096])),
+            of(TestKind::Iops, rounds(true, &MIXES, &SIZES)),
+            of(TestKind::Throughput, rounds(false, &[100, 0], &SIZES)),
+            of(TestKind::Latency, rounds(true, &[100, 65, 0], &[8192, 4096, 512])),
+            of(TestKind::Saturation, rounds(true, &[0], &[4096])),
         ],
         partial: String::new(),
         resumed: 0,
@@ -106,14 +108,14 @@ pub(crate) fn study() -> Study {
 }
 
 /// The text of a PDF.
-fn pdf_text(study: &Study) -> String {
-    crate::pdf::tests::texts(&pdf(study)).concat().join("\n")
+fn pdf_text(drive_test: &DriveTest) -> String {
+    crate::pdf::tests::texts(&pdf(drive_test)).concat().join("\n")
 }
 
 #[test]
 fn both_forms_have_every_section_and_what_was_set_up() {
-    let study = study();
-    let (html, pdf) = (html(&study), pdf_text(&study));
+    let drive_test = drive_test();
+    let (html, pdf) = (html(&drive_test), pdf_text(&drive_test));
     for text in SECTIONS.iter().chain(&["IOPS: Convergence", "Throughput: Summary"]) {
         assert!(html.contains(&format!("{text}</h")), "{text} in the page");
         assert!(pdf.contains(text), "{text} on paper");
@@ -131,37 +133,40 @@ fn both_forms_have_every_section_and_what_was_set_up() {
 
 #[test]
 fn plots_have_a_line_for_each_size_and_a_point_for_each_round() {
-    let study = study();
+    let drive_test = drive_test();
     let plot = |picture: &Picture| match picture {
         Picture::Plot(plot) => plot.clone(),
         other => panic!("{other:?}"),
     };
-    let run = &study.tests[0];
+    let run = &drive_test.tests[0];
     let convergence = plot(&plots::convergence(run)[0]);
     assert_eq!(convergence.series.len(), 8);
     assert!(convergence.series.iter().all(|series| series.points.len() == 7));
     let measurement = plot(&plots::measurement(run)[0]);
     assert_eq!(measurement.series.len(), 7);
     assert!(measurement.series.iter().all(|series| series.points.len() == 8));
-    let Verdict::Steady(window) = &run.verdict else { panic!() };
+    let SteadyStateResult::Steady(window) = &run.result else { panic!() };
     let verification = plot(&plots::verification(run.test, window, true));
     let shapes: Vec<_> = verification.series.iter().map(|series| series.shape).collect();
-    assert_eq!(shapes, [Shape::MarkedLine, Shape::Line, Shape::Line, Shape::Area]);
+    assert_eq!(
+        shapes,
+        [SeriesShape::MarkedLine, SeriesShape::Line, SeriesShape::Line, SeriesShape::Area]
+    );
     assert_eq!(verification.series[0].points.len(), 5);
     assert!(verification.note.contains("range 8.2 %") && verification.note.contains("slope 7.5 %"));
     let svg = Picture::Plot(verification).svg();
     assert_eq!(svg.matches("class=\"area s3 ").count(), 1, "{svg}");
-    let latency = plot(&plots::convergence(&study.tests[2])[0]);
+    let latency = plot(&plots::convergence(&drive_test.tests[2])[0]);
     assert_eq!(latency.series.len(), 9);
-    assert_eq!(plots::convergence(&study.tests[1]).len(), 2, "writes and reads");
-    let curves = plots::saturation(&study.tests[3], 1 << 30);
+    assert_eq!(plots::convergence(&drive_test.tests[1]).len(), 2, "writes and reads");
+    let curves = plots::saturation(&drive_test.tests[3], 1 << 30);
     assert!(curves.iter().map(plot).all(|curve| curve.series.iter().all(|s| s.points.len() == 7)));
 }
 
 #[test]
 fn tables_hold_what_was_measured() {
-    let study = study();
-    let iops = tables::by_mix(tables::measured(&study.tests[0]), Reading::iops, "IOPS");
+    let drive_test = drive_test();
+    let iops = tables::by_mix(tables::measured(&drive_test.tests[0]), Measurement::iops, "IOPS");
     let text = iops.markdown();
     assert_eq!(iops.len(), 8);
     // 100 MB/s in commands of 4 KiB are 24414 a second. The window has about 92, 93, 88, 89, 88 and
@@ -169,16 +174,16 @@ fn tables_hold_what_was_measured() {
     let row = text.lines().find(|line| line.contains("| 4 KiB")).unwrap();
     let last: f64 = row.trim_end_matches(" |").rsplit(' ').next().unwrap().parse().unwrap();
     assert!((21_000.0..22_900.0).contains(&last), "{row}");
-    let latencies = tables::latencies(tables::measured(&study.tests[2])).markdown();
+    let latencies = tables::latencies(tables::measured(&drive_test.tests[2])).markdown();
     assert_eq!(latencies.lines().count(), 2 + 9);
-    let saturation = tables::saturation(&study.tests[3].rounds, 1 << 30).markdown();
+    let saturation = tables::saturation(&drive_test.tests[3].rounds, 1 << 30).markdown();
     assert_eq!(saturation.lines().count(), 2 + 7);
 }
 
 #[test]
 fn the_outline_of_a_histogram_begins_and_ends_at_nothing() {
-    let study = study();
-    let Picture::Plot(plot) = &plots::response_times(&study.tests[0])[0] else { panic!() };
+    let drive_test = drive_test();
+    let Picture::Plot(plot) = &plots::response_times(&drive_test.tests[0])[0] else { panic!() };
     for series in &plot.series {
         assert!(series.points[0].1.abs() < 1e-9 && series.points.last().unwrap().1.abs() < 1e-9);
         assert!(series.points.is_sorted_by(|a, b| a.0 <= b.0));
@@ -190,21 +195,21 @@ fn the_outline_of_a_histogram_begins_and_ends_at_nothing() {
 
 #[test]
 fn what_is_missing_is_said_on_top() {
-    let mut study = study();
-    study.setup.quick = true;
-    study.setup.departures = vec!["no 512 B".into()];
-    study.partial = "the device is gone".into();
-    study.resumed = 2;
-    study.tests[0].purge =
+    let mut drive_test = drive_test();
+    drive_test.setup.quick = true;
+    drive_test.setup.departures = vec!["no 512 B".into()];
+    drive_test.partial = "the device is gone".into();
+    drive_test.resumed = 2;
+    drive_test.tests[0].purge =
         Some(Preparation { how: "it has no Format".into(), ..Preparation::default() });
-    let Verdict::Steady(window) = study.tests[1].verdict.clone() else { panic!() };
-    study.tests[1].verdict = Verdict::Unsteady { window, most: 25 };
-    study.tests[2].verdict = Verdict::Cut;
-    study.tests[2].rounds.truncate(2);
-    study.tests[2].rounds[1].readings.truncate(1);
-    study.tests[3].rounds.clear();
-    study.tests[3].purge = None;
-    let (html, pdf) = (html(&study), pdf_text(&study));
+    let SteadyStateResult::Steady(window) = drive_test.tests[1].result.clone() else { panic!() };
+    drive_test.tests[1].result = SteadyStateResult::Unsteady { window, most: 25 };
+    drive_test.tests[2].result = SteadyStateResult::Cut;
+    drive_test.tests[2].rounds.truncate(2);
+    drive_test.tests[2].rounds[1].measurements.truncate(1);
+    drive_test.tests[3].rounds.clear();
+    drive_test.tests[3].purge = None;
+    let (html, pdf) = (html(&drive_test), pdf_text(&drive_test));
     let on_paper = pdf.replace('\n', " ");
     for text in [
         "QUICK MODE",
@@ -225,13 +230,13 @@ fn what_is_missing_is_said_on_top() {
 
 #[test]
 fn a_study_without_anything_is_a_report_too() {
-    assert!(html(&Study::default()).contains("Set-up"));
-    assert!(pdf_text(&Study::default()).contains("Set-up"));
+    assert!(html(&DriveTest::default()).contains("Set-up"));
+    assert!(pdf_text(&DriveTest::default()).contains("Set-up"));
 }
 
 #[test]
 fn the_page_asks_for_nothing_from_outside() {
-    let html = html(&study()).replace("http://www.w3.org/2000/svg", "");
+    let html = html(&drive_test()).replace("http://www.w3.org/2000/svg", "");
     for outside in ["http:", "https:", "//", "url(", "@import", " src=", "<link rel=\"style"] {
         assert!(!html.contains(outside), "{outside}");
     }
@@ -243,6 +248,6 @@ fn a_report_to_look_at() {
     let Some(folder) = std::env::var_os("REPORT_SHOTS").map(std::path::PathBuf::from) else {
         return;
     };
-    std::fs::write(folder.join("steady.html"), html(&study())).unwrap();
-    std::fs::write(folder.join("steady.pdf"), pdf(&study())).unwrap();
+    std::fs::write(folder.join("steady.html"), html(&drive_test())).unwrap();
+    std::fs::write(folder.join("steady.pdf"), pdf(&drive_test())).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plot::{Axis, Series};
-use crate::point::{Point, Varied, short_key};
+use crate::point::{Point, VariedKey, short_key};
 
 /// Minimum ratio of the largest to the smallest value at which steps of x double.
 const WIDE: f64 = 8.0;
@@ -12,11 +12,11 @@ const WIDE: f64 = 8.0;
 const MOST_SERIES: usize = 10;
 
 /// Points with their positions on the x axis.
-pub(super) type Placed<'a> = Vec<(f64, &'a Point)>;
+pub(super) type PlacedPoints<'a> = Vec<(f64, &'a Point)>;
 
 /// Layout of the points of a sweep in a plot.
 #[derive(Debug, Clone)]
-pub(super) struct Layout {
+pub(super) struct SweepLayout {
     /// Key on the x axis; `None`: the points in their order.
     x: Option<String>,
     /// The values of x, if they are not numbers.
@@ -26,7 +26,7 @@ pub(super) struct Layout {
     series: Vec<String>,
 }
 
-impl Layout {
+impl SweepLayout {
     pub(super) fn of(points: &[Point]) -> Self {
         let keys = varying(points);
         let everywhere = |key: &&String| points.iter().all(|point| point.value(key).is_some());
@@ -71,8 +71,11 @@ impl Layout {
     ///
     /// If there are too many series for one plot, the values of the key with the fewest values
     /// divide them.
-    pub(super) fn plots<'a>(&self, points: &'a [Point]) -> Vec<(String, Layout, Placed<'a>)> {
-        let placed: Placed<'a> = points
+    pub(super) fn plots<'a>(
+        &self,
+        points: &'a [Point],
+    ) -> Vec<(String, SweepLayout, PlacedPoints<'a>)> {
+        let placed: PlacedPoints<'a> = points
             .iter()
             .enumerate()
             .filter_map(|(at, point)| Some((self.place(point, at)?, point)))
@@ -84,11 +87,11 @@ impl Layout {
             return vec![(String::new(), self.clone(), placed)];
         };
         let rest = self.series.iter().filter(|other| *other != key).cloned().collect();
-        let inner = Layout { series: rest, ..self.clone() };
-        let mut plots: Vec<(String, Layout, Placed<'a>)> = Vec::new();
+        let inner = SweepLayout { series: rest, ..self.clone() };
+        let mut plots: Vec<(String, SweepLayout, PlacedPoints<'a>)> = Vec::new();
         for (x, point) in placed {
             let varied = point.varied.iter().find(|varied| varied.key == *key);
-            let name = varied.map_or_else(|| format!("no {}", short_key(key)), Varied::label);
+            let name = varied.map_or_else(|| format!("no {}", short_key(key)), VariedKey::label);
             match plots.iter_mut().find(|(known, ..)| *known == name) {
                 Some((.., points)) => points.push((x, point)),
                 None => plots.push((name, inner.clone(), vec![(x, point)])),
@@ -119,7 +122,7 @@ impl Layout {
 
     fn name(&self, point: &Point) -> String {
         let of = |key: &String| point.varied.iter().find(|varied| varied.key == *key);
-        let parts = self.series.iter().filter_map(of).map(Varied::label);
+        let parts = self.series.iter().filter_map(of).map(VariedKey::label);
         parts.collect::<Vec<_>>().join(", ")
     }
 
@@ -178,7 +181,7 @@ mod tests {
     fn varied(pairs: &[(&str, &str)]) -> Point {
         let varied = pairs
             .iter()
-            .map(|(key, value)| Varied { key: (*key).to_owned(), value: (*value).to_owned() });
+            .map(|(key, value)| VariedKey { key: (*key).to_owned(), value: (*value).to_owned() });
         Point { varied: varied.collect(), ..point(1, "none") }
     }
 
@@ -187,7 +190,7 @@ mod tests {
     }
 
     /// The series of a layout that requires a single plot.
-    fn all(layout: &Layout, points: &[Point]) -> Vec<Series> {
+    fn all(layout: &SweepLayout, points: &[Point]) -> Vec<Series> {
         let plots = layout.plots(points);
         assert_eq!(plots.len(), 1);
         plots[0].1.series(&plots[0].2, bandwidth)
@@ -208,7 +211,7 @@ mod tests {
                 }
             }
         }
-        let plots = Layout::of(&points).plots(&points);
+        let plots = SweepLayout::of(&points).plots(&points);
         let names: Vec<_> = plots.iter().map(|(name, ..)| name.as_str()).collect();
         assert_eq!(names, ["spdk", "kernel"]);
         for (_, layout, placed) in &plots {
@@ -223,7 +226,7 @@ mod tests {
     fn the_first_of_two_keys_that_go_together_is_x() {
         let point = |buffers, cache| varied(&[("p.buffers", buffers), ("p.cache", cache)]);
         let points = [point("96", "24"), point("64", "16"), point("48", "12")];
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.x.as_deref(), Some("p.buffers"));
         assert!(layout.series.is_empty());
     }
@@ -236,7 +239,7 @@ mod tests {
                 points.push(varied(&[("p.buffers", buffers), ("job.queue-depth", depth)]));
             }
         }
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.x.as_deref(), Some("p.buffers"));
         assert!(!layout.axis().log2);
         let series = all(&layout, &points);
@@ -260,7 +263,7 @@ mod tests {
             ]),
             varied(&[("host.initiator", "spdk"), ("target.cores", "4"), ("job.queue-depth", "4")]),
         ];
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.series, ["host.initiator"]);
     }
 
@@ -273,7 +276,7 @@ mod tests {
             varied(&[("p.policy", "credit"), ("p.budget", "2"), ("job.queue-depth", "32")]),
             varied(&[("p.policy", "credit"), ("p.budget", "3"), ("job.queue-depth", "2048")]),
         ];
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.x.as_deref(), Some("job.queue-depth"));
         assert!(layout.axis().log2);
         let shown: usize = all(&layout, &points).iter().map(|s| s.points.len()).sum();
@@ -286,7 +289,7 @@ mod tests {
             varied(&[("load.block-size", "4KiB"), ("p.policy", "none")]),
             varied(&[("load.block-size", "1MiB"), ("p.policy", "none")]),
         ];
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.axis().names, ["4KiB", "1MiB"]);
         assert_eq!(layout.axis().title, "block size");
         assert_eq!(all(&layout, &points)[0].points, [(0.0, 184.8), (1.0, 184.8)]);
@@ -295,7 +298,7 @@ mod tests {
     #[test]
     fn without_anything_varied_the_points_stand_in_their_order() {
         let points = [varied(&[]), varied(&[])];
-        let layout = Layout::of(&points);
+        let layout = SweepLayout::of(&points);
         assert_eq!(layout.axis().title, "point");
         assert_eq!(all(&layout, &points)[0].points, [(1.0, 184.8), (2.0, 184.8)]);
     }

@@ -9,12 +9,12 @@ mod tables;
 
 use std::collections::BTreeSet;
 
-use crate::html::Page;
+use crate::html::HtmlPage;
 use crate::json;
-use crate::plot::{Axis, Plot, Series, Shape};
-use crate::point::{Point, Where};
+use crate::plot::{Axis, Plot, Series, SeriesShape};
+use crate::point::{Point, RunOrigin};
 
-use layout::Layout;
+use layout::SweepLayout;
 pub use tables::{brief_table, table};
 
 /// Points in one plot over time; more would hide each other.
@@ -40,7 +40,7 @@ pub fn markdown(points: &[Point]) -> String {
 /// A plot per figure of these points; several plots if one would have too many series.
 #[must_use]
 pub fn plots(points: &[Point]) -> Vec<Plot> {
-    let layout = Layout::of(points);
+    let layout = SweepLayout::of(points);
     let note = provenance(points);
     let spread = layout.plots(points);
     let known = |figure: &&Figure| points.iter().any(|point| (figure.of)(point).is_some());
@@ -66,7 +66,7 @@ pub fn plots_over_time(points: &[Point]) -> Vec<Plot> {
     let series = |point: &&Point| Series {
         name: point.label(),
         points: point.series.iter().map(|sample| (sample.t, sample.gbps)).collect(),
-        shape: Shape::Line,
+        shape: SeriesShape::Line,
     };
     timed
         .chunks(TIMES_A_PLOT)
@@ -88,7 +88,7 @@ pub fn plots_over_time(points: &[Point]) -> Vec<Plot> {
 pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
     let plans = distinct(points, |point| point.plan.clone()).join(", ");
     let places = distinct(points, |point| point.place.to_string()).join(", ");
-    let mut page = Page::new(&plans, &places);
+    let mut page = HtmlPage::new(&plans, &places);
     if !about.is_empty() {
         page.paragraph(about);
     }
@@ -192,9 +192,9 @@ const FIGURES: &[Figure] = &[
 /// Returns "simulated on platform A", or "measured locally on HOST".
 fn provenance(points: &[Point]) -> String {
     let all = distinct(points, |point| match point.place {
-        Where::Simulated => format!("simulated on platform {}", point.platform),
-        Where::Local => format!("measured locally on {}", point.platform),
-        Where::Remote => format!("measured remotely on {}", point.platform),
+        RunOrigin::Simulated => format!("simulated on platform {}", point.platform),
+        RunOrigin::Local => format!("measured locally on {}", point.platform),
+        RunOrigin::Remote => format!("measured remotely on {}", point.platform),
     });
     all.join(" and ")
 }

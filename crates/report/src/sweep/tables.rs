@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::point::{Part, Point, short_key};
+use crate::point::{Point, PointPart, short_key};
 use crate::table::{Column, Table};
 
 const MIB: f64 = 1_048_576.0;
 
 /// Selects the parts of a point.
-type PartsOf = fn(&Point) -> &[Part];
+type PartsOf = fn(&Point) -> &[PointPart];
 pub(super) const PARTS: &[(&str, PartsOf)] = &[
     ("By host", |point| &point.hosts),
     ("By job", |point| &point.jobs),
@@ -196,7 +196,7 @@ fn fixed(value: Option<f64>, decimals: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::Where;
+    use crate::point::RunOrigin;
     use crate::point::tests::point;
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let head = |points: &[Point]| table(points).markdown().lines().next().unwrap().to_owned();
         assert!(!head(std::slice::from_ref(&one)).contains(" run "));
         assert!(head(&[one.clone(), again]).contains(" run "));
-        let local = Point { place: Where::Local, ..one.clone() };
+        let local = Point { place: RunOrigin::Local, ..one.clone() };
         let text = table(&[one, local]).markdown();
         assert!(text.contains(" where ") && text.contains("| simulated |"), "{text}");
     }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use nvmeof_history::{Dice, ReadId, WriteId};
-use nvmeof_initiator::Options;
+use nvmeof_initiator::ConnectOptions;
 use nvmeof_tests::config::NQN;
 use nvmeof_tests::{Api, Daemon, GUARD, Pdu, Raw, options};
 use nvmeof_wire::fabrics::{
@@ -50,7 +50,7 @@ struct Association {
 pub(crate) struct Host<'a> {
     number: usize,
     world: &'a World,
-    options: Options,
+    options: ConnectOptions,
     address: SocketAddr,
     api: Api,
     dice: Dice,

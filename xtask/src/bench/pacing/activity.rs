@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use nvmeof_report::plot::Shape;
+use nvmeof_report::plot::SeriesShape;
 use nvmeof_report::{Axis, Plot, Series};
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,7 @@ fn plots(moments: &[Moment], note: &str) -> Vec<(&'static str, Plot)> {
     let series = |name: &str, of: &dyn Fn(&Moment) -> Option<f64>| Series {
         name: name.to_owned(),
         points: moments.iter().filter_map(|m| Some((m.t - begin, of(m)?))).collect(),
-        shape: Shape::Line,
+        shape: SeriesShape::Line,
     };
     let plot = |title: &str, y: Axis, series| Plot {
         title: title.to_owned(),

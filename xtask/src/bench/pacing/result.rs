@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Varied, Where, jain};
+use nvmeof_report::{Figures, Flow, Latency, Point, PointConfig, RunOrigin, VariedKey, jain};
 use serde_json::Value;
 
 use super::activity::Moment;
@@ -64,16 +64,16 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
     Ok(Point {
         plan: "bench-pacing".to_owned(),
         test: "pacing".to_owned(),
-        varied: varied.map(|(key, value)| Varied { key: key.to_owned(), value }).to_vec(),
+        varied: varied.map(|(key, value)| VariedKey { key: key.to_owned(), value }).to_vec(),
         repetition: run.repetition,
-        place: Where::Local,
+        place: RunOrigin::Local,
         platform: run.machine.to_owned(),
         policy: policy.to_string(),
         machines: circumstances(run),
         fingerprint: run.fingerprint.to_owned(),
         seed: SEED,
         measured_s: elapsed,
-        setting: Setting {
+        setting: PointConfig {
             devices: device.to_string(),
             initiator: "nvmeof-perf".to_owned(),
             hosts: 1,
@@ -83,7 +83,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
             num_delay: Some(device.slow()),
             qd: run.step.qd(run.jobs).unwrap_or_default(),
             offered: depth.into(),
-            ..Setting::default()
+            ..PointConfig::default()
         },
         total: figures(result)?,
         hosts: Vec::new(),
@@ -202,7 +202,10 @@ pub(super) mod tests {
         let at =
             |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
         let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
-        assert_eq!((point.place, point.setting.qd, point.setting.offered), (Where::Local, 16, 64));
+        assert_eq!(
+            (point.place, point.setting.qd, point.setting.offered),
+            (RunOrigin::Local, 16, 64)
+        );
         assert_eq!((point.total.gbps, point.total.latency_us.p99_9), (42.0, 30.0));
         assert_eq!((point.buffers_mean, point.budget_bytes), (Some(6.0), Some(1.5 * 1_048_576.0)));
         let devices: Vec<_> = point.flows.iter().map(|flow| flow.device).collect();

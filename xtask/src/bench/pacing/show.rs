@@ -1,7 +1,7 @@
 //! The results as tables, plots and a page.
 
 use anyhow::Result;
-use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
+use nvmeof_report::{Axis, Column, HtmlPage, Plot, Point, Series, Table, json};
 
 use super::activity::Activity;
 use super::plan::{Device, POLICIES, Policy};
@@ -190,7 +190,7 @@ fn summary(verdicts: &[Verdict]) -> String {
 
 /// Returns all results as a page that opens from disk.
 pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
-    let mut page = Page::new("Pacing policies on NVMe/TCP", "measured locally");
+    let mut page = HtmlPage::new("Pacing policies on NVMe/TCP", "measured locally");
     page.paragraph(shown.about);
     page.heading("Verdicts");
     for verdict in shown.verdicts {
@@ -219,12 +219,12 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
 
 /// Returns a pacer's activity over time as a separate page.
 pub(super) fn page_of_activity(activity: &Activity) -> String {
-    let mut page = Page::new("Pacer activity", &activity.note());
+    let mut page = HtmlPage::new("Pacer activity", &activity.note());
     over_time(&mut page, activity);
     page.document()
 }
 
-fn over_time(page: &mut Page, activity: &Activity) {
+fn over_time(page: &mut HtmlPage, activity: &Activity) {
     page.heading("Pacer activity over time");
     let plots: Vec<Plot> = activity.plots().into_iter().map(|(_, plot)| plot).collect();
     page.plots(&plots);

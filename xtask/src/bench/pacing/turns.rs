@@ -28,14 +28,18 @@ impl Load {
     pub(super) fn start(mut command: Command) -> Result<Self> {
         // No progress line of the load generator: it would overwrite xtask's, and its thread would
         // use the measured CPU.
-        command.arg("--turns").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg("--intervals")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start the load generator")?;
         let lines = child.stdin.take();
         let results = child.stdout.take().context("the load generator has no standard output")?;
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
     }
 
-    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --turns`, without counting.
+    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --intervals`, without counting.
     pub(super) fn change_to(&mut self, depths: &str) -> Result<()> {
         self.say(&format!("- {depths}"))
     }

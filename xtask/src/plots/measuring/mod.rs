@@ -16,7 +16,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use nvmeof_console::complain;
-use nvmeof_report::plot::Shape;
+use nvmeof_report::plot::SeriesShape;
 use nvmeof_report::{Axis, Plot, Series, csv};
 
 use crate::sweep;
@@ -222,7 +222,11 @@ impl Picture {
             },
             points,
             // Runs and devices have no natural order to connect.
-            shape: if matches!(self.x, Run | Devices) { Shape::Marks } else { Shape::MarkedLine },
+            shape: if matches!(self.x, Run | Devices) {
+                SeriesShape::Marks
+            } else {
+                SeriesShape::MarkedLine
+            },
         });
         let provenances: Vec<_> = provenances.into_iter().collect();
         let (what, unit) = match self.y {

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use nvmeof_pacing as pacing;
-use nvmeof_report::{Figures, Flow, Latency, Part, Point, Sample, Setting, Where, jain};
+use nvmeof_report::{
+    Figures, Flow, Latency, Point, PointConfig, PointPart, RunOrigin, Sample, jain,
+};
 use nvmeof_sim::{Platform, RunResult, Scenario, run_result, scenario};
 
 use super::super::plan::{Planned, show_size};
@@ -215,7 +217,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: RunResult)
     let setup = &run.point.setup;
     let seconds = precise(setup.time) / NS_A_SECOND;
     let figures = |of: &run_result::Figures| figures(of, seconds);
-    let part = |name: String, of: &run_result::Figures| Part { name, figures: figures(of) };
+    let part = |name: String, of: &run_result::Figures| PointPart { name, figures: figures(of) };
     let hosts = outcome.hosts.iter().enumerate();
     let jobs = setup.jobs.iter().zip(&outcome.jobs);
     let flows: Vec<_> = outcome.flows.iter().map(|flow| self::flow(flow, &setup.jobs)).collect();
@@ -228,7 +230,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: RunResult)
         test: run.plan.test.clone(),
         varied: run.point.varied.clone(),
         repetition: run.repetition,
-        place: Where::Simulated,
+        place: RunOrigin::Simulated,
         platform: platform.to_owned(),
         policy: setup.pacing.name().to_owned(),
         machines: None,
@@ -261,7 +263,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: RunResult)
 }
 
 /// Describes the point in the terms of the CSV's columns.
-pub(crate) fn setting(setup: &Setup) -> Setting {
+pub(crate) fn setting(setup: &Setup) -> PointConfig {
     let jobs = &setup.jobs;
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let offered = jobs.iter().map(|job| {
@@ -276,7 +278,7 @@ pub(crate) fn setting(setup: &Setup) -> Setting {
     };
     let largest = jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
     let third = jobs.get(2).map(|job| job.queue_depth);
-    Setting {
+    PointConfig {
         devices: setup.devices.name(),
         initiator,
         hosts: u32::try_from(setup.hosts.len()).unwrap_or(u32::MAX),

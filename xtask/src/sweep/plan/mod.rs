@@ -19,7 +19,7 @@ mod units;
 
 use std::path::Path;
 
-use nvmeof_report::Varied;
+use nvmeof_report::VariedKey;
 use toml::Deserializer;
 
 use super::setup::{Job, Setup};
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Planned {
     /// Varied keys, in the order of the file.
-    pub(crate) varied: Vec<Varied>,
+    pub(crate) varied: Vec<VariedKey>,
     /// Platforms of the point; empty: all.
     pub(crate) only_platform: Vec<String>,
     /// Places of the point; empty: all.
@@ -121,7 +121,7 @@ fn read(report: &mut Report<'_>) -> Option<Plan> {
         let Some(setup) = check::setup(report, &raw) else { continue };
         let (name, test, about) = check::names(report, &raw)?;
         let plan = plan.get_or_insert_with(|| Plan { name, test, about, points: Vec::new() });
-        let varied = expanded.varied.into_iter().map(|(key, value)| Varied { key, value });
+        let varied = expanded.varied.into_iter().map(|(key, value)| VariedKey { key, value });
         let point = Planned {
             varied: varied.collect(),
             only_platform: expanded.only_platform,

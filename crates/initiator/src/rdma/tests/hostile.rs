@@ -4,14 +4,14 @@ use nvmeof_verbs::loopback::DeviceOptions;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 
-use super::world::{Seed, World, data, read, write};
-use crate::fake::{Act, Traits};
-use crate::{Completed, Error, IoQueue};
+use super::test_network::{SeedPrinter, TestNetwork, data, read, write};
+use crate::fake::{FakeAction, FakeTargetOptions};
+use crate::{CompletedCommand, Error, IoQueue};
 
 /// A small random number generator, reproducible by seed.
-struct Chance(u64);
+struct TestRng(u64);
 
-impl Chance {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -24,33 +24,38 @@ impl Chance {
 }
 
 /// Returns a queue with two commands that the controller does not serve.
-fn waiting() -> (World, IoQueue) {
-    let script = |_, _| Act::Silence;
-    let world = World::with(1, DeviceOptions::default(), Traits::default(), Box::new(script));
-    let (mut queue, _) = world.queue(8).unwrap();
+fn waiting() -> (TestNetwork, IoQueue) {
+    let script = |_, _| FakeAction::NoResponse;
+    let network = TestNetwork::with(
+        1,
+        DeviceOptions::default(),
+        FakeTargetOptions::default(),
+        Box::new(script),
+    );
+    let (mut queue, _) = network.queue(8).unwrap();
     queue.submit(read(0, 0, 4096), 0).unwrap();
     queue.submit(write(1, 0, &data(65_536, 0)), 0).unwrap();
     let mut done = Vec::new();
     for _ in 0..4 {
         queue.flush().unwrap();
-        world.turn();
+        network.turn();
         queue.poll(0, &mut done).unwrap();
     }
     assert!(done.is_empty());
-    (world, queue)
+    (network, queue)
 }
 
 /// Returns the host's error after these responses, one after the other; all commands complete.
 fn answered(answers: &[(Vec<u8>, Option<u32>)]) -> Error {
-    let (world, mut queue) = waiting();
+    let (network, mut queue) = waiting();
     for (bytes, invalidate) in answers {
-        world.peer().connections[0].send_raw(bytes, *invalidate);
+        network.peer().connections[0].send_raw(bytes, *invalidate);
     }
-    let (error, done) = world.complete(&mut queue, 3).unwrap_err();
+    let (error, done) = network.complete(&mut queue, 3).unwrap_err();
     assert_eq!(done.len(), 2, "{error}");
     assert!(done.iter().all(|completed| completed.buffer.is_some()), "{error}");
     drop((queue, done));
-    world.is_clean();
+    network.is_clean();
     error
 }
 
@@ -61,8 +66,8 @@ fn cqe(cid: u16) -> (Vec<u8>, Option<u32>) {
 #[test]
 fn every_broken_rule_is_named() {
     let cid = |at: usize| {
-        let (world, _queue) = waiting();
-        let peer = world.peer();
+        let (network, _queue) = waiting();
+        let peer = network.peer();
         peer.connections[0].outstanding[at].cid.get()
     };
     let (first, _) = (cid(0), cid(1));
@@ -86,11 +91,11 @@ fn every_broken_rule_is_named() {
 
 #[test]
 fn an_answer_to_what_was_not_sent_yet_ends_the_connection() {
-    let (world, mut queue) = waiting();
+    let (network, mut queue) = waiting();
     queue.submit(read(2, 0, 4096), 0).unwrap();
     // Slots are used in order, so the identifier is predictable.
-    world.peer().connections[0].send_raw(&cqe(2).0, None);
-    world.turn();
+    network.peer().connections[0].send_raw(&cqe(2).0, None);
+    network.turn();
     let mut done = Vec::new();
     let error = queue.poll(0, &mut done).unwrap_err();
     assert!(error.to_string().contains("not outstanding"), "{error}");
@@ -100,32 +105,32 @@ fn an_answer_to_what_was_not_sent_yet_ends_the_connection() {
 #[test]
 fn a_key_that_is_invalidated_unasked_ends_the_connection() {
     use nvmeof_wire::sgl::Sgl;
-    let (world, mut queue) = waiting();
-    let sqe = world.peer().connections[0].outstanding[0];
+    let (network, mut queue) = waiting();
+    let sqe = network.peer().connections[0].outstanding[0];
     let Sgl::Keyed { key, .. } = sqe.dptr.parse() else { panic!("{sqe:?}") };
-    world.peer().connections[0].send_raw(&cqe(sqe.cid.get()).0, Some(key));
-    let (error, done) = world.complete(&mut queue, 3).unwrap_err();
+    network.peer().connections[0].send_raw(&cqe(sqe.cid.get()).0, Some(key));
+    let (error, done) = network.complete(&mut queue, 3).unwrap_err();
     assert!(matches!(error, Error::Misbehaved { .. }), "{error}");
     assert_eq!(done.len(), 2);
     drop((queue, done));
-    world.is_clean();
+    network.is_clean();
 }
 
 #[test]
 fn whatever_a_controller_does_every_command_comes_back_once() {
     for seed in 0..300 {
-        let _seed = Seed(seed);
-        let mut chance = Chance(seed);
+        let _seed = SeedPrinter(seed);
+        let mut chance = TestRng(seed);
         let host =
             DeviceOptions { inline: 64 * u32::from(seed % 3 > 0), ..DeviceOptions::default() };
         let salt = chance.next();
         let script = move |number: u64, _| match (number ^ salt) % 5 {
-            0 => Act::Silence,
-            1 => Act::Fail(Status::INTERNAL_ERROR),
-            _ => Act::Serve,
+            0 => FakeAction::NoResponse,
+            1 => FakeAction::Fail(Status::INTERNAL_ERROR),
+            _ => FakeAction::Serve,
         };
-        let world = World::with(seed, host, Traits::default(), Box::new(script));
-        let (mut queue, number) = world.queue(8).unwrap();
+        let network = TestNetwork::with(seed, host, FakeTargetOptions::default(), Box::new(script));
+        let (mut queue, number) = network.queue(8).unwrap();
         let (mut submitted, mut done) = (0, Vec::new());
         let mut failed = false;
         for _ in 0..40 {
@@ -140,9 +145,9 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
             }
             failed |= queue.flush().is_err();
             if chance.below(2) == 0 {
-                world.turn();
+                network.turn();
             }
-            misbehave(&world, &mut chance);
+            misbehave(&network, &mut chance);
             failed |= queue.poll(0, &mut done).is_err();
             if failed {
                 break;
@@ -157,14 +162,14 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
         }
         all_back(&done, submitted);
         assert_eq!(queue.in_flight(), 0);
-        assert!(world.fabric().endpoint(number).is_none() || submitted == done.len() as u64);
+        assert!(network.fabric().endpoint(number).is_none() || submitted == done.len() as u64);
         drop((queue, done));
-        world.is_clean();
+        network.is_clean();
     }
 }
 
-fn misbehave(world: &World, chance: &mut Chance) {
-    let mut peer = world.peer();
+fn misbehave(network: &TestNetwork, chance: &mut TestRng) {
+    let mut peer = network.peer();
     let Some(connection) = peer.connections.first_mut() else { return };
     let outstanding = connection.outstanding.len() as u64;
     match chance.below(24) {
@@ -188,7 +193,7 @@ fn misbehave(world: &World, chance: &mut Chance) {
     }
 }
 
-fn all_back(done: &[Completed], submitted: u64) {
+fn all_back(done: &[CompletedCommand], submitted: u64) {
     let mut tokens: Vec<_> = done.iter().map(|completed| completed.token).collect();
     tokens.sort_unstable();
     assert_eq!(tokens, (0..submitted).collect::<Vec<_>>());

@@ -14,8 +14,8 @@ use nvmeof_wire::sqe::SQE_SIZE;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe};
 
-use crate::fake::{Act, Answer, Session, Target};
-use crate::rdma::post::{Outgoing, Pair, Sizes};
+use crate::fake::{FakeAction, FakeResponse, FakeSession, FakeTargetState};
+use crate::rdma::post::{Qp, QpSizes, SendRequest};
 
 const RECEIVE: u8 = 11;
 const READ: u8 = 12;
@@ -28,7 +28,7 @@ const DATA: usize = 128 << 10;
 
 /// Behavior towards connections.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Manners {
+pub(super) struct PeerBehavior {
     /// Rejects them with this status.
     pub(super) reject: Option<RejectStatus>,
     /// Does not respond to requests.
@@ -39,29 +39,40 @@ pub(super) struct Manners {
     pub(super) receives: Option<u16>,
 }
 
-pub(super) struct Peer {
-    pub(super) manners: Manners,
-    pub(super) target: Arc<Target>,
-    pub(super) connections: Vec<Connection>,
+pub(super) struct TestPeer {
+    pub(super) behavior: PeerBehavior,
+    pub(super) target: Arc<FakeTargetState>,
+    pub(super) connections: Vec<PeerConnection>,
     device: Arc<LoopbackDevice>,
     listener: LoopbackListener,
     unanswered: Vec<LoopbackTicket>,
 }
 
-impl Peer {
-    pub(super) fn new(fabric: &Fabric, target: Arc<Target>, at: std::net::SocketAddr) -> Self {
+impl TestPeer {
+    pub(super) fn new(
+        fabric: &Fabric,
+        target: Arc<FakeTargetState>,
+        at: std::net::SocketAddr,
+    ) -> Self {
         let device = fabric.device("target");
         let listener = fabric.listen(&device, at).unwrap();
         let (connections, unanswered) = (Vec::new(), Vec::new());
-        Self { manners: Manners::default(), target, connections, device, listener, unanswered }
+        Self {
+            behavior: PeerBehavior::default(),
+            target,
+            connections,
+            device,
+            listener,
+            unanswered,
+        }
     }
 
     /// Processes everything that is pending.
     pub(super) fn step(&mut self) {
         while let Some(ticket) = self.listener.next_ticket() {
-            if self.manners.silent {
+            if self.behavior.silent {
                 self.unanswered.push(ticket);
-            } else if let Some(status) = self.manners.reject {
+            } else if let Some(status) = self.behavior.reject {
                 ticket.reject(RejectData::new(status).as_bytes());
             } else {
                 self.accept(ticket);
@@ -75,11 +86,12 @@ impl Peer {
 
     fn accept(&mut self, ticket: LoopbackTicket) {
         let asked = Request::parse(ticket.private_data().as_slice()).unwrap();
-        let traits = &self.target.traits;
+        let target_options = &self.target.options;
         let entries = u16::try_from(asked.entries).unwrap();
-        let receives = self.manners.receives.unwrap_or(entries);
-        let capsule = SQE_SIZE + usize::from(traits.icdoff) * 16 + traits.in_capsule as usize;
-        let sizes = Sizes {
+        let receives = self.behavior.receives.unwrap_or(entries);
+        let capsule =
+            SQE_SIZE + usize::from(target_options.icdoff) * 16 + target_options.in_capsule as usize;
+        let sizes = QpSizes {
             receives: receives.max(1),
             receive_len: if asked.qid == 0 { SQE_SIZE } else { capsule },
             outbox: 2 * JOBS + 1,
@@ -89,22 +101,22 @@ impl Peer {
             inline: 128,
         };
         let reads_out = ticket.reads().1.min(4);
-        let mut pair = Pair::open(&self.device, ticket, sizes).unwrap();
+        let mut qp = Qp::open(&self.device, ticket, sizes).unwrap();
         for slot in 0..receives {
-            pair.post_receive(WrId::new(RECEIVE, 0, slot.into()), slot).unwrap();
+            qp.post_receive(WrId::new(RECEIVE, 0, slot.into()), slot).unwrap();
         }
-        let answer = AcceptData::new(self.manners.claims.unwrap_or(entries));
+        let response = AcceptData::new(self.behavior.claims.unwrap_or(entries));
         let params = AcceptParams {
-            private_data: answer.as_bytes(),
+            private_data: response.as_bytes(),
             reads_out,
             reads_in: 0,
             rnr_retries: 7,
         };
-        pair.endpoint().accept(&params).unwrap();
-        self.connections.push(Connection {
-            pair,
-            session: Session::new(Arc::clone(&self.target), asked.qid),
-            offset: SQE_SIZE + usize::from(traits.icdoff) * 16,
+        qp.endpoint().accept(&params).unwrap();
+        self.connections.push(PeerConnection {
+            qp,
+            session: FakeSession::new(Arc::clone(&self.target), asked.qid),
+            offset: SQE_SIZE + usize::from(target_options.icdoff) * 16,
             asked,
             jobs: (0..JOBS).map(|_| None).collect(),
             is_up: false,
@@ -118,15 +130,15 @@ impl Peer {
 /// A command in progress.
 struct Job {
     sqe: Sqe,
-    act: Act,
+    action: FakeAction,
 }
 
-pub(super) struct Connection {
+pub(super) struct PeerConnection {
     pub(super) asked: Request,
     /// Commands that were received and have no response.
     pub(super) outstanding: Vec<Sqe>,
-    pair: Pair<LoopbackDevice>,
-    session: Session,
+    qp: Qp<LoopbackDevice>,
+    session: FakeSession,
     /// Offset of a capsule's data.
     offset: usize,
     jobs: Vec<Option<Job>>,
@@ -135,17 +147,17 @@ pub(super) struct Connection {
     raws: u32,
 }
 
-impl Connection {
+impl PeerConnection {
     /// Sends these bytes as a response; `invalidate` is a key to invalidate.
     pub(super) fn send_raw(&mut self, bytes: &[u8], invalidate: Option<u32>) {
         let slot = 2 * JOBS;
-        self.pair.outbox.bytes(slot)[..bytes.len()].copy_from_slice(bytes);
+        self.qp.outbox.bytes(slot)[..bytes.len()].copy_from_slice(bytes);
         let operation = invalidate.map_or(SendOp::Send, |key| SendOp::SendInvalidate { key });
         let id = WrId::new(RAW, self.raws, 0);
         self.raws += 1;
         let len = bytes.len();
         // Rejected after the connection has ended.
-        let _ = self.pair.post_send(&[Outgoing {
+        let _ = self.qp.post_send(&[SendRequest {
             id,
             operation,
             slot,
@@ -158,12 +170,12 @@ impl Connection {
 
     /// Disconnects.
     pub(super) fn hang_up(&mut self) {
-        self.pair.endpoint().disconnect();
+        self.qp.endpoint().disconnect();
         self.is_over = true;
     }
 
     fn step(&mut self) {
-        match self.pair.endpoint().next_event() {
+        match self.qp.endpoint().next_event() {
             Some(ConnectionEvent::Established { .. }) => self.is_up = true,
             Some(_) => return self.hang_up(),
             None => {}
@@ -171,7 +183,7 @@ impl Connection {
         let mut completions = Vec::new();
         while self.is_up && !self.is_over {
             completions.clear();
-            self.pair.poll(16, &mut completions).unwrap();
+            self.qp.poll(16, &mut completions).unwrap();
             if completions.is_empty() {
                 return;
             }
@@ -188,22 +200,22 @@ impl Connection {
         let slot = u16::try_from(completion.id.slot()).unwrap();
         match completion.id.kind() {
             RECEIVE => {
-                self.pair.inbox.take_back(slot);
+                self.qp.inbox.reclaim(slot);
                 let len = completion.bytes as usize;
-                let capsule = self.pair.inbox.bytes(slot)[..len].to_vec();
-                self.pair.post_receive(completion.id, slot).unwrap();
+                let capsule = self.qp.inbox.bytes(slot)[..len].to_vec();
+                self.qp.post_receive(completion.id, slot).unwrap();
                 self.start(&capsule);
             }
             READ => {
-                self.pair.outbox.take_back(2 * slot);
+                self.qp.outbox.reclaim(2 * slot);
                 let job = self.jobs[usize::from(slot)].take().unwrap();
                 let len = job.sqe.dptr.parse().length() as usize;
-                let data = self.pair.outbox.bytes(2 * slot)[..len].to_vec();
+                let data = self.qp.outbox.bytes(2 * slot)[..len].to_vec();
                 self.perform(slot, job, &data);
             }
             RESPONSE => {
-                self.pair.outbox.take_back(2 * slot);
-                self.pair.outbox.take_back(2 * slot + 1);
+                self.qp.outbox.reclaim(2 * slot);
+                self.qp.outbox.reclaim(2 * slot + 1);
                 self.jobs[usize::from(slot)] = None;
             }
             _ => {}
@@ -213,13 +225,14 @@ impl Connection {
     fn start(&mut self, capsule: &[u8]) {
         let (sqe, _) = Sqe::read_from_prefix(capsule).unwrap();
         self.outstanding.push(sqe);
-        let act = if self.session.is_admin(&sqe) { Act::Serve } else { self.session.act(&sqe) };
-        match act {
-            Act::Silence => return,
-            Act::HangUp => return self.hang_up(),
+        let action =
+            if self.session.is_admin(&sqe) { FakeAction::Serve } else { self.session.action(&sqe) };
+        match action {
+            FakeAction::NoResponse => return,
+            FakeAction::HangUp => return self.hang_up(),
             _ => {}
         }
-        let job = Job { sqe, act };
+        let job = Job { sqe, action };
         let slot = self.jobs.iter().position(Option::is_none).unwrap();
         let number = u16::try_from(slot).unwrap();
         match sqe.dptr.parse() {
@@ -236,7 +249,7 @@ impl Connection {
                 let id = WrId::new(READ, 0, number.into());
                 let len = length as usize;
                 let slot = 2 * number;
-                self.post(&[Outgoing {
+                self.post(&[SendRequest {
                     id,
                     operation,
                     slot,
@@ -252,43 +265,43 @@ impl Connection {
     }
 
     fn perform(&mut self, number: u16, job: Job, data: &[u8]) {
-        let (sqe, act) = (job.sqe, job.act);
-        let bare = |status| Answer { status, result: 0, data: Vec::new() };
-        let answer = if self.session.is_admin(&sqe) {
+        let (sqe, action) = (job.sqe, job.action);
+        let bare = |status| FakeResponse { status, result: 0, data: Vec::new() };
+        let response = if self.session.is_admin(&sqe) {
             self.session.admin(&sqe, data)
-        } else if let Act::Fail(status) = act {
+        } else if let FakeAction::Fail(status) = action {
             bare(status)
         } else {
-            self.session.check(&sqe).map_or_else(bare, |()| self.session.io(&sqe, act, data))
+            self.session.check(&sqe).map_or_else(bare, |()| self.session.io(&sqe, action, data))
         };
         self.outstanding.retain(|other| other.cid != sqe.cid);
         self.jobs[usize::from(number)] = Some(job);
         let (slot, id) = (2 * number, WrId::new(RESPONSE, 0, number.into()));
-        let out = Outgoing {
+        let out = SendRequest {
             id,
             operation: SendOp::Send,
             slot,
-            len: answer.data.len(),
+            len: response.data.len(),
             data: None,
             signaled: false,
             inline: false,
         };
         let mut chain = Vec::new();
         if let Sgl::Keyed { address, key, .. } = sqe.dptr.parse()
-            && !answer.data.is_empty()
+            && !response.data.is_empty()
         {
-            self.pair.outbox.bytes(slot)[..answer.data.len()].copy_from_slice(&answer.data);
-            chain.push(Outgoing { operation: SendOp::Write { address, key }, ..out });
+            self.qp.outbox.bytes(slot)[..response.data.len()].copy_from_slice(&response.data);
+            chain.push(SendRequest { operation: SendOp::Write { address, key }, ..out });
         }
-        let cqe = Cqe::new(sqe.cid.get(), answer.status).with_result(answer.result);
+        let cqe = Cqe::new(sqe.cid.get(), response.status).with_result(response.result);
         let bytes = cqe.as_bytes();
-        self.pair.outbox.bytes(slot + 1)[..bytes.len()].copy_from_slice(bytes);
-        chain.push(Outgoing { slot: slot + 1, len: bytes.len(), signaled: true, ..out });
+        self.qp.outbox.bytes(slot + 1)[..bytes.len()].copy_from_slice(bytes);
+        chain.push(SendRequest { slot: slot + 1, len: bytes.len(), signaled: true, ..out });
         self.post(&chain);
     }
 
-    fn post(&mut self, chain: &[Outgoing]) {
-        if self.pair.post_send(chain).is_err() {
+    fn post(&mut self, chain: &[SendRequest]) {
+        if self.qp.post_send(chain).is_err() {
             self.hang_up();
         }
     }

@@ -13,7 +13,7 @@ fn verdict(stream: impl Fn(Agreed, u16, u16) -> Vec<u8>) -> TcpError {
     let read = start(&mut engine, read(1, 4096));
     let write = start(&mut engine, write(2, &pattern(8192)));
     match feed(&mut engine, &stream(agreed, read, write), usize::MAX) {
-        Err(Fatal::Protocol { error, .. }) => error,
+        Err(FatalPduError::Protocol { error, .. }) => error,
         other => panic!("accepted: {other:?}"),
     }
 }
@@ -105,7 +105,9 @@ fn an_in_capsule_write_is_not_asked_for_its_data_again() {
     let mut engine = agreed.engine();
     let cid = start(&mut engine, write(1, &pattern(4096)));
     let error = feed(&mut engine, &agreed.r2t(cid, 1, 0, 4096), usize::MAX).unwrap_err();
-    assert!(matches!(error, Fatal::Protocol { error, .. } if error.fes == Fes::DATA_OUT_OF_RANGE));
+    assert!(
+        matches!(error, FatalPduError::Protocol { error, .. } if error.fes == Fes::DATA_OUT_OF_RANGE)
+    );
 }
 
 #[test]
@@ -128,8 +130,8 @@ fn the_peers_term_req_is_reported() {
     start(&mut engine, read(1, 4096));
     let term = TermReq::new(End::Controller, TcpError::field(16), 0);
     let fatal = feed(&mut engine, term.as_bytes(), 3).unwrap_err();
-    assert!(matches!(fatal, Fatal::Terminated(error) if error == TcpError::field(16)));
-    assert_eq!(Engine::term_req(&fatal), None);
+    assert!(matches!(fatal, FatalPduError::Terminated(error) if error == TcpError::field(16)));
+    assert_eq!(TcpEngine::term_req(&fatal), None);
 }
 
 /// SplitMix64.
@@ -191,7 +193,7 @@ fn damaged_streams_do_not_panic() {
         }
         let came_back = done.len();
         engine.fail_all(0, &mut done);
-        assert_eq!(engine.slots().in_flight(), 0, "seed {seed}");
+        assert_eq!(engine.commands().in_flight(), 0, "seed {seed}");
         assert!(came_back <= 4 && done.len() <= 4, "seed {seed}: {done:?}");
     }
 }

@@ -28,7 +28,7 @@ fn reads_arrive_whole_however_they_are_cut() {
                 let done = only(feed(&mut engine, &stream, chunk).unwrap());
                 assert_eq!((done.token, done.result), (9, Ok(0)), "{agreed:?} {chunk} {piece}");
                 assert!(done.buffer.unwrap().as_slice() == data);
-                assert_eq!(engine.slots().in_flight(), 0);
+                assert_eq!(engine.commands().in_flight(), 0);
             }
         }
     }
@@ -182,10 +182,10 @@ fn a_bad_header_digest_ends_the_connection() {
     let mut stream = agreed.response(cid, Status::SUCCESS);
     stream[12] ^= 1;
     let fatal = feed(&mut engine, &stream, usize::MAX).unwrap_err();
-    let Fatal::Protocol { error, header, .. } = &fatal else { panic!("{fatal:?}") };
+    let FatalPduError::Protocol { error, header, .. } = &fatal else { panic!("{fatal:?}") };
     assert_eq!(error.fes, Fes::HEADER_DIGEST_ERROR);
     assert_eq!(header.as_slice(), &stream[..24]);
-    let term = Engine::term_req(&fatal).unwrap();
+    let term = TcpEngine::term_req(&fatal).unwrap();
     assert_eq!((term[0], term.len(), &term[24..]), (0x02, 48, &stream[..24]));
 }
 
@@ -231,12 +231,12 @@ fn a_buffer_being_sent_is_not_given_back_before_it_has_left() {
     // The controller rejects the command before it has received all data.
     let refusal = agreed.response(cid, Status::NAMESPACE_WRITE_PROTECTED);
     assert!(feed(&mut engine, &refusal, usize::MAX).unwrap().is_empty());
-    assert_eq!(engine.slots().in_flight(), 1);
+    assert_eq!(engine.commands().in_flight(), 1);
     let (rest, done) = drain(&mut engine, 1000);
     assert!(rest == data[100..]);
     let status = Status::NAMESPACE_WRITE_PROTECTED;
     assert_eq!(only(done).result, Err(CommandError::Status { status, dw0: 0 }));
-    assert_eq!(engine.slots().in_flight(), 0);
+    assert_eq!(engine.commands().in_flight(), 0);
 }
 
 #[test]
@@ -254,13 +254,13 @@ fn commands_end_as_timed_out_or_lost() {
     let mut engine = Agreed::default().engine();
     engine.submit(read(1, 512), 100).unwrap();
     engine.submit(read(2, 512), 300).unwrap();
-    assert!(!engine.slots().is_overdue(99));
-    assert!(engine.slots().is_overdue(100));
+    assert!(!engine.commands().is_overdue(99));
+    assert!(engine.commands().is_overdue(100));
     let mut done = Vec::new();
     engine.fail_all(200, &mut done);
     let results: Vec<_> = done.iter().map(|c| (c.token, c.result, c.buffer.is_some())).collect();
     let (late, lost) = (CommandError::TimedOut, CommandError::ConnectionLost);
     assert_eq!(results, [(1, Err(late), true), (2, Err(lost), true)]);
-    assert_eq!(engine.slots().in_flight(), 0);
+    assert_eq!(engine.commands().in_flight(), 0);
     assert!(!engine.has_output());
 }

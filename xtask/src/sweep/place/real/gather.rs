@@ -1,6 +1,6 @@
 //! Builds one point from the counters of the hosts, the daemon and the kernel.
 
-use nvmeof_report::{Flow, Network, Part, Point, Sample, Where, jain};
+use nvmeof_report::{Flow, NetworkCounters, Point, PointPart, RunOrigin, Sample, jain};
 
 use super::super::Run;
 use super::super::sim::setting;
@@ -16,7 +16,7 @@ const MIB: f64 = 1_048_576.0;
 #[derive(Debug)]
 pub(super) struct Gathered<'a> {
     pub(super) run: &'a Run<'a>,
-    pub(super) place: Where,
+    pub(super) place: RunOrigin,
     pub(super) platform: &'a str,
     pub(super) machines: &'a str,
     pub(super) fingerprint: String,
@@ -36,7 +36,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
     let together = Measured::together(of.measured);
     let part = |name: String, which: &dyn Fn(&(usize, Task<'_>)) -> bool| {
         let own = of.tasks.iter().zip(of.measured).filter(|(task, _)| which(task));
-        Part { name, figures: Measured::together(own.map(|(_, measured)| measured)).figures() }
+        PointPart { name, figures: Measured::together(own.map(|(_, measured)| measured)).figures() }
     };
     let hosts = (0..setup.hosts.len())
         .map(|host| part(format!("host {}", host + 1), &|(_, task)| task.host == host));
@@ -94,7 +94,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
         } else {
             0.0
         }),
-        network: Some(Network {
+        network: Some(NetworkCounters {
             dropped: change.dropped,
             retransmitted: change.retransmitted,
             rnr: change.rnr,

@@ -30,7 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
-use nvmeof_report::{Point, Where};
+use nvmeof_report::{Point, RunOrigin};
 
 use super::super::plan::Planned;
 use super::super::setup::{DeviceKind, Initiator, Setup};
@@ -60,7 +60,7 @@ type Counted = Option<Result<Finished>>;
 /// Machines that the user names.
 #[derive(Debug, Clone)]
 pub(crate) struct Machines {
-    pub(crate) place: Where,
+    pub(crate) place: RunOrigin,
     pub(crate) listen: Listen,
     /// The target's machine; this machine if `None`.
     pub(crate) target: Option<String>,
@@ -153,7 +153,7 @@ impl Real {
     /// Returns the initiator; on this machine alone, `nvmeof-perf` replaces the initiators of the
     /// kernel and SPDK.
     fn initiator(&self, planned: Initiator) -> Initiator {
-        if self.machines.place == Where::Local { Initiator::Perf } else { planned }
+        if self.machines.place == RunOrigin::Local { Initiator::Perf } else { planned }
     }
 
     fn site(&self, setup: &Setup) -> Site {

@@ -108,14 +108,14 @@ impl Visit {
 mod tests {
     use std::path::Path;
 
-    use nvmeof_report::Where;
+    use nvmeof_report::RunOrigin;
 
     use super::*;
 
     #[test]
     fn a_host_that_does_not_answer_is_named_and_nothing_is_left() {
         let machines = Machines {
-            place: Where::Remote,
+            place: RunOrigin::Remote,
             listen: "tcp://192.0.2.1".parse().unwrap(),
             target: None,
             hosts: vec!["nobody@nowhere.invalid".to_owned()],

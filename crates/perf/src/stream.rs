@@ -4,40 +4,40 @@ use std::collections::VecDeque;
 
 use nvmeof_initiator::Nanos;
 
-use crate::buffers::Buffers;
+use crate::buffers::BufferCache;
 use crate::load::LoadSpec;
-use crate::pace::Kinds;
-use crate::pattern::Pattern;
+use crate::pattern::AccessPattern;
 use crate::plan::Flow;
-use crate::queue::{Buffer, Done, Io, Memory, Op};
+use crate::queue::{Io, IoBuffer, IoDone, IoMemory, IoOp};
+use crate::rate_limit::AllowedKinds;
 use crate::rng::{Rng, mix};
-use crate::stats::{Tally, Verified};
-use crate::units::{Mix, Trim};
-use crate::verify::{Ledger, Stamp, Verdict, check};
-use crate::workload::distribution::Chooser;
+use crate::stats::{DirectionCounters, VerifyCounters};
+use crate::units::{IoMix, TrimUse};
+use crate::verify::{BlockCheck, BlockHeader, WriteLog, check};
+use crate::workload::distribution::PlaceChooser;
 use crate::workload::sizes::BlockSplit;
 
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct Stream {
     /// Index of the flow.
     pub(crate) flow: usize,
     /// Index of the flow's device.
     pub(crate) device: usize,
-    pub(crate) read: Tally,
-    pub(crate) write: Tally,
-    pub(crate) trim: Tally,
+    pub(crate) read: DirectionCounters,
+    pub(crate) write: DirectionCounters,
+    pub(crate) trim: DirectionCounters,
     pub(crate) errors: u64,
-    pub(crate) verified: Verified,
+    pub(crate) verified: VerifyCounters,
     nsid: u32,
     name: String,
-    memory: Memory,
-    mix: Mix,
+    memory: IoMemory,
+    mix: IoMix,
     sizes: BlockSplit,
     /// Bytes of a unit of the pattern.
     unit: u32,
     block_size: u32,
     token_base: u64,
-    pattern: Pattern,
+    pattern: AccessPattern,
     rng: Rng,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -63,14 +63,14 @@ struct Slot {
     unit: u64,
     bytes: u32,
     generation: u32,
-    kind: Kind,
+    kind: IoKind,
     /// Bytes that the stream had issued before it; `u64::MAX` if it is not in flight.
     asked_before: u64,
 }
 
 /// Kind of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum IoKind {
     Read,
     Write,
     Trim,
@@ -78,7 +78,7 @@ enum Kind {
 
 #[derive(Debug)]
 struct Verifier {
-    ledger: Ledger,
+    write_log: WriteLog,
     counter: u32,
     seed: u64,
     run: u64,
@@ -87,35 +87,35 @@ struct Verifier {
 
 /// Position of a stream in its job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StreamId {
     /// Index of the job.
     pub(crate) job: usize,
     /// Index of this job among the jobs on this space, and their number.
-    pub(crate) turn: usize,
-    pub(crate) turns: usize,
+    pub(crate) share_index: usize,
+    pub(crate) share_count: usize,
     /// Index of the stream in the job.
-    pub(crate) lane: u32,
+    pub(crate) stream: u32,
     /// Kind of memory that the queues of its device take.
-    pub(crate) memory: Memory,
+    pub(crate) memory: IoMemory,
     /// Bytes that the resumed run had done, if there is one.
     pub(crate) done: u64,
 }
 
 /// Result of one completion.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct IoOutcome {
     /// Bytes moved, 0 after an error.
     pub(crate) bytes: u64,
     /// Message for the user.
     pub(crate) problem: Option<String>,
 }
 
-impl Lane {
+impl Stream {
     /// A stream for flow number `index` of a load in one of its jobs.
-    pub(crate) fn new(index: usize, flow: &Flow, load: &LoadSpec, place: Place) -> Self {
-        let (turn, turns) = (place.turn as u64, place.turns as u64);
-        let stream = (index as u64) << 32 | (place.job as u64) << 1;
-        let share = flow.share(turn, turns);
+    pub(crate) fn new(index: usize, flow: &Flow, load: &LoadSpec, id: StreamId) -> Self {
+        let (share_index, share_count) = (id.share_index as u64, id.share_count as u64);
+        let rng_stream = (index as u64) << 32 | (id.job as u64) << 1;
+        let share = flow.share(share_index, share_count);
         // Jobs that verify use separate parts, so no other job overwrites a unit that this job
         // tracks.
         let (first, count, start) = match load.verify {
@@ -123,21 +123,21 @@ impl Lane {
             None => (flow.first_unit, flow.units, share.start),
         };
         // A resumed run does not repeat the draws of the earlier run.
-        let seed = if place.done == 0 { load.seed } else { mix(load.seed ^ place.done) };
+        let seed = if id.done == 0 { load.seed } else { mix(load.seed ^ id.done) };
         let mut pattern = if load.mix.random {
             let places = count / flow.align;
             let bytes = flow.align * u64::from(flow.unit);
-            let chooser = Chooser::new(&load.distribution, places, bytes, load.seed);
-            Pattern::random(first, count, flow.align, chooser, Rng::new(seed, stream))
+            let chooser = PlaceChooser::new(&load.distribution, places, bytes, load.seed);
+            AccessPattern::random(first, count, flow.align, chooser, Rng::new(seed, rng_stream))
         } else {
-            let start = start + place.done / u64::from(flow.unit);
-            Pattern::sequential(first, count, start)
+            let start = start + id.done / u64::from(flow.unit);
+            AccessPattern::sequential(first, count, start)
         };
         if load.verify.is_some() {
             pattern = pattern.exclusive();
         }
         let verifier = load.verify.map(|run| Verifier {
-            ledger: Ledger::new(first, count),
+            write_log: WriteLog::new(first, count),
             counter: 0,
             seed: load.seed,
             run,
@@ -146,26 +146,26 @@ impl Lane {
         Self {
             flow: index,
             device: flow.device,
-            read: Tally::new(),
-            write: Tally::new(),
-            trim: Tally::new(),
+            read: DirectionCounters::new(),
+            write: DirectionCounters::new(),
+            trim: DirectionCounters::new(),
             errors: 0,
-            verified: Verified::default(),
+            verified: VerifyCounters::default(),
             nsid: flow.nsid,
             name: flow.name.clone(),
-            memory: place.memory,
+            memory: id.memory,
             mix: load.mix,
             sizes: load.sizes(),
             unit: flow.unit,
             block_size: flow.block_size,
-            token_base: u64::from(place.lane) << 32,
+            token_base: u64::from(id.stream) << 32,
             pattern,
-            rng: Rng::new(seed, stream | 1),
+            rng: Rng::new(seed, rng_stream | 1),
             slots: vec![Slot::default(); load.qd as usize],
             free: (0..load.qd).rev().collect(),
             depth: load.qd,
-            quota: flow.quota(turn, turns).map(|quota| quota.saturating_sub(place.done)),
-            asked: place.done,
+            quota: flow.quota(share_index, share_count).map(|quota| quota.saturating_sub(id.done)),
+            asked: id.done,
             failed_at: u64::MAX,
             trimmed: VecDeque::new(),
             verifier,
@@ -218,17 +218,17 @@ impl Lane {
     }
 
     /// Returns the reads, writes and trims counted so far, and resets the counters.
-    pub(crate) fn take_tallies(&mut self) -> [Tally; 3] {
+    pub(crate) fn take_counters(&mut self) -> [DirectionCounters; 3] {
         let all = [&mut self.read, &mut self.write, &mut self.trim];
-        all.map(|tally| std::mem::replace(tally, Tally::new()))
+        all.map(|counters| std::mem::replace(counters, DirectionCounters::new()))
     }
 
     /// Replaces the current counters with ones taken earlier.
-    pub(crate) fn put_tallies(&mut self, tallies: [Tally; 3]) {
-        [self.read, self.write, self.trim] = tallies;
+    pub(crate) fn put_counters(&mut self, counters: [DirectionCounters; 3]) {
+        [self.read, self.write, self.trim] = counters;
     }
 
-    /// Makes [`Lane::next`] read the data written in this run, each unit once.
+    /// Makes [`Stream::next`] read the data written in this run, each unit once.
     pub(crate) fn start_read_back(&mut self) {
         self.read_back = Some(0);
     }
@@ -237,7 +237,12 @@ impl Lane {
     ///
     /// `None` if there is none at the moment, or none at all during read-back.
     #[inline]
-    pub(crate) fn next(&mut self, now: Nanos, kinds: Kinds, buffers: &mut Buffers) -> Option<Io> {
+    pub(crate) fn next(
+        &mut self,
+        now: Nanos,
+        kinds: AllowedKinds,
+        buffers: &mut BufferCache,
+    ) -> Option<Io> {
         if !self.has_credit() {
             return None;
         }
@@ -247,23 +252,24 @@ impl Lane {
         let blocks = bytes / self.block_size;
         let slba = unit * u64::from(self.unit / self.block_size);
         let op = match kind {
-            Kind::Trim => Op::Trim,
-            Kind::Read => match buffers.take(self.memory, bytes) {
-                Some(buffer) => Op::Read(buffer),
+            IoKind::Trim => IoOp::Trim,
+            IoKind::Read => match buffers.take(self.memory, bytes) {
+                Some(buffer) => IoOp::Read(buffer),
                 None => return self.cannot(unit),
             },
-            Kind::Write => {
+            IoKind::Write => {
                 let Some(mut data) = buffers.take(self.memory, bytes) else {
                     return self.cannot(unit);
                 };
                 match &mut self.verifier {
                     Some(verifier) => {
-                        slot.generation = verifier.ledger.begin_write(unit, &mut verifier.counter);
+                        slot.generation =
+                            verifier.write_log.begin_write(unit, &mut verifier.counter);
                         verifier.fill(&mut data, slba, self.block_size, slot.generation);
                     }
                     None => buffers.refill(&mut data),
                 }
-                Op::Write(data)
+                IoOp::Write(data)
             }
         };
         self.free.pop();
@@ -274,24 +280,24 @@ impl Lane {
 
     /// Chooses the unit, bytes and kind of the next I/O.
     #[inline]
-    fn choose(&mut self, kinds: Kinds) -> Option<Slot> {
+    fn choose(&mut self, kinds: AllowedKinds) -> Option<Slot> {
         if let Some(at) = &mut self.read_back {
-            let (next, unit) = self.verifier.as_ref()?.ledger.next_written(*at)?;
+            let (next, unit) = self.verifier.as_ref()?.write_log.next_written(*at)?;
             *at = next;
-            return Some(Slot { unit, bytes: self.unit, kind: Kind::Read, ..Slot::default() });
+            return Some(Slot { unit, bytes: self.unit, kind: IoKind::Read, ..Slot::default() });
         }
         if let Some(trimmed) = self.trimmed.pop_front() {
-            return Some(Slot { kind: Kind::Write, ..trimmed });
+            return Some(Slot { kind: IoKind::Write, ..trimmed });
         }
         if self.quota == Some(0) {
             return None;
         }
         let kind = self.kind_next(kinds);
         let bytes = match kind {
-            Kind::Read => self.sizes.read.choose(&mut self.rng),
+            IoKind::Read => self.sizes.read.choose(&mut self.rng),
             // A trimmed unit is later written in the same size.
-            Kind::Trim if self.mix.trim == Trim::Only => self.sizes.trim.choose(&mut self.rng),
-            Kind::Write | Kind::Trim => self.sizes.write.choose(&mut self.rng),
+            IoKind::Trim if self.mix.trim == TrimUse::Only => self.sizes.trim.choose(&mut self.rng),
+            IoKind::Write | IoKind::Trim => self.sizes.write.choose(&mut self.rng),
         };
         let unit = self.pattern.next(u64::from(bytes / self.unit))?;
         let asked_before = self.asked;
@@ -309,33 +315,33 @@ impl Lane {
         None
     }
 
-    /// Completes an I/O from [`Lane::next`] at `now`; `record` selects whether it counts.
+    /// Completes an I/O from [`Stream::next`] at `now`; `record` selects whether it counts.
     #[inline]
     pub(crate) fn complete(
         &mut self,
-        completed: Done,
+        completed: IoDone,
         now: Nanos,
         record: bool,
-        buffers: &mut Buffers,
-    ) -> Outcome {
+        buffers: &mut BufferCache,
+    ) -> IoOutcome {
         let number = token_slot(completed.token);
         let slot = std::mem::take(&mut self.slots[number as usize]);
-        let mut outcome = Outcome::default();
+        let mut outcome = IoOutcome::default();
         match completed.result {
             Ok(()) => {
                 outcome.bytes = u64::from(slot.bytes);
                 if record && self.read_back.is_none() {
-                    let tally = match slot.kind {
-                        Kind::Read => &mut self.read,
-                        Kind::Write => &mut self.write,
-                        Kind::Trim => &mut self.trim,
+                    let counters = match slot.kind {
+                        IoKind::Read => &mut self.read,
+                        IoKind::Write => &mut self.write,
+                        IoKind::Trim => &mut self.trim,
                     };
-                    tally.record(now.saturating_sub(slot.started), outcome.bytes);
+                    counters.record(now.saturating_sub(slot.started), outcome.bytes);
                 }
                 if self.verifier.is_some() {
                     outcome.problem = self.verify(&slot, completed.buffer.as_ref());
                 }
-                if slot.kind == Kind::Trim && self.mix.trim == Trim::ThenWrite {
+                if slot.kind == IoKind::Trim && self.mix.trim == TrimUse::ThenWrite {
                     self.trimmed.push_back(slot);
                 }
             }
@@ -356,40 +362,40 @@ impl Lane {
     }
 
     #[inline]
-    fn kind_next(&mut self, kinds: Kinds) -> Kind {
-        if self.mix.trim != Trim::None {
-            return Kind::Trim;
+    fn kind_next(&mut self, kinds: AllowedKinds) -> IoKind {
+        if self.mix.trim != TrimUse::None {
+            return IoKind::Trim;
         }
         let is_read = match self.mix.read_percent {
             0 => false,
             100.. => true,
-            _ if kinds != Kinds::All => kinds == Kinds::Reads,
+            _ if kinds != AllowedKinds::All => kinds == AllowedKinds::Reads,
             percent => self.rng.below(100) < u64::from(percent),
         };
-        if is_read { Kind::Read } else { Kind::Write }
+        if is_read { IoKind::Read } else { IoKind::Write }
     }
 
     /// Records a write; checks the blocks of a read, and describes the first wrong one.
-    fn verify(&mut self, slot: &Slot, buffer: Option<&Buffer>) -> Option<String> {
+    fn verify(&mut self, slot: &Slot, buffer: Option<&IoBuffer>) -> Option<String> {
         let verifier = self.verifier.as_mut()?;
-        if slot.kind != Kind::Read {
-            verifier.ledger.written(slot.unit, slot.generation);
+        if slot.kind != IoKind::Read {
+            verifier.write_log.written(slot.unit, slot.generation);
             return None;
         }
         let mut problem = None;
-        let expected = verifier.ledger.expected(slot.unit);
+        let expected = verifier.write_log.expected(slot.unit);
         let first = slot.unit * u64::from(self.unit / self.block_size);
         let (buffer, block_size) = (buffer?, self.block_size as usize);
         let blocks = (0..).map_while(|piece| buffer.piece(piece));
         for (lba, block) in (first..).zip(blocks.flat_map(|piece| piece.chunks_exact(block_size))) {
-            match check(block, &verifier.stamp(lba, 0), expected) {
-                Verdict::Good => self.verified.good += 1,
-                Verdict::Unwritten => self.verified.unwritten += 1,
-                Verdict::Bad(flaw) => {
+            match check(block, &verifier.header(lba, 0), expected) {
+                BlockCheck::Good => self.verified.good += 1,
+                BlockCheck::Unwritten => self.verified.unwritten += 1,
+                BlockCheck::Bad(defect) => {
                     self.verified.errors += 1;
                     problem.get_or_insert_with(|| {
                         let name = &self.name;
-                        format!("verify: {name}, LBA {lba} (expected {expected:?}): {flaw}")
+                        format!("verify: {name}, LBA {lba} (expected {expected:?}): {defect}")
                     });
                 }
             }
@@ -400,9 +406,9 @@ impl Lane {
     #[cold]
     fn describe(&self, slot: &Slot, error: &str) -> String {
         let what = match slot.kind {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Trim => "trim",
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Trim => "trim",
         };
         let blocks = slot.bytes / self.block_size;
         let slba = slot.unit * u64::from(self.unit / self.block_size);
@@ -412,22 +418,22 @@ impl Lane {
 
 impl Default for Slot {
     fn default() -> Self {
-        let kind = Kind::Read;
+        let kind = IoKind::Read;
         Self { started: 0, unit: 0, bytes: 0, generation: 0, kind, asked_before: u64::MAX }
     }
 }
 
 impl Verifier {
-    fn stamp(&self, lba: u64, generation: u32) -> Stamp {
+    fn header(&self, lba: u64, generation: u32) -> BlockHeader {
         let generation = u64::from(generation);
-        Stamp { lba, seed: self.seed, run: self.run, generation, namespace: self.namespace }
+        BlockHeader { lba, seed: self.seed, run: self.run, generation, namespace: self.namespace }
     }
 
-    fn fill(&self, data: &mut Buffer, slba: u64, block_size: u32, generation: u32) {
+    fn fill(&self, data: &mut IoBuffer, slba: u64, block_size: u32, generation: u32) {
         let mut lba = slba;
         data.for_each_piece(|piece| {
             for block in piece.chunks_exact_mut(block_size as usize) {
-                self.stamp(lba, generation).fill(block);
+                self.header(lba, generation).fill(block);
                 lba += 1;
             }
         });

@@ -1,11 +1,11 @@
 //! Output medium of a report: a page for a browser, or a PDF.
 
-use crate::html::Page;
+use crate::html::HtmlPage;
 use crate::plot::Picture;
 use crate::table::Table;
 
 /// Receives a report from top to bottom.
-pub trait Sheet {
+pub trait ReportSink {
     /// A heading; `level` 1 is a chapter, 2 a section.
     fn heading(&mut self, level: u8, text: &str);
     /// A paragraph; an important one is highlighted.
@@ -16,7 +16,7 @@ pub trait Sheet {
     fn pictures(&mut self, pictures: &[Picture]);
 }
 
-impl Sheet for Page {
+impl ReportSink for HtmlPage {
     fn heading(&mut self, level: u8, text: &str) {
         if level <= 1 {
             Self::heading(self, text);

@@ -7,38 +7,38 @@ use super::figures::to_float;
 
 /// Difference between two samples.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Moment {
+pub(crate) struct StatsDelta {
     /// Seconds between the samples.
     pub(crate) seconds: f64,
     /// State of the pacer.
     pub(crate) pacer: PacerNow,
     /// Deferred commands per second.
     pub(crate) held_back_per_second: f64,
-    pub(crate) read: Rate,
-    pub(crate) write: Rate,
-    pub(crate) other: Rate,
+    pub(crate) read: CommandRates,
+    pub(crate) write: CommandRates,
+    pub(crate) other: CommandRates,
     /// Wire delay: from a read's data being complete in memory to its having been sent.
-    pub(crate) wire_delay: Spread,
+    pub(crate) wire_delay: LatencySummary,
     /// Failed commands per second.
     pub(crate) errors_per_second: f64,
-    pub(crate) reactors: Vec<Reactor>,
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) reactors: Vec<ReactorRow>,
+    pub(crate) flows: Vec<FlowRow>,
     pub(crate) flows_left_out: u64,
-    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) tenants: Vec<TenantRow>,
     pub(crate) tenants_left_out: u64,
 }
 
 /// Commands of one kind.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Rate {
+pub(crate) struct CommandRates {
     pub(crate) ops_per_second: f64,
     pub(crate) bytes_per_second: f64,
-    pub(crate) latency: Spread,
+    pub(crate) latency: LatencySummary,
 }
 
 /// Times in nanoseconds; `None` without measurements.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Spread {
+pub(crate) struct LatencySummary {
     pub(crate) mean_ns: Option<u64>,
     pub(crate) p50_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct Spread {
 
 /// A reactor.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Reactor {
+pub(crate) struct ReactorRow {
     /// Fraction of turns with work.
     pub(crate) busy: f64,
     pub(crate) ops_per_second: f64,
@@ -57,7 +57,7 @@ pub(crate) struct Reactor {
 
 /// Commands of one host for one namespace.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Flow {
+pub(crate) struct FlowRow {
     pub(crate) subsystem: String,
     pub(crate) nsid: Option<u32>,
     pub(crate) host: String,
@@ -74,7 +74,7 @@ pub(crate) struct Flow {
 
 /// A host or a namespace with limits.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Tenant {
+pub(crate) struct TenantRow {
     /// Limits and usage, in the later sample.
     #[serde(flatten)]
     pub(crate) now: TenantNow,
@@ -84,13 +84,13 @@ pub(crate) struct Tenant {
     pub(crate) held_back_per_second: f64,
 }
 
-impl Moment {
+impl StatsDelta {
     pub(crate) fn between(before: &Live, now: &Live) -> Self {
         let seconds = to_float(now.at_ns.saturating_sub(before.at_ns)) / 1e9;
         let over = |now: u64, before: u64| per_second(now, before, seconds);
         let rate = |op: &str| {
             let find = |live: &Live| live.work.iter().find(|work| work.op == op).cloned();
-            Rate::between(
+            CommandRates::between(
                 &find(before).unwrap_or_default(),
                 &find(now).unwrap_or_default(),
                 seconds,
@@ -100,7 +100,7 @@ impl Moment {
             let before = before.reactors.get(index).unwrap_or(now);
             let turns = now.turns.saturating_sub(before.turns).max(1);
             let busy = now.busy_turns.saturating_sub(before.busy_turns);
-            Reactor {
+            ReactorRow {
                 busy: to_float(busy) / to_float(turns),
                 ops_per_second: over(now.started, before.started),
                 in_flight_bytes: now.in_flight_bytes,
@@ -114,28 +114,32 @@ impl Moment {
             read: rate("read"),
             write: rate("write"),
             other: rate("other"),
-            wire_delay: Spread::of(&now.wire_delay.since(&before.wire_delay)),
+            wire_delay: LatencySummary::of(&now.wire_delay.since(&before.wire_delay)),
             errors_per_second: over(now.errors, before.errors),
             reactors: reactors.collect(),
-            flows: now.flows.iter().map(|flow| Flow::between(before, flow, seconds)).collect(),
+            flows: now.flows.iter().map(|flow| FlowRow::between(before, flow, seconds)).collect(),
             flows_left_out: now.flows_left_out,
-            tenants: now.tenants.iter().map(|one| Tenant::between(before, one, seconds)).collect(),
+            tenants: now
+                .tenants
+                .iter()
+                .map(|one| TenantRow::between(before, one, seconds))
+                .collect(),
             tenants_left_out: now.tenants_left_out,
         }
     }
 }
 
-impl Rate {
+impl CommandRates {
     fn between(before: &Work, now: &Work, seconds: f64) -> Self {
         Self {
             ops_per_second: per_second(now.ops, before.ops, seconds),
             bytes_per_second: per_second(now.bytes, before.bytes, seconds),
-            latency: Spread::of(&now.times.since(&before.times)),
+            latency: LatencySummary::of(&now.times.since(&before.times)),
         }
     }
 }
 
-impl Spread {
+impl LatencySummary {
     fn of(times: &Times) -> Self {
         Self {
             mean_ns: times.mean(),
@@ -146,7 +150,7 @@ impl Spread {
     }
 }
 
-impl Flow {
+impl FlowRow {
     fn between(before: &Live, now: &FlowNow, seconds: f64) -> Self {
         let same = |one: &&FlowNow| {
             (&one.subsystem, one.nsid, &one.host, &one.device)
@@ -175,7 +179,7 @@ impl Flow {
     }
 }
 
-impl Tenant {
+impl TenantRow {
     fn between(before: &Live, now: &TenantNow, seconds: f64) -> Self {
         let same = |one: &&TenantNow| {
             (&one.host, &one.subsystem, one.nsid) == (&now.host, &now.subsystem, now.nsid)

@@ -3,20 +3,20 @@
 
 use std::net::IpAddr;
 
-use crate::draft::Fabric;
-use crate::json::{ImportError, Object};
+use crate::config_builder::Fabric;
+use crate::json::{ImportError, JsonObject};
 use crate::note::Notes;
 
 /// Fabric, address and port.
-pub(crate) type Place = (Fabric, IpAddr, u16);
+pub(crate) type ListenAddress = (Fabric, IpAddr, u16);
 
 /// Reads `trtype`, `adrfam`, `traddr` and `trsvcid`. Returns `None`, with a note, if the address is
 /// not supported.
 pub(crate) fn read(
-    object: &mut Object<'_>,
+    object: &mut JsonObject<'_>,
     default_port: u16,
     notes: &mut Notes,
-) -> Result<Option<Place>, ImportError> {
+) -> Result<Option<ListenAddress>, ImportError> {
     let fabric = object.need("trtype")?.text()?;
     object.skip(&["adrfam"]);
     let fabric = match fabric.to_ascii_lowercase().as_str() {
@@ -25,7 +25,7 @@ pub(crate) fn read(
         _ => {
             object.skip(&["traddr", "trsvcid"]);
             let what = format!("transport \"{fabric}\": there are only TCP and RDMA here");
-            notes.left_out(object.path(), what);
+            notes.unsupported(object.path(), what);
             return Ok(None);
         }
     };
@@ -48,7 +48,7 @@ pub(crate) fn read(
                 "{} is no IPv4 or IPv6 address: names and scoped addresses are not looked up here",
                 node.shown()
             );
-            notes.left_out(node.path(), what);
+            notes.unsupported(node.path(), what);
             Ok(None)
         }
     }

@@ -19,11 +19,11 @@ const PORT: u16 = 4420;
 /// keys.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct Draft {
+pub(crate) struct ConfigBuilder {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reactors: Option<String>,
-    #[serde(skip_serializing_if = "Limits::is_empty")]
-    pub(crate) limits: Limits,
+    #[serde(skip_serializing_if = "HostLimits::is_empty")]
+    pub(crate) limits: HostLimits,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listener: Vec<Listener>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -43,7 +43,7 @@ pub(crate) struct Draft {
 /// Limits that hosts see.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct Limits {
+pub(crate) struct HostLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) io_queues: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub(crate) struct Limits {
     pub(crate) in_capsule: Option<u64>,
 }
 
-impl Limits {
+impl HostLimits {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -82,13 +82,13 @@ pub(crate) enum Fabric {
 pub(crate) struct Device {
     name: String,
     #[serde(flatten)]
-    what: Medium,
+    what: DeviceBackend,
 }
 
 /// Backend of a device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "kebab-case")]
-pub(crate) enum Medium {
+pub(crate) enum DeviceBackend {
     Null {
         size: u64,
         block_size: u32,
@@ -163,20 +163,20 @@ pub(crate) struct Namespace {
     pub(crate) nguid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) eui64: Option<String>,
-    #[serde(skip_serializing_if = "Limit::is_empty")]
-    pub(crate) limit: Limit,
+    #[serde(skip_serializing_if = "NamespaceLimit::is_empty")]
+    pub(crate) limit: NamespaceLimit,
 }
 
 /// Rate limit of a namespace.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Limit {
+pub(crate) struct NamespaceLimit {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) iops: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bandwidth: Option<String>,
 }
 
-impl Limit {
+impl NamespaceLimit {
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -191,7 +191,7 @@ pub(crate) struct Referral {
     pub(crate) port: u16,
 }
 
-impl Draft {
+impl ConfigBuilder {
     /// Adds a listener unless it exists. One for all addresses replaces those for single addresses.
     pub(crate) fn add_listener(&mut self, path: &str, new: Listener, notes: &mut Notes) {
         let covers = |all: &Listener, one: &Listener| {
@@ -203,13 +203,13 @@ impl Draft {
         }
         if self.listener.iter().any(|other| covers(other, &new)) {
             let what = format!("the listener for all addresses has {} already", new.address);
-            notes.changed(path, what);
+            notes.converted(path, what);
             return;
         }
         let before = self.listener.len();
         self.listener.retain(|other| !covers(&new, other));
         if self.listener.len() < before {
-            notes.changed(path, "it takes the place of the listeners for single addresses");
+            notes.converted(path, "it takes the place of the listeners for single addresses");
         }
         self.listener.push(new);
     }
@@ -221,7 +221,7 @@ impl Draft {
             self.listener.push(Listener { fabric: Fabric::Tcp, address, port: PORT });
             let what =
                 "no listener is left: one at tcp 127.0.0.1:4420 takes their place, for a start";
-            notes.changed(path, what);
+            notes.converted(path, what);
         }
     }
 
@@ -233,7 +233,7 @@ impl Draft {
     }
 
     /// Adds a device under the requested name or a similar one, and returns the name.
-    pub(crate) fn add_device(&mut self, wanted: &str, what: Medium) -> String {
+    pub(crate) fn add_device(&mut self, wanted: &str, what: DeviceBackend) -> String {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let mut name: String =
             wanted.chars().map(|c| if good(c) { c } else { '_' }).take(NAME_MAX).collect();
@@ -253,7 +253,7 @@ impl Draft {
 
     /// Returns the file device of this path.
     pub(crate) fn file(&self, path: &str) -> Option<&str> {
-        let of = |what: &Medium| matches!(what, Medium::File { path: other, .. } if other == path);
+        let of = |what: &DeviceBackend| matches!(what, DeviceBackend::File { path: other, .. } if other == path);
         self.device.iter().find(|device| of(&device.what)).map(|device| device.name.as_str())
     }
 
@@ -263,7 +263,7 @@ impl Draft {
         if self.served.insert(device.to_owned()) {
             return device.to_owned();
         }
-        let all = Medium::Split { base: device.to_owned(), offset: 0, size: None };
+        let all = DeviceBackend::Split { base: device.to_owned(), offset: 0, size: None };
         let name = self.add_device(device, all);
         self.served.insert(name.clone());
         name
@@ -284,12 +284,12 @@ impl Draft {
         }
         if namespace.nsid > NSID_MAX {
             let what = format!("namespace {}: the highest here is {NSID_MAX}", namespace.nsid);
-            notes.left_out(path, what);
+            notes.unsupported(path, what);
             return;
         }
         if taken(namespace.nsid) {
             let what = format!("the subsystem has a namespace {} already", namespace.nsid);
-            notes.left_out(path, what);
+            notes.unsupported(path, what);
             return;
         }
         for (kind, digits, identifier) in [
@@ -306,13 +306,13 @@ impl Draft {
             }
             if plain.len() != digits || !plain.chars().all(|c| c.is_ascii_hexdigit()) {
                 let what = format!("{kind} \"{text}\" is no identifier of {digits} digits");
-                notes.left_out(path, what);
+                notes.unsupported(path, what);
             } else if self.identifiers.insert(format!("{kind} {plain}")) {
                 *identifier = Some(text.to_ascii_lowercase());
             } else {
                 let what =
                     format!("{kind} {text} is another namespace's already: it gets one of its own");
-                notes.changed(path, what);
+                notes.converted(path, what);
             }
         }
         namespace.device = self.share(&namespace.device);
@@ -357,7 +357,7 @@ impl Draft {
     }
 }
 
-impl Medium {
+impl DeviceBackend {
     fn bases(&self) -> Vec<&str> {
         match self {
             Self::Null { .. } | Self::Ram { .. } | Self::File { .. } | Self::Nvme { .. } => {

@@ -4,7 +4,7 @@ use plotters::style::RGBColor;
 
 use super::font::Font;
 use crate::plot::ink;
-use crate::table::{Align, Table};
+use crate::table::{Alignment, Table};
 
 const SIZE: f32 = 8.0;
 /// Smallest readable font size.
@@ -19,24 +19,24 @@ const NARROWEST: f32 = 8.0;
 
 /// A table with its column widths.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct PdfTable {
     /// Font size.
     pub(super) size: f32,
-    pub(super) head: Row,
-    pub(super) rows: Vec<Row>,
+    pub(super) head: TableRow,
+    pub(super) rows: Vec<TableRow>,
     /// Widths of columns, with their padding.
     widths: Vec<f32>,
-    aligned: Vec<Align>,
+    aligned: Vec<Alignment>,
 }
 
 /// Lines of the cells of a row.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct TableRow {
     pub(super) font: Font,
     cells: Vec<Vec<String>>,
 }
 
-impl Row {
+impl TableRow {
     pub(super) fn colour(&self) -> RGBColor {
         match self.font {
             Font::Plain => ink::INK,
@@ -45,7 +45,7 @@ impl Row {
     }
 }
 
-impl Rows {
+impl PdfTable {
     /// Lays out a table in `width`.
     pub(super) fn new(table: &Table, width: f32) -> Self {
         let aligned: Vec<_> = table.columns.iter().map(|column| column.align).collect();
@@ -81,10 +81,10 @@ impl Rows {
             .iter()
             .enumerate()
             .map(|(at, cell)| cell.iter().flat_map(|text| lines(Font::Bold, at, text)).collect());
-        let head = Row { font: Font::Bold, cells: head.collect() };
+        let head = TableRow { font: Font::Bold, cells: head.collect() };
         let row = |row: &Vec<String>| {
             let cells = row.iter().enumerate().map(|(at, text)| lines(Font::Plain, at, text));
-            Row { font: Font::Plain, cells: cells.collect() }
+            TableRow { font: Font::Plain, cells: cells.collect() }
         };
         let rows = table.rows.iter().map(row).collect();
         Self { size, head, rows, widths, aligned }
@@ -94,7 +94,7 @@ impl Rows {
         self.widths.iter().sum()
     }
 
-    pub(super) fn height(&self, row: &Row) -> f32 {
+    pub(super) fn height(&self, row: &TableRow) -> f32 {
         let lines = row.cells.iter().map(Vec::len).max().unwrap_or(0);
         if lines == 0 {
             return 0.0;
@@ -114,7 +114,7 @@ impl Rows {
     /// The lines of a row, each with its distance from the left and from the top to the baseline.
     pub(super) fn places<'a>(
         &'a self,
-        row: &'a Row,
+        row: &'a TableRow,
     ) -> impl Iterator<Item = (&'a str, f32, f32)> + 'a {
         let mut left = 0.0;
         let cells = row.cells.iter().enumerate().map(move |(at, lines)| {
@@ -128,8 +128,10 @@ impl Rows {
             lines.iter().map(move |text| {
                 down += LEADING * self.size;
                 let x = match self.aligned[at] {
-                    Align::Left => from + pad,
-                    Align::Right => from + self.widths[at] - pad - row.font.width(text, self.size),
+                    Alignment::Left => from + pad,
+                    Alignment::Right => {
+                        from + self.widths[at] - pad - row.font.width(text, self.size)
+                    }
                 };
                 (text.as_str(), x, down - 0.15 * self.size)
             })
@@ -138,12 +140,12 @@ impl Rows {
 }
 
 /// Makes text columns narrower, the widest first, until all fit.
-fn narrow(widths: &mut [f32], aligned: &[Align], size: f32, most: f32) {
+fn narrow(widths: &mut [f32], aligned: &[Alignment], size: f32, most: f32) {
     let too_much = widths.iter().sum::<f32>() - most;
     if too_much <= 0.0 {
         return;
     }
-    let words = (0..widths.len()).filter(|at| aligned[*at] == Align::Left);
+    let words = (0..widths.len()).filter(|at| aligned[*at] == Alignment::Left);
     let Some(widest) = words.max_by(|a, b| widths[*a].total_cmp(&widths[*b])) else { return };
     let least = NARROWEST * size;
     if widths[widest] > least {

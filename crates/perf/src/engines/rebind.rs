@@ -2,10 +2,10 @@
 //! engine.
 //!
 //! ```text
-//!                  +-- hand(Ours) ----> vfio-pci: the VFIO driver, LBA formats
-//!   as it was -----+                       |   ^
-//!       ^          +-- hand(Kernel) --> nvme: the kernel's engines
-//!       '-- give_back: at the end, interrupted or failed
+//!                       +-- rebind(Vfio) ----> vfio-pci: the VFIO driver, LBA formats
+//!   original driver ----+                         |   ^
+//!       ^               +-- rebind(Kernel) --> nvme: the kernel's engines
+//!       '-- restore: at the end, interrupted or failed
 //! ```
 //!
 //! The users of a drive are checked each time, as `nvmeof-tgt drives bind` does. A drive in use
@@ -29,32 +29,35 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Driver of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum DriverKind {
     /// `vfio-pci`, for the VFIO driver.
-    Ours,
+    Vfio,
     /// The kernel's NVMe driver.
     Kernel,
 }
 
 /// Rebinds drives, and restores their drivers when it is dropped at the latest.
-pub(super) struct Hands {
+pub(super) struct DriveRebinder {
     system: System,
     writes: Box<dyn SysfsWriter>,
     /// Drives that may be rebound. Drives that share an IOMMU group are rebound together.
-    may: Vec<Address>,
+    allowed: Vec<Address>,
     /// Earlier drivers of the drives to rebind.
-    had: BTreeMap<Address, Side>,
+    original: BTreeMap<Address, DriverKind>,
     /// Drives that were rebound: only transient users open them.
     moved: BTreeSet<Address>,
 }
 
-impl fmt::Debug for Hands {
+impl fmt::Debug for DriveRebinder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hands").field("may", &self.may).field("had", &self.had).finish()
+        f.debug_struct("DriveRebinder")
+            .field("allowed", &self.allowed)
+            .field("original", &self.original)
+            .finish()
     }
 }
 
-impl Hands {
+impl DriveRebinder {
     /// Rebinds drives of this machine.
     pub(super) fn this() -> Self {
         Self::of(System::this(), Box::new(Sysfs))
@@ -62,7 +65,13 @@ impl Hands {
 
     /// Rebinds drives of a machine, with `writes` for its sysfs.
     pub(super) fn of(system: System, writes: Box<dyn SysfsWriter>) -> Self {
-        Self { system, writes, may: Vec::new(), had: BTreeMap::new(), moved: BTreeSet::new() }
+        Self {
+            system,
+            writes,
+            allowed: Vec::new(),
+            original: BTreeMap::new(),
+            moved: BTreeSet::new(),
+        }
     }
 
     /// The system whose drives it searches.
@@ -71,33 +80,35 @@ impl Hands {
     }
 
     /// Sets the drives that may be rebound.
-    pub(super) fn allow(&mut self, may: Vec<Address>) {
-        self.may = may;
+    pub(super) fn allow(&mut self, allowed: Vec<Address>) {
+        self.allowed = allowed;
     }
 
-    /// Binds a drive to the driver of a side.
+    /// Binds a drive to a driver.
     ///
     /// # Errors
     /// The reason and the remedy; the drive keeps its driver.
-    pub(super) fn hand(&mut self, address: Address, side: Side) -> Result<(), String> {
+    pub(super) fn rebind(&mut self, address: Address, kind: DriverKind) -> Result<(), String> {
         let function = self.function(address)?;
-        let now = Side::of(&function).ok_or_else(|| {
+        let now = DriverKind::of(&function).ok_or_else(|| {
             let driver = function.driver.as_deref().unwrap_or("no driver");
-            format!("{address} is not handed over: {driver} has it, and not {NVME_DRIVER} or {VFIO_DRIVER}")
+            format!(
+                "{address} is not rebound: {driver} has it, and not {NVME_DRIVER} or {VFIO_DRIVER}"
+            )
         })?;
-        if now == side {
+        if now == kind {
             return Ok(());
         }
         let spaces = function.controller.map_or(0, |controller| controller.namespaces.len());
         if spaces > 1 {
             return Err(format!(
-                "{address} is not handed over: it has {spaces} namespaces, and which is which is not the same on both \
+                "{address} is not rebound: it has {spaces} namespaces, and which is which is not the same on both \
                  sides; measure it twice, with `nvmeof-tgt drives bind` between"
             ));
         }
         // Stored also before a failure: every partial change is undone at the end.
-        self.had.entry(address).or_insert(now);
-        self.move_to(address, side, self.moved.contains(&address))?;
+        self.original.entry(address).or_insert(now);
+        self.move_to(address, kind, self.moved.contains(&address))?;
         self.moved.insert(address);
         Ok(())
     }
@@ -130,16 +141,16 @@ impl Hands {
     }
 
     /// Restores the drivers of all drives; returns an error for each that keeps its driver.
-    pub(super) fn give_back(&mut self) -> Vec<String> {
-        let had = std::mem::take(&mut self.had);
-        let stays = had.into_iter().filter_map(|(address, side)| {
-            let why = self.move_to(address, side, true).err()?;
-            let (driver, command) = match side {
-                Side::Ours => (VFIO_DRIVER, "bind"),
-                Side::Kernel => (NVME_DRIVER, "unbind"),
+    pub(super) fn restore(&mut self) -> Vec<String> {
+        let original = std::mem::take(&mut self.original);
+        let stays = original.into_iter().filter_map(|(address, kind)| {
+            let why = self.move_to(address, kind, true).err()?;
+            let (driver, command) = match kind {
+                DriverKind::Vfio => (VFIO_DRIVER, "bind"),
+                DriverKind::Kernel => (NVME_DRIVER, "unbind"),
             };
             Some(format!(
-                "{address} was not given back to {driver}: {why}; `nvmeof-tgt drives {command} {address}` does that"
+                "{address} was not rebound to {driver}: {why}; `nvmeof-tgt drives {command} {address}` does that"
             ))
         });
         stays.collect()
@@ -147,10 +158,10 @@ impl Hands {
 
     /// Rebinds a drive. With `patient`, waits for processes that briefly open a drive just rebound
     /// (udev does).
-    fn move_to(&self, address: Address, side: Side, patient: bool) -> Result<(), String> {
+    fn move_to(&self, address: Address, kind: DriverKind, patient: bool) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.try_to(address, side) {
+            match self.try_to(address, kind) {
                 Ok(()) => return Ok(()),
                 Err(Refusal::InUse(_)) if patient && Instant::now() < until => {
                     std::thread::sleep(PAUSE);
@@ -160,19 +171,21 @@ impl Hands {
         }
     }
 
-    fn try_to(&self, address: Address, side: Side) -> Result<(), Refusal> {
+    fn try_to(&self, address: Address, kind: DriverKind) -> Result<(), Refusal> {
         let other = |why: &dyn fmt::Display| Refusal::Other(why.to_string());
         let usage = Usage::read(&self.system).map_err(|error| other(&error))?;
         let function = self.function(address).map_err(Refusal::Other)?;
-        let plan = match side {
-            Side::Ours if usage.is_partial() && Side::of(&function) != Some(Side::Ours) => {
+        let plan = match kind {
+            DriverKind::Vfio
+                if usage.is_partial() && DriverKind::of(&function) != Some(DriverKind::Vfio) =>
+            {
                 return Err(Refusal::Other(format!(
                     "{address} may be in use: there are programs whose open files cannot be seen; run it as root, and \
                      with the machine's own /proc"
                 )));
             }
-            Side::Ours => BindPlan::bind(&self.system, &usage, &function, &self.may),
-            Side::Kernel => BindPlan::unbind(&self.system, &usage, &function),
+            DriverKind::Vfio => BindPlan::bind(&self.system, &usage, &function, &self.allowed),
+            DriverKind::Kernel => BindPlan::unbind(&self.system, &usage, &function),
         };
         match plan.and_then(|plan| plan.run(&self.system, &*self.writes)) {
             Ok(()) => Ok(()),
@@ -186,18 +199,18 @@ impl Hands {
     }
 }
 
-impl Drop for Hands {
+impl Drop for DriveRebinder {
     fn drop(&mut self) {
-        for problem in self.give_back() {
+        for problem in self.restore() {
             complain!("error: {problem}");
         }
     }
 }
 
-impl Side {
+impl DriverKind {
     fn of(function: &PciFunction) -> Option<Self> {
         match function.driver.as_deref() {
-            Some(VFIO_DRIVER) => Some(Self::Ours),
+            Some(VFIO_DRIVER) => Some(DriverKind::Vfio),
             Some(NVME_DRIVER) => Some(Self::Kernel),
             _ => None,
         }
@@ -220,12 +233,12 @@ mod tests {
     const ADDRESS: &str = "0000:01:00.0";
 
     /// A machine with a drive bound to the kernel driver.
-    fn machine() -> (tempfile::TempDir, Machine, Hands) {
+    fn machine() -> (tempfile::TempDir, Machine, DriveRebinder) {
         let folder = tempfile::tempdir_in(folder()).unwrap();
         let mut machine = Machine::new(folder.path()).unwrap();
         machine.drive(&host(0), ADDRESS).unwrap();
-        let hands = Hands::of(machine.system(), Box::new(machine.kernel()));
-        (folder, machine, hands)
+        let rebinder = DriveRebinder::of(machine.system(), Box::new(machine.kernel()));
+        (folder, machine, rebinder)
     }
 
     fn driver(machine: &Machine) -> Option<String> {
@@ -234,42 +247,42 @@ mod tests {
 
     #[test]
     fn a_drive_changes_sides_and_is_given_back() {
-        let (_folder, machine, mut hands) = machine();
-        let path = hands.block_device(at(ADDRESS)).unwrap();
+        let (_folder, machine, mut rebinder) = machine();
+        let path = rebinder.block_device(at(ADDRESS)).unwrap();
         assert_eq!(path, machine.system().dev.join("nvme0n1"));
         for _ in 0..2 {
-            hands.hand(at(ADDRESS), Side::Ours).unwrap();
+            rebinder.rebind(at(ADDRESS), DriverKind::Vfio).unwrap();
             assert_eq!(driver(&machine).as_deref(), Some(VFIO_DRIVER));
-            hands.hand(at(ADDRESS), Side::Kernel).unwrap();
+            rebinder.rebind(at(ADDRESS), DriverKind::Kernel).unwrap();
             assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
         }
-        hands.hand(at(ADDRESS), Side::Ours).unwrap();
-        assert_eq!(hands.give_back(), Vec::<String>::new());
+        rebinder.rebind(at(ADDRESS), DriverKind::Vfio).unwrap();
+        assert_eq!(rebinder.restore(), Vec::<String>::new());
         assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
     }
 
     #[test]
     fn what_ends_early_gives_back_too() {
-        let (_folder, machine, mut hands) = machine();
-        hands.hand(at(ADDRESS), Side::Ours).unwrap();
+        let (_folder, machine, mut rebinder) = machine();
+        rebinder.rebind(at(ADDRESS), DriverKind::Vfio).unwrap();
         // The first driver counts.
-        let mut others = Hands::of(machine.system(), Box::new(machine.kernel()));
-        others.hand(at(ADDRESS), Side::Kernel).unwrap();
+        let mut others = DriveRebinder::of(machine.system(), Box::new(machine.kernel()));
+        others.rebind(at(ADDRESS), DriverKind::Kernel).unwrap();
         drop(others);
         assert_eq!(driver(&machine).as_deref(), Some(VFIO_DRIVER));
-        drop(hands);
+        drop(rebinder);
         assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
     }
 
     #[test]
     fn a_drive_that_is_in_use_stays_where_it_is() {
-        let (_folder, machine, mut hands) = machine();
+        let (_folder, machine, mut rebinder) = machine();
         machine.mount(None, "30 1 259:0 / /data rw - ext4 /dev/nvme0n1 rw").unwrap();
-        let why = hands.hand(at(ADDRESS), Side::Ours).unwrap_err();
+        let why = rebinder.rebind(at(ADDRESS), DriverKind::Vfio).unwrap_err();
         assert!(why.contains("in use") && why.contains("/data"), "{why}");
-        assert_eq!(hands.give_back(), Vec::<String>::new());
+        assert_eq!(rebinder.restore(), Vec::<String>::new());
         assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
-        let gone = hands.hand(at("0000:09:00.0"), Side::Ours).unwrap_err();
+        let gone = rebinder.rebind(at("0000:09:00.0"), DriverKind::Vfio).unwrap_err();
         assert!(gone.contains("is gone"), "{gone}");
     }
 }

@@ -4,13 +4,13 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use nvmeof_core::pci::{PciFunction, System, VFIO_DRIVER, order};
 
-use super::ranges::Ranges;
-use crate::plan::{Misfit, misfit};
+use super::ranges::NumberRanges;
+use crate::plan::{UsageError, usage_error};
 use crate::target::DeviceSpec;
 
 /// Numbering of drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Numbering {
+pub(crate) enum DriveNumbering {
     /// The kernel's names (nvme0, nvme1, ...); drives without one follow by address.
     System,
     /// The names of slots, and without slots the addresses of ports.
@@ -21,7 +21,7 @@ pub(crate) enum Numbering {
 
 /// A drive to read.
 #[derive(Debug, Clone)]
-pub(super) struct Chosen {
+pub(super) struct SelectedDrive {
     /// Name of the drive.
     pub(super) name: String,
     pub(super) spec: DeviceSpec,
@@ -29,7 +29,7 @@ pub(super) struct Chosen {
     pub(super) function: Option<PciFunction>,
 }
 
-impl Numbering {
+impl DriveNumbering {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -62,7 +62,7 @@ fn number(text: Option<&str>) -> (bool, u64) {
     }
 }
 
-impl Chosen {
+impl SelectedDrive {
     /// Its root complex; empty if unknown.
     pub(super) fn root_complex(&self) -> String {
         let place = self.function.as_ref().map(|function| &function.place);
@@ -71,27 +71,31 @@ impl Chosen {
 }
 
 /// Returns the machine's drives with these numbers.
-pub(super) fn of_machine(system: &System, ranges: &Ranges, by: Numbering) -> Result<Vec<Chosen>> {
+pub(super) fn of_machine(
+    system: &System,
+    ranges: &NumberRanges,
+    by: DriveNumbering,
+) -> Result<Vec<SelectedDrive>> {
     let mut functions = system.nvme_functions().context("looking for NVMe drives")?;
-    misfit!(
+    usage_error!(
         functions.is_empty(),
         "there are no NVMe drives here: name what to read with --device, or use --where sim"
     );
     by.sort(&mut functions);
-    let numbers = ranges
-        .numbers(functions.len())
-        .map_err(|why| Misfit(format!("--drives: {why} (`nvmeof-tgt drives list` shows them)")))?;
-    let chosen = numbers.into_iter().filter_map(|number| functions.get(number));
-    chosen.map(|function| of_function(function.clone())).collect()
+    let numbers = ranges.numbers(functions.len()).map_err(|why| {
+        UsageError(format!("--drives: {why} (`nvmeof-tgt drives list` shows them)"))
+    })?;
+    let selected = numbers.into_iter().filter_map(|number| functions.get(number));
+    selected.map(|function| of_function(function.clone())).collect()
 }
 
 /// Selects the driver of a drive: VFIO if the drive is bound to it, otherwise the kernel's block
 /// device.
-fn of_function(function: PciFunction) -> Result<Chosen> {
+fn of_function(function: PciFunction) -> Result<SelectedDrive> {
     let address = function.address;
     if function.driver.as_deref() == Some(VFIO_DRIVER) {
         let spec = DeviceSpec::Pci { address, nsid: None };
-        return Ok(Chosen { name: spec.to_string(), spec, function: Some(function) });
+        return Ok(SelectedDrive { name: spec.to_string(), spec, function: Some(function) });
     }
     let spaces = function.controller.iter().flat_map(|known| &known.namespaces);
     let first = spaces.into_iter().next().map(|space| format!("/dev/{}", space.name));
@@ -101,24 +105,24 @@ fn of_function(function: PciFunction) -> Result<Chosen> {
              leave it out",
             function.driver.as_deref().unwrap_or("none")
         );
-        return Err(Misfit(what).into());
+        return Err(UsageError(what).into());
     };
     let spec = DeviceSpec::File(path.into());
-    Ok(Chosen { name: spec.to_string(), spec, function: Some(function) })
+    Ok(SelectedDrive { name: spec.to_string(), spec, function: Some(function) })
 }
 
 /// Devices of the command line, with their PCIe locations if the system reports them.
-pub(super) fn of_specs(system: &System, specs: &[DeviceSpec]) -> Vec<Chosen> {
+pub(super) fn of_specs(system: &System, specs: &[DeviceSpec]) -> Vec<SelectedDrive> {
     let functions = system.nvme_functions().unwrap_or_default();
-    let chosen = specs.iter().map(|spec| {
+    let selected = specs.iter().map(|spec| {
         let function = match spec {
             DeviceSpec::Pci { address, .. } => functions.iter().find(|f| f.address == *address),
             DeviceSpec::File(path) => of_node(system, &functions, &path.display().to_string()),
             DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => None,
         };
-        Chosen { name: spec.to_string(), spec: spec.clone(), function: function.cloned() }
+        SelectedDrive { name: spec.to_string(), spec: spec.clone(), function: function.cloned() }
     });
-    chosen.collect()
+    selected.collect()
 }
 
 /// The drive of a block device, found by the path of the device node.
@@ -135,14 +139,14 @@ pub(crate) fn of_node<'f>(
 }
 
 /// Indices of the drives in round-robin order over root complexes; other devices come last.
-pub(super) fn round_robin(chosen: &[Chosen]) -> Vec<usize> {
+pub(super) fn round_robin(selected: &[SelectedDrive]) -> Vec<usize> {
     let functions: Vec<PciFunction> =
-        chosen.iter().filter_map(|drive| drive.function.clone()).collect();
-    let mut left: Vec<usize> = (0..chosen.len()).collect();
+        selected.iter().filter_map(|drive| drive.function.clone()).collect();
+    let mut left: Vec<usize> = (0..selected.len()).collect();
     let mut places = Vec::new();
     for function in order(&functions) {
         let is_it = |at: &usize| {
-            chosen[*at].function.as_ref().is_some_and(|known| known.address == function.address)
+            selected[*at].function.as_ref().is_some_and(|known| known.address == function.address)
         };
         if let Some(at) = left.iter().position(is_it) {
             places.push(left.remove(at));

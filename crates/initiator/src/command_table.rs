@@ -1,6 +1,6 @@
 //! Outstanding commands and their identifiers, for a queue of any fabric.
 
-use crate::{Buffer, Command, CommandError, Completed, Nanos, Transfer};
+use crate::{Buffer, Command, CommandError, CompletedCommand, Nanos, Transfer};
 
 /// Bits of a command identifier that name the slot. The rest is a generation, so that a duplicate
 /// or late completion does not match the next command in the slot.
@@ -12,7 +12,7 @@ pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 /// An outstanding command.
 #[derive(Debug)]
-pub(crate) struct Busy {
+pub(crate) struct OutstandingCommand {
     token: u64,
     deadline: Nanos,
     pub(crate) transfer: Transfer,
@@ -27,7 +27,7 @@ pub(crate) struct Busy {
     result: Option<Result<u64, CommandError>>,
 }
 
-impl Busy {
+impl OutstandingCommand {
     /// Data bytes of the command.
     pub(crate) fn len(&self) -> u32 {
         match &self.transfer {
@@ -39,12 +39,12 @@ impl Busy {
         }
     }
 
-    fn into_completed(self, result: Result<u64, CommandError>) -> Completed {
+    fn into_completed(self, result: Result<u64, CommandError>) -> CompletedCommand {
         let buffer: Option<Buffer> = match self.transfer {
             Transfer::None => None,
             Transfer::In(buffer) | Transfer::Out(buffer) => Some(buffer),
         };
-        Completed { token: self.token, result, buffer }
+        CompletedCommand { token: self.token, result, buffer }
     }
 
     /// Checks the controller's result against the data that was really transferred.
@@ -65,17 +65,17 @@ impl Busy {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u16,
-    busy: Option<Busy>,
+    outstanding: Option<OutstandingCommand>,
 }
 
 /// The outstanding commands, by command identifier.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(crate) struct CommandTable {
     slots: Box<[Slot]>,
     free: Vec<u16>,
 }
 
-impl Slots {
+impl CommandTable {
     /// Creates slots for `depth` commands, at most [`MAX_SLOTS`].
     pub(crate) fn new(depth: u16) -> Self {
         let depth = depth.clamp(1, SLOT_MASK + 1);
@@ -99,11 +99,15 @@ impl Slots {
 
     /// Stores a command and assigns an identifier. Returns `None`, and changes nothing, if no slot
     /// is free.
-    pub(crate) fn insert(&mut self, command: Command, deadline: Nanos) -> Option<(u16, &mut Busy)> {
+    pub(crate) fn insert(
+        &mut self,
+        command: Command,
+        deadline: Nanos,
+    ) -> Option<(u16, &mut OutstandingCommand)> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
         let cid = index | slot.generation << SLOT_BITS;
-        let busy = slot.busy.insert(Busy {
+        let outstanding = slot.outstanding.insert(OutstandingCommand {
             token: command.token,
             deadline,
             transfer: command.transfer,
@@ -112,25 +116,29 @@ impl Slots {
             fault: None,
             result: None,
         });
-        Some((cid, busy))
+        Some((cid, outstanding))
     }
 
     /// Returns the command `cid`, unless it does not exist or the controller has completed it
     /// already.
     #[inline]
-    pub(crate) fn get_mut(&mut self, cid: u16) -> Option<&mut Busy> {
+    pub(crate) fn get_mut(&mut self, cid: u16) -> Option<&mut OutstandingCommand> {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
         if slot.generation != cid >> SLOT_BITS {
             return None;
         }
-        slot.busy.as_mut().filter(|busy| busy.result.is_none())
+        slot.outstanding.as_mut().filter(|outstanding| outstanding.result.is_none())
     }
 
     /// Data of a command that is being sent.
     #[inline]
     pub(crate) fn data(&self, cid: u16) -> &[u8] {
-        match self.slots.get(usize::from(cid & SLOT_MASK)).and_then(|slot| slot.busy.as_ref()) {
-            Some(Busy { transfer: Transfer::Out(buffer), .. }) => buffer.as_slice(),
+        match self
+            .slots
+            .get(usize::from(cid & SLOT_MASK))
+            .and_then(|slot| slot.outstanding.as_ref())
+        {
+            Some(OutstandingCommand { transfer: Transfer::Out(buffer), .. }) => buffer.as_slice(),
             _ => &[],
         }
     }
@@ -139,7 +147,9 @@ impl Slots {
     #[inline]
     pub(crate) fn data_mut(&mut self, cid: u16) -> &mut [u8] {
         match self.get_mut(cid) {
-            Some(Busy { transfer: Transfer::In(buffer), .. }) => buffer.as_mut_slice(),
+            Some(OutstandingCommand { transfer: Transfer::In(buffer), .. }) => {
+                buffer.as_mut_slice()
+            }
             _ => &mut [],
         }
     }
@@ -151,12 +161,12 @@ impl Slots {
         &mut self,
         cid: u16,
         result: Result<u64, CommandError>,
-        done: &mut Vec<Completed>,
+        done: &mut Vec<CompletedCommand>,
     ) -> bool {
-        let Some(busy) = self.get_mut(cid) else { return false };
-        let result = busy.judge(result);
-        if busy.unsent > 0 {
-            busy.result = Some(result);
+        let Some(outstanding) = self.get_mut(cid) else { return false };
+        let result = outstanding.judge(result);
+        if outstanding.unsent > 0 {
+            outstanding.result = Some(result);
             return true;
         }
         self.retire(cid, result, done);
@@ -164,12 +174,12 @@ impl Slots {
     }
 
     /// Records that a part of command `cid`'s data was sent.
-    pub(crate) fn piece_sent(&mut self, cid: u16, done: &mut Vec<Completed>) {
+    pub(crate) fn piece_sent(&mut self, cid: u16, done: &mut Vec<CompletedCommand>) {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK));
-        let Some(busy) = slot.and_then(|slot| slot.busy.as_mut()) else { return };
-        busy.unsent = busy.unsent.saturating_sub(1);
-        if busy.unsent == 0
-            && let Some(result) = busy.result
+        let Some(outstanding) = slot.and_then(|slot| slot.outstanding.as_mut()) else { return };
+        outstanding.unsent = outstanding.unsent.saturating_sub(1);
+        if outstanding.unsent == 0
+            && let Some(result) = outstanding.result
         {
             self.retire(cid, result, done);
         }
@@ -177,10 +187,10 @@ impl Slots {
 
     /// Ends every command: those past their deadline as timed out, the rest as lost with the
     /// connection.
-    pub(crate) fn fail_all(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+    pub(crate) fn fail_all(&mut self, now: Nanos, done: &mut Vec<CompletedCommand>) {
         for index in 0..self.slots.len() {
-            let Some(busy) = &self.slots[index].busy else { continue };
-            let error = if busy.deadline <= now {
+            let Some(outstanding) = &self.slots[index].outstanding else { continue };
+            let error = if outstanding.deadline <= now {
                 CommandError::TimedOut
             } else {
                 CommandError::ConnectionLost
@@ -192,17 +202,24 @@ impl Slots {
 
     /// Returns true if a command is past its deadline.
     pub(crate) fn is_overdue(&self, now: Nanos) -> bool {
-        self.slots.iter().any(|slot| slot.busy.as_ref().is_some_and(|busy| busy.deadline <= now))
+        self.slots.iter().any(|slot| {
+            slot.outstanding.as_ref().is_some_and(|outstanding| outstanding.deadline <= now)
+        })
     }
 
     #[inline]
-    fn retire(&mut self, cid: u16, result: Result<u64, CommandError>, done: &mut Vec<Completed>) {
+    fn retire(
+        &mut self,
+        cid: u16,
+        result: Result<u64, CommandError>,
+        done: &mut Vec<CompletedCommand>,
+    ) {
         let index = cid & SLOT_MASK;
         let slot = &mut self.slots[usize::from(index)];
-        if let Some(busy) = slot.busy.take() {
+        if let Some(outstanding) = slot.outstanding.take() {
             slot.generation = (slot.generation + 1) & (u16::MAX >> SLOT_BITS);
             self.free.push(index);
-            done.push(busy.into_completed(result));
+            done.push(outstanding.into_completed(result));
         }
     }
 }

@@ -7,21 +7,21 @@ use std::time::Duration;
 use nvmeof_verbs::VerbsError;
 use nvmeof_verbs::loopback::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 
-use super::peer::Peer;
+use super::peer::TestPeer;
 use crate::fabric::QueueSpec;
-use crate::fake::{Act, Script, Target, Traits};
-use crate::rdma::Routes;
+use crate::fake::{ActionScript, FakeAction, FakeTargetOptions, FakeTargetState};
+use crate::rdma::RouteResolver;
 use crate::rdma::queue::RdmaQueuePair;
-use crate::{Buffer, Completed, Endpoint, Error, Io, IoKind, IoQueue, Nanos};
+use crate::{Buffer, CompletedCommand, Endpoint, Error, Io, IoKind, IoQueue, Nanos};
 
 /// Timeout of commands.
 pub(super) const TIMEOUT: Nanos = 1_000_000_000;
 const AT: &str = "192.0.2.1:4420";
 
 /// Prints the seed of a failing test.
-pub(super) struct Seed(pub(super) u64);
+pub(super) struct SeedPrinter(pub(super) u64);
 
-impl Drop for Seed {
+impl Drop for SeedPrinter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.0);
@@ -30,21 +30,21 @@ impl Drop for Seed {
 }
 
 #[derive(Clone)]
-pub(super) struct World(Arc<Inner>);
+pub(super) struct TestNetwork(Arc<Inner>);
 
 struct Inner {
     fabric: Fabric,
     host: Arc<LoopbackDevice>,
-    peer: Mutex<Peer>,
+    peer: Mutex<TestPeer>,
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for TestNetwork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("World").field(&self.0.host).finish()
+        f.debug_tuple("TestNetwork").field(&self.0.host).finish()
     }
 }
 
-impl Routes for World {
+impl RouteResolver for TestNetwork {
     type Device = LoopbackDevice;
 
     fn resolve(&self, to: SocketAddr, _: Duration) -> Result<LoopbackTicket, VerbsError> {
@@ -56,15 +56,25 @@ impl Routes for World {
     }
 }
 
-impl World {
+impl TestNetwork {
     pub(super) fn new(seed: u64) -> Self {
-        Self::with(seed, DeviceOptions::default(), Traits::default(), Box::new(|_, _| Act::Serve))
+        Self::with(
+            seed,
+            DeviceOptions::default(),
+            FakeTargetOptions::default(),
+            Box::new(|_, _| FakeAction::Serve),
+        )
     }
 
-    pub(super) fn with(seed: u64, host: DeviceOptions, traits: Traits, script: Script) -> Self {
+    pub(super) fn with(
+        seed: u64,
+        host: DeviceOptions,
+        target_options: FakeTargetOptions,
+        script: ActionScript,
+    ) -> Self {
         let fabric = Fabric::new(seed);
-        let target = Target::new(traits, script);
-        let peer = Mutex::new(Peer::new(&fabric, target, AT.parse().unwrap()));
+        let target = FakeTargetState::new(target_options, script);
+        let peer = Mutex::new(TestPeer::new(&fabric, target, AT.parse().unwrap()));
         let host = fabric.device_with("host", host);
         Self(Arc::new(Inner { fabric, host, peer }))
     }
@@ -77,12 +87,12 @@ impl World {
         &self.0.host
     }
 
-    pub(super) fn peer(&self) -> MutexGuard<'_, Peer> {
+    pub(super) fn peer(&self) -> MutexGuard<'_, TestPeer> {
         self.0.peer.lock().unwrap()
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
-        format!("rdma://{AT}/{}", self.peer().target.traits.subnqn).parse().unwrap()
+        format!("rdma://{AT}/{}", self.peer().target.options.subnqn).parse().unwrap()
     }
 
     /// Processes all pending events.
@@ -97,7 +107,7 @@ impl World {
     pub(super) fn queue(&self, depth: u16) -> Result<(IoQueue, u32), Error> {
         let (in_capsule, offset) = {
             let peer = self.peer();
-            (peer.target.traits.in_capsule, u32::from(peer.target.traits.icdoff) * 16)
+            (peer.target.options.in_capsule, u32::from(peer.target.options.icdoff) * 16)
         };
         let spec = QueueSpec {
             qid: 1,
@@ -107,11 +117,11 @@ impl World {
             in_capsule_offset: offset,
             timeout: Duration::from_secs(20),
         };
-        let routes = Arc::new(self.clone());
-        let mut pair = RdmaQueuePair::connect(routes, AT.parse().unwrap(), &spec)?;
-        let number = pair.number();
+        let resolver = Arc::new(self.clone());
+        let mut qp = RdmaQueuePair::connect(resolver, AT.parse().unwrap(), &spec)?;
+        let number = qp.number();
         self.turn();
-        Ok((IoQueue::new(Box::new(pair), 1, depth, TIMEOUT), number))
+        Ok((IoQueue::new(Box::new(qp), 1, depth, TIMEOUT), number))
     }
 
     /// Polls until `count` commands have completed, all at time 0.
@@ -119,7 +129,7 @@ impl World {
         &self,
         queue: &mut IoQueue,
         count: usize,
-    ) -> Result<Vec<Completed>, (Error, Vec<Completed>)> {
+    ) -> Result<Vec<CompletedCommand>, (Error, Vec<CompletedCommand>)> {
         let mut done = Vec::new();
         for _ in 0..1000 {
             if let Err(error) = queue.flush().and_then(|()| queue.poll(0, &mut done)) {
@@ -135,7 +145,7 @@ impl World {
         panic!("{} of {count} commands complete", done.len());
     }
 
-    pub(super) fn one(&self, queue: &mut IoQueue, io: Io) -> Completed {
+    pub(super) fn one(&self, queue: &mut IoQueue, io: Io) -> CompletedCommand {
         queue.submit(io, 0).unwrap();
         self.complete(queue, 1).unwrap().pop().unwrap()
     }

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use nvmeof_initiator::nanos;
 
 use crate::job::JobQueue;
-use crate::queue::{Buffer, Io, Leases, Memory, Op, Queue as _};
-use crate::target::{Space, Target};
+use crate::queue::{DeviceQueue as _, Io, IoBuffer, IoLeases, IoMemory, IoOp};
+use crate::target::{Target, TargetSpace};
 
 /// Bytes of one sample.
 const LOOK: u64 = 64 << 10;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// The device cannot be read.
-pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u64>> {
+pub(crate) fn first_data(target: &mut Target, space: &TargetSpace) -> Result<Option<u64>> {
     let index = space.device;
     let sources = target.sources(1, |device| usize::from(device == index))?;
     let source = sources.into_iter().flatten().next().context("there is no queue to read by")?;
@@ -33,9 +33,9 @@ pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u6
     let len = (most - most % block).max(block).min(space.size - space.size % block);
     let bytes = usize::try_from(len)?;
     let mut buffer = Some(match (queue.memory(), &pool) {
-        (Memory::Local, Some(pool)) => Buffer::Local(Leases::of(pool, bytes)?),
+        (IoMemory::Local, Some(pool)) => IoBuffer::Local(IoLeases::of(pool, bytes)?),
         _ => nvmeof_initiator::Buffer::try_zeroed(bytes)
-            .map(Buffer::Fabric)
+            .map(IoBuffer::Fabric)
             .context("no memory to look for data with")?,
     });
     for place in places(space.size, len, block) {
@@ -56,15 +56,15 @@ pub(crate) fn first_data(target: &mut Target, space: &Space) -> Result<Option<u6
 fn read(
     target: &Target,
     queue: &mut JobQueue,
-    space: &Space,
+    space: &TargetSpace,
     place: u64,
-    data: Buffer,
-) -> Result<Buffer> {
+    data: IoBuffer,
+) -> Result<IoBuffer> {
     let clock = target.clock();
     let block = u64::from(space.block_size);
     let bytes = data.len();
     let blocks = u32::try_from(bytes as u64 / block)?;
-    let io = Io { token: 0, nsid: space.nsid, slba: place / block, blocks, op: Op::Read(data) };
+    let io = Io { token: 0, nsid: space.nsid, slba: place / block, blocks, op: IoOp::Read(data) };
     if queue.submit(io, clock.now()).is_err() {
         bail!("{space} takes no read");
     }
