@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{Body as Received, NoQuery};
+use super::handle::Handle;
 use crate::control::TraceId;
 
 /// Interval between reads of the traced commands.

@@ -21,11 +21,11 @@ use super::devices::{
     ChangedDrive, Devices, OpenFunction, PreopenTask, PreopenedDevices, changed, close,
 };
 use super::identity::{DeviceFacts, Identities, identities, set_uuids};
-use super::observe::TraceSlot;
 use super::place::{node_of, rebalance};
 use super::quiesce::{OpenRemovals, Quiescing, Removal};
 use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
+use super::trace_session::TraceSlot;
 use crate::clock;
 use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};

@@ -8,8 +8,10 @@
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
 //! | `tenants` | usage and limits of hosts and namespaces |
+//! | `limited_tenants` | tenants that have limits, with what waits for them |
 
 mod json;
+mod limited_tenants;
 mod live;
 pub(super) mod metrics;
 mod record;
@@ -28,9 +30,8 @@ use crate::reactor::stats::{
 
 pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use live::live;
-pub(super) use record::{RecordOptions, Recorder};
+pub(crate) use record::{RecordOptions, Recorder};
 pub(super) use table::table;
-use tenants::limited;
 pub(super) use tenants::{TenantFigures, tenants};
 
 /// Reports of all reactors, taken at about the same time.

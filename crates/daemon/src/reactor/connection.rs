@@ -9,8 +9,8 @@ use super::admin::AdminLine;
 use super::gen_slab::{GenSlab, SlotKey};
 use super::holdings::Holder;
 use super::kind;
+use super::qos::{DeviceQos, HostQos, QosTable};
 use super::stats::{CommandCounters, Stats};
-use crate::tenants::{DeviceQos, HostQos, QosTable};
 
 /// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]

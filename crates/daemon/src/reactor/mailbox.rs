@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 
 use super::abort::Victim;
 use super::connections::ConnectionInfo;
+use super::qos::QosTable;
 use super::stats::ReportRequest;
 use super::trace::TraceControl;
-use crate::tenants::QosTable;
 
 /// A message to a reactor.
 #[derive(Debug)]

@@ -18,6 +18,7 @@
 //! | `holdings` | permits and memory of each host, and the commands that wait for them |
 //! | `idle`, `poller`, `mailbox` | when the reactor sleeps, and what wakes it |
 //! | `connections` | list of connections for the API |
+//! | `qos` | weights and limits of hosts and devices |
 //! | `stats` | counters, and reports of them |
 //! | `timers` | deadlines of hosts |
 //! | `trace` | traces of slow commands, on request |
@@ -42,6 +43,7 @@ mod lifecycle;
 mod losses;
 pub(crate) mod mailbox;
 mod poller;
+pub(crate) mod qos;
 mod quiesce;
 mod requests;
 mod sources;
@@ -68,7 +70,6 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::tenants::QosTable;
 use admin::AdminWork;
 use buffer_wait::BufferWaitQueue;
 use connection::Connection;
@@ -79,6 +80,7 @@ use holdings::Holdings;
 use idle::{Idle, IdleAction};
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
+use qos::QosTable;
 use quiesce::WriteBarrier;
 use requests::Requests;
 use stats::Stats;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
 
-use super::{FlowName, Labels, Sample, done, limited, total};
+use super::limited_tenants::limited;
+use super::{FlowName, Labels, Sample, done, total};
 use crate::reactor::stats::{Class, CommandCounters, Histogram, Report};
 
 /// Maximum number of flows; `work` includes the flows that are omitted.

@@ -18,12 +18,11 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSe
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{FlowName, Labels, Sample, add_named, done, limited, total};
+use super::limited_tenants::limited;
+use super::{FlowName, Labels, Sample, add_named, done, total};
 use crate::logs;
 use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, StageCounts};
 
-/// Content type of the text.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Prefix of every metric name.
 const PREFIX: &str = "nvmeof_tgt";
 

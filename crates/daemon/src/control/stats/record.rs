@@ -93,7 +93,7 @@ impl Recorder {
     }
 
     /// Writes a sample.
-    pub(crate) fn record(&mut self, sample: Sample, labels: &Labels) {
+    pub(in crate::control) fn record(&mut self, sample: Sample, labels: &Labels) {
         let lines = json::sample(self.seconds(), &sample, self.before.as_ref(), labels);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
             if flow.ended {
@@ -108,7 +108,7 @@ impl Recorder {
     }
 
     /// Writes the last sample and the totals, and waits up to [`END`] until they are written.
-    pub(crate) fn finish(mut self, sample: Sample, labels: &Labels) {
+    pub(in crate::control) fn finish(mut self, sample: Sample, labels: &Labels) {
         let mut flows = std::mem::take(&mut self.ended);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
             add_named(&mut flows, FlowName::of(flow, labels), &flow.figures);
