@@ -63,7 +63,7 @@ pub use lanes::{FlowConfig, FlowId, FlowStats};
 pub use order::{Order, Pick, RoundRobin};
 pub use pacer::{Counts, Pacer, PacerConfig, Parts, TooLarge};
 pub use permit::{Outcome, Permit, lost_permits};
-pub use policy::{BufferCredit, Policy, SharedCredit, Waker};
+pub use policy::{BufferCredit, Move, Policy, SharedCredit, Waker};
 pub use setup::{ConfigError, Machine, Shared, Snapshot};
 pub use small::SmallRule;
 pub use tenant::{Core, Tenant, TenantCounts, TenantLimits, Tenants};

@@ -14,7 +14,7 @@ use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nvmeof_api::{Live, Stats};
+use nvmeof_api::{LiveStats, Stats};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::Client;
@@ -71,7 +71,7 @@ pub(crate) fn run(client: &Client, json: bool, top: &Top) -> anyhow::Result<()> 
     shown
 }
 
-fn look(client: &Client) -> anyhow::Result<Live> {
+fn look(client: &Client) -> anyhow::Result<LiveStats> {
     Ok(client.get::<Stats>("/v1/stats")?.live)
 }
 
@@ -79,7 +79,7 @@ fn look(client: &Client) -> anyhow::Result<Live> {
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     client: &Client,
-    mut before: Live,
+    mut before: LiveStats,
     interval: Duration,
     sort: Sort,
 ) -> anyhow::Result<()> {

@@ -1,6 +1,8 @@
 //! Difference between two samples: rates, times, and the current state of the later sample.
 
-use nvmeof_api::{FlowNow, Live, PacerNow, TenantNow, Times, Work};
+use nvmeof_api::{
+    FlowSnapshot, LatencyHistogram, LiveStats, OpStats, PacerSnapshot, TenantSnapshot,
+};
 use serde::Serialize;
 
 use super::figures::to_float;
@@ -11,9 +13,9 @@ pub(crate) struct Moment {
     /// Seconds between the samples.
     pub(crate) seconds: f64,
     /// State of the pacer.
-    pub(crate) pacer: PacerNow,
+    pub(crate) pacer: PacerSnapshot,
     /// Deferred commands per second.
-    pub(crate) held_back_per_second: f64,
+    pub(crate) deferred_per_second: f64,
     pub(crate) read: Rate,
     pub(crate) write: Rate,
     pub(crate) other: Rate,
@@ -23,9 +25,9 @@ pub(crate) struct Moment {
     pub(crate) errors_per_second: f64,
     pub(crate) reactors: Vec<Reactor>,
     pub(crate) flows: Vec<Flow>,
-    pub(crate) flows_left_out: u64,
+    pub(crate) flows_omitted: u64,
     pub(crate) tenants: Vec<Tenant>,
-    pub(crate) tenants_left_out: u64,
+    pub(crate) tenants_omitted: u64,
 }
 
 /// Commands of one kind.
@@ -36,7 +38,7 @@ pub(crate) struct Rate {
     pub(crate) latency: Spread,
 }
 
-/// Times in nanoseconds; `None` without measurements.
+/// LatencyHistogram in nanoseconds; `None` without measurements.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Spread {
     pub(crate) mean_ns: Option<u64>,
@@ -77,19 +79,19 @@ pub(crate) struct Flow {
 pub(crate) struct Tenant {
     /// Limits and usage, in the later sample.
     #[serde(flatten)]
-    pub(crate) now: TenantNow,
+    pub(crate) now: TenantSnapshot,
     pub(crate) ops_per_second: f64,
     pub(crate) bytes_per_second: f64,
     /// Commands per second that its limits throttled.
-    pub(crate) held_back_per_second: f64,
+    pub(crate) throttled_per_second: f64,
 }
 
 impl Moment {
-    pub(crate) fn between(before: &Live, now: &Live) -> Self {
+    pub(crate) fn between(before: &LiveStats, now: &LiveStats) -> Self {
         let seconds = to_float(now.at_ns.saturating_sub(before.at_ns)) / 1e9;
         let over = |now: u64, before: u64| per_second(now, before, seconds);
         let rate = |op: &str| {
-            let find = |live: &Live| live.work.iter().find(|work| work.op == op).cloned();
+            let find = |live: &LiveStats| live.work.iter().find(|work| work.op == op).cloned();
             Rate::between(
                 &find(before).unwrap_or_default(),
                 &find(now).unwrap_or_default(),
@@ -109,7 +111,7 @@ impl Moment {
         });
         Self {
             seconds,
-            held_back_per_second: over(now.pacer.held_back, before.pacer.held_back),
+            deferred_per_second: over(now.pacer.deferred, before.pacer.deferred),
             pacer: now.pacer.clone(),
             read: rate("read"),
             write: rate("write"),
@@ -118,15 +120,15 @@ impl Moment {
             errors_per_second: over(now.errors, before.errors),
             reactors: reactors.collect(),
             flows: now.flows.iter().map(|flow| Flow::between(before, flow, seconds)).collect(),
-            flows_left_out: now.flows_left_out,
+            flows_omitted: now.flows_omitted,
             tenants: now.tenants.iter().map(|one| Tenant::between(before, one, seconds)).collect(),
-            tenants_left_out: now.tenants_left_out,
+            tenants_omitted: now.tenants_omitted,
         }
     }
 }
 
 impl Rate {
-    fn between(before: &Work, now: &Work, seconds: f64) -> Self {
+    fn between(before: &OpStats, now: &OpStats, seconds: f64) -> Self {
         Self {
             ops_per_second: per_second(now.ops, before.ops, seconds),
             bytes_per_second: per_second(now.bytes, before.bytes, seconds),
@@ -136,7 +138,7 @@ impl Rate {
 }
 
 impl Spread {
-    fn of(times: &Times) -> Self {
+    fn of(times: &LatencyHistogram) -> Self {
         Self {
             mean_ns: times.mean(),
             p50_ns: times.quantile(500),
@@ -147,13 +149,13 @@ impl Spread {
 }
 
 impl Flow {
-    fn between(before: &Live, now: &FlowNow, seconds: f64) -> Self {
-        let same = |one: &&FlowNow| {
+    fn between(before: &LiveStats, now: &FlowSnapshot, seconds: f64) -> Self {
+        let same = |one: &&FlowSnapshot| {
             (&one.subsystem, one.nsid, &one.host, &one.device)
                 == (&now.subsystem, now.nsid, &now.host, &now.device)
         };
         let before = before.flows.iter().find(same).unwrap_or(now);
-        let ops = |flow: &FlowNow| flow.reads + flow.writes + flow.others;
+        let ops = |flow: &FlowSnapshot| flow.reads + flow.writes + flow.others;
         let over = |now: u64, before: u64| per_second(now, before, seconds);
         Self {
             subsystem: now.subsystem.clone(),
@@ -176,8 +178,8 @@ impl Flow {
 }
 
 impl Tenant {
-    fn between(before: &Live, now: &TenantNow, seconds: f64) -> Self {
-        let same = |one: &&TenantNow| {
+    fn between(before: &LiveStats, now: &TenantSnapshot, seconds: f64) -> Self {
+        let same = |one: &&TenantSnapshot| {
             (&one.host, &one.subsystem, one.nsid) == (&now.host, &now.subsystem, now.nsid)
         };
         let before = before.tenants.iter().find(same).unwrap_or(now);
@@ -185,7 +187,7 @@ impl Tenant {
         Self {
             ops_per_second: over(now.ops, before.ops),
             bytes_per_second: over(now.bytes, before.bytes),
-            held_back_per_second: over(now.held_back(), before.held_back()),
+            throttled_per_second: over(now.throttled(), before.throttled()),
             now: now.clone(),
         }
     }

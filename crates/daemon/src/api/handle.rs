@@ -75,7 +75,7 @@ fn tagged(change: Result<Change, ApiError>) -> Result<WithEtag<Change>, ErrorRes
 /// Converts a rejected change; a failed precondition names the header that sets it.
 fn refused(error: ApiError) -> ErrorResponse {
     ErrorResponse(match error.error {
-        ErrorKind::Changed => error.at("if-match"),
+        ErrorKind::PreconditionFailed => error.at("if-match"),
         _ => error,
     })
 }

@@ -138,7 +138,7 @@ impl ChangeQueue {
     }
 
     /// Reopens the devices with these names.
-    pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut ControlState) {
+    pub(super) fn refresh_drives(&mut self, devices: Vec<String>, running: &mut ControlState) {
         if !devices.is_empty() {
             self.waiting.push_back(ChangeRequest::RefreshDrives(devices));
             self.begin_next(running);
@@ -146,7 +146,7 @@ impl ChangeQueue {
     }
 
     /// Returns true if a change that reopens changed drives is still waiting.
-    pub(super) fn is_following(&self) -> bool {
+    pub(super) fn is_refreshing_drives(&self) -> bool {
         self.waiting.iter().any(|order| matches!(order, ChangeRequest::RefreshDrives(_)))
     }
 

@@ -112,7 +112,7 @@ impl ControlLoop {
         loop {
             let server = running.server_mut();
             let (records, spans_reactors) = (server.records(), server.spans_reactors());
-            let may_look = looking.is_none() && !changes.is_following();
+            let may_look = looking.is_none() && !changes.is_refreshing_drives();
             let listeners_due = server.listeners_due();
             tokio::select! {
                 () = signals.end.told() => break,
@@ -123,7 +123,7 @@ impl ControlLoop {
                     () = changes.go_on(done, &mut running) => {}
                     () = signals.end.told() => break,
                 },
-                changed = result(&mut looking) => changes.follow(changed, &mut running),
+                changed = result(&mut looking) => changes.refresh_drives(changed, &mut running),
                 _ = look.tick(), if may_look => looking = running.server().look_at_drives(),
                 () = listeners_due => running.retry_listeners().await,
                 _ = signals.count.recv() => running.server_mut().log_counts().await,
@@ -131,7 +131,7 @@ impl ControlLoop {
                 _ = rebalance.tick(), if spans_reactors => running.server_mut().rebalance(),
                 _ = report_suppressed.tick() => {
                     logs::report_suppressed();
-                    running.end_overdue_following();
+                    running.end_overdue_trace();
                 }
                 Some(request) = requests.recv() => tokio::select! {
                     () = changes.answer(request, &mut running) => {}

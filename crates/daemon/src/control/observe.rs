@@ -19,7 +19,7 @@ use crate::reactor::trace::{CommandTrace, Filter, TraceControl};
 #[derive(Debug, Default)]
 pub(crate) struct TraceBatch {
     pub(crate) commands: Vec<TracedCommand>,
-    pub(crate) left_out: u64,
+    pub(crate) dropped: u64,
 }
 
 impl ControlState {
@@ -28,27 +28,27 @@ impl ControlState {
         self.server_mut().scrape().await
     }
 
-    /// Traces commands until [`Self::unfollow`].
+    /// Traces commands until [`Self::end_trace`].
     ///
     /// # Errors
     /// Another caller is tracing, or a name is invalid.
-    pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<TraceId, ApiError> {
+    pub(crate) fn start_trace(&mut self, wanted: &TraceRequest) -> Result<TraceId, ApiError> {
         let filter = filter(wanted)?;
         let server = self.server_mut();
-        let Some(following) = server.tracing.begin(wanted.seconds, Instant::now()) else {
+        let Some(session) = server.tracing.begin(wanted.seconds, Instant::now()) else {
             let what = "commands are being followed already";
             let hint = "wait until that ends: one call at a time, of 60 seconds at most";
             return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
         };
         server.tell(|| Message::Trace(TraceControl::On(filter.clone())));
-        Ok(following)
+        Ok(session)
     }
 
     /// Returns the commands that have ended since the last call.
-    pub(crate) async fn followed(&mut self, following: TraceId) -> TraceBatch {
+    pub(crate) async fn read_trace(&mut self, session: TraceId) -> TraceBatch {
         let server = self.server_mut();
         let mut all = TraceBatch::default();
-        if !server.tracing.is(following) {
+        if !server.tracing.is(session) {
             return all;
         }
         let mut answers = Vec::new();
@@ -62,25 +62,26 @@ impl ControlState {
         let boot = boot.saturating_sub(clock::now() / 1000);
         for (reactor, answer) in answers.into_iter().enumerate() {
             // A reactor that has ended has nothing to report.
-            let lives = answer.await.unwrap_or_default();
-            all.left_out += lives.left_out;
-            let told = lives.lives.into_iter();
-            all.commands.extend(told.map(|life| told_of(&life, reactor, boot, server.labels())));
+            let traces = answer.await.unwrap_or_default();
+            all.dropped += traces.dropped;
+            let traced = traces.traces.into_iter();
+            all.commands
+                .extend(traced.map(|trace| traced_command(&trace, reactor, boot, server.labels())));
         }
         all.commands.sort_by_key(|command| command.unix_us);
         all
     }
 
     /// Ends the session; traced commands that were not read are discarded.
-    pub(crate) fn unfollow(&mut self, following: TraceId) {
+    pub(crate) fn end_trace(&mut self, session: TraceId) {
         let server = self.server_mut();
-        if server.tracing.end(following) {
+        if server.tracing.end(session) {
             server.tell(|| Message::Trace(TraceControl::Off));
         }
     }
 
     /// Ends a session that its caller did not end.
-    pub(super) fn end_overdue_following(&mut self) {
+    pub(super) fn end_overdue_trace(&mut self) {
         let server = self.server_mut();
         if server.tracing.end_overdue(Instant::now()) {
             tracing::warn!("commands were followed for a caller that has gone; that ends now");
@@ -107,30 +108,35 @@ fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
 /// Converts a traced command to the API's type.
 ///
 /// `boot` is the start of the reactors' clock, in microseconds since 1970.
-fn told_of(life: &CommandTrace, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
-    let begin = life.arrived;
+fn traced_command(
+    trace: &CommandTrace,
+    reactor: usize,
+    boot: u64,
+    labels: &Labels,
+) -> TracedCommand {
+    let begin = trace.arrived;
     let state = |step: &crate::reactor::trace::Step| TracedState {
         state: step.state.name().to_owned(),
         at_ns: step.at.saturating_sub(begin),
     };
-    let states: Vec<_> = life.steps.iter().map(state).collect();
-    let queue = life.queue.as_ref();
+    let states: Vec<_> = trace.steps.iter().map(state).collect();
+    let queue = trace.queue.as_ref();
     TracedCommand {
         unix_us: boot.saturating_add(begin / 1000),
-        took_ns: states.last().map_or(0, |last| last.at_ns),
+        duration_ns: states.last().map_or(0, |last| last.at_ns),
         reactor,
         subsystem: queue.map_or_else(String::new, |queue| queue.subnqn.to_string()),
         host: queue.map_or_else(String::new, |queue| queue.hostnqn.to_string()),
         qid: queue.map(|queue| queue.qid),
-        cid: life.cid,
-        nsid: life.nsid,
-        device: labels.device_name(life.device),
-        op: op_of(IoOpcode(life.opcode)),
-        offset: life.offset,
-        bytes: life.bytes,
-        status: life.status.map(|status| status.to_string()),
+        cid: trace.cid,
+        nsid: trace.nsid,
+        device: labels.device_name(trace.device),
+        op: op_of(IoOpcode(trace.opcode)),
+        offset: trace.offset,
+        bytes: trace.bytes,
+        status: trace.status.map(|status| status.to_string()),
         states,
-        cut: life.cut,
+        truncated: trace.truncated,
     }
 }
 

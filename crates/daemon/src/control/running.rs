@@ -382,7 +382,7 @@ impl ControlState {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
                 let what = format!("the state is {now} by now, not {}", seen.join(" or "));
                 let hint = "look at it again, then decide anew";
-                Err(ApiError::new(ErrorKind::Changed, what).hint(hint))
+                Err(ApiError::new(ErrorKind::PreconditionFailed, what).hint(hint))
             }
             _ => Ok(()),
         }

@@ -21,7 +21,7 @@ mod tenants;
 use std::collections::BTreeMap;
 
 use nvmeof_nvmf::{DeviceId, PortId};
-use nvmeof_pacing::{FlowStats, Snapshot};
+use nvmeof_pacing::{FlowStats, Move, Snapshot};
 
 use crate::reactor::stats::{
     CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
@@ -221,9 +221,19 @@ fn add_device(devices: &mut Vec<Device>, from: &Device) {
         Some(into) => {
             into.reads += from.reads;
             into.read_time += from.read_time;
-            into.lent += from.lent;
+            into.zero_copy_reads += from.zero_copy_reads;
             into.latencies.add(&from.latencies);
         }
+    }
+}
+
+/// Returns the name of the reason for the last change of the budget.
+fn move_name(reason: Move) -> &'static str {
+    match reason {
+        Move::Start => "startup",
+        Move::Gained => "more-throughput",
+        Move::Wasted => "no-gain",
+        Move::Idle => "app-limited",
     }
 }
 
@@ -256,7 +266,7 @@ impl Interval<'_> {
     }
 
     /// Returns the mean nanoseconds from one turn to the next.
-    fn poll_period(&self) -> Option<u64> {
+    fn turn_period(&self) -> Option<u64> {
         mean(self.nanos(), self.turns()).filter(|nanos| *nanos > 0)
     }
 
@@ -365,11 +375,11 @@ mod tests {
         let now = report(3000, 30, vec![port(1, 6, 500), port(2, 1, 9)]);
         let interval = Interval { now: &now, before: Some(&before) };
         assert_eq!((interval.nanos(), interval.turns()), (2000, 20));
-        assert_eq!((interval.poll_period(), interval.io_period()), (Some(100), Some(200)));
+        assert_eq!((interval.turn_period(), interval.io_period()), (Some(100), Some(200)));
         assert_eq!(interval.latency(&now.counters.ports[0]), (4, 400));
         assert_eq!(interval.latency(&now.counters.ports[1]), (1, 9));
         let first = Interval { now: &now, before: None };
-        assert_eq!((first.nanos(), first.poll_period()), (0, None));
+        assert_eq!((first.nanos(), first.turn_period()), (0, None));
         assert_eq!(mean(1, 0), None);
     }
 }

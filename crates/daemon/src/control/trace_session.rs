@@ -23,18 +23,18 @@ impl TraceSlot {
             return None;
         }
         self.last += 1;
-        let following = TraceId(self.last);
-        self.now = Some((following, now + Duration::from_secs(seconds.into()) + LATE));
-        Some(following)
+        let session = TraceId(self.last);
+        self.now = Some((session, now + Duration::from_secs(seconds.into()) + LATE));
+        Some(session)
     }
 
-    pub(super) fn is(&self, following: TraceId) -> bool {
-        self.now.is_some_and(|(now, _)| now == following)
+    pub(super) fn is(&self, session: TraceId) -> bool {
+        self.now.is_some_and(|(now, _)| now == session)
     }
 
     /// Ends this session; returns true if it was the current one.
-    pub(super) fn end(&mut self, following: TraceId) -> bool {
-        let was = self.is(following);
+    pub(super) fn end(&mut self, session: TraceId) -> bool {
+        let was = self.is(session);
         if was {
             self.now = None;
         }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_following_that_nobody_ends_is_over_some_time_after_it_should_be() {
+    fn a_session_that_nobody_ends_is_over_some_time_after_it_should_be() {
         let (mut tracing, start) = (TraceSlot::default(), Instant::now());
         let first = tracing.begin(5, start).unwrap();
         assert!(tracing.begin(5, start).is_none(), "one at a time");

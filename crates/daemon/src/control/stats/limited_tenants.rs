@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nvmeof_api::TenantNow;
+use nvmeof_api::TenantSnapshot;
 
 use super::tenants::TenantFigures;
 use super::{FlowName, Labels, Sample, done};
@@ -10,7 +10,7 @@ use super::{FlowName, Labels, Sample, done};
 /// Returns tenants that have a limit, with their completed and waiting commands.
 ///
 /// The tenants with the most waiting commands come first.
-pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
+pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantSnapshot> {
     let mut done_for = BTreeMap::<Key, (u64, u64)>::new();
     for (whose, tally) in done(&sample.reactors) {
         // Admin commands are never limited.
@@ -26,20 +26,20 @@ pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
             *waiting.entry(key).or_default() += u64::from(flow.figures.waiting);
         }
     }
-    let tenants = sample.tenants.iter().map(TenantFigures::now).filter(TenantNow::is_limited);
+    let tenants = sample.tenants.iter().map(TenantFigures::now).filter(TenantSnapshot::is_limited);
     let mut all: Vec<_> = tenants
         .map(|tenant| {
             let key = (tenant.host.clone(), tenant.subsystem.clone(), tenant.nsid);
             let (ops, bytes) = done_for.get(&key).copied().unwrap_or_default();
             let waiting = waiting.get(&key).copied().unwrap_or_default();
-            TenantNow { ops, bytes, waiting, ..tenant }
+            TenantSnapshot { ops, bytes, waiting, ..tenant }
         })
         .collect();
-    all.sort_by_key(|tenant| std::cmp::Reverse((tenant.waiting, tenant.held_back())));
+    all.sort_by_key(|tenant| std::cmp::Reverse((tenant.waiting, tenant.throttled())));
     all
 }
 
-/// Host, subsystem and namespace number, as in [`TenantNow`].
+/// Host, subsystem and namespace number, as in [`TenantSnapshot`].
 type Key = (String, String, Option<u32>);
 
 /// Returns the tenants to which a flow belongs.

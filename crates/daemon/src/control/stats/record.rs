@@ -41,7 +41,7 @@ pub(crate) struct Recorder {
     before: Option<Sample>,
     /// Flows that have ended, added up by name.
     ended: BTreeMap<FlowName, FlowStats>,
-    left_out: u64,
+    dropped: u64,
 }
 
 impl Recorder {
@@ -81,7 +81,7 @@ impl Recorder {
             began: Instant::now(),
             before: None,
             ended: BTreeMap::new(),
-            left_out: 0,
+            dropped: 0,
         };
         recorder.send(vec![start_line(wanted)]);
         Ok(recorder)
@@ -117,7 +117,7 @@ impl Recorder {
         last["flows"] = json::named_flows(&flows);
         let closed = total(&sample.reactors).closed;
         last["commands"] = json::commands(&done(&sample.reactors), &closed, labels);
-        last["samples_left_out"] = json!(self.left_out);
+        last["samples_dropped"] = json!(self.dropped);
         self.record(sample, labels);
         self.send(vec![last]);
         self.lines = None;
@@ -135,7 +135,7 @@ impl Recorder {
         let Some(sender) = &self.lines else { return };
         match sender.try_send(lines) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.left_out += 1,
+            Err(TrySendError::Full(_)) => self.dropped += 1,
             Err(TrySendError::Disconnected(_)) => self.lines = None,
         }
     }

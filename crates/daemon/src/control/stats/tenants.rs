@@ -1,6 +1,6 @@
 //! Usage and limits of hosts and namespaces, and how often they reached their limits.
 
-use nvmeof_api::TenantNow;
+use nvmeof_api::TenantSnapshot;
 use nvmeof_nvmf::{HostLimits, HostUsage, Target};
 use nvmeof_pacing::{Tenant, TenantCounts, TenantLimits};
 use serde_json::{Value, json};
@@ -38,20 +38,20 @@ pub(crate) fn tenants(target: &Target, tenants: &Tenants) -> Vec<TenantFigures> 
 
 impl TenantFigures {
     /// Returns its figures, without those that come from the reactors.
-    pub(super) fn now(&self) -> TenantNow {
+    pub(super) fn now(&self) -> TenantSnapshot {
         let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
         let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
             self.counts;
-        let mut now = TenantNow {
+        let mut now = TenantSnapshot {
             max_iops: iops,
             max_bandwidth_bytes: bandwidth,
             max_in_flight_bytes: in_flight,
-            taken_bytes: in_flight.map(|_| taken),
-            held_by_rate,
-            rate_wait_ns: rate_ns,
-            held_by_in_flight,
-            in_flight_wait_ns: in_flight_ns,
-            ..TenantNow::default()
+            limited_in_flight_bytes: in_flight.map(|_| taken),
+            throttled_by_rate: held_by_rate,
+            throttled_by_rate_ns: rate_ns,
+            throttled_by_in_flight: held_by_in_flight,
+            throttled_by_in_flight_ns: in_flight_ns,
+            ..TenantSnapshot::default()
         };
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
@@ -79,8 +79,8 @@ impl TenantFigures {
         let mut line = json!({
             "iops": iops,
             "bandwidth_bytes": bandwidth,
-            "held_by_rate": counts.held_by_rate,
-            "rate_wait_ns": counts.rate_ns,
+            "throttled_by_rate": counts.held_by_rate,
+            "throttled_by_rate_ns": counts.rate_ns,
         });
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
@@ -95,9 +95,9 @@ impl TenantFigures {
                 line["max_connections"] = json!(may_have.connections);
                 line["max_queues"] = json!(may_have.io_queues);
                 line["max_in_flight_bytes"] = json!(in_flight);
-                line["taken_bytes"] = json!(in_flight.map(|_| counts.taken));
-                line["held_by_in_flight"] = json!(counts.held_by_in_flight);
-                line["in_flight_wait_ns"] = json!(counts.in_flight_ns);
+                line["limited_in_flight_bytes"] = json!(in_flight.map(|_| counts.taken));
+                line["throttled_by_in_flight"] = json!(counts.held_by_in_flight);
+                line["throttled_by_in_flight_ns"] = json!(counts.in_flight_ns);
             }
         }
         line
@@ -107,14 +107,14 @@ impl TenantFigures {
     pub(super) fn line(&self) -> String {
         let TenantCounts { held_by_rate, rate_ns, held_by_in_flight, in_flight_ns, taken } =
             self.counts;
-        let rates = format!("held by its rate {held_by_rate} times, {rate_ns} ns");
+        let rates = format!("throttled by its rate {held_by_rate} times, {rate_ns} ns");
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
                 format!("stats namespace {subsystem} nsid {nsid}: {rates}\n")
             }
             Name::Host { nqn, has, .. } => format!(
                 "stats host {nqn}: connections {}, I/O queues {}, refused {}, {rates}, by bytes in flight \
-                 {held_by_in_flight} times, {in_flight_ns} ns, taken {taken} bytes\n",
+                 {held_by_in_flight} times, {in_flight_ns} ns, {taken} bytes limited in flight\n",
                 has.connections, has.io_queues, has.refused,
             ),
         }
