@@ -47,7 +47,7 @@ fn moment(line: &Value) -> Result<Moment> {
     let a_second = if elapsed > 0.0 { 1e9 / elapsed } else { 0.0 };
     Ok(Moment {
         t: number("/t")?,
-        kpolls: number("/interval/polls")? * a_second / 1e3,
+        kpolls: number("/interval/turns")? * a_second / 1e3,
         ios: number("/interval/ios")?,
         period_us: maybe("/interval/io_period_ns").map(|ns| ns / 1e3),
         budget_mib: maybe("/policy/budget_bytes").map(|bytes| bytes / MIB),
@@ -73,10 +73,10 @@ pub(crate) mod tests {
     pub(crate) const LINES: &str = concat!(
         "{\"kind\":\"start\",\"schema\":1}\n",
         "{\"kind\":\"reactor\",\"t\":0.1}\n",
-        "{\"kind\":\"total\",\"t\":0.1,\"interval\":{\"ns\":100000000,\"polls\":500,\"ios\":200,",
+        "{\"kind\":\"total\",\"t\":0.1,\"interval\":{\"ns\":100000000,\"turns\":500,\"ios\":200,",
         "\"io_period_ns\":5000},\"policy\":{\"budget_bytes\":2097152},",
         "\"pacer\":{\"in_flight\":16,\"bytes_in_flight\":1048576,\"waiting\":48}}\n",
-        "{\"kind\":\"total\",\"t\":0.2,\"interval\":{\"ns\":0,\"polls\":0,\"ios\":0,",
+        "{\"kind\":\"total\",\"t\":0.2,\"interval\":{\"ns\":0,\"turns\":0,\"ios\":0,",
         "\"io_period_ns\":null},\"policy\":{\"budget_bytes\":null},",
         "\"pacer\":{\"in_flight\":0,\"bytes_in_flight\":0,\"waiting\":0}}\n",
         "{\"kind\":\"tot",

@@ -24,7 +24,7 @@ pub enum ErrorKind {
     /// 409: the item exists already, is in use, or is taken by another process.
     Conflict,
     /// 412: the state has a different revision than the request names.
-    Changed,
+    PreconditionFailed,
     /// 413: the body is too large.
     TooLarge,
     /// 415: the `content-type` of the body is not JSON.
@@ -49,7 +49,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,
             Self::Conflict => 409,
-            Self::Changed => 412,
+            Self::PreconditionFailed => 412,
             Self::TooLarge => 413,
             Self::MediaType => 415,
             Self::Invalid => 422,

@@ -28,7 +28,10 @@ pub mod view;
 
 pub use change::{Change, Saved};
 pub use error::{ApiError, ErrorKind};
-pub use live::{Bucket, FlowNow, Live, PacerNow, ReactorNow, TenantNow, Times, Work};
+pub use live::{
+    Bucket, FlowSnapshot, LatencyHistogram, LiveStats, OpStats, PacerSnapshot, ReactorSnapshot,
+    TenantSnapshot,
+};
 pub use patch::{DevicePatch, NamespacePatch, Patch, SubsystemPatch};
 pub use stats::Stats;
 pub use status::{Status, WaitingListener};

@@ -7,34 +7,34 @@ use utoipa::ToSchema;
 
 /// Figures for live displays.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Live {
+pub struct LiveStats {
     /// Time of the daemon's clock in nanoseconds; only differences are meaningful.
     pub at_ns: u64,
     /// Pacer figures, for all reactors together.
-    pub pacer: PacerNow,
+    pub pacer: PacerSnapshot,
     /// I/O commands by kind: `read`, `write` and `other`.
-    pub work: Vec<Work>,
+    pub work: Vec<OpStats>,
     /// Wire delay: from a read's data being complete in memory to its having been sent.
-    pub wire_delay: Times,
+    pub wire_delay: LatencyHistogram,
     /// Failed commands of any kind.
     pub errors: u64,
     /// One entry per reactor, in order.
-    pub reactors: Vec<ReactorNow>,
+    pub reactors: Vec<ReactorSnapshot>,
     /// Flows of hosts to namespaces, the busiest first: those with the most in flight and waiting.
-    pub flows: Vec<FlowNow>,
+    pub flows: Vec<FlowSnapshot>,
     /// Number of omitted flows.
-    pub flows_left_out: u64,
+    pub flows_omitted: u64,
     /// Tenants with limits, first those whose commands wait most.
     #[serde(default)]
-    pub tenants: Vec<TenantNow>,
+    pub tenants: Vec<TenantSnapshot>,
     /// Number of omitted tenants.
     #[serde(default)]
-    pub tenants_left_out: u64,
+    pub tenants_omitted: u64,
 }
 
 /// State of the pacer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct PacerNow {
+pub struct PacerSnapshot {
     /// The policy in force.
     pub policy: String,
     /// Budget: maximum bytes in flight, if limited.
@@ -52,25 +52,25 @@ pub struct PacerNow {
     /// Commands started.
     pub started: u64,
     /// Number of deferrals of waiting commands.
-    pub held_back: u64,
+    pub deferred: u64,
 }
 
 /// Commands of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Work {
+pub struct OpStats {
     /// `read`, `write` or `other`.
     pub op: String,
     /// Commands answered.
     pub ops: u64,
     /// Bytes transferred between hosts and target.
     pub bytes: u64,
-    /// Times from the capsule until the response was sent.
-    pub times: Times,
+    /// LatencyHistogram from the capsule until the response was sent.
+    pub times: LatencyHistogram,
 }
 
 /// Histogram of times.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Times {
+pub struct LatencyHistogram {
     /// Number of times.
     pub count: u64,
     /// Sum of the times in nanoseconds.
@@ -91,7 +91,7 @@ pub struct Bucket {
 
 /// Figures of a reactor.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct ReactorNow {
+pub struct ReactorSnapshot {
     /// Turns of the reactor.
     pub turns: u64,
     /// Turns with work.
@@ -106,7 +106,7 @@ pub struct ReactorNow {
 
 /// Figures of one host and one namespace, over all connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct FlowNow {
+pub struct FlowSnapshot {
     /// The subsystem. With an empty host, the entry covers the hosts beyond the maximum.
     pub subsystem: String,
     /// The namespace; absent if it was removed.
@@ -137,7 +137,7 @@ pub struct FlowNow {
 
 /// Limits and usage of a host, or of a namespace by all hosts. Absent limits are not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct TenantNow {
+pub struct TenantSnapshot {
     /// The host; empty for a namespace.
     pub host: String,
     /// The subsystem of the namespace; empty for a host, whose limits span all subsystems.
@@ -159,7 +159,7 @@ pub struct TenantNow {
     /// Bytes transferred by them.
     pub bytes: u64,
     /// Bytes that count against `max_in_flight_bytes`; absent without that limit.
-    pub taken_bytes: Option<u64>,
+    pub limited_in_flight_bytes: Option<u64>,
     /// Current connections of a host.
     pub connections: u32,
     /// Current I/O queues of a host.
@@ -169,16 +169,16 @@ pub struct TenantNow {
     /// Commands that wait for a limit or for the pacer.
     pub waiting: u64,
     /// Number of waits of commands for a rate.
-    pub held_by_rate: u64,
+    pub throttled_by_rate: u64,
     /// Time with commands waiting for a rate, summed over the reactors.
-    pub rate_wait_ns: u64,
+    pub throttled_by_rate_ns: u64,
     /// Number of waits of commands for bytes in flight.
-    pub held_by_in_flight: u64,
-    /// As `rate_wait_ns`, for bytes in flight.
-    pub in_flight_wait_ns: u64,
+    pub throttled_by_in_flight: u64,
+    /// As `throttled_by_rate_ns`, for bytes in flight.
+    pub throttled_by_in_flight_ns: u64,
 }
 
-impl TenantNow {
+impl TenantSnapshot {
     /// Returns true if any limit is set.
     #[must_use]
     pub fn is_limited(&self) -> bool {
@@ -191,12 +191,12 @@ impl TenantNow {
 
     /// Returns the number of waits of commands for any limit.
     #[must_use]
-    pub fn held_back(&self) -> u64 {
-        self.held_by_rate.saturating_add(self.held_by_in_flight)
+    pub fn throttled(&self) -> u64 {
+        self.throttled_by_rate.saturating_add(self.throttled_by_in_flight)
     }
 }
 
-impl Times {
+impl LatencyHistogram {
     /// Returns the times added since `before`, an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -239,12 +239,12 @@ impl Times {
 mod tests {
     use super::*;
 
-    fn times(buckets: &[(u64, u64)]) -> Times {
+    fn times(buckets: &[(u64, u64)]) -> LatencyHistogram {
         let buckets: Vec<_> =
             buckets.iter().map(|&(end_ns, count)| Bucket { end_ns, count }).collect();
         let count = buckets.iter().map(|bucket| bucket.count).sum();
         let sum_ns = buckets.iter().map(|bucket| bucket.count * bucket.end_ns).sum();
-        Times { count, sum_ns, buckets }
+        LatencyHistogram { count, sum_ns, buckets }
     }
 
     #[test]
@@ -254,6 +254,9 @@ mod tests {
         assert_eq!(since, times(&[(20, 3), (90, 1)]));
         assert_eq!((since.quantile(500), since.quantile(990)), (Some(20), Some(90)));
         assert_eq!((since.mean(), since.quantile(0)), (Some(37), Some(20)));
-        assert_eq!((Times::default().quantile(500), Times::default().mean()), (None, None));
+        assert_eq!(
+            (LatencyHistogram::default().quantile(500), LatencyHistogram::default().mean()),
+            (None, None)
+        );
     }
 }

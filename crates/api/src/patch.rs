@@ -104,7 +104,7 @@ fn put(keys: &mut Map<String, Value>, key: &str, value: Value) -> bool {
 
 /// Type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ExpectedType {
     Text,
     Number,
     Truth,
@@ -115,7 +115,7 @@ enum Wanted {
     Table,
 }
 
-impl Wanted {
+impl ExpectedType {
     /// Derives the type from a schema.
     fn of(schema: &RefOr<Schema>) -> Option<Self> {
         let schema = match schema {
@@ -153,7 +153,7 @@ impl Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for ExpectedType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Text => "text",
@@ -167,25 +167,24 @@ impl fmt::Display for Wanted {
 }
 
 /// Returns the keys of a `T` that words can set, with their types.
-fn properties<T: ToSchema>() -> Vec<(String, Wanted)> {
+fn properties<T: ToSchema>() -> Vec<(String, ExpectedType)> {
     let RefOr::T(Schema::Object(object)) = T::schema() else { return Vec::new() };
     let mut schemas = Vec::new();
     T::schemas(&mut schemas);
     let mut all = Vec::new();
     for (key, schema) in &object.properties {
-        let Some(wanted) = Wanted::of(schema) else { continue };
+        let Some(wanted) = ExpectedType::of(schema) else { continue };
         let table =
             referred(schema).and_then(|name| schemas.iter().find(|(known, _)| known == name));
         let Some((_, RefOr::T(Schema::Object(table)))) = table else {
             all.push((key.clone(), wanted));
             continue;
         };
-        all.push((key.clone(), Wanted::Table));
+        all.push((key.clone(), ExpectedType::Table));
         let of_table = table.properties.iter();
-        all.extend(
-            of_table
-                .filter_map(|(name, schema)| Some((format!("{key}.{name}"), Wanted::of(schema)?))),
-        );
+        all.extend(of_table.filter_map(|(name, schema)| {
+            Some((format!("{key}.{name}"), ExpectedType::of(schema)?))
+        }));
     }
     all
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::Live;
+use crate::LiveStats;
 
 /// Counters since the daemon's start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -20,5 +20,5 @@ pub struct Stats {
     pub lines: Vec<Map<String, Value>>,
     /// Figures for live displays.
     #[serde(default)]
-    pub live: Live,
+    pub live: LiveStats,
 }

@@ -61,7 +61,7 @@ pub enum TraceLine {
         /// Reported commands.
         commands: u64,
         /// Slow commands that were dropped for lack of room.
-        left_out: u64,
+        dropped: u64,
     },
 }
 
@@ -71,7 +71,7 @@ pub struct TracedCommand {
     /// Time of its capsule: microseconds since 1970.
     pub unix_us: u64,
     /// Time from the capsule to the end, in nanoseconds.
-    pub took_ns: u64,
+    pub duration_ns: u64,
     /// The reactor that served it.
     pub reactor: usize,
     /// Its subsystem; empty if its connection is closed.
@@ -97,13 +97,13 @@ pub struct TracedCommand {
     /// States that it passed.
     pub states: Vec<TracedState>,
     /// The first states are missing: too many events occurred to store them all.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
 /// A state of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TracedState {
-    /// `capsule`, `waiting` (for admission), `buffer`, `pulling` (the host's data), `device`,
+    /// `capsule`, `waiting` (for admission), `buffer-wait`, `h2c-transfer`, `device`,
     /// `sending`, `done`.
     pub state: String,
     /// Time of entry: nanoseconds since the capsule arrived.

@@ -68,8 +68,8 @@ pub(crate) fn run(client: &ApiClient, json: bool, trace: &TraceArgs) -> anyhow::
         }
         match serde_json::from_slice(line)? {
             TraceLine::Command(command) => print_next(&timeline(&command)),
-            TraceLine::End { commands, left_out } => {
-                print_next(&end(commands, left_out, trace.seconds))
+            TraceLine::End { commands, dropped } => {
+                print_next(&end(commands, dropped, trace.seconds))
             }
         }
     })
@@ -77,7 +77,7 @@ pub(crate) fn run(client: &ApiClient, json: bool, trace: &TraceArgs) -> anyhow::
 
 /// Formats a command, one line per state: its start, its duration, and the duration as a bar.
 fn timeline(command: &TracedCommand) -> String {
-    let TracedCommand { took_ns, reactor, nsid, cid, bytes, .. } = command;
+    let TracedCommand { duration_ns, reactor, nsid, cid, bytes, .. } = command;
     let (seconds, micros) = (command.unix_us / 1_000_000, command.unix_us % 1_000_000);
     let mut text = String::new();
     // Writing to a string cannot fail, here and below.
@@ -88,22 +88,22 @@ fn timeline(command: &TracedCommand) -> String {
         command.offset,
         clean(&command.device),
         command.status.as_deref().map_or("nobody left to answer".into(), clean),
-        time(*took_ns),
+        time(*duration_ns),
     );
     let qid = command.qid.map_or_else(|| "-".to_owned(), |qid| qid.to_string());
     let host = clean(&command.host);
     let _ = writeln!(text, "  host {host}, queue {qid}, command {cid}, reactor {reactor}");
-    if command.cut {
+    if command.truncated {
         text.push_str("  ... the states before are lost: more was going on than is remembered\n");
     }
     let ends = command.states.iter().skip(1).map(|next| Some(next.at_ns));
     for (state, end) in command.states.iter().zip(ends.chain([None])) {
         let lasted = end.map(|end| end.saturating_sub(state.at_ns));
         let shown = lasted.map_or_else(String::new, time);
-        let columns = lasted.map_or(0, |lasted| share(lasted, *took_ns));
+        let columns = lasted.map_or(0, |lasted| share(lasted, *duration_ns));
         let bar = "#".repeat(columns);
         let line =
-            format!("  {:<8} +{:<9} {shown:>9}  {bar}", clean(&state.state), time(state.at_ns));
+            format!("  {:<12} +{:<9} {shown:>9}  {bar}", clean(&state.state), time(state.at_ns));
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -117,11 +117,9 @@ fn share(part: u64, whole: u64) -> usize {
     usize::try_from(columns).unwrap_or(0).max(usize::from(part > 0))
 }
 
-fn end(commands: u64, left_out: u64, seconds: u32) -> String {
-    let more = if left_out > 0 {
-        format!(
-            "; {left_out} more were as slow: a higher --slower-than leaves room for the slowest"
-        )
+fn end(commands: u64, dropped: u64, seconds: u32) -> String {
+    let more = if dropped > 0 {
+        format!("; {dropped} more were as slow: a higher --slower-than leaves room for the slowest")
     } else {
         String::new()
     };
@@ -169,7 +167,7 @@ mod tests {
         let state = |state: &str, at_ns| TracedState { state: state.into(), at_ns };
         TracedCommand {
             unix_us: 1_790_000_000_000_042,
-            took_ns: 4_000_000,
+            duration_ns: 4_000_000,
             reactor: 1,
             subsystem: "nqn.2026-11.org.example:a".into(),
             host: "evil\u{1b}[2J".into(),
@@ -187,7 +185,7 @@ mod tests {
                 state("device", 1_001_000),
                 state("done", 4_000_000),
             ],
-            cut: false,
+            truncated: false,
         }
     }
 
@@ -207,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_said() {
-        let text = timeline(&TracedCommand { cut: true, status: None, ..command() });
+        let text = timeline(&TracedCommand { truncated: true, status: None, ..command() });
         assert!(text.contains("are lost") && text.contains("nobody left to answer"), "{text}");
         assert!(end(3, 2, 10).contains("2 more") && !end(3, 0, 10).contains("more"));
     }

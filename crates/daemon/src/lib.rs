@@ -1,8 +1,9 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
-//! [`run`] is the whole program. `config` and `limits` hold the desired state, `reactor` moves
-//! commands, and `control` starts, changes and stops the reactors. `logs` keeps hosts from filling
-//! the log. [`drives`] implements the other subcommand.
+//! [`run`](run()) is the whole program. `config` and `limits` hold the desired state, `reactor`
+//! moves commands, and `control` starts, changes and stops the reactors. `api` serves HTTP on top
+//! of `control`. `logs` keeps hosts from filling the log. [`drives`] implements the other
+//! subcommand.
 
 mod api;
 mod clock;
@@ -13,9 +14,10 @@ pub mod limits;
 mod logs;
 mod reactor;
 mod regular;
+mod run;
 mod tenants;
 
-pub use control::run;
+pub use run::run;
 
 /// Access for the benchmarks of this workspace; not a public interface.
 #[cfg(feature = "bench")]

@@ -7,7 +7,7 @@
 //!
 //! The I/O path does not call this module: a connection queries its share once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_nvmf::{DeviceId, HostLimits, HostQuotas};
@@ -15,52 +15,7 @@ use nvmeof_pacing::{ConfigError, PacedMachine, Tenant};
 use nvmeof_wire::Nqn;
 
 use crate::config::{Config, HostQosConfig};
-
-/// Weight and limits of a host.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HostQos {
-    /// Weight relative to other hosts; 0 counts as 1.
-    pub(crate) weight: u16,
-    /// Limits, if the host has any.
-    pub(crate) tenant: Option<Arc<Tenant>>,
-}
-
-/// Weight and limits of a device: those of the one namespace that it backs.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct DeviceQos {
-    /// As [`HostQos::weight`].
-    pub(crate) weight: u16,
-    /// As [`HostQos::tenant`].
-    pub(crate) tenant: Option<Arc<Tenant>>,
-}
-
-/// Shares of all devices and hosts, for the reactors. Any that is not listed has none.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct QosTable {
-    devices: Arc<HashMap<u32, DeviceQos>>,
-    hosts: Arc<Hosts>,
-}
-
-impl QosTable {
-    /// Creates the shares of these devices; hosts are shared with `hosts`.
-    pub(crate) fn new(
-        devices: impl Iterator<Item = (DeviceId, DeviceQos)>,
-        hosts: &Arc<Hosts>,
-    ) -> Self {
-        let devices = devices.map(|(id, share)| (id.0, share)).collect();
-        Self { devices: Arc::new(devices), hosts: Arc::clone(hosts) }
-    }
-
-    /// Returns the share of a device.
-    pub(crate) fn device(&self, id: DeviceId) -> DeviceQos {
-        self.devices.get(&id.0).cloned().unwrap_or_default()
-    }
-
-    /// Returns the share of a host.
-    pub(crate) fn host(&self, nqn: &Nqn) -> HostQos {
-        self.hosts.share(nqn)
-    }
-}
+use crate::reactor::qos::{DeviceQos, HostQos, HostQosSource, QosTable};
 
 /// Shares of all hosts.
 #[derive(Debug, Default)]
@@ -77,9 +32,8 @@ struct State {
     known: BTreeMap<Nqn, Arc<Tenant>>,
 }
 
-impl Hosts {
-    /// Returns the share of this host, which is valid until the next change.
-    fn share(&self, nqn: &Nqn) -> HostQos {
+impl HostQosSource for Hosts {
+    fn host_qos(&self, nqn: &Nqn) -> HostQos {
         let mut state = self.state();
         if let Some(share) = state.named.get(nqn) {
             return share.clone();
@@ -102,7 +56,9 @@ impl Hosts {
         }
         HostQos { weight, tenant }
     }
+}
 
+impl Hosts {
     /// Returns the limits of a host, if it is registered and has any.
     pub(crate) fn tenant(&self, nqn: &Nqn) -> Option<Arc<Tenant>> {
         let state = self.state();
@@ -218,7 +174,8 @@ impl Tenants {
             }
         }
         self.namespaces = namespaces;
-        QosTable::new(devices.into_iter(), &self.hosts)
+        let hosts: Arc<dyn HostQosSource> = self.hosts.clone();
+        QosTable::new(devices.into_iter(), hosts)
     }
 
     /// Returns the limits of a host, if it is registered and has any.

@@ -62,7 +62,7 @@ pub use config::{
 pub use flow_queues::{FlowConfig, FlowId, FlowStats};
 pub use pacer::{Pacer, PacerConfig, PacerCounters, PacerParts, TooLarge};
 pub use permit::{CommandOutcome, Permit, leaked_permits};
-pub use policy::{AdmissionPolicy, BufferCredit, SharedCredit, Waker};
+pub use policy::{AdmissionPolicy, BudgetMove, BufferCredit, SharedCredit, Waker};
 pub use scheduler::{DeficitRoundRobin, Scheduler, Selection};
 pub use setup::{ConfigError, PacedMachine, PolicyStatus, SharedPolicy};
 pub use small_commands::SmallCommandRule;

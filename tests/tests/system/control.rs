@@ -220,7 +220,7 @@ fn of_calls_at_once_one_wins_and_the_others_hear_why() {
     assert!(lost.iter().all(|kind| *kind == ErrorKind::Conflict), "{lost:?}");
     let revision = api.get("/v1/status")["revision"].as_str().expect("text").to_owned();
     let lost = at_once("/v1/devices", Method::POST, Some(revision));
-    assert!(lost.iter().all(|kind| *kind == ErrorKind::Changed), "{lost:?}");
+    assert!(lost.iter().all(|kind| *kind == ErrorKind::PreconditionFailed), "{lost:?}");
     assert_eq!(api.document().device.len(), 3);
 }
 

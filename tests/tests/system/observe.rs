@@ -164,7 +164,7 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
         };
         // Most of the time was spent there.
         assert!(at("sending") >= at("device").map(|at| at + 4_900_000), "{command}");
-        assert_eq!((at("capsule"), at("done") == command["took_ns"].as_u64()), (Some(0), true));
+        assert_eq!((at("capsule"), at("done") == command["duration_ns"].as_u64()), (Some(0), true));
     }
     for (body, status) in [
         ("{\"seconds\":0}", "422"),
@@ -180,7 +180,8 @@ fn slow_commands_are_followed_and_one_caller_at_a_time() {
 }
 
 /// States of a command, in the order in which it passes those that it needs.
-const STATES: [&str; 7] = ["capsule", "waiting", "buffer", "pulling", "device", "sending", "done"];
+const STATES: [&str; 7] =
+    ["capsule", "waiting", "buffer-wait", "h2c-transfer", "device", "sending", "done"];
 
 /// Returns the output of `nvmeofctl trace` about reads and writes that a slow device executes
 /// during the trace.
@@ -210,7 +211,7 @@ fn the_command_line_follows_slow_commands_through_every_state() {
     let commands: Vec<Value> = lines.filter(|line| line["kind"] == "command").collect();
     let mut seen = BTreeSet::new();
     for command in &commands {
-        assert_eq!(command["cut"], false, "{command}");
+        assert_eq!(command["truncated"], false, "{command}");
         let states = command["states"].as_array().expect("states");
         let name = |state: &Value| state["state"].as_str().expect("a name").to_owned();
         let at = |state: &Value| state["at_ns"].as_u64().expect("a time");
@@ -222,7 +223,7 @@ fn the_command_line_follows_slow_commands_through_every_state() {
         assert!(states.is_sorted_by_key(at), "{command}");
         let (first, last) = (states.first().expect("one"), states.last().expect("one"));
         assert_eq!((name(first), at(first), name(last)), ("capsule".into(), 0, "done".into()));
-        assert_eq!(Some(at(last)), command["took_ns"].as_u64(), "{command}");
+        assert_eq!(Some(at(last)), command["duration_ns"].as_u64(), "{command}");
         // Most of the time was spent there.
         let device = states.iter().position(|state| name(state) == "device").expect("the device");
         assert!(at(&states[device + 1]) - at(&states[device]) >= 4_900_000, "{command}");
@@ -233,7 +234,7 @@ fn the_command_line_follows_slow_commands_through_every_state() {
         seen.iter().filter(|(of, _)| of == op).map(|(_, state)| state.as_str()).collect()
     };
     let (reads, writes) = (of("read"), of("write"));
-    assert!(writes.contains("pulling") && reads.contains("sending"), "{seen:?}");
+    assert!(writes.contains("h2c-transfer") && reads.contains("sending"), "{seen:?}");
     let all: BTreeSet<&str> = reads.union(&writes).copied().collect();
     assert_eq!(all, BTreeSet::from(STATES), "{seen:?}");
 

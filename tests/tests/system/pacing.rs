@@ -70,7 +70,7 @@ fn every_policy_takes_over_from_every_other_under_load() {
     }
     workers.into_iter().for_each(Worker::stop);
     daemon.wait_for_counts(&idle.0, idle.1);
-    assert_eq!(daemon.counts()["lost_permits"], 0);
+    assert_eq!(daemon.counts()["leaked_permits"], 0);
 }
 
 /// Starts another host, on separate blocks, with its whole queue depth in flight.

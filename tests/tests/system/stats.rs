@@ -79,7 +79,7 @@ fn the_sums_are_those_of_the_load() {
         (number(last, "/listeners/0/requests"), number(last, "/listeners/0/completions"));
     // Event requests can remain without a completion; all other requests complete.
     assert!((111..=requests).contains(&completions), "{completions} of {requests}");
-    assert!(number(last, "/listeners/0/polls") > 0 && number(last, "/polls") > 0);
+    assert!(number(last, "/listeners/0/polls") > 0 && number(last, "/turns") > 0);
 
     let flows = last["flows"].as_array().expect("flows");
     let of = |subsystem: &str| {
@@ -89,7 +89,7 @@ fn the_sums_are_those_of_the_load() {
     };
     let (first, second) = (of(NQN), of(OTHER_NQN));
     assert_eq!((&first["nsid"], &first["device"]), (&1.into(), &"one".into()));
-    assert_eq!((number(first, "/granted"), number(first, "/over")), (70, 70));
+    assert_eq!((number(first, "/admitted"), number(first, "/completed")), (70, 70));
     assert_eq!(number(first, "/granted_bytes"), 70 * (64 << 10));
     assert_eq!(first["host"], options(1).hostnqn.to_string());
     assert_eq!((&second["nsid"], &second["device"]), (&7.into(), &"two".into()));
@@ -116,11 +116,11 @@ fn samples_add_up_and_grow() {
         let t = total["t"].as_f64().expect("a time");
         let parts: Vec<_> = kind(&lines, "reactor").into_iter().filter(|r| r["t"] == t).collect();
         assert!(!parts.is_empty());
-        for figure in ["/polls", "/pacer/calls", "/pacer/started", "/states/sent/on_device"] {
+        for figure in ["/turns", "/pacer/calls", "/pacer/started", "/states/sent/on_device"] {
             let sum: u64 = parts.iter().map(|part| number(part, figure)).sum();
             assert_eq!(number(total, figure), sum, "{figure} at {t}");
         }
-        let now = (t, number(total, "/polls"), number(total, "/pacer/started"));
+        let now = (t, number(total, "/turns"), number(total, "/pacer/started"));
         assert!(now.0 >= before.0 && now.1 >= before.1 && now.2 >= before.2, "{now:?} {before:?}");
         before = now;
     }
@@ -150,7 +150,7 @@ fn samples_tell_how_pacing_goes() {
     let [last] = kind(&lines, "final")[..] else { panic!("one final line") };
     assert_eq!(last["policy"]["name"], "adaptive");
     assert!(number(last, "/policy/budget_bytes") > 0);
-    let moves = ["start", "gained", "wasted", "idle"];
+    let moves = ["startup", "more-throughput", "no-gain", "app-limited"];
     assert!(moves.iter().any(|known| last["policy"]["last_move"] == *known), "{last}");
 
     let busy = |line: &&&Value| number(line, "/interval/ios") > 0 && !line["flows"][0].is_null();
@@ -158,9 +158,9 @@ fn samples_tell_how_pacing_goes() {
     let busy: Vec<_> = reactors.iter().filter(busy).collect();
     assert!(!busy.is_empty(), "{reactors:?}");
     for line in busy {
-        let (ns, polls) = (number(line, "/interval/ns"), number(line, "/interval/polls"));
+        let (ns, turns) = (number(line, "/interval/ns"), number(line, "/interval/turns"));
         assert!(number(line, "/pacer/calls") > 0);
-        assert_eq!(number(line, "/interval/poll_period_ns"), ns / polls, "{line}");
+        assert_eq!(number(line, "/interval/turn_period_ns"), ns / turns, "{line}");
         assert_eq!(
             number(line, "/interval/io_period_ns"),
             ns / number(line, "/interval/ios"),
@@ -171,13 +171,20 @@ fn samples_tell_how_pacing_goes() {
             number(line, &format!("/states/{moment}/on_device"));
         }
         let flow = &line["flows"][0];
-        assert_eq!(number(flow, "/granted"), number(flow, "/over") + number(flow, "/in_flight"));
-        if number(flow, "/over") > 0 {
-            assert_eq!(number(flow, "/hold_ns"), number(line, "/pacer/hold_ns"), "the only one");
+        assert_eq!(
+            number(flow, "/admitted"),
+            number(flow, "/completed") + number(flow, "/in_flight")
+        );
+        if number(flow, "/completed") > 0 {
+            assert_eq!(
+                number(flow, "/in_flight_mean_ns"),
+                number(line, "/pacer/in_flight_mean_ns"),
+                "the only one"
+            );
         }
         if number(line, "/devices/0/reads") > 0 {
             assert!(number(line, "/devices/0/read_latency_ns") > 0, "{line}");
-            assert!(number(line, "/pacer/hold_ns") > 0, "{line}");
+            assert!(number(line, "/pacer/in_flight_mean_ns") > 0, "{line}");
         }
         number(line, "/listeners/0/completions_per_1000_polls");
         if number(line, "/listeners/0/ios") > 0 {

@@ -74,7 +74,7 @@ fn bytes_in_flight_of_a_greedy_host_are_never_above_its_bound() {
     greedy.stop();
     drop(modest);
     daemon.wait_for_counts(&idle.0, idle.1);
-    assert_eq!(daemon.counts()["lost_permits"], 0);
+    assert_eq!(daemon.counts()["leaked_permits"], 0);
     assert!(daemon.stop().success());
 
     let lines = lines(&daemon);
@@ -91,11 +91,14 @@ fn bytes_in_flight_of_a_greedy_host_are_never_above_its_bound() {
     let last = lines.last().expect("a line");
     let figures = tenant(last, 1).expect("it is named in the config");
     assert_eq!(figures["max_in_flight_bytes"], BOUND);
-    assert_eq!((&figures["taken_bytes"], &figures["connections"]), (&0.into(), &0.into()));
-    assert!(figures["held_by_in_flight"].as_u64().expect("a number") > 0);
-    assert!(figures["in_flight_wait_ns"].as_u64().expect("a number") > 0);
+    assert_eq!(
+        (&figures["limited_in_flight_bytes"], &figures["connections"]),
+        (&0.into(), &0.into())
+    );
+    assert!(figures["throttled_by_in_flight"].as_u64().expect("a number") > 0);
+    assert!(figures["throttled_by_in_flight_ns"].as_u64().expect("a number") > 0);
     let modest = lines.iter().filter_map(|line| tenant(line, 2)).next_back().expect("it was there");
-    assert_eq!(modest["held_by_in_flight"], 0, "who has no bound waits for none");
+    assert_eq!(modest["throttled_by_in_flight"], 0, "who has no bound waits for none");
 }
 
 #[test]
@@ -152,5 +155,5 @@ fn limits_change_by_reload_for_commands_that_wait_already() {
         assert_eq!(limited.join().expect("reads under a limit"), 100);
     });
     daemon.wait_for_counts(&idle.0, idle.1);
-    assert_eq!(daemon.counts()["lost_permits"], 0);
+    assert_eq!(daemon.counts()["leaked_permits"], 0);
 }

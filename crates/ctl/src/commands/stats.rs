@@ -15,23 +15,23 @@ pub(crate) fn run(client: &ApiClient, json: bool) -> anyhow::Result<()> {
     }
     let mut table = Table::new(vec![
         Column::words("reactor"),
-        Column::numbers("polls", ""),
+        Column::numbers("turns", ""),
         Column::numbers("started", ""),
         Column::numbers("in flight", ""),
         Column::numbers("in flight", "B"),
         Column::numbers("waiting", ""),
-        Column::numbers("held back", ""),
+        Column::numbers("deferred", ""),
     ]);
     for line in &stats.lines {
         let pacer = |key: &str| shown(line.get("pacer").and_then(|pacer| pacer.get(key)));
         table.push(vec![
             line.get("reactor").map_or_else(|| "all".into(), |reactor| shown(Some(reactor))),
-            shown(line.get("polls")),
+            shown(line.get("turns")),
             pacer("started"),
             pacer("in_flight"),
             pacer("bytes_in_flight"),
             pacer("waiting"),
-            pacer("held_back"),
+            pacer("deferred"),
         ]);
     }
     print(&table.text())

@@ -14,7 +14,7 @@ use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nvmeof_api::{Live, Stats};
+use nvmeof_api::{LiveStats, Stats};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::ApiClient;
@@ -71,7 +71,7 @@ pub(crate) fn run(client: &ApiClient, json: bool, top: &TopArgs) -> anyhow::Resu
     shown
 }
 
-fn look(client: &ApiClient) -> anyhow::Result<Live> {
+fn look(client: &ApiClient) -> anyhow::Result<LiveStats> {
     Ok(client.get::<Stats>("/v1/stats")?.live)
 }
 
@@ -79,7 +79,7 @@ fn look(client: &ApiClient) -> anyhow::Result<Live> {
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     client: &ApiClient,
-    mut before: Live,
+    mut before: LiveStats,
     interval: Duration,
     sort: SortOrder,
 ) -> anyhow::Result<()> {

@@ -224,10 +224,10 @@ impl Screen {
             }
         }
         let line = format!(
-            "{} commands in flight, {} waiting, {} held back",
+            "{} commands in flight, {} waiting, {} deferred",
             count(pacer.in_flight),
             count(pacer.waiting),
-            rate(self.delta.held_back_per_second),
+            rate(self.delta.deferred_per_second),
         );
         frame.render_widget(Line::raw(line), figures);
         let [p50, p99] = [wire_delay.p50_ns, wire_delay.p99_ns].map(|one| shown(one, time));
@@ -271,7 +271,7 @@ impl Screen {
             Constraint::Length(10),
             Constraint::Length(8),
         ];
-        let more = match self.delta.flows_left_out {
+        let more = match self.delta.flows_omitted {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
@@ -288,8 +288,8 @@ impl Screen {
 impl Screen {
     /// Draws the tenants in the daemon's order: the most throttled first.
     fn tenants(&self, frame: &mut Frame<'_>, area: Rect) {
-        let StatsDelta { tenants, tenants_left_out, .. } = &self.delta;
-        let names = ["", "commands", "throughput", "in flight", "conn.", "waiting", "held back"];
+        let StatsDelta { tenants, tenants_omitted, .. } = &self.delta;
+        let names = ["", "commands", "throughput", "in flight", "conn.", "waiting", "throttled"];
         let width = usize::from(area.width).saturating_sub(70).max(10);
         let rows = tenants.iter().take(TENANTS).map(|tenant| {
             let now = &tenant.now;
@@ -306,12 +306,12 @@ impl Screen {
                 within(&bits(tenant.bytes_per_second), now.max_bandwidth_bytes, |most| {
                     bits(to_float(most))
                 }),
-                shown(now.taken_bytes, |taken| {
+                shown(now.limited_in_flight_bytes, |taken| {
                     within(&bytes(taken), now.max_in_flight_bytes, bytes)
                 }),
                 connections,
                 count(now.waiting),
-                rate(tenant.held_back_per_second),
+                rate(tenant.throttled_per_second),
             ])
         });
         let widths = [
@@ -324,7 +324,7 @@ impl Screen {
             Constraint::Length(9),
         ];
         let beyond = u64::try_from(tenants.len().saturating_sub(TENANTS)).unwrap_or(u64::MAX);
-        let more = match beyond.saturating_add(*tenants_left_out) {
+        let more = match beyond.saturating_add(*tenants_omitted) {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
@@ -383,12 +383,15 @@ fn whole(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, TenantNow, Times, Work};
+    use nvmeof_api::{
+        Bucket, FlowSnapshot, LatencyHistogram, LiveStats, OpStats, PacerSnapshot, ReactorSnapshot,
+        TenantSnapshot,
+    };
 
     use super::*;
 
-    fn flow(host: &str, reads: u64, waiting: u64) -> FlowNow {
-        FlowNow {
+    fn flow(host: &str, reads: u64, waiting: u64) -> FlowSnapshot {
+        FlowSnapshot {
             host: format!("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-{host}"),
             nsid: Some(1),
             device: "ram0".into(),
@@ -396,40 +399,43 @@ mod tests {
             read_bytes: reads * 4096,
             in_flight_bytes: 131_072,
             waiting,
-            ..FlowNow::default()
+            ..FlowSnapshot::default()
         }
     }
 
     /// Creates a sample `seconds` after the start, with `ops` commands per second.
-    fn live(seconds: u64, ops: u64) -> Live {
+    fn live(seconds: u64, ops: u64) -> LiveStats {
         let bucket = Bucket { end_ns: 61_440, count: ops * seconds };
-        let times =
-            Times { count: ops * seconds, sum_ns: 60_000 * ops * seconds, buckets: vec![bucket] };
-        let work = Work {
+        let times = LatencyHistogram {
+            count: ops * seconds,
+            sum_ns: 60_000 * ops * seconds,
+            buckets: vec![bucket],
+        };
+        let work = OpStats {
             op: "read".into(),
             ops: ops * seconds,
             bytes: ops * seconds * 4096,
             times: times.clone(),
         };
-        Live {
+        LiveStats {
             at_ns: seconds * 1_000_000_000,
-            pacer: PacerNow {
+            pacer: PacerSnapshot {
                 policy: "adaptive".into(),
                 budget_bytes: Some(4 << 20),
                 in_flight_bytes: 3 << 20,
                 in_flight: 24,
                 waiting: 1500,
-                ..PacerNow::default()
+                ..PacerSnapshot::default()
             },
             work: vec![work],
             wire_delay: times,
-            reactors: vec![ReactorNow {
+            reactors: vec![ReactorSnapshot {
                 turns: 100 * seconds,
                 busy_turns: 25 * seconds,
-                ..ReactorNow::default()
+                ..ReactorSnapshot::default()
             }],
             flows: vec![flow("aaaa", 10 * seconds, 7), flow("bbbb", 90 * seconds, 3)],
-            ..Live::default()
+            ..LiveStats::default()
         }
     }
 
@@ -483,29 +489,29 @@ mod tests {
         let lines = drawn(&mut screen(), 80, 24);
         assert!(!lines.iter().any(|line| line.contains("tenants")), "nobody has limits");
         let tenants = |seconds: u64| {
-            let host = TenantNow {
+            let host = TenantSnapshot {
                 host: "nqn.2014-08.org.nvmexpress:uuid:host-a".into(),
                 max_iops: Some(50_000),
                 max_bandwidth_bytes: Some(1_250_000_000),
                 max_in_flight_bytes: Some(32 << 20),
                 max_connections: Some(8),
                 connections: 3,
-                taken_bytes: Some(3 << 19),
+                limited_in_flight_bytes: Some(3 << 19),
                 ops: 10_000 * seconds,
                 bytes: 125_000_000 * seconds,
                 waiting: 12,
-                held_by_rate: 200 * seconds,
-                held_by_in_flight: 50 * seconds,
-                ..TenantNow::default()
+                throttled_by_rate: 200 * seconds,
+                throttled_by_in_flight: 50 * seconds,
+                ..TenantSnapshot::default()
             };
-            let namespace = TenantNow {
+            let namespace = TenantSnapshot {
                 subsystem: "nqn.2026-11.org.example:disks".into(),
                 nsid: Some(7),
                 max_iops: Some(10),
-                ..TenantNow::default()
+                ..TenantSnapshot::default()
             };
             let live = live(seconds, 250_000);
-            Live { tenants: vec![host, namespace], tenants_left_out: 3, ..live }
+            LiveStats { tenants: vec![host, namespace], tenants_omitted: 3, ..live }
         };
         let mut screen = screen();
         screen.take(StatsDelta::between(&tenants(8), &tenants(9)));

@@ -1,6 +1,8 @@
 //! Difference between two samples: rates, times, and the current state of the later sample.
 
-use nvmeof_api::{FlowNow, Live, PacerNow, TenantNow, Times, Work};
+use nvmeof_api::{
+    FlowSnapshot, LatencyHistogram, LiveStats, OpStats, PacerSnapshot, TenantSnapshot,
+};
 use serde::Serialize;
 
 use super::figures::to_float;
@@ -11,9 +13,9 @@ pub(crate) struct StatsDelta {
     /// Seconds between the samples.
     pub(crate) seconds: f64,
     /// State of the pacer.
-    pub(crate) pacer: PacerNow,
+    pub(crate) pacer: PacerSnapshot,
     /// Deferred commands per second.
-    pub(crate) held_back_per_second: f64,
+    pub(crate) deferred_per_second: f64,
     pub(crate) read: CommandRates,
     pub(crate) write: CommandRates,
     pub(crate) other: CommandRates,
@@ -23,9 +25,9 @@ pub(crate) struct StatsDelta {
     pub(crate) errors_per_second: f64,
     pub(crate) reactors: Vec<ReactorRow>,
     pub(crate) flows: Vec<FlowRow>,
-    pub(crate) flows_left_out: u64,
+    pub(crate) flows_omitted: u64,
     pub(crate) tenants: Vec<TenantRow>,
-    pub(crate) tenants_left_out: u64,
+    pub(crate) tenants_omitted: u64,
 }
 
 /// Commands of one kind.
@@ -77,19 +79,19 @@ pub(crate) struct FlowRow {
 pub(crate) struct TenantRow {
     /// Limits and usage, in the later sample.
     #[serde(flatten)]
-    pub(crate) now: TenantNow,
+    pub(crate) now: TenantSnapshot,
     pub(crate) ops_per_second: f64,
     pub(crate) bytes_per_second: f64,
     /// Commands per second that its limits throttled.
-    pub(crate) held_back_per_second: f64,
+    pub(crate) throttled_per_second: f64,
 }
 
 impl StatsDelta {
-    pub(crate) fn between(before: &Live, now: &Live) -> Self {
+    pub(crate) fn between(before: &LiveStats, now: &LiveStats) -> Self {
         let seconds = to_float(now.at_ns.saturating_sub(before.at_ns)) / 1e9;
         let over = |now: u64, before: u64| per_second(now, before, seconds);
         let rate = |op: &str| {
-            let find = |live: &Live| live.work.iter().find(|work| work.op == op).cloned();
+            let find = |live: &LiveStats| live.work.iter().find(|work| work.op == op).cloned();
             CommandRates::between(
                 &find(before).unwrap_or_default(),
                 &find(now).unwrap_or_default(),
@@ -109,7 +111,7 @@ impl StatsDelta {
         });
         Self {
             seconds,
-            held_back_per_second: over(now.pacer.held_back, before.pacer.held_back),
+            deferred_per_second: over(now.pacer.deferred, before.pacer.deferred),
             pacer: now.pacer.clone(),
             read: rate("read"),
             write: rate("write"),
@@ -118,19 +120,19 @@ impl StatsDelta {
             errors_per_second: over(now.errors, before.errors),
             reactors: reactors.collect(),
             flows: now.flows.iter().map(|flow| FlowRow::between(before, flow, seconds)).collect(),
-            flows_left_out: now.flows_left_out,
+            flows_omitted: now.flows_omitted,
             tenants: now
                 .tenants
                 .iter()
                 .map(|one| TenantRow::between(before, one, seconds))
                 .collect(),
-            tenants_left_out: now.tenants_left_out,
+            tenants_omitted: now.tenants_omitted,
         }
     }
 }
 
 impl CommandRates {
-    fn between(before: &Work, now: &Work, seconds: f64) -> Self {
+    fn between(before: &OpStats, now: &OpStats, seconds: f64) -> Self {
         Self {
             ops_per_second: per_second(now.ops, before.ops, seconds),
             bytes_per_second: per_second(now.bytes, before.bytes, seconds),
@@ -140,7 +142,7 @@ impl CommandRates {
 }
 
 impl LatencySummary {
-    fn of(times: &Times) -> Self {
+    fn of(times: &LatencyHistogram) -> Self {
         Self {
             mean_ns: times.mean(),
             p50_ns: times.quantile(500),
@@ -151,13 +153,13 @@ impl LatencySummary {
 }
 
 impl FlowRow {
-    fn between(before: &Live, now: &FlowNow, seconds: f64) -> Self {
-        let same = |one: &&FlowNow| {
+    fn between(before: &LiveStats, now: &FlowSnapshot, seconds: f64) -> Self {
+        let same = |one: &&FlowSnapshot| {
             (&one.subsystem, one.nsid, &one.host, &one.device)
                 == (&now.subsystem, now.nsid, &now.host, &now.device)
         };
         let before = before.flows.iter().find(same).unwrap_or(now);
-        let ops = |flow: &FlowNow| flow.reads + flow.writes + flow.others;
+        let ops = |flow: &FlowSnapshot| flow.reads + flow.writes + flow.others;
         let over = |now: u64, before: u64| per_second(now, before, seconds);
         Self {
             subsystem: now.subsystem.clone(),
@@ -180,8 +182,8 @@ impl FlowRow {
 }
 
 impl TenantRow {
-    fn between(before: &Live, now: &TenantNow, seconds: f64) -> Self {
-        let same = |one: &&TenantNow| {
+    fn between(before: &LiveStats, now: &TenantSnapshot, seconds: f64) -> Self {
+        let same = |one: &&TenantSnapshot| {
             (&one.host, &one.subsystem, one.nsid) == (&now.host, &now.subsystem, now.nsid)
         };
         let before = before.tenants.iter().find(same).unwrap_or(now);
@@ -189,7 +191,7 @@ impl TenantRow {
         Self {
             ops_per_second: over(now.ops, before.ops),
             bytes_per_second: over(now.bytes, before.bytes),
-            held_back_per_second: over(now.held_back(), before.held_back()),
+            throttled_per_second: over(now.throttled(), before.throttled()),
             now: now.clone(),
         }
     }

@@ -6,9 +6,9 @@ use nvmeof_api::{ApiError, ErrorKind};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{NoQuery, Segments, WithEtag};
+use super::handle::Handle;
 use super::listeners::names;
 use crate::control::{ControlState, StillBusy};
 

@@ -1,39 +1,15 @@
-//! Handle of the API to the running daemon.
-//!
-//! A handler sends a request to the loop of `control`. The loop makes one change after another and
-//! answers queries between the steps of a change. Two changes therefore never overlap, and only
-//! that loop accesses the reactors.
-
-use std::time::Duration;
+//! Handle of the API to the running daemon, with responses as HTTP carries them.
 
 use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
-use tokio::sync::{mpsc, oneshot};
 
 use super::error_response::ErrorResponse;
 use super::extract::WithEtag;
-use crate::control::{
-    ChangeOptions, ChangeRequest, ControlRequest, ControlState, Job, LONGEST_REMOVAL, Reply,
-};
+use crate::control::{ChangeOptions, ControlHandle, ControlState};
 
-/// Maximum requests that are not taken yet; further callers wait to send.
-const BACKLOG: usize = 64;
-/// Timeout of a call; a drive that does not initialize can take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
-const _: () =
-    assert!(LONGEST_REMOVAL.as_secs() < PATIENCE.as_secs(), "a removal says what it waits for");
-
-/// Sending end.
+/// Access of a handler to the control plane.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    asks: mpsc::Sender<ControlRequest>,
-}
-
-/// Creates both ends.
-pub(crate) fn handle() -> (Handle, mpsc::Receiver<ControlRequest>) {
-    let (asks, receiver) = mpsc::channel(BACKLOG);
-    (Handle { asks }, receiver)
-}
+pub(crate) struct Handle(pub(super) ControlHandle);
 
 impl Handle {
     /// Runs a job immediately, even during a change, and returns its result.
@@ -42,14 +18,7 @@ impl Handle {
         R: Send + 'static,
         F: AsyncFnOnce(&mut ControlState) -> R + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let job: Job = Box::new(move |running| {
-            Box::pin(async move {
-                // A caller that has disconnected needs no answer.
-                let _ = reply.send(job(running).await);
-            })
-        });
-        self.ask(ControlRequest::Look(job), answer).await
+        self.0.call(job).await.map_err(ErrorResponse)
     }
 
     /// Queries the running state.
@@ -76,7 +45,7 @@ impl Handle {
     where
         F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
-        self.order(|reply| ChangeRequest::Edit { wish, edit: Box::new(edit), reply }).await
+        tagged(self.0.change(wish, edit).await)
     }
 
     /// Applies the config file to the running state.
@@ -84,7 +53,7 @@ impl Handle {
         &self,
         wish: ChangeOptions,
     ) -> Result<WithEtag<Change>, ErrorResponse> {
-        self.order(|reply| ChangeRequest::Reload { wish, reply }).await
+        tagged(self.0.reload(wish).await)
     }
 
     /// Writes the running state to the config file after any change in progress.
@@ -93,44 +62,20 @@ impl Handle {
         wish: ChangeOptions,
         force: bool,
     ) -> Result<WithEtag<Saved>, ErrorResponse> {
-        let (reply, answer) = oneshot::channel();
-        let ask = ControlRequest::Change(ChangeRequest::Save { wish, force, reply });
-        let saved = self.ask(ask, answer).await?.map_err(ErrorResponse)?;
+        let saved = self.0.save(wish, force).await.map_err(refused)?;
         Ok(WithEtag::of(saved.revision.clone(), saved))
-    }
-
-    async fn order(
-        &self,
-        order: impl FnOnce(Reply) -> ChangeRequest,
-    ) -> Result<WithEtag<Change>, ErrorResponse> {
-        let (reply, answer) = oneshot::channel();
-        let change =
-            self.ask(ControlRequest::Change(order(reply)), answer).await?.map_err(ErrorResponse)?;
-        Ok(WithEtag::of(change.revision.clone(), change))
-    }
-
-    async fn ask<R>(
-        &self,
-        ask: ControlRequest,
-        answer: oneshot::Receiver<R>,
-    ) -> Result<R, ErrorResponse> {
-        let done = async {
-            self.asks.send(ask).await.map_err(|_| stopping())?;
-            answer.await.map_err(|_| stopping())
-        };
-        match tokio::time::timeout(PATIENCE, done).await {
-            Ok(done) => done,
-            Err(_) => Err(ErrorResponse(
-                ApiError::new(
-                    ErrorKind::Unavailable,
-                    "this takes long: it, or a change before it, waits for a drive or a file",
-                )
-                .hint("look at the state before you try again: this call may still be done"),
-            )),
-        }
     }
 }
 
-fn stopping() -> ErrorResponse {
-    ErrorResponse(ApiError::new(ErrorKind::Unavailable, "the daemon is stopping"))
+fn tagged(change: Result<Change, ApiError>) -> Result<WithEtag<Change>, ErrorResponse> {
+    let change = change.map_err(refused)?;
+    Ok(WithEtag::of(change.revision.clone(), change))
+}
+
+/// Converts a rejected change; a failed precondition names the header that sets it.
+fn refused(error: ApiError) -> ErrorResponse {
+    ErrorResponse(match error.error {
+        ErrorKind::PreconditionFailed => error.at("if-match"),
+        _ => error,
+    })
 }

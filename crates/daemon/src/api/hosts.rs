@@ -7,11 +7,11 @@ use nvmeof_api::{ApiError, Change};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{
     ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
 };
+use super::handle::Handle;
 use super::subsystems::{controllers, unless_connected};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {

@@ -10,11 +10,11 @@ use nvmeof_nvmf::PortId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{
     Body, ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
 };
+use super::handle::Handle;
 use super::subsystems::unless_connected;
 use crate::control::{ControlState, RetryState};
 

@@ -7,10 +7,12 @@ use nvmeof_api::ApiError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::NoQuery;
-use crate::control::METRICS_TYPE;
+use super::handle::Handle;
+
+/// Content type of OpenMetrics text.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))

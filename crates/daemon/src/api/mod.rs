@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! client --HTTP--> server (sockets, bounds) --> router --> a resource's handler
-//!                                                            |  Handle: query, or change request
+//!                                                            |  ControlHandle: query, or change
 //!                                                            v
 //!                     answer <------------------- control's loop: ControlState, one change at a time
 //! ```
 //!
 //! | file | contents |
 //! |---|---|
-//! | `listener` | sockets: opened, guarded, bounded |
+//! | `server` | sockets: opened, guarded, bounded |
 //! | `handle` | access of a handler to the running state |
 //! | `token` | access over TCP |
 //! | `extract` | parts of a request |
@@ -43,12 +43,14 @@ mod tests;
 mod token;
 mod trace;
 
-pub(crate) use handle::{Handle, handle};
+use handle::Handle;
 pub(crate) use server::{ApiListener, check};
 
 use axum::Router;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
+
+use crate::control::ControlHandle;
 
 /// Returns all calls and the document that describes them.
 fn router() -> OpenApiRouter<Handle> {
@@ -68,10 +70,10 @@ fn router() -> OpenApiRouter<Handle> {
         .merge(page::router())
 }
 
-/// Returns the calls as a service, and their description.
-pub(crate) fn service(handle: Handle) -> (Router, Value) {
+/// Returns the calls as a service on the control plane, and their description.
+pub(crate) fn service(control: ControlHandle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
     let document = openapi::told(&document);
     let router = openapi::serve(router, &document);
-    (error_response::guard(router).with_state(handle), document)
+    (error_response::guard(router).with_state(Handle(control)), document)
 }

@@ -10,9 +10,9 @@ use nvmeof_wire::Nqn;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{Body, ChangeParams, DryRun, IfMatch, NoQuery, Segments, WithEtag};
+use super::handle::Handle;
 use crate::control::{ControlState, Identities};
 
 pub(super) fn router() -> OpenApiRouter<Handle> {

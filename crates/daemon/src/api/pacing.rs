@@ -7,9 +7,9 @@ use nvmeof_api::{ApiError, Change};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{Body, ChangeParams, DryRun, IfMatch, NoQuery, WithEtag};
+use super::handle::Handle;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get, put))

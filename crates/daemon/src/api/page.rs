@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::extract::NoQuery;
+use super::handle::Handle;
 
 /// Path of the page.
 pub(super) const PATH: &str = "/";

@@ -25,9 +25,10 @@ use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 
 use super::error_response::by_address;
+use super::service;
 use super::token::Token;
-use super::{Handle, service};
 use crate::config::Api;
+use crate::control::ControlHandle;
 use crate::logs::{LogCategory, limited};
 
 /// Maximum concurrent client connections; further clients receive a 503 and retry.
@@ -119,7 +120,7 @@ impl ApiListener {
     }
 
     /// Starts to serve the sockets.
-    pub(crate) fn serve(self, handle: Handle) -> ApiServer {
+    pub(crate) fn serve(self, handle: ControlHandle) -> ApiServer {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut tasks = Vec::new();

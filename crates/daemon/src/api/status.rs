@@ -6,9 +6,9 @@ use nvmeof_api::{ApiError, Status};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::NoQuery;
+use super::handle::Handle;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(get))

@@ -8,11 +8,11 @@ use nvmeof_api::{ApiError, Change, ErrorKind, SubsystemPatch};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{
     Body, ChangeParams, DryRun, ForceParams, Forced, IfMatch, NoQuery, Segments, WithEtag,
 };
+use super::handle::Handle;
 use crate::control::ControlState;
 
 pub(super) fn router() -> OpenApiRouter<Handle> {

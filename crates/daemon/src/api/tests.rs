@@ -7,6 +7,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::control::request_channel;
 
 const METHODS: [Method; 6] =
     [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH, Method::OPTIONS];
@@ -14,8 +15,8 @@ const METHODS: [Method; 6] =
 /// Returns the calls without a daemon: a call that reaches the handle gets "the daemon is
 /// stopping".
 fn calls() -> (Router, Value) {
-    let (handle, jobs) = handle();
-    drop(jobs);
+    let (handle, requests) = request_channel();
+    drop(requests);
     service(handle)
 }
 

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Handle;
 use super::error_response::ErrorResponse;
 use super::extract::{Body as Received, NoQuery};
+use super::handle::Handle;
 use crate::control::TraceId;
 
 /// Interval between reads of the traced commands.
@@ -57,13 +57,13 @@ async fn post(
     }
     let time = Duration::from_secs(wanted.seconds.into());
     // A separate task: a client that disconnects at any moment must not leave the trace running.
-    let follow = tokio::spawn(async move {
-        let following = handle.call(async move |running| running.follow(&wanted)).await??;
+    let start = tokio::spawn(async move {
+        let session = handle.call(async move |running| running.start_trace(&wanted)).await??;
         let (sender, body) = Channel::<Bytes, Infallible>::new(PIECES);
-        tokio::spawn(tell(handle, following, time, sender));
+        tokio::spawn(tell(handle, session, time, sender));
         Ok::<_, ErrorResponse>(body)
     });
-    let body = follow.await.map_err(|error| {
+    let body = start.await.map_err(|error| {
         ErrorResponse(ApiError::new(ErrorKind::Failed, format!("the trace has ended: {error}")))
     })??;
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
@@ -73,23 +73,22 @@ async fn post(
 /// trace.
 async fn tell(
     handle: Handle,
-    following: TraceId,
+    session: TraceId,
     time: Duration,
     mut sender: Sender<Bytes, Infallible>,
 ) {
     let end = Instant::now() + time;
-    let (mut commands, mut left_out, mut looks) = (0, 0, 0);
+    let (mut commands, mut dropped, mut looks) = (0, 0, 0);
     let mut is_read = true;
     while is_read && Instant::now() < end {
         tokio::time::sleep_until(end.min(Instant::now() + LOOK)).await;
-        let Ok(followed) =
-            handle.call(async move |running| running.followed(following).await).await
+        let Ok(batch) = handle.call(async move |running| running.read_trace(session).await).await
         else {
             break;
         };
-        left_out += followed.left_out;
+        dropped += batch.dropped;
         let mut text = Vec::new();
-        for command in followed.commands {
+        for command in batch.commands {
             commands += 1;
             push_line(&mut text, &TraceLine::Command(Box::new(command)));
         }
@@ -100,10 +99,10 @@ async fn tell(
         is_read = text.is_empty() || send(&mut sender, text).await;
     }
     // Fails only if the daemon stops.
-    let _ = handle.call(async move |running| running.unfollow(following)).await;
+    let _ = handle.call(async move |running| running.end_trace(session)).await;
     if is_read {
         let mut text = Vec::new();
-        push_line(&mut text, &TraceLine::End { commands, left_out });
+        push_line(&mut text, &TraceLine::End { commands, dropped });
         send(&mut sender, text).await;
     }
 }

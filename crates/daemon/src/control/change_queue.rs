@@ -18,30 +18,23 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::time::Duration;
 
-use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, Change, ErrorKind, Saved};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::config_rejected::ConfigRejected;
+use super::config_warnings::log_config_warnings;
 use super::devices::{PreopenTask, PreopenedDevices};
-use super::running::{ChangeOptions, ControlState, Job, ProposedConfig};
-use super::warn_of;
-use crate::config::loaded::Loaded;
+use super::running::{ChangeOptions, Checked, ControlState, Edit, Job, ProposedConfig};
 
 /// Maximum number of changes that wait for their turn.
 const WAITING_MAX: usize = 64;
 
-/// Edits a document.
-pub(crate) type Edit =
-    Box<dyn FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static>;
-/// Channel on which an API caller receives the result of its change.
-pub(crate) type Reply = oneshot::Sender<Result<Change, ApiError>>;
-/// Result of the check whether a config can run.
-pub(super) type Checked = Result<Loaded, ConfigRejected>;
+/// Channel on which a caller receives the result of its change.
+pub(super) type Reply = oneshot::Sender<Result<Change, ApiError>>;
 
-/// A request of the API.
-pub(crate) enum ControlRequest {
+/// A request of a caller.
+pub(super) enum ControlRequest {
     /// Reads the running state, even while a change is in progress.
     Look(Job),
     /// Changes the running state when its turn comes.
@@ -51,7 +44,7 @@ pub(crate) enum ControlRequest {
 /// A requested change.
 ///
 /// A caller that has disconnected needs no answer; this holds for all changes.
-pub(crate) enum ChangeRequest {
+pub(super) enum ChangeRequest {
     /// An edit of the document.
     Edit { wish: ChangeOptions, edit: Edit, reply: Reply },
     /// A reload of the config file.
@@ -145,7 +138,7 @@ impl ChangeQueue {
     }
 
     /// Reopens the devices with these names.
-    pub(super) fn follow(&mut self, devices: Vec<String>, running: &mut ControlState) {
+    pub(super) fn refresh_drives(&mut self, devices: Vec<String>, running: &mut ControlState) {
         if !devices.is_empty() {
             self.waiting.push_back(ChangeRequest::RefreshDrives(devices));
             self.begin_next(running);
@@ -153,7 +146,7 @@ impl ChangeQueue {
     }
 
     /// Returns true if a change that reopens changed drives is still waiting.
-    pub(super) fn is_following(&self) -> bool {
+    pub(super) fn is_refreshing_drives(&self) -> bool {
         self.waiting.iter().any(|order| matches!(order, ChangeRequest::RefreshDrives(_)))
     }
 
@@ -255,7 +248,7 @@ impl ChangeQueue {
             }
         };
         if matches!(who, Requester::Signal) {
-            warn_of(&loaded.config);
+            log_config_warnings(&loaded.config);
         }
         let wanted = running.wanted(loaded);
         match who {

@@ -1,77 +1,25 @@
 //! Read-only access to the running state: metrics, and tracing of commands.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_api::{ApiError, ErrorKind, TraceOp, TraceRequest, TracedCommand, TracedState};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::opcode::IoOpcode;
 use tokio::sync::oneshot;
 
-use super::ControlState;
+use super::running::ControlState;
 use super::stats::Labels;
 use super::stats::metrics::Scrape;
+use super::trace_session::TraceId;
 use crate::clock;
 use crate::reactor::mailbox::Message;
 use crate::reactor::trace::{CommandTrace, Filter, TraceControl};
-
-/// Time after its planned end at which a trace session is ended anyway.
-///
-/// By then no caller is left to end it. The caller received the error that the daemon is busy, but
-/// the daemon began the session later.
-const LATE: Duration = Duration::from_secs(150);
-
-/// The trace session. Only one exists at a time, because reactors support one filter.
-#[derive(Debug, Default)]
-pub(super) struct TraceSlot {
-    /// The current session and its deadline.
-    now: Option<(TraceId, Instant)>,
-    last: u64,
-}
-
-impl TraceSlot {
-    /// Begins a session of `seconds`, unless one exists.
-    fn begin(&mut self, seconds: u32, now: Instant) -> Option<TraceId> {
-        if self.now.is_some() {
-            return None;
-        }
-        self.last += 1;
-        let following = TraceId(self.last);
-        self.now = Some((following, now + Duration::from_secs(seconds.into()) + LATE));
-        Some(following)
-    }
-
-    fn is(&self, following: TraceId) -> bool {
-        self.now.is_some_and(|(now, _)| now == following)
-    }
-
-    /// Ends this session; returns true if it was the current one.
-    fn end(&mut self, following: TraceId) -> bool {
-        let was = self.is(following);
-        if was {
-            self.now = None;
-        }
-        was
-    }
-
-    /// Ends an overdue session; returns true if there was one.
-    fn end_overdue(&mut self, now: Instant) -> bool {
-        let overdue = self.now.is_some_and(|(_, until)| now >= until);
-        if overdue {
-            self.now = None;
-        }
-        overdue
-    }
-}
-
-/// ID of a trace session. An old ID cannot end a later session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TraceId(u64);
 
 /// Traced commands, and the number of commands that did not fit.
 #[derive(Debug, Default)]
 pub(crate) struct TraceBatch {
     pub(crate) commands: Vec<TracedCommand>,
-    pub(crate) left_out: u64,
+    pub(crate) dropped: u64,
 }
 
 impl ControlState {
@@ -80,27 +28,27 @@ impl ControlState {
         self.server_mut().scrape().await
     }
 
-    /// Traces commands until [`Self::unfollow`].
+    /// Traces commands until [`Self::end_trace`].
     ///
     /// # Errors
     /// Another caller is tracing, or a name is invalid.
-    pub(crate) fn follow(&mut self, wanted: &TraceRequest) -> Result<TraceId, ApiError> {
+    pub(crate) fn start_trace(&mut self, wanted: &TraceRequest) -> Result<TraceId, ApiError> {
         let filter = filter(wanted)?;
         let server = self.server_mut();
-        let Some(following) = server.tracing.begin(wanted.seconds, Instant::now()) else {
+        let Some(session) = server.tracing.begin(wanted.seconds, Instant::now()) else {
             let what = "commands are being followed already";
             let hint = "wait until that ends: one call at a time, of 60 seconds at most";
             return Err(ApiError::new(ErrorKind::Conflict, what).hint(hint));
         };
         server.tell(|| Message::Trace(TraceControl::On(filter.clone())));
-        Ok(following)
+        Ok(session)
     }
 
     /// Returns the commands that have ended since the last call.
-    pub(crate) async fn followed(&mut self, following: TraceId) -> TraceBatch {
+    pub(crate) async fn read_trace(&mut self, session: TraceId) -> TraceBatch {
         let server = self.server_mut();
         let mut all = TraceBatch::default();
-        if !server.tracing.is(following) {
+        if !server.tracing.is(session) {
             return all;
         }
         let mut answers = Vec::new();
@@ -114,25 +62,26 @@ impl ControlState {
         let boot = boot.saturating_sub(clock::now() / 1000);
         for (reactor, answer) in answers.into_iter().enumerate() {
             // A reactor that has ended has nothing to report.
-            let lives = answer.await.unwrap_or_default();
-            all.left_out += lives.left_out;
-            let told = lives.lives.into_iter();
-            all.commands.extend(told.map(|life| told_of(&life, reactor, boot, server.labels())));
+            let traces = answer.await.unwrap_or_default();
+            all.dropped += traces.dropped;
+            let traced = traces.traces.into_iter();
+            all.commands
+                .extend(traced.map(|trace| traced_command(&trace, reactor, boot, server.labels())));
         }
         all.commands.sort_by_key(|command| command.unix_us);
         all
     }
 
     /// Ends the session; traced commands that were not read are discarded.
-    pub(crate) fn unfollow(&mut self, following: TraceId) {
+    pub(crate) fn end_trace(&mut self, session: TraceId) {
         let server = self.server_mut();
-        if server.tracing.end(following) {
+        if server.tracing.end(session) {
             server.tell(|| Message::Trace(TraceControl::Off));
         }
     }
 
     /// Ends a session that its caller did not end.
-    pub(super) fn end_overdue_following(&mut self) {
+    pub(super) fn end_overdue_trace(&mut self) {
         let server = self.server_mut();
         if server.tracing.end_overdue(Instant::now()) {
             tracing::warn!("commands were followed for a caller that has gone; that ends now");
@@ -159,30 +108,35 @@ fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
 /// Converts a traced command to the API's type.
 ///
 /// `boot` is the start of the reactors' clock, in microseconds since 1970.
-fn told_of(life: &CommandTrace, reactor: usize, boot: u64, labels: &Labels) -> TracedCommand {
-    let begin = life.arrived;
+fn traced_command(
+    trace: &CommandTrace,
+    reactor: usize,
+    boot: u64,
+    labels: &Labels,
+) -> TracedCommand {
+    let begin = trace.arrived;
     let state = |step: &crate::reactor::trace::Step| TracedState {
         state: step.state.name().to_owned(),
         at_ns: step.at.saturating_sub(begin),
     };
-    let states: Vec<_> = life.steps.iter().map(state).collect();
-    let queue = life.queue.as_ref();
+    let states: Vec<_> = trace.steps.iter().map(state).collect();
+    let queue = trace.queue.as_ref();
     TracedCommand {
         unix_us: boot.saturating_add(begin / 1000),
-        took_ns: states.last().map_or(0, |last| last.at_ns),
+        duration_ns: states.last().map_or(0, |last| last.at_ns),
         reactor,
         subsystem: queue.map_or_else(String::new, |queue| queue.subnqn.to_string()),
         host: queue.map_or_else(String::new, |queue| queue.hostnqn.to_string()),
         qid: queue.map(|queue| queue.qid),
-        cid: life.cid,
-        nsid: life.nsid,
-        device: labels.device_name(life.device),
-        op: op_of(IoOpcode(life.opcode)),
-        offset: life.offset,
-        bytes: life.bytes,
-        status: life.status.map(|status| status.to_string()),
+        cid: trace.cid,
+        nsid: trace.nsid,
+        device: labels.device_name(trace.device),
+        op: op_of(IoOpcode(trace.opcode)),
+        offset: trace.offset,
+        bytes: trace.bytes,
+        status: trace.status.map(|status| status.to_string()),
         states,
-        cut: life.cut,
+        truncated: trace.truncated,
     }
 }
 
@@ -202,23 +156,4 @@ fn opcode_of(op: TraceOp) -> IoOpcode {
 
 fn op_of(opcode: IoOpcode) -> TraceOp {
     OPS.iter().find(|(_, known)| *known == opcode).map_or(TraceOp::Read, |(op, _)| *op)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_following_that_nobody_ends_is_over_some_time_after_it_should_be() {
-        let (mut tracing, start) = (TraceSlot::default(), Instant::now());
-        let first = tracing.begin(5, start).unwrap();
-        assert!(tracing.begin(5, start).is_none(), "one at a time");
-        let due = start + Duration::from_secs(5);
-        assert!(!tracing.end_overdue(due + LATE - Duration::from_nanos(1)));
-        assert!(tracing.is(first) && tracing.end_overdue(due + LATE));
-        assert!(!tracing.end_overdue(due + LATE), "once");
-        let second = tracing.begin(1, due).unwrap();
-        assert!(!tracing.end(first), "an old name ends nobody else's");
-        assert!(tracing.is(second) && tracing.end(second) && !tracing.is(second));
-    }
 }

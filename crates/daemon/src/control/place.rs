@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use crate::reactor::Load;
+use crate::reactor::ReactorLoad;
 
 /// Chooses the reactor for a new connection.
 ///
@@ -15,7 +15,7 @@ use crate::reactor::Load;
 /// queue `i + 1` on their CPU `i`. A host on this machine therefore uses the first CPU while the
 /// target works on the second. docs/performance.md contains measurements of both orders.
 pub(crate) fn choose_reactor(
-    loads: &[Load],
+    loads: &[ReactorLoad],
     nodes: &[Option<usize>],
     arrives_at: Option<usize>,
     number: Option<u16>,
@@ -40,7 +40,7 @@ pub(crate) fn choose_reactor(
 }
 
 /// Returns a move `(from, to)` that evens out the I/O queues, if one is worthwhile.
-pub(crate) fn rebalance(loads: &[Load]) -> Option<(usize, usize)> {
+pub(crate) fn rebalance(loads: &[ReactorLoad]) -> Option<(usize, usize)> {
     let queues = |index: &usize| loads[*index].io_queues.load(Ordering::Relaxed);
     let most = (0..loads.len()).max_by_key(queues)?;
     let least = (0..loads.len()).min_by_key(queues)?;
@@ -63,12 +63,12 @@ fn node_in(sysfs: &Path, cpu: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn loads(of: &[(usize, usize)]) -> Vec<Load> {
+    fn loads(of: &[(usize, usize)]) -> Vec<ReactorLoad> {
         of.iter()
-            .map(|&(connections, io_queues)| Load {
+            .map(|&(connections, io_queues)| ReactorLoad {
                 connections: connections.into(),
                 io_queues: io_queues.into(),
-                ..Load::default()
+                ..ReactorLoad::default()
             })
             .collect()
     }

@@ -23,7 +23,6 @@ use nvmeof_core::block::FileConfig;
 use serde_json::Value;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::change_queue::{Checked, Edit};
 use super::config_rejected::{ConfigRejected, warning};
 use super::devices::{OpenFunction, PreopenTask, PreopenedDevices};
 use super::file::ConfigFile;
@@ -57,8 +56,13 @@ pub(crate) struct ChangeOptions {
     pub(crate) dry_run: bool,
 }
 
+/// Edits a document.
+pub(super) type Edit =
+    Box<dyn FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static>;
+/// Result of the check whether a config can run.
+pub(super) type Checked = Result<Loaded, ConfigRejected>;
 /// A function that runs on the running state.
-pub(crate) type Job =
+pub(super) type Job =
     Box<dyn for<'a> FnOnce(&'a mut ControlState) -> Pin<Box<dyn Future<Output = ()> + 'a>> + Send>;
 
 /// A checked config that is to run, and its differences from the running one.
@@ -378,7 +382,7 @@ impl ControlState {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
                 let what = format!("the state is {now} by now, not {}", seen.join(" or "));
                 let hint = "look at it again, then decide anew";
-                Err(ApiError::new(ErrorKind::Changed, what).at("if-match").hint(hint))
+                Err(ApiError::new(ErrorKind::PreconditionFailed, what).hint(hint))
             }
             _ => Ok(()),
         }

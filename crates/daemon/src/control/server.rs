@@ -21,19 +21,19 @@ use super::devices::{
     ChangedDrive, Devices, OpenFunction, PreopenTask, PreopenedDevices, changed, close,
 };
 use super::identity::{DeviceFacts, Identities, identities, set_uuids};
-use super::observe::TraceSlot;
 use super::place::{node_of, rebalance};
 use super::quiesce::{OpenRemovals, Quiescing, Removal};
 use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
+use super::trace_session::TraceSlot;
 use crate::clock;
 use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
 use crate::limits::{Limits, raise_open_files};
 use crate::logs;
 use crate::reactor::connections::ConnectionInfo;
-use crate::reactor::mailbox::{Counts, Dismissed, Message, Sender, mailbox};
+use crate::reactor::mailbox::{Counts, Disconnected, Message, Sender, mailbox};
 use crate::reactor::stats::ReportRequest;
-use crate::reactor::{Handle, Load, ReactorConfig, spawn};
+use crate::reactor::{Handle, ReactorConfig, ReactorLoad, spawn};
 use crate::tenants::{Tenants, host_rules};
 pub(super) use listeners::BindPolicy;
 pub(crate) use listeners::RetryState;
@@ -366,7 +366,7 @@ impl Server {
         let mut answers = Vec::new();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();
-            sender.send(Message::Roll(reply));
+            sender.send(Message::ListConnections(reply));
             answers.push(answer);
         }
         let mut all = Vec::new();
@@ -386,9 +386,9 @@ impl Server {
         for _ in 0..2 {
             for sender in &self.reactors.senders {
                 let (reply, answer) = oneshot::channel();
-                sender.send(Message::Dismiss { id, reply });
-                let dismissed: Option<Dismissed> = answer.await.unwrap_or_default();
-                if let Some(quiesce) = dismissed {
+                sender.send(Message::Disconnect { id, reply });
+                let disconnected: Option<Disconnected> = answer.await.unwrap_or_default();
+                if let Some(quiesce) = disconnected {
                     let bound = self.devices.quiesce_bound();
                     let quiescing = Quiescing::of_connection(quiesce, bound);
                     return Some(quiescing.track(&self.removals));
@@ -426,7 +426,7 @@ impl Server {
         let target = self.target.counts();
         let mut text = format!(
             "counts connections={} io_queues={} controllers={} requests={} waiting={} buffers={} \
-             permits={} lost_permits={} buffer_memory={}\n",
+             permits={} leaked_permits={} buffer_memory={}\n",
             counts.connections,
             counts.io_queues,
             target.controllers,
@@ -725,7 +725,8 @@ fn start_reactors(
     target: &Arc<Target>,
 ) -> anyhow::Result<(Vec<Handle>, Reactors)> {
     let count = config.reactors.len();
-    let loads: Arc<[Load]> = std::iter::repeat_with(Load::default).take(count).collect();
+    let loads: Arc<[ReactorLoad]> =
+        std::iter::repeat_with(ReactorLoad::default).take(count).collect();
     let (senders, mailboxes): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
     let limits = &config.limits;

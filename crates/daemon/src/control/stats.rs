@@ -8,8 +8,10 @@
 //! | `table` | a sample as a table for the log |
 //! | `record` | samples to a file, at an interval |
 //! | `tenants` | usage and limits of hosts and namespaces |
+//! | `limited_tenants` | tenants that have limits, with what waits for them |
 
 mod json;
+mod limited_tenants;
 mod live;
 pub(super) mod metrics;
 mod record;
@@ -19,7 +21,7 @@ mod tenants;
 use std::collections::BTreeMap;
 
 use nvmeof_nvmf::{DeviceId, PortId};
-use nvmeof_pacing::{FlowStats, PolicyStatus};
+use nvmeof_pacing::{BudgetMove, FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
     CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
@@ -28,9 +30,8 @@ use crate::reactor::stats::{
 
 pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use live::live;
-pub(super) use record::{RecordOptions, Recorder};
+pub(crate) use record::{RecordOptions, Recorder};
 pub(super) use table::table;
-use tenants::limited;
 pub(super) use tenants::{TenantFigures, tenants};
 
 /// Reports of all reactors, taken at about the same time.
@@ -220,9 +221,19 @@ fn add_device(devices: &mut Vec<Device>, from: &Device) {
         Some(into) => {
             into.reads += from.reads;
             into.read_time += from.read_time;
-            into.lent += from.lent;
+            into.zero_copy_reads += from.zero_copy_reads;
             into.latencies.add(&from.latencies);
         }
+    }
+}
+
+/// Returns the name of the reason for the last change of the budget.
+fn move_name(reason: BudgetMove) -> &'static str {
+    match reason {
+        BudgetMove::Startup => "startup",
+        BudgetMove::MoreThroughput => "more-throughput",
+        BudgetMove::NoGain => "no-gain",
+        BudgetMove::AppLimited => "app-limited",
     }
 }
 
@@ -255,7 +266,7 @@ impl Interval<'_> {
     }
 
     /// Returns the mean nanoseconds from one turn to the next.
-    fn poll_period(&self) -> Option<u64> {
+    fn turn_period(&self) -> Option<u64> {
         mean(self.nanos(), self.turns()).filter(|nanos| *nanos > 0)
     }
 
@@ -364,11 +375,11 @@ mod tests {
         let now = report(3000, 30, vec![port(1, 6, 500), port(2, 1, 9)]);
         let interval = Interval { now: &now, before: Some(&before) };
         assert_eq!((interval.nanos(), interval.turns()), (2000, 20));
-        assert_eq!((interval.poll_period(), interval.io_period()), (Some(100), Some(200)));
+        assert_eq!((interval.turn_period(), interval.io_period()), (Some(100), Some(200)));
         assert_eq!(interval.latency(&now.counters.ports[0]), (4, 400));
         assert_eq!(interval.latency(&now.counters.ports[1]), (1, 9));
         let first = Interval { now: &now, before: None };
-        assert_eq!((first.nanos(), first.poll_period()), (0, None));
+        assert_eq!((first.nanos(), first.turn_period()), (0, None));
         assert_eq!(mean(1, 0), None);
     }
 }

@@ -31,7 +31,7 @@ const RAISE: &str = "raise the limit of threads (TasksMax= of the unit, the pids
 ///
 /// # Errors
 /// A thread cannot be started; the error names the remedy.
-pub(super) fn runtime() -> anyhow::Result<Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(WORKERS_MAX)

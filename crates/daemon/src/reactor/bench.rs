@@ -13,7 +13,7 @@ use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use tokio::sync::oneshot;
 
 use super::mailbox::{Message, Sender, mailbox};
-use super::{Load, Reactor, ReactorConfig};
+use super::{Reactor, ReactorConfig, ReactorLoad};
 
 /// Simulated nanoseconds per turn.
 const TURN: u64 = 1000;
@@ -59,7 +59,7 @@ impl OneReactor {
             mailbox,
             admin_buffers: 4,
             max_transfer: MAX_TRANSFER,
-            loads: std::iter::once(Load::default()).collect(),
+            loads: std::iter::once(ReactorLoad::default()).collect(),
             flow_depth: 128,
             requests: 1024,
             clock: || NOW.get(),

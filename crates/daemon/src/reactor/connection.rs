@@ -9,8 +9,8 @@ use super::admin::AdminLine;
 use super::gen_slab::{GenSlab, SlotKey};
 use super::holdings::Holder;
 use super::kind;
+use super::qos::{DeviceQos, HostQos, QosTable};
 use super::stats::{CommandCounters, Stats};
-use crate::tenants::{DeviceQos, HostQos, QosTable};
 
 /// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ pub(crate) struct Connection {
     /// It counts among its reactor's I/O queues, even after the queue has dropped its Connect.
     pub(crate) counts_as_io: bool,
     /// Weight and limits of its host, read with its first I/O command.
-    share: Option<HostQos>,
+    host_qos: Option<HostQos>,
     /// Its host's holdings, and its deferred commands.
     pub(super) holder: Holder,
     /// Its flows, one per device.
-    pub(super) lanes: GenSlab<DeviceFlow>,
+    pub(super) device_flows: GenSlab<DeviceFlow>,
     /// Counters of responses that belong to no flow: admin commands and refusals.
     pub(super) tally: CommandCounters,
     /// Head of the list of its commands.
@@ -87,7 +87,7 @@ pub(crate) struct DeviceFlow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowHandle {
     /// Its key among the device flows of the connection.
-    pub(super) lane: SlotKey,
+    pub(super) device_flow: SlotKey,
     /// The flow whose queue the command waits in.
     pub(super) flow: FlowId,
     /// Key of the device's statistics.
@@ -144,9 +144,9 @@ impl Connection {
             unsettled: false,
             dirty: false,
             departing: false,
-            share: None,
+            host_qos: None,
             holder: Holder::default(),
-            lanes: GenSlab::default(),
+            device_flows: GenSlab::default(),
             tally: CommandCounters::default(),
             newest: None,
             admin: AdminLine::default(),
@@ -170,41 +170,47 @@ impl Connection {
     pub(super) fn join(
         &mut self,
         device: DeviceId,
-        shares: &QosTable,
+        qos: &QosTable,
         (pacer, core): (&mut Pacer, &CoreHandle),
         stats: &mut Stats,
     ) -> FlowHandle {
-        let known = self.lanes.iter_mut().find(|(_, lane)| lane.device == device);
-        if let Some((key, lane)) = known {
-            lane.in_flight += 1;
-            return FlowHandle { lane: key, flow: lane.flow, figures: lane.figures };
+        let known =
+            self.device_flows.iter_mut().find(|(_, device_flow)| device_flow.device == device);
+        if let Some((key, device_flow)) = known {
+            device_flow.in_flight += 1;
+            return FlowHandle {
+                device_flow: key,
+                flow: device_flow.flow,
+                figures: device_flow.figures,
+            };
         }
-        let host = self.share.get_or_insert_with(|| share_of(self.info.as_ref(), shares)).clone();
+        let host = self.host_qos.get_or_insert_with(|| qos_of(self.info.as_ref(), qos)).clone();
         let flow =
             pacer.add_flow(FlowConfig { weight: 1, device: device.0, network_port: self.path });
-        set_share(flow, &host, &shares.device(device), (pacer, core));
+        set_flow_qos(flow, &host, &qos.device(device), (pacer, core));
         let (figures, tally) = (stats.device(device), CommandCounters::default());
         let (is_ending, heard_of_loss) = (false, self.since);
-        let lane =
+        let device_flow =
             DeviceFlow { device, flow, figures, tally, in_flight: 1, is_ending, heard_of_loss };
-        FlowHandle { lane: self.lanes.insert(lane), flow, figures }
+        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, figures }
     }
 
     /// Removes an ended command from its flow. Returns true if the flow must end now.
     #[inline]
-    pub(super) fn leave(&mut self, lane: SlotKey) -> bool {
+    pub(super) fn leave(&mut self, device_flow: SlotKey) -> bool {
         // A connection that is about to end has no flows.
-        self.lanes.get_mut(lane).is_some_and(|lane| {
-            lane.in_flight -= 1;
-            lane.is_ending && lane.in_flight == 0
+        self.device_flows.get_mut(device_flow).is_some_and(|device_flow| {
+            device_flow.in_flight -= 1;
+            device_flow.is_ending && device_flow.in_flight == 0
         })
     }
 
     /// Marks the flow for a closed device. Returns its key if the flow must end now.
     pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<SlotKey> {
-        let (key, lane) = self.lanes.iter_mut().find(|(_, lane)| lane.device == device)?;
-        lane.is_ending = true;
-        (lane.in_flight == 0).then_some(key)
+        let (key, device_flow) =
+            self.device_flows.iter_mut().find(|(_, device_flow)| device_flow.device == device)?;
+        device_flow.is_ending = true;
+        (device_flow.in_flight == 0).then_some(key)
     }
 
     /// Leases the connection's own buffer, if `len` bytes fit and it is not in use.
@@ -213,34 +219,34 @@ impl Connection {
     }
 
     /// Gives the flows the weights and limits that apply from now on.
-    pub(crate) fn set_shares(&mut self, shares: &QosTable, pacer: &mut Pacer, core: &CoreHandle) {
-        if self.share.is_none() {
+    pub(crate) fn set_qos(&mut self, qos: &QosTable, pacer: &mut Pacer, core: &CoreHandle) {
+        if self.host_qos.is_none() {
             return;
         }
-        let host = share_of(self.info.as_ref(), shares);
-        for (_, lane) in self.lanes.iter() {
-            set_share(lane.flow, &host, &shares.device(lane.device), (pacer, core));
+        let host = qos_of(self.info.as_ref(), qos);
+        for (_, device_flow) in self.device_flows.iter() {
+            set_flow_qos(device_flow.flow, &host, &qos.device(device_flow.device), (pacer, core));
         }
-        self.share = Some(host);
+        self.host_qos = Some(host);
     }
 
     /// Ends the flows. Returns the tokens of the commands that waited there or were deferred.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
         let deferred = self.holder.deferred.drain(..).map(|request| request.token(kind::REQUEST));
-        let keys = self.lanes.keys().into_iter();
-        let lanes = keys.filter_map(|key| self.lanes.remove(key));
-        let waiting = lanes.flat_map(|lane| pacer.remove_flow(lane.flow));
+        let keys = self.device_flows.keys().into_iter();
+        let device_flows = keys.filter_map(|key| self.device_flows.remove(key));
+        let waiting = device_flows.flat_map(|device_flow| pacer.remove_flow(device_flow.flow));
         deferred.chain(waiting).collect()
     }
 }
 
 /// Returns the weight and limits of a queue's host, or the default before its Connect.
-fn share_of(info: Option<&QueueInfo>, shares: &QosTable) -> HostQos {
-    info.map_or_else(HostQos::default, |info| shares.host(&info.hostnqn))
+fn qos_of(info: Option<&QueueInfo>, qos: &QosTable) -> HostQos {
+    info.map_or_else(HostQos::default, |info| qos.host(&info.hostnqn))
 }
 
 /// Gives a flow its weight and its limits.
-fn set_share(
+fn set_flow_qos(
     flow: FlowId,
     host: &HostQos,
     device: &DeviceQos,

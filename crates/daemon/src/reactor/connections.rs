@@ -5,7 +5,7 @@ use nvmeof_transport::CloseReason;
 
 use super::Reactor;
 use super::connection::Connection;
-use super::mailbox::Dismissed;
+use super::mailbox::Disconnected;
 
 /// Description of a connection for the control plane.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub(crate) struct ConnectionInfo {
 
 impl Reactor {
     /// Lists every connection that is not about to end.
-    pub(super) fn roll(&self) -> Vec<ConnectionInfo> {
+    pub(super) fn list_connections(&self) -> Vec<ConnectionInfo> {
         let live = self.connections.iter().filter(|(_, connection)| connection.is_live());
         let listed = live.map(|(_, connection)| {
             let waiting = |flow| self.pacer.flow_stats(flow).map_or(0, |figures| figures.waiting);
@@ -36,14 +36,18 @@ impl Reactor {
                 peer: connection.queue.peer().to_owned(),
                 info: connection.info.clone(),
                 in_flight: connection.in_flight,
-                waiting: connection.lanes.iter().map(|(_, lane)| waiting(lane.flow)).sum(),
+                waiting: connection
+                    .device_flows
+                    .iter()
+                    .map(|(_, device_flow)| waiting(device_flow.flow))
+                    .sum(),
             }
         });
         listed.collect()
     }
 
     /// Ends the connection with this identifier, if it is here.
-    pub(super) fn dismiss(&mut self, id: u64, now: u64) -> Option<Dismissed> {
+    pub(super) fn disconnect(&mut self, id: u64, now: u64) -> Option<Disconnected> {
         let is_it = |one: &Connection| one.is_live() && one.queue.id() == id;
         let (key, one) = self.connections.iter().find(|(_, one)| is_it(one))?;
         let dismissed = one.queue.quiesce();

@@ -56,22 +56,22 @@ impl Reactor {
                 let replaced = self.pacer.replace(*parts).map_err(|error| error.to_string());
                 let _ = reply.send(replaced);
             }
-            Message::QosTable(shares) => {
+            Message::QosTable(qos) => {
                 // The new limits admit the waiting commands in this turn.
                 for key in self.connections.keys() {
                     if let Some(connection) = self.connections.get_mut(key) {
-                        connection.set_shares(&shares, &mut self.pacer, &self.core);
+                        connection.set_qos(&qos, &mut self.pacer, &self.core);
                     }
                 }
-                self.shares = shares;
+                self.qos = qos;
             }
             Message::Report(ask) => self.stats.ask(ask),
             Message::Trace(order) => self.trace.handle_message(order),
-            Message::Roll(reply) => {
-                let _ = reply.send(self.roll());
+            Message::ListConnections(reply) => {
+                let _ = reply.send(self.list_connections());
             }
-            Message::Dismiss { id, reply } => {
-                let _ = reply.send(self.dismiss(id, now));
+            Message::Disconnect { id, reply } => {
+                let _ = reply.send(self.disconnect(id, now));
             }
             Message::NamespaceBarrier { namespaces, reply } => {
                 self.namespace_barrier(&namespaces, reply, now);
@@ -115,8 +115,10 @@ impl Reactor {
         self.stats.forget(id);
         for key in self.connections.keys() {
             let connection = self.connections.get_mut(key);
-            if let Some(lane) = connection.and_then(|connection| connection.device_closed(id)) {
-                self.end_lane(key, lane);
+            if let Some(device_flow) =
+                connection.and_then(|connection| connection.device_closed(id))
+            {
+                self.end_device_flow(key, device_flow);
             }
         }
     }

@@ -286,7 +286,7 @@ impl Reactor {
     ///
     /// The fabric then reclaims the memory of hosts that hardly move their data.
     pub(super) fn watch_memory(&mut self, now: u64) {
-        let is_short_here = self.starved.is_memory_short(now);
+        let is_short_here = self.buffer_wait.is_memory_short(now);
         self.load().is_memory_short.store(is_short_here, Ordering::Relaxed);
         let is_short = self.loads.iter().any(|load| load.is_memory_short.load(Ordering::Relaxed));
         if is_short || self.was_memory_short {

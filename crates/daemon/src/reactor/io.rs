@@ -70,7 +70,7 @@ pub(super) struct Io {
     /// The flow whose queue it waits in.
     pub(super) flow: FlowId,
     /// Its device flow among those of the connection.
-    pub(super) lane: SlotKey,
+    pub(super) device_flow: SlotKey,
     /// Key of the device's statistics.
     pub(super) figures: SlotKey,
     /// Time at which its capsule arrived.
@@ -103,15 +103,15 @@ impl Reactor {
             _ => None,
         };
         let paced = (&mut self.pacer, &self.core);
-        let joined = connection.join(io.device, &self.shares, paced, &mut self.stats);
-        let FlowHandle { lane, flow, figures } = joined;
+        let joined = connection.join(io.device, &self.qos, paced, &mut self.stats);
+        let FlowHandle { device_flow, flow, figures } = joined;
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
         let pending = Pending::Io(Io {
             connection: key,
             flow,
-            lane,
+            device_flow,
             figures,
             arrived: now,
             submitted: now,
@@ -137,7 +137,7 @@ impl Reactor {
 
     /// Starts every command that may start.
     pub(super) fn admit(&mut self, now: u64) -> bool {
-        let mut busy = self.retry_starved(now) | self.retry_admin(now);
+        let mut busy = self.retry_buffer_wait(now) | self.retry_admin(now);
         self.stats.counters.pacer_calls += 1;
         while let Some((token, permit)) = self.pacer.next(now) {
             self.stats.counters.pacer_calls += 1;
@@ -159,28 +159,28 @@ impl Reactor {
     /// Retries the commands that found the pool empty, oldest first.
     ///
     /// The others are tried only while commands may pass the oldest one.
-    fn retry_starved(&mut self, now: u64) -> bool {
+    fn retry_buffer_wait(&mut self, now: u64) -> bool {
         let mut busy = false;
-        let bars = self.starved.bars(now);
-        for nth in 0..self.starved.len() {
-            let Some(request) = self.starved.pop() else { break };
+        let bars = self.buffer_wait.bars(now);
+        for nth in 0..self.buffer_wait.len() {
+            let Some(request) = self.buffer_wait.pop() else { break };
             // A command whose connection has closed is gone.
             if let Some(Pending::Io(io)) = self.requests.get(request) {
                 let (wanted, key) = (io.request.wanted(), io.connection);
                 let leased = self.lease(request, wanted);
                 let Some(step) = leased.or_else(|| self.lease_own(request, key, wanted)) else {
                     if bars {
-                        self.starved.put_first(request);
+                        self.buffer_wait.put_first(request);
                         break;
                     }
-                    self.starved.put_last(request);
+                    self.buffer_wait.put_last(request);
                     continue;
                 };
                 self.drive(request, step, now);
                 busy = true;
             }
             if bars || nth == 0 {
-                self.starved.begin(now);
+                self.buffer_wait.begin(now);
             }
         }
         busy
@@ -201,7 +201,7 @@ impl Reactor {
             }
             step = match step {
                 Step::Lease(wanted) => {
-                    self.trace_state(request, State::Buffer);
+                    self.trace_state(request, State::BufferWait);
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
@@ -213,7 +213,7 @@ impl Reactor {
                 Step::Pull { buf, sgl } => {
                     let token = request.token(kind::REQUEST);
                     let op = FabricOp::FetchHostData { token, cid: command.cid, sgl, buf };
-                    self.trace_state(request, State::Pulling);
+                    self.trace_state(request, State::H2cTransfer);
                     self.submit_fabric(request, key, op, now);
                     return;
                 }
@@ -225,8 +225,8 @@ impl Reactor {
                 }
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
-                    let lane = io.lane;
-                    if self.hears_of_loss(key, lane, &command) {
+                    let device_flow = io.device_flow;
+                    if self.hears_of_loss(key, device_flow, &command) {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }
@@ -264,13 +264,13 @@ impl Reactor {
         wanted: BufferRequest,
         now: u64,
     ) -> Option<Step<Buffer>> {
-        let pooled = if self.starved.bars(now) { None } else { self.lease(request, wanted) };
+        let pooled = if self.buffer_wait.bars(now) { None } else { self.lease(request, wanted) };
         let step = pooled.or_else(|| self.lease_own(request, key, wanted));
         if step.is_none() {
             if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
                 io.held.waits(now);
             }
-            self.starved.push(request, now);
+            self.buffer_wait.push(request, now);
         }
         step
     }
@@ -338,7 +338,7 @@ impl Reactor {
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
         io.request.lent();
         record_device_done(io, now);
-        self.stats.lent(io.figures);
+        self.stats.zero_copy_read(io.figures);
         self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
         true
     }
@@ -435,8 +435,8 @@ impl Reactor {
         if io.request.is_flushing()
             && let Err(error) = &done.result
         {
-            let (connection, lane) = (io.connection, io.lane);
-            self.flush_failed(connection, lane, device, error, now);
+            let (connection, device_flow) = (io.connection, io.device_flow);
+            self.flush_failed(connection, device_flow, device, error, now);
         }
         let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
         let result = done.result.map_err(|error| {
@@ -475,7 +475,7 @@ impl Reactor {
     #[inline]
     fn end_request(&mut self, request: SlotKey, outcome: CommandOutcome, now: u64) {
         self.trace_end(request);
-        let Some(Pending::Io(Io { connection: key, lane, request, abort, held, .. })) =
+        let Some(Pending::Io(Io { connection: key, device_flow, request, abort, held, .. })) =
             self.take_request(request)
         else {
             return;
@@ -486,9 +486,9 @@ impl Reactor {
         }
         self.let_go(key, held);
         if let Some(connection) = self.connections.get_mut(key)
-            && connection.leave(lane)
+            && connection.leave(device_flow)
         {
-            self.end_lane(key, lane);
+            self.end_device_flow(key, device_flow);
         }
         if let Some(waiting) = abort {
             self.abort_over(&waiting);

@@ -160,12 +160,16 @@ impl Reactor {
 
     /// Ends the flow for a closed device after the last of its commands has ended.
     #[cold]
-    pub(super) fn end_lane(&mut self, key: SlotKey, lane: SlotKey) {
+    pub(super) fn end_device_flow(&mut self, key: SlotKey, device_flow: SlotKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(lane) = connection.lanes.remove(lane) else { return };
-        self.stats.keep_lane(connection, &lane, self.pacer.flow_stats(lane.flow));
-        let waiting = self.pacer.remove_flow(lane.flow);
-        debug_assert!(waiting.is_empty(), "commands wait in a lane without any in flight");
+        let Some(device_flow) = connection.device_flows.remove(device_flow) else { return };
+        self.stats.keep_device_flow(
+            connection,
+            &device_flow,
+            self.pacer.flow_stats(device_flow.flow),
+        );
+        let waiting = self.pacer.remove_flow(device_flow.flow);
+        debug_assert!(waiting.is_empty(), "commands wait in a device_flow without any in flight");
     }
 
     /// Removes a connection whose fabric has returned everything.

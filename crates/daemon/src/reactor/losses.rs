@@ -20,17 +20,20 @@ impl Reactor {
     pub(super) fn hears_of_loss(
         &mut self,
         connection: SlotKey,
-        lane: SlotKey,
+        device_flow: SlotKey,
         command: &IoCommand,
     ) -> bool {
         if command.kind != IoKind::Flush {
             return false;
         }
         let Some(lost_at) = self.devices.lost_at(command.device) else { return false };
-        let lane = self.connections.get_mut(connection).and_then(|one| one.lanes.get_mut(lane));
-        lane.is_some_and(|lane| {
-            let is_new = lost_at > lane.heard_of_loss;
-            lane.heard_of_loss = lane.heard_of_loss.max(lost_at);
+        let device_flow = self
+            .connections
+            .get_mut(connection)
+            .and_then(|one| one.device_flows.get_mut(device_flow));
+        device_flow.is_some_and(|device_flow| {
+            let is_new = lost_at > device_flow.heard_of_loss;
+            device_flow.heard_of_loss = device_flow.heard_of_loss.max(lost_at);
             is_new
         })
     }
@@ -40,7 +43,7 @@ impl Reactor {
     pub(super) fn flush_failed(
         &mut self,
         connection: SlotKey,
-        lane: SlotKey,
+        device_flow: SlotKey,
         device: DeviceId,
         error: &BlockError,
         now: u64,
@@ -54,9 +57,9 @@ impl Reactor {
             _ => self.devices.set_lost_at(device, now),
         }
         if let Some(owner) = self.connections.get_mut(connection)
-            && let Some(lane) = owner.lanes.get_mut(lane)
+            && let Some(device_flow) = owner.device_flows.get_mut(device_flow)
         {
-            lane.heard_of_loss = now;
+            device_flow.heard_of_loss = now;
         }
     }
 }

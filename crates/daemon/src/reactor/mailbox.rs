@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 
 use super::abort::Victim;
 use super::connections::ConnectionInfo;
+use super::qos::QosTable;
 use super::stats::ReportRequest;
 use super::trace::TraceControl;
-use crate::tenants::QosTable;
 
 /// A message to a reactor.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub(crate) enum Message {
     /// Trace commands, read the traces, or stop tracing.
     Trace(TraceControl),
     /// Reply with the list of connections.
-    Roll(oneshot::Sender<Vec<ConnectionInfo>>),
+    ListConnections(oneshot::Sender<Vec<ConnectionInfo>>),
     /// Release the guard when all writes of these controllers that have arrived by now have ended.
     ControllerBarrier {
         /// The controllers.
@@ -93,11 +93,11 @@ pub(crate) enum Message {
         reply: oneshot::Sender<()>,
     },
     /// End the connection with this identifier, and reply with its handle if it is here.
-    Dismiss {
+    Disconnect {
         /// The connection.
         id: u64,
         /// Receives the handle to wait for the end of its commands, if the connection was here.
-        reply: oneshot::Sender<Option<Dismissed>>,
+        reply: oneshot::Sender<Option<Disconnected>>,
     },
     /// Reply with the number of objects that the reactor holds.
     Counts(oneshot::Sender<Counts>),
@@ -108,7 +108,7 @@ pub(crate) enum Message {
 }
 
 /// Handle to wait for the end of a dismissed connection's commands; `None` before its Connect.
-pub(crate) type Dismissed = Option<Quiesce>;
+pub(crate) type Disconnected = Option<Quiesce>;
 
 /// A request to abort a command, sent to the reactor that serves the queue.
 #[derive(Debug, Clone, Copy)]

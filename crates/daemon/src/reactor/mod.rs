@@ -18,6 +18,7 @@
 //! | `holdings` | permits and memory of each host, and the commands that wait for them |
 //! | `idle`, `poller`, `mailbox` | when the reactor sleeps, and what wakes it |
 //! | `connections` | list of connections for the API |
+//! | `qos` | weights and limits of hosts and devices |
 //! | `stats` | counters, and reports of them |
 //! | `timers` | deadlines of hosts |
 //! | `trace` | traces of slow commands, on request |
@@ -42,6 +43,7 @@ mod lifecycle;
 mod losses;
 pub(crate) mod mailbox;
 mod poller;
+pub(crate) mod qos;
 mod quiesce;
 mod requests;
 mod sources;
@@ -68,7 +70,6 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::tenants::QosTable;
 use admin::AdminWork;
 use buffer_wait::BufferWaitQueue;
 use connection::Connection;
@@ -79,6 +80,7 @@ use holdings::Holdings;
 use idle::{Idle, IdleAction};
 use mailbox::{Mailbox, Sender};
 use poller::{Poller, Ready};
+use qos::QosTable;
 use quiesce::WriteBarrier;
 use requests::Requests;
 use stats::Stats;
@@ -109,7 +111,7 @@ pub(crate) struct ReactorConfig {
     /// Bytes of each of them: the maximum that one command moves.
     pub(crate) max_transfer: usize,
     /// Load of each reactor.
-    pub(crate) loads: Arc<[Load]>,
+    pub(crate) loads: Arc<[ReactorLoad]>,
     /// Maximum number of commands of one connection that can wait.
     pub(crate) flow_depth: usize,
     /// Commands to allocate room for at start.
@@ -123,7 +125,7 @@ pub(crate) struct ReactorConfig {
 /// The thread that places or moves a connection to it raises the load. The reactor that loses a
 /// connection lowers it. The next placement reads it.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct ReactorLoad {
     /// Connections placed here.
     pub(crate) connections: AtomicUsize,
     /// I/O queues among them.
@@ -174,7 +176,7 @@ pub(crate) fn spawn(plan: ReactorConfig) -> anyhow::Result<Handle> {
 /// Complete state of one reactor. Each file of this folder adds the methods of its subject.
 pub(crate) struct Reactor {
     index: usize,
-    loads: Arc<[Load]>,
+    loads: Arc<[ReactorLoad]>,
     target: Arc<Target>,
     /// The target's epoch at the last poll of all queues.
     seen_epoch: u64,
@@ -189,7 +191,7 @@ pub(crate) struct Reactor {
     pacer: Pacer,
     /// Identity of this reactor for tenant limits.
     core: CoreHandle,
-    shares: QosTable,
+    qos: QosTable,
     devices: Devices,
     connections: GenSlab<Connection>,
     /// Objects that connections share: the completion queues of RDMA devices.
@@ -200,7 +202,7 @@ pub(crate) struct Reactor {
     has_unused_sources: bool,
     requests: Requests,
     /// Admitted commands for which the pool had no buffer.
-    starved: BufferWaitQueue,
+    buffer_wait: BufferWaitQueue,
     /// Admin commands that wait to move their data.
     admin_work: AdminWork,
     /// Holdings of the hosts.
@@ -293,14 +295,14 @@ impl Reactor {
             admin_reserve,
             pacer: Pacer::with_parts(plan.pacing, PacerConfig { flow_depth: plan.flow_depth }),
             core: CoreHandle { index: plan.index, waker },
-            shares: QosTable::default(),
+            qos: QosTable::default(),
             devices: Devices::default(),
             connections: GenSlab::with_capacity(16),
             sources: PollGroup::default(),
             has_unused_sources: false,
             paths: Vec::new(),
             requests: Requests::with_capacity(plan.requests),
-            starved: BufferWaitQueue::default(),
+            buffer_wait: BufferWaitQueue::default(),
             admin_work: AdminWork::default(),
             holdings: Vec::new(),
             memory_held: 0,
@@ -345,7 +347,7 @@ impl Reactor {
         self.close_all(clock::now());
     }
 
-    fn load(&self) -> &Load {
+    fn load(&self) -> &ReactorLoad {
         &self.loads[self.index]
     }
 }

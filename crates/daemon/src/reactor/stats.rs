@@ -50,12 +50,12 @@ pub(crate) struct Counters {
     /// Wire delay of reads: from the data being complete in memory until it was sent.
     pub(crate) wire: Box<Histogram>,
     /// Counters of the completion queues of each RDMA device.
-    pub(crate) sources: Vec<FabricDevice>,
+    pub(crate) sources: Vec<RdmaDevice>,
 }
 
 /// Counters of the completion queues of an RDMA device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct FabricDevice {
+pub(crate) struct RdmaDevice {
     pub(crate) name: String,
     pub(crate) counts: CqCounters,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Device {
     /// Sum of the device times of these reads in nanoseconds.
     pub(crate) read_time: u64,
     /// Zero-copy reads, which are answered from device memory.
-    pub(crate) lent: u64,
+    pub(crate) zero_copy_reads: u64,
     /// Latencies of all its commands, from the capsule to the sent response.
     pub(crate) latencies: Box<Latencies>,
 }
@@ -188,7 +188,7 @@ impl Port {
 
 impl Device {
     pub(crate) fn new(id: DeviceId) -> Self {
-        Self { id, reads: 0, read_time: 0, lent: 0, latencies: Box::default() }
+        Self { id, reads: 0, read_time: 0, zero_copy_reads: 0, latencies: Box::default() }
     }
 }
 
@@ -242,8 +242,8 @@ impl Stats {
             port.latencies.record(class, took);
         }
         // A connection that is about to end has no flows.
-        if let Some(lane) = connection.lanes.get_mut(io.lane) {
-            lane.tally.count(class, command.data_len(), status);
+        if let Some(device_flow) = connection.device_flows.get_mut(io.device_flow) {
+            device_flow.tally.count(class, command.data_len(), status);
         }
         if let Some(device) = self.devices.get_mut(io.figures) {
             device.latencies.record(class, took);
@@ -266,9 +266,9 @@ impl Stats {
     }
 
     #[inline]
-    pub(super) fn lent(&mut self, device: SlotKey) {
+    pub(super) fn zero_copy_read(&mut self, device: SlotKey) {
         if let Some(device) = self.devices.get_mut(device) {
-            device.lent += 1;
+            device.zero_copy_reads += 1;
         }
     }
 
@@ -305,25 +305,25 @@ impl Stats {
     fn keep(&mut self, connection: &Connection) {
         let (past, info) = (Arc::make_mut(&mut self.past), connection.info.as_ref());
         add_tally(past, CounterKey::of(info, None), &connection.tally);
-        for (_, lane) in connection.lanes.iter() {
-            if lane.is_ending {
-                self.closed.add(&lane.tally);
+        for (_, device_flow) in connection.device_flows.iter() {
+            if device_flow.is_ending {
+                self.closed.add(&device_flow.tally);
             } else {
-                add_tally(past, CounterKey::of(info, Some(lane.device)), &lane.tally);
+                add_tally(past, CounterKey::of(info, Some(device_flow.device)), &device_flow.tally);
             }
         }
     }
 
     /// Keeps the counters of a flow that ends with its device, for the recorder.
-    pub(super) fn keep_lane(
+    pub(super) fn keep_device_flow(
         &mut self,
         connection: &Connection,
-        lane: &DeviceFlow,
+        device_flow: &DeviceFlow,
         figures: Option<FlowStats>,
     ) {
-        self.closed.add(&lane.tally);
+        self.closed.add(&device_flow.tally);
         if let Some(figures) = figures.filter(|_| self.recorded) {
-            let (queue, device) = (connection.info.clone(), lane.device);
+            let (queue, device) = (connection.info.clone(), device_flow.device);
             self.ended.push(Flow { queue, device, figures, ended: true });
         }
     }
@@ -343,8 +343,8 @@ impl Stats {
 fn tallies_of(connection: &Connection, mut each: impl FnMut(CounterKey, &CommandCounters)) {
     let info = connection.info.as_ref();
     each(CounterKey::of(info, None), &connection.tally);
-    for (_, lane) in connection.lanes.iter() {
-        each(CounterKey::of(info, Some(lane.device)), &lane.tally);
+    for (_, device_flow) in connection.device_flows.iter() {
+        each(CounterKey::of(info, Some(device_flow.device)), &device_flow.tally);
     }
 }
 
@@ -363,10 +363,10 @@ pub(crate) fn add_tally(
 }
 
 /// Adds to the counters of an RDMA device, by its name.
-pub(crate) fn add_source(sources: &mut Vec<FabricDevice>, name: &str, counts: &CqCounters) {
+pub(crate) fn add_source(sources: &mut Vec<RdmaDevice>, name: &str, counts: &CqCounters) {
     match sources.iter_mut().find(|known| known.name == name) {
         Some(known) => known.counts.add(counts),
-        None => sources.push(FabricDevice { name: name.to_owned(), counts: *counts }),
+        None => sources.push(RdmaDevice { name: name.to_owned(), counts: *counts }),
     }
 }
 
@@ -437,9 +437,9 @@ impl Reactor {
     }
 
     fn flows_of(&self, connection: &Connection, ended: bool, flows: &mut Vec<Flow>) {
-        for (_, lane) in connection.lanes.iter() {
-            let Some(figures) = self.pacer.flow_stats(lane.flow) else { continue };
-            let (queue, device) = (connection.info.clone(), lane.device);
+        for (_, device_flow) in connection.device_flows.iter() {
+            let Some(figures) = self.pacer.flow_stats(device_flow.flow) else { continue };
+            let (queue, device) = (connection.info.clone(), device_flow.device);
             flows.push(Flow { queue, device, figures, ended });
         }
     }

@@ -3,10 +3,10 @@
 //! While tracing is off, a tracepoint is one branch. While it is on, each state of a command is
 //! written into a ring of fixed size, with a link to the state before it. When a command ends and
 //! was as slow as the filter requires, its states are read from the ring and kept. If the ring has
-//! overwritten the first states by then, the trace is marked as cut.
+//! overwritten the first states by then, the trace is marked as truncated.
 //!
 //! ```text
-//!   Capsule -> Waiting -> Buffer -> Pulling -> Device -> Sending -> Done
+//!   Capsule -> Waiting -> BufferWait -> H2cTransfer -> Device -> Sending -> Done
 //!     a command skips what it does not need; Compare and Deallocate may enter a state again
 //! ```
 
@@ -59,9 +59,9 @@ pub(crate) enum State {
     /// It waits in its flow queue.
     Waiting,
     /// It is admitted and needs a buffer.
-    Buffer,
+    BufferWait,
     /// The fabric fetches the host's data.
-    Pulling,
+    H2cTransfer,
     /// The device executes it.
     Device,
     /// The fabric sends its data.
@@ -75,8 +75,8 @@ impl State {
         match self {
             Self::Capsule => "capsule",
             Self::Waiting => "waiting",
-            Self::Buffer => "buffer",
-            Self::Pulling => "pulling",
+            Self::BufferWait => "buffer-wait",
+            Self::H2cTransfer => "h2c-transfer",
             Self::Device => "device",
             Self::Sending => "sending",
             Self::Done => "done",
@@ -87,9 +87,9 @@ impl State {
 /// Traces that were kept.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
-    pub(crate) lives: Vec<CommandTrace>,
+    pub(crate) traces: Vec<CommandTrace>,
     /// Number of slow commands whose traces had no room.
-    pub(crate) left_out: u64,
+    pub(crate) dropped: u64,
 }
 
 /// Trace of one command.
@@ -112,7 +112,7 @@ pub(crate) struct CommandTrace {
     /// Its states in order. The times are of the reactors' clock.
     pub(crate) steps: Vec<Step>,
     /// The first states are missing.
-    pub(crate) cut: bool,
+    pub(crate) truncated: bool,
 }
 
 /// A state, and the time at which it was entered.
@@ -200,12 +200,12 @@ impl Trace {
         if end.saturating_sub(since) < session.filter.slower_than {
             return;
         }
-        let Some((steps, cut)) = session.steps(last, token) else { return };
-        if session.kept.lives.len() >= KEPT_MAX {
-            session.kept.left_out += 1;
+        let Some((steps, truncated)) = session.steps(last, token) else { return };
+        if session.kept.traces.len() >= KEPT_MAX {
+            session.kept.dropped += 1;
             return;
         }
-        session.kept.lives.push(CommandTrace { steps, cut, ..ended() });
+        session.kept.traces.push(CommandTrace { steps, truncated, ..ended() });
     }
 }
 
@@ -334,7 +334,7 @@ fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Command
         arrived: io.arrived,
         status,
         steps: Vec::new(),
-        cut: false,
+        truncated: false,
     }
 }
 
@@ -367,7 +367,7 @@ mod tests {
         trace
     }
 
-    fn life() -> CommandTrace {
+    fn command() -> CommandTrace {
         CommandTrace {
             queue: None,
             nsid: 1,
@@ -379,7 +379,7 @@ mod tests {
             arrived: 0,
             status: Some(Status::SUCCESS),
             steps: Vec::new(),
-            cut: false,
+            truncated: false,
         }
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let again = trace.enter(mark, token, State::Device, 4);
         assert_eq!(again, mark, "a state that is entered again is not told of");
         let mark = trace.enter(again, token, State::Done, end);
-        trace.keep(mark, token, 0, life);
+        trace.keep(mark, token, 0, command);
     }
 
     #[test]
@@ -408,35 +408,35 @@ mod tests {
         let mut trace = on(100);
         run(&mut trace, 1, 3, 99);
         run(&mut trace, 2, 3, 100);
-        let Traces { lives, left_out } = read(&mut trace);
-        let [life] = &lives[..] else { panic!("one life: {lives:?}") };
-        let steps: Vec<_> = life.steps.iter().map(|step| (step.state, step.at)).collect();
+        let Traces { traces, dropped } = read(&mut trace);
+        let [command] = &traces[..] else { panic!("one trace: {traces:?}") };
+        let steps: Vec<_> = command.steps.iter().map(|step| (step.state, step.at)).collect();
         let expected =
             [(State::Capsule, 0), (State::Waiting, 1), (State::Device, 3), (State::Done, 100)];
-        assert_eq!((steps.as_slice(), life.cut, left_out), (&expected[..], false, 0));
-        assert!(read(&mut trace).lives.is_empty(), "what was read is kept no longer");
+        assert_eq!((steps.as_slice(), command.truncated, dropped), (&expected[..], false, 0));
+        assert!(read(&mut trace).traces.is_empty(), "what was read is kept no longer");
     }
 
     #[test]
     fn what_the_ring_has_overwritten_is_missing_in_front_and_never_anothers() {
         let mut trace = on(0);
         run(&mut trace, 1, RING, 10);
-        let lives = read(&mut trace).lives;
-        let [life] = &lives[..] else { panic!("one life: {lives:?}") };
-        assert!(life.cut);
-        assert_eq!(life.steps.first().map(|step| step.state), Some(State::Device));
+        let traces = read(&mut trace).traces;
+        let [command] = &traces[..] else { panic!("one trace: {traces:?}") };
+        assert!(command.truncated);
+        assert_eq!(command.steps.first().map(|step| step.state), Some(State::Device));
         // The same command again, so that only the number separates the lost states from the
         // current ones.
         let stale = trace.enter(TraceMark::default(), 5, State::Waiting, 1);
         trace.handle_message(TraceControl::On(Filter::default()));
         let mark = trace.enter(stale, 5, State::Done, 2);
-        trace.keep(mark, 5, 0, life_of_five);
-        let lives = read(&mut trace).lives;
-        assert_eq!(lives[0].steps.len(), 1, "{lives:?}");
+        trace.keep(mark, 5, 0, command_five);
+        let traces = read(&mut trace).traces;
+        assert_eq!(traces[0].steps.len(), 1, "{traces:?}");
     }
 
-    fn life_of_five() -> CommandTrace {
-        CommandTrace { cid: 5, ..life() }
+    fn command_five() -> CommandTrace {
+        CommandTrace { cid: 5, ..command() }
     }
 
     #[test]
@@ -445,10 +445,10 @@ mod tests {
         for token in 0..KEPT_MAX as u64 + 5 {
             run(&mut trace, token, 0, 10);
         }
-        let Traces { lives, left_out } = read(&mut trace);
-        assert_eq!((lives.len(), left_out), (KEPT_MAX, 5));
+        let Traces { traces, dropped } = read(&mut trace);
+        assert_eq!((traces.len(), dropped), (KEPT_MAX, 5));
         trace.handle_message(TraceControl::Off);
         run(&mut trace, 1, 0, 10);
-        assert!(read(&mut trace).lives.is_empty());
+        assert!(read(&mut trace).traces.is_empty());
     }
 }

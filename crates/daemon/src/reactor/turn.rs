@@ -142,7 +142,7 @@ impl Reactor {
         if has_timers {
             due = Some(self.next_tick);
         }
-        if !self.starved.is_empty() {
+        if !self.buffer_wait.is_empty() {
             due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
         }
         due = due.into_iter().chain(self.patience_ends()).min();

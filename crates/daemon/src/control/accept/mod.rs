@@ -18,7 +18,7 @@ use crate::clock;
 use crate::config::{Fabric, Listener};
 use crate::limits::Limits;
 use crate::logs::{LogCategory, limited};
-use crate::reactor::Load;
+use crate::reactor::ReactorLoad;
 use crate::reactor::mailbox::{Message, Sender};
 
 pub(crate) use rdma::Rdma;
@@ -31,7 +31,7 @@ pub(crate) struct Reactors {
     /// Their mailboxes.
     pub(crate) senders: Vec<Sender>,
     /// Load of each reactor.
-    pub(crate) loads: Arc<[Load]>,
+    pub(crate) loads: Arc<[ReactorLoad]>,
     /// NUMA node of each reactor, where known.
     pub(crate) nodes: Vec<Option<usize>>,
     /// Maximum number of connections, including those before Connect.
@@ -78,7 +78,7 @@ impl Reactors {
                  limits.connections allows before Connect"
             );
             // No caller waits for the answer.
-            self.senders[reactor].send(Message::Dismiss { id, reply: oneshot::channel().0 });
+            self.senders[reactor].send(Message::Disconnect { id, reply: oneshot::channel().0 });
         }
         if number.is_some_and(|qid| qid > 0) {
             self.loads[index].io_queues.fetch_add(1, Ordering::Relaxed);
@@ -115,12 +115,12 @@ impl Service {
 
 /// A listener that has its address but does not accept yet.
 #[derive(Debug)]
-pub(crate) enum Bound {
-    Tcp(tcp::Bound),
-    Rdma(rdma::Bound),
+pub(crate) enum BoundListener {
+    Tcp(tcp::BoundTcpListener),
+    Rdma(rdma::BoundRdmaListener),
 }
 
-impl Bound {
+impl BoundListener {
     /// Returns the address at which it will listen, with the actual port.
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
@@ -190,11 +190,11 @@ fn said(error: &anyhow::Error) -> String {
 }
 
 /// Binds the address of a listener of the config.
-pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<Bound, BindError> {
+pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<BoundListener, BindError> {
     let address = SocketAddr::new(wanted.address, wanted.port);
     match wanted.fabric {
-        Fabric::Tcp => tcp::bind(address).map(Bound::Tcp),
-        Fabric::Rdma => rdma::bind(rdma, address, &wanted.rdma).map(Bound::Rdma),
+        Fabric::Tcp => tcp::bind(address).map(BoundListener::Tcp),
+        Fabric::Rdma => rdma::bind(rdma, address, &wanted.rdma).map(BoundListener::Rdma),
     }
 }
 

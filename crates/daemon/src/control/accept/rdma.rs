@@ -102,7 +102,7 @@ async fn watch(rdma: Weak<Rdma>) {
 
 /// A listener that has bound its address.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundRdmaListener {
     rdma: Arc<Rdma>,
     listener: Listener,
     address: SocketAddr,
@@ -114,7 +114,7 @@ pub(super) fn bind(
     rdma: &Arc<Rdma>,
     address: SocketAddr,
     settings: &config::Rdma,
-) -> Result<Bound, BindError> {
+) -> Result<BoundRdmaListener, BindError> {
     let options = ListenerOptions {
         device: settings.device.clone(),
         gid_index: settings.gid_index.map(u32::from),
@@ -142,10 +142,15 @@ pub(super) fn bind(
         );
     }
     let settings = settings.clone();
-    Ok(Bound { rdma: Arc::clone(rdma), address: listener.local_addr(), listener, settings })
+    Ok(BoundRdmaListener {
+        rdma: Arc::clone(rdma),
+        address: listener.local_addr(),
+        listener,
+        settings,
+    })
 }
 
-impl Bound {
+impl BoundRdmaListener {
     /// Returns the address at which it listens, with the actual port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address

@@ -24,13 +24,13 @@ const FAILURES_MAX: u32 = 50;
 
 /// A listening socket whose setup is complete: starting to accept cannot fail.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundTcpListener {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 /// Opens a listening socket.
-pub(super) fn bind(address: SocketAddr) -> Result<Bound, BindError> {
+pub(super) fn bind(address: SocketAddr) -> Result<BoundTcpListener, BindError> {
     let listener = tcp::listen(address).map_err(|error| {
         let kind = match &error {
             TransportError::Io { source, .. } => Some(source.kind()),
@@ -41,13 +41,13 @@ pub(super) fn bind(address: SocketAddr) -> Result<Bound, BindError> {
     ready(listener).map_err(|error| BindError::Impossible(error.into()))
 }
 
-fn ready(listener: std::net::TcpListener) -> std::io::Result<Bound> {
+fn ready(listener: std::net::TcpListener) -> std::io::Result<BoundTcpListener> {
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
-    Ok(Bound { listener: TcpListener::from_std(listener)?, address })
+    Ok(BoundTcpListener { listener: TcpListener::from_std(listener)?, address })
 }
 
-impl Bound {
+impl BoundTcpListener {
     /// Returns the address at which it listens, with the actual port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address

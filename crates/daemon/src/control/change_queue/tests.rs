@@ -15,8 +15,10 @@ use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
 use super::super::devices::tests::{plug_in, take};
+use super::super::handle::{RequestQueue, request_channel};
 use super::*;
 use crate::api;
+use crate::config::loaded::Loaded;
 
 /// Longest wait for an event that has to happen.
 const GUARD: Duration = Duration::from_secs(120);
@@ -72,7 +74,7 @@ async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, ControlState, 
     std::fs::write(&file, text("")).unwrap();
     let running =
         ControlState::start(&file, Loaded::read(&file).unwrap(), take_at_gate).await.unwrap();
-    let (handle, asks) = api::handle();
+    let (handle, asks) = request_channel();
     let (router, _) = api::service(handle);
     let ((hang_up, hung_up), (stop, stopped)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
@@ -85,7 +87,7 @@ async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, ControlState, 
 /// The part of the loop that handles changes.
 async fn control(
     mut running: ControlState,
-    mut asks: mpsc::Receiver<ControlRequest>,
+    mut asks: RequestQueue,
     mut hung_up: mpsc::UnboundedReceiver<()>,
     mut stopped: mpsc::UnboundedReceiver<()>,
 ) -> (ControlState, ChangeQueue) {

@@ -55,7 +55,7 @@ pub(super) enum State {
 
 /// Listeners bound for a change, until it is applied or [undone](Server::unbind).
 #[derive(Debug, Default)]
-pub(super) struct Bound {
+pub(super) struct ListenerChange {
     new: Vec<New>,
     /// Listeners that failed to bind and are allowed to wait.
     waiting: Vec<(PortId, Serving)>,
@@ -67,7 +67,7 @@ pub(super) struct Bound {
 struct New {
     port: PortId,
     wanted: Listener,
-    socket: accept::Bound,
+    socket: accept::BoundListener,
 }
 
 /// A listener that was closed so that another one can bind its address.
@@ -88,8 +88,8 @@ impl Server {
         &mut self,
         config: &Config,
         listeners: BindPolicy,
-    ) -> anyhow::Result<Bound> {
-        let mut bound = Bound::default();
+    ) -> anyhow::Result<ListenerChange> {
+        let mut bound = ListenerChange::default();
         let staying = self.staying(config);
         let all = config.listeners.iter().zip(&config.port_taken).zip(&staying);
         for ((wanted, taken), stays) in all {
@@ -134,7 +134,7 @@ impl Server {
     }
 
     /// Retries a waiting listener that stays in the config.
-    fn retry_now(&mut self, port: PortId, wanted: &Listener, bound: &mut Bound) {
+    fn retry_now(&mut self, port: PortId, wanted: &Listener, bound: &mut ListenerChange) {
         let Some(Serving { state: State::Waiting(waiting), .. }) = self.listeners.get(&port) else {
             return;
         };
@@ -145,8 +145,8 @@ impl Server {
     }
 
     /// Releases the sockets bound for a rejected change, and restores displaced listeners.
-    pub(super) fn unbind(&mut self, bound: Bound) {
-        let Bound { new, displaced, .. } = bound;
+    pub(super) fn unbind(&mut self, bound: ListenerChange) {
+        let ListenerChange { new, displaced, .. } = bound;
         drop(new);
         for ReplacedListener { port, wanted, address } in displaced {
             let again = Listener { port: address.port(), ..wanted.clone() };
@@ -272,8 +272,8 @@ impl Server {
         &mut self,
         wanted: &Listener,
         staying: &[Option<PortId>],
-        bound: &mut Bound,
-    ) -> Result<accept::Bound, BindError> {
+        bound: &mut ListenerChange,
+    ) -> Result<accept::BoundListener, BindError> {
         let taken = match accept::bind(wanted, &self.rdma) {
             Err(BindError::Taken(error)) => error,
             other => return other,
@@ -339,7 +339,7 @@ impl Server {
     pub(super) fn ports<'a>(
         &'a self,
         config: &'a Config,
-        bound: &'a Bound,
+        bound: &'a ListenerChange,
     ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
         let is_new = |port: &PortId| bound.new.iter().any(|new| new.port == *port);
         let stay = self
@@ -357,8 +357,12 @@ impl Server {
     }
 
     /// Ends listeners that the config no longer has and starts the new ones; returns both counts.
-    pub(super) fn settle_listeners(&mut self, config: &Config, bound: Bound) -> (usize, usize) {
-        let Bound { new, waiting, displaced } = bound;
+    pub(super) fn settle_listeners(
+        &mut self,
+        config: &Config,
+        bound: ListenerChange,
+    ) -> (usize, usize) {
+        let ListenerChange { new, waiting, displaced } = bound;
         let before = self.listeners.len() + displaced.len();
         let staying = self.staying(config);
         self.listeners.retain(|port, _| staying.contains(&Some(*port)));
@@ -379,7 +383,7 @@ fn place_of(wanted: &Listener) -> SocketAddr {
     SocketAddr::new(wanted.address, wanted.port)
 }
 
-impl Bound {
+impl ListenerChange {
     /// Returns the port ID of a listener that was displaced from the address of `wanted`.
     fn displaced_from(&self, wanted: &Listener) -> Option<PortId> {
         let mut displaced = self.displaced.iter();

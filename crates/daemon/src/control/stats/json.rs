@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use nvmeof_pacing::{FlowStats, PolicyStatus};
 use serde_json::{Value, json};
 
-use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, total};
+use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, move_name, total};
 use crate::logs;
 use crate::reactor::stats::{
-    Class, CommandCounters, CounterKey, ErrorClass, FabricDevice, Flow, Latencies, Report,
+    Class, CommandCounters, CounterKey, ErrorClass, Flow, Latencies, RdmaDevice, Report,
     StageCounts,
 };
 
 /// Version of the format.
-pub(in crate::control) const SCHEMA: u32 = 1;
+pub(in crate::control) const SCHEMA: u32 = 2;
 
 /// Returns the lines of a sample: one per reactor, and a total.
 ///
@@ -34,7 +34,7 @@ pub(in crate::control) fn sample(
         line["kind"] = json!("reactor");
         line["t"] = json!(seconds);
         line["reactor"] = json!(index);
-        line["pacer"]["hold_ns"] = json!(mean_hold(&report.flows));
+        line["pacer"]["in_flight_mean_ns"] = json!(mean_time_in_flight(&report.flows));
         line["flows"] = report.flows.iter().map(|flow| flow_line(flow, labels)).collect();
         lines.push(line);
     }
@@ -70,17 +70,17 @@ fn policy(name: &str, snapshot: &PolicyStatus) -> Value {
         "name": name,
         "budget_bytes": snapshot.budget,
         "period_ns": snapshot.period,
-        "last_move": snapshot.last_move.map(|last| format!("{last:?}").to_lowercase()),
-        "reserved_bytes": snapshot.preemption_reserve_bytes,
-        "missed_bytes": snapshot.preemption_missed_bytes,
+        "last_move": snapshot.last_move.map(move_name),
+        "preemption_reserve_bytes": snapshot.preemption_reserve_bytes,
+        "preemption_missed_bytes": snapshot.preemption_missed_bytes,
     })
 }
 
 fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
     let Report { counters, pacer, stages: [received, admitted, sent], .. } = interval.now;
     json!({
-        "polls": counters.turns,
-        "busy_polls": counters.busy_turns,
+        "turns": counters.turns,
+        "busy_turns": counters.busy_turns,
         "pacer": {
             "calls": counters.pacer_calls,
             "enqueued": pacer.enqueued,
@@ -90,15 +90,15 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
             "released": pacer.released,
             "cancelled": pacer.cancelled,
             "too_large": pacer.too_large,
-            "held_back": pacer.deferred,
+            "deferred": pacer.deferred,
             "in_flight": pacer.outstanding(),
             "bytes_in_flight": pacer.bytes_in_flight,
             "waiting": pacer.waiting(),
         },
         "interval": {
             "ns": interval.nanos(),
-            "polls": interval.turns(),
-            "poll_period_ns": interval.poll_period(),
+            "turns": interval.turns(),
+            "turn_period_ns": interval.turn_period(),
             "ios": interval.started(),
             "io_period_ns": interval.io_period(),
         },
@@ -109,13 +109,13 @@ fn figures(interval: Interval<'_>, labels: &Labels) -> Value {
         },
         "listeners": listeners(interval, labels),
         "devices": devices(interval, labels),
-        "fabric_devices": fabric_devices(&counters.sources),
+        "rdma_devices": rdma_devices(&counters.sources),
         "interval_wire_delay": wire_delay(interval),
     })
 }
 
 /// Returns the mean time from start to end of the flows' completed commands with data.
-fn mean_hold(flows: &[Flow]) -> Option<u64> {
+fn mean_time_in_flight(flows: &[Flow]) -> Option<u64> {
     let sum = |of: fn(&FlowStats) -> u64| flows.iter().map(|flow| of(&flow.figures)).sum();
     mean(sum(|figures| figures.in_flight_ns), sum(|figures| figures.completed))
 }
@@ -211,23 +211,23 @@ fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
             "read_latency_ns": mean(device.read_time, device.reads),
             "interval_reads": reads,
             "interval_read_latency_ns": mean(time, reads),
-            "lent": device.lent,
+            "zero_copy_reads": device.zero_copy_reads,
             "interval_times": times(&interval.latencies_of(device)),
         })
     };
     interval.now.counters.devices.iter().map(one).collect()
 }
 
-fn fabric_devices(sources: &[FabricDevice]) -> Value {
-    let one = |device: &FabricDevice| {
+fn rdma_devices(sources: &[RdmaDevice]) -> Value {
+    let one = |device: &RdmaDevice| {
         let counts = &device.counts;
         json!({
             "device": device.name,
             "polls": counts.polls,
-            "found": counts.found,
+            "busy_polls": counts.found,
             "completions": counts.completions,
             "requests": counts.requests,
-            "withheld": counts.withheld,
+            "quarantined_qps": counts.withheld,
             "completions_per_1000_polls": mean(counts.completions.saturating_mul(1000), counts.polls),
         })
     };
@@ -251,10 +251,10 @@ fn named(name: &FlowName, figures: &FlowStats) -> Value {
         "in_flight": figures.in_flight,
         "bytes_in_flight": figures.bytes_in_flight,
         "waiting": figures.waiting,
-        "granted": figures.admitted,
-        "granted_bytes": figures.admitted_bytes,
-        "over": figures.completed,
-        "hold_ns": mean(figures.in_flight_ns, figures.completed),
+        "admitted": figures.admitted,
+        "admitted_bytes": figures.admitted_bytes,
+        "completed": figures.completed,
+        "in_flight_mean_ns": mean(figures.in_flight_ns, figures.completed),
     })
 }
 
@@ -263,14 +263,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_hold_is_that_of_commands_and_not_of_flows() {
+    fn the_mean_time_in_flight_is_that_of_commands_and_not_of_flows() {
         let flow = |over, held| Flow {
             queue: None,
             device: nvmeof_nvmf::DeviceId(0),
             figures: FlowStats { completed: over, in_flight_ns: held, ..FlowStats::default() },
             ended: false,
         };
-        assert_eq!(mean_hold(&[flow(3, 300), flow(1, 500), flow(0, 0)]), Some(200));
-        assert_eq!(mean_hold(&[flow(0, 0)]), None);
+        assert_eq!(mean_time_in_flight(&[flow(3, 300), flow(1, 500), flow(0, 0)]), Some(200));
+        assert_eq!(mean_time_in_flight(&[flow(0, 0)]), None);
     }
 }

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use nvmeof_api::{Bucket, FlowNow, Live, PacerNow, ReactorNow, Times, Work};
+use nvmeof_api::{
+    Bucket, FlowSnapshot, LatencyHistogram, LiveStats, OpStats, PacerSnapshot, ReactorSnapshot,
+};
 
-use super::{FlowName, Labels, Sample, done, limited, total};
+use super::limited_tenants::limited;
+use super::{FlowName, Labels, Sample, done, move_name, total};
 use crate::reactor::stats::{Class, CommandCounters, Histogram, Report};
 
 /// Maximum number of flows; `work` includes the flows that are omitted.
@@ -13,66 +16,66 @@ const FLOWS_MAX: usize = 200;
 const TENANTS_MAX: usize = 200;
 
 /// Returns the current state.
-pub(crate) fn live(sample: &Sample, labels: &Labels) -> Live {
+pub(crate) fn live(sample: &Sample, labels: &Labels) -> LiveStats {
     let all = total(&sample.reactors);
     let (flows, mut tally) = flows(sample, labels);
     tally.add(&all.closed);
     let tenants = limited(sample, labels);
     let beyond =
         |all: usize, most: usize| u64::try_from(all.saturating_sub(most)).unwrap_or(u64::MAX);
-    Live {
+    LiveStats {
         at_ns: all.at,
         pacer: pacer(sample, &all),
         work: work(&all, &tally),
         wire_delay: times([&*all.counters.wire]),
         errors: tally.errors.iter().sum(),
         reactors: sample.reactors.iter().map(reactor).collect(),
-        flows_left_out: beyond(flows.len(), FLOWS_MAX),
+        flows_omitted: beyond(flows.len(), FLOWS_MAX),
         flows: flows.into_iter().take(FLOWS_MAX).collect(),
-        tenants_left_out: beyond(tenants.len(), TENANTS_MAX),
+        tenants_omitted: beyond(tenants.len(), TENANTS_MAX),
         tenants: tenants.into_iter().take(TENANTS_MAX).collect(),
     }
 }
 
-fn pacer(sample: &Sample, all: &Report) -> PacerNow {
+fn pacer(sample: &Sample, all: &Report) -> PacerSnapshot {
     let (pacing, counts) = (&sample.pacing, &all.pacer);
-    PacerNow {
+    PacerSnapshot {
         policy: sample.policy.to_owned(),
         budget_bytes: pacing.budget,
         period_ns: pacing.period,
-        last_move: pacing.last_move.map(|last| format!("{last:?}").to_lowercase()),
+        last_move: pacing.last_move.map(|reason| move_name(reason).to_owned()),
         in_flight: counts.outstanding(),
         in_flight_bytes: counts.bytes_in_flight,
         waiting: counts.waiting(),
         started: counts.started,
-        held_back: counts.deferred,
+        deferred: counts.deferred,
     }
 }
 
-fn work(all: &Report, tally: &CommandCounters) -> Vec<Work> {
+fn work(all: &Report, tally: &CommandCounters) -> Vec<OpStats> {
     let one = |class: Class| {
         let latencies = all.counters.ports.iter().map(|port| port.latencies.of(class));
         let times = times(latencies);
         let bytes = tally.bytes[class as usize];
-        Work { op: class.name().to_owned(), ops: times.count, bytes, times }
+        OpStats { op: class.name().to_owned(), ops: times.count, bytes, times }
     };
     Class::ALL.map(one).into()
 }
 
 /// Merges several histograms.
-fn times<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Times {
+fn times<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> LatencyHistogram {
     let mut sum = Histogram::default();
     histograms.into_iter().for_each(|one| sum.add(one));
     let buckets = sum.buckets().map(|(end_ns, count)| Bucket { end_ns, count });
-    Times {
+    LatencyHistogram {
         count: sum.count(),
         sum_ns: sum.sum(),
         buckets: buckets.filter(|bucket| bucket.count > 0).collect(),
     }
 }
 
-fn reactor(report: &Report) -> ReactorNow {
-    ReactorNow {
+fn reactor(report: &Report) -> ReactorSnapshot {
+    ReactorSnapshot {
         turns: report.counters.turns,
         busy_turns: report.counters.busy_turns,
         started: report.pacer.started,
@@ -82,8 +85,8 @@ fn reactor(report: &Report) -> ReactorNow {
 }
 
 /// Returns the work of hosts on namespaces, busiest first, and its sum.
-fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, CommandCounters) {
-    let mut named = BTreeMap::<FlowName, FlowNow>::new();
+fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowSnapshot>, CommandCounters) {
+    let mut named = BTreeMap::<FlowName, FlowSnapshot>::new();
     let mut sum = CommandCounters::default();
     for (whose, tally) in done(&sample.reactors) {
         sum.add(&tally);
@@ -111,7 +114,7 @@ fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, CommandCounters) {
     }
     let mut flows: Vec<_> = named
         .into_iter()
-        .map(|(FlowName { subsystem, nsid, host, device }, flow)| FlowNow {
+        .map(|(FlowName { subsystem, nsid, host, device }, flow)| FlowSnapshot {
             subsystem,
             nsid,
             host,
@@ -119,7 +122,7 @@ fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowNow>, CommandCounters) {
             ..flow
         })
         .collect();
-    let busy = |flow: &FlowNow| {
+    let busy = |flow: &FlowSnapshot| {
         let now = flow.in_flight + flow.waiting;
         std::cmp::Reverse((now, flow.read_bytes + flow.write_bytes))
     };

@@ -11,19 +11,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-use nvmeof_api::TenantNow;
+use nvmeof_api::TenantSnapshot;
 use nvmeof_pacing::FlowStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{FlowName, Labels, Sample, add_named, done, limited, total};
+use super::limited_tenants::limited;
+use super::{FlowName, Labels, Sample, add_named, done, total};
 use crate::logs;
 use crate::reactor::stats::{Class, ErrorClass, Histogram, Report, StageCounts};
 
-/// Content type of the text.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Prefix of every metric name.
 const PREFIX: &str = "nvmeof_tgt";
 
@@ -80,12 +79,12 @@ impl Scrape {
         page.gauges("build", "The daemon that answers", None, [(version, 1)])?;
         let help = "Memory that data buffers were taken from";
         page.gauges("buffer_memory", help, Some(&Unit::Bytes), [(vec![], self.buffer_memory)])?;
-        let lost = nvmeof_pacing::leaked_permits();
+        let leaked = nvmeof_pacing::leaked_permits();
         page.counters(
-            "lost_permits",
-            "Permits that were never given back",
+            "leaked_permits",
+            "Permits that were never returned",
             None,
-            [(vec![], lost)],
+            [(vec![], leaked)],
         )?;
         let help = "Log lines that standard error did not take";
         page.counters("log_lines_dropped", help, None, [(vec![], logs::dropped())])?;
@@ -118,7 +117,7 @@ impl Scrape {
         let help = "Commands that have started";
         page.counters("pacer_started", help, None, [(vec![], pacer.started)])?;
         let help = "Times that a command waited and might not start";
-        page.counters("pacer_held_back", help, None, [(vec![], pacer.deferred)])?;
+        page.counters("pacer_deferred", help, None, [(vec![], pacer.deferred)])?;
         let help = "From a read's data being complete in memory to its having left for the network";
         page.histograms("pacer_wire_delay", help, [(vec![], &*counters.wire)])
     }
@@ -194,9 +193,9 @@ impl Scrape {
         let time = devices.iter().map(|device| (label(device), seconds(device.read_time)));
         let help = "Time they took on the device, added up";
         page.counters("namespace_device_read", help, Some(&Unit::Seconds), time)?;
-        let lent = devices.iter().map(|device| (label(device), device.lent));
-        let help = "Reads answered from memory that the device lent";
-        page.counters("namespace_lent_reads", help, None, lent)
+        let zero_copy = devices.iter().map(|device| (label(device), device.zero_copy_reads));
+        let help = "Reads answered from memory of the device";
+        page.counters("namespace_zero_copy_reads", help, None, zero_copy)
     }
 
     fn hosts(&self, page: &mut Page<'_>) -> Result<(), Error> {
@@ -267,7 +266,7 @@ impl Scrape {
     /// Writes the limits and usage of hosts and namespaces that have limits, and their waits.
     fn tenants(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let all = limited(&self.sample, &self.labels);
-        let each = |figure: fn(&TenantNow) -> Option<u64>| {
+        let each = |figure: fn(&TenantSnapshot) -> Option<u64>| {
             all.iter().filter_map(move |tenant| Some((of_tenant(tenant), figure(tenant)?)))
         };
         let bytes = Some(&Unit::Bytes);
@@ -282,9 +281,9 @@ impl Scrape {
         let queues = each(|one| one.max_queues.map(u64::from));
         page.gauges("tenant_limit_queues", "I/O queues that it may have", None, queues)?;
         let help = "Bytes that count against its limit in flight";
-        page.gauges("tenant_in_flight", help, bytes, each(|one| one.taken_bytes))?;
-        let of_host = |one: &TenantNow, figure: u64| (!one.host.is_empty()).then_some(figure);
-        let each_host = |figure: fn(&TenantNow) -> u64| {
+        page.gauges("tenant_in_flight", help, bytes, each(|one| one.limited_in_flight_bytes))?;
+        let of_host = |one: &TenantSnapshot, figure: u64| (!one.host.is_empty()).then_some(figure);
+        let each_host = |figure: fn(&TenantSnapshot) -> u64| {
             let with = move |one| Some((of_tenant(one), of_host(one, figure(one))?));
             all.iter().filter_map(with)
         };
@@ -296,19 +295,31 @@ impl Scrape {
         page.gauges("tenant_refused", help, None, each_host(|one| one.refused))?;
         let help = "Commands of it that wait, for its limits or for the pacer";
         page.gauges("tenant_waiting", help, None, each(|one| Some(one.waiting)))?;
-        let held =
-            all.iter().flat_map(|one| held_by(one, [one.held_by_rate, one.held_by_in_flight]));
-        page.counters("tenant_held_back", "Times that a command waited for a limit", None, held)?;
-        let waits = all
+        let throttled = all
             .iter()
-            .flat_map(|one| held_by(one, [one.rate_wait_ns, one.in_flight_wait_ns].map(seconds)));
+            .flat_map(|one| throttled_by(one, [one.throttled_by_rate, one.throttled_by_in_flight]));
+        page.counters(
+            "tenant_throttled",
+            "Times that a command waited for a limit",
+            None,
+            throttled,
+        )?;
+        let waits = all.iter().flat_map(|one| {
+            throttled_by(
+                one,
+                [one.throttled_by_rate_ns, one.throttled_by_in_flight_ns].map(seconds),
+            )
+        });
         let help = "Time that any of its commands waited for a limit, of each reactor, added up";
-        page.counters("tenant_held_back", help, Some(&Unit::Seconds), waits)
+        page.counters("tenant_throttled", help, Some(&Unit::Seconds), waits)
     }
 }
 
 /// Returns one figure for the rates, and one for bytes in flight, which only hosts have.
-fn held_by<V>(tenant: &TenantNow, figures: [V; 2]) -> impl Iterator<Item = (Names, V)> + use<V> {
+fn throttled_by<V>(
+    tenant: &TenantSnapshot,
+    figures: [V; 2],
+) -> impl Iterator<Item = (Names, V)> + use<V> {
     let limits = if tenant.host.is_empty() { &["rate"][..] } else { &["rate", "in_flight"][..] };
     let names = of_tenant(tenant);
     limits.iter().zip(figures).map(move |(limit, figure)| {
@@ -327,8 +338,8 @@ fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
     page.counters("rdma_polls", "Polls of completion queues", None, each(|one| one.polls))?;
     let completions = each(|one| one.completions);
     page.counters("rdma_completions", "Completions that they brought", None, completions)?;
-    let help = "Queue pairs that the device would not give up";
-    page.gauges("rdma_withheld", help, None, each(|one| one.withheld))
+    let help = "Queue pairs that the device has not destroyed";
+    page.gauges("rdma_quarantined_qps", help, None, each(|one| one.withheld))
 }
 
 fn of_reactor(index: usize) -> Names {
@@ -341,8 +352,8 @@ fn of_flow(name: &FlowName) -> Names {
     vec![("subsystem", subsystem), ("nsid", nsid), ("host", host), ("device", device)]
 }
 
-fn of_tenant(tenant: &TenantNow) -> Names {
-    let TenantNow { host, subsystem, nsid, .. } = tenant;
+fn of_tenant(tenant: &TenantSnapshot) -> Names {
+    let TenantSnapshot { host, subsystem, nsid, .. } = tenant;
     let nsid = nsid.map_or_else(String::new, |nsid| nsid.to_string());
     vec![("subsystem", subsystem.clone()), ("nsid", nsid), ("host", host.clone())]
 }
@@ -351,8 +362,8 @@ fn states(stages: &StageCounts) -> [(&'static str, u64); 6] {
     let StageCounts { waiting, needs_buffer, pulling, on_device, sending, admin } = *stages;
     [
         ("waiting", waiting),
-        ("buffer", needs_buffer),
-        ("pulling", pulling),
+        ("buffer-wait", needs_buffer),
+        ("h2c-transfer", pulling),
         ("device", on_device),
         ("sending", sending),
         ("admin", admin),

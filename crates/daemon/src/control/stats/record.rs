@@ -41,7 +41,7 @@ pub(crate) struct Recorder {
     before: Option<Sample>,
     /// Flows that have ended, added up by name.
     ended: BTreeMap<FlowName, FlowStats>,
-    left_out: u64,
+    dropped: u64,
 }
 
 impl Recorder {
@@ -81,7 +81,7 @@ impl Recorder {
             began: Instant::now(),
             before: None,
             ended: BTreeMap::new(),
-            left_out: 0,
+            dropped: 0,
         };
         recorder.send(vec![start_line(wanted)]);
         Ok(recorder)
@@ -93,7 +93,7 @@ impl Recorder {
     }
 
     /// Writes a sample.
-    pub(crate) fn record(&mut self, sample: Sample, labels: &Labels) {
+    pub(in crate::control) fn record(&mut self, sample: Sample, labels: &Labels) {
         let lines = json::sample(self.seconds(), &sample, self.before.as_ref(), labels);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
             if flow.ended {
@@ -108,7 +108,7 @@ impl Recorder {
     }
 
     /// Writes the last sample and the totals, and waits up to [`END`] until they are written.
-    pub(crate) fn finish(mut self, sample: Sample, labels: &Labels) {
+    pub(in crate::control) fn finish(mut self, sample: Sample, labels: &Labels) {
         let mut flows = std::mem::take(&mut self.ended);
         for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
             add_named(&mut flows, FlowName::of(flow, labels), &flow.figures);
@@ -117,7 +117,7 @@ impl Recorder {
         last["flows"] = json::named_flows(&flows);
         let closed = total(&sample.reactors).closed;
         last["commands"] = json::commands(&done(&sample.reactors), &closed, labels);
-        last["samples_left_out"] = json!(self.left_out);
+        last["samples_dropped"] = json!(self.dropped);
         self.record(sample, labels);
         self.send(vec![last]);
         self.lines = None;
@@ -135,7 +135,7 @@ impl Recorder {
         let Some(sender) = &self.lines else { return };
         match sender.try_send(lines) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.left_out += 1,
+            Err(TrySendError::Full(_)) => self.dropped += 1,
             Err(TrySendError::Disconnected(_)) => self.lines = None,
         }
     }

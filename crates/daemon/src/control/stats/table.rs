@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, total};
+use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, move_name, total};
 use crate::reactor::stats::{Report, StageCounts};
 
 /// Maximum number of flows shown.
@@ -20,7 +20,7 @@ pub(crate) fn table(now: &Sample, before: Option<&Sample>, labels: &Labels) -> S
     let all = Interval { now: &sum, before: before_sum.as_ref() };
     let _ = states(&mut text, &sum);
     let _ = listeners(&mut text, all, labels);
-    let _ = fabric_devices(&mut text, &sum);
+    let _ = rdma_devices(&mut text, &sum);
     let _ = devices(&mut text, all, labels);
     now.tenants.iter().for_each(|tenant| text.push_str(&tenant.line()));
     let _ = flows(&mut text, now, labels);
@@ -39,7 +39,7 @@ fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
         write!(text, ", period {period} ns")?;
     }
     if let Some(last) = now.pacing.last_move {
-        write!(text, ", last moved: {}", format!("{last:?}").to_lowercase())?;
+        write!(text, ", last moved: {}", move_name(last))?;
     }
     if let Some(missed) = now.pacing.preemption_missed_bytes {
         write!(text, ", {missed} bytes missed while reactors were away")?;
@@ -58,15 +58,15 @@ fn reactors(
         text,
         "stats {:>8} {:>12} {:>9} {:>12} {:>12} {:>9} {:>10} {:>8} {:>12} {:>10}",
         "reactor",
-        "polls",
-        "ns/poll",
+        "turns",
+        "ns/turn",
         "pacer calls",
         "I/Os",
         "ns/I/O",
         "in flight",
         "waiting",
         "bytes",
-        "held back"
+        "deferred"
     )?;
     for (index, report) in now.reactors.iter().enumerate() {
         let before = before.and_then(|before| before.reactors.get(index));
@@ -81,7 +81,7 @@ fn reactor(text: &mut String, name: &str, interval: Interval<'_>) -> std::fmt::R
         text,
         "stats {name:>8} {:>12} {:>9} {:>12} {:>12} {:>9} {:>10} {:>8} {:>12} {:>10}",
         counters.turns,
-        shown(interval.poll_period()),
+        shown(interval.turn_period()),
         counters.pacer_calls,
         pacer.started,
         shown(interval.io_period()),
@@ -124,12 +124,12 @@ fn listeners(text: &mut String, all: Interval<'_>, labels: &Labels) -> std::fmt:
     Ok(())
 }
 
-fn fabric_devices(text: &mut String, sum: &Report) -> std::fmt::Result {
+fn rdma_devices(text: &mut String, sum: &Report) -> std::fmt::Result {
     for device in &sum.counters.sources {
         let counts = &device.counts;
         writeln!(
             text,
-            "stats RDMA device {}: polls {} ({} found something), completions {} ({} per 1000 polls), \
+            "stats RDMA device {}: polls {} ({} found a completion), completions {} ({} per 1000 polls), \
              requests {}",
             device.name,
             counts.polls,
@@ -148,11 +148,11 @@ fn devices(text: &mut String, all: Interval<'_>, labels: &Labels) -> std::fmt::R
         let DeviceLabel { name, .. } = labels.device(device.id);
         writeln!(
             text,
-            "stats device {name}: reads {}, mean latency {} ns lately, {} ns in all, lent {}",
+            "stats device {name}: reads {}, mean latency {} ns lately, {} ns in all, zero-copy {}",
             device.reads,
             shown(mean(time, reads)),
             shown(mean(device.read_time, device.reads)),
-            device.lent,
+            device.zero_copy_reads,
         )?;
     }
     Ok(())
@@ -167,7 +167,7 @@ fn flows(text: &mut String, now: &Sample, labels: &Labels) -> std::fmt::Result {
         writeln!(
             text,
             "stats flow {subsystem} nsid {} host {host} queue {} device {device} reactor {reactor}: \
-             in flight {} ({} bytes), waiting {}, granted {}, mean hold {} ns",
+             in flight {} ({} bytes), waiting {}, admitted {}, mean time in flight {} ns",
             shown(nsid.map(u64::from)),
             shown(flow.queue.as_ref().map(|queue| queue.qid.into())),
             figures.in_flight,

@@ -1,13 +1,10 @@
 //! Usage and limits of hosts and namespaces, and how often they reached their limits.
 
-use std::collections::BTreeMap;
-
-use nvmeof_api::TenantNow;
+use nvmeof_api::TenantSnapshot;
 use nvmeof_nvmf::{HostLimits, HostUsage, Target};
 use nvmeof_pacing::{Tenant, TenantLimits, TenantStats};
 use serde_json::{Value, json};
 
-use super::{FlowName, Labels, Sample, done};
 use crate::tenants::Tenants;
 
 /// Figures of one host or one namespace.
@@ -39,64 +36,22 @@ pub(crate) fn tenants(target: &Target, tenants: &Tenants) -> Vec<TenantFigures> 
     hosts.chain(namespaces).collect()
 }
 
-/// Returns tenants that have a limit, with their completed and waiting commands.
-///
-/// The tenants with the most waiting commands come first.
-pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantNow> {
-    let mut done_for = BTreeMap::<Key, (u64, u64)>::new();
-    for (whose, tally) in done(&sample.reactors) {
-        // Admin commands are never limited.
-        for key in keys(&FlowName::known(&whose, labels)).filter(|_| whose.device.is_some()) {
-            let (ops, bytes) = done_for.entry(key).or_default();
-            *ops += tally.ops.iter().sum::<u64>();
-            *bytes += tally.bytes.iter().sum::<u64>();
-        }
-    }
-    let mut waiting = BTreeMap::<Key, u64>::new();
-    for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
-        for key in keys(&FlowName::of(flow, labels)) {
-            *waiting.entry(key).or_default() += u64::from(flow.figures.waiting);
-        }
-    }
-    let tenants = sample.tenants.iter().map(TenantFigures::now).filter(TenantNow::is_limited);
-    let mut all: Vec<_> = tenants
-        .map(|tenant| {
-            let key = (tenant.host.clone(), tenant.subsystem.clone(), tenant.nsid);
-            let (ops, bytes) = done_for.get(&key).copied().unwrap_or_default();
-            let waiting = waiting.get(&key).copied().unwrap_or_default();
-            TenantNow { ops, bytes, waiting, ..tenant }
-        })
-        .collect();
-    all.sort_by_key(|tenant| std::cmp::Reverse((tenant.waiting, tenant.held_back())));
-    all
-}
-
-/// Host, subsystem and namespace number, as in [`TenantNow`].
-type Key = (String, String, Option<u32>);
-
-/// Returns the tenants to which a flow belongs.
-fn keys(flow: &FlowName) -> impl Iterator<Item = Key> + use<> {
-    let host = (!flow.host.is_empty()).then(|| (flow.host.clone(), String::new(), None));
-    let namespace = flow.nsid.map(|nsid| (String::new(), flow.subsystem.clone(), Some(nsid)));
-    host.into_iter().chain(namespace)
-}
-
 impl TenantFigures {
     /// Returns its figures, without those that come from the reactors.
-    fn now(&self) -> TenantNow {
+    pub(super) fn now(&self) -> TenantSnapshot {
         let TenantLimits { iops, bandwidth, in_flight, .. } = self.limits;
         let TenantStats { throttled_by_rate, rate_ns, throttled_by_in_flight, in_flight_ns, taken } =
             self.counts;
-        let mut now = TenantNow {
+        let mut now = TenantSnapshot {
             max_iops: iops,
             max_bandwidth_bytes: bandwidth,
             max_in_flight_bytes: in_flight,
-            taken_bytes: in_flight.map(|_| taken),
-            held_by_rate: throttled_by_rate,
-            rate_wait_ns: rate_ns,
-            held_by_in_flight: throttled_by_in_flight,
-            in_flight_wait_ns: in_flight_ns,
-            ..TenantNow::default()
+            limited_in_flight_bytes: in_flight.map(|_| taken),
+            throttled_by_rate,
+            throttled_by_rate_ns: rate_ns,
+            throttled_by_in_flight,
+            throttled_by_in_flight_ns: in_flight_ns,
+            ..TenantSnapshot::default()
         };
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
@@ -124,8 +79,8 @@ impl TenantFigures {
         let mut line = json!({
             "iops": iops,
             "bandwidth_bytes": bandwidth,
-            "held_by_rate": counts.throttled_by_rate,
-            "rate_wait_ns": counts.rate_ns,
+            "throttled_by_rate": counts.throttled_by_rate,
+            "throttled_by_rate_ns": counts.rate_ns,
         });
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
@@ -140,9 +95,9 @@ impl TenantFigures {
                 line["max_connections"] = json!(may_have.connections);
                 line["max_queues"] = json!(may_have.io_queues);
                 line["max_in_flight_bytes"] = json!(in_flight);
-                line["taken_bytes"] = json!(in_flight.map(|_| counts.taken));
-                line["held_by_in_flight"] = json!(counts.throttled_by_in_flight);
-                line["in_flight_wait_ns"] = json!(counts.in_flight_ns);
+                line["limited_in_flight_bytes"] = json!(in_flight.map(|_| counts.taken));
+                line["throttled_by_in_flight"] = json!(counts.throttled_by_in_flight);
+                line["throttled_by_in_flight_ns"] = json!(counts.in_flight_ns);
             }
         }
         line
@@ -152,14 +107,14 @@ impl TenantFigures {
     pub(super) fn line(&self) -> String {
         let TenantStats { throttled_by_rate, rate_ns, throttled_by_in_flight, in_flight_ns, taken } =
             self.counts;
-        let rates = format!("held by its rate {throttled_by_rate} times, {rate_ns} ns");
+        let rates = format!("throttled by its rate {throttled_by_rate} times, {rate_ns} ns");
         match &self.name {
             Name::Namespace { subsystem, nsid } => {
                 format!("stats namespace {subsystem} nsid {nsid}: {rates}\n")
             }
             Name::Host { nqn, has, .. } => format!(
                 "stats host {nqn}: connections {}, I/O queues {}, refused {}, {rates}, by bytes in flight \
-                 {throttled_by_in_flight} times, {in_flight_ns} ns, taken {taken} bytes\n",
+                 {throttled_by_in_flight} times, {in_flight_ns} ns, {taken} bytes limited in flight\n",
                 has.connections, has.io_queues, has.refused,
             ),
         }

@@ -21,7 +21,7 @@ fn done(report: &Report) -> CommandCounters {
 }
 
 #[test]
-fn a_host_that_stays_has_a_lane_for_the_device_there_is_however_many_there_were() {
+fn a_host_that_stays_has_a_device_flow_for_the_device_there_is_however_many_there_were() {
     for budget in [None, Some(64 * u64::from(KIB))] {
         let mut rig = Rig::new(budget);
         let hosts = [rig.connect_io(), rig.connect_io()];
@@ -42,7 +42,7 @@ fn a_host_that_stays_has_a_lane_for_the_device_there_is_however_many_there_were(
             }
             rig.turns(4);
             assert!(hosts.iter().all(|host| host.statuses() == [(7, Status::SUCCESS)]));
-            assert_eq!(rig.lanes(), (2, 2), "after {} devices", round + 2);
+            assert_eq!(rig.device_flows(), (2, 2), "after {} devices", round + 2);
         }
         let report = rig.report(false);
         assert_eq!((report.flows.len(), report.counters.devices.len()), (2, 1));
@@ -77,13 +77,13 @@ fn read_of_a_closed_device(rig: &mut Rig, data: &[u8]) -> Host {
 
 /// The permit returns to the flow that it was granted to, and only then the flow ends.
 #[test]
-fn a_lane_stays_until_what_its_device_read_has_been_sent() {
+fn a_device_flow_stays_until_what_its_device_read_has_been_sent() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
     rig.report(true);
     let data = pattern(3, 4 * KIB);
     let host = read_of_a_closed_device(&mut rig, &data);
     let counts = rig.counts();
-    assert_eq!((counts.requests, counts.permits, rig.lanes()), (2, 2, (2, 2)));
+    assert_eq!((counts.requests, counts.permits, rig.device_flows()), (2, 2, (2, 2)));
 
     host.offer(3, pattern(4, 60 * KIB));
     rig.turns(4);
@@ -92,7 +92,7 @@ fn a_lane_stays_until_what_its_device_read_has_been_sent() {
     assert_eq!((answers.len(), read.cqe.status(), &read.data), (2, Status::SUCCESS, &data));
     let counts = rig.counts();
     assert_eq!((counts.requests, counts.permits, counts.buffers), (0, 0, 0));
-    assert_eq!(rig.lanes(), (1, 1));
+    assert_eq!(rig.device_flows(), (1, 1));
 
     // The recorder gets the flow once more. The sums keep its counters.
     let report = rig.report(true);
@@ -111,18 +111,18 @@ fn a_lane_stays_until_what_its_device_read_has_been_sent() {
 ///
 /// No permit is lost. Only the sums keep counters of a closed device.
 #[test]
-fn a_connection_that_ends_takes_the_lane_of_a_closed_device_along() {
+fn a_connection_that_ends_takes_the_device_flow_of_a_closed_device_along() {
     for by_host in [true, false] {
         let mut rig = Rig::new(Some(64 * u64::from(KIB)));
         let host = read_of_a_closed_device(&mut rig, &pattern(3, 4 * KIB));
-        assert_eq!((rig.counts().permits, rig.lanes()), (2, (2, 2)));
+        assert_eq!((rig.counts().permits, rig.device_flows()), (2, (2, 2)));
         if by_host {
             host.close();
         } else {
             rig.close_all();
         }
         rig.settle();
-        assert_eq!((rig.counts().permits, rig.lanes()), (0, (0, 0)));
+        assert_eq!((rig.counts().permits, rig.device_flows()), (0, (0, 0)));
         let report = rig.report(false);
         assert!(report.past.keys().all(|whose| whose.device != Some(0)), "{:?}", report.past);
         // Data that a leaving host's fabric returns counts as sent.
@@ -135,7 +135,7 @@ fn a_connection_that_ends_takes_the_lane_of_a_closed_device_along() {
 ///
 /// Commands for its namespace fail until another device replaces it.
 #[test]
-fn a_lane_of_a_device_that_is_gone_ends_when_its_place_is_taken() {
+fn a_device_flow_of_a_device_that_is_gone_ends_when_its_place_is_taken() {
     let mut rig = Rig::new(Some(64 * u64::from(KIB)));
     let host = rig.connect_io();
     host.write_unoffered(1, 0, 64 * KIB);
@@ -145,22 +145,22 @@ fn a_lane_of_a_device_that_is_gone_ends_when_its_place_is_taken() {
     let mut removed = rig.remove_device();
     rig.turns(4);
     assert!(removed.try_recv().is_ok());
-    assert_eq!((rig.counts().waiting, rig.lanes()), (1, (1, 1)));
+    assert_eq!((rig.counts().waiting, rig.device_flows()), (1, (1, 1)));
     host.offer(1, pattern(1, 64 * KIB));
     rig.turns(4);
     let gone = Failure::DeviceGone.status();
     assert_eq!(host.statuses(), [(1, gone), (2, gone)]);
-    assert_eq!(rig.lanes(), (0, 0));
+    assert_eq!(rig.device_flows(), (0, 0));
 
     host.read(3, 0, 4 * KIB);
     rig.turns(4);
     assert_eq!(host.statuses(), [(3, gone)]);
-    assert_eq!(rig.lanes(), (1, 1));
+    assert_eq!(rig.device_flows(), (1, 1));
     assert!(rig.replace_device(SIZES[0]).try_recv().is_ok());
-    assert_eq!(rig.lanes(), (0, 0));
+    assert_eq!(rig.device_flows(), (0, 0));
     host.read(4, 0, 4 * KIB);
     rig.turns(4);
     assert_eq!(host.statuses(), [(4, Status::SUCCESS)]);
-    assert_eq!((rig.lanes(), rig.report(false).counters.devices.len()), ((1, 1), 1));
+    assert_eq!((rig.device_flows(), rig.report(false).counters.devices.len()), ((1, 1), 1));
     rig.finish([host]);
 }

@@ -222,7 +222,7 @@ fn whoever_ends_a_connection_or_removes_a_namespace_can_wait_for_its_commands() 
 
     let id = rig.queue_ids()[1];
     let (reply, mut dismissed) = oneshot::channel();
-    rig.tell(Message::Dismiss { id, reply });
+    rig.tell(Message::Disconnect { id, reply });
     let quiesce = dismissed.try_recv().unwrap().expect("it was here").expect("it was connected");
     assert!(!quiesce.is_quiet() && settled.try_recv().is_err());
     // Commands that arrive later do not delay the barrier.

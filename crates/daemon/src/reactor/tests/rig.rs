@@ -30,7 +30,7 @@ use super::super::super::clock;
 use super::super::mailbox::{Counts, Mailbox, Message, Sender, mailbox as mailboxes};
 use super::super::stats::{Report, ReportRequest};
 use super::super::trace::{TraceControl, Traces};
-use super::super::{Load, Reactor, ReactorConfig};
+use super::super::{Reactor, ReactorConfig, ReactorLoad};
 use super::peer::Peer;
 use crate::config::Config;
 use crate::tenants::{Tenants, host_rules};
@@ -127,7 +127,7 @@ impl Rig {
             mailbox,
             admin_buffers: 2,
             max_transfer,
-            loads: std::iter::repeat_with(Load::default).take(reactors).collect(),
+            loads: std::iter::repeat_with(ReactorLoad::default).take(reactors).collect(),
             flow_depth: 32,
             requests: 64,
             clock: || NOW.get(),
@@ -267,9 +267,10 @@ impl Rig {
     }
 
     /// Returns the number of flows of all connections, and of flows of the pacer.
-    pub(super) fn lanes(&self) -> (usize, usize) {
-        let lanes = self.reactor.connections.iter().map(|(_, one)| one.lanes.len()).sum();
-        (lanes, self.reactor.pacer.flows())
+    pub(super) fn device_flows(&self) -> (usize, usize) {
+        let device_flows =
+            self.reactor.connections.iter().map(|(_, one)| one.device_flows.len()).sum();
+        (device_flows, self.reactor.pacer.flows())
     }
 
     pub(super) fn settle(&mut self) {
@@ -308,7 +309,7 @@ impl Rig {
     }
 
     /// Reads the traces of the reactor.
-    pub(super) fn lives(&mut self) -> Traces {
+    pub(super) fn traces(&mut self) -> Traces {
         let (reply, mut answer) = oneshot::channel();
         self.trace(TraceControl::Read(reply));
         answer.try_recv().unwrap()
@@ -439,7 +440,7 @@ impl Rig {
 
     /// Returns the identifiers of the connections.
     pub(super) fn queue_ids(&self) -> Vec<u64> {
-        self.reactor.roll().iter().map(|one| one.id).collect()
+        self.reactor.list_connections().iter().map(|one| one.id).collect()
     }
 
     /// Sends the reactor a message from the control plane and runs a turn.

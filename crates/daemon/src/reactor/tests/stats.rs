@@ -34,7 +34,7 @@ fn requests_are_counted_at_three_moments_of_the_turn() {
     let report = rig.report(false);
     assert_eq!(report.stages, [StageCounts::default(); 3]);
     let [device] = &report.counters.devices[..] else { panic!("one device") };
-    assert_eq!((device.reads, device.lent), (3, 0));
+    assert_eq!((device.reads, device.zero_copy_reads), (3, 0));
     let [port] = &report.counters.ports[..] else { panic!("one listener") };
     assert_eq!((port.ios, port.completions), (3, port.requests));
     assert!(port.latency >= port.latency_max && port.latency_max > 0, "{port:?}");

@@ -12,8 +12,8 @@ fn slower_than(slower_than: u64) -> TraceControl {
     TraceControl::On(Filter { slower_than, ..Filter::default() })
 }
 
-fn states(life: &CommandTrace) -> Vec<State> {
-    life.steps.iter().map(|step| step.state).collect()
+fn states(trace: &CommandTrace) -> Vec<State> {
+    trace.steps.iter().map(|step| step.state).collect()
 }
 
 #[test]
@@ -29,23 +29,25 @@ fn each_kind_of_command_tells_its_way() {
     host.flush(4);
     rig.settle();
     assert_eq!(host.statuses().len(), 5);
-    let mut lives = rig.lives().lives;
-    lives.sort_by_key(|life| life.cid);
-    let ways: Vec<_> = lives.iter().map(|life| (life.cid, life.bytes, states(life))).collect();
-    use State::{Buffer, Capsule, Device, Done, Pulling, Sending, Waiting};
+    let mut traces = rig.traces().traces;
+    traces.sort_by_key(|trace| trace.cid);
+    let ways: Vec<_> = traces.iter().map(|trace| (trace.cid, trace.bytes, states(trace))).collect();
+    use State::{BufferWait, Capsule, Device, Done, H2cTransfer, Sending, Waiting};
     let expected = [
-        (1, 4 * KIB, vec![Capsule, Waiting, Buffer, Device, Sending, Done]),
+        (1, 4 * KIB, vec![Capsule, Waiting, BufferWait, Device, Sending, Done]),
         (2, 4 * KIB, vec![Capsule, Waiting, Device, Done]),
-        (3, 32 * KIB, vec![Capsule, Waiting, Buffer, Pulling, Device, Done]),
+        (3, 32 * KIB, vec![Capsule, Waiting, BufferWait, H2cTransfer, Device, Done]),
         (4, 0, vec![Capsule, Waiting, Device, Done]),
     ];
     assert_eq!(ways, expected);
-    assert!(lives.iter().all(|life| !life.cut && life.status.is_some_and(|s| s.is_success())));
+    assert!(
+        traces.iter().all(|trace| !trace.truncated && trace.status.is_some_and(|s| s.is_success()))
+    );
     // Tracing is off: nothing is traced, and earlier traces are not returned again.
     rig.trace(TraceControl::Off);
     host.read(1, 0, 4 * KIB);
     rig.settle();
-    assert!(rig.lives().lives.is_empty());
+    assert!(rig.traces().traces.is_empty());
     rig.finish([host]);
 }
 
@@ -59,12 +61,12 @@ fn only_what_is_slow_and_asked_for_is_kept() {
     rig.slow(Duration::from_millis(5), Duration::ZERO);
     host.read(2, 0, 4 * KIB);
     rig.settle();
-    let lives = rig.lives().lives;
-    let [life] = &lives[..] else { panic!("one life: {lives:?}") };
-    let at = |state| life.steps.iter().find(|step| step.state == state).unwrap().at;
-    assert_eq!(life.cid, 2);
+    let traces = rig.traces().traces;
+    let [trace] = &traces[..] else { panic!("one trace: {traces:?}") };
+    let at = |state| trace.steps.iter().find(|step| step.state == state).unwrap().at;
+    assert_eq!(trace.cid, 2);
     // The time was spent at the device.
-    assert!(at(State::Sending) - at(State::Device) >= 5 * MILLI, "{life:?}");
+    assert!(at(State::Sending) - at(State::Device) >= 5 * MILLI, "{trace:?}");
     assert_eq!(at(State::Device), at(State::Waiting));
 
     for filter in [
@@ -76,7 +78,7 @@ fn only_what_is_slow_and_asked_for_is_kept() {
         rig.trace(TraceControl::On(filter.clone()));
         host.read(3, 0, 4 * KIB);
         rig.settle();
-        assert!(rig.lives().lives.is_empty(), "{filter:?}");
+        assert!(rig.traces().traces.is_empty(), "{filter:?}");
         host.collect();
     }
     rig.finish([host]);
@@ -93,13 +95,13 @@ fn a_command_that_waits_for_its_budget_says_so() {
     rig.turns(3);
     rig.faults.release();
     rig.settle();
-    let lives = rig.lives().lives;
+    let traces = rig.traces().traces;
     let waited = |cid| {
-        let life = lives.iter().find(|life| life.cid == cid).unwrap();
-        let at = |state| life.steps.iter().find(|step| step.state == state).unwrap().at;
-        at(State::Buffer) - at(State::Waiting)
+        let trace = traces.iter().find(|trace| trace.cid == cid).unwrap();
+        let at = |state| trace.steps.iter().find(|step| step.state == state).unwrap().at;
+        at(State::BufferWait) - at(State::Waiting)
     };
-    assert_eq!((waited(1), waited(2) >= 3 * MILLI), (0, true), "{lives:?}");
+    assert_eq!((waited(1), waited(2) >= 3 * MILLI), (0, true), "{traces:?}");
     rig.finish([host]);
 }
 
@@ -115,8 +117,8 @@ fn a_command_whose_host_goes_ends_without_a_status() {
     rig.turns(3);
     rig.faults.release();
     rig.settle();
-    let lives = rig.lives().lives;
-    let [life] = &lives[..] else { panic!("one life: {lives:?}") };
-    assert_eq!((life.status, states(life).last()), (None, Some(&State::Done)));
+    let traces = rig.traces().traces;
+    let [trace] = &traces[..] else { panic!("one trace: {traces:?}") };
+    assert_eq!((trace.status, states(trace).last()), (None, Some(&State::Done)));
     rig.finish([host]);
 }

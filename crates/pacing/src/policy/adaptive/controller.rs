@@ -53,13 +53,13 @@ use startup::{START, START_GAIN};
 pub enum BudgetMove {
     /// No change since the start.
     #[default]
-    Start,
+    Startup,
     /// More in flight gained throughput.
-    Gained,
+    MoreThroughput,
     /// More in flight gained nothing, or lost throughput.
-    Wasted,
+    NoGain,
     /// The hosts are app-limited.
-    Idle,
+    AppLimited,
 }
 
 /// Largest probe amplitude, as a fraction of the base budget.
@@ -252,7 +252,7 @@ impl BudgetController {
             seems_other_workload: false,
             expected: 0,
             had_pause: false,
-            reason: BudgetMove::Start,
+            reason: BudgetMove::Startup,
         }
     }
 
@@ -363,7 +363,7 @@ impl BudgetController {
                 let usable = (sample.budget / self.command).floor().max(1.0) * self.command;
                 let is_unused = sample.in_flight < IN_USE * usable && sample.refused < DEFERRED;
                 self.is_unused = is_unused;
-                let is_back = self.reason == BudgetMove::Idle && self.is_far_below(&sample);
+                let is_back = self.reason == BudgetMove::AppLimited && self.is_far_below(&sample);
                 // Twice in a row: a short stall is no change of workload.
                 let is_another = self.seems_other_workload && self.workload_changed(&sample);
                 // A trial is evaluated even if the budget was not used up. So is a startup step
@@ -462,7 +462,7 @@ impl BudgetController {
         self.coarse_search.probe_amplitude();
         self.standing_queue_streak = 0;
         self.last = None;
-        self.reason = BudgetMove::Idle;
+        self.reason = BudgetMove::AppLimited;
         if self.bdp_estimate(sample) < sample.in_flight {
             // In startup nothing else is known. If too much is in flight, all of the excess may be
             // useless.
@@ -551,7 +551,7 @@ impl BudgetController {
                 self.ceiling = InflightCeiling::none();
                 self.set_base(
                     self.base,
-                    if upwards { BudgetMove::Gained } else { BudgetMove::Wasted },
+                    if upwards { BudgetMove::MoreThroughput } else { BudgetMove::NoGain },
                 );
             }
         }
@@ -648,7 +648,7 @@ impl BudgetController {
             self.ceiling.raise();
         }
         if bdp_estimate.min(highest) > self.base {
-            self.set_base(bdp_estimate.min(highest), BudgetMove::Gained);
+            self.set_base(bdp_estimate.min(highest), BudgetMove::MoreThroughput);
         }
     }
 
@@ -675,7 +675,7 @@ impl BudgetController {
     /// Raises the base budget: by a step, to the midpoint towards the BDP estimate if it gains
     /// much, or to the midpoint below the ceiling.
     fn raise(&mut self, sample: &RateSample) {
-        self.reason = BudgetMove::Gained;
+        self.reason = BudgetMove::MoreThroughput;
         self.overshot = false;
         self.upwards = true;
         let stepped = self.base * (1.0 + self.step);
@@ -697,7 +697,7 @@ impl BudgetController {
     /// there, if that is safe. After an overshoot it first returns to the side without overshoot,
     /// and moves halfway if that overshoots, too.
     fn lower(&mut self, sample: &RateSample, last: &RateSample, is_overshoot: bool, is_safe: bool) {
-        self.reason = BudgetMove::Wasted;
+        self.reason = BudgetMove::NoGain;
         self.upwards = false;
         let stepped = self.base / (1.0 + self.step);
         let (less, more) =

@@ -399,7 +399,7 @@ fn hosts_that_offer_little_bring_the_budget_down_to_them() {
     plant.run(500);
     plant.offered = 8.0;
     plant.run(500);
-    assert_eq!(plant.controller.last_move(), BudgetMove::Idle);
+    assert_eq!(plant.controller.last_move(), BudgetMove::AppLimited);
     assert!(plant.controller.budget() <= 16 * 131_072, "{}", plant.controller.budget());
     plant.offered = f64::INFINITY;
     let (_, rate) = plant.run(2000);

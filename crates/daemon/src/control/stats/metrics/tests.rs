@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exposition::{Family, read};
 use super::*;
 use crate::control::stats::TenantFigures;
-use crate::reactor::stats::{CommandCounters, CounterKey, Device, FabricDevice, Flow, Port};
+use crate::reactor::stats::{CommandCounters, CounterKey, Device, Flow, Port, RdmaDevice};
 
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
 const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
@@ -37,7 +37,7 @@ fn scrape() -> Scrape {
     device.latencies.record(Class::Read, u64::MAX / 4);
     report.counters.devices = vec![device];
     report.counters.wire.record(20_000);
-    report.counters.sources = vec![FabricDevice { name: "rxe0".into(), ..Default::default() }];
+    report.counters.sources = vec![RdmaDevice { name: "rxe0".into(), ..Default::default() }];
     let of_device = CounterKey { names: names.clone(), device: Some(0) };
     report.tallies = vec![(CounterKey { names, device: None }, tally), (of_device.clone(), tally)];
     report.past = Arc::new([(of_device, tally), (CounterKey::default(), tally)].into());
@@ -97,11 +97,11 @@ fn a_strict_reader_takes_it_and_every_family_has_figures() {
     assert_eq!(up("nvmeof_tgt_device_up", "device"), [("disk\\0".into(), 1.0), missing]);
     assert_eq!(find("nvmeof_tgt_pacer_budget_bytes")[0].value, 1048576.0);
     assert_eq!(find("nvmeof_tgt_pacer_period_seconds")[0].value, 5.5e-6);
-    let held = find("nvmeof_tgt_tenant_held_back_seconds_total").iter();
-    let held: Vec<_> = held
+    let throttled = find("nvmeof_tgt_tenant_throttled_seconds_total").iter();
+    let throttled: Vec<_> = throttled
         .map(|one| (one.labels["limit"].as_str(), one.labels["nsid"].as_str(), one.value))
         .collect();
-    assert_eq!(held, [("rate", "", 0.5), ("in_flight", "", 0.25), ("rate", "7", 0.0)]);
+    assert_eq!(throttled, [("rate", "", 0.5), ("in_flight", "", 0.25), ("rate", "7", 0.0)]);
 }
 
 #[test]

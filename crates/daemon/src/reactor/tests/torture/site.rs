@@ -21,8 +21,8 @@ use nvmeof_wire::Nqn;
 use tokio::sync::oneshot;
 
 use super::disks::{BLOCKS, Disk};
-use crate::reactor::mailbox::{Counts, Dismissed, Mailbox, Message, Sender, mailbox};
-use crate::reactor::{Load, Reactor, ReactorConfig};
+use crate::reactor::mailbox::{Counts, Disconnected, Mailbox, Message, Sender, mailbox};
+use crate::reactor::{Reactor, ReactorConfig, ReactorLoad};
 
 pub(super) const MILLI: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLI;
@@ -216,15 +216,15 @@ impl Site {
 
     /// Returns the connections of hosts.
     pub(super) fn connections(&mut self) -> Vec<(u64, QueueInfo)> {
-        let rolls = self.ask(Message::Roll);
+        let rolls = self.ask(Message::ListConnections);
         self.turn_all();
         let listed = rolls.into_iter().flat_map(|mut roll| roll.try_recv().expect("a roll"));
         listed.filter_map(|one| Some((one.id, one.info?))).collect()
     }
 
     /// Ends a connection. Returns the handle to wait for, or `None` if it was gone.
-    pub(super) fn dismiss(&mut self, id: u64) -> Option<Dismissed> {
-        let answers = self.ask(|reply| Message::Dismiss { id, reply });
+    pub(super) fn dismiss(&mut self, id: u64) -> Option<Disconnected> {
+        let answers = self.ask(|reply| Message::Disconnect { id, reply });
         self.turn_all();
         let answers = answers.into_iter();
         answers.filter_map(|mut answer| answer.try_recv().expect("an answer")).next()
@@ -308,7 +308,7 @@ fn reactors(
     let largest = u32::try_from(MAX_TRANSFER).expect("64 KiB");
     let shared =
         SharedPolicy::new(&policy, PacedMachine { cores: REACTORS, largest }).expect("a policy");
-    let loads: Arc<[Load]> = (0..REACTORS).map(|_| Load::default()).collect();
+    let loads: Arc<[ReactorLoad]> = (0..REACTORS).map(|_| ReactorLoad::default()).collect();
     let plan = |(index, mailbox)| ReactorConfig {
         index,
         cpu: None,

@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn what_was_harm_by_chance_says_nothing_of_another_base() {
         let (mut controller, more, less) = after_a_swing(0.93);
-        controller.set_base(1.1 * BASE, BudgetMove::Gained);
+        controller.set_base(1.1 * BASE, BudgetMove::MoreThroughput);
         observe(&mut controller, &more, &less);
         assert!(controller.ceiling.is_none(), "{controller:?}");
     }

@@ -53,7 +53,7 @@ impl BudgetController {
             return false;
         }
         self.peak = Some(*sample);
-        self.set_base(bdp_estimate, BudgetMove::Gained);
+        self.set_base(bdp_estimate, BudgetMove::MoreThroughput);
         true
     }
 
@@ -95,7 +95,7 @@ impl BudgetController {
             self.base.min(harmless).min(self.ceiling.base(self.probe_amplitude))
         };
         self.upwards = false;
-        self.set_base(base, BudgetMove::Wasted);
+        self.set_base(base, BudgetMove::NoGain);
         self.phase = Phase::Drain(drained.min(self.base));
         true
     }
@@ -121,7 +121,7 @@ impl BudgetController {
         }
         self.gives_up_reserve(sample, &peak);
         self.ceiling.set(sample.budget, sample.budget, true, peak.rate);
-        self.set_base(peak.in_flight, BudgetMove::Wasted);
+        self.set_base(peak.in_flight, BudgetMove::NoGain);
         true
     }
 

@@ -21,14 +21,14 @@ impl BudgetController {
     pub(super) fn restart_startup(&mut self, sample: RateSample) {
         if self.coarse_search.is_noise_limited() {
             self.coarse_search.hold_again();
-            self.set_base(self.bdp_estimate(&sample), BudgetMove::Gained);
+            self.set_base(self.bdp_estimate(&sample), BudgetMove::MoreThroughput);
             return;
         }
         self.in_startup = true;
         self.suspect_base = None;
         self.peak = None;
         self.standing_queue_streak = 0;
-        self.reason = BudgetMove::Start;
+        self.reason = BudgetMove::Startup;
         self.elasticity.forget();
         self.last = None;
         self.evaluate_probe(sample);
@@ -59,7 +59,7 @@ impl BudgetController {
     ) {
         if elasticity > START_GAIN {
             self.base *= START;
-            self.reason = BudgetMove::Gained;
+            self.reason = BudgetMove::MoreThroughput;
             return;
         }
         // Few commands are measured here, so a short preemption of a core shows, too.
