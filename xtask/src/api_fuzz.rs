@@ -20,7 +20,7 @@ use nvmeof_console::say;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::setup;
-use crate::workspace::{Workspace, show};
+use nvmeof_workspace::checkout::{Workspace, show};
 
 /// User ID of the daemon if xtask runs as root.
 const NOBODY: u32 = 65534;

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 
 use crate::setup;
-use crate::workspace::{Workspace, run_checked};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask ci\n\

@@ -17,9 +17,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
 
-use crate::at_once::run_in_turns;
 use crate::setup;
-use crate::workspace::{Workspace, output_of, run_checked, show};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked, show};
+use nvmeof_workspace::parallel::run_parallel;
 
 /// A fuzz target with its maximum input length.
 struct Target {
@@ -165,7 +165,7 @@ impl Fuzzer {
     fn run_all(&self, targets: &[&Target], runs: u64, seconds: Option<u64>) -> Result<()> {
         let at_once = thread::available_parallelism().map_or(1, NonZero::get);
         let run = |target: &&Target| self.run(target, runs, seconds);
-        let results = run_in_turns(targets, at_once, |_| false, run);
+        let results = run_parallel(targets, at_once, |_| false, run);
         let failed = |result: Result<()>| result.err().map(|error| format!("{error:#}"));
         let failures: Vec<String> = results.into_iter().filter_map(failed).collect();
         ensure!(failures.is_empty(), failures.join("\n"));

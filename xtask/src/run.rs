@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::setup;
-use crate::workspace::{Workspace, run_checked};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 /// The subsystem that configs/loopback.toml serves.
 const DEMO_NQN: &str = "nqn.2026-11.io.nvmeof-tgt:demo";
@@ -97,7 +97,7 @@ fn how_to_connect(addresses: &str, workspace: &Workspace) -> String {
          nvme connect -t tcp -a {plain} -s {port} -n {DEMO_NQN}\n  \
          nvme disconnect -n {DEMO_NQN}\n"
     );
-    if setup::program("nvme").is_none() {
+    if setup::find_program("nvme").is_none() {
         text.push_str(
             "  (the `nvme` command is in the package nvme-cli: apt-get install nvme-cli)\n",
         );

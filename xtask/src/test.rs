@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use nvmeof_console::say;
 
-use crate::this_program;
-use crate::workspace::{Workspace, run_checked, show};
-use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
+use crate::{api_fuzz, browser, checks, deb, fuzz, lab, setup, vm};
+use nvmeof_workspace::checkout::{Workspace, run_checked, show};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -123,7 +122,7 @@ const STAGES: &[Stage] = &[
         about: "sweeps over ssh: two hosts, one that dies, a target that dies, Ctrl-C",
         slow: true,
         needs: Some("release"),
-        run: sweep::trial::run,
+        run: sweep_ssh,
     },
     Stage {
         name: "vm-tcp",
@@ -333,10 +332,17 @@ fn loom(workspace: &Workspace) -> Result<()> {
 }
 
 fn release(workspace: &Workspace) -> Result<()> {
-    for build in vm::RELEASE {
+    for build in vm::PROGRAM_BUILDS {
         step(workspace.cargo(build.iter().copied()))?;
     }
     Ok(())
+}
+
+/// Runs sweeps over ssh, between network namespaces.
+fn sweep_ssh(workspace: &Workspace) -> Result<()> {
+    let mut command = Command::new(lab::build(workspace)?);
+    command.arg("remote-test");
+    step(command)
 }
 
 /// Runs each plan on both platforms with the command of a user.
@@ -348,10 +354,11 @@ fn sweep_sim(workspace: &Workspace) -> Result<()> {
     plans.retain(|plan| plan.extension().is_some_and(|kind| kind == "toml"));
     plans.sort();
     let csv = workspace.target().join("sweep-sim.csv");
+    let lab = lab::build(workspace)?;
     let mut rows = 0;
     for plan in &plans {
         for platform in ["A", "B"] {
-            let mut command = Command::new(this_program::path());
+            let mut command = Command::new(&lab);
             command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
             command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
             run_checked(&mut command)?;
@@ -387,7 +394,9 @@ fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
 }
 
 fn instructions(workspace: &Workspace) -> Result<()> {
-    bench::instructions::check(workspace)
+    let mut command = Command::new(lab::build(workspace)?);
+    command.args(["bench", "instructions"]);
+    step(command)
 }
 
 fn fuzz_short(workspace: &Workspace) -> Result<()> {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nvmeof_console::say;
 
 use super::{Browser, SCHEMES};
-use crate::workspace::Workspace;
+use nvmeof_workspace::checkout::Workspace;
 
 const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:page";
 /// Virtual time of the page, in milliseconds: enough for more than ten requests.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{PROGRAMS, fields, gzip};
-use crate::workspace::{Workspace, output_of, run_checked};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 /// Folder of the package's documents.
 const DOC: &str = "usr/share/doc/nvmeof-tgt";

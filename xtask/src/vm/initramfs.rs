@@ -23,7 +23,7 @@ pub(crate) fn build(kernel: &Kernel, work: &Path, file: &Path) -> Result<()> {
     for folder in ["bin", "dev", "proc", "sys", "modules", "host", "upper", "new"] {
         fs::create_dir_all(work.join(folder))?;
     }
-    let busybox = setup::program("busybox").context("busybox is missing")?;
+    let busybox = setup::find_program("busybox").context("busybox is missing")?;
     fs::copy(busybox, work.join("bin/busybox"))?;
     let mut order = Vec::new();
     for module in MODULES {

@@ -29,13 +29,12 @@ use self::drives::Bay;
 use self::kernel::Kernel;
 use self::qemu::{Accel, End, Ending, Link, Machine};
 use self::share::Share;
-use crate::at_once::run_in_turns;
-use crate::this_program;
-use crate::workspace::{Workspace, run_checked};
-use crate::{deb, setup};
+use crate::{deb, lab, setup};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
+use nvmeof_workspace::parallel::run_parallel;
 
-/// The builds whose programs the guest runs.
-pub(crate) const RELEASE: &[&[&str]] = &[
+/// Builds of the programs that the guest runs: the release programs, and the laboratory.
+pub(crate) const PROGRAM_BUILDS: &[&[&str]] = &[
     &[
         "build",
         "--release",
@@ -49,6 +48,7 @@ pub(crate) const RELEASE: &[&[&str]] = &[
     ],
     &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
     &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
+    &lab::BUILD,
 ];
 
 /// Default time limit of a boot.
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         setup::ensure(&[setup::DEB, setup::VM_ROOT])?;
     }
     if args.target == Target::Ours && case.name != "boot" && !args.no_build {
-        for build in RELEASE {
+        for build in PROGRAM_BUILDS {
             run_checked(&mut workspace.cargo(build.iter().copied()))?;
         }
     }
@@ -183,7 +183,7 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
         }
     }
     let alone = |(boot, _): &(&Boot, _)| !args.short && boot.measures();
-    let results = run_in_turns(&chosen, args.jobs.get(), alone, |(boot, parts)| {
+    let results = run_parallel(&chosen, args.jobs.get(), alone, |(boot, parts)| {
         bench.run_boot(case, boot, parts)
     });
     let (mut failed, mut failures) = (Vec::new(), Vec::new());
@@ -431,7 +431,7 @@ impl<'a> Bench<'a> {
                 let path = self.workspace.release_binary(&format!("examples/{example}"));
                 share.add_program(&path)?;
             }
-            share.add_program_as(&this_program::path(), this_program::NAME)?;
+            share.add_program(&lab::program(self.workspace))?;
         }
         let disks = self.disks(name)?;
         let bay = Bay::new(case.drives, &self.folder, name, wires.monitor)?;

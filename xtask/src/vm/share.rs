@@ -58,11 +58,6 @@ impl Share {
         self.add_file(path)
     }
 
-    /// [`Self::add_program`] under another name.
-    pub(crate) fn add_program_as(&self, path: &Path, name: &str) -> Result<()> {
-        self.copy(path, name.as_ref())
-    }
-
     /// Copies a folder's own files into the share, as a folder of its name.
     pub(crate) fn add_folder(&self, path: &Path) -> Result<()> {
         let folder = self.folder.join(path.file_name().context("a folder without a name")?);
