@@ -22,7 +22,7 @@ const PROGRAM: &str = "nvmeof-lab";
 const COMMANDS: [&str; 3] = ["sweep", "plots", "bench"];
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LabArgs {
     /// Arguments of the command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     rest: Vec<OsString>,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 /// Builds the laboratory and becomes it: its output, its exit code and the effect of signals are
 /// those of this command.
-pub(crate) fn become_lab(command: &str, args: &Args) -> Result<ExitCode> {
+pub(crate) fn become_lab(command: &str, args: &LabArgs) -> Result<ExitCode> {
     replace_process([OsStr::new(command)].into_iter().chain(args.rest.iter().map(AsRef::as_ref)))
 }
 

@@ -38,26 +38,26 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Install what is missing, build, serve configs/loopback.toml and print how to connect
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Set up and run every test; what CI runs
-    Test(test::Args),
+    Test(test::TestArgs),
     /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
-    Vm(vm::Args),
+    Vm(vm::VmArgs),
     /// Run a plan's points in the simulator, on this machine or on hosts over ssh, and report
     #[command(disable_help_flag = true)]
-    Sweep(lab::Args),
+    Sweep(lab::LabArgs),
     /// Draw the plots and tables of the documentation, from the simulator and from real runs
     #[command(disable_help_flag = true)]
-    Plots(lab::Args),
+    Plots(lab::LabArgs),
     /// Measure the target end to end
     #[command(disable_help_flag = true)]
-    Bench(lab::Args),
+    Bench(lab::LabArgs),
     /// Run the fuzz targets on what a peer may send
-    Fuzz(fuzz::Args),
+    Fuzz(fuzz::FuzzArgs),
     /// Build the Debian package, and check it
-    Deb(deb::Args),
+    Deb(deb::DebArgs),
     /// Run .ci/run in a clean clone of HEAD, as CI does
-    Ci(ci::Args),
+    Ci(ci::CiArgs),
 }
 
 fn main() -> ExitCode {

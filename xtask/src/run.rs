@@ -20,14 +20,14 @@ const DEMO_NQN: &str = "nqn.2026-11.io.nvmeof-tgt:demo";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask run\n\
     Ctrl-C stops the target: it drains what is under way and exits with 0.")]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// Configuration to serve
     #[arg(long, value_name = "FILE", default_value = "configs/loopback.toml")]
     config: String,
 }
 
 /// Serves until the daemon ends; returns its exit code.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD])?;
     say!("building nvmeof-tgt and nvmeof-perf (release)");

@@ -28,12 +28,12 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::{complain, say, show};
 use serde_json::{Value, json};
 
-use crate::listen::Listen;
-use lines::{LINES, Line};
-use load::{Endpoint, Sample, Spread};
+use crate::listen::ListenAddress;
+use lines::{BenchLine, LINES};
+use load::{Endpoint, LineSample, Spread};
 use nvmeof_workspace::checkout::{Workspace, run_checked};
 use nvmeof_workspace::prerequisites;
-use server::{Process, Server};
+use server::{DaemonServer, TargetProcess};
 
 /// Number of daemon starts whose time is measured.
 const STARTS: usize = 5;
@@ -43,21 +43,21 @@ const IDLE_HOSTS: usize = 10;
 const IDLE_SETTLE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    kind: Kind,
+    kind: BenchKind,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Kind {
+enum BenchKind {
     /// Measure the daemon over TCP on this machine, it and its host pinned to a CPU each
-    E2e(E2e),
+    E2e(E2eArgs),
     /// Measure the daemon over TCP on this machine under each pacing policy
-    Pacing(pacing::Args),
+    Pacing(pacing::PacingArgs),
     /// Measure what a connection and a namespace cost of memory
-    Memory(memory::Args),
+    Memory(memory::MemoryArgs),
     /// Count the instructions of an I/O in our NVMe driver, and hold them against the baseline
-    Instructions(instructions::Args),
+    Instructions(instructions::InstructionsArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ enum Kind {
     cargo xtask bench e2e --connect tcp://127.0.0.1:4421/nqn.2016-06.io.spdk:cnode1 --pid 4242\n\n\
     A busy neighbour on the same core costs more than any change wins: look at the spread."
 )]
-struct E2e {
+struct E2eArgs {
     /// Measure this target too, in turns with ours
     #[arg(long, value_name = "tcp://ADDR:PORT/SUBNQN")]
     connect: Option<String>,
@@ -83,7 +83,7 @@ struct E2e {
     ram_nsid: u32,
     /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
-    listen: Listen,
+    listen: ListenAddress,
     /// CPU of our daemon
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     target_cpu: usize,
@@ -116,31 +116,31 @@ struct E2e {
     json: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.kind {
-        Kind::E2e(args) => e2e(args),
-        Kind::Pacing(args) => pacing::run(args),
-        Kind::Memory(args) => memory::run(args),
-        Kind::Instructions(args) => instructions::run(args),
+        BenchKind::E2e(args) => e2e(args),
+        BenchKind::Pacing(args) => pacing::run(args),
+        BenchKind::Memory(args) => memory::run(args),
+        BenchKind::Instructions(args) => instructions::run(args),
     }
 }
 
 /// All measurements of one target, in the order of the lines.
-struct Outcome {
+struct TargetResults {
     name: &'static str,
     endpoint: Endpoint,
     /// The target's process, if it is known.
-    process: Option<Process>,
-    samples: Vec<Vec<Sample>>,
+    process: Option<TargetProcess>,
+    samples: Vec<Vec<LineSample>>,
     idle_percent: Option<f64>,
 }
 
-impl Outcome {
+impl TargetResults {
     fn new(
         name: &'static str,
         endpoint: Endpoint,
-        process: Option<Process>,
-        lines: &[&Line],
+        process: Option<TargetProcess>,
+        lines: &[&BenchLine],
     ) -> Self {
         let samples = vec![Vec::new(); lines.len()];
         Self { name, endpoint, process, samples, idle_percent: None }
@@ -148,17 +148,17 @@ impl Outcome {
 
     /// Returns the CPU time spent so far, if the process is known.
     fn cpu(&self) -> Result<Option<Duration>> {
-        self.process.map(Process::cpu).transpose()
+        self.process.map(TargetProcess::cpu).transpose()
     }
 }
 
 /// Measurements of the daemon's start.
-struct Starts {
+struct StartTimes {
     ready_ms: Spread,
     rss_mib: Spread,
 }
 
-fn e2e(args: &E2e) -> Result<ExitCode> {
+fn e2e(args: &E2eArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     ensure!(
         args.target_cpu != args.initiator_cpu,
@@ -178,17 +178,17 @@ fn e2e(args: &E2e) -> Result<ExitCode> {
     }
     let folder = workspace.target().join("bench-e2e");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let bench = Bench { args, workspace: &workspace, folder };
+    let bench = E2eBench { args, workspace: &workspace, folder };
 
     let machine = machine();
     say!("machine: {machine}");
     let (server, starts) = bench.start()?;
     let mut outcomes =
-        vec![Outcome::new("ours", server.endpoint(), Some(server.process()), &lines)];
+        vec![TargetResults::new("ours", server.endpoint(), Some(server.process()), &lines)];
     if let Some(address) = &args.connect {
         let nsids = (args.null_nsid, args.ram_nsid);
         let endpoint = Endpoint { address: address.clone(), null: nsids.0, ram: nsids.1 };
-        outcomes.push(Outcome::new("other", endpoint, args.pid.map(Process), &lines));
+        outcomes.push(TargetResults::new("other", endpoint, args.pid.map(TargetProcess), &lines));
     }
     let before = server::time_of(cpus)?;
     bench.measure(&lines, &mut outcomes)?;
@@ -244,8 +244,8 @@ fn go_first() -> Result<()> {
         .context("--realtime takes root, or CAP_SYS_NICE")
 }
 
-fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
-    let wanted = |line: &&Line| {
+fn chosen(args: &E2eArgs) -> Result<Vec<&'static BenchLine>> {
+    let wanted = |line: &&BenchLine| {
         // RDMA has its own checks, and no digests.
         let is_possible = args.listen.has_digests() || !line.digests;
         is_possible && args.only.as_ref().is_none_or(|text| line.name.contains(text.as_str()))
@@ -258,16 +258,16 @@ fn chosen(args: &E2e) -> Result<Vec<&'static Line>> {
     Ok(lines)
 }
 
-struct Bench<'a> {
-    args: &'a E2e,
+struct E2eBench<'a> {
+    args: &'a E2eArgs,
     workspace: &'a Workspace,
     /// Folder of the config and of the load generator's output.
     folder: PathBuf,
 }
 
-impl Bench<'_> {
+impl E2eBench<'_> {
     /// Starts the daemon several times, and leaves the last one running.
-    fn start(&self) -> Result<(Server, Starts)> {
+    fn start(&self) -> Result<(DaemonServer, StartTimes)> {
         let config = self.folder.join("target.toml");
         fs::write(&config, server::config(self.args.target_cpu, self.args.listen))
             .with_context(|| format!("cannot write {}", config.display()))?;
@@ -275,12 +275,12 @@ impl Bench<'_> {
         loop {
             let mut command = self.pinned(self.args.target_cpu, "nvmeof-tgt");
             command.arg("--config").arg(&config);
-            let server = Server::start(command)?;
+            let server = DaemonServer::start(command)?;
             ready_ms.push(server.ready_after().as_secs_f64() * 1e3);
             rss_mib.push(server.process().rss_mib()?);
             if ready_ms.len() == STARTS {
                 let starts =
-                    Starts { ready_ms: Spread::of(&ready_ms), rss_mib: Spread::of(&rss_mib) };
+                    StartTimes { ready_ms: Spread::of(&ready_ms), rss_mib: Spread::of(&rss_mib) };
                 return Ok((server, starts));
             }
             server.stop()?;
@@ -296,7 +296,7 @@ impl Bench<'_> {
     ///
     /// Each round measures every line on every target, so that other load of the machine affects
     /// all of them alike.
-    fn measure(&self, lines: &[&Line], outcomes: &mut [Outcome]) -> Result<()> {
+    fn measure(&self, lines: &[&BenchLine], outcomes: &mut [TargetResults]) -> Result<()> {
         for outcome in outcomes.iter_mut() {
             if self.args.idle > 0 {
                 outcome.idle_percent = self.idle(outcome)?;
@@ -321,7 +321,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn point(&self, line: &Line, outcome: &Outcome) -> Result<Sample> {
+    fn point(&self, line: &BenchLine, outcome: &TargetResults) -> Result<LineSample> {
         let mut args = load::arguments(line, &outcome.endpoint);
         args.extend(["--time".to_owned(), self.args.time.clone()]);
         let before = outcome.cpu()?;
@@ -330,7 +330,7 @@ impl Bench<'_> {
         })?;
         let after = outcome.cpu()?;
         let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        Sample::read(&result, cpu)
+        LineSample::read(&result, cpu)
     }
 
     /// Runs the load generator to its end and returns its report.
@@ -345,7 +345,7 @@ impl Bench<'_> {
 
     /// Returns the percentage of a CPU that the target uses while hosts are connected and send no
     /// commands.
-    fn idle(&self, outcome: &Outcome) -> Result<Option<f64>> {
+    fn idle(&self, outcome: &TargetResults) -> Result<Option<f64>> {
         let Some(process) = outcome.process else { return Ok(None) };
         let window = Duration::from_secs(self.args.idle);
         let mut hosts = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
@@ -376,12 +376,12 @@ fn machine() -> String {
 }
 
 fn report(
-    args: &E2e,
+    args: &E2eArgs,
     machine: &str,
     stolen: f64,
-    lines: &[&Line],
-    starts: &Starts,
-    outcomes: &[Outcome],
+    lines: &[&BenchLine],
+    starts: &StartTimes,
+    outcomes: &[TargetResults],
 ) -> Value {
     let targets: Vec<_> = outcomes
         .iter()
@@ -393,7 +393,7 @@ fn report(
                     json!({
                         "line": line.name,
                         "reference_iops": line.reference,
-                        "samples": samples.iter().map(Sample::json).collect::<Vec<_>>(),
+                        "samples": samples.iter().map(LineSample::json).collect::<Vec<_>>(),
                     })
                 })
                 .collect();

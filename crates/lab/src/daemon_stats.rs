@@ -8,7 +8,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// One `total` line.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Moment {
+pub(crate) struct StatsSample {
     /// Seconds since the daemon began to record.
     pub(crate) t: f64,
     /// Turns of the loop per second, in thousands, since the previous line.
@@ -27,7 +27,7 @@ pub(crate) struct Moment {
 }
 
 /// Parses the lines; drops a truncated last line.
-pub(crate) fn parse(text: &str) -> Result<Vec<Moment>> {
+pub(crate) fn parse(text: &str) -> Result<Vec<StatsSample>> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let mut moments = Vec::new();
     for line in whole.lines() {
@@ -39,13 +39,13 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Moment>> {
     Ok(moments)
 }
 
-fn moment(line: &Value) -> Result<Moment> {
+fn moment(line: &Value) -> Result<StatsSample> {
     let maybe = |pointer: &str| line.pointer(pointer).and_then(Value::as_f64);
     let number =
         |pointer: &str| maybe(pointer).with_context(|| format!("the daemon tells no {pointer}"));
     let elapsed = number("/interval/ns")?;
     let a_second = if elapsed > 0.0 { 1e9 / elapsed } else { 0.0 };
-    Ok(Moment {
+    Ok(StatsSample {
         t: number("/t")?,
         kpolls: number("/interval/polls")? * a_second / 1e3,
         ios: number("/interval/ios")?,
@@ -59,7 +59,7 @@ fn moment(line: &Value) -> Result<Moment> {
 }
 
 /// Returns the moments in which commands started, within the last `seconds` of them.
-pub(crate) fn last(moments: &[Moment], seconds: f64) -> &[Moment] {
+pub(crate) fn last(moments: &[StatsSample], seconds: f64) -> &[StatsSample] {
     let end = moments.iter().rposition(|moment| moment.ios > 0.0).map_or(0, |last| last + 1);
     let busy = &moments[..end];
     let from = busy.last().map_or(0.0, |last| last.t - seconds);
@@ -85,7 +85,7 @@ pub(crate) mod tests {
     #[test]
     fn total_lines_are_read_and_a_cut_one_is_not() {
         let moments = parse(LINES).expect("good lines");
-        let busy = Moment {
+        let busy = StatsSample {
             t: 0.1,
             kpolls: 5.0,
             ios: 200.0,
@@ -96,14 +96,14 @@ pub(crate) mod tests {
             in_flight_mib: 1.0,
             waiting: 48.0,
         };
-        assert_eq!(moments, [busy, Moment { t: 0.2, ..Moment::default() }]);
+        assert_eq!(moments, [busy, StatsSample { t: 0.2, ..StatsSample::default() }]);
         assert!(parse("{\"kind\":\"total\"}\n").is_err());
         assert!(parse("").expect("nothing").is_empty());
     }
 
     #[test]
     fn only_the_end_of_what_was_busy_counts() {
-        let at = |tenths: f64, ios| Moment { t: tenths / 10.0, ios, ..Moment::default() };
+        let at = |tenths: f64, ios| StatsSample { t: tenths / 10.0, ios, ..StatsSample::default() };
         let moments = [at(1.0, 9.0), at(2.0, 9.0), at(3.0, 9.0), at(4.0, 9.0), at(5.0, 0.0)];
         assert_eq!(last(&moments, 0.15), &moments[2..4]);
         assert_eq!(last(&moments, 9.0), &moments[..4]);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// An address of the daemon's machine, and its fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listen {
+pub(crate) struct ListenAddress {
     pub(crate) fabric: Fabric,
     pub(crate) address: IpAddr,
     /// 0: any port.
@@ -21,7 +21,7 @@ pub(crate) enum Fabric {
     Rdma,
 }
 
-impl Listen {
+impl ListenAddress {
     /// Returns whether PDUs can carry digests.
     pub(crate) fn has_digests(&self) -> bool {
         self.fabric == Fabric::Tcp
@@ -37,7 +37,7 @@ impl Listen {
     }
 }
 
-impl Default for Listen {
+impl Default for ListenAddress {
     fn default() -> Self {
         Self { fabric: Fabric::Tcp, address: Ipv4Addr::LOCALHOST.into(), port: 0 }
     }
@@ -53,7 +53,7 @@ impl Fabric {
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -73,7 +73,7 @@ impl FromStr for Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fabric, address, port } = self;
         let fabric = fabric.name();
@@ -94,15 +94,15 @@ mod tests {
         for text in
             ["tcp://127.0.0.1", "rdma://10.0.1.1:4420", "rdma://[fe80::1]", "tcp://[fe80::1]:4420"]
         {
-            let listen: Listen = text.parse().expect("one");
+            let listen: ListenAddress = text.parse().expect("one");
             assert_eq!(listen.to_string(), text);
         }
-        assert_eq!(Listen::default().to_string(), "tcp://127.0.0.1");
-        let rdma: Listen = "rdma://::1".parse().expect("one");
+        assert_eq!(ListenAddress::default().to_string(), "tcp://127.0.0.1");
+        let rdma: ListenAddress = "rdma://::1".parse().expect("one");
         let config = rdma.config();
         assert!(config.contains("type = \"rdma\"\naddress = \"::1\"\nport = 0\n"), "{config}");
         for text in ["10.0.1.1", "fc://10.0.1.1", "tcp://host", "tcp://1.2.3.4:x", "tcp://"] {
-            assert!(text.parse::<Listen>().expect_err("none").contains(text));
+            assert!(text.parse::<ListenAddress>().expect_err("none").contains(text));
         }
     }
 }

@@ -43,17 +43,17 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a plan's points in the simulator, on this machine or on hosts over ssh, and report
-    Sweep(sweep::Args),
+    Sweep(sweep::SweepArgs),
     /// Draw the plots and tables of the documentation, from the simulator and from real runs
-    Plots(plots::Args),
+    Plots(plots::PlotsArgs),
     /// Measure the target end to end
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Test sweeps over ssh between network namespaces: a stage of `cargo xtask test`
     #[command(hide = true)]
     RemoteTest,
     /// Compare a sweep's page with its results: a part of a stage of `cargo xtask test`
     #[command(hide = true)]
-    PageTest(page_test::Args),
+    PageTest(page_test::PageTestArgs),
 }
 
 fn main() -> ExitCode {

@@ -12,7 +12,7 @@ use nvmeof_console::say;
 use nvmeof_report::{Point, json, sweep};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PageTestArgs {
     /// Results of the sweep, written by --json
     #[arg(long, value_name = "FILE")]
     json: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// Prints the number of plots, series, points and rows; fails if the page does not show all
 /// results.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &PageTestArgs) -> Result<ExitCode> {
     let shown = |file: &PathBuf| format!("cannot read {}", file.display());
     let dom = fs::read_to_string(&args.dom).with_context(|| shown(&args.dom))?;
     let results = File::open(&args.json).with_context(|| shown(&args.json))?;

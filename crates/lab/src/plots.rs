@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use nvmeof_console::say;
 
-use data::Data;
+use data::PlotData;
 use nvmeof_workspace::checkout::Workspace;
 
 /// Folders of the figures and their data, below the root, and the pages that have blocks.
@@ -49,7 +49,7 @@ const PAGES: [&str; 3] = ["docs/pacing.md", "docs/design/adaptive.md", "docs/des
     docs/pacing\nand docs/measuring, and the tables inside docs/pacing.md and two pages of docs/design anew.\n\n\
     Example: cargo xtask bench pacing --json pacing.jsonl && cargo xtask plots --real pacing.jsonl"
 )]
-pub(crate) struct Args {
+pub(crate) struct PlotsArgs {
     /// Take real runs from this file of `cargo xtask bench pacing --json`, in place of those
     /// committed
     #[arg(long, value_name = "FILE")]
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     no_suite: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &PlotsArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     let folder = workspace.root().join(FOLDER);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             data::write_cases(&folder.join(data::SUITE), &gather::suite(&workspace)?)?;
         }
     }
-    let data = Data::load(workspace.root())?;
+    let data = PlotData::load(workspace.root())?;
     let drawn = draw(&folder, &data)?;
     for page in PAGES {
         let path = workspace.root().join(page);
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Writes every plot, and removes obsolete ones.
-fn draw(folder: &Path, data: &Data) -> Result<usize> {
+fn draw(folder: &Path, data: &PlotData) -> Result<usize> {
     let figures = figures::all(data);
     let names: BTreeSet<_> = figures.iter().map(|figure| figure.file.clone()).collect();
     for old in svg_files(folder)?.difference(&names) {

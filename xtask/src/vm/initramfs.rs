@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::kernel::{self, Kernel};
+use super::kernel::{self, GuestKernel};
 use crate::setup;
 
 /// Modules that `init` loads before it can mount anything.
@@ -16,7 +16,7 @@ const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virti
 const INIT: &str = include_str!("../../vm/init.sh");
 
 /// Packs the initramfs for a kernel into `file`.
-pub(crate) fn build(kernel: &Kernel, work: &Path, file: &Path) -> Result<()> {
+pub(crate) fn build(kernel: &GuestKernel, work: &Path, file: &Path) -> Result<()> {
     if work.exists() {
         fs::remove_dir_all(work)?;
     }

@@ -12,12 +12,12 @@ use nvmeof_workspace::checkout::{output_of, run_checked};
 
 /// An unpacked kernel that can be booted.
 #[derive(Debug, Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct GuestKernel {
     root: PathBuf,
     release: String,
 }
 
-impl Kernel {
+impl GuestKernel {
     /// Returns the distribution's current kernel; downloads and unpacks it if the cache does not
     /// have it.
     pub(crate) fn prepare(cache: &Path) -> Result<Self> {

@@ -39,14 +39,14 @@ const TOLERANCE: f64 = 2.0;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask bench instructions\n         \
     cargo xtask bench instructions --save    # what was counted becomes the baseline")]
-pub(crate) struct Args {
+pub(crate) struct InstructionsArgs {
     /// Make what was counted the baseline
     #[arg(long)]
     save: bool,
 }
 
 /// Counts, and fails if the count exceeds the baseline, or makes the count the baseline.
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(args: &InstructionsArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     let counts = count(&workspace)?;
     if args.save {

@@ -2,7 +2,7 @@
 
 /// One line: a load, and reference figures for its result.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BenchLine {
     pub(super) name: &'static str,
     /// Selects the namespace in memory, not the one without a medium.
     pub(super) ram: bool,
@@ -25,26 +25,26 @@ pub(super) struct Line {
 
 const K: f64 = 1e3;
 
-pub(super) const LINES: &[Line] = &[
-    Line {
+pub(super) const LINES: &[BenchLine] = &[
+    BenchLine {
         note: "p50 14.7, p99 29 us",
         ..null("null 4 KiB randread, depth 1", "4k", 1, 60.0, 74.0)
     },
     null("null 4 KiB randread, depth 32", "4k", 32, 500.0, 530.0),
     null("null 4 KiB randread, depth 128", "4k", 128, 430.0, 665.0),
-    Line { rw: "read", ..null("null 128 KiB read, depth 8", "128k", 8, 37.0, 41.0) },
-    Line { rw: "read", ..null("null 128 KiB read, depth 32", "128k", 32, 32.0, 42.0) },
-    Line {
+    BenchLine { rw: "read", ..null("null 128 KiB read, depth 8", "128k", 8, 37.0, 41.0) },
+    BenchLine { rw: "read", ..null("null 128 KiB read, depth 32", "128k", 32, 32.0, 42.0) },
+    BenchLine {
         ram: true,
         rw: "randwrite",
         ..null("RAM 4 KiB randwrite, depth 32", "4k", 32, 300.0, 300.0)
     },
-    Line { ram: true, ..null("RAM 4 KiB randread, depth 32", "4k", 32, 350.0, 350.0) },
-    Line {
+    BenchLine { ram: true, ..null("RAM 4 KiB randread, depth 32", "4k", 32, 350.0, 350.0) },
+    BenchLine {
         digests: true,
         ..null("null 4 KiB randread, digests, depth 32", "4k", 32, 355.0, 355.0)
     },
-    Line {
+    BenchLine {
         digests: true,
         rw: "read",
         ..null("null 128 KiB read, digests, depth 8", "128k", 8, 29.0, 29.0)
@@ -52,8 +52,8 @@ pub(super) const LINES: &[Line] = &[
 ];
 
 /// Returns a line of random null reads; `from` and `to` are the reference in thousands per second.
-const fn null(name: &'static str, bs: &'static str, qd: u32, from: f64, to: f64) -> Line {
-    Line {
+const fn null(name: &'static str, bs: &'static str, qd: u32, from: f64, to: f64) -> BenchLine {
+    BenchLine {
         name,
         ram: false,
         rw: "randread",

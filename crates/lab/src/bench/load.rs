@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::lines::Line;
+use super::lines::BenchLine;
 use crate::median::median;
 
 /// Bytes of the namespace in memory that are used: more than the caches hold.
@@ -23,7 +23,7 @@ pub(super) struct Endpoint {
 }
 
 /// Returns the arguments that measure a line, without the time.
-pub(super) fn arguments(line: &Line, endpoint: &Endpoint) -> Vec<String> {
+pub(super) fn arguments(line: &BenchLine, endpoint: &Endpoint) -> Vec<String> {
     let nsid = if line.ram { endpoint.ram } else { endpoint.null };
     let mut args = run(endpoint, nsid, line.rw, line.bs, line.qd);
     if line.ram {
@@ -80,7 +80,7 @@ fn owned(args: &[&str]) -> Vec<String> {
 
 /// One run of one line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct LineSample {
     /// I/Os per second.
     pub(super) iops: f64,
     /// 10^9 bits of data per second.
@@ -93,7 +93,7 @@ pub(super) struct Sample {
     pub(super) cpu: Option<f64>,
 }
 
-impl Sample {
+impl LineSample {
     /// Parses the load generator's output; `cpu` is the target's CPU time during the run.
     pub(super) fn read(result: &Value, cpu: Option<Duration>) -> Result<Self> {
         let number = |pointer: &str| {
@@ -162,16 +162,17 @@ mod tests {
 
     #[test]
     fn cpu_time_is_per_million_ios() {
-        let sample = Sample::read(&result(0), Some(Duration::from_millis(500))).expect("complete");
+        let sample =
+            LineSample::read(&result(0), Some(Duration::from_millis(500))).expect("complete");
         assert_eq!(sample.cpu, Some(2.0));
         assert_eq!((sample.iops, sample.p50, sample.p99), (5e5, 60.5, 90.0));
     }
 
     #[test]
     fn a_run_with_errors_is_no_measurement() {
-        let error = Sample::read(&result(3), None).expect_err("it failed");
+        let error = LineSample::read(&result(3), None).expect_err("it failed");
         assert!(error.to_string().contains("lost"), "{error}");
-        assert!(Sample::read(&json!({}), None).is_err());
+        assert!(LineSample::read(&json!({}), None).is_err());
     }
 
     #[test]

@@ -15,8 +15,8 @@ use nvmeof_console::say;
 use serde_json::json;
 
 use super::load::{self, Endpoint};
-use super::server::{NQN, Server};
-use crate::listen::Listen;
+use super::server::{DaemonServer, NQN};
+use crate::listen::ListenAddress;
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 /// Hosts of a slope's two ends; each has an admin queue and an I/O queue.
@@ -31,7 +31,7 @@ const DEPTH: &str = "128";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask bench memory")]
-pub(crate) struct Args {
+pub(crate) struct MemoryArgs {
     /// Use the existing release binaries
     #[arg(long)]
     no_build: bool,
@@ -47,13 +47,14 @@ enum Medium {
     File,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(args: &MemoryArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     if !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
         run_checked(&mut workspace.cargo(build))?;
     }
-    let bench = Bench { folder: workspace.target().join("bench-memory"), workspace: &workspace };
+    let bench =
+        MemoryBench { folder: workspace.target().join("bench-memory"), workspace: &workspace };
     fs::create_dir_all(&bench.folder)?;
     let alone = bench.at_rest(1, Medium::Null)?;
     let idle = bench.slope(HOSTS, |hosts| bench.connected(hosts, false))? / 2.0;
@@ -82,12 +83,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-struct Bench<'a> {
+struct MemoryBench<'a> {
     folder: PathBuf,
     workspace: &'a Workspace,
 }
 
-impl Bench<'_> {
+impl MemoryBench<'_> {
     /// Returns the cost of one more instance, in KiB.
     fn slope(&self, ends: [usize; 2], measure: impl Fn(usize) -> Result<f64>) -> Result<f64> {
         let [few, many] = ends;
@@ -97,17 +98,18 @@ impl Bench<'_> {
         Ok(difference / f64::from(count))
     }
 
-    fn start(&self, namespaces: usize, medium: Medium) -> Result<Server> {
+    fn start(&self, namespaces: usize, medium: Medium) -> Result<DaemonServer> {
         let config = self.folder.join("target.toml");
         fs::write(&config, self.config(namespaces, medium)?)
             .with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = Command::new(self.workspace.release_binary("nvmeof-tgt"));
         command.arg("--config").arg(&config);
-        Server::start(command)
+        DaemonServer::start(command)
     }
 
     fn config(&self, namespaces: usize, medium: Medium) -> Result<String> {
-        let mut text = format!("reactors = \"0\"\nlog = \"warn\"\n{}", Listen::default().config());
+        let mut text =
+            format!("reactors = \"0\"\nlog = \"warn\"\n{}", ListenAddress::default().config());
         text.push_str(&format!("[api]\nsocket = \"{}\"\n", self.folder.join("api.sock").display()));
         let mut tail = format!("[[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n");
         for nsid in 1..=namespaces {

@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::load::Endpoint;
-use crate::listen::Listen;
+use crate::listen::ListenAddress;
 
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:bench";
 
 /// Returns the daemon's config: one reactor, and defaults for the rest.
-pub(super) fn config(cpu: usize, listen: Listen) -> String {
+pub(super) fn config(cpu: usize, listen: ListenAddress) -> String {
     let listener = listen.config();
     format!(
         "reactors = \"{cpu}\"\n\
@@ -30,7 +30,7 @@ pub(super) fn config(cpu: usize, listen: Listen) -> String {
 
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct DaemonServer {
     child: Child,
     /// Kept open, so that the daemon can always write.
     _output: Lines<BufReader<ChildStdout>>,
@@ -38,7 +38,7 @@ pub(super) struct Server {
     ready_after: Duration,
 }
 
-impl Server {
+impl DaemonServer {
     /// Starts the daemon and waits for its ready line.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         let begun = Instant::now();
@@ -65,8 +65,8 @@ impl Server {
         Endpoint { address: format!("{}/{NQN}", self.address), null: 1, ram: 2 }
     }
 
-    pub(super) fn process(&self) -> Process {
-        Process(self.child.id())
+    pub(super) fn process(&self) -> TargetProcess {
+        TargetProcess(self.child.id())
     }
 
     /// Returns the time from the fork to the line that says `ready`.
@@ -84,7 +84,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for DaemonServer {
     fn drop(&mut self) {
         // After `stop` the process no longer exists; both calls detect that.
         let _ = self.child.kill();
@@ -94,9 +94,9 @@ impl Drop for Server {
 
 /// Any process of this machine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Process(pub(super) u32);
+pub(super) struct TargetProcess(pub(super) u32);
 
-impl Process {
+impl TargetProcess {
     /// Returns the CPU time of all its live threads, to the nanosecond.
     ///
     /// `/proc/PID/stat` has a resolution of only 10 ms.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_has_run() {
-        let me = Process(std::process::id());
+        let me = TargetProcess(std::process::id());
         assert!(me.cpu().expect("it runs") > Duration::ZERO);
         assert!(me.rss_mib().expect("it has memory") > 0.1);
     }

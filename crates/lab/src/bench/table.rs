@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::lines::Line;
-use super::load::{Sample, Spread};
-use super::{Outcome, Starts};
+use super::lines::BenchLine;
+use super::load::{LineSample, Spread};
+use super::{StartTimes, TargetResults};
 
 const HEAD: [&str; 10] = [
     "line",
@@ -20,7 +20,7 @@ const HEAD: [&str; 10] = [
 ];
 
 /// Returns one row for each line and target.
-pub(super) fn lines(lines: &[&Line], outcomes: &[Outcome], markdown: bool) -> String {
+pub(super) fn lines(lines: &[&BenchLine], outcomes: &[TargetResults], markdown: bool) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     for (index, line) in lines.iter().enumerate() {
         for outcome in outcomes {
@@ -30,7 +30,7 @@ pub(super) fn lines(lines: &[&Line], outcomes: &[Outcome], markdown: bool) -> St
     if let [ours, other] = outcomes {
         rows[0].push("ours / other".to_owned());
         for (index, pair) in rows[1..].chunks_mut(2).enumerate() {
-            let iops = |outcome: &Outcome| spread(&outcome.samples[index], |s| s.iops).median;
+            let iops = |outcome: &TargetResults| spread(&outcome.samples[index], |s| s.iops).median;
             pair[0].push(format!("{:.2}", iops(ours) / iops(other)));
             pair[1].push(String::new());
         }
@@ -39,7 +39,7 @@ pub(super) fn lines(lines: &[&Line], outcomes: &[Outcome], markdown: bool) -> St
 }
 
 /// Returns the results that belong to no line.
-pub(super) fn totals(starts: &Starts, outcomes: &[Outcome]) -> String {
+pub(super) fn totals(starts: &StartTimes, outcomes: &[TargetResults]) -> String {
     let show =
         |spread: &Spread| format!("{:.1} ({:.1}-{:.1})", spread.median, spread.min, spread.max);
     let mut text = format!(
@@ -59,7 +59,7 @@ pub(super) fn totals(starts: &Starts, outcomes: &[Outcome]) -> String {
     text
 }
 
-fn row(line: &Line, name: &str, samples: &[Sample]) -> Vec<String> {
+fn row(line: &BenchLine, name: &str, samples: &[LineSample]) -> Vec<String> {
     let iops = spread(samples, |sample| sample.iops);
     let one = |value: f64| format!("{value:.1}");
     let cpu: Option<Vec<f64>> = samples.iter().map(|sample| sample.cpu).collect();
@@ -77,7 +77,7 @@ fn row(line: &Line, name: &str, samples: &[Sample]) -> Vec<String> {
     ]
 }
 
-fn spread(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Spread {
+fn spread(samples: &[LineSample], of: impl Fn(&LineSample) -> f64) -> Spread {
     Spread::of(&samples.iter().map(of).collect::<Vec<_>>())
 }
 
@@ -85,7 +85,7 @@ fn thousands(value: f64) -> String {
     format!("{:.1}k", value / 1e3)
 }
 
-fn reference(line: &Line) -> String {
+fn reference(line: &BenchLine) -> String {
     let (from, to) = line.reference;
     let mut text = match from < to {
         true => format!("{:.0}-{:.0}k", from / 1e3, to / 1e3),
@@ -137,11 +137,11 @@ mod tests {
     use super::super::load::Endpoint;
     use super::*;
 
-    fn outcome(name: &'static str, iops: f64) -> Outcome {
+    fn outcome(name: &'static str, iops: f64) -> TargetResults {
         let endpoint = Endpoint { address: "tcp://h:1/n".into(), null: 1, ram: 2 };
-        let sample = Sample { iops, gbps: 1.0, p50: 10.0, p99: 20.0, cpu: None };
+        let sample = LineSample { iops, gbps: 1.0, p50: 10.0, p99: 20.0, cpu: None };
         let samples = vec![vec![sample; 3]];
-        Outcome { name, endpoint, process: None, samples, idle_percent: None }
+        TargetResults { name, endpoint, process: None, samples, idle_percent: None }
     }
 
     #[test]

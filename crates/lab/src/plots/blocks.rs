@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use nvmeof_report::{Column, Point, Table};
 
-use super::data::{Data, Held, Judged};
+use super::data::{BoundCheck, PlotData, SuiteCase};
 use super::figures::{KERNEL, LINES, POOLS, SLOW, USERSPACE, of};
 use super::gather::PLATFORMS;
 use super::measured;
@@ -14,7 +14,7 @@ pub(super) const CLOSING: &str = "<!-- end -->";
 const NOT_RUN: &str = "The suite was not run yet.\n";
 
 /// Returns the page with every block regenerated.
-pub(super) fn fill(page: &str, data: &Data) -> Result<String> {
+pub(super) fn fill(page: &str, data: &PlotData) -> Result<String> {
     let mut filled = String::new();
     let mut rest = page;
     while let Some((before, after)) = rest.split_once(OPENING) {
@@ -26,7 +26,7 @@ pub(super) fn fill(page: &str, data: &Data) -> Result<String> {
     Ok(filled + rest)
 }
 
-fn block(name: &str, data: &Data) -> Result<String> {
+fn block(name: &str, data: &PlotData) -> Result<String> {
     Ok(match name {
         "others" => others(data).markdown(),
         "depth" => depths(data, USERSPACE).markdown(),
@@ -49,7 +49,7 @@ fn one(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-fn others(data: &Data) -> Table {
+fn others(data: &PlotData) -> Table {
     let mut columns = vec![Column::numbers("queue depth per host", "")];
     for platform in PLATFORMS {
         for name in ["no pacing", "96 buffers"] {
@@ -78,7 +78,7 @@ fn others(data: &Data) -> Table {
 }
 
 /// One row per platform and depth: bandwidth and hits of each policy, and the ceiling.
-fn depths(data: &Data, initiator: &str) -> Table {
+fn depths(data: &PlotData, initiator: &str) -> Table {
     let mut columns = vec![Column::words("platform"), Column::numbers("queue depth", "")];
     for (name, ..) in LINES {
         columns.push(Column::numbers(&format!("{name}:"), "Gb/s"));
@@ -108,7 +108,7 @@ fn depths(data: &Data, initiator: &str) -> Table {
     table
 }
 
-fn slow(data: &Data) -> Table {
+fn slow(data: &PlotData) -> Table {
     let mut columns = vec![Column::words("platform"), Column::numbers("slow parts", "")];
     for (name, ..) in POOLS {
         columns.push(Column::numbers(&format!("{name}:"), "Gb/s"));
@@ -142,7 +142,7 @@ fn of_slow(point: &Point, slow: u32) -> Option<f64> {
 }
 
 /// One row per family.
-fn suite(cases: &[Judged]) -> Table {
+fn suite(cases: &[SuiteCase]) -> Table {
     let mut table = Table::new(vec![
         Column::words("family"),
         Column::words("what is asked"),
@@ -164,13 +164,13 @@ fn suite(cases: &[Judged]) -> Table {
 }
 
 /// Counts: cases, cases that are met, their runs with one seed, and the runs that missed a bound.
-fn counts(cases: &[Judged]) -> [String; 4] {
-    let sum = |of: fn(&Judged) -> usize| cases.iter().map(of).sum::<usize>().to_string();
+fn counts(cases: &[SuiteCase]) -> [String; 4] {
+    let sum = |of: fn(&SuiteCase) -> usize| cases.iter().map(of).sum::<usize>().to_string();
     [sum(|_| 1), sum(|case| usize::from(case.met)), sum(|case| case.runs), sum(|case| case.missed)]
 }
 
 /// Lists every case that some seeds miss although the median meets it.
-fn missed(cases: &[Judged]) -> String {
+fn missed(cases: &[SuiteCase]) -> String {
     let mut table = Table::new(vec![
         Column::words("family"),
         Column::words("case"),
@@ -189,7 +189,7 @@ fn missed(cases: &[Judged]) -> String {
 }
 
 /// Lists every bound that is missed.
-fn gaps(cases: &[Judged]) -> String {
+fn gaps(cases: &[SuiteCase]) -> String {
     let mut table = Table::new(vec![
         Column::words("family"),
         Column::words("case"),
@@ -220,11 +220,11 @@ fn gaps(cases: &[Judged]) -> String {
     }
 }
 
-fn bound(check: &Held) -> String {
+fn bound(check: &BoundCheck) -> String {
     format!("{} {} {:.2}", check.what, check.sign, check.bound)
 }
 
-fn tried(data: &Data, question: &str) -> Result<Table> {
+fn tried(data: &PlotData, question: &str) -> Result<Table> {
     let mut table = Table::new(vec![
         Column::words("platform"),
         Column::words("load"),

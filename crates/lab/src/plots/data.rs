@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use nvmeof_report::{Point, json};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::pacing::activity::Activity;
+use crate::bench::pacing::activity::PacerActivity;
 
 /// File below [`super::FOLDER`].
 pub(super) const SIMULATED: &str = "simulated.jsonl";
@@ -24,21 +24,21 @@ const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// All data behind the pages.
 #[derive(Debug, Default)]
-pub(super) struct Data {
+pub(super) struct PlotData {
     pub(super) simulated: Vec<Point>,
     /// Empty until a real run is committed.
     pub(super) measured: Vec<Point>,
     /// The pacer's activity in one real run; `None` until one is committed.
-    pub(super) activity: Option<Activity>,
-    pub(super) others: Vec<Row>,
-    pub(super) suite: Vec<Judged>,
-    pub(super) tried: Vec<Tried>,
+    pub(super) activity: Option<PacerActivity>,
+    pub(super) others: Vec<PrototypeRow>,
+    pub(super) suite: Vec<SuiteCase>,
+    pub(super) tried: Vec<Experiment>,
     pub(super) calibration: String,
 }
 
 /// The columns of a measured row that the pages show.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct PrototypeRow {
     pub(super) platform: String,
     pub(super) test: String,
     pub(super) initiator: String,
@@ -49,7 +49,7 @@ pub(super) struct Row {
 
 /// Verdict of the acceptance suite on a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Judged {
+pub(super) struct SuiteCase {
     pub(super) family: String,
     /// Question that the family answers.
     pub(super) about: String,
@@ -62,14 +62,14 @@ pub(super) struct Judged {
     pub(super) gbps: f64,
     /// Percent of the reference, if there is one.
     pub(super) percent: Option<f64>,
-    pub(super) checks: Vec<Held>,
+    pub(super) checks: Vec<BoundCheck>,
     /// Violations that the machine's checkers found.
     pub(super) violations: Vec<String>,
 }
 
 /// A bound and the value compared with it; no value: never.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Held {
+pub(super) struct BoundCheck {
     pub(super) what: String,
     pub(super) value: Option<f64>,
     /// `>=` or `<=`.
@@ -80,13 +80,13 @@ pub(super) struct Held {
 
 /// An experiment of the design note.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tried {
+pub(super) struct Experiment {
     pub(super) question: String,
     /// Platform, load, change, Gb/s.
     pub(super) cells: Vec<String>,
 }
 
-impl Data {
+impl PlotData {
     /// Loads the committed data below this root.
     pub(super) fn load(root: &Path) -> Result<Self> {
         let folder = root.join(super::FOLDER);
@@ -111,8 +111,8 @@ pub(super) fn write_text(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-pub(super) fn write_cases(file: &Path, cases: &[Judged]) -> Result<()> {
-    let line = |case: &Judged| Ok(serde_json::to_string(case)? + "\n");
+pub(super) fn write_cases(file: &Path, cases: &[SuiteCase]) -> Result<()> {
+    let line = |case: &SuiteCase| Ok(serde_json::to_string(case)? + "\n");
     let lines: Result<String> = cases.iter().map(line).collect();
     fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
 }
@@ -138,19 +138,19 @@ fn text(file: &Path) -> Result<String> {
     }
 }
 
-pub(super) fn activity(text: &str) -> Result<Option<Activity>> {
+pub(super) fn activity(text: &str) -> Result<Option<PacerActivity>> {
     if text.is_empty() {
         return Ok(None);
     }
     serde_json::from_str(text).map(Some).context(ACTIVITY)
 }
 
-fn cases(text: &str) -> Result<Vec<Judged>> {
+fn cases(text: &str) -> Result<Vec<SuiteCase>> {
     text.lines().map(|line| serde_json::from_str(line).context(SUITE)).collect()
 }
 
 /// Parses rows by column name; no field contains a comma.
-fn others(text: &str) -> Result<Vec<Row>> {
+fn others(text: &str) -> Result<Vec<PrototypeRow>> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let row = |line: &str| {
@@ -160,7 +160,7 @@ fn others(text: &str) -> Result<Vec<Row>> {
             at.and_then(|at| cells.get(at).copied()).with_context(|| format!("{OTHERS}: {name}"))
         };
         let hits = cell("l3_hit_pct")?;
-        Ok(Row {
+        Ok(PrototypeRow {
             platform: cell("platform")?.to_owned(),
             test: cell("test")?.to_owned(),
             initiator: cell("initiator")?.to_owned(),
@@ -173,12 +173,12 @@ fn others(text: &str) -> Result<Vec<Row>> {
 }
 
 /// Parses lines of question, platform, load, variant and Gb/s; `#` begins a remark.
-fn tried(text: &str) -> Vec<Tried> {
+fn tried(text: &str) -> Vec<Experiment> {
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines
         .map(|line| {
             let mut cells = line.split(',').map(|cell| cell.trim().to_owned());
-            Tried { question: cells.next().unwrap_or_default(), cells: cells.collect() }
+            Experiment { question: cells.next().unwrap_or_default(), cells: cells.collect() }
         })
         .collect()
 }

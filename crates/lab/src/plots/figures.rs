@@ -3,7 +3,7 @@
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Point, Sample, Series};
 
-use super::data::{Data, Row};
+use super::data::{PlotData, PrototypeRow};
 use super::gather::PLATFORMS;
 use super::measured;
 
@@ -29,7 +29,7 @@ const KERNEL_LOAD: &str =
     "128 KiB random reads, 16 drives, two kernel hosts of 8 jobs, 16 target cores";
 
 /// Every plot, in the order of the page.
-pub(super) fn all(data: &Data) -> Vec<Figure> {
+pub(super) fn all(data: &PlotData) -> Vec<Figure> {
     let mut figures = Vec::new();
     for platform in PLATFORMS {
         let small = platform.to_lowercase();
@@ -52,12 +52,12 @@ pub(super) fn all(data: &Data) -> Vec<Figure> {
 }
 
 /// Y axis: label and unit.
-type Scale = (&'static str, &'static str);
+type AxisLabel = (&'static str, &'static str);
 
-const BANDWIDTH: Scale = ("bandwidth", "Gb/s");
-const HITS: Scale = ("reads of the NIC that hit the cache", "%");
+const BANDWIDTH: AxisLabel = ("bandwidth", "Gb/s");
+const HITS: AxisLabel = ("reads of the NIC that hit the cache", "%");
 
-pub(super) fn upwards((title, unit): Scale) -> Axis {
+pub(super) fn upwards((title, unit): AxisLabel) -> Axis {
     Axis::new(title, unit).from_zero()
 }
 
@@ -67,7 +67,7 @@ pub(super) fn depths() -> Axis {
 
 /// Simulated points of one plan, policy and platform.
 pub(super) fn of<'a>(
-    data: &'a Data,
+    data: &'a PlotData,
     platform: &'a str,
     plan: &'a str,
     policy: &'a str,
@@ -85,10 +85,10 @@ pub(super) const LINES: [(&str, &str, &str); 3] = [
 ];
 
 fn depth(
-    data: &Data,
+    data: &PlotData,
     platform: &str,
     initiator: &str,
-    scale: Scale,
+    scale: AxisLabel,
     y: fn(&Point) -> Option<f64>,
 ) -> Plot {
     let line = |(name, plan, policy): (&str, &str, &str)| {
@@ -109,11 +109,11 @@ fn depth(
 }
 
 fn others(
-    data: &Data,
+    data: &PlotData,
     platform: &str,
     what: &str,
-    scale: Scale,
-    y: fn(&Row) -> Option<f64>,
+    scale: AxisLabel,
+    y: fn(&PrototypeRow) -> Option<f64>,
 ) -> Plot {
     let line = |(name, test): (&str, &str)| {
         let rows = data.others.iter().filter(|row| {
@@ -140,7 +140,7 @@ pub(super) const POOLS: [(&str, &str, &str, Option<u64>); 3] = [
 /// Numbers of slow devices that the plots show.
 pub(super) const SLOW: [u32; 3] = [0, 16, 32];
 
-fn slow(data: &Data, platform: &str) -> Plot {
+fn slow(data: &PlotData, platform: &str) -> Plot {
     let line = |(name, plan, policy, buffers): (&str, &str, &str, Option<u64>)| {
         let points = of(data, platform, plan, policy);
         let points = points.filter(|point| point.setting.num_buffers == buffers);
@@ -163,7 +163,7 @@ fn slow(data: &Data, platform: &str) -> Plot {
     }
 }
 
-fn rate(data: &Data, platform: &str) -> Plot {
+fn rate(data: &PlotData, platform: &str) -> Plot {
     let mut periods: Vec<u64> = of(data, platform, "test-14", "prototype")
         .filter_map(|point| point.setting.period_ns)
         .collect();
@@ -189,7 +189,7 @@ fn over_time(name: &str, point: &Point, y: impl Fn(&Sample) -> Option<f64>) -> S
     Series { name: name.to_owned(), points: points.collect(), shape: Shape::Line }
 }
 
-fn stall(data: &Data, platform: &str) -> Plot {
+fn stall(data: &PlotData, platform: &str) -> Plot {
     let line = |(name, policy): (&str, &str)| {
         let points = of(data, platform, "adaptive-stall", policy);
         points.map(|point| over_time(name, point, |s| Some(s.gbps))).next()
@@ -207,7 +207,7 @@ fn stall(data: &Data, platform: &str) -> Plot {
 }
 
 /// Plots the budget and the bytes in flight over time, in the same run as `stall`.
-fn budget(data: &Data, platform: &str) -> Plot {
+fn budget(data: &PlotData, platform: &str) -> Plot {
     let run = of(data, platform, "adaptive-stall", "adaptive").next();
     let exact = |value: u64| f64::from(u32::try_from(value).unwrap_or(u32::MAX));
     let series = run.map(|point| {

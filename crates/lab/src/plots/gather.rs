@@ -15,7 +15,7 @@ use nvmeof_sim::suite::{
     Bound, Case, Check, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Verdict,
 };
 
-use super::data::{Held, Judged};
+use super::data::{BoundCheck, SuiteCase};
 use crate::sweep;
 use nvmeof_workspace::checkout::Workspace;
 use nvmeof_workspace::parallel::run_parallel;
@@ -25,49 +25,49 @@ pub(super) const PLATFORMS: [&str; 2] = ["A", "B"];
 const AT_ONCE: usize = 2;
 
 /// Points of a plan that the pages show.
-struct Part {
+struct PlanSelection {
     plan: &'static str,
     wanted: fn(&[Varied]) -> bool,
     platforms: &'static [&'static str],
-    keep: Keep,
+    keep: KeptValues,
 }
 
 /// Values of a point that are kept in addition to its totals.
 #[derive(Clone, Copy)]
-struct Keep {
+struct KeptValues {
     series: bool,
     jobs: bool,
 }
 
-const TOTALS: Keep = Keep { series: false, jobs: false };
+const TOTALS: KeptValues = KeptValues { series: false, jobs: false };
 
-const PARTS: &[Part] = &[
-    Part { plan: "test-03", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
-    Part { plan: "test-05", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
-    Part {
+const PARTS: &[PlanSelection] = &[
+    PlanSelection { plan: "test-03", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
+    PlanSelection { plan: "test-05", wanted: is_doubled, platforms: &PLATFORMS, keep: TOTALS },
+    PlanSelection {
         plan: "adaptive-03",
         wanted: |varied| value(varied, "policy") != "none" && is_doubled(varied),
         platforms: &PLATFORMS,
         keep: TOTALS,
     },
-    Part {
+    PlanSelection {
         plan: "test-11",
         wanted: |varied| value(varied, "queue-depth") == "341",
         platforms: &PLATFORMS,
-        keep: Keep { series: false, jobs: true },
+        keep: KeptValues { series: false, jobs: true },
     },
-    Part {
+    PlanSelection {
         plan: "adaptive-11",
         wanted: |varied| value(varied, "queue-depth") == "341",
         platforms: &PLATFORMS,
-        keep: Keep { series: false, jobs: true },
+        keep: KeptValues { series: false, jobs: true },
     },
-    Part { plan: "test-14", wanted: |_| true, platforms: &["B"], keep: TOTALS },
-    Part {
+    PlanSelection { plan: "test-14", wanted: |_| true, platforms: &["B"], keep: TOTALS },
+    PlanSelection {
         plan: "adaptive-stall",
         wanted: |varied| value(varied, "what") == "link" && value(varied, "queue-depth") == "256",
         platforms: &PLATFORMS,
-        keep: Keep { series: true, jobs: false },
+        keep: KeptValues { series: true, jobs: false },
     },
 ];
 
@@ -97,8 +97,8 @@ pub(super) fn simulated(workspace: &Workspace) -> Result<Vec<Point>> {
 }
 
 /// Returns the point without values that no page shows or that differ between builds.
-fn slim(point: Point, keep: Keep) -> Point {
-    let Keep { series, jobs } = keep;
+fn slim(point: Point, keep: KeptValues) -> Point {
+    let KeptValues { series, jobs } = keep;
     Point {
         fingerprint: String::new(),
         hosts: Vec::new(),
@@ -148,7 +148,7 @@ pub(super) fn calibration(workspace: &Workspace) -> Result<String> {
 }
 
 /// Runs the acceptance suite on `adaptive`, in the cases that the tests require.
-pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
+pub(super) fn suite(workspace: &Workspace) -> Result<Vec<SuiteCase>> {
     let load = |name: &str| -> Result<(String, Platform)> {
         let file = workspace.root().join(format!("configs/platforms/{name}.toml"));
         Ok((name.to_owned(), Platform::load(&file)?))
@@ -162,8 +162,8 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<Judged>> {
     run_parallel(&cases, AT_ONCE, |_| false, judge).into_iter().collect()
 }
 
-fn judged(case: &Case, verdict: &Verdict) -> Judged {
-    Judged {
+fn judged(case: &Case, verdict: &Verdict) -> SuiteCase {
+    SuiteCase {
         family: case.family.name().to_owned(),
         about: case.family.about().to_owned(),
         case: case.name.clone(),
@@ -177,12 +177,12 @@ fn judged(case: &Case, verdict: &Verdict) -> Judged {
     }
 }
 
-fn held(check: &Check) -> Held {
+fn held(check: &Check) -> BoundCheck {
     let (sign, bound) = match check.bound {
         Bound::AtLeast(bound) => (">=", bound),
         Bound::AtMost(bound) => ("<=", bound),
     };
-    Held {
+    BoundCheck {
         what: check.what.to_owned(),
         value: check.value.is_finite().then_some(check.value),
         sign: sign.to_owned(),

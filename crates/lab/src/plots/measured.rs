@@ -3,7 +3,7 @@
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
 use super::figures::{Figure, upwards};
-use crate::bench::pacing::{self, activity::Activity};
+use crate::bench::pacing::{self, activity::PacerActivity};
 use crate::median::median;
 
 /// The varied keys of `cargo xtask bench pacing`.
@@ -12,21 +12,21 @@ const POLICY: &str = "policy";
 
 /// Points that belong in one plot: the machine and the devices.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Group<'a> {
+pub(super) struct PlotGroup<'a> {
     platform: &'a str,
     device: &'a str,
 }
 
-impl Group<'_> {
+impl PlotGroup<'_> {
     /// Returns the machine's name without the kernel and the number of CPUs.
     fn machine(&self) -> &str {
         self.platform.split(',').next().unwrap_or_default()
     }
 }
 
-fn group(point: &Point) -> Group<'_> {
+fn group(point: &Point) -> PlotGroup<'_> {
     let device = point.value(DEVICE).unwrap_or(&point.setting.devices);
-    Group { platform: &point.platform, device }
+    PlotGroup { platform: &point.platform, device }
 }
 
 fn policy(point: &Point) -> &str {
@@ -45,21 +45,21 @@ fn distinct<'a, T: PartialEq>(points: &'a [Point], of: impl Fn(&'a Point) -> T) 
 }
 
 /// Content of each group's plot.
-struct Drawn {
+struct GroupPlot {
     name: &'static str,
     title: &'static str,
     axis: (&'static str, &'static str),
     of: fn(&Point) -> f64,
 }
 
-const DRAWN: [Drawn; 2] = [
-    Drawn {
+const DRAWN: [GroupPlot; 2] = [
+    GroupPlot {
         name: "bandwidth",
         title: "Bandwidth over queue depth",
         axis: ("bandwidth", "Gb/s"),
         of: |point| point.total.gbps,
     },
-    Drawn {
+    GroupPlot {
         name: "p99",
         title: "99th percentile of latency",
         axis: ("latency", "us"),
@@ -97,7 +97,7 @@ pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
 }
 
 /// Plots the pacer's activity over time in one run.
-pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
+pub(super) fn over_time(activity: &PacerActivity) -> Vec<Figure> {
     // Without kernel and number of CPUs, like other titles.
     let place = activity.place.split(',').next().unwrap_or_default();
     let figure = |(name, plot): (&str, Plot)| Figure {
@@ -108,7 +108,7 @@ pub(super) fn over_time(activity: &Activity) -> Vec<Figure> {
 }
 
 /// Returns the section of the page about that run.
-pub(super) fn activity(activity: Option<&Activity>) -> String {
+pub(super) fn activity(activity: Option<&PacerActivity>) -> String {
     let Some(activity) = activity else {
         return "**No measured run is shown yet.**\n".to_owned();
     };
@@ -123,7 +123,7 @@ fn depth(point: &Point) -> f64 {
     f64::from(u32::try_from(point.setting.offered).unwrap_or(u32::MAX))
 }
 
-fn file(at: usize, group: &Group<'_>, drawn: &str) -> String {
+fn file(at: usize, group: &PlotGroup<'_>, drawn: &str) -> String {
     let words = group.device.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     format!("measured-{}-{}-{drawn}.svg", at + 1, words.join("-").to_lowercase())
@@ -159,7 +159,7 @@ pub(super) fn markdown(points: &[Point]) -> String {
 }
 
 /// One row per policy and depth.
-fn table(points: &[Point], group: &Group<'_>) -> Table {
+fn table(points: &[Point], group: &PlotGroup<'_>) -> Table {
     let mut table = Table::new(vec![
         Column::words("policy"),
         Column::numbers("commands out", ""),
@@ -182,7 +182,7 @@ fn table(points: &[Point], group: &Group<'_>) -> Table {
 }
 
 /// The same table with the bandwidth of each of several namespaces.
-fn each_namespace(points: &[Point], group: &Group<'_>) -> Option<Table> {
+fn each_namespace(points: &[Point], group: &PlotGroup<'_>) -> Option<Table> {
     let of_group = points.iter().filter(|point| self::group(point) == *group);
     let namespaces = of_group.map(|point| point.flows.len()).min().filter(|count| *count > 1)?;
     let mut columns = vec![Column::words("policy"), Column::numbers("commands out", "")];
@@ -205,7 +205,7 @@ fn each_namespace(points: &[Point], group: &Group<'_>) -> Option<Table> {
 /// Calls a function with the runs of each policy at each depth of a group.
 fn for_each_setting(
     points: &[Point],
-    group: &Group<'_>,
+    group: &PlotGroup<'_>,
     mut take: impl FnMut(&str, u64, &[&Point]),
 ) {
     for name in distinct(points, policy) {

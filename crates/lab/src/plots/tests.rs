@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use nvmeof_report::{Flow, Point, Varied, Where, json};
 
 use super::blocks::{CLOSING, OPENING, fill};
-use super::data::{Data, TRIED};
+use super::data::{PlotData, TRIED};
 use super::*;
-use crate::bench::pacing::activity::Activity;
-use crate::daemon_stats::Moment;
+use crate::bench::pacing::activity::PacerActivity;
+use crate::daemon_stats::StatsSample;
 use crate::sweep;
 
 fn root() -> PathBuf {
@@ -19,8 +19,8 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap()
 }
 
-fn committed() -> Data {
-    Data::load(&root()).unwrap()
+fn committed() -> PlotData {
+    PlotData::load(&root()).unwrap()
 }
 
 /// Returns invented points in the form of real runs.
@@ -216,8 +216,8 @@ fn real_runs_are_drawn_as_measured() {
 
 #[test]
 fn what_a_pacer_did_is_drawn_as_measured() {
-    let moment = |t| Moment { t, kpolls: 5.0, period_us: Some(2.0), ..Moment::default() };
-    let activity = Activity {
+    let moment = |t| StatsSample { t, kpolls: 5.0, period_us: Some(2.0), ..StatsSample::default() };
+    let activity = PacerActivity {
         run: "mix at depth 64 with adaptive".to_owned(),
         place: "measured on a test's machine, 2 CPUs".to_owned(),
         moments: vec![moment(0.1), moment(0.2)],
@@ -256,7 +256,7 @@ fn only_sound_real_runs_are_taken() {
 
 #[test]
 fn blocks_are_replaced_and_nothing_else() {
-    let data = Data { measured: Vec::new(), ..committed() };
+    let data = PlotData { measured: Vec::new(), ..committed() };
     let text = format!("a\n{OPENING}measured -->\nold\n{CLOSING}\nb\n");
     let filled = fill(&text, &data).unwrap();
     assert!(filled.starts_with("a\n") && filled.ends_with(&format!("{CLOSING}\nb\n")));

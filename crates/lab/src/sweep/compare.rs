@@ -10,9 +10,9 @@ use nvmeof_console::show;
 use nvmeof_report::compare::{Comparison, Verdict, compare};
 use nvmeof_report::{Page, Point, json, sweep};
 
-use super::Args;
+use super::SweepArgs;
 
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let [before, after] = &args.compare[..] else { bail!("--compare takes two files") };
     let (first, second) = (read(before)?, read(after)?);
     let comparison = compare(&first, &second);

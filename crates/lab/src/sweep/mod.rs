@@ -34,12 +34,12 @@ use nvmeof_console::{complain, show};
 use nvmeof_report::{Point, Varied, Where, csv, sweep};
 
 use crate::interrupt;
-use backend::Place;
-use backend::real::Real;
+use backend::SweepBackend;
+use backend::real::RealMachines;
 use backend::sim::Simulator;
 use nvmeof_workspace::checkout::Workspace;
-use plan::Plan;
-use results::Results;
+use plan::SweepPlan;
+use results::ResultsFile;
 
 /// clap's exit code for invalid arguments.
 const USAGE: u8 = 2;
@@ -52,13 +52,13 @@ const USAGE: u8 = 2;
         --host root@host1 --host root@host2 --json remote.jsonl\n  \
         cargo xtask sweep --compare before.jsonl after.jsonl"
 )]
-pub(crate) struct Args {
+pub(crate) struct SweepArgs {
     /// Plan to run
     #[arg(long, value_name = "FILE", required_unless_present = "compare")]
     plan: Option<PathBuf>,
     /// Place to run it
     #[arg(long = "where", value_enum, required_unless_present = "compare")]
-    place: Option<PlaceName>,
+    place: Option<BackendName>,
     /// Run nothing: compare two files of --json point by point, with confidence intervals
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plan", "place", "json", "csv"])]
     compare: Vec<PathBuf>,
@@ -88,7 +88,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum PlaceName {
+enum BackendName {
     /// In the simulator
     Sim,
     /// Target and nvmeof-perf on this machine, each on its own CPUs
@@ -97,7 +97,7 @@ enum PlaceName {
     Remote,
 }
 
-impl PlaceName {
+impl BackendName {
     /// Returns the name in plans and results.
     fn name(self) -> &'static str {
         match self {
@@ -108,7 +108,7 @@ impl PlaceName {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let (Some(file), Some(place)) = (&args.plan, args.place) else { return compare::run(args) };
     let mut plan = match prepare(args, file, place) {
         Ok(plan) => plan,
@@ -116,15 +116,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     // Fail now, not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
-    let place: Box<dyn Place> = match place {
-        PlaceName::Sim => {
+    let place: Box<dyn SweepBackend> = match place {
+        BackendName::Sim => {
             let simulator = simulator(args, &plan);
             match simulator {
                 Ok(simulator) => Box::new(simulator),
                 Err(error) => return Ok(refused(&error)),
             }
         }
-        PlaceName::Local | PlaceName::Remote => {
+        BackendName::Local | BackendName::Remote => {
             let (place, left_out) = machines(args, place, &mut plan)?;
             left_out.iter().for_each(|point| complain!("left out: {point}"));
             Box::new(place)
@@ -138,12 +138,12 @@ fn refused(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn sweep(args: &Args, plan: &Plan, place: &dyn Place) -> Result<ExitCode> {
+fn sweep(args: &SweepArgs, plan: &SweepPlan, place: &dyn SweepBackend) -> Result<ExitCode> {
     let mut results = match &args.json {
-        Some(file) => Results::open(file, args.resume)?,
-        None => Results::default(),
+        Some(file) => ResultsFile::open(file, args.resume)?,
+        None => ResultsFile::default(),
     };
-    let runs = run::Runs::of(plan, &place.platform(), args.seed);
+    let runs = run::SweepRuns::of(plan, &place.platform(), args.seed);
     let (points, failures) = runs.all(place, &mut results)?;
     for failure in &failures {
         complain!("error: {failure}");
@@ -173,13 +173,13 @@ pub(crate) fn simulate(
     platform: &str,
     wanted: impl Fn(&[Varied]) -> bool,
 ) -> Result<Vec<Point>> {
-    let mut plan = Plan::load(&workspace.root().join(format!("configs/sweeps/{plan}.toml")))?;
+    let mut plan = SweepPlan::load(&workspace.root().join(format!("configs/sweeps/{plan}.toml")))?;
     let (name, file) = self::platform(workspace, platform)?;
     let simulator = Simulator::new(&name, &file)?;
     plan.points.retain(|point| point.runs_on(&name, "sim") && wanted(&point.varied));
     run::check(&plan, &simulator)?;
-    let runs = run::Runs::of(&plan, &name, 1);
-    let (points, failures) = runs.all(&simulator, &mut Results::default())?;
+    let runs = run::SweepRuns::of(&plan, &name, 1);
+    let (points, failures) = runs.all(&simulator, &mut ResultsFile::default())?;
     let broken = points.iter().flat_map(|point| &point.problems);
     let problems: Vec<_> = failures.iter().chain(broken).map(String::as_str).collect();
     anyhow::ensure!(problems.is_empty(), "{}: {}", plan.name, problems.join("; "));
@@ -187,8 +187,8 @@ pub(crate) fn simulate(
 }
 
 /// Returns the plan with the points that are for this place.
-fn prepare(args: &Args, file: &Path, place: PlaceName) -> Result<Plan> {
-    let mut plan = Plan::load(file)?;
+fn prepare(args: &SweepArgs, file: &Path, place: BackendName) -> Result<SweepPlan> {
+    let mut plan = SweepPlan::load(file)?;
     if args.short {
         plan.shorten();
     }
@@ -202,13 +202,13 @@ fn prepare(args: &Args, file: &Path, place: PlaceName) -> Result<Plan> {
         file.display(),
         place.name()
     );
-    if place == PlaceName::Sim {
+    if place == BackendName::Sim {
         args.machines.refuse_all()?;
     }
     Ok(plan)
 }
 
-fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
+fn simulator(args: &SweepArgs, plan: &SweepPlan) -> Result<Simulator> {
     let (name, file) = platform(&Workspace::find()?, &args.platform)?;
     let simulator = Simulator::new(&name, &file)?;
     run::check(plan, &simulator)?;
@@ -217,11 +217,15 @@ fn simulator(args: &Args, plan: &Plan) -> Result<Simulator> {
 
 /// Returns the checked machines, and the points that they cannot run, which are removed from the
 /// plan.
-fn machines(args: &Args, place: PlaceName, plan: &mut Plan) -> Result<(Real, Vec<String>)> {
-    let place = if place == PlaceName::Local { Where::Local } else { Where::Remote };
+fn machines(
+    args: &SweepArgs,
+    place: BackendName,
+    plan: &mut SweepPlan,
+) -> Result<(RealMachines, Vec<String>)> {
+    let place = if place == BackendName::Local { Where::Local } else { Where::Remote };
     let machines = args.machines.machines(place, plan)?;
     interrupt::handle_signals()?;
-    let place = Real::new(machines, &plan.points)?;
+    let place = RealMachines::new(machines, &plan.points)?;
     let left_out = run::leave_out(plan, &place)?;
     Ok((place, left_out))
 }
@@ -257,7 +261,7 @@ fn stem(file: &Path) -> Option<String> {
     Some(file.file_stem()?.to_str()?.to_owned())
 }
 
-fn write(args: &Args, plan: &Plan, points: &[Point]) -> Result<()> {
+fn write(args: &SweepArgs, plan: &SweepPlan, points: &[Point]) -> Result<()> {
     let put = |file: &PathBuf, text: String| {
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
     };

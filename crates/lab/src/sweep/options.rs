@@ -5,9 +5,9 @@ use std::thread::available_parallelism;
 use anyhow::{Result, bail, ensure};
 use nvmeof_report::Where;
 
-use super::backend::real::Machines;
-use super::plan::Plan;
-use crate::listen::Listen;
+use super::backend::real::NamedMachines;
+use super::plan::SweepPlan;
+use crate::listen::ListenAddress;
 use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 #[derive(Debug, Clone, clap::Args)]
@@ -16,7 +16,7 @@ pub(super) struct MachineArgs {
     /// Address at which the target listens and to which hosts connect; port 0 or none: any [default
     /// for local: tcp://127.0.0.1]
     #[arg(long, value_name = "tcp|rdma://ADDR[:PORT]")]
-    listen: Option<Listen>,
+    listen: Option<ListenAddress>,
     /// The target's machine, as an ssh destination [default: this one]
     #[arg(long, value_name = "USER@HOST")]
     target: Option<String>,
@@ -74,7 +74,7 @@ impl MachineArgs {
     }
 
     /// Returns the machines of a place; builds the programs of this one.
-    pub(super) fn machines(&self, place: Where, plan: &Plan) -> Result<Machines> {
+    pub(super) fn machines(&self, place: Where, plan: &SweepPlan) -> Result<NamedMachines> {
         let is_local = place == Where::Local;
         let hosts = self.hosts(is_local, plan)?;
         let listen = match (self.listen, is_local) {
@@ -105,7 +105,7 @@ impl MachineArgs {
         let (target_here, hosts_here) = (self.target.is_none(), hosts.is_empty());
         let tgt = self.program(&self.tgt, "nvmeof-tgt", target_here)?;
         let perf = self.program(&self.perf, "nvmeof-perf", hosts_here)?;
-        Ok(Machines {
+        Ok(NamedMachines {
             place,
             listen,
             target: self.target.clone(),
@@ -138,7 +138,7 @@ impl MachineArgs {
         }
     }
 
-    fn hosts(&self, is_local: bool, plan: &Plan) -> Result<Vec<String>> {
+    fn hosts(&self, is_local: bool, plan: &SweepPlan) -> Result<Vec<String>> {
         if is_local {
             ensure!(
                 self.hosts.is_empty() && self.target.is_none(),

@@ -71,7 +71,7 @@ const PORT: &str = "2222";
 
 /// Runs the test; leaves nothing behind.
 pub(crate) fn run() -> Result<ExitCode> {
-    let trial = Trial::set_up(&Workspace::find()?)?;
+    let trial = RemoteTest::set_up(&Workspace::find()?)?;
     trial.goes_through()?;
     trial.outlives_a_host()?;
     let mut trial = trial.ends_in_good_order()?;
@@ -82,31 +82,31 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-struct Trial {
+struct RemoteTest {
     folder: tempfile::TempDir,
     /// Path of the running program.
     lab: PathBuf,
     tgt: PathBuf,
     perf: PathBuf,
-    hosts: Vec<Host>,
-    target: Namespace,
+    hosts: Vec<TestHost>,
+    target: NetworkNamespace,
 }
 
-struct Host {
+struct TestHost {
     address: String,
     /// Before the namespace, so that it is ended first.
     sshd: Child,
-    namespace: Namespace,
+    namespace: NetworkNamespace,
 }
 
 /// A network namespace, removed when dropped.
-struct Namespace(String);
+struct NetworkNamespace(String);
 
-impl Trial {
+impl RemoteTest {
     fn set_up(workspace: &Workspace) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("trial").tempdir()?;
         let id = std::process::id();
-        let target = Namespace::make(&format!("nvt{id}t"))?;
+        let target = NetworkNamespace::make(&format!("nvt{id}t"))?;
         target.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
         target.run(&["ip", "addr", "add", &format!("{TARGET}/24"), "dev", "br0"])?;
         target.run(&["ip", "link", "set", "br0", "up"])?;
@@ -114,7 +114,7 @@ impl Trial {
         keys(folder.path())?;
         let mut hosts = Vec::new();
         for number in 1..=2 {
-            let namespace = Namespace::make(&format!("nvt{id}h{number}"))?;
+            let namespace = NetworkNamespace::make(&format!("nvt{id}h{number}"))?;
             let address = format!("10.77.7.{}", number + 1);
             let cable = format!("cable{number}");
             let peer = ["peer", "name", "eth0", "netns", &namespace.0];
@@ -124,7 +124,7 @@ impl Trial {
             namespace.run(&["ip", "addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
             namespace.run(&["ip", "link", "set", "eth0", "up"])?;
             let sshd = sshd(&namespace, folder.path(), &address)?;
-            hosts.push(Host { address, sshd, namespace });
+            hosts.push(TestHost { address, sshd, namespace });
         }
         fs::write(path("plan.toml"), PLAN)?;
         fs::write(path("far.toml"), FAR_PLAN)?;
@@ -139,7 +139,7 @@ impl Trial {
     }
 
     /// Starts the sweep with the command of a user, in the target's namespace.
-    fn sweep(&self, results: &str, more: &[&str]) -> Result<Sweep> {
+    fn sweep(&self, results: &str, more: &[&str]) -> Result<RunningSweep> {
         let hosts = self.hosts.iter().map(|host| format!("--host=root@{}", host.address));
         let own = ["--plan=plan.toml".to_owned(), format!("--listen=tcp://{TARGET}")];
         let more = more.iter().map(|&word| word.to_owned());
@@ -148,7 +148,7 @@ impl Trial {
 
     /// Starts the sweep with the target on the first host's machine, and both hosts of the plan on
     /// the second's.
-    fn far_sweep(&self, results: &str) -> Result<Sweep> {
+    fn far_sweep(&self, results: &str) -> Result<RunningSweep> {
         let [target, host] = &self.hosts[..] else { bail!("there are two hosts") };
         let words = [
             "--plan=far.toml".to_owned(),
@@ -159,7 +159,7 @@ impl Trial {
         self.start(results, words)
     }
 
-    fn start(&self, results: &str, more: impl IntoIterator<Item = String>) -> Result<Sweep> {
+    fn start(&self, results: &str, more: impl IntoIterator<Item = String>) -> Result<RunningSweep> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let mut args = vec![
             "sweep".to_owned(),
@@ -176,7 +176,7 @@ impl Trial {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let complaints = fs::File::create(path("stderr"))?;
         let child = command.stderr(complaints).spawn().context("cannot start the sweep")?;
-        Ok(Sweep { child, results: path(results).into(), stderr: path("stderr").into() })
+        Ok(RunningSweep { child, results: path(results).into(), stderr: path("stderr").into() })
     }
 
     fn goes_through(&self) -> Result<()> {
@@ -318,7 +318,7 @@ impl Trial {
     }
 
     /// Returns the daemon on the first host's machine, once it runs there.
-    fn far_daemon(&self, sweep: &mut Sweep) -> Result<Pid> {
+    fn far_daemon(&self, sweep: &mut RunningSweep) -> Result<Pid> {
         let limit = Instant::now() + LIMIT;
         loop {
             let daemons = self.hosts[0].namespace.daemons();
@@ -355,7 +355,7 @@ impl Trial {
         let limit = Instant::now() + Duration::from_secs(30);
         loop {
             let spaces = self.hosts.iter().map(|host| &host.namespace).chain([&self.target]);
-            let left: Vec<_> = spaces.flat_map(Namespace::programs).collect();
+            let left: Vec<_> = spaces.flat_map(NetworkNamespace::programs).collect();
             let left: Vec<_> = left.iter().filter(|name| name.starts_with("nvmeof-")).collect();
             if left.is_empty() {
                 return Ok(());
@@ -366,7 +366,7 @@ impl Trial {
     }
 }
 
-impl Drop for Trial {
+impl Drop for RemoteTest {
     fn drop(&mut self) {
         for host in &mut self.hosts {
             // A shared connection of ssh can have outlived it.
@@ -404,13 +404,13 @@ fn check(point: &Point) -> Result<()> {
 }
 
 /// A running sweep; ended when dropped.
-struct Sweep {
+struct RunningSweep {
     child: Child,
     results: PathBuf,
     stderr: PathBuf,
 }
 
-impl Sweep {
+impl RunningSweep {
     fn end(&mut self) -> Result<ExitStatus> {
         let limit = Instant::now() + LIMIT;
         loop {
@@ -444,7 +444,7 @@ impl Sweep {
     }
 }
 
-impl Drop for Sweep {
+impl Drop for RunningSweep {
     fn drop(&mut self) {
         // Both fail if it has ended.
         let _ = self.child.kill();
@@ -452,7 +452,7 @@ impl Drop for Sweep {
     }
 }
 
-impl Namespace {
+impl NetworkNamespace {
     fn make(name: &str) -> Result<Self> {
         run_checked(Command::new("ip").args(["netns", "add", name]))
             .context("a network namespace needs root (or CAP_SYS_ADMIN)")?;
@@ -506,7 +506,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         // The kernel removes the rest of it with its last process.
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
@@ -535,7 +535,7 @@ fn keys(folder: &Path) -> Result<()> {
 }
 
 /// Starts a sshd in a namespace, which accepts the trial's key.
-fn sshd(namespace: &Namespace, folder: &Path, address: &str) -> Result<Child> {
+fn sshd(namespace: &NetworkNamespace, folder: &Path, address: &str) -> Result<Child> {
     // sshd requires its folder, and checks its permissions.
     fs::create_dir_all("/run/sshd").context("sshd needs the folder /run/sshd")?;
     fs::set_permissions("/run/sshd", fs::Permissions::from_mode(0o755))?;

@@ -10,12 +10,12 @@ use nvmeof_report::{Point, json};
 
 /// Results of an earlier run, and the file for new ones.
 #[derive(Debug, Default)]
-pub(super) struct Results {
+pub(super) struct ResultsFile {
     file: Option<(File, PathBuf)>,
     earlier: Vec<Point>,
 }
 
-impl Results {
+impl ResultsFile {
     /// Opens the file and locks it.
     ///
     /// Without `resume` the file starts empty. With it, existing results are kept, except for a

@@ -11,15 +11,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvmeof_report::{Point, Varied};
 
-use super::backend::{Place, Run};
-use super::plan::{Plan, Planned};
-use super::results::Results;
+use super::backend::{PointRun, SweepBackend};
+use super::plan::{PlannedPoint, SweepPlan};
+use super::results::ResultsFile;
 
 /// Number of messages shown before the rest is only counted.
 const SHOWN: usize = 10;
 
 /// Rejects a plan with a point that cannot run at this place, before the first one runs.
-pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
+pub(super) fn check(plan: &SweepPlan, place: &dyn SweepBackend) -> Result<()> {
     let mut complaints: Vec<String> = Vec::new();
     for point in &plan.points {
         if let Err(error) = place.check(point) {
@@ -45,10 +45,10 @@ pub(super) fn check(plan: &Plan, place: &dyn Place) -> Result<()> {
 ///
 /// # Errors
 /// No point is left.
-pub(super) fn leave_out(plan: &mut Plan, place: &dyn Place) -> Result<Vec<String>> {
+pub(super) fn leave_out(plan: &mut SweepPlan, place: &dyn SweepBackend) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
     let name = plan.name.clone();
-    let mut kept: Vec<(Planned, String)> = Vec::new();
+    let mut kept: Vec<(PlannedPoint, String)> = Vec::new();
     for point in &plan.points {
         let label = label(&name, &point.varied, 1);
         let adapted = place.adapted(point);
@@ -69,18 +69,18 @@ pub(super) fn leave_out(plan: &mut Plan, place: &dyn Place) -> Result<Vec<String
 
 /// Every run of a sweep, in order.
 #[derive(Debug)]
-pub(super) struct Runs<'a> {
-    runs: Vec<Run<'a>>,
+pub(super) struct SweepRuns<'a> {
+    runs: Vec<PointRun<'a>>,
     platform: String,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> SweepRuns<'a> {
     /// Lists each point of the plan with all its repetitions.
-    pub(super) fn of(plan: &'a Plan, platform: &str, seed: u64) -> Self {
+    pub(super) fn of(plan: &'a SweepPlan, platform: &str, seed: u64) -> Self {
         let runs = plan.points.iter().flat_map(|point| {
             (1..=point.setup.repeat).map(move |repetition| {
                 let seed = seed_of(seed, repetition);
-                Run { plan, point, repetition, seed }
+                PointRun { plan, point, repetition, seed }
             })
         });
         Self { runs: runs.collect(), platform: platform.to_owned() }
@@ -90,15 +90,19 @@ impl<'a> Runs<'a> {
     /// failures.
     pub(super) fn all(
         &self,
-        place: &dyn Place,
-        results: &mut Results,
+        place: &dyn SweepBackend,
+        results: &mut ResultsFile,
     ) -> Result<(Vec<Point>, Vec<String>)> {
         let earlier: Vec<Option<Point>> =
             self.runs.iter().map(|run| self.earlier(place, run, results)).collect();
         let wanted: Vec<usize> = (0..self.runs.len()).filter(|at| earlier[*at].is_none()).collect();
         let bar = progress(wanted.len());
-        let shared =
-            Mutex::new(Shared { points: earlier, failures: Vec::new(), results, stop: None });
+        let shared = Mutex::new(WorkerResults {
+            points: earlier,
+            failures: Vec::new(),
+            results,
+            stop: None,
+        });
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let worker = || {
             while let Some(at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -134,7 +138,12 @@ impl<'a> Runs<'a> {
         format!("{} of {}: {label}", at + 1, self.runs.len())
     }
 
-    fn earlier(&self, place: &dyn Place, run: &Run<'_>, results: &Results) -> Option<Point> {
+    fn earlier(
+        &self,
+        place: &dyn SweepBackend,
+        run: &PointRun<'_>,
+        results: &ResultsFile,
+    ) -> Option<Point> {
         let fingerprint = place.fingerprint(&run.point.setup, run.seed);
         let found = results.earlier(|point| {
             point.plan == run.plan.name
@@ -148,16 +157,16 @@ impl<'a> Runs<'a> {
 }
 
 /// Results of the workers.
-struct Shared<'a> {
+struct WorkerResults<'a> {
     points: Vec<Option<Point>>,
     failures: Vec<String>,
-    results: &'a mut Results,
+    results: &'a mut ResultsFile,
     stop: Option<anyhow::Error>,
 }
 
-impl Shared<'_> {
+impl WorkerResults<'_> {
     /// Keeps the outcome of a run. Returns `false` if the sweep has to stop.
-    fn take(&mut self, at: usize, run: &Run<'_>, outcome: Result<Point>) -> bool {
+    fn take(&mut self, at: usize, run: &PointRun<'_>, outcome: Result<Point>) -> bool {
         match outcome {
             Ok(point) => {
                 if let Err(error) = self.results.keep(&point) {
@@ -176,7 +185,7 @@ impl Shared<'_> {
 }
 
 /// Runs a point; a panic in it does not end the sweep.
-fn attempt(place: &dyn Place, run: &Run<'_>) -> Result<Point> {
+fn attempt(place: &dyn SweepBackend, run: &PointRun<'_>) -> Result<Point> {
     catch_unwind(AssertUnwindSafe(|| place.run(run))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text =
@@ -235,8 +244,8 @@ job.queue-depth = [16, 64]
 
     #[test]
     fn progress_names_plan_and_point() {
-        let plan = Plan::parse("two.toml", PLAN).unwrap();
-        let runs = Runs::of(&plan, "A", 1);
+        let plan = SweepPlan::parse("two.toml", PLAN).unwrap();
+        let runs = SweepRuns::of(&plan, "A", 1);
         assert_eq!(runs.under_way(0), "1 of 4: two, job.queue-depth = 16");
         assert_eq!(runs.under_way(3), "4 of 4: two, job.queue-depth = 64, run 2");
         ProgressStyle::with_template(FORM).expect("a form that is understood");

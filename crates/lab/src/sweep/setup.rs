@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 /// One point of a plan, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Setup {
+pub(crate) struct PointSetup {
     /// Target cores.
     pub(crate) cores: u32,
     /// Devices of the target.
-    pub(crate) devices: Devices,
+    pub(crate) devices: TargetDevices,
     /// Admission of commands.
-    pub(crate) pacing: Pacing,
+    pub(crate) pacing: PacingSetup,
     /// Jobs that run concurrently, on every host or on some.
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) jobs: Vec<HostJob>,
     /// One entry per host.
     pub(crate) hosts: Vec<Initiator>,
     /// ssh destination of each host, if the plan names it; not for the simulator.
@@ -38,7 +38,7 @@ pub(crate) struct Setup {
 
 /// Namespaces, part by part: all first parts, then all second ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Devices {
+pub(crate) struct TargetDevices {
     /// Kind of the devices.
     pub(crate) kind: DeviceKind,
     /// Number of null devices or drives.
@@ -58,7 +58,7 @@ pub(crate) enum DeviceKind {
     Part(u32),
 }
 
-impl Devices {
+impl TargetDevices {
     /// Returns the number of namespaces.
     pub(crate) fn namespaces(&self) -> u32 {
         match self.kind {
@@ -80,7 +80,7 @@ impl Devices {
 
 /// Admission of commands at the target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Pacing {
+pub(crate) enum PacingSetup {
     /// No limit.
     None,
     /// No limit, on a machine whose cache never overflows: the simulator's ceiling.
@@ -90,14 +90,14 @@ pub(crate) enum Pacing {
     /// A limit on the bytes in flight.
     BufferCredit { budget: u64 },
     /// A rate limit.
-    TokenBucket { pace: Pace, burst: Option<u64>, budget: Option<u64> },
+    TokenBucket { pace: FillRate, burst: Option<u64>, budget: Option<u64> },
     /// The Mellanox SPDK io_pacing prototype.
-    Prototype { pool: Option<Pool>, pacer: Option<Pacer> },
+    Prototype { pool: Option<BufferPool>, pacer: Option<PeriodicPacer> },
 }
 
 /// Fill rate of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum FillRate {
     /// Bytes per second.
     Rate(u64),
     /// Time from one I/O to the next.
@@ -106,7 +106,7 @@ pub(crate) enum Pace {
 
 /// The static pool of io_pacing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pool {
+pub(crate) struct BufferPool {
     /// Total number of buffers.
     pub(crate) buffers: u32,
     /// Buffers that each core keeps; not set: all of them, spread over the cores.
@@ -115,7 +115,7 @@ pub(crate) struct Pool {
 
 /// The pacer of io_pacing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pacer {
+pub(crate) struct PeriodicPacer {
     /// Time from tick to tick for the whole target; 0: every poll.
     pub(crate) period: u64,
     /// Bytes that a tick grants.
@@ -125,19 +125,19 @@ pub(crate) struct Pacer {
     /// Maximum number of I/Os in flight on one drive.
     pub(crate) drive_limit: Option<u32>,
     /// Tuner that changes the period.
-    pub(crate) tuner: Option<Tuner>,
+    pub(crate) tuner: Option<PeriodTuner>,
 }
 
 /// Rule by which io_pacing changes its period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tuner {
+pub(crate) enum PeriodTuner {
     /// By the bytes in flight beyond a threshold.
     BytesInFlight { threshold: u64 },
     /// Towards more bandwidth.
     Bandwidth { interval: u64, step: u64 },
 }
 
-impl Pacing {
+impl PacingSetup {
     /// Returns the name in plans and results.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl Pacing {
     /// Returns the period per I/O for the whole target, if it is set.
     pub(crate) fn period(&self) -> Option<u64> {
         match self {
-            Self::TokenBucket { pace: Pace::Period(period), .. } => Some(*period),
+            Self::TokenBucket { pace: FillRate::Period(period), .. } => Some(*period),
             Self::Prototype { pacer: Some(pacer), .. } => Some(pacer.period),
             _ => None,
         }
@@ -202,7 +202,7 @@ impl Initiator {
 
 /// One load.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Job {
+pub(crate) struct HostJob {
     /// Name in results.
     pub(crate) name: String,
     /// Positions of the devices.
@@ -225,7 +225,7 @@ pub(crate) struct Job {
     pub(crate) until: Option<u64>,
 }
 
-impl Job {
+impl HostJob {
     /// Returns the number of hosts that run it, out of `all`.
     pub(crate) fn hosts_of(&self, all: usize) -> usize {
         if self.hosts.is_empty() { all } else { self.hosts.len() }
@@ -240,12 +240,12 @@ pub(crate) struct Disturbance {
     /// Duration.
     pub(crate) lasts: u64,
     /// Kind of the disturbance.
-    pub(crate) what: Trouble,
+    pub(crate) what: DisturbanceKind,
 }
 
 /// Kind of a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Trouble {
+pub(crate) enum DisturbanceKind {
     /// The network runs at this share of its rate.
     Link(f64),
     /// The drives complete nothing.

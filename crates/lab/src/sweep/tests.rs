@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nvmeof_report::Where;
 
-use super::backend::{Place, Run};
-use super::plan::Planned;
-use super::run::Runs;
-use super::setup::Setup;
+use super::backend::{PointRun, SweepBackend};
+use super::plan::PlannedPoint;
+use super::run::SweepRuns;
+use super::setup::PointSetup;
 use super::*;
 
 const TINY: &str = r#"
@@ -41,7 +41,7 @@ fn simulator(platform: &str) -> Simulator {
 
 /// A place that only counts runs.
 #[derive(Default)]
-struct Counter {
+struct CountingBackend {
     simulator: Option<Simulator>,
     runs: AtomicUsize,
     /// The run that fails, and the run that panics.
@@ -49,20 +49,20 @@ struct Counter {
     panics: Option<usize>,
 }
 
-impl Place for Counter {
+impl SweepBackend for CountingBackend {
     fn platform(&self) -> String {
         "A".to_owned()
     }
 
-    fn check(&self, _: &Planned) -> Result<()> {
+    fn check(&self, _: &PlannedPoint) -> Result<()> {
         Ok(())
     }
 
-    fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
+    fn fingerprint(&self, setup: &PointSetup, seed: u64) -> String {
         backend::digest(format!("{setup:?} {seed}").as_bytes())
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Point> {
+    fn run(&self, run: &PointRun<'_>) -> Result<Point> {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         anyhow::ensure!(self.fails != Some(number), "the drive is gone");
         assert!(self.panics != Some(number), "a thing that cannot be");
@@ -76,22 +76,22 @@ impl Place for Counter {
     }
 }
 
-fn counter() -> Counter {
-    Counter { simulator: Some(simulator("A")), ..Counter::default() }
+fn counter() -> CountingBackend {
+    CountingBackend { simulator: Some(simulator("A")), ..CountingBackend::default() }
 }
 
-fn tiny() -> Plan {
-    Plan::parse("tiny.toml", TINY).unwrap()
+fn tiny() -> SweepPlan {
+    SweepPlan::parse("tiny.toml", TINY).unwrap()
 }
 
-fn shipped() -> Vec<(String, Plan)> {
+fn shipped() -> Vec<(String, SweepPlan)> {
     let folder = root().join("configs/sweeps");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|file| file.extension().is_some_and(|kind| kind == "toml")).collect();
     files.sort();
     let load = |file: &PathBuf| {
-        let plan = Plan::load(file).unwrap_or_else(|error| panic!("{error}"));
+        let plan = SweepPlan::load(file).unwrap_or_else(|error| panic!("{error}"));
         (stem(file).unwrap(), plan)
     };
     files.iter().map(load).collect()
@@ -132,7 +132,7 @@ fn the_first_and_the_last_point_of_every_plan_we_ship_run() {
             point.setup.disturbances.clear();
             point.setup.jobs.iter_mut().for_each(|job| job.from = 0);
             (point.setup.time, point.setup.ramp) = (10_000_000, 5_000_000);
-            let run = Run { plan: &plan, point: &point, repetition: 1, seed: 1 };
+            let run = PointRun { plan: &plan, point: &point, repetition: 1, seed: 1 };
             let result = simulator.run(&run).unwrap_or_else(|error| panic!("{file}: {error:#}"));
             if result.policy != "prototype" {
                 assert!(result.problems.is_empty(), "{file} {at}: {:?}", result.problems);
@@ -158,7 +158,8 @@ fn every_key_of_a_plan_is_documented() {
     ];
     let mut keys = 0;
     for (table, line) in tables {
-        let error = Plan::parse("p.toml", &format!("{table}\n{line}\n")).unwrap_err().to_string();
+        let error =
+            SweepPlan::parse("p.toml", &format!("{table}\n{line}\n")).unwrap_err().to_string();
         let allowed = error.split("allowed: ").nth(1).unwrap_or_else(|| panic!("{error}"));
         for key in allowed.split(", ") {
             assert!(text.contains(&format!("`{key}`")), "{table} {key} is not documented");
@@ -203,9 +204,9 @@ fn the_fourteen_tests_have_the_points_they_are_defined_with() {
 #[test]
 fn settings_are_named_as_the_measured_rows_name_them() {
     let rows = |file: &str, platform: &str| -> Vec<String> {
-        let plan = Plan::load(&root().join(format!("configs/sweeps/{file}.toml"))).unwrap();
+        let plan = SweepPlan::load(&root().join(format!("configs/sweeps/{file}.toml"))).unwrap();
         let points = plan.points.iter().filter(|point| point.runs_on(platform, "sim"));
-        let row = |point: &Planned| {
+        let row = |point: &PlannedPoint| {
             let s = backend::sim::setting(&point.setup);
             let or = |value: Option<u32>| value.map_or_else(String::new, |value| value.to_string());
             format!(
@@ -247,8 +248,8 @@ fn a_small_plan_goes_through_the_simulator_to_every_output() {
     run::check(&plan, &simulator).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.jsonl");
-    let mut results = Results::open(&file, false).unwrap();
-    let runs = Runs::of(&plan, "A", 7);
+    let mut results = ResultsFile::open(&file, false).unwrap();
+    let runs = SweepRuns::of(&plan, "A", 7);
     let (points, failures) = runs.all(&simulator, &mut results).unwrap();
     assert!(failures.is_empty(), "{failures:?}");
     assert_eq!(points.len(), 4);
@@ -277,8 +278,8 @@ fn the_same_seed_gives_the_same_figures() {
     let plan = tiny();
     let simulator = simulator("A");
     let all = |seed| {
-        let runs = Runs::of(&plan, "A", seed);
-        runs.all(&simulator, &mut Results::default()).unwrap().0
+        let runs = SweepRuns::of(&plan, "A", seed);
+        runs.all(&simulator, &mut ResultsFile::default()).unwrap().0
     };
     assert!(all(1) == all(1));
     let (one, two) = (all(1), all(2));
@@ -292,8 +293,8 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     let file = folder.path().join("results.jsonl");
     let sweep = |resume, seed| {
         let place = counter();
-        let mut results = Results::open(&file, resume).unwrap();
-        let runs = Runs::of(&plan, "A", seed);
+        let mut results = ResultsFile::open(&file, resume).unwrap();
+        let runs = SweepRuns::of(&plan, "A", seed);
         let (points, failures) = runs.all(&place, &mut results).unwrap();
         assert!(failures.is_empty());
         (place.runs.into_inner(), points)
@@ -321,9 +322,9 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
 #[test]
 fn a_run_that_fails_or_panics_is_named_and_the_others_are_kept() {
     let plan = tiny();
-    let place = Counter { fails: Some(0), panics: Some(2), ..counter() };
-    let runs = Runs::of(&plan, "A", 1);
-    let (points, failures) = runs.all(&place, &mut Results::default()).unwrap();
+    let place = CountingBackend { fails: Some(0), panics: Some(2), ..counter() };
+    let runs = SweepRuns::of(&plan, "A", 1);
+    let (points, failures) = runs.all(&place, &mut ResultsFile::default()).unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(
         failures,
@@ -339,11 +340,11 @@ fn a_run_that_fails_or_panics_is_named_and_the_others_are_kept() {
 fn two_sweeps_cannot_write_to_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.jsonl");
-    let first = Results::open(&file, false).unwrap();
-    let error = Results::open(&file, true).unwrap_err().to_string();
+    let first = ResultsFile::open(&file, false).unwrap();
+    let error = ResultsFile::open(&file, true).unwrap_err().to_string();
     assert!(error.ends_with("results.jsonl: another sweep writes to it"), "{error}");
     drop(first);
-    Results::open(&file, true).unwrap();
+    ResultsFile::open(&file, true).unwrap();
 }
 
 #[test]
@@ -351,7 +352,7 @@ fn results_that_are_none_are_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes.txt");
     fs::write(&file, "dear diary\n").unwrap();
-    let error = format!("{:#}", Results::open(&file, true).unwrap_err());
+    let error = format!("{:#}", ResultsFile::open(&file, true).unwrap_err());
     assert!(error.contains("notes.txt: line 1 is not a result"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "dear diary\n");
 }
@@ -362,8 +363,8 @@ fn a_full_disk_stops_the_sweep_and_names_the_file() {
     let place = counter();
     let full = Path::new("/dev/full");
     let Ok(file) = fs::File::options().write(true).read(true).open(full) else { return };
-    let mut results = Results::over(file, full);
-    let error = Runs::of(&plan, "A", 1).all(&place, &mut results).unwrap_err();
+    let mut results = ResultsFile::over(file, full);
+    let error = SweepRuns::of(&plan, "A", 1).all(&place, &mut results).unwrap_err();
     assert!(format!("{error:#}").starts_with("cannot write /dev/full: "), "{error:#}");
     assert_eq!(place.runs.into_inner(), 1, "there is no use in going on");
 }
@@ -371,15 +372,15 @@ fn a_full_disk_stops_the_sweep_and_names_the_file() {
 #[test]
 fn what_a_platform_does_not_have_is_refused_before_anything_runs() {
     let text = format!("{TINY}platform.cash-share-mib = [1]\n");
-    let plan = Plan::parse("tiny.toml", &text).unwrap();
+    let plan = SweepPlan::parse("tiny.toml", &text).unwrap();
     let error = format!("{:#}", run::check(&plan, &simulator("A")).unwrap_err());
     assert!(error.contains("platform.cash-share-mib: a platform has no such number"), "{error}");
     assert!(error.contains("cache-share-mib") && error.contains("scale-cache"), "{error}");
     let text = format!("{TINY}platform.ports = [1.5]\n");
-    let plan = Plan::parse("tiny.toml", &text).unwrap();
+    let plan = SweepPlan::parse("tiny.toml", &text).unwrap();
     assert!(run::check(&plan, &simulator("A")).is_err());
     let mixed = TINY.replacen("[[job]]", "[[host]]\ninitiator = \"fio-kernel\"\n\n[[job]]", 1);
-    let plan = Plan::parse("tiny.toml", &mixed).unwrap();
+    let plan = SweepPlan::parse("tiny.toml", &mixed).unwrap();
     let error = format!("{:#}", run::check(&plan, &simulator("A")).unwrap_err());
     assert!(error.contains("the simulator runs the same program on all hosts"), "{error}");
 }

@@ -9,19 +9,19 @@ use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Series};
 use serde::{Deserialize, Serialize};
 
-pub(super) use crate::daemon_stats::Moment;
+pub(super) use crate::daemon_stats::StatsSample;
 use crate::daemon_stats::parse;
 
 /// Activity of a pacer in a run, with a description of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Activity {
+pub(crate) struct PacerActivity {
     /// Load and machine of the run.
     pub(crate) run: String,
     pub(crate) place: String,
-    pub(crate) moments: Vec<Moment>,
+    pub(crate) moments: Vec<StatsSample>,
 }
 
-impl Activity {
+impl PacerActivity {
     /// Reads a file that a daemon wrote with `--stats`, from its first moment to its last.
     pub(super) fn of_stats(path: &Path) -> Result<Self> {
         let moments = read(path, 0)?;
@@ -43,7 +43,7 @@ impl Activity {
 
 /// Reads the file from the first line that begins at `from` bytes or later; drops a truncated last
 /// line.
-pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
+pub(super) fn read(path: &Path, from: u64) -> Result<Vec<StatsSample>> {
     let mut text = String::new();
     let read = |text: &mut String| {
         let mut file = BufReader::new(File::open(path)?);
@@ -58,9 +58,9 @@ pub(super) fn read(path: &Path, from: u64) -> Result<Vec<Moment>> {
     parse(&text).with_context(|| path.display().to_string())
 }
 
-fn plots(moments: &[Moment], note: &str) -> Vec<(&'static str, Plot)> {
+fn plots(moments: &[StatsSample], note: &str) -> Vec<(&'static str, Plot)> {
     let begin = moments.first().map_or(0.0, |first| first.t);
-    let series = |name: &str, of: &dyn Fn(&Moment) -> Option<f64>| Series {
+    let series = |name: &str, of: &dyn Fn(&StatsSample) -> Option<f64>| Series {
         name: name.to_owned(),
         points: moments.iter().filter_map(|m| Some((m.t - begin, of(m)?))).collect(),
         shape: Shape::Line,

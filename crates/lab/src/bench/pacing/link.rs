@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::listen::{Fabric, Listen};
+use crate::listen::{Fabric, ListenAddress};
 use nvmeof_workspace::checkout::run_checked;
 use nvmeof_workspace::prerequisites::find_program;
 
@@ -29,13 +29,13 @@ const PREFIX: &str = "nvmeof-bench-";
 
 /// Rate of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Rate {
+pub(super) enum LinkRate {
     /// The machine's own speed.
     Unbound,
     Gbit(f64),
 }
 
-impl FromStr for Rate {
+impl FromStr for LinkRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl FromStr for Rate {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for LinkRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unbound => f.pad("none"),
@@ -61,14 +61,14 @@ impl fmt::Display for Rate {
     }
 }
 
-impl Rate {
+impl LinkRate {
     /// Returns the default for a link to `listen`.
-    pub(super) fn usual(listen: Listen) -> Self {
+    pub(super) fn usual(listen: ListenAddress) -> Self {
         if is_local_tcp(listen) { Self::Gbit(USUAL_GBIT) } else { Self::Unbound }
     }
 
     /// Checks that this link is possible, before any other step.
-    pub(super) fn check(self, listen: Listen) -> Result<()> {
+    pub(super) fn check(self, listen: ListenAddress) -> Result<()> {
         if self == Self::Unbound {
             return Ok(());
         }
@@ -91,21 +91,21 @@ impl Rate {
     }
 }
 
-fn is_local_tcp(listen: Listen) -> bool {
+fn is_local_tcp(listen: ListenAddress) -> bool {
     listen.fabric == Fabric::Tcp && listen.address.is_loopback()
 }
 
 /// A link, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct LoadLink {
     /// Name of its namespace, if it has one.
     name: Option<String>,
 }
 
-impl Link {
-    /// Creates a link that [`Rate::check`] accepted.
-    pub(super) fn make(rate: Rate) -> Result<Self> {
-        let Rate::Gbit(gbit) = rate else { return Ok(Self { name: None }) };
+impl LoadLink {
+    /// Creates a link that [`LinkRate::check`] accepted.
+    pub(super) fn make(rate: LinkRate) -> Result<Self> {
+        let LinkRate::Gbit(gbit) = rate else { return Ok(Self { name: None }) };
         remove_left_over();
         // From here on the link is removed on every exit.
         let name = format!("{PREFIX}{}", process::id());
@@ -151,7 +151,7 @@ fn remove_left_over() {
     }
 }
 
-impl Drop for Link {
+impl Drop for LoadLink {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             // The kernel removes the rest of it with its last process.
@@ -166,14 +166,16 @@ mod tests {
 
     #[test]
     fn rates_as_they_are_typed() {
-        for (text, rate) in
-            [("none", Rate::Unbound), ("10gbit", Rate::Gbit(10.0)), ("2.5gbit", Rate::Gbit(2.5))]
-        {
+        for (text, rate) in [
+            ("none", LinkRate::Unbound),
+            ("10gbit", LinkRate::Gbit(10.0)),
+            ("2.5gbit", LinkRate::Gbit(2.5)),
+        ] {
             assert_eq!(text.parse(), Ok(rate));
             assert_eq!(rate.to_string(), text);
         }
         for text in ["", "10", "gbit", "0gbit", "-1gbit", "NaNgbit", "1e9gbit", "10mbit"] {
-            let error = text.parse::<Rate>().expect_err(text);
+            let error = text.parse::<LinkRate>().expect_err(text);
             assert!(error.contains("neither `none` nor a rate"), "{error}");
         }
     }
@@ -181,20 +183,20 @@ mod tests {
     #[test]
     fn what_is_not_on_the_loopback_interface_has_no_slow_link() {
         for listen in ["tcp://10.0.0.1", "rdma://127.0.0.1"] {
-            let listen: Listen = listen.parse().expect("an address");
-            let error = Rate::Gbit(1.0).check(listen).expect_err("it is elsewhere");
+            let listen: ListenAddress = listen.parse().expect("an address");
+            let error = LinkRate::Gbit(1.0).check(listen).expect_err("it is elsewhere");
             assert!(error.to_string().contains("--link none"), "{error}");
-            assert_eq!(Rate::usual(listen), Rate::Unbound);
-            Rate::Unbound.check(listen).expect("as it is");
+            assert_eq!(LinkRate::usual(listen), LinkRate::Unbound);
+            LinkRate::Unbound.check(listen).expect("as it is");
         }
-        assert_eq!(Rate::usual(Listen::default()), Rate::Gbit(10.0));
+        assert_eq!(LinkRate::usual(ListenAddress::default()), LinkRate::Gbit(10.0));
     }
 
     #[test]
     fn without_a_link_a_command_is_as_it_was() {
-        let link = Link { name: None };
+        let link = LoadLink { name: None };
         assert_eq!(link.command(Command::new("true")).get_program(), "true");
-        let link = Link { name: Some("x".to_owned()) };
+        let link = LoadLink { name: Some("x".to_owned()) };
         let mut command = Command::new("echo");
         command.args(["a", "b"]);
         let within = link.command(command);

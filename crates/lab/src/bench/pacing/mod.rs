@@ -5,25 +5,25 @@
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
 //! | `rounds` | the measurements in turns, round by round |
-//! | `serving` | a daemon that changes its policy while it serves |
-//! | `turns` | a continuous load, counted in turns |
+//! | `switching_daemon` | a daemon that changes its policy while it serves |
+//! | `load_generator` | a continuous load, counted in turns |
 //! | `link` | a link that is slower than the machine, and varies less |
 //! | `result` | a turn as a point |
 //! | `activity` | the pacer's activity over time, from the daemon's statistics |
-//! | `known` | confidence intervals of medians |
-//! | `verdict` | verdicts on adaptive |
+//! | `median_interval` | confidence intervals of medians |
+//! | `comparison` | verdicts on adaptive |
 //! | `show` | tables, plots, the page |
 
 pub(crate) mod activity;
-mod known;
+mod comparison;
 mod link;
+mod load_generator;
+mod median_interval;
 mod plan;
 mod result;
 mod rounds;
-mod serving;
 mod show;
-mod turns;
-mod verdict;
+mod switching_daemon;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -40,13 +40,13 @@ use nvmeof_report::{Point, json};
 use super::server;
 use super::{machine, require_programs};
 use crate::interrupt;
-use crate::listen::Listen;
-use activity::Activity;
-use link::{Link, Rate};
+use crate::listen::ListenAddress;
+use activity::PacerActivity;
+use link::{LinkRate, LoadLink};
 use nvmeof_workspace::checkout::{Workspace, run_checked};
-use plan::{DEVICES, Device, Policy, Step};
-use rounds::Bench;
-use show::Shown;
+use plan::{BenchDevice, BenchPolicy, DEVICES, MeasuredStep};
+use rounds::PacingBench;
+use show::ReportContent;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -58,7 +58,7 @@ use show::Shown;
     Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n         \
     cargo xtask bench pacing --link none --devices ram --depths 256"
 )]
-pub(super) struct Args {
+pub(super) struct PacingArgs {
     /// Queue depths, over all jobs and namespaces
     #[arg(
         long,
@@ -69,7 +69,7 @@ pub(super) struct Args {
     depths: Vec<u32>,
     /// Devices to read
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', value_enum, default_values_t = DEVICES.to_vec())]
-    devices: Vec<Device>,
+    devices: Vec<BenchDevice>,
     /// Threads of the load generator, each with its own connection; they share its CPU
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
@@ -91,12 +91,12 @@ pub(super) struct Args {
     quick: bool,
     /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
-    listen: Listen,
+    listen: ListenAddress,
     /// Rate of the link: a number and gbit, or none for the machine's own speed, which varies on a
     /// shared machine. A link is made in its own network namespace, which requires root [default:
     /// 10gbit for tcp:// on a loopback address, none otherwise]
     #[arg(long, value_name = "RATE|none")]
-    link: Option<Rate>,
+    link: Option<LinkRate>,
     /// CPU of the daemon
     #[arg(long, value_name = "CPU", default_value_t = 0)]
     target_cpu: usize,
@@ -149,7 +149,7 @@ fn duration_or_none(text: &str) -> Result<Duration, String> {
 
 /// Parameters of the run, after `--quick` is applied.
 #[derive(Debug)]
-struct Plan {
+struct BenchPlan {
     depths: Vec<u32>,
     time: Duration,
     ramp: Duration,
@@ -157,8 +157,8 @@ struct Plan {
     repeat: u32,
 }
 
-impl Plan {
-    fn of(args: &Args) -> Result<Self> {
+impl BenchPlan {
+    fn of(args: &PacingArgs) -> Result<Self> {
         let quick = Duration::from_millis(200);
         let mut plan = match args.quick {
             true => Self {
@@ -181,7 +181,8 @@ impl Plan {
         let all =
             plan.depths.iter().flat_map(|&depth| args.devices.iter().map(move |d| (depth, *d)));
         for (depth, device) in all {
-            let (step, jobs) = (Step { policy: Policy::None, device, depth }, args.jobs);
+            let (step, jobs) =
+                (MeasuredStep { policy: BenchPolicy::None, device, depth }, args.jobs);
             ensure!(
                 step.qd(jobs).is_some() && depth / jobs <= 4000,
                 "--depths {depth}: {jobs} jobs and {} namespace(s) ({device}) cannot share it, or a \
@@ -193,30 +194,30 @@ impl Plan {
     }
 
     /// Returns the time that the load settles under a policy.
-    fn settle(&self, policy: Policy) -> Duration {
+    fn settle(&self, policy: BenchPolicy) -> Duration {
         match policy {
-            Policy::Adaptive => self.ramp + self.learn,
+            BenchPolicy::Adaptive => self.ramp + self.learn,
             _ => self.ramp,
         }
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(args: &PacingArgs) -> Result<ExitCode> {
     if let Some(path) = &args.from {
         return again(args, path);
     }
     if let Some(path) = &args.activity {
         return draw_activity(args, path);
     }
-    let plan = Plan::of(args)?;
+    let plan = BenchPlan::of(args)?;
     let workspace = Workspace::find()?;
     let cpus = [args.target_cpu, args.initiator_cpu];
     ensure!(cpus[0] != cpus[1], "each side needs a CPU of its own, not both CPU {}", cpus[0]);
     require_programs()?;
     server::time_of(cpus)?; // Fails before the build if a CPU does not exist.
-    let rate = args.link.unwrap_or(Rate::usual(args.listen));
+    let rate = args.link.unwrap_or(LinkRate::usual(args.listen));
     rate.check(args.listen)?;
-    let mut json = Output::open(args)?;
+    let mut json = ResultsOutput::open(args)?;
     if !args.no_build {
         let programs = ["-p", "nvmeof-tgt", "-p", "nvmeof-perf", "-p", "nvmeof-ctl"];
         run_checked(workspace.cargo(["build", "--release", "--locked"]).args(programs))?;
@@ -226,8 +227,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let build = build_of(&workspace)?;
     interrupt::handle_signals()?;
     let (plan, machine) = (&plan, machine());
-    let link = Link::make(rate)?;
-    let bench = Bench { args, plan, workspace: &workspace, folder, machine, build, rate, link };
+    let link = LoadLink::make(rate)?;
+    let bench =
+        PacingBench { args, plan, workspace: &workspace, folder, machine, build, rate, link };
 
     let before = server::time_of(cpus)?;
     let points = bench.rounds(&mut json)?;
@@ -256,10 +258,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         plan.repeat,
         plan.time,
         plan.ramp,
-        plan.settle(Policy::Adaptive),
+        plan.settle(BenchPolicy::Adaptive),
     );
-    let verdicts = verdict::all(&points, &args.devices, &plan.depths);
-    let shown = Shown {
+    let verdicts = comparison::all(&points, &args.devices, &plan.depths);
+    let shown = ReportContent {
         points: &points,
         devices: &args.devices,
         depths: &plan.depths,
@@ -311,7 +313,7 @@ fn depths_of(points: &[Point]) -> Vec<u32> {
 }
 
 /// Shows the results in a file.
-fn again(args: &Args, path: &Path) -> Result<ExitCode> {
+fn again(args: &PacingArgs, path: &Path) -> Result<ExitCode> {
     let shown_path = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {shown_path}"))?;
     let (points, _) = json::read(BufReader::new(file)).with_context(|| shown_path.to_string())?;
@@ -327,11 +329,11 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
         );
     }
     let note = note(&first.platform, Some(first), rounds);
-    let shown = Shown {
+    let shown = ReportContent {
         points: &points,
         devices: &args.devices,
         depths: &depths,
-        verdicts: &verdict::all(&points, &args.devices, &depths),
+        verdicts: &comparison::all(&points, &args.devices, &depths),
         about: &format!(
             "{}, {}; {} job(s); {rounds} round(s) of {:.1} s a point",
             first.platform,
@@ -342,7 +344,7 @@ fn again(args: &Args, path: &Path) -> Result<ExitCode> {
         note: &note,
         activity: None,
     };
-    Output::open(args)?;
+    ResultsOutput::open(args)?;
     show(show::markdown(&shown));
     write_files(args, &shown)?;
     Ok(ExitCode::SUCCESS)
@@ -357,11 +359,11 @@ fn note(machine: &str, point: Option<&Point>, rounds: u32) -> String {
 
 /// Destination of results as they arrive.
 #[derive(Debug)]
-struct Output(Option<(File, PathBuf)>);
+struct ResultsOutput(Option<(File, PathBuf)>);
 
-impl Output {
+impl ResultsOutput {
     /// Checks that the file can be written, before anything is measured.
-    fn open(args: &Args) -> Result<Self> {
+    fn open(args: &PacingArgs) -> Result<Self> {
         if let Some(folder) = &args.svg {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -389,7 +391,7 @@ impl Output {
     }
 }
 
-fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
+fn write_files(args: &PacingArgs, shown: &ReportContent<'_>) -> Result<()> {
     if let Some(path) = &args.html {
         write(path, &show::page(shown)?)?;
     }
@@ -405,7 +407,7 @@ fn write_files(args: &Args, shown: &Shown<'_>) -> Result<()> {
 }
 
 /// Writes the plots of a pacer's activity, and their data.
-fn write_activity(folder: &Path, activity: &Activity) -> Result<()> {
+fn write_activity(folder: &Path, activity: &PacerActivity) -> Result<()> {
     for (name, plot) in activity.plots() {
         write(&folder.join(name).with_extension("svg"), &plot.standalone_svg())?;
     }
@@ -417,13 +419,13 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Plots a daemon's pacer activity, from the file that the daemon wrote.
-fn draw_activity(args: &Args, stats: &Path) -> Result<ExitCode> {
+fn draw_activity(args: &PacingArgs, stats: &Path) -> Result<ExitCode> {
     ensure!(
         args.svg.is_some() || args.html.is_some(),
         "--activity draws: say where, with --svg DIR or --html FILE"
     );
-    let activity = Activity::of_stats(stats)?;
-    Output::open(args)?;
+    let activity = PacerActivity::of_stats(stats)?;
+    ResultsOutput::open(args)?;
     if let Some(path) = &args.html {
         write(path, &show::page_of_activity(&activity))?;
     }
@@ -452,19 +454,19 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: PacingArgs,
     }
 
-    fn plan(line: &str) -> Result<Plan> {
+    fn plan(line: &str) -> Result<BenchPlan> {
         let cli = Cli::try_parse_from(std::iter::once("pacing").chain(line.split_whitespace()))?;
-        Plan::of(&cli.args)
+        BenchPlan::of(&cli.args)
     }
 
     #[test]
     fn without_a_word_it_is_what_was_asked_for() {
         let cli = Cli::try_parse_from(["pacing"]).expect("defaults");
         assert_eq!(cli.args.devices, DEVICES);
-        let plan = Plan::of(&cli.args).expect("they can be shared");
+        let plan = BenchPlan::of(&cli.args).expect("they can be shared");
         assert_eq!(plan.depths, [32, 64, 256, 1024, 2048]);
         assert_eq!((plan.repeat, cli.args.jobs, cli.args.link), (10, 1, None));
     }

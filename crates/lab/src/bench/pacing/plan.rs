@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::bench::server::NQN;
-use crate::listen::Listen;
+use crate::listen::ListenAddress;
 
 /// Bytes of an I/O.
 pub(super) const BLOCK: u64 = 128 << 10;
@@ -26,7 +26,7 @@ const MORE_CONNECTIONS: u32 = 16;
 
 /// A pacing policy with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Policy {
+pub(super) enum BenchPolicy {
     None,
     /// This number of buffers of [`BLOCK`] bytes.
     BufferCredit(u64),
@@ -34,15 +34,15 @@ pub(super) enum Policy {
 }
 
 /// Policies in the order of tables and legends.
-pub(super) const POLICIES: &[Policy] = &[
-    Policy::None,
-    Policy::BufferCredit(16),
-    Policy::BufferCredit(96),
-    Policy::BufferCredit(1024),
-    Policy::Adaptive,
+pub(super) const POLICIES: &[BenchPolicy] = &[
+    BenchPolicy::None,
+    BenchPolicy::BufferCredit(16),
+    BenchPolicy::BufferCredit(96),
+    BenchPolicy::BufferCredit(1024),
+    BenchPolicy::Adaptive,
 ];
 
-impl Policy {
+impl BenchPolicy {
     fn config(self) -> String {
         match self {
             Self::None => "policy = \"none\"\n".to_owned(),
@@ -62,7 +62,7 @@ impl Policy {
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for BenchPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.pad("none"),
@@ -74,7 +74,7 @@ impl fmt::Display for Policy {
 
 /// Device to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Device {
+pub(super) enum BenchDevice {
     /// A namespace in memory
     Ram,
     /// The same behind 1 ms
@@ -83,13 +83,14 @@ pub(super) enum Device {
     Mix,
 }
 
-pub(super) const DEVICES: &[Device] = &[Device::Ram, Device::Delay, Device::Mix];
+pub(super) const DEVICES: &[BenchDevice] =
+    &[BenchDevice::Ram, BenchDevice::Delay, BenchDevice::Mix];
 
 /// Namespaces of the daemon, for every device: the fast one and the slow one. Each is written once
 /// before.
 pub(super) const NSIDS: [u32; 2] = [1, 2];
 
-impl Device {
+impl BenchDevice {
     /// Returns the number of namespaces that are read.
     pub(super) fn namespaces(self) -> u32 {
         match self {
@@ -130,7 +131,7 @@ impl Device {
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for BenchDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ram => "ram",
@@ -142,29 +143,29 @@ impl fmt::Display for Device {
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) policy: Policy,
-    pub(super) device: Device,
+pub(super) struct MeasuredStep {
+    pub(super) policy: BenchPolicy,
+    pub(super) device: BenchDevice,
     /// I/Os outstanding, over all jobs and namespaces.
     pub(super) depth: u32,
 }
 
 /// Measurements under a policy before the next policy's turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stint {
-    pub(super) policy: Policy,
-    pub(super) steps: Vec<Step>,
+pub(super) struct PolicyRun {
+    pub(super) policy: BenchPolicy,
+    pub(super) steps: Vec<MeasuredStep>,
 }
 
 /// Measurements that are compared with one another: consecutive stints, one per policy.
-pub(super) type Comparison = Vec<Stint>;
+pub(super) type Comparison = Vec<PolicyRun>;
 
 /// Returns everything once at one depth.
 ///
 /// The first policy changes from round to round, so that other load of the machine affects all
 /// policies alike. A fast namespace alone is measured directly before or after the fast one next to
 /// a slow one.
-pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparison> {
+pub(super) fn round(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<Comparison> {
     let number = usize::try_from(number).unwrap_or(0);
     let mut policies = POLICIES.to_vec();
     policies.rotate_left(number % POLICIES.len());
@@ -172,12 +173,13 @@ pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparis
     if number / POLICIES.len() % 2 == 1 {
         policies.reverse();
     }
-    let with = |is_fast_read: bool| -> Vec<Device> {
+    let with = |is_fast_read: bool| -> Vec<BenchDevice> {
         devices.iter().copied().filter(|device| device.reads_fast() == is_fast_read).collect()
     };
-    let comparison = |devices: Vec<Device>| {
-        let steps = |policy| devices.iter().map(move |&device| Step { policy, device, depth });
-        let stint = |&policy: &Policy| Stint { policy, steps: steps(policy).collect() };
+    let comparison = |devices: Vec<BenchDevice>| {
+        let steps =
+            |policy| devices.iter().map(move |&device| MeasuredStep { policy, device, depth });
+        let stint = |&policy: &BenchPolicy| PolicyRun { policy, steps: steps(policy).collect() };
         policies.iter().map(stint).collect()
     };
     [with(true), with(false)]
@@ -187,7 +189,7 @@ pub(super) fn round(number: u32, devices: &[Device], depth: u32) -> Vec<Comparis
         .collect()
 }
 
-impl Step {
+impl MeasuredStep {
     /// Returns `--qd` of the load generator, if the depth is divisible among the jobs.
     pub(super) fn qd(&self, jobs: u32) -> Option<u32> {
         let lanes = jobs * self.device.namespaces();
@@ -200,9 +202,9 @@ impl Step {
         let qd = self.qd(jobs)?;
         let [fast, slow] = NSIDS;
         let [on_fast, on_slow] = match self.device {
-            Device::Ram => [qd, 0],
-            Device::Delay => [0, qd],
-            Device::Mix => [qd, qd],
+            BenchDevice::Ram => [qd, 0],
+            BenchDevice::Delay => [0, qd],
+            BenchDevice::Mix => [qd, qd],
         };
         Some(format!("{fast}={on_fast} {slow}={on_slow}"))
     }
@@ -210,9 +212,9 @@ impl Step {
     /// Returns whether it reads this namespace.
     pub(super) fn reads(&self, nsid: u32) -> bool {
         match self.device {
-            Device::Ram => nsid == NSIDS[0],
-            Device::Delay => nsid == NSIDS[1],
-            Device::Mix => true,
+            BenchDevice::Ram => nsid == NSIDS[0],
+            BenchDevice::Delay => nsid == NSIDS[1],
+            BenchDevice::Mix => true,
         }
     }
 
@@ -239,7 +241,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for MeasuredStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at depth {} with {}", self.device, self.depth, self.policy)
     }
@@ -250,7 +252,7 @@ impl fmt::Display for Step {
 /// It runs on both namespaces, with at most `depth` I/Os outstanding on each.
 pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
     let (qd, jobs) = ((depth / jobs).to_string(), jobs.to_string());
-    let (block, nsids, seed) = (BLOCK.to_string(), Device::Mix.nsids(), SEED.to_string());
+    let (block, nsids, seed) = (BLOCK.to_string(), BenchDevice::Mix.nsids(), SEED.to_string());
     let args = ["run", "--connect", address, "--rw", "randread", "--nsid", &nsids, "--seed", &seed];
     let more = ["--bs", &block, "--qd", &qd, "--jobs", &jobs];
     args.into_iter().chain(more).map(str::to_owned).collect()
@@ -263,18 +265,18 @@ pub(super) fn nothing() -> String {
 
 /// A daemon for all runs of a depth.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Served {
+pub(super) struct DaemonConfig {
     pub(super) depth: u32,
     pub(super) jobs: u32,
     pub(super) cpu: usize,
-    pub(super) listen: Listen,
+    pub(super) listen: ListenAddress,
 }
 
-impl Served {
+impl DaemonConfig {
     /// Returns its config: one reactor, and limits that leave the bytes in flight to the policy.
     ///
     /// Policies change only `[pacing]`, so that the daemon can change from one to the other.
-    pub(super) fn config(&self, policy: Policy) -> String {
+    pub(super) fn config(&self, policy: BenchPolicy) -> String {
         let Self { depth, jobs, cpu, listen } = *self;
         // The load generator starts with this number for each of the two namespaces, until its
         // first turn.
@@ -315,14 +317,16 @@ mod tests {
 
     const DEPTHS: &[u32] = &[32, 64, 256, 1024, 2048];
 
-    fn steps(number: u32, devices: &[Device], depth: u32) -> Vec<Step> {
+    fn steps(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<MeasuredStep> {
         let stints = round(number, devices, depth).into_iter().flatten();
         stints.flat_map(|stint| stint.steps).collect()
     }
 
     #[test]
     fn every_round_has_every_point_once_and_compares_like_with_like() {
-        let names = |steps: &[Step]| steps.iter().map(Step::to_string).collect::<HashSet<_>>();
+        let names = |steps: &[MeasuredStep]| {
+            steps.iter().map(MeasuredStep::to_string).collect::<HashSet<_>>()
+        };
         let first = steps(0, DEVICES, 64);
         assert_eq!(first.len(), POLICIES.len() * DEVICES.len());
         assert_eq!(names(&first).len(), first.len());
@@ -332,7 +336,7 @@ mod tests {
                 let policies: HashSet<_> =
                     comparison.iter().map(|stint| stint.policy.to_string()).collect();
                 assert_eq!(policies.len(), POLICIES.len(), "round {number}");
-                let devices = |stint: &Stint| -> Vec<_> {
+                let devices = |stint: &PolicyRun| -> Vec<_> {
                     assert!(stint.steps.iter().all(|step| step.policy == stint.policy));
                     stint.steps.iter().map(|step| step.device).collect()
                 };
@@ -340,7 +344,7 @@ mod tests {
                 assert!(comparison.iter().all(|stint| devices(stint) == first), "round {number}");
             }
         }
-        assert_eq!(round(0, &[Device::Delay], 64).len(), 1);
+        assert_eq!(round(0, &[BenchDevice::Delay], 64).len(), 1);
     }
 
     #[test]
@@ -348,7 +352,7 @@ mod tests {
         for number in 0..4 {
             let comparisons = round(number, DEVICES, 64);
             let devices: Vec<_> = comparisons[0][0].steps.iter().map(|step| step.device).collect();
-            assert_eq!(devices, [Device::Ram, Device::Mix]);
+            assert_eq!(devices, [BenchDevice::Ram, BenchDevice::Mix]);
         }
     }
 
@@ -366,7 +370,7 @@ mod tests {
         for policy in POLICIES {
             let before: HashSet<_> = (0..rounds)
                 .filter_map(|number| {
-                    let steps = steps(number, &[Device::Ram], 64);
+                    let steps = steps(number, &[BenchDevice::Ram], 64);
                     let at = steps.iter().position(|step| step.policy == *policy)?;
                     at.checked_sub(1).map(|before| steps[before].policy.to_string())
                 })
@@ -389,7 +393,7 @@ mod tests {
             }
             assert_eq!(all, step.depth, "{step}: {depths}");
         }
-        let odd = Step { policy: Policy::None, device: Device::Mix, depth: 30 };
+        let odd = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Mix, depth: 30 };
         assert_eq!(odd.depths(4), None);
         let args = turns_of("tcp://h:1/n", 64, 2).join(" ");
         assert!(args.contains("--nsid 1,2") && args.ends_with("--qd 32 --jobs 2"), "{args}");
@@ -405,14 +409,14 @@ mod tests {
                 assert!(args.contains(&format!("--qd {qd} --jobs {jobs}")), "{args}");
             }
         }
-        let step = Step { policy: Policy::None, device: Device::Mix, depth: 30 };
+        let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Mix, depth: 30 };
         assert_eq!((step.qd(4), step.qd(32)), (None, None));
     }
 
     #[test]
     fn a_config_has_room_for_what_is_asked_of_it() {
         for (&depth, &policy) in DEPTHS.iter().flat_map(|d| POLICIES.iter().map(move |p| (d, p))) {
-            let served = Served { depth, jobs: 4, cpu: 0, listen: Listen::default() };
+            let served = DaemonConfig { depth, jobs: 4, cpu: 0, listen: ListenAddress::default() };
             let config: toml::Value = toml::from_str(&served.config(policy)).expect("TOML");
             let limit = |key: &str| config["limits"][key].as_integer().expect("a number");
             assert!(limit("queue-depth") > i64::from(depth / 4), "{policy} at {depth}");
@@ -429,13 +433,13 @@ mod tests {
     /// Any other change would require another daemon.
     #[test]
     fn policies_differ_in_pacing_alone() {
-        let served = Served { depth: 64, jobs: 1, cpu: 0, listen: Listen::default() };
-        let without = |policy: Policy| {
+        let served = DaemonConfig { depth: 64, jobs: 1, cpu: 0, listen: ListenAddress::default() };
+        let without = |policy: BenchPolicy| {
             let mut config: toml::Table = toml::from_str(&served.config(policy)).expect("TOML");
             let pacing = config.remove("pacing").expect("there is one");
             (config, pacing)
         };
-        let first = without(Policy::None);
+        let first = without(BenchPolicy::None);
         for &policy in &POLICIES[1..] {
             let other = without(policy);
             assert_eq!(other.0, first.0, "{policy}");

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use nvmeof_report::{Figures, Flow, Latency, Point, Setting, Varied, Where, jain};
 use serde_json::Value;
 
-use super::activity::Moment;
-use super::link::Rate;
-use super::plan::{SEED, Step};
+use super::activity::StatsSample;
+use super::link::LinkRate;
+use super::plan::{MeasuredStep, SEED};
 
 /// Keys of [`Point::varied`].
 pub(super) const DEVICE: &str = "device";
@@ -20,14 +20,14 @@ const MOST_CPUS: f64 = 1.1;
 
 /// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub(super) step: Step,
+pub(super) struct TurnContext<'a> {
+    pub(super) step: MeasuredStep,
     /// Number of the repetition, from 1.
     pub(super) repetition: u32,
     pub(super) jobs: u32,
     /// Processor and kernel.
     pub(super) machine: &'a str,
-    pub(super) link: Rate,
+    pub(super) link: LinkRate,
     /// Additional settling time of adaptive.
     pub(super) learn: Duration,
     /// Hash that changes with the daemon, its config or the load.
@@ -35,8 +35,8 @@ pub(super) struct Run<'a> {
 }
 
 /// Describes the conditions that results must share to be shown together.
-fn circumstances(run: &Run<'_>) -> Option<String> {
-    let link = (run.link != Rate::Unbound).then(|| format!("over a link of {}", run.link));
+fn circumstances(run: &TurnContext<'_>) -> Option<String> {
+    let link = (run.link != LinkRate::Unbound).then(|| format!("over a link of {}", run.link));
     let learn = (!run.learn.is_zero())
         .then(|| format!("adaptive settled {:?} more than others", run.learn));
     let both: Vec<_> = [link, learn].into_iter().flatten().collect();
@@ -45,10 +45,14 @@ fn circumstances(run: &Run<'_>) -> Option<String> {
 
 /// Builds a point from the load generator's report of a turn and the daemon's statistics of that
 /// time.
-pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result<Point> {
+pub(super) fn point(
+    run: &TurnContext<'_>,
+    result: &Value,
+    moments: &[StatsSample],
+) -> Result<Point> {
     let errors = number(result, "/errors")?;
     ensure!(errors == 0.0, "{errors} I/Os failed");
-    let Step { policy, device, depth } = run.step;
+    let MeasuredStep { policy, device, depth } = run.step;
     let (cpu, elapsed) = (number(result, "/cpu_seconds")?, number(result, "/elapsed_s")?);
     ensure!(
         cpu <= MOST_CPUS * elapsed,
@@ -58,7 +62,7 @@ pub(super) fn point(run: &Run<'_>, result: &Value, moments: &[Moment]) -> Result
     let mut flows = flows(result)?;
     flows.retain(|flow| run.step.reads(flow.device + 1));
     let rates: Vec<f64> = flows.iter().map(|flow| flow.gbps).collect();
-    let mean = |of: fn(&Moment) -> Option<f64>| mean(moments.iter().filter_map(of));
+    let mean = |of: fn(&StatsSample) -> Option<f64>| mean(moments.iter().filter_map(of));
     let varied =
         [(DEVICE, device.to_string()), (POLICY, policy.to_string()), (DEPTH, depth.to_string())];
     Ok(Point {
@@ -163,7 +167,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 pub(super) mod tests {
     use serde_json::json;
 
-    use super::super::plan::{Device, Policy};
+    use super::super::plan::{BenchDevice, BenchPolicy};
     use super::*;
 
     pub(in crate::bench::pacing) fn result() -> Value {
@@ -179,28 +183,35 @@ pub(super) mod tests {
         })
     }
 
-    fn run(step: Step, repetition: u32) -> Run<'static> {
-        Run {
+    fn run(step: MeasuredStep, repetition: u32) -> TurnContext<'static> {
+        TurnContext {
             step,
             repetition,
             jobs: 2,
             machine: "m",
-            link: Rate::Gbit(10.0),
+            link: LinkRate::Gbit(10.0),
             learn: Duration::from_secs(3),
             fingerprint: "f",
         }
     }
 
-    pub(in crate::bench::pacing) fn made_up(step: Step, repetition: u32) -> Point {
+    pub(in crate::bench::pacing) fn made_up(step: MeasuredStep, repetition: u32) -> Point {
         point(&run(step, repetition), &result(), &[]).expect("complete")
     }
 
     #[test]
     fn a_point_has_what_was_measured_and_is_local() {
-        let step = Step { policy: Policy::BufferCredit(96), device: Device::Mix, depth: 64 };
+        let step = MeasuredStep {
+            policy: BenchPolicy::BufferCredit(96),
+            device: BenchDevice::Mix,
+            depth: 64,
+        };
         let run = run(step, 3);
-        let at =
-            |in_flight, budget| Moment { in_flight, budget_mib: Some(budget), ..Moment::default() };
+        let at = |in_flight, budget| StatsSample {
+            in_flight,
+            budget_mib: Some(budget),
+            ..StatsSample::default()
+        };
         let point = point(&run, &result(), &[at(4.0, 1.0), at(8.0, 2.0)]).expect("complete");
         assert_eq!((point.place, point.setting.qd, point.setting.offered), (Where::Local, 16, 64));
         assert_eq!((point.total.gbps, point.total.latency_us.p99_9), (42.0, 30.0));
@@ -220,18 +231,19 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_as_usual_is_not_said() {
-        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let run = |link, learn| Run { link, learn: Duration::from_secs(learn), ..run(step, 1) };
-        assert_eq!(circumstances(&run(Rate::Unbound, 0)), None);
-        let both = [run(Rate::Gbit(5.0), 0), run(Rate::Unbound, 1)];
+        let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Ram, depth: 32 };
+        let run =
+            |link, learn| TurnContext { link, learn: Duration::from_secs(learn), ..run(step, 1) };
+        assert_eq!(circumstances(&run(LinkRate::Unbound, 0)), None);
+        let both = [run(LinkRate::Gbit(5.0), 0), run(LinkRate::Unbound, 1)];
         let both = both.each_ref().map(|run| circumstances(run).expect("something is said"));
         assert_eq!(both, ["over a link of 5gbit", "adaptive settled 1s more than others"]);
     }
 
     #[test]
     fn a_run_with_errors_is_no_measurement() {
-        let step = Step { policy: Policy::None, device: Device::Ram, depth: 32 };
-        let run = Run { jobs: 1, ..run(step, 1) };
+        let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Ram, depth: 32 };
+        let run = TurnContext { jobs: 1, ..run(step, 1) };
         let mut broken = result();
         broken["errors"] = json!(2);
         let error = point(&run, &broken, &[]).expect_err("it failed");
@@ -245,10 +257,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_namespace_that_is_not_read_is_no_flow() {
-        for (device, flows) in
-            [(Device::Ram, vec![0]), (Device::Delay, vec![1]), (Device::Mix, vec![0, 1])]
-        {
-            let point = made_up(Step { policy: Policy::None, device, depth: 64 }, 1);
+        for (device, flows) in [
+            (BenchDevice::Ram, vec![0]),
+            (BenchDevice::Delay, vec![1]),
+            (BenchDevice::Mix, vec![0, 1]),
+        ] {
+            let point = made_up(MeasuredStep { policy: BenchPolicy::None, device, depth: 64 }, 1);
             assert_eq!(point.flows.iter().map(|flow| flow.device).collect::<Vec<_>>(), flows);
         }
     }

@@ -15,13 +15,15 @@ use nvmeof_console::complain;
 use nvmeof_report::Point;
 use serde_json::Value;
 
-use super::activity::{Activity, Moment};
-use super::link::{Link, Rate};
-use super::plan::{self, Comparison, Device, NSIDS, POLICIES, Policy, Served, Step};
+use super::activity::{PacerActivity, StatsSample};
+use super::link::{LinkRate, LoadLink};
+use super::load_generator::LoadGenerator;
+use super::plan::{
+    self, BenchDevice, BenchPolicy, Comparison, DaemonConfig, MeasuredStep, NSIDS, POLICIES,
+};
 use super::result;
-use super::serving::Serving;
-use super::turns::Load;
-use super::{Args, Output, Plan};
+use super::switching_daemon::SwitchingDaemon;
+use super::{BenchPlan, PacingArgs, ResultsOutput};
 use crate::bench::load::{self, Endpoint};
 use crate::bench::pinned;
 use crate::interrupt;
@@ -43,27 +45,27 @@ const ATTEMPTS: u32 = 3;
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
 /// The state of a benchmark.
-pub(super) struct Bench<'a> {
-    pub(super) args: &'a Args,
-    pub(super) plan: &'a Plan,
+pub(super) struct PacingBench<'a> {
+    pub(super) args: &'a PacingArgs,
+    pub(super) plan: &'a BenchPlan,
     pub(super) workspace: &'a Workspace,
     /// Folder of the config and of both sides' output.
     pub(super) folder: PathBuf,
     pub(super) machine: String,
     pub(super) build: u64,
     /// Rate of the link between daemon and load.
-    pub(super) rate: Rate,
-    pub(super) link: Link,
+    pub(super) rate: LinkRate,
+    pub(super) link: LoadLink,
 }
 
 /// A daemon under load; the load ends first.
-struct Loaded {
-    load: Load,
-    serving: Serving,
+struct LoadedDaemon {
+    load: LoadGenerator,
+    switching_daemon: SwitchingDaemon,
 }
 
-impl Bench<'_> {
-    pub(super) fn rounds(&self, output: &mut Output) -> Result<Vec<Point>> {
+impl PacingBench<'_> {
+    pub(super) fn rounds(&self, output: &mut ResultsOutput) -> Result<Vec<Point>> {
         let mut points = Vec::new();
         for round in 0..self.plan.repeat {
             for &depth in &self.plan.depths {
@@ -88,9 +90,9 @@ impl Bench<'_> {
         for comparison in plan::round(round, &self.args.devices, depth) {
             points.extend(self.try_to_compare(&mut loaded, &comparison, round + 1)?);
         }
-        if let Some(Loaded { load, serving }) = loaded {
+        if let Some(LoadedDaemon { load, switching_daemon }) = loaded {
             // All points are complete, so an error at the end costs none of them.
-            if let Err(error) = load.stop().and_then(|()| serving.stop()) {
+            if let Err(error) = load.stop().and_then(|()| switching_daemon.stop()) {
                 complain!("round {}, the end of depth {depth}: {error:#}", round + 1);
             }
         }
@@ -104,7 +106,7 @@ impl Bench<'_> {
     /// The machine can stop for longer than a turn lasts, which must not lose hours of results.
     fn try_to_compare(
         &self,
-        loaded: &mut Option<Loaded>,
+        loaded: &mut Option<LoadedDaemon>,
         comparison: &Comparison,
         repetition: u32,
     ) -> Result<Vec<Point>> {
@@ -124,7 +126,7 @@ impl Bench<'_> {
 
     fn compare(
         &self,
-        loaded: &mut Option<Loaded>,
+        loaded: &mut Option<LoadedDaemon>,
         comparison: &Comparison,
         repetition: u32,
     ) -> Result<Vec<Point>> {
@@ -145,15 +147,20 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    fn turn(&self, loaded: &mut Loaded, step: Step, repetition: u32) -> Result<Point> {
+    fn turn(
+        &self,
+        loaded: &mut LoadedDaemon,
+        step: MeasuredStep,
+        repetition: u32,
+    ) -> Result<Point> {
         let (time, ramp) = (self.plan.time, self.plan.settle(step.policy));
-        let Loaded { serving, load } = loaded;
+        let LoadedDaemon { switching_daemon, load } = loaded;
         let depths = step.depths(self.args.jobs).context("the jobs cannot share this depth")?;
         load.change_to(&depths)?;
         interrupt::sleep(ramp);
-        let before = serving.recorded()?;
+        let before = switching_daemon.recorded()?;
         let counted = load.count(time)?;
-        let moments = serving.moments_since(before)?;
+        let moments = switching_daemon.moments_since(before)?;
         if interrupt::is_noted() {
             bail!("interrupted");
         }
@@ -161,7 +168,7 @@ impl Bench<'_> {
         (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
         (depths, self.args.jobs, ramp, time).hash(&mut hasher);
         self.rate.to_string().hash(&mut hasher);
-        let run = result::Run {
+        let run = result::TurnContext {
             step,
             repetition,
             jobs: self.args.jobs,
@@ -176,65 +183,71 @@ impl Bench<'_> {
     /// Runs adaptive once, from its first command on, for the plots over time.
     ///
     /// It uses two namespaces if any measured device has two, at the median depth.
-    pub(super) fn activity(&self) -> Result<Option<Activity>> {
+    pub(super) fn activity(&self) -> Result<Option<PacerActivity>> {
         let device = self.args.devices.iter().copied().max_by_key(|device| device.namespaces());
         let depth = self.plan.depths.get(self.plan.depths.len() / 2).copied();
         let (Some(device), Some(depth)) = (device, depth) else { return Ok(None) };
-        let step = Step { policy: Policy::Adaptive, device, depth };
+        let step = MeasuredStep { policy: BenchPolicy::Adaptive, device, depth };
         let time = if self.args.quick { self.plan.time * 2 } else { ACTIVITY_TIME };
         let run = || {
-            let serving = self.serve(step, FINE_INTERVAL)?;
-            let moments = self.moments(&serving, step, time)?;
-            serving.stop().map(|()| moments)
+            let switching_daemon = self.serve(step, FINE_INTERVAL)?;
+            let moments = self.moments(&switching_daemon, step, time)?;
+            switching_daemon.stop().map(|()| moments)
         };
         let moments = run().with_context(|| format!("cannot draw {step}"))?;
         let place = format!("measured on {}", self.machine);
-        Ok(Some(Activity { run: step.to_string(), place, moments }))
+        Ok(Some(PacerActivity { run: step.to_string(), place, moments }))
     }
 
     /// Returns the daemon's statistics from the first command of a step on.
-    fn moments(&self, serving: &Serving, step: Step, time: Duration) -> Result<Vec<Moment>> {
-        let Some(mut args) = step.arguments(&serving.address(), self.args.jobs) else {
+    fn moments(
+        &self,
+        switching_daemon: &SwitchingDaemon,
+        step: MeasuredStep,
+        time: Duration,
+    ) -> Result<Vec<StatsSample>> {
+        let Some(mut args) = step.arguments(&switching_daemon.address(), self.args.jobs) else {
             bail!("{} jobs cannot share this depth", self.args.jobs);
         };
         args.extend(["--time".to_owned(), format!("{}ms", time.as_millis())]);
-        let before = serving.recorded()?;
+        let before = switching_daemon.recorded()?;
         self.perf(args)?;
-        serving.moments_since(before)
+        switching_daemon.moments_since(before)
     }
 
-    fn served(&self, depth: u32) -> Served {
-        let Args { jobs, target_cpu: cpu, listen, .. } = *self.args;
-        Served { depth, jobs, cpu, listen }
+    fn served(&self, depth: u32) -> DaemonConfig {
+        let PacingArgs { jobs, target_cpu: cpu, listen, .. } = *self.args;
+        DaemonConfig { depth, jobs, cpu, listen }
     }
 
     /// Starts the daemon under the policy of this step, and a load that waits for its turns.
-    fn start(&self, step: Step) -> Result<Loaded> {
-        let serving = self.serve(step, INTERVAL.min(self.plan.time / MOMENTS))?;
+    fn start(&self, step: MeasuredStep) -> Result<LoadedDaemon> {
+        let switching_daemon = self.serve(step, INTERVAL.min(self.plan.time / MOMENTS))?;
         let jobs = self.args.jobs;
         let mut command = self.initiator();
-        command.args(plan::turns_of(&serving.address(), step.depth, jobs));
-        let mut load = Load::start(command)?;
-        for device in [Device::Ram, Device::Delay] {
-            let depths = Step { device, ..step }.depths(jobs);
+        command.args(plan::turns_of(&switching_daemon.address(), step.depth, jobs));
+        let mut load = LoadGenerator::start(command)?;
+        for device in [BenchDevice::Ram, BenchDevice::Delay] {
+            let depths = MeasuredStep { device, ..step }.depths(jobs);
             load.change_to(&depths.context("the jobs cannot share this depth")?)?;
             interrupt::sleep(WARM_UP);
         }
-        Ok(Loaded { load, serving })
+        Ok(LoadedDaemon { load, switching_daemon })
     }
 
     /// Starts the daemon for this step and others of its depth, and writes its memory once.
-    fn serve(&self, step: Step, interval: Duration) -> Result<Serving> {
+    fn serve(&self, step: MeasuredStep, interval: Duration) -> Result<SwitchingDaemon> {
         let Self { workspace, folder, link, args, .. } = self;
         let command = link.command(pinned(workspace, false, args.target_cpu, "nvmeof-tgt"));
         let served = self.served(step.depth);
         let interval = format!("{}ms", interval.as_millis());
-        let serving = Serving::start(workspace, command, folder, served, step.policy, &interval)?;
+        let switching_daemon =
+            SwitchingDaemon::start(workspace, command, folder, served, step.policy, &interval)?;
         for nsid in NSIDS {
-            let endpoint = Endpoint { address: serving.address(), null: nsid, ram: nsid };
+            let endpoint = Endpoint { address: switching_daemon.address(), null: nsid, ram: nsid };
             self.perf(load::fill(&endpoint))?;
         }
-        Ok(serving)
+        Ok(switching_daemon)
     }
 
     /// Returns the load generator's command, at its end of the link.
@@ -254,12 +267,12 @@ impl Bench<'_> {
     }
 }
 
-impl Loaded {
+impl LoadedDaemon {
     /// Changes to the next policy, which must inherit nothing from the one before.
-    fn hand_over(&mut self, policy: Policy) -> Result<()> {
+    fn hand_over(&mut self, policy: BenchPolicy) -> Result<()> {
         // Without a limit, waiting commands start soon.
-        self.serving.go_on_with(Policy::None)?;
+        self.switching_daemon.go_on_with(BenchPolicy::None)?;
         self.load.empty()?;
-        self.serving.go_on_with(policy)
+        self.switching_daemon.go_on_with(policy)
     }
 }

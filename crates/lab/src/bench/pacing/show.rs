@@ -3,29 +3,30 @@
 use anyhow::Result;
 use nvmeof_report::{Axis, Column, Page, Plot, Point, Series, Table, json};
 
-use super::activity::Activity;
-use super::plan::{Device, POLICIES, Policy};
-use super::verdict::{
-    Cell, FAST_GBPS, GBPS, Of, Outcome, P99, P99_9, SLOW_GBPS, Verdict, at_all_depths, cells, kept,
+use super::activity::PacerActivity;
+use super::comparison::{
+    ComparisonOutcome, ComparisonResult, FAST_GBPS, GBPS, P99, P99_9, PointFigure, PolicyPoints,
+    SLOW_GBPS, at_all_depths, cells, kept,
 };
+use super::plan::{BenchDevice, BenchPolicy, POLICIES};
 use crate::bench::load::Spread;
 
 /// Description of a run, for all output.
 #[derive(Debug)]
-pub(super) struct Shown<'a> {
+pub(super) struct ReportContent<'a> {
     pub(super) points: &'a [Point],
-    pub(super) devices: &'a [Device],
+    pub(super) devices: &'a [BenchDevice],
     pub(super) depths: &'a [u32],
-    pub(super) verdicts: &'a [Verdict],
+    pub(super) verdicts: &'a [ComparisonResult],
     /// Machine, rounds, times.
     pub(super) about: &'a str,
     /// The same in a few words, for plots.
     pub(super) note: &'a str,
-    pub(super) activity: Option<&'a Activity>,
+    pub(super) activity: Option<&'a PacerActivity>,
 }
 
 /// One row for each depth and policy: medians over the rounds.
-pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
+pub(super) fn table(points: &[Point], device: BenchDevice, depths: &[u32]) -> Table {
     let mut columns = vec![
         Column::numbers("depth", ""),
         Column::words("policy"),
@@ -39,7 +40,7 @@ pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
         Column::numbers("budget", "MiB"),
         Column::numbers("in flight", "MiB"),
     ];
-    if device == Device::Mix {
+    if device == BenchDevice::Mix {
         columns.push(Column::numbers("fast", "Gb/s"));
         columns.push(Column::numbers("of it alone", ""));
         columns.push(Column::numbers("slow", "Gb/s"));
@@ -47,12 +48,18 @@ pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
     let mut table = Table::new(columns);
     for &depth in depths {
         let cells = cells(points, device, depth);
-        let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+        let gbps = |cell: &PolicyPoints<'_>| cell.spread(GBPS).median;
         let best = cells.iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)));
         let Some((_, best)) = best else { continue };
         for (policy, cell) in &cells {
-            let alone = Cell::of(points, *policy, Device::Ram, depth);
-            table.push(row(depth, *policy, cell, best, (device == Device::Mix).then_some(&alone)));
+            let alone = PolicyPoints::of(points, *policy, BenchDevice::Ram, depth);
+            table.push(row(
+                depth,
+                *policy,
+                cell,
+                best,
+                (device == BenchDevice::Mix).then_some(&alone),
+            ));
         }
     }
     table
@@ -61,13 +68,13 @@ pub(super) fn table(points: &[Point], device: Device, depths: &[u32]) -> Table {
 /// `alone`: the same policy with the fast namespace alone, if there are two.
 fn row(
     depth: u32,
-    policy: Policy,
-    cell: &Cell<'_>,
-    best: &Cell<'_>,
-    alone: Option<&Cell<'_>>,
+    policy: BenchPolicy,
+    cell: &PolicyPoints<'_>,
+    best: &PolicyPoints<'_>,
+    alone: Option<&PolicyPoints<'_>>,
 ) -> Vec<String> {
     let Spread { median, min, max } = cell.spread(GBPS);
-    let whole = |of: Of| format!("{:.0}", cell.spread(of).median);
+    let whole = |of: PointFigure| format!("{:.0}", cell.spread(of).median);
     let mib = |of| cell.median_of(of).map_or_else(|| "-".to_owned(), |mib| format!("{mib:.1}"));
     let mut row = vec![
         depth.to_string(),
@@ -93,8 +100,8 @@ fn row(
 
 /// Returns plots of bandwidth and tail over depth, a line per policy, for each device; with the
 /// names of their files.
-pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
-    let figures: [(&str, &str, &str, &str, Of); 3] = [
+pub(super) fn plots(shown: &ReportContent<'_>) -> Vec<(String, Plot)> {
+    let figures: [(&str, &str, &str, &str, PointFigure); 3] = [
         ("bandwidth", "Bandwidth", "bandwidth", "Gb/s", GBPS),
         ("p99", "99th percentile of latency", "latency", "us", P99),
         ("fast", "Bandwidth of the fast namespace", "bandwidth", "Gb/s", FAST_GBPS),
@@ -102,7 +109,7 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
     let mut plots = Vec::new();
     for &device in shown.devices {
         for (file, title, name, unit, of) in figures {
-            if file == "fast" && device != Device::Mix {
+            if file == "fast" && device != BenchDevice::Mix {
                 continue;
             }
             let y = Axis::new(name, unit);
@@ -121,16 +128,21 @@ pub(super) fn plots(shown: &Shown<'_>) -> Vec<(String, Plot)> {
 }
 
 /// Returns the median at each depth.
-fn series(shown: &Shown<'_>, device: Device, policy: Policy, of: Of) -> Series {
+fn series(
+    shown: &ReportContent<'_>,
+    device: BenchDevice,
+    policy: BenchPolicy,
+    of: PointFigure,
+) -> Series {
     let at = |&depth: &u32| {
-        let cell = Cell::of(shown.points, policy, device, depth);
+        let cell = PolicyPoints::of(shown.points, policy, device, depth);
         (!cell.is_empty()).then(|| (f64::from(depth), cell.spread(of).median))
     };
     Series::new(&policy.to_string(), shown.depths.iter().filter_map(at).collect())
 }
 
 /// Returns tables and verdicts as Markdown that is readable in a terminal too.
-pub(super) fn markdown(shown: &Shown<'_>) -> String {
+pub(super) fn markdown(shown: &ReportContent<'_>) -> String {
     let mut text = format!("measured locally: {}\n", shown.about);
     for &device in shown.devices {
         let table = table(shown.points, device, shown.depths).markdown();
@@ -146,15 +158,15 @@ pub(super) fn markdown(shown: &Shown<'_>) -> String {
 }
 
 /// Returns a row for each device with one namespace and each other policy.
-pub(super) fn overall(points: &[Point], devices: &[Device], depths: &[u32]) -> Table {
+pub(super) fn overall(points: &[Point], devices: &[BenchDevice], depths: &[u32]) -> Table {
     let mut columns = vec![Column::words("device"), Column::words("policy")];
     columns.extend(["bandwidth", "p99", "p99.9"].map(|name| Column::numbers(name, "ratio")));
     let mut table = Table::new(columns);
-    let devices = devices.iter().filter(|device| **device != Device::Mix);
+    let devices = devices.iter().filter(|device| **device != BenchDevice::Mix);
     for (&device, &policy) in devices.flat_map(|device| POLICIES.iter().map(move |p| (device, p))) {
         let ratio = |of| at_all_depths(points, device, depths, policy, of);
         let is_measured = !ratio(GBPS).median.is_nan();
-        if policy != Policy::Adaptive && is_measured {
+        if policy != BenchPolicy::Adaptive && is_measured {
             let ratios = [GBPS, P99, P99_9].map(|of| ratio(of).to_string());
             table
                 .push([device.to_string(), policy.to_string()].into_iter().chain(ratios).collect());
@@ -177,10 +189,15 @@ pub(super) fn kept_by_fast(points: &[Point], depths: &[u32]) -> Table {
 }
 
 /// Returns the number of verdicts that are met.
-fn summary(verdicts: &[Verdict]) -> String {
+fn summary(verdicts: &[ComparisonResult]) -> String {
     let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
-    let [met, equal, open, missed] =
-        [Outcome::Met, Outcome::Equal, Outcome::Open, Outcome::Missed].map(count);
+    let [met, equal, open, missed] = [
+        ComparisonOutcome::Met,
+        ComparisonOutcome::Equal,
+        ComparisonOutcome::Inconclusive,
+        ComparisonOutcome::Missed,
+    ]
+    .map(count);
     format!(
         "\n{met} of {} met; {equal} equal: within a hundredth in all that they may be; {open} open: short by less than so many \
          rounds tell; {missed} not met",
@@ -189,7 +206,7 @@ fn summary(verdicts: &[Verdict]) -> String {
 }
 
 /// Returns all results as a page that opens from disk.
-pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
+pub(super) fn page(shown: &ReportContent<'_>) -> Result<String> {
     let mut page = Page::new("Pacing policies on NVMe/TCP", "measured locally");
     page.paragraph(shown.about);
     page.heading("Verdicts");
@@ -218,13 +235,13 @@ pub(super) fn page(shown: &Shown<'_>) -> Result<String> {
 }
 
 /// Returns a pacer's activity over time as a separate page.
-pub(super) fn page_of_activity(activity: &Activity) -> String {
+pub(super) fn page_of_activity(activity: &PacerActivity) -> String {
     let mut page = Page::new("Pacer activity", &activity.note());
     over_time(&mut page, activity);
     page.document()
 }
 
-fn over_time(page: &mut Page, activity: &Activity) {
+fn over_time(page: &mut Page, activity: &PacerActivity) {
     page.heading("Pacer activity over time");
     let plots: Vec<Plot> = activity.plots().into_iter().map(|(_, plot)| plot).collect();
     page.plots(&plots);
@@ -232,9 +249,9 @@ fn over_time(page: &mut Page, activity: &Activity) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::comparison;
     use super::super::plan::{DEVICES, round};
     use super::super::result::tests::made_up;
-    use super::super::verdict;
     use super::*;
 
     const DEPTHS: &[u32] = &[32, 64];
@@ -246,8 +263,8 @@ mod tests {
         let points: Vec<Point> = (1..=2)
             .flat_map(|repetition| steps.iter().map(move |&step| made_up(step, repetition)))
             .collect();
-        let verdicts = verdict::all(&points, DEVICES, DEPTHS);
-        let shown = Shown {
+        let verdicts = comparison::all(&points, DEVICES, DEPTHS);
+        let shown = ReportContent {
             points: &points,
             devices: DEVICES,
             depths: DEPTHS,

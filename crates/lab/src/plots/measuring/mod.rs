@@ -21,7 +21,7 @@ use nvmeof_report::{Axis, Plot, Series, csv};
 
 use crate::sweep;
 use nvmeof_workspace::checkout::Workspace;
-use rows::Row;
+use rows::ResultRow;
 
 /// Folder below the root, for pictures and the data behind them.
 pub(super) const FOLDER: &str = "docs/measuring";
@@ -31,23 +31,23 @@ const LOCAL: &str = "local.csv";
 const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// Content of a test's picture.
-struct Picture {
+struct TestPicture {
     test: &'static str,
     about: &'static str,
-    x: Column,
+    x: RowColumn,
     /// Columns that distinguish lines.
-    by: &'static [Column],
-    y: Height,
+    by: &'static [RowColumn],
+    y: YValue,
     /// Filter of the rows, for tests that would have too many lines.
-    keep: fn(&Row) -> bool,
+    keep: fn(&ResultRow) -> bool,
 }
 
 /// Sort key that distinguishes lines: source, numbers, words.
-type Line<'a> = (&'a str, Vec<Option<u64>>, String);
+type LineKey<'a> = (&'a str, Vec<Option<u64>>, String);
 
 /// Column of a row, for the x axis or to distinguish lines.
 #[derive(Clone, Copy, PartialEq)]
-enum Column {
+enum RowColumn {
     Depth,
     Devices,
     Initiator,
@@ -61,24 +61,24 @@ enum Column {
 }
 
 #[derive(Clone, Copy)]
-enum Height {
+enum YValue {
     Bandwidth,
     Latency,
 }
 
-use Column::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
+use RowColumn::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
 
 const fn picture(
     test: &'static str,
     about: &'static str,
-    x: Column,
-    by: &'static [Column],
-    keep: fn(&Row) -> bool,
-) -> Picture {
-    Picture { test, about, x, by, y: Height::Bandwidth, keep }
+    x: RowColumn,
+    by: &'static [RowColumn],
+    keep: fn(&ResultRow) -> bool,
+) -> TestPicture {
+    TestPicture { test, about, x, by, y: YValue::Bandwidth, keep }
 }
 
-const PICTURES: &[Picture] = &[
+const PICTURES: &[TestPicture] = &[
     picture("1", "no pacing, one null device", Depth, &[], |_| true),
     picture("2", "no pacing, 16 null devices", Depth, &[Initiator], |_| true),
     picture("3", "no pacing, 16 drives", Depth, &[Initiator], |_| true),
@@ -104,12 +104,12 @@ const PICTURES: &[Picture] = &[
                 && row.period_ns.is_none_or(|period| [5600, 6000].contains(&period))
         },
     ),
-    Picture {
+    TestPicture {
         test: "13",
         about: "latency of one command at a time",
         x: Devices,
         by: &[],
-        y: Height::Latency,
+        y: YValue::Latency,
         keep: |row| row.lat_us.is_some(),
     },
     picture("14", "a fixed rate", Depth, &[Period], |row| row.cores.is_none_or(|cores| cores == 4)),
@@ -174,16 +174,16 @@ fn pictures(root: &Path) -> Result<BTreeMap<String, Plot>> {
     let here = rows::read(&root.join(FOLDER).join(LOCAL))?;
     let mut found = BTreeMap::new();
     for picture in PICTURES {
-        let of = |row: &&Row| row.test == picture.test && (picture.keep)(row);
+        let of = |row: &&ResultRow| row.test == picture.test && (picture.keep)(row);
         for platform in PLATFORMS {
-            let own: Vec<&Row> =
+            let own: Vec<&ResultRow> =
                 rows.iter().filter(of).filter(|row| row.platform == platform).collect();
             if !own.is_empty() {
                 let name = format!("test-{:0>2}-{}.svg", picture.test, platform.to_lowercase());
                 found.insert(name, picture.plot(&own, &format!("platform {platform}")));
             }
         }
-        let own: Vec<&Row> = here.iter().filter(of).collect();
+        let own: Vec<&ResultRow> = here.iter().filter(of).collect();
         if let Some(first) = own.first() {
             let name = format!("test-{:0>2}-here.svg", picture.test);
             found.insert(name, picture.plot(&own, &first.platform.clone()));
@@ -192,15 +192,15 @@ fn pictures(root: &Path) -> Result<BTreeMap<String, Plot>> {
     Ok(found)
 }
 
-impl Picture {
-    fn plot(&self, rows: &[&Row], platform: &str) -> Plot {
+impl TestPicture {
+    fn plot(&self, rows: &[&ResultRow], platform: &str) -> Plot {
         let names =
             if self.x == Devices { distinct(rows, |row| row.devices.clone()) } else { Vec::new() };
-        let mut lines: BTreeMap<Line<'_>, Vec<(f64, f64)>> = BTreeMap::new();
+        let mut lines: BTreeMap<LineKey<'_>, Vec<(f64, f64)>> = BTreeMap::new();
         for row in rows {
             let y = match self.y {
-                Height::Bandwidth => row.bw_gbps,
-                Height::Latency => row.lat_us,
+                YValue::Bandwidth => row.bw_gbps,
+                YValue::Latency => row.lat_us,
             };
             let x = match self.x {
                 Devices => names.iter().position(|name| *name == row.devices).map(|at| at as u64),
@@ -226,8 +226,8 @@ impl Picture {
         });
         let provenances: Vec<_> = provenances.into_iter().collect();
         let (what, unit) = match self.y {
-            Height::Bandwidth => ("bandwidth", "Gb/s"),
-            Height::Latency => ("mean latency", "us"),
+            YValue::Bandwidth => ("bandwidth", "Gb/s"),
+            YValue::Latency => ("mean latency", "us"),
         };
         Plot {
             title: format!("Test {}: {}", self.test, self.about),
@@ -239,8 +239,8 @@ impl Picture {
     }
 }
 
-impl Column {
-    fn value(self, row: &Row) -> Option<u64> {
+impl RowColumn {
+    fn value(self, row: &ResultRow) -> Option<u64> {
         match self {
             Depth => Some(row.qd.into()),
             Cores => row.cores.map(u64::from),
@@ -255,7 +255,7 @@ impl Column {
     }
 
     /// Returns the value in the words of the legend.
-    fn words(self, row: &Row) -> Option<String> {
+    fn words(self, row: &ResultRow) -> Option<String> {
         let number = self.value(row);
         match self {
             Devices => Some(row.devices.clone()),
@@ -291,7 +291,7 @@ impl Column {
 }
 
 /// Returns each value once, in the order of the rows.
-fn distinct(rows: &[&Row], of: impl Fn(&Row) -> String) -> Vec<String> {
+fn distinct(rows: &[&ResultRow], of: impl Fn(&ResultRow) -> String) -> Vec<String> {
     let mut seen = BTreeSet::new();
     rows.iter().map(|row| of(row)).filter(|value| seen.insert(value.clone())).collect()
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 /// The columns of a row that pictures show.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-pub(super) struct Row {
+pub(super) struct ResultRow {
     pub(super) platform: String,
     pub(super) test: String,
     pub(super) devices: String,
@@ -27,7 +27,7 @@ pub(super) struct Row {
     pub(super) place: Option<String>,
 }
 
-impl Row {
+impl ResultRow {
     /// Returns the source of the row.
     pub(super) fn provenance(&self) -> &'static str {
         match self.place.as_deref() {
@@ -39,7 +39,7 @@ impl Row {
 }
 
 /// Reads all rows of a file; none if the file does not exist.
-pub(super) fn read(file: &Path) -> Result<Vec<Row>> {
+pub(super) fn read(file: &Path) -> Result<Vec<ResultRow>> {
     if !file.exists() {
         return Ok(Vec::new());
     }

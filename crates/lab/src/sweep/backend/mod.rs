@@ -1,4 +1,4 @@
-//! Places that run a sweep, one file per place, behind [`Place`].
+//! Places that run a sweep, one file per place, behind [`SweepBackend`].
 
 pub(super) mod real;
 pub(super) mod sim;
@@ -6,27 +6,27 @@ pub(super) mod sim;
 use anyhow::Result;
 use nvmeof_report::Point;
 
-use super::plan::{Plan, Planned};
-use super::setup::Setup;
+use super::plan::{PlannedPoint, SweepPlan};
+use super::setup::PointSetup;
 
 /// A place that runs points.
-pub(super) trait Place: Sync {
+pub(super) trait SweepBackend: Sync {
     /// Returns the machine's name, as results carry it.
     fn platform(&self) -> String;
 
     /// Checks that a point can run here; called for all points before the first one runs.
-    fn check(&self, point: &Planned) -> Result<()>;
+    fn check(&self, point: &PlannedPoint) -> Result<()>;
 
     /// Returns the point in the form that runs here: a place can have less than a plan requests.
-    fn adapted(&self, point: &Planned) -> Planned {
+    fn adapted(&self, point: &PlannedPoint) -> PlannedPoint {
         point.clone()
     }
 
     /// Returns a text that changes whenever the results of this point here can change.
-    fn fingerprint(&self, setup: &Setup, seed: u64) -> String;
+    fn fingerprint(&self, setup: &PointSetup, seed: u64) -> String;
 
     /// Runs a point once.
-    fn run(&self, run: &Run<'_>) -> Result<Point>;
+    fn run(&self, run: &PointRun<'_>) -> Result<Point>;
 
     /// Returns the number of points that can run concurrently.
     fn at_once(&self) -> usize;
@@ -39,11 +39,11 @@ pub(super) trait Place: Sync {
 
 /// One run of one point.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run<'a> {
+pub(super) struct PointRun<'a> {
     /// The plan of the point.
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a SweepPlan,
     /// The point.
-    pub(super) point: &'a Planned,
+    pub(super) point: &'a PlannedPoint,
     /// Number of the repetition, from 1.
     pub(super) repetition: u32,
     /// Seed of this repetition.

@@ -7,11 +7,12 @@ use nvmeof_pacing as pacing;
 use nvmeof_report::{Figures, Flow, Latency, Part, Point, Sample, Setting, Where, jain};
 use nvmeof_sim::{Outcome, Platform, Scenario, outcome, scenario};
 
-use super::super::plan::{Planned, show_size};
+use super::super::plan::{PlannedPoint, show_size};
 use super::super::setup::{
-    DeviceKind, Devices, Initiator, Job, Pace, Pacing, Setup, Trouble, Tuner,
+    DeviceKind, DisturbanceKind, FillRate, HostJob, Initiator, PacingSetup, PeriodTuner,
+    PointSetup, TargetDevices,
 };
-use super::{Place, Run, digest};
+use super::{PointRun, SweepBackend, digest};
 use nvmeof_workspace::running_program;
 
 const MIB: f64 = 1_048_576.0;
@@ -37,7 +38,7 @@ impl Simulator {
     }
 
     /// Returns the platform with the changes of this point.
-    fn platform(&self, setup: &Setup) -> Result<Platform> {
+    fn platform(&self, setup: &PointSetup) -> Result<Platform> {
         let mut table = toml::Table::try_from(&self.platform)?;
         let mut factors = [1.0; 3];
         for (key, value) in &setup.platform {
@@ -69,12 +70,12 @@ impl Simulator {
     }
 }
 
-impl Place for Simulator {
+impl SweepBackend for Simulator {
     fn platform(&self) -> String {
         self.name.clone()
     }
 
-    fn check(&self, point: &Planned) -> Result<()> {
+    fn check(&self, point: &PlannedPoint) -> Result<()> {
         ensure!(
             point.setup.set.is_empty(),
             "target.set: the simulator has no such keys; use only-where = [\"local\", \"remote\"]"
@@ -93,13 +94,13 @@ impl Place for Simulator {
         Ok(())
     }
 
-    fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
-        let repeat_is_not_in_it = Setup { repeat: 1, ..setup.clone() };
+    fn fingerprint(&self, setup: &PointSetup, seed: u64) -> String {
+        let repeat_is_not_in_it = PointSetup { repeat: 1, ..setup.clone() };
         let numbers = self.platform.fingerprint();
         digest(format!("{repeat_is_not_in_it:?} {seed} {numbers} {}", self.code).as_bytes())
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Point> {
+    fn run(&self, run: &PointRun<'_>) -> Result<Point> {
         let platform = self.platform(&run.point.setup)?;
         let scenario = scenario(&run.point.setup, run.seed)?;
         let outcome = nvmeof_sim::run(&platform, &scenario)?;
@@ -113,7 +114,7 @@ impl Place for Simulator {
 }
 
 /// Returns the scenario for the simulator.
-pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
+pub(crate) fn scenario(setup: &PointSetup, seed: u64) -> Result<Scenario> {
     let initiator = setup.hosts[0];
     ensure!(
         setup.hosts.iter().all(|host| *host == initiator),
@@ -135,9 +136,9 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
         at: disturbance.at,
         lasts: disturbance.lasts,
         what: match disturbance.what {
-            Trouble::Link(rate) => scenario::Trouble::Link(rate),
-            Trouble::Drives => scenario::Trouble::Drives,
-            Trouble::Cores => scenario::Trouble::Cores,
+            DisturbanceKind::Link(rate) => scenario::Trouble::Link(rate),
+            DisturbanceKind::Drives => scenario::Trouble::Drives,
+            DisturbanceKind::Cores => scenario::Trouble::Cores,
         },
     });
     Ok(Scenario {
@@ -159,7 +160,7 @@ pub(crate) fn scenario(setup: &Setup, seed: u64) -> Result<Scenario> {
 }
 
 /// Lists the devices part by part, each on the drives in order, the slow ones first.
-fn devices(devices: &Devices) -> Vec<scenario::Device> {
+fn devices(devices: &TargetDevices) -> Vec<scenario::Device> {
     let delay =
         |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
     let device = |at: u32| {
@@ -173,20 +174,20 @@ fn devices(devices: &Devices) -> Vec<scenario::Device> {
     (0..devices.namespaces()).map(device).collect()
 }
 
-fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
+fn policy(setup: &PacingSetup, cores: u32) -> scenario::Pacing {
     let config = match *setup {
-        Pacing::EndlessCache => return scenario::Pacing::EndlessCache,
-        Pacing::None => pacing::PolicyConfig::None,
-        Pacing::Adaptive => pacing::PolicyConfig::Adaptive,
-        Pacing::BufferCredit { budget } => pacing::PolicyConfig::BufferCredit { budget },
-        Pacing::TokenBucket { pace, burst, budget } => {
+        PacingSetup::EndlessCache => return scenario::Pacing::EndlessCache,
+        PacingSetup::None => pacing::PolicyConfig::None,
+        PacingSetup::Adaptive => pacing::PolicyConfig::Adaptive,
+        PacingSetup::BufferCredit { budget } => pacing::PolicyConfig::BufferCredit { budget },
+        PacingSetup::TokenBucket { pace, burst, budget } => {
             let pace = match pace {
-                Pace::Rate(rate) => pacing::Pace::Rate(rate),
-                Pace::Period(period) => pacing::Pace::Period(period),
+                FillRate::Rate(rate) => pacing::Pace::Rate(rate),
+                FillRate::Period(period) => pacing::Pace::Period(period),
             };
             pacing::PolicyConfig::TokenBucket(pacing::TokenBucketConfig { pace, burst, budget })
         }
-        Pacing::Prototype { pool, pacer } => {
+        PacingSetup::Prototype { pool, pacer } => {
             let pool = pool.map(|pool| pacing::PrototypePool {
                 buffers: pool.buffers,
                 cache: pool.cache.unwrap_or(pool.buffers / cores),
@@ -197,10 +198,10 @@ fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
                 bypass_below: pacer.bypass_below,
                 drive_limit: pacer.drive_limit,
                 tuner: pacer.tuner.map(|tuner| match tuner {
-                    Tuner::BytesInFlight { threshold } => {
+                    PeriodTuner::BytesInFlight { threshold } => {
                         pacing::PrototypeTuner::BytesInFlight { threshold }
                     }
-                    Tuner::Bandwidth { interval, step } => {
+                    PeriodTuner::Bandwidth { interval, step } => {
                         pacing::PrototypeTuner::Bandwidth { interval, step }
                     }
                 }),
@@ -211,7 +212,7 @@ fn policy(setup: &Pacing, cores: u32) -> scenario::Pacing {
     scenario::Pacing::Policy(config)
 }
 
-fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -> Point {
+fn point(run: &PointRun<'_>, platform: &str, fingerprint: String, outcome: Outcome) -> Point {
     let setup = &run.point.setup;
     let seconds = precise(setup.time) / NS_A_SECOND;
     let figures = |of: &outcome::Figures| figures(of, seconds);
@@ -261,7 +262,7 @@ fn point(run: &Run<'_>, platform: &str, fingerprint: String, outcome: Outcome) -
 }
 
 /// Describes the point in the terms of the CSV's columns.
-pub(crate) fn setting(setup: &Setup) -> Setting {
+pub(crate) fn setting(setup: &PointSetup) -> Setting {
     let jobs = &setup.jobs;
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let offered = jobs.iter().map(|job| {
@@ -311,7 +312,7 @@ fn latency(of: &outcome::Quantiles) -> Latency {
     }
 }
 
-fn flow(of: &outcome::FlowFigures, jobs: &[Job]) -> Flow {
+fn flow(of: &outcome::FlowFigures, jobs: &[HostJob]) -> Flow {
     let weight =
         usize::try_from(of.job).ok().and_then(|at| jobs.get(at)).map_or(1, |job| job.weight);
     Flow {

@@ -1,14 +1,16 @@
-//! Converts the keys as written to a [`Setup`]: ranges, defaults, and combinations.
+//! Converts the keys as written to a [`PointSetup`]: ranges, defaults, and combinations.
 
 use std::ops::RangeInclusive;
 
 use toml::Spanned;
 
 use super::pacing;
-use super::problem::{Report, Span};
-use super::raw::{Key, Number, RawBlock, RawDevices, RawJob, RawPlan, RawSelection, Size};
+use super::problem::{ProblemReport, Span};
+use super::raw::{RawBlock, RawDevices, RawJob, RawKey, RawNumber, RawPlan, RawSelection, RawSize};
 use super::units::{SIZE_FORM, TIME_FORM, size, time};
-use crate::sweep::setup::{DeviceKind, Devices, Disturbance, Initiator, Job, Setup, Trouble};
+use crate::sweep::setup::{
+    DeviceKind, Disturbance, DisturbanceKind, HostJob, Initiator, PointSetup, TargetDevices,
+};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -21,8 +23,11 @@ const DELAY: u64 = MILLISECOND;
 const BLOCKS: RangeInclusive<u64> = 512..=16 << 20;
 
 /// Returns name, test and purpose of a plan.
-pub(super) fn names(report: &mut Report<'_>, raw: &RawPlan) -> Option<(String, String, String)> {
-    let word = |key: &Key<String>| key.as_ref().map(|word| word.get_ref().clone());
+pub(super) fn names(
+    report: &mut ProblemReport<'_>,
+    raw: &RawPlan,
+) -> Option<(String, String, String)> {
+    let word = |key: &RawKey<String>| key.as_ref().map(|word| word.get_ref().clone());
     let Some(name) = word(&raw.name).filter(|name| !name.is_empty()) else {
         report.error_in_file("name", "is missing", "a name for the results, as in \"test-03\"");
         return None;
@@ -32,20 +37,20 @@ pub(super) fn names(report: &mut Report<'_>, raw: &RawPlan) -> Option<(String, S
 }
 
 /// Returns the point, or `None` after reporting its errors.
-pub(super) fn setup(report: &mut Report<'_>, raw: &RawPlan) -> Option<Setup> {
-    let mut check = Check { report, failed: false };
+pub(super) fn setup(report: &mut ProblemReport<'_>, raw: &RawPlan) -> Option<PointSetup> {
+    let mut check = PlanChecker { report, failed: false };
     let setup = check.setup(raw);
     (!check.failed).then_some(setup).flatten()
 }
 
 /// Checks values, and records whether one was wrong.
-pub(super) struct Check<'r, 'a> {
-    pub(super) report: &'r mut Report<'a>,
+pub(super) struct PlanChecker<'r, 'a> {
+    pub(super) report: &'r mut ProblemReport<'a>,
     failed: bool,
 }
 
-impl Check<'_, '_> {
-    fn setup(&mut self, raw: &RawPlan) -> Option<Setup> {
+impl PlanChecker<'_, '_> {
+    fn setup(&mut self, raw: &RawPlan) -> Option<PointSetup> {
         let time = self.time("load.time", &raw.load.time, 10 * MILLISECOND..=60 * MINUTE);
         let ramp = self.time("load.ramp", &raw.load.ramp, 0..=60 * MINUTE);
         let (time, ramp) = (time.unwrap_or(TIME), ramp.unwrap_or(RAMP));
@@ -67,7 +72,7 @@ impl Check<'_, '_> {
             }
             platform.insert(key.get_ref().clone(), number);
         }
-        Some(Setup {
+        Some(PointSetup {
             cores,
             devices,
             pacing,
@@ -85,7 +90,7 @@ impl Check<'_, '_> {
         })
     }
 
-    fn devices(&mut self, raw: &RawDevices) -> Option<Devices> {
+    fn devices(&mut self, raw: &RawDevices) -> Option<TargetDevices> {
         let at = |name: &str| format!("target.devices.{name}");
         let count = self.whole(&at("count"), &raw.count, 1..=4096).unwrap_or(16);
         let parts = self.whole(&at("parts"), &raw.parts, 2..=64);
@@ -109,7 +114,7 @@ impl Check<'_, '_> {
             let what = format!("devices of kind `{word}` have no parts");
             self.error(&parts.span(), &at("parts"), &what, "only with kind = \"part\"");
         }
-        let mut devices = Devices { kind, count, delay: None };
+        let mut devices = TargetDevices { kind, count, delay: None };
         let all = devices.namespaces();
         let slow = self.whole(&at("slow"), &raw.slow, 0..=all.into());
         let delay = self.time(&at("delay"), &raw.delay, 1..=SECOND);
@@ -168,14 +173,14 @@ impl Check<'_, '_> {
     fn jobs(
         &mut self,
         raw: &RawPlan,
-        devices: &Devices,
+        devices: &TargetDevices,
         hosts: usize,
         end: u64,
-    ) -> Option<Vec<Job>> {
+    ) -> Option<Vec<HostJob>> {
         if raw.job.is_empty() {
             self.error_in_file("job", "there is no job", "at least one [[job]] with a queue-depth");
         }
-        let mut jobs: Vec<Job> = Vec::new();
+        let mut jobs: Vec<HostJob> = Vec::new();
         for (index, spanned) in raw.job.iter().enumerate() {
             let job = self.job(raw, spanned, index, devices, hosts, end)?;
             if jobs.iter().any(|other| other.name == job.name) {
@@ -192,10 +197,10 @@ impl Check<'_, '_> {
         plan: &RawPlan,
         spanned: &Spanned<RawJob>,
         index: usize,
-        devices: &Devices,
+        devices: &TargetDevices,
         hosts: usize,
         end: u64,
-    ) -> Option<Job> {
+    ) -> Option<HostJob> {
         let raw = spanned.get_ref();
         if raw.queue_depth.is_none() {
             let allowed = "1 to 65535, here or in [vary]";
@@ -218,7 +223,7 @@ impl Check<'_, '_> {
         let weight = self.whole("job.weight", &raw.weight, 1..=10_000).unwrap_or(1);
         let weight = u16::try_from(weight).unwrap_or(u16::MAX);
         let name = raw.name.as_ref().map(|name| name.get_ref().clone());
-        Some(Job {
+        Some(HostJob {
             name: name.unwrap_or_else(|| format!("job {}", index + 1)),
             devices: self.selection(raw, devices)?,
             queue_depth,
@@ -251,7 +256,7 @@ impl Check<'_, '_> {
         found
     }
 
-    fn selection(&mut self, raw: &RawJob, devices: &Devices) -> Option<Vec<u32>> {
+    fn selection(&mut self, raw: &RawJob, devices: &TargetDevices) -> Option<Vec<u32>> {
         let all = devices.namespaces();
         let Some(selection) = &raw.devices else { return Some((0..all).collect()) };
         let parts = match devices.kind {
@@ -290,8 +295,8 @@ impl Check<'_, '_> {
     fn blocks(
         &mut self,
         table: &str,
-        one: &Key<Size>,
-        mix: &Key<Vec<Spanned<RawBlock>>>,
+        one: &RawKey<RawSize>,
+        mix: &RawKey<Vec<Spanned<RawBlock>>>,
     ) -> Option<Vec<(u32, f64)>> {
         let key = format!("{table}.block-size");
         if let (Some(one), Some(_)) = (one, mix) {
@@ -332,7 +337,7 @@ impl Check<'_, '_> {
     }
 
     /// Checks that a size is whole logical blocks.
-    fn block(&mut self, key: &str, raw: &Key<Size>, bytes: u64) -> Option<u32> {
+    fn block(&mut self, key: &str, raw: &RawKey<RawSize>, bytes: u64) -> Option<u32> {
         if !bytes.is_multiple_of(512) {
             let span = raw.as_ref().map_or(0..0, Spanned::span);
             self.error(
@@ -355,9 +360,9 @@ impl Check<'_, '_> {
             let word = entry.what.as_ref().map_or("", |what| what.get_ref());
             let rate = entry.rate.as_ref().map(|rate| self.percent("disturb.rate", rate) / 100.0);
             let what = match (word, rate) {
-                ("link", rate) => Some(Trouble::Link(rate.unwrap_or(0.0))),
-                ("drives", None) => Some(Trouble::Drives),
-                ("cores", None) => Some(Trouble::Cores),
+                ("link", rate) => Some(DisturbanceKind::Link(rate.unwrap_or(0.0))),
+                ("drives", None) => Some(DisturbanceKind::Drives),
+                ("cores", None) => Some(DisturbanceKind::Cores),
                 _ => None,
             };
             let (Some(at), Some(lasts), Some(what)) = (at, lasts, what) else {
@@ -377,7 +382,7 @@ impl Check<'_, '_> {
         found
     }
 
-    fn percent(&mut self, key: &str, value: &Spanned<Number>) -> f64 {
+    fn percent(&mut self, key: &str, value: &Spanned<RawNumber>) -> f64 {
         let number = value.get_ref().value();
         if !(0.0..=100.0).contains(&number) {
             self.error(&value.span(), key, &format!("{number} is no percentage"), "0 to 100");
@@ -389,7 +394,7 @@ impl Check<'_, '_> {
     pub(super) fn whole(
         &mut self,
         key: &str,
-        value: &Key<i64>,
+        value: &RawKey<i64>,
         range: RangeInclusive<i64>,
     ) -> Option<u32> {
         let value = value.as_ref()?;
@@ -415,13 +420,13 @@ impl Check<'_, '_> {
     pub(super) fn size(
         &mut self,
         key: &str,
-        value: &Key<Size>,
+        value: &RawKey<RawSize>,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
         let value = value.as_ref()?;
         let bytes = match value.get_ref() {
-            Size::Bytes(bytes) => Some(*bytes),
-            Size::Text(text) => size(text),
+            RawSize::Bytes(bytes) => Some(*bytes),
+            RawSize::Text(text) => size(text),
         };
         let Some(bytes) = bytes else {
             self.error(&value.span(), key, "is no size", SIZE_FORM);
@@ -439,7 +444,7 @@ impl Check<'_, '_> {
     pub(super) fn time(
         &mut self,
         key: &str,
-        value: &Key<String>,
+        value: &RawKey<String>,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
         let value = value.as_ref()?;

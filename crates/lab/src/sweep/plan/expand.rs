@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Report, Span, closest};
+use super::problem::{ProblemReport, Span, closest};
 
 /// Maximum number of points; more is certainly a mistake.
 const MOST_POINTS: usize = 20_000;
@@ -20,7 +20,7 @@ const ITEMS: [&str; 3] = ["job", "host", "disturb"];
 
 /// One point: the plan with its values in place, and a list of these values.
 #[derive(Debug)]
-pub(super) struct Expanded<'a> {
+pub(super) struct ExpandedPlan<'a> {
     /// The plan without `vary`; the varied values in it keep the positions of their source.
     pub(super) document: Spanned<DeTable<'a>>,
     /// Key and value as written, in the order of the file.
@@ -31,7 +31,7 @@ pub(super) struct Expanded<'a> {
 }
 
 /// Returns all points, or `None` if they cannot be determined; the reason is reported.
-pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
+pub(super) fn expand<'a>(report: &mut ProblemReport<'a>) -> Option<Vec<ExpandedPlan<'a>>> {
     let mut document = match DeTable::parse(report.text) {
         Ok(document) => document,
         Err(error) => {
@@ -42,15 +42,15 @@ pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
     let vary = document.get_mut().remove("vary");
     let mut groups = Vec::new();
     match vary {
-        None => groups.push(Group::default()),
+        None => groups.push(VaryGroup::default()),
         Some(vary) => {
             let span = vary.span();
             match vary.into_inner() {
-                DeValue::Table(table) => groups.push(Group::read(report, table)?),
+                DeValue::Table(table) => groups.push(VaryGroup::read(report, table)?),
                 DeValue::Array(array) if array.iter().all(|group| group.get_ref().is_table()) => {
                     for group in array {
                         let DeValue::Table(table) = group.into_inner() else { continue };
-                        groups.push(Group::read(report, table)?);
+                        groups.push(VaryGroup::read(report, table)?);
                     }
                 }
                 _ => {
@@ -61,7 +61,7 @@ pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
             }
         }
     }
-    let points = groups.iter().map(Group::points).fold(0usize, usize::saturating_add);
+    let points = groups.iter().map(VaryGroup::points).fold(0usize, usize::saturating_add);
     if points > MOST_POINTS {
         let what = format!("the product of all lists is {points} points");
         report.error_in_file("vary", &what, &format!("at most {MOST_POINTS}"));
@@ -80,7 +80,7 @@ pub(super) fn expand<'a>(report: &mut Report<'a>) -> Option<Vec<Expanded<'a>>> {
 /// Adds the keys that only other groups vary, with the plan's own value.
 ///
 /// All points then list the same keys in the same order, except for keys that have no value.
-fn complete(text: &str, points: &mut [Expanded<'_>]) {
+fn complete(text: &str, points: &mut [ExpandedPlan<'_>]) {
     let mut keys: Vec<String> = Vec::new();
     for (key, _) in points.iter().flat_map(|point| &point.varied) {
         if !keys.contains(key) {
@@ -130,15 +130,15 @@ struct Assignment<'a> {
 
 /// One product.
 #[derive(Debug, Default)]
-struct Group<'a> {
+struct VaryGroup<'a> {
     /// Lists of choices; a choice is one assignment, or those of one table of `zip`.
     lists: Vec<(usize, Vec<Vec<Assignment<'a>>>)>,
     only_platform: Vec<String>,
     only_where: Vec<String>,
 }
 
-impl<'a> Group<'a> {
-    fn read(report: &mut Report<'_>, table: DeTable<'a>) -> Option<Self> {
+impl<'a> VaryGroup<'a> {
+    fn read(report: &mut ProblemReport<'_>, table: DeTable<'a>) -> Option<Self> {
         let mut this = Self::default();
         for (key, value) in table {
             match key.get_ref().as_ref() {
@@ -170,7 +170,7 @@ impl<'a> Group<'a> {
     /// Takes a list, or a table of lists if the key was written without quotes.
     fn take(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemReport<'_>,
         path: &str,
         key: &Spanned<Cow<'a, str>>,
         value: Spanned<DeValue<'a>>,
@@ -198,17 +198,17 @@ impl<'a> Group<'a> {
     /// Returns the point of this number, the last list varying fastest.
     fn point(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemReport<'_>,
         document: &Spanned<DeTable<'a>>,
         number: usize,
-    ) -> Option<Expanded<'a>> {
+    ) -> Option<ExpandedPlan<'a>> {
         let mut rest = number;
         let mut chosen = Vec::new();
         for (_, choices) in self.lists.iter().rev() {
             chosen.push(&choices[rest % choices.len()]);
             rest /= choices.len();
         }
-        let mut point = Expanded {
+        let mut point = ExpandedPlan {
             document: document.clone(),
             varied: Vec::new(),
             only_platform: self.only_platform.clone(),
@@ -232,7 +232,10 @@ impl<'a> Group<'a> {
 }
 
 /// Returns the assignments of one table of `zip`, in the order of the file.
-fn zipped<'a>(report: &mut Report<'_>, table: Spanned<DeValue<'a>>) -> Option<Vec<Assignment<'a>>> {
+fn zipped<'a>(
+    report: &mut ProblemReport<'_>,
+    table: Spanned<DeValue<'a>>,
+) -> Option<Vec<Assignment<'a>>> {
     let span = table.span();
     let DeValue::Table(table) = table.into_inner() else {
         report.error(&span, "vary.zip", "is not a table", "a list of tables of key = value");
@@ -258,7 +261,7 @@ fn flatten<'a>(path: &str, table: DeTable<'a>, into: &mut Vec<Assignment<'a>>) {
 
 /// Sets the value at its key.
 fn set<'a>(
-    report: &mut Report<'_>,
+    report: &mut ProblemReport<'_>,
     document: &mut DeTable<'a>,
     assignment: &Assignment<'a>,
 ) -> Option<()> {
@@ -300,7 +303,7 @@ fn set<'a>(
 
 /// Returns the tables of a list that a key matches: all, or those with a name.
 fn items<'a, 'd>(
-    report: &mut Report<'_>,
+    report: &mut ProblemReport<'_>,
     document: &'d mut DeTable<'a>,
     assignment: &Assignment<'a>,
     list: &str,
@@ -340,7 +343,7 @@ fn items<'a, 'd>(
 
 /// Returns the members of a non-empty list.
 fn list<'a>(
-    report: &mut Report<'_>,
+    report: &mut ProblemReport<'_>,
     key: &str,
     value: Spanned<DeValue<'a>>,
     allowed: &str,
@@ -359,7 +362,11 @@ fn list<'a>(
     }
 }
 
-fn words(report: &mut Report<'_>, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Vec<String>> {
+fn words(
+    report: &mut ProblemReport<'_>,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Option<Vec<String>> {
     let array = value.get_ref().as_array();
     let word = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
     let words = array.and_then(|array| array.iter().map(word).collect::<Option<Vec<_>>>());

@@ -22,10 +22,10 @@ use std::path::Path;
 use nvmeof_report::Varied;
 use toml::Deserializer;
 
-use super::setup::{Job, Setup};
+use super::setup::{HostJob, PointSetup};
 
-use expand::Expanded;
-use problem::{Report, closest};
+use expand::ExpandedPlan;
+use problem::{ProblemReport, closest};
 use raw::RawPlan;
 
 pub(crate) use problem::PlanError;
@@ -37,7 +37,7 @@ const SHORT_RAMP: u64 = 100_000_000;
 
 /// A plan and its points.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct SweepPlan {
     /// Name of the plan; results carry it.
     pub(crate) name: String,
     /// The test it runs.
@@ -45,12 +45,12 @@ pub(crate) struct Plan {
     /// Purpose of the plan, for the page.
     pub(crate) about: String,
     /// Points in the order they run; at least one.
-    pub(crate) points: Vec<Planned>,
+    pub(crate) points: Vec<PlannedPoint>,
 }
 
 /// One point.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedPoint {
     /// Varied keys, in the order of the file.
     pub(crate) varied: Vec<Varied>,
     /// Platforms of the point; empty: all.
@@ -58,10 +58,10 @@ pub(crate) struct Planned {
     /// Places of the point; empty: all.
     pub(crate) only_where: Vec<String>,
     /// Configuration of the run.
-    pub(crate) setup: Setup,
+    pub(crate) setup: PointSetup,
 }
 
-impl Planned {
+impl PlannedPoint {
     /// Returns whether the point is meant to run there.
     pub(crate) fn runs_on(&self, platform: &str, place: &str) -> bool {
         let meant =
@@ -70,7 +70,7 @@ impl Planned {
     }
 }
 
-impl Plan {
+impl SweepPlan {
     /// Reads and checks a plan.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Plan {
         })?;
         let mut plan = Self::parse(&name, &text)?;
         let folder = file.parent().unwrap_or(Path::new(""));
-        for Planned { setup, .. } in &mut plan.points {
+        for PlannedPoint { setup, .. } in &mut plan.points {
             setup.config = setup.config.take().map(|config| folder.join(config));
         }
         Ok(plan)
@@ -90,9 +90,9 @@ impl Plan {
 
     /// Shortens every point and runs it once; points with an event at a set time keep their times.
     pub(crate) fn shorten(&mut self) {
-        for Planned { setup, .. } in &mut self.points {
+        for PlannedPoint { setup, .. } in &mut self.points {
             setup.repeat = 1;
-            let timed = |job: &Job| job.from > 0 || job.until.is_some();
+            let timed = |job: &HostJob| job.from > 0 || job.until.is_some();
             if setup.disturbances.is_empty() && !setup.jobs.iter().any(timed) {
                 setup.time = setup.time.min(SHORT_TIME);
                 setup.ramp = setup.ramp.min(SHORT_RAMP);
@@ -103,9 +103,9 @@ impl Plan {
     /// Checks a text; `file` is only its name in errors.
     ///
     /// # Errors
-    /// Like [`Plan::load`].
+    /// Like [`SweepPlan::load`].
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
-        let mut report = Report::new(file, text);
+        let mut report = ProblemReport::new(file, text);
         let plan = read(&mut report);
         match plan {
             Some(plan) if report.is_clean() => Ok(plan),
@@ -114,21 +114,21 @@ impl Plan {
     }
 }
 
-fn read(report: &mut Report<'_>) -> Option<Plan> {
-    let mut plan: Option<Plan> = None;
+fn read(report: &mut ProblemReport<'_>) -> Option<SweepPlan> {
+    let mut plan: Option<SweepPlan> = None;
     for expanded in expand::expand(report)? {
         let Some(raw) = raw(report, &expanded) else { continue };
         let Some(setup) = check::setup(report, &raw) else { continue };
         let (name, test, about) = check::names(report, &raw)?;
-        let plan = plan.get_or_insert_with(|| Plan { name, test, about, points: Vec::new() });
+        let plan = plan.get_or_insert_with(|| SweepPlan { name, test, about, points: Vec::new() });
         let varied = expanded.varied.into_iter().map(|(key, value)| Varied { key, value });
-        let point = Planned {
+        let point = PlannedPoint {
             varied: varied.collect(),
             only_platform: expanded.only_platform,
             only_where: expanded.only_where,
             setup,
         };
-        let same = |other: &Planned| {
+        let same = |other: &PlannedPoint| {
             other.varied == point.varied
                 && other.only_platform == point.only_platform
                 && other.only_where == point.only_where
@@ -144,7 +144,7 @@ fn read(report: &mut Report<'_>) -> Option<Plan> {
     plan
 }
 
-fn raw(report: &mut Report<'_>, point: &Expanded<'_>) -> Option<RawPlan> {
+fn raw(report: &mut ProblemReport<'_>, point: &ExpandedPlan<'_>) -> Option<RawPlan> {
     match serde::Deserialize::deserialize(Deserializer::from(point.document.clone())) {
         Ok(raw) => Some(raw),
         Err(error) => {
@@ -155,7 +155,7 @@ fn raw(report: &mut Report<'_>, point: &Expanded<'_>) -> Option<RawPlan> {
 }
 
 /// Reports the parser's error in the form of a plan's errors.
-fn explain(report: &mut Report<'_>, point: &Expanded<'_>, error: &toml::de::Error) {
+fn explain(report: &mut ProblemReport<'_>, point: &ExpandedPlan<'_>, error: &toml::de::Error) {
     let span = error.span().unwrap_or(0..0);
     let message = error.message();
     let key = expand::key_at(point.document.get_ref(), &span);

@@ -3,10 +3,10 @@
 use nvmeof_pacing::keys::{Key, PolicyName, TunerName};
 use toml::Spanned;
 
-use super::check::Check;
+use super::check::PlanChecker;
 use super::problem::{Span, closest};
 use super::raw::RawPacing;
-use crate::sweep::setup::{Pace, Pacer, Pacing, Pool, Tuner};
+use crate::sweep::setup::{BufferPool, FillRate, PacingSetup, PeriodTuner, PeriodicPacer};
 
 const SECOND: u64 = 1_000_000_000;
 /// Longest sensible period between two I/Os: one per second.
@@ -20,7 +20,11 @@ const TUNER_STEP: u64 = 100;
 const ENDLESS_CACHE: &str = "endless-cache";
 
 /// Returns the policy, for I/Os of at most `block` bytes; `adaptive` by default.
-pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> Option<Pacing> {
+pub(super) fn pacing(
+    check: &mut PlanChecker<'_, '_>,
+    raw: &RawPacing,
+    block: u32,
+) -> Option<PacingSetup> {
     let name = raw.policy.as_ref().map_or(PolicyName::ALL[0].name(), |policy| policy.get_ref());
     let span = raw.policy.as_ref().map_or(0..0, Spanned::span);
     let policy = PolicyName::named(name);
@@ -46,13 +50,13 @@ pub(super) fn pacing(check: &mut Check<'_, '_>, raw: &RawPacing, block: u32) -> 
         return None;
     }
     match policy {
-        None => Some(Pacing::EndlessCache),
-        Some(PolicyName::None) => Some(Pacing::None),
-        Some(PolicyName::Adaptive) => Some(Pacing::Adaptive),
+        None => Some(PacingSetup::EndlessCache),
+        Some(PolicyName::None) => Some(PacingSetup::None),
+        Some(PolicyName::Adaptive) => Some(PacingSetup::Adaptive),
         Some(PolicyName::BufferCredit) => {
             let budget = check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB);
             missing(check, raw.budget.is_none(), &span, Key::Budget, "a size");
-            Some(Pacing::BufferCredit { budget: budget? })
+            Some(PacingSetup::BufferCredit { budget: budget? })
         }
         Some(PolicyName::TokenBucket) => token_bucket(check, raw, block, &span),
         Some(PolicyName::Prototype) => prototype(check, raw, block, &span),
@@ -65,16 +69,16 @@ fn path(key: Key) -> String {
 }
 
 fn token_bucket(
-    check: &mut Check<'_, '_>,
+    check: &mut PlanChecker<'_, '_>,
     raw: &RawPacing,
     block: u32,
     span: &Span,
-) -> Option<Pacing> {
+) -> Option<PacingSetup> {
     let rate = check.size(&path(Key::Rate), &raw.rate, 1..=TIB);
     let period = check.time(&path(Key::Period), &raw.period, 1..=LONGEST_PERIOD);
     let pace = match (rate, period) {
-        (Some(rate), None) => Pace::Rate(rate),
-        (None, Some(period)) => Pace::Period(period),
+        (Some(rate), None) => FillRate::Rate(rate),
+        (None, Some(period)) => FillRate::Period(period),
         _ => {
             let neither = raw.rate.is_none() && raw.period.is_none();
             let both = rate.is_some() && period.is_some();
@@ -92,8 +96,8 @@ fn token_bucket(
         }
     };
     // A burst is in bytes with a rate, and in I/Os with a period.
-    let least = if matches!(pace, Pace::Rate(_)) { block.into() } else { 1 };
-    Some(Pacing::TokenBucket {
+    let least = if matches!(pace, FillRate::Rate(_)) { block.into() } else { 1 };
+    Some(PacingSetup::TokenBucket {
         pace,
         burst: check.size(&path(Key::Burst), &raw.burst, least..=TIB),
         budget: check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB),
@@ -101,15 +105,15 @@ fn token_bucket(
 }
 
 fn prototype(
-    check: &mut Check<'_, '_>,
+    check: &mut PlanChecker<'_, '_>,
     raw: &RawPacing,
     block: u32,
     span: &Span,
-) -> Option<Pacing> {
+) -> Option<PacingSetup> {
     let buffers = check.whole(&path(Key::Buffers), &raw.buffers, 1..=1 << 24);
     let most = buffers.map_or(1 << 24, i64::from);
     let cache = check.whole(&path(Key::Cache), &raw.cache, 0..=most);
-    let pool = buffers.map(|buffers| Pool { buffers, cache });
+    let pool = buffers.map(|buffers| BufferPool { buffers, cache });
     let period = check.time(&path(Key::Period), &raw.period, 0..=LONGEST_PERIOD);
     let small = |size: Option<u64>| size.and_then(|size| u32::try_from(size).ok());
     // A tick that grants less than the largest I/O would never start it.
@@ -117,7 +121,7 @@ fn prototype(
     let bypass = check.size(&path(Key::BypassBelow), &raw.bypass_below, 0..=1 << 30);
     let drive_limit = check.whole(&path(Key::DriveLimit), &raw.drive_limit, 1..=1 << 20);
     let tuner = tuner(check, raw, span)?;
-    let pacer = period.map(|period| Pacer {
+    let pacer = period.map(|period| PeriodicPacer {
         period,
         credit: small(credit).unwrap_or(block),
         bypass_below: small(bypass).unwrap_or(0),
@@ -134,11 +138,15 @@ fn prototype(
         let what = "has neither a pool nor a pacer";
         check.error(span, "target.pacing", what, "buffers, period, or both; or policy = \"none\"");
     }
-    Some(Pacing::Prototype { pool, pacer })
+    Some(PacingSetup::Prototype { pool, pacer })
 }
 
 /// Returns the tuner, if there is one; the outer `None` if it is invalid.
-fn tuner(check: &mut Check<'_, '_>, raw: &RawPacing, span: &Span) -> Option<Option<Tuner>> {
+fn tuner(
+    check: &mut PlanChecker<'_, '_>,
+    raw: &RawPacing,
+    span: &Span,
+) -> Option<Option<PeriodTuner>> {
     let threshold = check.size(&path(Key::TunerThreshold), &raw.tuner_threshold, 1..=TIB);
     let interval = check.time(&path(Key::TunerInterval), &raw.tuner_interval, 1..=SECOND);
     let step = check.time(&path(Key::TunerStep), &raw.tuner_step, 1..=LONGEST_PERIOD);
@@ -147,9 +155,9 @@ fn tuner(check: &mut Check<'_, '_>, raw: &RawPacing, span: &Span) -> Option<Opti
         Some(TunerName::BytesInFlight) => {
             let is_missing = raw.tuner_threshold.is_none();
             missing(check, is_missing, span, Key::TunerThreshold, "a size");
-            Some(Some(Tuner::BytesInFlight { threshold: threshold? }))
+            Some(Some(PeriodTuner::BytesInFlight { threshold: threshold? }))
         }
-        Some(TunerName::Bandwidth) => Some(Some(Tuner::Bandwidth {
+        Some(TunerName::Bandwidth) => Some(Some(PeriodTuner::Bandwidth {
             interval: interval.unwrap_or(TUNER_INTERVAL),
             step: step.unwrap_or(TUNER_STEP),
         })),
@@ -162,7 +170,7 @@ fn tuner(check: &mut Check<'_, '_>, raw: &RawPacing, span: &Span) -> Option<Opti
     }
 }
 
-fn missing(check: &mut Check<'_, '_>, is: bool, span: &Span, key: Key, allowed: &str) {
+fn missing(check: &mut PlanChecker<'_, '_>, is: bool, span: &Span, key: Key, allowed: &str) {
     if is {
         check.error(span, &path(key), "is missing", allowed);
     }

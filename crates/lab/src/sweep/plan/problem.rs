@@ -25,13 +25,13 @@ impl std::error::Error for PlanError {}
 /// The text of a plan and the errors found in it. The same error in several points is reported
 /// once.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct ProblemReport<'a> {
     file: &'a str,
     pub(super) text: &'a str,
     problems: BTreeSet<(usize, String)>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> ProblemReport<'a> {
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, text, problems: BTreeSet::new() }
     }

@@ -6,14 +6,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 /// A value and its position; `None` if the key is absent.
-pub(super) type Key<T> = Option<Spanned<T>>;
+pub(super) type RawKey<T> = Option<Spanned<T>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawPlan {
-    pub(super) name: Key<String>,
-    pub(super) test: Key<String>,
-    pub(super) about: Key<String>,
+    pub(super) name: RawKey<String>,
+    pub(super) test: RawKey<String>,
+    pub(super) about: RawKey<String>,
     #[serde(default)]
     pub(super) target: RawTarget,
     #[serde(default)]
@@ -26,18 +26,18 @@ pub(super) struct RawPlan {
     pub(super) disturb: Vec<Spanned<RawDisturbance>>,
     /// Checked by the place, which has the platform's numbers.
     #[serde(default)]
-    pub(super) platform: std::collections::BTreeMap<Spanned<String>, Spanned<Number>>,
+    pub(super) platform: std::collections::BTreeMap<Spanned<String>, Spanned<RawNumber>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawTarget {
-    pub(super) cores: Key<i64>,
+    pub(super) cores: RawKey<i64>,
     #[serde(default)]
     pub(super) devices: RawDevices,
     #[serde(default)]
     pub(super) pacing: RawPacing,
-    pub(super) config: Key<String>,
+    pub(super) config: RawKey<String>,
     /// Checked by the daemon.
     pub(super) set: Option<toml::Table>,
 }
@@ -45,65 +45,65 @@ pub(super) struct RawTarget {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawDevices {
-    pub(super) kind: Key<String>,
-    pub(super) count: Key<i64>,
-    pub(super) parts: Key<i64>,
-    pub(super) slow: Key<i64>,
-    pub(super) delay: Key<String>,
+    pub(super) kind: RawKey<String>,
+    pub(super) count: RawKey<i64>,
+    pub(super) parts: RawKey<i64>,
+    pub(super) slow: RawKey<i64>,
+    pub(super) delay: RawKey<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawPacing {
-    pub(super) policy: Key<String>,
-    pub(super) budget: Key<Size>,
-    pub(super) burst: Key<Size>,
-    pub(super) rate: Key<Size>,
-    pub(super) period: Key<String>,
-    pub(super) buffers: Key<i64>,
-    pub(super) cache: Key<i64>,
-    pub(super) credit: Key<Size>,
-    pub(super) bypass_below: Key<Size>,
-    pub(super) drive_limit: Key<i64>,
-    pub(super) tuner: Key<String>,
-    pub(super) tuner_threshold: Key<Size>,
-    pub(super) tuner_interval: Key<String>,
-    pub(super) tuner_step: Key<String>,
+    pub(super) policy: RawKey<String>,
+    pub(super) budget: RawKey<RawSize>,
+    pub(super) burst: RawKey<RawSize>,
+    pub(super) rate: RawKey<RawSize>,
+    pub(super) period: RawKey<String>,
+    pub(super) buffers: RawKey<i64>,
+    pub(super) cache: RawKey<i64>,
+    pub(super) credit: RawKey<RawSize>,
+    pub(super) bypass_below: RawKey<RawSize>,
+    pub(super) drive_limit: RawKey<i64>,
+    pub(super) tuner: RawKey<String>,
+    pub(super) tuner_threshold: RawKey<RawSize>,
+    pub(super) tuner_interval: RawKey<String>,
+    pub(super) tuner_step: RawKey<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawLoad {
-    pub(super) block_size: Key<Size>,
-    pub(super) blocks: Key<Vec<Spanned<RawBlock>>>,
-    pub(super) reads: Key<Number>,
-    pub(super) time: Key<String>,
-    pub(super) ramp: Key<String>,
-    pub(super) sample: Key<String>,
-    pub(super) repeat: Key<i64>,
+    pub(super) block_size: RawKey<RawSize>,
+    pub(super) blocks: RawKey<Vec<Spanned<RawBlock>>>,
+    pub(super) reads: RawKey<RawNumber>,
+    pub(super) time: RawKey<String>,
+    pub(super) ramp: RawKey<String>,
+    pub(super) sample: RawKey<String>,
+    pub(super) repeat: RawKey<i64>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawBlock {
-    pub(super) size: Key<Size>,
-    pub(super) share: Key<Number>,
+    pub(super) size: RawKey<RawSize>,
+    pub(super) share: RawKey<RawNumber>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawJob {
-    pub(super) name: Key<String>,
-    pub(super) devices: Key<RawSelection>,
-    pub(super) queue_depth: Key<i64>,
-    pub(super) threads: Key<i64>,
-    pub(super) weight: Key<i64>,
-    pub(super) hosts: Key<Vec<Spanned<i64>>>,
-    pub(super) block_size: Key<Size>,
-    pub(super) blocks: Key<Vec<Spanned<RawBlock>>>,
-    pub(super) reads: Key<Number>,
-    pub(super) from: Key<String>,
-    pub(super) until: Key<String>,
+    pub(super) name: RawKey<String>,
+    pub(super) devices: RawKey<RawSelection>,
+    pub(super) queue_depth: RawKey<i64>,
+    pub(super) threads: RawKey<i64>,
+    pub(super) weight: RawKey<i64>,
+    pub(super) hosts: RawKey<Vec<Spanned<i64>>>,
+    pub(super) block_size: RawKey<RawSize>,
+    pub(super) blocks: RawKey<Vec<Spanned<RawBlock>>>,
+    pub(super) reads: RawKey<RawNumber>,
+    pub(super) from: RawKey<String>,
+    pub(super) until: RawKey<String>,
 }
 
 /// Devices by a word, or by their positions.
@@ -117,24 +117,24 @@ pub(super) enum RawSelection {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawHost {
-    pub(super) initiator: Key<String>,
-    pub(super) ssh: Key<String>,
-    pub(super) count: Key<i64>,
+    pub(super) initiator: RawKey<String>,
+    pub(super) ssh: RawKey<String>,
+    pub(super) count: RawKey<i64>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawDisturbance {
-    pub(super) at: Key<String>,
-    pub(super) lasts: Key<String>,
-    pub(super) what: Key<String>,
-    pub(super) rate: Key<Number>,
+    pub(super) at: RawKey<String>,
+    pub(super) lasts: RawKey<String>,
+    pub(super) what: RawKey<String>,
+    pub(super) rate: RawKey<RawNumber>,
 }
 
 /// A size: text with a unit, or a number of bytes.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a size, as \"128KiB\" or a number of bytes")]
-pub(super) enum Size {
+pub(super) enum RawSize {
     Bytes(u64),
     Text(String),
 }
@@ -142,16 +142,16 @@ pub(super) enum Size {
 /// A number with or without a decimal point.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged, expecting = "a number")]
-pub(super) enum Number {
+pub(super) enum RawNumber {
     Whole(i32),
-    Real(f64),
+    RealMachines(f64),
 }
 
-impl Number {
+impl RawNumber {
     pub(super) fn value(self) -> f64 {
         match self {
             Self::Whole(value) => value.into(),
-            Self::Real(value) => value,
+            Self::RealMachines(value) => value,
         }
     }
 }

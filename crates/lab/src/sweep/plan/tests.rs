@@ -1,7 +1,7 @@
 //! Valid plans with their points, and invalid plans with their messages.
 
 use super::*;
-use crate::sweep::setup::{DeviceKind, Devices, Initiator, Pacing};
+use crate::sweep::setup::{DeviceKind, Initiator, PacingSetup, TargetDevices};
 
 const BASE: &str = r#"name = "p"
 test = "9"
@@ -21,13 +21,13 @@ name = "one"
 queue-depth = 32
 "#;
 
-fn plan(more: &str) -> Plan {
-    Plan::parse("p.toml", &format!("{BASE}{more}")).unwrap_or_else(|error| panic!("{error}"))
+fn plan(more: &str) -> SweepPlan {
+    SweepPlan::parse("p.toml", &format!("{BASE}{more}")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Returns the messages about a plan, lines joined.
 fn told(text: &str) -> String {
-    Plan::parse("p.toml", text).map(|plan| panic!("{plan:?}")).unwrap_err().to_string()
+    SweepPlan::parse("p.toml", text).map(|plan| panic!("{plan:?}")).unwrap_err().to_string()
 }
 
 /// Returns the messages about the base with one line replaced.
@@ -36,8 +36,8 @@ fn told_with(line: &str, instead: &str) -> String {
     told(&BASE.replace(line, instead))
 }
 
-fn values(plan: &Plan) -> Vec<String> {
-    let show = |point: &Planned| {
+fn values(plan: &SweepPlan) -> Vec<String> {
+    let show = |point: &PlannedPoint| {
         point.varied.iter().map(|v| format!("{}={}", v.key, v.value)).collect::<Vec<_>>().join(" ")
     };
     plan.points.iter().map(show).collect()
@@ -53,8 +53,8 @@ fn without_vary_there_is_one_point_with_what_the_plan_says() {
     assert_eq!(setup.cores, 4);
     assert_eq!((setup.time, setup.ramp, setup.repeat), (1_000_000_000, 500_000_000, 1));
     assert_eq!(setup.hosts, [Initiator::FioSpdk, Initiator::FioSpdk]);
-    assert_eq!(setup.pacing, Pacing::Adaptive);
-    assert_eq!(setup.devices, Devices { kind: DeviceKind::Drive, count: 16, delay: None });
+    assert_eq!(setup.pacing, PacingSetup::Adaptive);
+    assert_eq!(setup.devices, TargetDevices { kind: DeviceKind::Drive, count: 16, delay: None });
     let job = &setup.jobs[0];
     assert_eq!(job.devices, (0..16).collect::<Vec<_>>());
     assert_eq!((job.queue_depth, job.threads, job.weight), (32, 1, 1));
@@ -113,8 +113,9 @@ fn groups_are_products_of_their_own_and_name_the_same_keys() {
 #[test]
 fn a_key_means_all_jobs_or_the_one_of_a_name() {
     let two = "[[job]]\nname = \"two\"\nqueue-depth = 8\n";
-    let depths = |plan: &Plan| -> Vec<Vec<u32>> {
-        let of = |point: &Planned| point.setup.jobs.iter().map(|job| job.queue_depth).collect();
+    let depths = |plan: &SweepPlan| -> Vec<Vec<u32>> {
+        let of =
+            |point: &PlannedPoint| point.setup.jobs.iter().map(|job| job.queue_depth).collect();
         plan.points.iter().map(of).collect()
     };
     assert_eq!(depths(&plan(&format!("{two}[vary]\njob.queue-depth = [5]\n"))), [[5, 5]]);
@@ -139,7 +140,7 @@ fn parts_are_selected_third_by_third() {
                 "cores = 4\ndevices = { kind = \"part\", count = 2, parts = 3, slow = 2 }",
             )
             .replace("queue-depth = 32", &format!("queue-depth = 32\ndevices = {part}"));
-        Plan::parse("p.toml", &text).unwrap().points.remove(0).setup
+        SweepPlan::parse("p.toml", &text).unwrap().points.remove(0).setup
     };
     assert_eq!(part("\"part-1\"").jobs[0].devices, [0, 1]);
     assert_eq!(part("\"part-3\"").jobs[0].devices, [4, 5]);
@@ -483,7 +484,7 @@ fn all_that_is_wrong_is_told_at_once_and_once() {
 fn text_that_is_no_toml_is_refused_with_its_line() {
     assert!(told("name = \n").starts_with("p.toml:1:"), "{}", told("name = \n"));
     assert!(told("").contains("host: there is no host"), "{}", told(""));
-    let error = Plan::load(Path::new("no/such/plan.toml")).unwrap_err().to_string();
+    let error = SweepPlan::load(Path::new("no/such/plan.toml")).unwrap_err().to_string();
     assert!(error.starts_with("no/such/plan.toml: cannot read it: "), "{error}");
 }
 

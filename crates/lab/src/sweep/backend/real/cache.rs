@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::machine::{Machine, quoted};
-use super::process::{Finished, Running};
+use super::machine::{RemoteMachine, quoted};
+use super::process::{FinishedProcess, RunningProcess};
 
 /// Interval between lines of counts, in milliseconds.
 const INTERVAL: u32 = 100;
@@ -18,88 +18,88 @@ const MARK: &str = "== ";
 
 /// Two events from which a share of hits follows.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct EventPair {
     /// Description of the counted events.
     what: &'static str,
-    events: [Event; 2],
-    share: Share,
+    events: [PerfEvent; 2],
+    share: HitFormula,
 }
 
 /// An event as an argument of perf, and as named in perf's output.
 #[derive(Debug, PartialEq, Eq)]
-struct Event {
+struct PerfEvent {
     ask: &'static str,
     name: &'static str,
 }
 
 /// Formula for hits from the two counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Share {
+enum HitFormula {
     HitsAndMisses,
     MissesOfAll,
 }
 
-const fn event(name: &'static str) -> Event {
-    Event { ask: name, name }
+const fn event(name: &'static str) -> PerfEvent {
+    PerfEvent { ask: name, name }
 }
 
 /// Event pairs, the best first.
-const PAIRS: &[Pair] = &[
+const PAIRS: &[EventPair] = &[
     // Ice Lake servers and later.
-    Pair {
+    EventPair {
         what: "reads of I/O devices",
         events: [
             event("unc_cha_tor_inserts.io_hit_pcirdcur"),
             event("unc_cha_tor_inserts.io_miss_pcirdcur"),
         ],
-        share: Share::HitsAndMisses,
+        share: HitFormula::HitsAndMisses,
     },
     // Haswell and Broadwell servers: PCIRdCur by opcode, the same for both events, as they share a
     // filter.
-    Pair {
+    EventPair {
         what: "reads of I/O devices",
         events: [event("llc_misses.pcie_read"), event("llc_references.pcie_read")],
-        share: Share::MissesOfAll,
+        share: HitFormula::MissesOfAll,
     },
     // Skylake and Cascade Lake servers distinguish reads and writes for misses alone.
-    Pair {
+    EventPair {
         what: "reads and writes of I/O devices",
         events: [event("unc_cha_tor_inserts.io_hit"), event("unc_cha_tor_inserts.io_miss")],
-        share: Share::HitsAndMisses,
+        share: HitFormula::HitsAndMisses,
     },
-    Pair {
+    EventPair {
         what: "reads of everybody, of cores above all",
         events: [event("unc_cha_llc_lookup.read_miss"), event("unc_cha_llc_lookup.read")],
-        share: Share::MissesOfAll,
+        share: HitFormula::MissesOfAll,
     },
-    Pair {
+    EventPair {
         what: "data reads of everybody, of cores above all",
         events: [event("unc_cha_llc_lookup.data_read_miss"), event("unc_cha_llc_lookup.data_read")],
-        share: Share::MissesOfAll,
+        share: HitFormula::MissesOfAll,
     },
     // Zen: each core complex has its own L3; a device's reads do not look it up first.
-    Pair {
+    EventPair {
         what: "lookups of cores (AMD's L3 does not see the network card)",
         events: [
-            Event { ask: "amd_l3/event=0x04,umask=0x01,name=l3_misses/", name: "l3_misses" },
-            Event { ask: "amd_l3/event=0x04,umask=0xff,name=l3_lookups/", name: "l3_lookups" },
+            PerfEvent { ask: "amd_l3/event=0x04,umask=0x01,name=l3_misses/", name: "l3_misses" },
+            PerfEvent { ask: "amd_l3/event=0x04,umask=0xff,name=l3_lookups/", name: "l3_lookups" },
         ],
-        share: Share::MissesOfAll,
+        share: HitFormula::MissesOfAll,
     },
-    Pair {
+    EventPair {
         what: "loads of cores, for want of uncore counters",
         events: [event("LLC-load-misses"), event("LLC-loads")],
-        share: Share::MissesOfAll,
+        share: HitFormula::MissesOfAll,
     },
 ];
 
 /// Cache counters of a machine.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Cache {
+pub(super) enum CacheCounters {
     Counted {
         /// Path of perf on that machine.
         perf: String,
-        pair: &'static Pair,
+        pair: &'static EventPair,
     },
     /// Reason why nothing is counted.
     Unknown(String),
@@ -107,16 +107,16 @@ pub(super) enum Cache {
 
 /// Counted hits.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Hits {
+pub(super) struct CacheHits {
     /// Percent over the whole run.
     pub(super) pct: Option<f64>,
     /// Percent in each interval of 100 ms.
     pub(super) series: Vec<Option<f64>>,
 }
 
-impl Cache {
+impl CacheCounters {
     /// Tries which counters exist.
-    pub(super) fn look(machine: &Machine, perf: &str) -> Self {
+    pub(super) fn look(machine: &RemoteMachine, perf: &str) -> Self {
         let perf = quoted(perf);
         let mut script = format!("command -v {perf} >/dev/null || exit 0; export LC_ALL=C\n");
         for (at, pair) in PAIRS.iter().enumerate() {
@@ -163,7 +163,11 @@ impl Cache {
     }
 
     /// Counts for `time` from now, if there are counters.
-    pub(super) fn start(&self, machine: &Machine, time: Duration) -> Result<Option<Running>> {
+    pub(super) fn start(
+        &self,
+        machine: &RemoteMachine,
+        time: Duration,
+    ) -> Result<Option<RunningProcess>> {
         let Self::Counted { perf, pair } = self else { return Ok(None) };
         // The guard's program is this shell, which perf replaces: perf ends with the guard.
         let script = format!(
@@ -175,9 +179,9 @@ impl Cache {
     }
 
     /// Returns the hits; for a failed count, none and the reason.
-    pub(super) fn read(&self, counted: Option<Result<Finished>>) -> (Hits, String) {
+    pub(super) fn read(&self, counted: Option<Result<FinishedProcess>>) -> (CacheHits, String) {
         let (Self::Counted { pair, .. }, Some(counted)) = (self, counted) else {
-            return (Hits::default(), self.about());
+            return (CacheHits::default(), self.about());
         };
         let read = counted.and_then(|finished| {
             let hits = pair.hits(&finished.stderr);
@@ -186,12 +190,12 @@ impl Cache {
         });
         match read {
             Ok(hits) => (hits, self.about()),
-            Err(error) => (Hits::default(), format!("not counted in this run: {error:#}")),
+            Err(error) => (CacheHits::default(), format!("not counted in this run: {error:#}")),
         }
     }
 }
 
-impl Pair {
+impl EventPair {
     fn asked(&self) -> String {
         self.events.each_ref().map(|event| event.ask).join(",")
     }
@@ -201,7 +205,7 @@ impl Pair {
     ///
     /// If perf counts uncore boxes separately, their counts are added. A value that is not a number
     /// was not counted.
-    fn hits(&self, text: &str) -> Hits {
+    fn hits(&self, text: &str) -> CacheHits {
         let mut moments: Vec<(String, [Option<f64>; 2])> = Vec::new();
         for line in text.lines() {
             let fields: Vec<_> = line.split(',').map(str::trim).collect();
@@ -220,19 +224,19 @@ impl Pair {
         let series = moments.iter().map(|(_, [first, second])| {
             first.zip(*second).and_then(|(first, second)| self.share.percent(first, second))
         });
-        Hits { pct: self.share.percent(first, second), series: series.collect() }
+        CacheHits { pct: self.share.percent(first, second), series: series.collect() }
     }
 
     /// Finds one of the two events in a line: its position, and which event.
     fn find(&self, fields: &[&str]) -> Option<(usize, usize)> {
         fields.iter().enumerate().find_map(|(at, field)| {
-            let same = |event: &Event| event.name.eq_ignore_ascii_case(field);
+            let same = |event: &PerfEvent| event.name.eq_ignore_ascii_case(field);
             Some((at, self.events.iter().position(same)?))
         })
     }
 }
 
-impl Share {
+impl HitFormula {
     /// Returns the share in percent; `None` without lookups.
     fn percent(self, first: f64, second: f64) -> Option<f64> {
         let (hits, all) = match self {
@@ -251,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    fn pair(event: &str) -> &'static Pair {
+    fn pair(event: &str) -> &'static EventPair {
         PAIRS.iter().find(|pair| pair.events.iter().any(|own| own.name == event)).unwrap()
     }
 
@@ -262,7 +266,7 @@ mod tests {
         let whole = "9900,,unc_cha_tor_inserts.io_hit_pcirdcur,100200300,100.00,,\n\
                      100,,unc_cha_tor_inserts.io_miss_pcirdcur,100200300,100.00,,\n";
         let hits = pair("unc_cha_tor_inserts.io_hit_pcirdcur").hits(whole);
-        assert_eq!(hits, Hits { pct: Some(99.0), series: vec![Some(99.0)] });
+        assert_eq!(hits, CacheHits { pct: Some(99.0), series: vec![Some(99.0)] });
         // Output of perf 6.1 on a virtual machine.
         let none =
             "<not supported>,,LLC-load-misses,0,100.00,,\n<not supported>,,LLC-loads,0,100.00,,\n";
@@ -285,7 +289,7 @@ mod tests {
                     \x20    0.300300,10,,unc_cha_tor_inserts.io_hit,99,50.00,,\n\
                     \x20    0.300300,90,,unc_cha_tor_inserts.io_miss,99,50.00,,\n";
         let hits = pair("unc_cha_tor_inserts.io_hit").hits(text);
-        assert_eq!(hits, Hits { pct: Some(50.0), series: vec![Some(90.0), None, Some(10.0)] });
+        assert_eq!(hits, CacheHits { pct: Some(50.0), series: vec![Some(90.0), None, Some(10.0)] });
     }
 
     /// Writes a fake perf that supports one pair of events and rejects the rest in perf's words.
@@ -307,13 +311,13 @@ mod tests {
     #[test]
     fn the_best_pair_that_counts_is_taken_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::look(&Machine::Here, &perf(folder.path(), "LLC-loads"));
+        let cache = CacheCounters::look(&RemoteMachine::Here, &perf(folder.path(), "LLC-loads"));
         assert_eq!(
             cache.about(),
             "loads of cores, for want of uncore counters (perf stat: LLC-load-misses, LLC-loads)"
         );
         let time = Duration::from_millis(10);
-        let mut running = cache.start(&Machine::Here, time).unwrap().expect("it counts");
+        let mut running = cache.start(&RemoteMachine::Here, time).unwrap().expect("it counts");
         let finished = running.finish(Instant::now() + Duration::from_secs(60));
         let (hits, about) = cache.read(Some(finished));
         assert_eq!((hits.pct, hits.series, about), (Some(75.0), vec![Some(75.0)], cache.about()));
@@ -322,13 +326,16 @@ mod tests {
     #[test]
     fn without_counters_it_is_told_why() {
         let folder = tempfile::tempdir().unwrap();
-        let nothing = Cache::look(&Machine::Here, "no-such-perf");
+        let nothing = CacheCounters::look(&RemoteMachine::Here, "no-such-perf");
         assert!(nothing.about().contains("no perf on this machine"), "{}", nothing.about());
-        let cache = Cache::look(&Machine::Here, &perf(folder.path(), "cycles-that-nobody-asks"));
+        let cache = CacheCounters::look(
+            &RemoteMachine::Here,
+            &perf(folder.path(), "cycles-that-nobody-asks"),
+        );
         assert!(cache.about().contains("event syntax error"), "{}", cache.about());
-        assert!(cache.start(&Machine::Here, Duration::ZERO).unwrap().is_none());
-        assert_eq!(cache.read(None).0, Hits::default());
-        let counted = Cache::Counted { perf: String::new(), pair: &PAIRS[0] };
+        assert!(cache.start(&RemoteMachine::Here, Duration::ZERO).unwrap().is_none());
+        assert_eq!(cache.read(None).0, CacheHits::default());
+        let counted = CacheCounters::Counted { perf: String::new(), pair: &PAIRS[0] };
         let (hits, about) = counted.read(Some(Err(anyhow::anyhow!("the machine is gone"))));
         assert_eq!(
             (hits.pct, about.as_str()),

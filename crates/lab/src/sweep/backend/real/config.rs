@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_pacing::keys::{Key, TunerName};
 use toml::{Table, Value};
 
-use super::super::super::setup::{DeviceKind, Pace, Pacing, Setup, Tuner};
-use crate::listen::Listen;
+use super::super::super::setup::{DeviceKind, FillRate, PacingSetup, PeriodTuner, PointSetup};
+use crate::listen::ListenAddress;
 
 /// Name of the subsystem if the plan names no config.
 pub(super) const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:sweep";
@@ -25,8 +25,8 @@ const MORE_CONNECTIONS: u64 = 64;
 
 /// Settings of the site for the daemon.
 #[derive(Debug, Clone)]
-pub(super) struct Site {
-    pub(super) listen: Listen,
+pub(super) struct DaemonSetup {
+    pub(super) listen: ListenAddress,
     /// CPUs of the reactors, in the form of the daemon's config.
     pub(super) cpus: String,
     pub(super) reactors: u32,
@@ -36,7 +36,7 @@ pub(super) struct Site {
 
 /// The config, and the subsystem for hosts.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Served {
+pub(super) struct DaemonConfig {
     pub(super) text: String,
     pub(super) nqn: String,
     /// Namespace IDs by position in the plan.
@@ -44,7 +44,7 @@ pub(super) struct Served {
 }
 
 /// Returns the daemon's config for this point.
-pub(super) fn served(setup: &Setup, site: &Site) -> Result<Served> {
+pub(super) fn served(setup: &PointSetup, site: &DaemonSetup) -> Result<DaemonConfig> {
     let mut config = match &setup.config {
         Some(file) => {
             let text = std::fs::read_to_string(file)
@@ -71,11 +71,11 @@ pub(super) fn served(setup: &Setup, site: &Site) -> Result<Served> {
         "target.devices: the plan speaks of {wanted} devices, and {nqn} has {} namespaces",
         nsids.len()
     );
-    Ok(Served { text: toml::to_string(&config)?, nqn, nsids })
+    Ok(DaemonConfig { text: toml::to_string(&config)?, nqn, nsids })
 }
 
 /// Builds devices, subsystem and namespaces of a plan that names no config.
-fn devices(setup: &Setup, site: &Site) -> Result<Table> {
+fn devices(setup: &PointSetup, site: &DaemonSetup) -> Result<Table> {
     let devices = setup.devices;
     let slow = |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
     let mut list = Vec::new();
@@ -143,7 +143,7 @@ fn devices(setup: &Setup, site: &Site) -> Result<Table> {
 }
 
 /// Returns the weight of a namespace, which is that of the jobs that use it.
-fn weight(setup: &Setup, device: u32) -> Result<u16> {
+fn weight(setup: &PointSetup, device: u32) -> Result<u16> {
     let mut jobs = setup.jobs.iter().filter(|job| job.devices.contains(&device));
     let weight = jobs.next().map_or(1, |job| job.weight);
     if let Some(other) = jobs.find(|job| job.weight != weight) {
@@ -173,7 +173,7 @@ fn real_drive(name: &str, drive: &str) -> Table {
     table([("name", name.into()), ("type", kind.into()), (key, drive.into())])
 }
 
-fn listener(listen: &Listen) -> Table {
+fn listener(listen: &ListenAddress) -> Table {
     table([
         ("type", listen.fabric.name().into()),
         ("address", listen.address.to_string().into()),
@@ -182,7 +182,7 @@ fn listener(listen: &Listen) -> Table {
 }
 
 /// Returns limits that leave the bytes in flight to the policy.
-fn limits(setup: &Setup, site: &Site) -> Table {
+fn limits(setup: &PointSetup, site: &DaemonSetup) -> Table {
     let block = setup.jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
     let block = u64::from(block.unwrap_or(4096));
     let jobs = setup.jobs.iter().map(|job| {
@@ -212,7 +212,7 @@ fn limits(setup: &Setup, site: &Site) -> Table {
     ])
 }
 
-fn pacing(pacing: &Pacing) -> Result<Table> {
+fn pacing(pacing: &PacingSetup) -> Result<Table> {
     let mut table = table([("policy", pacing.name().into())]);
     let mut set = |key: Key, value: Value| {
         table.insert(key.name().to_owned(), value);
@@ -220,24 +220,24 @@ fn pacing(pacing: &Pacing) -> Result<Table> {
     let number = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
     let nanos = |value: u64| Value::String(format!("{value}ns"));
     match *pacing {
-        Pacing::EndlessCache => bail!(
+        PacingSetup::EndlessCache => bail!(
             "target.pacing.policy: endless-cache is a machine that only the simulator has; \
              leave it out with only-where = [\"sim\"]"
         ),
-        Pacing::None | Pacing::Adaptive => {}
-        Pacing::BufferCredit { budget } => set(Key::Budget, number(budget)),
-        Pacing::TokenBucket { pace, burst, budget } => {
+        PacingSetup::None | PacingSetup::Adaptive => {}
+        PacingSetup::BufferCredit { budget } => set(Key::Budget, number(budget)),
+        PacingSetup::TokenBucket { pace, burst, budget } => {
             match pace {
                 // Exact, in bytes per second.
-                Pace::Rate(rate) => {
+                FillRate::Rate(rate) => {
                     set(Key::Rate, format!("{}.{:03}kB/s", rate / 1000, rate % 1000).into());
                 }
-                Pace::Period(period) => set(Key::Period, nanos(period)),
+                FillRate::Period(period) => set(Key::Period, nanos(period)),
             }
             burst.into_iter().for_each(|burst| set(Key::Burst, number(burst)));
             budget.into_iter().for_each(|budget| set(Key::Budget, number(budget)));
         }
-        Pacing::Prototype { pool, pacer } => {
+        PacingSetup::Prototype { pool, pacer } => {
             if let Some(pool) = pool {
                 set(Key::Buffers, number(pool.buffers.into()));
                 pool.cache.into_iter().for_each(|cache| set(Key::Cache, number(cache.into())));
@@ -251,10 +251,10 @@ fn pacing(pacing: &Pacing) -> Result<Table> {
                 if let Some(tuner) = pacer.tuner {
                     set(Key::Tuner, tuner_name(tuner).into());
                     match tuner {
-                        Tuner::BytesInFlight { threshold } => {
+                        PeriodTuner::BytesInFlight { threshold } => {
                             set(Key::TunerThreshold, number(threshold));
                         }
-                        Tuner::Bandwidth { interval, step } => {
+                        PeriodTuner::Bandwidth { interval, step } => {
                             set(Key::TunerInterval, nanos(interval));
                             set(Key::TunerStep, nanos(step));
                         }
@@ -266,10 +266,10 @@ fn pacing(pacing: &Pacing) -> Result<Table> {
     Ok(table)
 }
 
-fn tuner_name(tuner: Tuner) -> &'static str {
+fn tuner_name(tuner: PeriodTuner) -> &'static str {
     let wanted = match tuner {
-        Tuner::BytesInFlight { .. } => TunerName::BytesInFlight,
-        Tuner::Bandwidth { .. } => TunerName::Bandwidth,
+        PeriodTuner::BytesInFlight { .. } => TunerName::BytesInFlight,
+        PeriodTuner::Bandwidth { .. } => TunerName::Bandwidth,
     };
     let named = TunerName::NAMES.iter().find(|(_, tuner)| *tuner == wanted);
     named.map_or("", |(name, _)| name)
@@ -307,19 +307,19 @@ fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::super::plan::Plan;
+    use super::super::super::super::plan::SweepPlan;
     use super::*;
 
-    fn setup(target: &str) -> Setup {
+    fn setup(target: &str) -> PointSetup {
         let text = format!(
             "name = \"p\"\n[target]\n{target}\n[[host]]\ninitiator = \"nvmeof-perf\"\ncount = 2\n\
              [[job]]\nqueue-depth = 256\n"
         );
-        Plan::parse("p.toml", &text).unwrap().points.remove(0).setup
+        SweepPlan::parse("p.toml", &text).unwrap().points.remove(0).setup
     }
 
-    fn site(drives: &[&str]) -> Site {
-        Site {
+    fn site(drives: &[&str]) -> DaemonSetup {
+        DaemonSetup {
             listen: "tcp://127.0.0.1".parse().unwrap(),
             cpus: "0,2".to_owned(),
             reactors: 2,

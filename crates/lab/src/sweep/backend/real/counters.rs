@@ -4,18 +4,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::machine::Machine;
+use super::machine::RemoteMachine;
 
 /// Network counters to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wire {
+pub(super) struct TargetInterface {
     /// Interface that has the target's address.
     pub(super) interface: String,
 }
 
 /// Sums since the machine started.
 #[derive(Debug, Clone)]
-pub(super) struct Counters {
+pub(super) struct KernelCounters {
     at: Instant,
     /// CPU nanoseconds of the process's threads.
     cpu: u64,
@@ -30,7 +30,7 @@ pub(super) struct Counters {
 
 /// Differences between two readings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Change {
+pub(super) struct CounterChange {
     /// CPUs in use.
     pub(super) cpus: f64,
     /// Gb/s.
@@ -41,9 +41,9 @@ pub(super) struct Change {
     pub(super) rnr: Option<u64>,
 }
 
-impl Wire {
+impl TargetInterface {
     /// Finds the interface of a machine that has this address.
-    pub(super) fn of(machine: &Machine, address: std::net::IpAddr) -> Result<Self> {
+    pub(super) fn of(machine: &RemoteMachine, address: std::net::IpAddr) -> Result<Self> {
         let text = machine.ask("ip -o addr show")?;
         let interface = interface(&text, address);
         let interface = interface.with_context(|| {
@@ -68,8 +68,8 @@ fn interface(text: &str, address: std::net::IpAddr) -> Option<String> {
 
 const MARK: &str = "==";
 
-impl Counters {
-    pub(super) fn read(machine: &Machine, pid: u32, wire: &Wire) -> Result<Self> {
+impl KernelCounters {
+    pub(super) fn read(machine: &RemoteMachine, pid: u32, wire: &TargetInterface) -> Result<Self> {
         let interface = &wire.interface;
         // An RDMA device counts words of four bytes, which the interface does not count.
         let script = format!(
@@ -119,12 +119,12 @@ impl Counters {
     }
 
     /// Returns the differences since `before`.
-    pub(super) fn since(&self, before: &Self) -> Change {
+    pub(super) fn since(&self, before: &Self) -> CounterChange {
         let seconds = (self.at - before.at).as_secs_f64().max(1e-9);
         let of = |now: u64, then: u64| now.saturating_sub(then);
         #[expect(clippy::cast_precision_loss, reason = "rates")]
         let rate = |now: u64, then: u64| of(now, then) as f64 / seconds;
-        Change {
+        CounterChange {
             cpus: rate(self.cpu, before.cpu) / 1e9,
             sent_gbps: rate(self.sent, before.sent) * 8.0 / 1e9,
             received_gbps: rate(self.received, before.received) * 8.0 / 1e9,
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_happened_between_two_moments() {
         let (before, mut after) =
-            (Counters::parse(BEFORE).unwrap(), Counters::parse(AFTER).unwrap());
+            (KernelCounters::parse(BEFORE).unwrap(), KernelCounters::parse(AFTER).unwrap());
         after.at = before.at + std::time::Duration::from_secs(2);
         let change = after.since(&before);
         assert_eq!(change.cpus, 0.5);
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(change.received_gbps, f64::from(500 * 4) / 1e9);
         assert_eq!((change.dropped, change.retransmitted, change.rnr), (3, 2, None));
         for bad in ["", "==\n1\n2\n3\n4\n", "1 1 1\n==\n1\n2\n"] {
-            assert!(Counters::parse(bad).is_err(), "{bad:?}");
+            assert!(KernelCounters::parse(bad).is_err(), "{bad:?}");
         }
     }
 
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn this_machine_counts() {
-        let wire = Wire::of(&Machine::Here, "127.0.0.1".parse().unwrap()).unwrap();
+        let wire = TargetInterface::of(&RemoteMachine::Here, "127.0.0.1".parse().unwrap()).unwrap();
         assert_eq!(wire.interface, "lo");
-        Counters::read(&Machine::Here, std::process::id(), &wire).unwrap();
+        KernelCounters::read(&RemoteMachine::Here, std::process::id(), &wire).unwrap();
     }
 }

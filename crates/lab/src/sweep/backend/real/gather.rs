@@ -2,41 +2,41 @@
 
 use nvmeof_report::{Flow, Network, Part, Point, Sample, Where, jain};
 
-use super::super::Run;
+use super::super::PointRun;
 use super::super::sim::setting;
-use super::cache::Hits;
-use super::counters::Change;
+use super::cache::CacheHits;
+use super::counters::CounterChange;
 use super::load::measured::real;
-use super::load::{Measured, Task};
-use crate::daemon_stats::{self, Moment};
+use super::load::{LoadResult, LoadTask};
+use crate::daemon_stats::{self, StatsSample};
 
 const MIB: f64 = 1_048_576.0;
 
 /// All data of one run.
 #[derive(Debug)]
-pub(super) struct Gathered<'a> {
-    pub(super) run: &'a Run<'a>,
+pub(super) struct PointSources<'a> {
+    pub(super) run: &'a PointRun<'a>,
     pub(super) place: Where,
     pub(super) platform: &'a str,
     pub(super) machines: &'a str,
     pub(super) fingerprint: String,
     pub(super) interface: &'a str,
     /// Tasks, each with the number of its job.
-    pub(super) tasks: &'a [(usize, Task<'a>)],
+    pub(super) tasks: &'a [(usize, LoadTask<'a>)],
     /// One entry per task.
-    pub(super) measured: &'a [Measured],
-    pub(super) change: Change,
-    pub(super) hits: &'a Hits,
+    pub(super) measured: &'a [LoadResult],
+    pub(super) change: CounterChange,
+    pub(super) hits: &'a CacheHits,
     pub(super) hit_from: String,
-    pub(super) moments: &'a [Moment],
+    pub(super) moments: &'a [StatsSample],
 }
 
-pub(super) fn point(of: &Gathered<'_>) -> Point {
+pub(super) fn point(of: &PointSources<'_>) -> Point {
     let setup = &of.run.point.setup;
-    let together = Measured::together(of.measured);
-    let part = |name: String, which: &dyn Fn(&(usize, Task<'_>)) -> bool| {
+    let together = LoadResult::together(of.measured);
+    let part = |name: String, which: &dyn Fn(&(usize, LoadTask<'_>)) -> bool| {
         let own = of.tasks.iter().zip(of.measured).filter(|(task, _)| which(task));
-        Part { name, figures: Measured::together(own.map(|(_, measured)| measured)).figures() }
+        Part { name, figures: LoadResult::together(own.map(|(_, measured)| measured)).figures() }
     };
     let hosts = (0..setup.hosts.len())
         .map(|host| part(format!("host {}", host + 1), &|(_, task)| task.host == host));
@@ -45,7 +45,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
     let flows = flows(of);
     let shares: Vec<_> = flows.iter().map(|flow| flow.gbps / f64::from(flow.weight)).collect();
     let moments = daemon_stats::last(of.moments, together.seconds);
-    let mean = |of: &dyn Fn(&Moment) -> Option<f64>| mean(moments.iter().filter_map(of));
+    let mean = |of: &dyn Fn(&StatsSample) -> Option<f64>| mean(moments.iter().filter_map(of));
     let most = moments.iter().map(|moment| moment.in_flight).fold(0.0, f64::max);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     let most = (!moments.is_empty()).then_some(most as u64);
@@ -104,7 +104,7 @@ pub(super) fn point(of: &Gathered<'_>) -> Point {
     }
 }
 
-fn flows(of: &Gathered<'_>) -> Vec<Flow> {
+fn flows(of: &PointSources<'_>) -> Vec<Flow> {
     let mut flows = Vec::new();
     for ((number, task), measured) in of.tasks.iter().zip(of.measured) {
         for space in &measured.spaces {
@@ -125,13 +125,14 @@ fn flows(of: &Gathered<'_>) -> Vec<Flow> {
 }
 
 /// Joins the hosts' samples with the daemon's last statistics before the end of each.
-fn series(together: &Measured, moments: &[Moment], hits: &Hits) -> Vec<Sample> {
+fn series(together: &LoadResult, moments: &[StatsSample], hits: &CacheHits) -> Vec<Sample> {
     let begin = moments.first().map_or(0.0, |first| first.t);
     let sample = |(at, gbps): (usize, &f64)| {
         let t = real(at as u64 + 1) / 10.0;
         let moment = moments.iter().rfind(|moment| moment.t - begin <= t);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
-        let count = |of: fn(&Moment) -> Option<f64>| moment.and_then(of).map(|value| value as u64);
+        let count =
+            |of: fn(&StatsSample) -> Option<f64>| moment.and_then(of).map(|value| value as u64);
         Sample {
             t,
             gbps: *gbps,
@@ -146,7 +147,7 @@ fn series(together: &Measured, moments: &[Moment], hits: &Hits) -> Vec<Sample> {
 }
 
 /// Returns the deviation over the whole samples of all hosts; the last one can be incomplete.
-fn deviation(measured: &[Measured]) -> Option<f64> {
+fn deviation(measured: &[LoadResult]) -> Option<f64> {
     let whole = measured.iter().flat_map(|one| &one.series[..one.series.len().saturating_sub(1)]);
     let whole: Vec<f64> = whole.copied().collect();
     let middle = mean(whole.iter().copied())?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::process::Running;
+use super::process::RunningProcess;
 
 /// Timeout for a command that only queries.
 const ASK: Duration = Duration::from_secs(20);
@@ -32,16 +32,16 @@ exit $r";
 
 /// A machine that runs programs.
 #[derive(Debug, Clone)]
-pub(super) enum Machine {
+pub(super) enum RemoteMachine {
     /// This machine.
     Here,
     /// Another machine.
-    Ssh(Ssh),
+    SshMachine(SshMachine),
 }
 
 /// A machine that ssh can reach.
 #[derive(Debug, Clone)]
-pub(super) struct Ssh {
+pub(super) struct SshMachine {
     /// Destination in ssh's form: a name of its config, or user@host.
     destination: String,
     /// More arguments for ssh.
@@ -50,7 +50,7 @@ pub(super) struct Ssh {
     control: PathBuf,
 }
 
-impl Machine {
+impl RemoteMachine {
     /// Another machine; `folder` is for the socket of the connection, whose path must be short.
     pub(super) fn over_ssh(destination: &str, options: &[String], folder: &Path) -> Result<Self> {
         // ssh would interpret it as an option.
@@ -60,17 +60,17 @@ impl Machine {
         );
         let control = folder.join("%C");
         let (destination, options) = (destination.to_owned(), options.to_vec());
-        Ok(Self::Ssh(Ssh { destination, options, control }))
+        Ok(Self::SshMachine(SshMachine { destination, options, control }))
     }
 
     /// Starts a program on the machine, guarded.
-    pub(super) fn start(&self, program: &str, args: &[String]) -> Result<Running> {
+    pub(super) fn start(&self, program: &str, args: &[String]) -> Result<RunningProcess> {
         let words = ["sh", "-c", GUARD, "guard", program].into_iter().map(str::to_owned);
         let words: Vec<String> = words.chain(args.iter().cloned()).collect();
         let mut command = self.command(&words);
         // Ctrl-C at the terminal must only reach xtask, which ends the programs it started.
         command.process_group(0);
-        Running::start(command, &format!("{program} on {self}"))
+        RunningProcess::start(command, &format!("{program} on {self}"))
     }
 
     /// Runs a script on the machine and returns its output.
@@ -78,7 +78,7 @@ impl Machine {
         let words = ["sh", "-c", script].map(str::to_owned);
         let mut command = self.command(&words);
         command.process_group(0);
-        let mut running = Running::start(command, &self.to_string())?;
+        let mut running = RunningProcess::start(command, &self.to_string())?;
         let finished = running.finish(Instant::now() + ASK)?;
         ensure!(
             finished.status.success(),
@@ -91,7 +91,7 @@ impl Machine {
 
     /// Writes a file on the machine.
     pub(super) fn write(&self, path: &str, text: &str) -> Result<()> {
-        let Self::Ssh(_) = self else {
+        let Self::SshMachine(_) = self else {
             return std::fs::write(path, text).with_context(|| format!("cannot write {path}"));
         };
         let words = ["sh", "-c", "cat > \"$0\"", path].map(str::to_owned);
@@ -113,7 +113,7 @@ impl Machine {
 
     /// Ends the shared connection, if there is one.
     pub(super) fn leave(&self) {
-        if let Self::Ssh(ssh) = self {
+        if let Self::SshMachine(ssh) = self {
             let mut command = ssh.command();
             command.args(["-O", "exit", &ssh.destination]);
             // A missing connection is not an error.
@@ -129,7 +129,7 @@ impl Machine {
                 command.args(&words[1..]);
                 command
             }
-            Self::Ssh(ssh) => {
+            Self::SshMachine(ssh) => {
                 let mut command = ssh.command();
                 let line: Vec<_> = words.iter().map(|word| quoted(word)).collect();
                 command.arg(&ssh.destination).arg("--").arg(line.join(" "));
@@ -139,7 +139,7 @@ impl Machine {
     }
 }
 
-impl Ssh {
+impl SshMachine {
     fn command(&self) -> Command {
         let mut command = Command::new("ssh");
         // No person is there to type a password; a host that disappears is detected.
@@ -152,11 +152,11 @@ impl Ssh {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for RemoteMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Here => "this machine",
-            Self::Ssh(ssh) => &ssh.destination,
+            Self::SshMachine(ssh) => &ssh.destination,
         })
     }
 }
@@ -174,26 +174,27 @@ mod tests {
     fn words_reach_a_shell_as_they_are() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\", "line\nline", "-n"] {
             let line = format!("printf %s {}", quoted(word));
-            assert_eq!(Machine::Here.ask(&line).unwrap(), word);
+            assert_eq!(RemoteMachine::Here.ask(&line).unwrap(), word);
         }
     }
 
     #[test]
     fn a_destination_is_never_an_option() {
         for bad in ["-oProxyCommand=x", ""] {
-            assert!(Machine::over_ssh(bad, &[], Path::new("/")).is_err());
+            assert!(RemoteMachine::over_ssh(bad, &[], Path::new("/")).is_err());
         }
     }
 
     #[test]
     fn what_a_machine_complains_of_is_told() {
-        let error = Machine::Here.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
+        let error =
+            RemoteMachine::Here.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
         assert!(error.contains("this machine") && error.contains("no such thing"), "{error}");
     }
 
     #[test]
     fn a_program_ends_with_whoever_started_it() {
-        let running = Machine::Here.start("sleep", &["600".into()]).unwrap();
+        let running = RemoteMachine::Here.start("sleep", &["600".into()]).unwrap();
         let pid = running.pid(Instant::now() + ASK).unwrap();
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(running);

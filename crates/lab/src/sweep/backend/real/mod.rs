@@ -9,7 +9,7 @@
 //! | file | content |
 //! |---|---|
 //! | `machine`, `process` | a program here or over ssh, ended however xtask ends |
-//! | `visit` | the machines while the sweep lasts |
+//! | `reserved_machines` | the machines while the sweep lasts |
 //! | `config` | the daemon's config for a point |
 //! | `target`, `counters`, `cache` | the running daemon, and counters of kernel and processor |
 //! | `load` | one file per load generator |
@@ -22,8 +22,8 @@ mod gather;
 mod load;
 mod machine;
 mod process;
+mod reserved_machines;
 mod target;
-mod visit;
 
 use std::net::IpAddr;
 use std::thread;
@@ -32,20 +32,20 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, Where};
 
-use super::super::plan::Planned;
-use super::super::setup::{DeviceKind, Initiator, Setup};
-use super::{Place, Run, digest};
+use super::super::plan::PlannedPoint;
+use super::super::setup::{DeviceKind, Initiator, PointSetup};
+use super::{PointRun, SweepBackend, digest};
 use crate::interrupt;
-use crate::listen::Listen;
-use cache::Cache;
-use config::Site;
-use counters::Wire;
-use gather::Gathered;
-use load::{Generator, Measured, Programs, Task};
-use machine::Machine;
-use process::Finished;
-use target::Target;
-use visit::Fleet;
+use crate::listen::ListenAddress;
+use cache::CacheCounters;
+use config::DaemonSetup;
+use counters::TargetInterface;
+use gather::PointSources;
+use load::{LoadProgram, LoadResult, LoadTask, ProgramPaths};
+use machine::RemoteMachine;
+use process::FinishedProcess;
+use reserved_machines::ReservedMachines;
+use target::DaemonProcess;
 
 /// Time for load generators to connect and to end, in addition to the measured time.
 const SLACK: Duration = Duration::from_secs(60);
@@ -55,13 +55,13 @@ const LINUX_PERF: &str = "perf";
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Result of counting hits in the cache, if there were counters.
-type Counted = Option<Result<Finished>>;
+type CountedHits = Option<Result<FinishedProcess>>;
 
 /// Machines that the user names.
 #[derive(Debug, Clone)]
-pub(crate) struct Machines {
+pub(crate) struct NamedMachines {
     pub(crate) place: Where,
-    pub(crate) listen: Listen,
+    pub(crate) listen: ListenAddress,
     /// The target's machine; this machine if `None`.
     pub(crate) target: Option<String>,
     /// Machines of the plan's hosts, assigned in turn; this machine if empty.
@@ -80,31 +80,31 @@ pub(crate) struct Machines {
 
 /// The machines, checked and ready.
 #[derive(Debug)]
-pub(crate) struct Real {
-    machines: Machines,
-    fleet: Fleet,
-    programs: Programs,
-    wire: Wire,
-    cache: Cache,
+pub(crate) struct RealMachines {
+    machines: NamedMachines,
+    fleet: ReservedMachines,
+    programs: ProgramPaths,
+    wire: TargetInterface,
+    cache: CacheCounters,
     /// Description of the target's machine.
     platform: String,
     /// Description of the programs and their machines.
     about: String,
 }
 
-impl Real {
+impl RealMachines {
     /// Checks every machine: it must answer and have everything that the plan requires.
-    pub(crate) fn new(machines: Machines, points: &[Planned]) -> Result<Self> {
-        let programs = Programs {
+    pub(crate) fn new(machines: NamedMachines, points: &[PlannedPoint]) -> Result<Self> {
+        let programs = ProgramPaths {
             perf: machines.perf.clone(),
             fio: machines.fio.clone(),
             spdk_plugin: machines.spdk_plugin.clone(),
         };
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let sweep = digest(format!("{} {now}", std::process::id()).as_bytes());
-        let fleet = Fleet::reach(&machines, &sweep)?;
-        let wire = Wire::of(&fleet.target, machines.listen.address)?;
-        let cache = Cache::look(&fleet.target, LINUX_PERF);
+        let fleet = ReservedMachines::reach(&machines, &sweep)?;
+        let wire = TargetInterface::of(&fleet.target, machines.listen.address)?;
+        let cache = CacheCounters::look(&fleet.target, LINUX_PERF);
         let (platform, about) = (String::new(), String::new());
         let mut this = Self { machines, fleet, programs, wire, cache, platform, about };
         this.platform = describe(&this.fleet.target)?;
@@ -113,7 +113,7 @@ impl Real {
     }
 
     /// Returns the versions on each machine; a missing requirement ends the sweep before it begins.
-    fn look(&self, points: &[Planned]) -> Result<String> {
+    fn look(&self, points: &[PlannedPoint]) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
         let version = self.fleet.target.ask(&version).with_context(|| {
             format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.fleet.target)
@@ -139,7 +139,7 @@ impl Real {
                  be told apart by time"
             );
         }
-        let stands_in = |point: &Planned| {
+        let stands_in = |point: &PlannedPoint| {
             let drives = !matches!(point.setup.devices.kind, DeviceKind::Null);
             drives && point.setup.config.is_none()
         };
@@ -156,11 +156,11 @@ impl Real {
         if self.machines.place == Where::Local { Initiator::Perf } else { planned }
     }
 
-    fn site(&self, setup: &Setup) -> Site {
+    fn site(&self, setup: &PointSetup) -> DaemonSetup {
         let cpus = &self.machines.target_cpus;
         let wanted = setup.cores as usize;
         let list: Vec<_> = cpus[..wanted].iter().map(ToString::to_string).collect();
-        Site {
+        DaemonSetup {
             listen: self.machines.listen,
             cpus: list.join(","),
             reactors: u32::try_from(wanted).unwrap_or(u32::MAX),
@@ -168,12 +168,13 @@ impl Real {
         }
     }
 
-    fn measure(&self, run: &Run<'_>) -> Result<Point> {
+    fn measure(&self, run: &PointRun<'_>) -> Result<Point> {
         let setup = &run.point.setup;
         let site = self.site(setup);
         let served = config::served(setup, &site)?;
         let folder = self.fleet.target_folder();
-        let mut target = Target::start(&self.fleet.target, &self.machines.tgt, folder, &served)?;
+        let mut target =
+            DaemonProcess::start(&self.fleet.target, &self.machines.tgt, folder, &served)?;
         let address = self.reachable(&target.address);
         let mut tasks = Vec::new();
         for (number, job) in setup.jobs.iter().enumerate() {
@@ -183,7 +184,7 @@ impl Real {
                 }
                 let folder = format!("{}/{host}-{number}", self.fleet.host(host).1);
                 let nsids = job.devices.iter().map(|at| served.nsids[*at as usize]).collect();
-                let task = Task {
+                let task = LoadTask {
                     job,
                     host,
                     address: address.clone(),
@@ -201,7 +202,7 @@ impl Real {
         let (measured, change, counted) = self.load(setup, &tasks, &mut target)?;
         let (hits, hit_from) = self.cache.read(counted);
         let moments = target.stop()?;
-        let gathered = Gathered {
+        let gathered = PointSources {
             run,
             place: self.machines.place,
             platform: &self.platform,
@@ -221,11 +222,11 @@ impl Real {
     /// Connects, starts all load generators together, and waits.
     fn load(
         &self,
-        setup: &Setup,
-        tasks: &[(usize, Task<'_>)],
-        target: &mut Target<'_>,
-    ) -> Result<(Vec<Measured>, counters::Change, Counted)> {
-        let generators: Vec<Box<dyn Generator>> =
+        setup: &PointSetup,
+        tasks: &[(usize, LoadTask<'_>)],
+        target: &mut DaemonProcess<'_>,
+    ) -> Result<(Vec<LoadResult>, counters::CounterChange, CountedHits)> {
+        let generators: Vec<Box<dyn LoadProgram>> =
             setup.hosts.iter().map(|host| load::generator(*host, &self.programs)).collect();
         let mut connections = Vec::new();
         for (host, generator) in generators.iter().enumerate() {
@@ -263,7 +264,7 @@ impl Real {
             if before.is_some() && after.is_none() && now >= end {
                 after = Some(target.counters(&self.wire)?);
             }
-            let over = running.iter_mut().all(process::Running::has_ended);
+            let over = running.iter_mut().all(process::RunningProcess::has_ended);
             if (over && after.is_some()) || now >= limit {
                 break;
             }
@@ -296,7 +297,7 @@ impl Real {
         Ok((measured, after.since(&before), hits))
     }
 
-    fn machine_of(&self, host: usize) -> &Machine {
+    fn machine_of(&self, host: usize) -> &RemoteMachine {
         self.fleet.host(host).0
     }
 
@@ -307,7 +308,7 @@ impl Real {
     /// Returns the address for hosts: the daemon's port at the address by which hosts reach it.
     fn reachable(&self, ready: &str) -> String {
         let port = ready.rsplit(':').next().unwrap_or_default();
-        let Listen { fabric, address, .. } = self.machines.listen;
+        let ListenAddress { fabric, address, .. } = self.machines.listen;
         let host = match address {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("[{address}]"),
@@ -316,12 +317,12 @@ impl Real {
     }
 }
 
-impl Place for Real {
+impl SweepBackend for RealMachines {
     fn platform(&self) -> String {
         self.platform.clone()
     }
 
-    fn check(&self, point: &Planned) -> Result<()> {
+    fn check(&self, point: &PlannedPoint) -> Result<()> {
         let setup = &point.setup;
         ensure!(
             setup.disturbances.is_empty(),
@@ -346,7 +347,7 @@ impl Place for Real {
     }
 
     /// Returns the point with the CPUs of the target and the available initiators.
-    fn adapted(&self, point: &Planned) -> Planned {
+    fn adapted(&self, point: &PlannedPoint) -> PlannedPoint {
         let mut point = point.clone();
         let have = u32::try_from(self.machines.target_cpus.len()).unwrap_or(u32::MAX);
         point.setup.cores = point.setup.cores.min(have);
@@ -363,13 +364,13 @@ impl Place for Real {
         point
     }
 
-    fn fingerprint(&self, setup: &Setup, seed: u64) -> String {
-        let repeat_is_not_in_it = Setup { repeat: 1, ..setup.clone() };
+    fn fingerprint(&self, setup: &PointSetup, seed: u64) -> String {
+        let repeat_is_not_in_it = PointSetup { repeat: 1, ..setup.clone() };
         let machines = (&self.machines.listen, &self.machines.target_cpus, &self.machines.drives);
         digest(format!("{repeat_is_not_in_it:?} {seed} {machines:?} {}", self.about).as_bytes())
     }
 
-    fn run(&self, run: &Run<'_>) -> Result<Point> {
+    fn run(&self, run: &PointRun<'_>) -> Result<Point> {
         self.measure(run)
     }
 
@@ -383,7 +384,7 @@ impl Place for Real {
 }
 
 /// Returns processor, CPUs and kernel.
-fn describe(machine: &Machine) -> Result<String> {
+fn describe(machine: &RemoteMachine) -> Result<String> {
     let text = machine.ask("grep -m 1 'model name' /proc/cpuinfo; nproc; uname -r")?;
     let lines: Vec<_> = text.lines().collect();
     let [model, cpus, kernel] = lines[..] else { bail!("{machine}: not understood: {text}") };
@@ -392,7 +393,7 @@ fn describe(machine: &Machine) -> Result<String> {
 }
 
 /// Returns the offset in seconds between a machine's clock and the local clock.
-fn clock_apart(machine: &Machine) -> Result<f64> {
+fn clock_apart(machine: &RemoteMachine) -> Result<f64> {
     let text = machine.ask("date +%s.%N")?;
     let there: f64 = text.trim().parse().with_context(|| format!("{machine}: no time: {text}"))?;
     let here = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();

@@ -19,44 +19,44 @@ const TOLD: usize = 6;
 
 /// A running program. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningProcess {
     name: String,
     child: Child,
     /// Closing it ends the program.
     stdin: Option<ChildStdin>,
-    stdout: Arc<Output>,
-    stderr: Arc<Output>,
+    stdout: Arc<CapturedOutput>,
+    stderr: Arc<CapturedOutput>,
     ended: Option<ExitStatus>,
 }
 
 /// Output and status of a program that has ended.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedProcess {
     pub(super) status: ExitStatus,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
 #[derive(Debug, Default)]
-struct Output {
-    state: Mutex<State>,
+struct CapturedOutput {
+    state: Mutex<CaptureState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CaptureState {
     text: Vec<u8>,
     is_over: bool,
 }
 
-impl Running {
+impl RunningProcess {
     /// Starts the program; `name` is its name in messages.
     pub(super) fn start(mut command: Command, name: &str) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let stdout = Output::of(stdout.context("no pipe for standard output")?);
-        let stderr = Output::of(stderr.context("no pipe for standard error")?);
+        let stdout = CapturedOutput::of(stdout.context("no pipe for standard output")?);
+        let stderr = CapturedOutput::of(stderr.context("no pipe for standard error")?);
         let stdin = child.stdin.take();
         Ok(Self { name: name.to_owned(), child, stdin, stdout, stderr, ended: None })
     }
@@ -83,7 +83,7 @@ impl Running {
     }
 
     /// Waits for the program to end; kills it after `until` and returns an error.
-    pub(super) fn finish(&mut self, until: Instant) -> Result<Finished> {
+    pub(super) fn finish(&mut self, until: Instant) -> Result<FinishedProcess> {
         while !self.has_ended() {
             if Instant::now() >= until {
                 self.end();
@@ -93,11 +93,11 @@ impl Running {
         }
         let status = self.ended.ok_or_else(|| anyhow!("{} is lost", self.name))?;
         let (stdout, stderr) = (self.stdout.whole(until), self.stderr.whole(until));
-        Ok(Finished { status, stdout, stderr })
+        Ok(FinishedProcess { status, stdout, stderr })
     }
 
     /// Asks the program to end and waits for it.
-    pub(super) fn stop(&mut self) -> Result<Finished> {
+    pub(super) fn stop(&mut self) -> Result<FinishedProcess> {
         self.stdin = None;
         self.finish(Instant::now() + GRACE)
     }
@@ -128,20 +128,20 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Finished {
+impl FinishedProcess {
     /// Returns the last lines of standard error.
     pub(super) fn complaint(&self) -> String {
         complaint(&self.stderr)
     }
 }
 
-impl Output {
+impl CapturedOutput {
     fn of(from: impl Read + Send + 'static) -> Arc<Self> {
         let output = Arc::new(Self::default());
         let to = Arc::clone(&output);
@@ -200,7 +200,7 @@ impl Output {
         String::from_utf8_lossy(&self.state().text).into_owned()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -216,10 +216,10 @@ fn complaint(stderr: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Running {
+    fn shell(script: &str) -> RunningProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Running::start(command, "a test").unwrap()
+        RunningProcess::start(command, "a test").unwrap()
     }
 
     fn soon() -> Instant {

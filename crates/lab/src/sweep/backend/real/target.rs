@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::config::Served;
-use super::counters::{Counters, Wire};
-use super::machine::{Machine, quoted};
-use super::process::Running;
-use crate::daemon_stats::{self, Moment};
+use super::config::DaemonConfig;
+use super::counters::{KernelCounters, TargetInterface};
+use super::machine::{RemoteMachine, quoted};
+use super::process::RunningProcess;
+use crate::daemon_stats::{self, StatsSample};
 
 /// Timeout for the daemon to be ready; it can have drives to open.
 const READY: Duration = Duration::from_secs(30);
@@ -17,22 +17,22 @@ const INTERVAL: &str = "50ms";
 
 /// A running daemon. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Target<'a> {
-    machine: &'a Machine,
-    running: Running,
+pub(super) struct DaemonProcess<'a> {
+    machine: &'a RemoteMachine,
+    running: RunningProcess,
     pid: u32,
     /// `tcp://ADDR:PORT`.
     pub(super) address: String,
     folder: String,
 }
 
-impl<'a> Target<'a> {
+impl<'a> DaemonProcess<'a> {
     /// Starts it with this config, whose files go into `folder` on its machine.
     pub(super) fn start(
-        machine: &'a Machine,
+        machine: &'a RemoteMachine,
         program: &str,
         folder: &str,
-        served: &Served,
+        served: &DaemonConfig,
     ) -> Result<Self> {
         let config = format!("{folder}/target.toml");
         machine.write(&config, &served.text)?;
@@ -47,8 +47,8 @@ impl<'a> Target<'a> {
     }
 
     /// Returns the counters of the daemon and its network.
-    pub(super) fn counters(&self, wire: &Wire) -> Result<Counters> {
-        Counters::read(self.machine, self.pid, wire)
+    pub(super) fn counters(&self, wire: &TargetInterface) -> Result<KernelCounters> {
+        KernelCounters::read(self.machine, self.pid, wire)
     }
 
     /// Checks that it still runs; the error gives the reason if not.
@@ -64,7 +64,7 @@ impl<'a> Target<'a> {
     }
 
     /// Stops it and returns its pacer's activity over time.
-    pub(super) fn stop(mut self) -> Result<Vec<Moment>> {
+    pub(super) fn stop(mut self) -> Result<Vec<StatsSample>> {
         let finished = self.running.stop().context("the target does not stop")?;
         ensure!(
             finished.status.success(),

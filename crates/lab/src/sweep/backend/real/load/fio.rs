@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use super::super::machine::{Machine, quoted};
-use super::super::process::{Finished, Running};
-use super::measured::{Measured, real};
-use super::{Generator, Task, split_address};
-use crate::sweep::setup::Job;
+use super::super::machine::{RemoteMachine, quoted};
+use super::super::process::{FinishedProcess, RunningProcess};
+use super::measured::{LoadResult, real};
+use super::{LoadProgram, LoadTask, split_address};
+use crate::sweep::setup::HostJob;
 
 /// Timeout for the kernel to connect and to find its namespaces.
 const CONNECT: Duration = Duration::from_secs(40);
@@ -19,19 +19,19 @@ const MOST_TENTHS: usize = 864_000;
 
 /// fio on the block devices of the kernel's initiator.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct FioKernel {
     pub(super) fio: String,
 }
 
 /// fio with SPDK's plugin, which has its own initiator.
 #[derive(Debug)]
-pub(super) struct Spdk {
+pub(super) struct FioSpdk {
     pub(super) fio: String,
     pub(super) plugin: Option<String>,
 }
 
-impl Generator for Kernel {
-    fn look(&self, machine: &Machine) -> Result<String> {
+impl LoadProgram for FioKernel {
+    fn look(&self, machine: &RemoteMachine) -> Result<String> {
         let fio = fio_version(machine, &self.fio)?;
         let nvme = machine.ask("nvme version | head -n 1").with_context(|| {
             format!(
@@ -47,12 +47,16 @@ impl Generator for Kernel {
         Ok(format!("{fio}, {}, Linux {}", nvme.trim(), kernel.trim()))
     }
 
-    fn check(&self, _: &Job) -> Result<()> {
+    fn check(&self, _: &HostJob) -> Result<()> {
         Ok(())
     }
 
     /// Starts a shell that connects, reports it, and disconnects on every exit.
-    fn connect(&self, machine: &Machine, task: &Task<'_>) -> Result<Option<Running>> {
+    fn connect(
+        &self,
+        machine: &RemoteMachine,
+        task: &LoadTask<'_>,
+    ) -> Result<Option<RunningProcess>> {
         let (fabric, address, port) = split_address(&task.address).context("no address")?;
         let script = format!(
             "nqn={}; modprobe -q nvme-{fabric}; trap 'exit 1' TERM; \
@@ -74,7 +78,7 @@ impl Generator for Kernel {
         Ok(Some(running))
     }
 
-    fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running> {
+    fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess> {
         let all: Vec<_> = task.nsids.iter().map(u32::to_string).collect();
         let script = format!("for n in {}; do {}; done", all.join(" "), find_device(&task.nqn));
         let names: Vec<String> = machine.ask(&script)?.lines().map(str::to_owned).collect();
@@ -89,13 +93,18 @@ impl Generator for Kernel {
         run(machine, &self.fio, None, task, "io_uring", &names, more)
     }
 
-    fn read(&self, machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured> {
+    fn read(
+        &self,
+        machine: &RemoteMachine,
+        task: &LoadTask<'_>,
+        finished: &FinishedProcess,
+    ) -> Result<LoadResult> {
         read(machine, task, finished)
     }
 }
 
-impl Generator for Spdk {
-    fn look(&self, machine: &Machine) -> Result<String> {
+impl LoadProgram for FioSpdk {
+    fn look(&self, machine: &RemoteMachine) -> Result<String> {
         let Some(plugin) = &self.plugin else {
             bail!(
                 "fio-spdk: say where SPDK's plugin is on the hosts with --spdk-plugin PATH \
@@ -114,20 +123,25 @@ impl Generator for Spdk {
         Ok(format!("{fio} with {plugin}"))
     }
 
-    fn check(&self, _: &Job) -> Result<()> {
+    fn check(&self, _: &HostJob) -> Result<()> {
         Ok(())
     }
 
-    fn connect(&self, _: &Machine, _: &Task<'_>) -> Result<Option<Running>> {
+    fn connect(&self, _: &RemoteMachine, _: &LoadTask<'_>) -> Result<Option<RunningProcess>> {
         Ok(None)
     }
 
-    fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running> {
+    fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess> {
         let names = spdk_names(task)?;
         run(machine, &self.fio, self.plugin.as_deref(), task, "spdk", &names, &spdk_options(task))
     }
 
-    fn read(&self, machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured> {
+    fn read(
+        &self,
+        machine: &RemoteMachine,
+        task: &LoadTask<'_>,
+        finished: &FinishedProcess,
+    ) -> Result<LoadResult> {
         read(machine, task, finished)
     }
 }
@@ -136,13 +150,13 @@ impl Generator for Spdk {
 ///
 /// The plugin supports jobs only as threads. It takes the host's name from an option and ignores it
 /// in a file's name.
-fn spdk_options(task: &Task<'_>) -> String {
+fn spdk_options(task: &LoadTask<'_>) -> String {
     format!("thread=1\nhostnqn={}\n", host_nqn(task))
 }
 
 /// Names namespaces in the form of SPDK's plugin: a transport identifier, with the namespace at its
 /// end.
-fn spdk_names(task: &Task<'_>) -> Result<Vec<String>> {
+fn spdk_names(task: &LoadTask<'_>) -> Result<Vec<String>> {
     let (fabric, address, port) = split_address(&task.address).context("no address")?;
     let family = if address.contains(':') { "IPv6" } else { "IPv4" };
     let name = |nsid: &u32| {
@@ -157,11 +171,11 @@ fn spdk_names(task: &Task<'_>) -> Result<Vec<String>> {
     Ok(task.nsids.iter().map(name).collect())
 }
 
-fn host_nqn(task: &Task<'_>) -> String {
+fn host_nqn(task: &LoadTask<'_>) -> String {
     format!("nqn.2026-11.io.nvmeof-tgt:sweep-host-{}", task.host + 1)
 }
 
-fn host_id(task: &Task<'_>) -> String {
+fn host_id(task: &LoadTask<'_>) -> String {
     format!("5f5a1bca-0000-4000-8000-{:012x}", task.host + 1)
 }
 
@@ -176,7 +190,7 @@ fn find_device(nqn: &str) -> String {
     )
 }
 
-fn fio_version(machine: &Machine, fio: &str) -> Result<String> {
+fn fio_version(machine: &RemoteMachine, fio: &str) -> Result<String> {
     let version = machine.ask(&format!("{} --version", quoted(fio)));
     let version = version.with_context(|| {
         format!("no fio on {machine}: apt-get install fio there, or --fio PATH")
@@ -185,7 +199,7 @@ fn fio_version(machine: &Machine, fio: &str) -> Result<String> {
 }
 
 /// Returns fio's job file: one job of the plan.
-fn job_file(task: &Task<'_>, engine: &str, names: &[String], more: &str) -> String {
+fn job_file(task: &LoadTask<'_>, engine: &str, names: &[String], more: &str) -> String {
     let job = task.job;
     let reads = (job.reads * 100.0).round();
     let sizes = match &job.blocks[..] {
@@ -219,14 +233,14 @@ fn job_file(task: &Task<'_>, engine: &str, names: &[String], more: &str) -> Stri
 }
 
 fn run(
-    machine: &Machine,
+    machine: &RemoteMachine,
     fio: &str,
     preload: Option<&str>,
-    task: &Task<'_>,
+    task: &LoadTask<'_>,
     engine: &str,
     names: &[String],
     more: &str,
-) -> Result<Running> {
+) -> Result<RunningProcess> {
     let file = format!("{}/job.fio", task.folder);
     machine.ask(&format!("mkdir -p {0} && rm -f {0}/bw_*.log", quoted(&task.folder)))?;
     machine.write(&file, &job_file(task, engine, names, more))?;
@@ -241,7 +255,11 @@ fn run(
     }
 }
 
-fn read(machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured> {
+fn read(
+    machine: &RemoteMachine,
+    task: &LoadTask<'_>,
+    finished: &FinishedProcess,
+) -> Result<LoadResult> {
     ensure!(finished.status.success(), "fio failed: {}", finished.complaint());
     let mut measured = measured(&finished.stdout)?;
     let logs = machine.ask(&format!("cat {}/bw_bw*.log", quoted(&task.folder)))?;
@@ -275,10 +293,10 @@ fn report(text: &str) -> Result<Value> {
 }
 
 /// Parses fio's output.
-fn measured(text: &str) -> Result<Measured> {
+fn measured(text: &str) -> Result<LoadResult> {
     let json = report(text)?;
     let jobs = json["jobs"].as_array().context("fio reports no jobs")?;
-    let mut sum = Measured::default();
+    let mut sum = LoadResult::default();
     for job in jobs {
         let error = job["error"].as_i64().unwrap_or_default();
         ensure!(error == 0, "fio's job ended with error {error}");
@@ -337,8 +355,8 @@ fn series(logs: &str) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn job(blocks: &[(u32, f64)]) -> Job {
-        Job {
+    fn job(blocks: &[(u32, f64)]) -> HostJob {
+        HostJob {
             name: "job 1".into(),
             devices: vec![0, 1],
             queue_depth: 32,
@@ -352,8 +370,8 @@ mod tests {
         }
     }
 
-    fn task(job: &Job) -> Task<'_> {
-        Task {
+    fn task(job: &HostJob) -> LoadTask<'_> {
+        LoadTask {
             job,
             host: 1,
             address: "rdma://[fe80::1]:4420".into(),
@@ -430,14 +448,15 @@ mod tests {
     #[test]
     fn a_fio_that_fails_is_told_with_its_complaint() {
         let job = job(&[(4096, 1.0)]);
-        let mut running = Machine::Here
+        let mut running = RemoteMachine::Here
             .start(
                 "sh",
                 &["-c".to_owned(), "echo 'spdk_nvme_probe() failed' >&2; exit 1".to_owned()],
             )
             .unwrap();
         let finished = running.finish(Instant::now() + CONNECT).unwrap();
-        let error = format!("{:#}", read(&Machine::Here, &task(&job), &finished).unwrap_err());
+        let error =
+            format!("{:#}", read(&RemoteMachine::Here, &task(&job), &finished).unwrap_err());
         assert_eq!(error, "fio failed: spdk_nvme_probe() failed");
     }
 

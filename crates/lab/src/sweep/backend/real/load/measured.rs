@@ -6,7 +6,7 @@ use nvmeof_report::{Figures, Latency};
 
 /// Results of one job on one host, or of several together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::sweep::backend::real) struct Measured {
+pub(in crate::sweep::backend::real) struct LoadResult {
     pub(in crate::sweep::backend::real) ios: u64,
     pub(in crate::sweep::backend::real) bytes: u64,
     /// Measured time.
@@ -19,21 +19,21 @@ pub(in crate::sweep::backend::real) struct Measured {
     /// CPU seconds of the load generator.
     pub(in crate::sweep::backend::real) cpu_s: f64,
     /// By namespace, if the program distinguishes namespaces.
-    pub(in crate::sweep::backend::real) spaces: Vec<Space>,
+    pub(in crate::sweep::backend::real) spaces: Vec<NamespaceResult>,
     /// Gb/s in each interval of 100 ms.
     pub(in crate::sweep::backend::real) series: Vec<f64>,
 }
 
 /// Results of one namespace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::sweep::backend::real) struct Space {
+pub(in crate::sweep::backend::real) struct NamespaceResult {
     pub(in crate::sweep::backend::real) nsid: u32,
     pub(in crate::sweep::backend::real) gbps: f64,
     pub(in crate::sweep::backend::real) mean_us: f64,
     pub(in crate::sweep::backend::real) p99_us: f64,
 }
 
-impl Measured {
+impl LoadResult {
     /// Sums results of tasks that ran at the same time.
     pub(in crate::sweep::backend::real) fn together<'a>(
         all: impl IntoIterator<Item = &'a Self>,
@@ -97,9 +97,9 @@ pub(in crate::sweep::backend::real) fn real(value: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn one(latencies: &[(u64, u64)], seconds: f64, series: &[f64]) -> Measured {
+    fn one(latencies: &[(u64, u64)], seconds: f64, series: &[f64]) -> LoadResult {
         let ios = latencies.iter().map(|(_, ios)| ios).sum();
-        Measured {
+        LoadResult {
             ios,
             bytes: ios * 4096,
             seconds,
@@ -117,7 +117,7 @@ mod tests {
         // 98 fast I/Os on one host, 2 slow ones on the other: neither host's p50 or p99 shows it.
         let fast = one(&[(1000, 98)], 1.0, &[1.0, 2.0]);
         let slow = one(&[(9_000, 1), (50_000, 1)], 1.0, &[0.5]);
-        let both = Measured::together([&fast, &slow]);
+        let both = LoadResult::together([&fast, &slow]);
         let figures = both.figures();
         assert_eq!((both.ios, both.cpu_s), (100, 1.0));
         assert_eq!(figures.latency_us.p50, 1.0);
@@ -130,6 +130,6 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_zero() {
-        assert_eq!(Measured::default().figures(), Figures::default());
+        assert_eq!(LoadResult::default().figures(), Figures::default());
     }
 }

@@ -6,16 +6,16 @@ mod perf;
 
 use anyhow::Result;
 
-use super::machine::Machine;
-use super::process::{Finished, Running};
-use crate::sweep::setup::{Initiator, Job};
+use super::machine::RemoteMachine;
+use super::process::{FinishedProcess, RunningProcess};
+use crate::sweep::setup::{HostJob, Initiator};
 
-pub(super) use measured::Measured;
+pub(super) use measured::LoadResult;
 
 /// One job on one host.
 #[derive(Debug, Clone)]
-pub(super) struct Task<'a> {
-    pub(super) job: &'a Job,
+pub(super) struct LoadTask<'a> {
+    pub(super) job: &'a HostJob,
     /// Index of the host, from 0.
     pub(super) host: usize,
     /// `tcp://ADDR:PORT`, as the daemon reports it.
@@ -34,29 +34,38 @@ pub(super) struct Task<'a> {
 }
 
 /// A load generator.
-pub(super) trait Generator: Sync + std::fmt::Debug {
+pub(super) trait LoadProgram: Sync + std::fmt::Debug {
     /// Queries a host once, before anything runs: returns its versions, or the missing parts and
     /// their source.
-    fn look(&self, machine: &Machine) -> Result<String>;
+    fn look(&self, machine: &RemoteMachine) -> Result<String>;
 
     /// Checks that the program can run this job.
-    fn check(&self, job: &Job) -> Result<()>;
+    fn check(&self, job: &HostJob) -> Result<()>;
 
     /// Connects a host, if the program does not connect itself.
     ///
     /// The caller drops the returned process after the point, which disconnects the host.
-    fn connect(&self, machine: &Machine, task: &Task<'_>) -> Result<Option<Running>>;
+    fn connect(
+        &self,
+        machine: &RemoteMachine,
+        task: &LoadTask<'_>,
+    ) -> Result<Option<RunningProcess>>;
 
     /// Starts the load.
-    fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running>;
+    fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess>;
 
     /// Reads the measurements.
-    fn read(&self, machine: &Machine, task: &Task<'_>, finished: &Finished) -> Result<Measured>;
+    fn read(
+        &self,
+        machine: &RemoteMachine,
+        task: &LoadTask<'_>,
+        finished: &FinishedProcess,
+    ) -> Result<LoadResult>;
 }
 
 /// Paths of the programs on a host.
 #[derive(Debug, Clone)]
-pub(super) struct Programs {
+pub(super) struct ProgramPaths {
     pub(super) perf: String,
     pub(super) fio: String,
     /// SPDK's plugin for fio.
@@ -64,13 +73,14 @@ pub(super) struct Programs {
 }
 
 /// Returns the generator that a plan names.
-pub(super) fn generator(initiator: Initiator, programs: &Programs) -> Box<dyn Generator> {
+pub(super) fn generator(initiator: Initiator, programs: &ProgramPaths) -> Box<dyn LoadProgram> {
     match initiator {
-        Initiator::Perf => Box::new(perf::Perf { program: programs.perf.clone() }),
-        Initiator::FioKernel => Box::new(fio::Kernel { fio: programs.fio.clone() }),
-        Initiator::FioSpdk => {
-            Box::new(fio::Spdk { fio: programs.fio.clone(), plugin: programs.spdk_plugin.clone() })
-        }
+        Initiator::Perf => Box::new(perf::PerfProgram { program: programs.perf.clone() }),
+        Initiator::FioKernel => Box::new(fio::FioKernel { fio: programs.fio.clone() }),
+        Initiator::FioSpdk => Box::new(fio::FioSpdk {
+            fio: programs.fio.clone(),
+            plugin: programs.spdk_plugin.clone(),
+        }),
     }
 }
 

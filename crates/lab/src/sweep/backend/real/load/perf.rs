@@ -3,20 +3,20 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::super::machine::{Machine, quoted};
-use super::super::process::{Finished, Running};
-use super::measured::{Measured, Space, real};
-use super::{Generator, Task};
-use crate::sweep::setup::Job;
+use super::super::machine::{RemoteMachine, quoted};
+use super::super::process::{FinishedProcess, RunningProcess};
+use super::measured::{LoadResult, NamespaceResult, real};
+use super::{LoadProgram, LoadTask};
+use crate::sweep::setup::HostJob;
 
 /// `nvmeof-perf`, by its path on the host.
 #[derive(Debug)]
-pub(super) struct Perf {
+pub(super) struct PerfProgram {
     pub(super) program: String,
 }
 
-impl Generator for Perf {
-    fn look(&self, machine: &Machine) -> Result<String> {
+impl LoadProgram for PerfProgram {
+    fn look(&self, machine: &RemoteMachine) -> Result<String> {
         let version = machine.ask(&format!("{} --version", quoted(&self.program)));
         Ok(version
             .with_context(|| {
@@ -29,7 +29,7 @@ impl Generator for Perf {
             .to_owned())
     }
 
-    fn check(&self, job: &Job) -> Result<()> {
+    fn check(&self, job: &HostJob) -> Result<()> {
         ensure!(
             job.blocks.len() == 1,
             "job {}: nvmeof-perf has one block size a run; use fio, or a job for each size",
@@ -38,22 +38,27 @@ impl Generator for Perf {
         Ok(())
     }
 
-    fn connect(&self, _: &Machine, _: &Task<'_>) -> Result<Option<Running>> {
+    fn connect(&self, _: &RemoteMachine, _: &LoadTask<'_>) -> Result<Option<RunningProcess>> {
         Ok(None)
     }
 
-    fn start(&self, machine: &Machine, task: &Task<'_>) -> Result<Running> {
+    fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess> {
         machine.start(&self.program, &arguments(task))
     }
 
-    fn read(&self, _: &Machine, _: &Task<'_>, finished: &Finished) -> Result<Measured> {
+    fn read(
+        &self,
+        _: &RemoteMachine,
+        _: &LoadTask<'_>,
+        finished: &FinishedProcess,
+    ) -> Result<LoadResult> {
         ensure!(finished.status.success(), "nvmeof-perf failed: {}", finished.complaint());
         let json = serde_json::from_str(&finished.stdout);
         measured(&json.context("nvmeof-perf wrote no JSON")?)
     }
 }
 
-fn arguments(task: &Task<'_>) -> Vec<String> {
+fn arguments(task: &LoadTask<'_>) -> Vec<String> {
     let job = task.job;
     let nsids: Vec<_> = task.nsids.iter().map(u32::to_string).collect();
     let reads = (job.reads * 100.0).round();
@@ -82,7 +87,7 @@ fn arguments(task: &Task<'_>) -> Vec<String> {
     std::iter::once("run".to_owned()).chain(words).collect()
 }
 
-fn measured(json: &Value) -> Result<Measured> {
+fn measured(json: &Value) -> Result<LoadResult> {
     let number = |of: &Value, pointer: &str| {
         let found = of.pointer(pointer).and_then(Value::as_f64);
         found.with_context(|| format!("nvmeof-perf reports no {pointer}"))
@@ -100,7 +105,7 @@ fn measured(json: &Value) -> Result<Measured> {
     let histogram = histogram.filter_map(|pair| Some((pair[0].as_u64()?, pair[1].as_u64()?)));
     let spaces = json["flows"].as_array().into_iter().flatten().map(|flow| {
         let nsid = flow["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
-        Ok(Space {
+        Ok(NamespaceResult {
             nsid: nsid.context("nvmeof-perf reports a flow without a namespace")?,
             gbps: number(flow, "/bandwidth_gbps")?,
             // No command completed, so there is no latency.
@@ -111,7 +116,7 @@ fn measured(json: &Value) -> Result<Measured> {
     let series = json["series"].as_array().into_iter().flatten();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a latency in ns")]
     let max = (number(json, "/latency_us/max")? * 1e3).ceil() as u64;
-    Ok(Measured {
+    Ok(LoadResult {
         ios,
         bytes: count("/bytes")?,
         seconds: number(json, "/elapsed_s")?,
@@ -142,7 +147,10 @@ mod tests {
         let read = measured(&good).unwrap();
         assert_eq!((read.ios, read.bytes, read.latency_max_ns), (4, 16384, 20500));
         assert_eq!(read.figures().latency_us.p99, 20.5);
-        assert_eq!(read.spaces, [Space { nsid: 2, gbps: 0.5, mean_us: 0.0, p99_us: 0.0 }]);
+        assert_eq!(
+            read.spaces,
+            [NamespaceResult { nsid: 2, gbps: 0.5, mean_us: 0.0, p99_us: 0.0 }]
+        );
         assert_eq!(read.series, [1.5]);
         let mut bad = good.clone();
         bad["errors"] = json!(2);

@@ -7,18 +7,18 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::activity::{self, Moment};
-use super::plan::{Policy, Served};
-use crate::bench::server::Server;
+use super::activity::{self, StatsSample};
+use super::plan::{BenchPolicy, DaemonConfig};
+use crate::bench::server::DaemonServer;
 use nvmeof_workspace::checkout::{Workspace, output_of};
 
 /// A running daemon, stopped by [`stop`](Self::stop) or when dropped.
 #[derive(Debug)]
-pub(super) struct Serving {
-    server: Server,
-    served: Served,
+pub(super) struct SwitchingDaemon {
+    server: DaemonServer,
+    served: DaemonConfig,
     /// The policy in force.
-    policy: Policy,
+    policy: BenchPolicy,
     config: PathBuf,
     stats: PathBuf,
     /// Path of `nvmeofctl`.
@@ -28,14 +28,14 @@ pub(super) struct Serving {
     socket: TempDir,
 }
 
-impl Serving {
+impl SwitchingDaemon {
     /// Starts it under a policy. `command` is the program, `folder` is for its files.
     pub(super) fn start(
         workspace: &Workspace,
         mut command: Command,
         folder: &Path,
-        served: Served,
-        policy: Policy,
+        served: DaemonConfig,
+        policy: BenchPolicy,
         interval: &str,
     ) -> Result<Self> {
         let socket = tempfile::Builder::new()
@@ -47,7 +47,7 @@ impl Serving {
         command.arg("--config").arg(&config).arg("--stats").arg(&stats);
         command.args(["--stats-interval", interval]);
         let control = workspace.release_binary("nvmeofctl");
-        let server = Server::start(command)?;
+        let server = DaemonServer::start(command)?;
         Ok(Self { server, served, policy, config, stats, control, socket })
     }
 
@@ -57,15 +57,19 @@ impl Serving {
     }
 
     /// Changes it to a policy without learned state, which is in force on return.
-    pub(super) fn go_on_with(&mut self, policy: Policy) -> Result<()> {
+    pub(super) fn go_on_with(&mut self, policy: BenchPolicy) -> Result<()> {
         if policy == self.policy {
             // The policy would continue with its learned state.
-            self.set(if policy == Policy::None { Policy::Adaptive } else { Policy::None })?;
+            self.set(if policy == BenchPolicy::None {
+                BenchPolicy::Adaptive
+            } else {
+                BenchPolicy::None
+            })?;
         }
         self.set(policy)
     }
 
-    fn set(&mut self, policy: Policy) -> Result<()> {
+    fn set(&mut self, policy: BenchPolicy) -> Result<()> {
         write(&self.config, self.served, policy, &self.socket)?;
         let mut reload = Command::new(&self.control);
         reload.arg("--api").arg(format!("unix:{}", socket_in(&self.socket).display()));
@@ -82,7 +86,7 @@ impl Serving {
     }
 
     /// Returns its statistics since the file had this size.
-    pub(super) fn moments_since(&self, recorded: u64) -> Result<Vec<Moment>> {
+    pub(super) fn moments_since(&self, recorded: u64) -> Result<Vec<StatsSample>> {
         activity::read(&self.stats, recorded)
     }
 
@@ -91,7 +95,7 @@ impl Serving {
     }
 }
 
-fn write(config: &Path, served: Served, policy: Policy, socket: &TempDir) -> Result<()> {
+fn write(config: &Path, served: DaemonConfig, policy: BenchPolicy, socket: &TempDir) -> Result<()> {
     let api = format!("[api]\nsocket = \"{}\"\n", socket_in(socket).display());
     fs::write(config, served.config(policy) + &api)
         .with_context(|| format!("cannot write {}", config.display()))

@@ -5,8 +5,8 @@ use std::fmt;
 
 use nvmeof_report::Point;
 
-use super::known::Known;
-use super::plan::{Device, POLICIES, Policy};
+use super::median_interval::MedianInterval;
+use super::plan::{BenchDevice, BenchPolicy, POLICIES};
 use super::result::{DEPTH, DEVICE, POLICY};
 use crate::bench::load::Spread;
 
@@ -18,22 +18,29 @@ const SAME: f64 = 0.01;
 const KEPT: f64 = 0.95;
 
 /// A figure of a point.
-pub(super) type Of = fn(&Point) -> f64;
+pub(super) type PointFigure = fn(&Point) -> f64;
 
-pub(super) const GBPS: Of = |point| point.total.gbps;
-pub(super) const P99: Of = |point| point.total.latency_us.p99;
-pub(super) const P99_9: Of = |point| point.total.latency_us.p99_9;
+pub(super) const GBPS: PointFigure = |point| point.total.gbps;
+pub(super) const P99: PointFigure = |point| point.total.latency_us.p99;
+pub(super) const P99_9: PointFigure = |point| point.total.latency_us.p99_9;
 /// Bandwidth of the first namespace.
-pub(super) const FAST_GBPS: Of = |point| point.flows.first().map_or(f64::NAN, |flow| flow.gbps);
+pub(super) const FAST_GBPS: PointFigure =
+    |point| point.flows.first().map_or(f64::NAN, |flow| flow.gbps);
 /// Bandwidth of the second namespace.
-pub(super) const SLOW_GBPS: Of = |point| point.flows.get(1).map_or(f64::NAN, |flow| flow.gbps);
+pub(super) const SLOW_GBPS: PointFigure =
+    |point| point.flows.get(1).map_or(f64::NAN, |flow| flow.gbps);
 
 /// All measurements of one policy on one device at one depth, one point per round.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cell<'a>(Vec<&'a Point>);
+pub(super) struct PolicyPoints<'a>(Vec<&'a Point>);
 
-impl<'a> Cell<'a> {
-    pub(super) fn of(points: &'a [Point], policy: Policy, device: Device, depth: u32) -> Self {
+impl<'a> PolicyPoints<'a> {
+    pub(super) fn of(
+        points: &'a [Point],
+        policy: BenchPolicy,
+        device: BenchDevice,
+        depth: u32,
+    ) -> Self {
         let names = [
             (POLICY, policy.to_string()),
             (DEVICE, device.to_string()),
@@ -49,7 +56,7 @@ impl<'a> Cell<'a> {
         self.0.is_empty()
     }
 
-    pub(super) fn spread(&self, of: Of) -> Spread {
+    pub(super) fn spread(&self, of: PointFigure) -> Spread {
         Spread::of(&self.0.iter().map(|point| of(point)).collect::<Vec<_>>())
     }
 
@@ -60,19 +67,34 @@ impl<'a> Cell<'a> {
     }
 
     /// Returns the ratio of a figure to the other cell's, within each round that both have.
-    pub(super) fn over(&self, ours: Of, other: &Self, theirs: Of) -> Known {
+    pub(super) fn over(
+        &self,
+        ours: PointFigure,
+        other: &Self,
+        theirs: PointFigure,
+    ) -> MedianInterval {
         self.against(ours, |_| Some(other), theirs)
     }
 
     /// Returns the same ratio, where the other cell can differ in each round.
-    fn against<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Known
+    fn against<'o>(
+        &self,
+        ours: PointFigure,
+        other: impl Fn(u32) -> Option<&'o Self>,
+        theirs: PointFigure,
+    ) -> MedianInterval
     where
         'a: 'o,
     {
-        Known::of(&self.ratios(ours, other, theirs))
+        MedianInterval::of(&self.ratios(ours, other, theirs))
     }
 
-    fn ratios<'o>(&self, ours: Of, other: impl Fn(u32) -> Option<&'o Self>, theirs: Of) -> Vec<f64>
+    fn ratios<'o>(
+        &self,
+        ours: PointFigure,
+        other: impl Fn(u32) -> Option<&'o Self>,
+        theirs: PointFigure,
+    ) -> Vec<f64>
     where
         'a: 'o,
     {
@@ -88,28 +110,32 @@ impl<'a> Cell<'a> {
     }
 
     /// Returns the median of all rounds except this one; of this one, if there is no other.
-    fn median_beside(&self, of: Of, round: u32) -> f64 {
+    fn median_beside(&self, of: PointFigure, round: u32) -> f64 {
         let others = |point: &&&Point| point.repetition != round || self.0.len() == 1;
         Spread::of(&self.0.iter().filter(others).map(|point| of(point)).collect::<Vec<_>>()).median
     }
 }
 
 /// Returns the policies with their cells.
-pub(super) fn cells(points: &[Point], device: Device, depth: u32) -> Vec<(Policy, Cell<'_>)> {
+pub(super) fn cells(
+    points: &[Point],
+    device: BenchDevice,
+    depth: u32,
+) -> Vec<(BenchPolicy, PolicyPoints<'_>)> {
     POLICIES
         .iter()
-        .map(|&policy| (policy, Cell::of(points, policy, device, depth)))
+        .map(|&policy| (policy, PolicyPoints::of(points, policy, device, depth)))
         .filter(|(_, cell)| !cell.is_empty())
         .collect()
 }
 
 /// One comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct ComparisonResult {
     /// Subject of the comparison.
     pub(super) what: String,
     /// Ratio of adaptive to its reference.
-    pub(super) ratio: Known,
+    pub(super) ratio: MedianInterval,
     /// The bound of `ratio`, and whether it is a minimum.
     bound: f64,
     is_least: bool,
@@ -119,45 +145,50 @@ pub(super) struct Verdict {
 
 /// Result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ComparisonOutcome {
     /// The median meets the bound, even if the rounds are too few for significance.
     Met,
     /// The median misses the bound, but its whole confidence interval is within [`SAME`] of it.
     Equal,
     /// The median misses the bound, but by less than these rounds can resolve.
-    Open,
+    Inconclusive,
     Missed,
 }
 
-impl Verdict {
-    fn new(what: String, ratio: Known, (bound, is_least): (f64, bool), figures: String) -> Self {
+impl ComparisonResult {
+    fn new(
+        what: String,
+        ratio: MedianInterval,
+        (bound, is_least): (f64, bool),
+        figures: String,
+    ) -> Self {
         Self { what, ratio, bound, is_least, figures }
     }
 
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> ComparisonOutcome {
         let Self { ratio, bound, .. } = *self;
         let keeps = |ratio: f64| if self.is_least { ratio >= bound } else { ratio <= bound };
         let is_same = |ratio: f64| (ratio / bound - 1.0).abs() <= SAME;
         if keeps(ratio.median) {
-            Outcome::Met
+            ComparisonOutcome::Met
         } else if is_same(ratio.low) && is_same(ratio.high) {
-            Outcome::Equal
+            ComparisonOutcome::Equal
         } else if keeps(ratio.low) || keeps(ratio.high) {
-            Outcome::Open
+            ComparisonOutcome::Inconclusive
         } else {
-            Outcome::Missed
+            ComparisonOutcome::Missed
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ComparisonResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, ratio, bound, figures, .. } = self;
         let word = match self.outcome() {
-            Outcome::Met => "met",
-            Outcome::Equal => "equal",
-            Outcome::Open => "open",
-            Outcome::Missed => "not met",
+            ComparisonOutcome::Met => "met",
+            ComparisonOutcome::Equal => "equal",
+            ComparisonOutcome::Inconclusive => "open",
+            ComparisonOutcome::Missed => "not met",
         };
         let side = if self.is_least { "at least" } else { "at most" };
         write!(f, "{word}: {what}: {figures}; ratio {ratio}, {side} {bound:.2} wanted")
@@ -168,26 +199,30 @@ impl fmt::Display for Verdict {
 /// small at one depth.
 pub(super) fn at_all_depths(
     points: &[Point],
-    device: Device,
+    device: BenchDevice,
     depths: &[u32],
-    other: Policy,
-    of: Of,
-) -> Known {
+    other: BenchPolicy,
+    of: PointFigure,
+) -> MedianInterval {
     let ratios = |&depth: &u32| {
-        let cell = |policy| Cell::of(points, policy, device, depth);
+        let cell = |policy| PolicyPoints::of(points, policy, device, depth);
         let theirs = cell(other);
-        cell(Policy::Adaptive).ratios(of, |_| Some(&theirs), of)
+        cell(BenchPolicy::Adaptive).ratios(of, |_| Some(&theirs), of)
     };
-    Known::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
+    MedianInterval::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
 }
 
 /// Returns all verdicts on these points: bandwidth and tails with one namespace, and the fast one's
 /// share with two.
-pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<Verdict> {
+pub(super) fn all(
+    points: &[Point],
+    devices: &[BenchDevice],
+    depths: &[u32],
+) -> Vec<ComparisonResult> {
     let mut verdicts = Vec::new();
     for &device in devices {
         for &depth in depths {
-            if device == Device::Mix {
+            if device == BenchDevice::Mix {
                 verdicts.extend(kept(points, depth));
             } else {
                 verdicts.extend(bandwidth(points, device, depth));
@@ -200,61 +235,67 @@ pub(super) fn all(points: &[Point], devices: &[Device], depths: &[u32]) -> Vec<V
 }
 
 /// Compares the bandwidth with that of the best other policy.
-fn bandwidth(points: &[Point], device: Device, depth: u32) -> Option<Verdict> {
+fn bandwidth(points: &[Point], device: BenchDevice, depth: u32) -> Option<ComparisonResult> {
     let cells = cells(points, device, depth);
     let (ours, others) = apart(&cells)?;
-    let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+    let gbps = |cell: &PolicyPoints<'_>| cell.spread(GBPS).median;
     let (name, best) = others.iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)))?;
     let figures = format!("{:.2} Gb/s, {name} {:.2}", gbps(ours), gbps(best));
     let what = format!("bandwidth, {device}, depth {depth}");
-    Some(Verdict::new(what, of_the_best(ours, &others), (1.0, true), figures))
+    Some(ComparisonResult::new(what, of_the_best(ours, &others), (1.0, true), figures))
 }
 
 /// Returns the ratio of adaptive's bandwidth to that of the best other policy, round by round.
 ///
 /// The other rounds determine the best policy: if all are equal, the best of a round is only lucky
 /// in it.
-fn of_the_best(ours: &Cell<'_>, others: &[&Named<'_>]) -> Known {
+fn of_the_best(ours: &PolicyPoints<'_>, others: &[&NamedPoints<'_>]) -> MedianInterval {
     let best = |round: u32| {
-        let gbps = |named: &&&Named<'_>| named.1.median_beside(GBPS, round);
+        let gbps = |named: &&&NamedPoints<'_>| named.1.median_beside(GBPS, round);
         others.iter().max_by(|a, b| gbps(a).total_cmp(&gbps(b))).map(|named| &named.1)
     };
     ours.against(GBPS, best, GBPS)
 }
 
 /// Compares a tail among the policies near the best in bandwidth.
-fn tail(points: &[Point], device: Device, depth: u32, name: &str, of: Of) -> Option<Verdict> {
+fn tail(
+    points: &[Point],
+    device: BenchDevice,
+    depth: u32,
+    name: &str,
+    of: PointFigure,
+) -> Option<ComparisonResult> {
     let cells = cells(points, device, depth);
     let (ours, others) = apart(&cells)?;
-    let gbps = |cell: &Cell<'_>| cell.spread(GBPS).median;
+    let gbps = |cell: &PolicyPoints<'_>| cell.spread(GBPS).median;
     let best = cells.iter().map(|(_, cell)| cell).max_by(|a, b| gbps(a).total_cmp(&gbps(b)))?;
     let what = format!("{name}, {device}, depth {depth}");
     let bandwidth = of_the_best(ours, &others);
     if bandwidth.median < NEAR {
         let figures = format!("not within 2 % of the best in bandwidth, {:.2} Gb/s", gbps(best));
-        return Some(Verdict::new(what, bandwidth, (NEAR, true), figures));
+        return Some(ComparisonResult::new(what, bandwidth, (NEAR, true), figures));
     }
-    let middle = |cell: &Cell<'_>| cell.spread(of).median;
-    let is_near = |cell: &Cell<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
+    let middle = |cell: &PolicyPoints<'_>| cell.spread(of).median;
+    let is_near = |cell: &PolicyPoints<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
     let near: Vec<_> = others.into_iter().filter(|(_, cell)| is_near(cell)).collect();
     let Some((rival, theirs)) = near.iter().min_by(|a, b| middle(&a.1).total_cmp(&middle(&b.1)))
     else {
         let ratio = ours.over(of, ours, of);
         let figures = format!("{:.0} us, nobody else near in bandwidth", middle(ours));
-        return Some(Verdict::new(what, ratio, (1.0, false), figures));
+        return Some(ComparisonResult::new(what, ratio, (1.0, false), figures));
     };
     let shortest = |round: u32| {
-        let tail = |named: &&&Named<'_>| named.1.median_beside(of, round);
+        let tail = |named: &&&NamedPoints<'_>| named.1.median_beside(of, round);
         near.iter().min_by(|a, b| tail(a).total_cmp(&tail(b))).map(|named| &named.1)
     };
     let figures = format!("{:.0} us, {rival} {:.0}", middle(ours), middle(theirs));
-    Some(Verdict::new(what, ours.against(of, shortest, of), (1.0, false), figures))
+    Some(ComparisonResult::new(what, ours.against(of, shortest, of), (1.0, false), figures))
 }
 
 /// Compares the fast namespace alongside a slow one with itself alone, at the same total depth.
-pub(super) fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
-    let cell = |device| Cell::of(points, Policy::Adaptive, device, depth);
-    let (beside, alone) = (cell(Device::Mix), cell(Device::Ram));
+pub(super) fn kept(points: &[Point], depth: u32) -> Option<ComparisonResult> {
+    let cell = |device| PolicyPoints::of(points, BenchPolicy::Adaptive, device, depth);
+    let (beside, alone) = (cell(BenchDevice::Mix), cell(BenchDevice::Ram));
     if beside.is_empty() || alone.is_empty() {
         return None;
     }
@@ -265,36 +306,39 @@ pub(super) fn kept(points: &[Point], depth: u32) -> Option<Verdict> {
         beside.spread(SLOW_GBPS).median
     );
     let what = format!("fast namespace, mix, depth {depth}");
-    Some(Verdict::new(what, beside.over(FAST_GBPS, &alone, GBPS), (KEPT, true), figures))
+    Some(ComparisonResult::new(what, beside.over(FAST_GBPS, &alone, GBPS), (KEPT, true), figures))
 }
 
-type Named<'a> = (Policy, Cell<'a>);
+type NamedPoints<'a> = (BenchPolicy, PolicyPoints<'a>);
 
 /// Separates adaptive from the other policies.
-fn apart<'c, 'a>(cells: &'c [Named<'a>]) -> Option<(&'c Cell<'a>, Vec<&'c Named<'a>>)> {
-    let ours = cells.iter().find(|(policy, _)| *policy == Policy::Adaptive)?;
-    let others: Vec<_> = cells.iter().filter(|(policy, _)| *policy != Policy::Adaptive).collect();
+fn apart<'c, 'a>(
+    cells: &'c [NamedPoints<'a>],
+) -> Option<(&'c PolicyPoints<'a>, Vec<&'c NamedPoints<'a>>)> {
+    let ours = cells.iter().find(|(policy, _)| *policy == BenchPolicy::Adaptive)?;
+    let others: Vec<_> =
+        cells.iter().filter(|(policy, _)| *policy != BenchPolicy::Adaptive).collect();
     (!others.is_empty()).then_some((&ours.1, others))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Step;
+    use super::super::plan::MeasuredStep;
     use super::super::result::tests::made_up;
     use super::*;
 
-    const CREDIT: Policy = Policy::BufferCredit(96);
+    const CREDIT: BenchPolicy = BenchPolicy::BufferCredit(96);
 
-    fn is_met(verdict: &Verdict) -> bool {
-        verdict.outcome() == Outcome::Met
+    fn is_met(verdict: &ComparisonResult) -> bool {
+        verdict.outcome() == ComparisonOutcome::Met
     }
 
     /// Returns one point per round, with these bandwidths and this tail.
-    fn rounds(policy: Policy, device: Device, gbps: &[f64], p99: f64) -> Vec<Point> {
-        rounds_of(Step { policy, device, depth: 64 }, gbps, p99)
+    fn rounds(policy: BenchPolicy, device: BenchDevice, gbps: &[f64], p99: f64) -> Vec<Point> {
+        rounds_of(MeasuredStep { policy, device, depth: 64 }, gbps, p99)
     }
 
-    fn rounds_of(step: Step, gbps: &[f64], p99: f64) -> Vec<Point> {
+    fn rounds_of(step: MeasuredStep, gbps: &[f64], p99: f64) -> Vec<Point> {
         (1..)
             .zip(gbps)
             .map(|(repetition, &gbps)| {
@@ -310,21 +354,22 @@ mod tests {
             .collect()
     }
 
-    fn ram(policies: &[(Policy, &[f64], f64)]) -> Vec<Point> {
-        let rounds =
-            |(policy, gbps, p99): &(Policy, &[f64], f64)| rounds(*policy, Device::Ram, gbps, *p99);
+    fn ram(policies: &[(BenchPolicy, &[f64], f64)]) -> Vec<Point> {
+        let rounds = |(policy, gbps, p99): &(BenchPolicy, &[f64], f64)| {
+            rounds(*policy, BenchDevice::Ram, gbps, *p99)
+        };
         policies.iter().flat_map(rounds).collect()
     }
 
     #[test]
     fn a_machine_that_changes_its_speed_between_rounds_changes_no_ratio() {
         let points = ram(&[
-            (Policy::Adaptive, &[20.0, 40.0, 10.0, 20.0, 40.0, 10.0], 100.0),
+            (BenchPolicy::Adaptive, &[20.0, 40.0, 10.0, 20.0, 40.0, 10.0], 100.0),
             (CREDIT, &[19.0, 38.0, 9.5, 19.0, 38.0, 9.5], 90.0),
-            (Policy::None, &[5.0; 6], 1.0),
+            (BenchPolicy::None, &[5.0; 6], 1.0),
         ]);
-        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
-        assert_eq!(verdict.outcome(), Outcome::Met, "{verdict}");
+        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
+        assert_eq!(verdict.outcome(), ComparisonOutcome::Met, "{verdict}");
         let ends = [verdict.ratio.low, verdict.ratio.median, verdict.ratio.high];
         assert!(ends.iter().all(|ratio| (ratio - 20.0 / 19.0).abs() < 1e-9), "{verdict}");
         assert!(verdict.figures.contains("buffer-credit 96 19.00"), "{verdict}");
@@ -334,25 +379,25 @@ mod tests {
     fn less_than_the_best_is_missed_or_open_by_how_far_rounds_tell() {
         let outcome = |ours: &[f64]| {
             let best = vec![10.0; ours.len()];
-            let points = ram(&[(Policy::Adaptive, ours, 100.0), (CREDIT, &best, 100.0)]);
-            let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+            let points = ram(&[(BenchPolicy::Adaptive, ours, 100.0), (CREDIT, &best, 100.0)]);
+            let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
             (verdict.outcome(), verdict.to_string())
         };
         let (missed, text) = outcome(&[9.8; 6]);
-        assert_eq!(missed, Outcome::Missed, "{text}");
+        assert_eq!(missed, ComparisonOutcome::Missed, "{text}");
         assert!(text.starts_with("not met: bandwidth, ram, depth 64"), "{text}");
         assert!(text.ends_with("ratio 0.980 (0.980 to 0.980), at least 1.00 wanted"), "{text}");
         // Short by 1 % at most, over the whole confidence interval.
         let (equal, text) = outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.91]);
-        assert_eq!(equal, Outcome::Equal, "{text}");
+        assert_eq!(equal, ComparisonOutcome::Equal, "{text}");
         assert!(text.starts_with("equal: bandwidth, ram, depth 64"), "{text}");
-        assert_eq!(outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.85]).0, Outcome::Missed);
+        assert_eq!(outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.85]).0, ComparisonOutcome::Missed);
         let (open, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
-        assert_eq!(open, Outcome::Open, "{text}");
+        assert_eq!(open, ComparisonOutcome::Inconclusive, "{text}");
         assert!(text.starts_with("open: "), "{text}");
         // These rounds are too few for significance, although all of them miss the bound.
         let (open, text) = outcome(&[9.9; 5]);
-        assert_eq!(open, Outcome::Open, "{text}");
+        assert_eq!(open, ComparisonOutcome::Inconclusive, "{text}");
         assert!(text.ends_with("ratio 0.990, at least 1.00 wanted"), "{text}");
     }
 
@@ -360,52 +405,54 @@ mod tests {
     #[test]
     fn luck_of_a_round_is_no_rival() {
         let points = ram(&[
-            (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
+            (BenchPolicy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
             (CREDIT, &[11.0, 10.0, 9.0], 100.0),
-            (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
+            (BenchPolicy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
-        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
         // The lucky policy of a round is not the best of the other rounds.
-        assert_eq!(verdict.outcome(), Outcome::Met, "{verdict}");
+        assert_eq!(verdict.outcome(), ComparisonOutcome::Met, "{verdict}");
         // A policy that is better in all rounds is the reference in all of them.
         let points = ram(&[
-            (Policy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
+            (BenchPolicy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
             (CREDIT, &[11.0, 11.0, 11.0], 100.0),
-            (Policy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
+            (BenchPolicy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
-        let verdict = bandwidth(&points, Device::Ram, 64).expect("there are points");
+        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
         assert!((verdict.ratio.median - 10.0 / 11.0).abs() < 1e-9, "{verdict}");
     }
 
     #[test]
     fn tails_are_compared_only_with_those_near_in_bandwidth() {
         let points = ram(&[
-            (Policy::Adaptive, &[9.9], 100.0),
+            (BenchPolicy::Adaptive, &[9.9], 100.0),
             (CREDIT, &[10.0], 120.0),
             // A short tail, because it carries little.
-            (Policy::BufferCredit(16), &[9.7], 10.0),
+            (BenchPolicy::BufferCredit(16), &[9.7], 10.0),
         ]);
-        let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
+        let verdict = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
         assert!(is_met(&verdict) && verdict.figures.contains("buffer-credit 96 120"), "{verdict}");
-        let points = ram(&[(Policy::Adaptive, &[9.9], 100.0), (CREDIT, &[10.0], 80.0)]);
-        let verdict = tail(&points, Device::Ram, 64, "p99", P99).expect("there are points");
+        let points = ram(&[(BenchPolicy::Adaptive, &[9.9], 100.0), (CREDIT, &[10.0], 80.0)]);
+        let verdict = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
         assert!(!is_met(&verdict) && (verdict.ratio.median - 1.25).abs() < 1e-9, "{verdict}");
     }
 
     #[test]
     fn a_short_tail_is_worth_nothing_without_bandwidth() {
-        let points = ram(&[(Policy::Adaptive, &[9.0], 1.0), (CREDIT, &[10.0], 80.0)]);
-        let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
+        let points = ram(&[(BenchPolicy::Adaptive, &[9.0], 1.0), (CREDIT, &[10.0], 80.0)]);
+        let verdict =
+            tail(&points, BenchDevice::Ram, 64, "p99.9", P99_9).expect("there are points");
         assert!(!is_met(&verdict) && verdict.figures.contains("not within 2 %"), "{verdict}");
-        let points = ram(&[(Policy::Adaptive, &[10.0], 99.0), (CREDIT, &[9.0], 80.0)]);
-        let verdict = tail(&points, Device::Ram, 64, "p99.9", P99_9).expect("there are points");
+        let points = ram(&[(BenchPolicy::Adaptive, &[10.0], 99.0), (CREDIT, &[9.0], 80.0)]);
+        let verdict =
+            tail(&points, BenchDevice::Ram, 64, "p99.9", P99_9).expect("there are points");
         assert!(is_met(&verdict) && verdict.figures.contains("nobody else"), "{verdict}");
     }
 
     #[test]
     fn the_fast_one_is_held_against_itself_alone() {
-        let mut points = rounds(Policy::Adaptive, Device::Ram, &[10.0, 20.0], 1.0);
-        points.extend(rounds(Policy::Adaptive, Device::Mix, &[10.0, 20.0], 1.0));
+        let mut points = rounds(BenchPolicy::Adaptive, BenchDevice::Ram, &[10.0, 20.0], 1.0);
+        points.extend(rounds(BenchPolicy::Adaptive, BenchDevice::Mix, &[10.0, 20.0], 1.0));
         let verdict = kept(&points, 64).expect("there are points");
         assert!(!is_met(&verdict) && (verdict.ratio.median - 0.9).abs() < 1e-9, "{verdict}");
         for point in &mut points {
@@ -418,22 +465,22 @@ mod tests {
     fn all_depths_together_tell_more_than_one() {
         let mut points = Vec::new();
         for depth in [32, 64] {
-            let step = |policy| Step { policy, device: Device::Ram, depth };
-            points.extend(rounds_of(step(Policy::Adaptive), &[11.0, 11.0, 12.0], 1.0));
+            let step = |policy| MeasuredStep { policy, device: BenchDevice::Ram, depth };
+            points.extend(rounds_of(step(BenchPolicy::Adaptive), &[11.0, 11.0, 12.0], 1.0));
             points.extend(rounds_of(step(CREDIT), &[10.0, 10.0, 10.0], 1.0));
         }
-        let known = |depths: &[u32]| at_all_depths(&points, Device::Ram, depths, CREDIT, GBPS);
+        let known = |depths: &[u32]| at_all_depths(&points, BenchDevice::Ram, depths, CREDIT, GBPS);
         assert!(!known(&[32]).low.is_finite());
-        assert_eq!(known(&[32, 64]), Known { median: 1.1, low: 1.1, high: 1.2 });
+        assert_eq!(known(&[32, 64]), MedianInterval { median: 1.1, low: 1.1, high: 1.2 });
         assert!(known(&[]).median.is_nan());
     }
 
     #[test]
     fn nothing_is_said_of_what_was_not_measured() {
-        assert!(all(&[], &[Device::Ram, Device::Mix], &[64]).is_empty());
-        let points = ram(&[(Policy::Adaptive, &[10.0], 1.0)]);
-        assert!(all(&points, &[Device::Ram, Device::Mix], &[64]).is_empty());
-        let points = ram(&[(Policy::Adaptive, &[10.0], 1.0), (CREDIT, &[10.0], 1.0)]);
-        assert_eq!(all(&points, &[Device::Ram, Device::Mix], &[64, 32]).len(), 3);
+        assert!(all(&[], &[BenchDevice::Ram, BenchDevice::Mix], &[64]).is_empty());
+        let points = ram(&[(BenchPolicy::Adaptive, &[10.0], 1.0)]);
+        assert!(all(&points, &[BenchDevice::Ram, BenchDevice::Mix], &[64]).is_empty());
+        let points = ram(&[(BenchPolicy::Adaptive, &[10.0], 1.0), (CREDIT, &[10.0], 1.0)]);
+        assert_eq!(all(&points, &[BenchDevice::Ram, BenchDevice::Mix], &[64, 32]).len(), 3);
     }
 }

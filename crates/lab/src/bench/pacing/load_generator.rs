@@ -16,14 +16,14 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The load generator; killed when dropped.
 #[derive(Debug)]
-pub(super) struct Load {
+pub(super) struct LoadGenerator {
     child: Child,
     /// `None` after the last turn.
     lines: Option<ChildStdin>,
     results: Lines<BufReader<ChildStdout>>,
 }
 
-impl Load {
+impl LoadGenerator {
     /// Starts it, with the arguments of its load in `command`.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         // No progress line of the load generator: it would overwrite xtask's, and its thread would
@@ -35,7 +35,7 @@ impl Load {
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
     }
 
-    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --turns`, without counting.
+    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --load_generator`, without counting.
     pub(super) fn change_to(&mut self, depths: &str) -> Result<()> {
         self.say(&format!("- {depths}"))
     }
@@ -95,7 +95,7 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for LoadGenerator {
     fn drop(&mut self) {
         // After `stop` the process no longer exists; both calls detect that.
         let _ = self.child.kill();

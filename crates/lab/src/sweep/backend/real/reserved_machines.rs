@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Machines;
-use super::machine::Machine;
-use super::process::Running;
+use super::NamedMachines;
+use super::machine::RemoteMachine;
+use super::process::RunningProcess;
 
 /// Timeout for a machine to answer.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -31,34 +31,35 @@ while :; do sleep 86400 9<&- & s=$!; wait $s; done"#;
 
 /// The reachable machines of the target and the hosts. Dropping it restores them.
 #[derive(Debug)]
-pub(super) struct Fleet {
-    pub(super) target: Machine,
+pub(super) struct ReservedMachines {
+    pub(super) target: RemoteMachine,
     /// At least one.
-    pub(super) hosts: Vec<Machine>,
+    pub(super) hosts: Vec<RemoteMachine>,
     /// The target's, then the hosts'.
-    visits: Vec<Visit>,
+    visits: Vec<MachineLock>,
     /// Folder of ssh's sockets, removed with the fleet.
     _sockets: tempfile::TempDir,
 }
 
 /// A machine that a sweep uses exclusively. Dropping it releases the machine.
 #[derive(Debug)]
-struct Visit {
+struct MachineLock {
     folder: String,
-    _stay: Running,
+    _stay: RunningProcess,
 }
 
-impl Fleet {
+impl ReservedMachines {
     /// Reaches all machines; `sweep` is a unique name.
-    pub(super) fn reach(machines: &Machines, sweep: &str) -> Result<Self> {
+    pub(super) fn reach(machines: &NamedMachines, sweep: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
-        let reach = |name: &String| Machine::over_ssh(name, &machines.ssh_options, folder.path());
-        let target = machines.target.as_ref().map_or(Ok(Machine::Here), reach)?;
+        let reach =
+            |name: &String| RemoteMachine::over_ssh(name, &machines.ssh_options, folder.path());
+        let target = machines.target.as_ref().map_or(Ok(RemoteMachine::Here), reach)?;
         let hosts: Vec<_> = machines.hosts.iter().map(reach).collect::<Result<_>>()?;
-        let hosts = if hosts.is_empty() { vec![Machine::Here] } else { hosts };
+        let hosts = if hosts.is_empty() { vec![RemoteMachine::Here] } else { hosts };
         let mut fleet = Self { target, hosts, visits: Vec::new(), _sockets: folder };
         for (number, machine) in std::iter::once(&fleet.target).chain(&fleet.hosts).enumerate() {
-            fleet.visits.push(Visit::begin(machine, sweep, number)?);
+            fleet.visits.push(MachineLock::begin(machine, sweep, number)?);
         }
         Ok(fleet)
     }
@@ -69,22 +70,22 @@ impl Fleet {
     }
 
     /// Returns the machine of a plan's host, assigned in turn, and the folder for its files.
-    pub(super) fn host(&self, host: usize) -> (&Machine, &str) {
+    pub(super) fn host(&self, host: usize) -> (&RemoteMachine, &str) {
         let at = host % self.hosts.len();
         (&self.hosts[at], &self.visits[1 + at].folder)
     }
 }
 
-impl Drop for Fleet {
+impl Drop for ReservedMachines {
     fn drop(&mut self) {
         self.visits.clear();
-        std::iter::once(&self.target).chain(&self.hosts).for_each(Machine::leave);
+        std::iter::once(&self.target).chain(&self.hosts).for_each(RemoteMachine::leave);
     }
 }
 
-impl Visit {
+impl MachineLock {
     /// Begins to use a machine; `number` distinguishes the sweep's machines.
-    fn begin(machine: &Machine, sweep: &str, number: usize) -> Result<Self> {
+    fn begin(machine: &RemoteMachine, sweep: &str, number: usize) -> Result<Self> {
         machine.ask("true").with_context(|| {
             format!(
                 "{machine} does not answer: try `ssh {machine} true`, which must not ask anything"
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_host_that_does_not_answer_is_named_and_nothing_is_left() {
-        let machines = Machines {
+        let machines = NamedMachines {
             place: Where::Remote,
             listen: "tcp://192.0.2.1".parse().unwrap(),
             target: None,
@@ -129,7 +130,7 @@ mod tests {
             spdk_plugin: None,
         };
         let sweep = format!("test-{}-nobody", std::process::id());
-        let error = free(|| Fleet::reach(&machines, &sweep).map(|_| ()));
+        let error = free(|| ReservedMachines::reach(&machines, &sweep).map(|_| ()));
         assert!(error.contains("nobody@nowhere.invalid does not answer"), "{error}");
         assert!(!Path::new(&format!("/tmp/nvmeof-sweep-{sweep}-0")).exists(), "left behind");
     }
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn two_sweeps_do_not_use_one_machine_at_once_and_leave_nothing() {
         let names = ["a", "b"].map(|name| format!("test-{}-{name}", std::process::id()));
-        let begin = |name: &str, number| Visit::begin(&Machine::Here, name, number);
+        let begin = |name: &str, number| MachineLock::begin(&RemoteMachine::Here, name, number);
         let mut first = None;
         let refusal = free(|| {
             first = Some(begin(&names[0], 0)?);

@@ -6,7 +6,7 @@ use crate::median::median;
 
 /// The median of the rounds, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Known {
+pub(super) struct MedianInterval {
     pub(super) median: f64,
     /// Lower end of the 95 % confidence interval.
     ///
@@ -16,7 +16,7 @@ pub(super) struct Known {
     pub(super) high: f64,
 }
 
-impl Known {
+impl MedianInterval {
     /// Computes the median of at least one value; not-a-number otherwise.
     ///
     /// It assumes no distribution: each round lies above or below the real median with equal
@@ -31,7 +31,7 @@ impl Known {
     }
 }
 
-impl fmt::Display for Known {
+impl fmt::Display for MedianInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.3}", self.median)?;
         if self.low.is_finite() {
@@ -80,9 +80,12 @@ mod tests {
     #[test]
     fn ends_are_values_that_were_measured() {
         let values = [9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0];
-        assert_eq!(Known::of(&values), Known { median: 5.0, low: 2.0, high: 8.0 });
-        let few = Known::of(&[3.0, 1.0]);
+        assert_eq!(
+            MedianInterval::of(&values),
+            MedianInterval { median: 5.0, low: 2.0, high: 8.0 }
+        );
+        let few = MedianInterval::of(&[3.0, 1.0]);
         assert_eq!((few.median, few.low, few.high), (2.0, f64::NEG_INFINITY, f64::INFINITY));
-        assert!(Known::of(&[]).median.is_nan());
+        assert!(MedianInterval::of(&[]).median.is_nan());
     }
 }

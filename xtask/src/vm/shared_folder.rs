@@ -33,21 +33,21 @@ pub(crate) fn fresh(folder: PathBuf) -> Result<PathBuf> {
 
 /// A fresh share for one boot of one guest.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct SharedFolder {
     folder: PathBuf,
 }
 
-impl Share {
+impl SharedFolder {
     /// Empties or creates the folder and copies the scripts into it.
     pub(crate) fn create(folder: PathBuf, script: &str, settings: &[(&str, &str)]) -> Result<Self> {
-        let share = Self { folder: fresh(folder)? };
+        let shared_folder = Self { folder: fresh(folder)? };
         for (name, text) in COMMON {
-            share.add_script(name, text)?;
+            shared_folder.add_script(name, text)?;
         }
-        share.add_script("run.sh", script)?;
+        shared_folder.add_script("run.sh", script)?;
         let settings: String = settings.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
-        fs::write(share.folder.join("settings"), settings)?;
-        Ok(share)
+        fs::write(shared_folder.folder.join("settings"), settings)?;
+        Ok(shared_folder)
     }
 
     /// Copies a program into the share.
