@@ -46,7 +46,7 @@ const TARGETS: &[FuzzTarget] = &[
     },
     FuzzTarget {
         name: "nvme_driver",
-        about: "a drive's registers, data and completions into our NVMe driver",
+        about: "a drive's registers, data and completions into the VFIO driver",
         max_len: 384,
     },
     FuzzTarget { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },

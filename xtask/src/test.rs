@@ -112,7 +112,7 @@ const STAGES: &[TestStage] = &[
     },
     TestStage {
         name: "instructions",
-        about: "what an I/O costs our NVMe driver, against the baseline",
+        about: "what an I/O costs the VFIO driver, against the baseline",
         slow: true,
         needs: None,
         run: instructions,
@@ -140,7 +140,7 @@ const STAGES: &[TestStage] = &[
     },
     TestStage {
         name: "vm-vfio",
-        about: "drives by our own driver in QEMU, behind an emulated IOMMU",
+        about: "drives by the VFIO driver in QEMU, behind an emulated IOMMU",
         slow: true,
         needs: Some("release"),
         run: vm_vfio,

@@ -56,7 +56,7 @@ enum BenchKind {
     Pacing(pacing::PacingArgs),
     /// Measure what a connection and a namespace cost of memory
     Memory(memory::MemoryArgs),
-    /// Count the instructions of an I/O in our NVMe driver, and hold them against the baseline
+    /// Count the instructions of an I/O in the VFIO driver, and compare them with the baseline
     Instructions(instructions::InstructionsArgs),
 }
 
@@ -199,7 +199,7 @@ fn e2e(args: &E2eArgs) -> Result<ExitCode> {
     show(format_args!("\n{shown}\n{}", table::totals(&starts, &outcomes)));
     say!(
         "{} round(s) of {} a point; {}; {stolen:.1} % of both CPUs' time taken by other machines\n\
-         medians (lowest-highest); reference: another machine, run by others",
+         medians (lowest-highest); reference: SPDK nvmf_tgt on another machine",
         args.repeat,
         args.time,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },

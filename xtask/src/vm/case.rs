@@ -123,14 +123,14 @@ pub(crate) const CASES: &[VmCase] = &[
     },
     VmCase {
         name: "vfio",
-        about: "real drives: emulated ones behind an emulated IOMMU, by our own driver",
+        about: "real drives: emulated ones behind an emulated IOMMU, by the VFIO driver",
         fabric: Fabric::Rdma,
         drives: DRIVES,
         boots: &[
             Boot { name: "provider", guests: script!("vfio-provider.sh") },
             Boot { name: "driver", guests: script!("vfio-driver.sh") },
             Boot { name: "served", guests: script!("vfio-served.sh") },
-            Boot { name: "hands", guests: script!("vfio-hands.sh") },
+            Boot { name: "rebind", guests: script!("vfio-rebind.sh") },
             Boot { name: "steady", guests: script!("vfio-steady.sh") },
         ],
     },

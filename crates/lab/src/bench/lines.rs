@@ -1,4 +1,4 @@
-//! The measured lines, with the target's goals and figures measured with another target.
+//! The measured lines, with goals of the target and figures of SPDK nvmf_tgt.
 
 /// One line: a load, and reference figures for its result.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ pub(super) fn fill(page: &str, data: &PlotData) -> Result<String> {
 
 fn block(name: &str, data: &PlotData) -> Result<String> {
     Ok(match name {
-        "others" => others(data).markdown(),
+        "others" => prototype(data).markdown(),
         "depth" => depths(data, USERSPACE).markdown(),
         "kernel" => depths(data, KERNEL).markdown(),
         "slow" => slow(data).markdown(),
@@ -49,7 +49,7 @@ fn one(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-fn others(data: &PlotData) -> Table {
+fn prototype(data: &PlotData) -> Table {
     let mut columns = vec![Column::numbers("queue depth per host", "")];
     for platform in PLATFORMS {
         for name in ["no pacing", "96 buffers"] {
@@ -62,7 +62,7 @@ fn others(data: &PlotData) -> Table {
         let mut row = vec![depth.to_string()];
         for platform in PLATFORMS {
             for test in ["3", "5"] {
-                let found = data.others.iter().find(|row| {
+                let found = data.prototype.iter().find(|row| {
                     row.platform == platform
                         && row.test == test
                         && row.initiator == USERSPACE

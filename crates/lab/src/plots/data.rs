@@ -20,7 +20,7 @@ pub(super) const TRIED: &str = "tried.csv";
 /// it.
 pub(super) const CALIBRATION: &str = "calibration.txt";
 /// Rows measured with the Mellanox SPDK io_pacing prototype.
-const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
+const PROTOTYPE: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// All data behind the pages.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct PlotData {
     pub(super) measured: Vec<Point>,
     /// The pacer's activity in one real run; `None` until one is committed.
     pub(super) activity: Option<PacerActivity>,
-    pub(super) others: Vec<PrototypeRow>,
+    pub(super) prototype: Vec<PrototypeRow>,
     pub(super) suite: Vec<SuiteCase>,
     pub(super) tried: Vec<Experiment>,
     pub(super) calibration: String,
@@ -94,7 +94,7 @@ impl PlotData {
             simulated: points(&folder.join(SIMULATED))?,
             measured: points(&folder.join(MEASURED))?,
             activity: activity(&text(&folder.join(ACTIVITY))?)?,
-            others: others(&text(&root.join(OTHERS))?)?,
+            prototype: prototype_rows(&text(&root.join(PROTOTYPE))?)?,
             suite: cases(&text(&folder.join(SUITE))?)?,
             tried: tried(&text(&folder.join(TRIED))?),
             calibration: text(&folder.join(CALIBRATION))?,
@@ -150,23 +150,23 @@ fn cases(text: &str) -> Result<Vec<SuiteCase>> {
 }
 
 /// Parses rows by column name; no field contains a comma.
-fn others(text: &str) -> Result<Vec<PrototypeRow>> {
+fn prototype_rows(text: &str) -> Result<Vec<PrototypeRow>> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let row = |line: &str| {
         let cells: Vec<&str> = line.split(',').collect();
         let cell = |name: &str| {
             let at = names.iter().position(|column| *column == name);
-            at.and_then(|at| cells.get(at).copied()).with_context(|| format!("{OTHERS}: {name}"))
+            at.and_then(|at| cells.get(at).copied()).with_context(|| format!("{PROTOTYPE}: {name}"))
         };
         let hits = cell("l3_hit_pct")?;
         Ok(PrototypeRow {
             platform: cell("platform")?.to_owned(),
             test: cell("test")?.to_owned(),
             initiator: cell("initiator")?.to_owned(),
-            qd: cell("qd")?.parse().context(OTHERS)?,
-            gbps: cell("bw_gbps")?.parse().context(OTHERS)?,
-            hit_pct: if hits.is_empty() { None } else { Some(hits.parse().context(OTHERS)?) },
+            qd: cell("qd")?.parse().context(PROTOTYPE)?,
+            gbps: cell("bw_gbps")?.parse().context(PROTOTYPE)?,
+            hit_pct: if hits.is_empty() { None } else { Some(hits.parse().context(PROTOTYPE)?) },
         })
     };
     lines.map(row).collect()
@@ -185,15 +185,15 @@ fn tried(text: &str) -> Vec<Experiment> {
 
 #[cfg(test)]
 mod tests {
-    use super::{others, tried};
+    use super::{prototype_rows, tried};
 
     #[test]
-    fn rows_of_others_are_found_by_their_names() {
+    fn prototype_rows_are_found_by_their_names() {
         let text = "qd,platform,bw_gbps,test,l3_hit_pct,initiator\n32,A,184.8,3,,fio+SPDK\n";
-        let rows = others(text).unwrap();
+        let rows = prototype_rows(text).unwrap();
         assert_eq!((rows[0].qd, rows[0].gbps, rows[0].hit_pct), (32, 184.8, None));
-        assert!(others("qd,platform\n32,A\n").is_err(), "a column is missing");
-        assert!(others(&text.replace("184.8", "much")).is_err());
+        assert!(prototype_rows("qd,platform\n32,A\n").is_err(), "a column is missing");
+        assert!(prototype_rows(&text.replace("184.8", "much")).is_err());
     }
 
     #[test]

@@ -36,8 +36,11 @@ pub(super) fn all(data: &PlotData) -> Vec<Figure> {
         let mut add = |name: &str, plot| {
             figures.push(Figure { file: format!("{name}-{small}.svg"), plot });
         };
-        add("others-bandwidth", others(data, platform, "Bandwidth", BANDWIDTH, |r| Some(r.gbps)));
-        add("others-hits", others(data, platform, "Cache hits", HITS, |r| r.hit_pct));
+        add(
+            "others-bandwidth",
+            prototype(data, platform, "Bandwidth", BANDWIDTH, |r| Some(r.gbps)),
+        );
+        add("others-hits", prototype(data, platform, "Cache hits", HITS, |r| r.hit_pct));
         add("depth-bandwidth", depth(data, platform, USERSPACE, BANDWIDTH, |p| Some(p.total.gbps)));
         add("depth-hits", depth(data, platform, USERSPACE, HITS, |p| p.hit_pct));
         add("kernel-bandwidth", depth(data, platform, KERNEL, BANDWIDTH, |p| Some(p.total.gbps)));
@@ -108,7 +111,7 @@ fn depth(
     }
 }
 
-fn others(
+fn prototype(
     data: &PlotData,
     platform: &str,
     what: &str,
@@ -116,14 +119,14 @@ fn others(
     y: fn(&PrototypeRow) -> Option<f64>,
 ) -> Plot {
     let line = |(name, test): (&str, &str)| {
-        let rows = data.others.iter().filter(|row| {
+        let rows = data.prototype.iter().filter(|row| {
             row.platform == platform && row.test == test && row.initiator == USERSPACE
         });
         Series::new(name, rows.filter_map(|row| Some((f64::from(row.qd), y(row)?))).collect())
     };
     Plot {
-        title: format!("{what} over queue depth, measured on platform {platform} by others"),
-        note: format!("measured by others with the prototype; {LOAD}"),
+        title: format!("{what} over queue depth, measured on platform {platform} with io_pacing"),
+        note: format!("measured with the Mellanox SPDK io_pacing prototype; {LOAD}"),
         x: depths(),
         y: upwards(scale),
         series: [("no pacing", "3"), ("96 buffers", "5")].map(line).to_vec(),

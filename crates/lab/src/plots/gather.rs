@@ -22,7 +22,7 @@ use nvmeof_workspace::parallel::run_parallel;
 
 pub(super) const PLATFORMS: [&str; 2] = ["A", "B"];
 /// Maximum number of cases judged concurrently.
-const AT_ONCE: usize = 2;
+const PARALLEL_CASES: usize = 2;
 
 /// Points of a plan that the pages show.
 struct PlanSelection {
@@ -159,7 +159,7 @@ pub(super) fn suite(workspace: &Workspace) -> Result<Vec<SuiteCase>> {
     let cases: Vec<Case> = Family::ALL.iter().flat_map(|family| family.cases(&lab)).collect();
     complain!("{} cases of the acceptance suite, {SEEDS} seeds, or {SEEDS_TO_DECIDE}", cases.len());
     let judge = |case: &Case| Ok(judged(case, &case.judge_each(&seeds)?));
-    run_parallel(&cases, AT_ONCE, |_| false, judge).into_iter().collect()
+    run_parallel(&cases, PARALLEL_CASES, |_| false, judge).into_iter().collect()
 }
 
 fn judged(case: &Case, verdict: &Verdict) -> SuiteCase {

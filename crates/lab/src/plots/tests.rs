@@ -12,7 +12,7 @@ use crate::daemon_stats::StatsSample;
 use crate::sweep;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn page(name: &str) -> String {

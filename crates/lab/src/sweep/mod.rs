@@ -1,7 +1,7 @@
 //! `cargo xtask sweep`: runs every point of a plan and reports the results.
 //!
 //! ```text
-//! plan (TOML) -> points -> place (sim, local, remote) -> results -> JSON lines, CSV, HTML, table
+//! plan (TOML) -> points -> backend (sim, local, remote) -> results -> JSON lines, CSV, HTML, table
 //! ```
 //!
 //! | file | content |
@@ -9,8 +9,8 @@
 //! | `options` | the machines that the user names |
 //! | `compare` | two files of results |
 //! | `plan` | from TOML to checked points |
-//! | `setup` | configuration of a point at any place |
-//! | `place` | the places, one file each |
+//! | `setup` | configuration of a point for any backend |
+//! | `backend` | the simulator and real machines |
 //! | `run` | the points, some concurrently, without those of an earlier run |
 //! | `results` | the file of results that survives an interruption |
 
@@ -57,10 +57,10 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "FILE", required_unless_present = "compare")]
     plan: Option<PathBuf>,
     /// Place to run it
-    #[arg(long = "where", value_enum, required_unless_present = "compare")]
-    place: Option<BackendName>,
+    #[arg(long = "where", value_name = "PLACE", value_enum, required_unless_present = "compare")]
+    backend: Option<BackendName>,
     /// Run nothing: compare two files of --json point by point, with confidence intervals
-    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plan", "place", "json", "csv"])]
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plan", "backend", "json", "csv"])]
     compare: Vec<PathBuf>,
     /// A platform of configs/platforms, or a file like them
     #[arg(long, value_name = "A|B|FILE", default_value = "A")]
@@ -109,14 +109,14 @@ impl BackendName {
 }
 
 pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
-    let (Some(file), Some(place)) = (&args.plan, args.place) else { return compare::run(args) };
-    let mut plan = match prepare(args, file, place) {
+    let (Some(file), Some(backend)) = (&args.plan, args.backend) else { return compare::run(args) };
+    let mut plan = match prepare(args, file, backend) {
         Ok(plan) => plan,
         Err(error) => return Ok(refused(&error)),
     };
     // Fail now, not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
-    let place: Box<dyn SweepBackend> = match place {
+    let backend: Box<dyn SweepBackend> = match backend {
         BackendName::Sim => {
             let simulator = simulator(args, &plan);
             match simulator {
@@ -125,12 +125,12 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
             }
         }
         BackendName::Local | BackendName::Remote => {
-            let (place, left_out) = machines(args, place, &mut plan)?;
+            let (backend, left_out) = machines(args, backend, &mut plan)?;
             left_out.iter().for_each(|point| complain!("left out: {point}"));
-            Box::new(place)
+            Box::new(backend)
         }
     };
-    sweep(args, &plan, place.as_ref())
+    sweep(args, &plan, backend.as_ref())
 }
 
 fn refused(error: &anyhow::Error) -> ExitCode {
@@ -138,13 +138,13 @@ fn refused(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn sweep(args: &SweepArgs, plan: &SweepPlan, place: &dyn SweepBackend) -> Result<ExitCode> {
+fn sweep(args: &SweepArgs, plan: &SweepPlan, backend: &dyn SweepBackend) -> Result<ExitCode> {
     let mut results = match &args.json {
         Some(file) => ResultsFile::open(file, args.resume)?,
         None => ResultsFile::default(),
     };
-    let runs = run::SweepRuns::of(plan, &place.platform(), args.seed);
-    let (points, failures) = runs.all(place, &mut results)?;
+    let runs = run::SweepRuns::of(plan, &backend.platform(), args.seed);
+    let (points, failures) = runs.all(backend, &mut results)?;
     for failure in &failures {
         complain!("error: {failure}");
     }
@@ -154,7 +154,7 @@ fn sweep(args: &SweepArgs, plan: &SweepPlan, place: &dyn SweepBackend) -> Result
     for point in &broken {
         complain!("error: {}, {}: {}", plan.name, point.label(), point.problems.join("; "));
     }
-    if place.is_interrupted() {
+    if backend.is_interrupted() {
         let (file, more) = match &args.json {
             Some(file) => (file.display().to_string(), "; --resume goes on there"),
             None => ("nowhere, for want of --json".to_owned(), ""),
@@ -186,8 +186,8 @@ pub(crate) fn simulate(
     Ok(points)
 }
 
-/// Returns the plan with the points that are for this place.
-fn prepare(args: &SweepArgs, file: &Path, place: BackendName) -> Result<SweepPlan> {
+/// Returns the plan with the points that are for this backend.
+fn prepare(args: &SweepArgs, file: &Path, backend: BackendName) -> Result<SweepPlan> {
     let mut plan = SweepPlan::load(file)?;
     if args.short {
         plan.shorten();
@@ -195,14 +195,14 @@ fn prepare(args: &SweepArgs, file: &Path, place: BackendName) -> Result<SweepPla
     // Points for one platform alone describe that machine's behavior: real machines use the first
     // platform.
     let name = stem(Path::new(&args.platform)).unwrap_or_default();
-    plan.points.retain(|point| point.runs_on(&name, place.name()));
+    plan.points.retain(|point| point.runs_on(&name, backend.name()));
     anyhow::ensure!(
         !plan.points.is_empty(),
         "{}: no point is for --platform {name} --where {}",
         file.display(),
-        place.name()
+        backend.name()
     );
-    if place == BackendName::Sim {
+    if backend == BackendName::Sim {
         args.machines.refuse_all()?;
     }
     Ok(plan)
@@ -219,15 +219,15 @@ fn simulator(args: &SweepArgs, plan: &SweepPlan) -> Result<Simulator> {
 /// plan.
 fn machines(
     args: &SweepArgs,
-    place: BackendName,
+    backend: BackendName,
     plan: &mut SweepPlan,
 ) -> Result<(RealMachines, Vec<String>)> {
-    let place = if place == BackendName::Local { Where::Local } else { Where::Remote };
+    let place = if backend == BackendName::Local { Where::Local } else { Where::Remote };
     let machines = args.machines.machines(place, plan)?;
     interrupt::handle_signals()?;
-    let place = RealMachines::new(machines, &plan.points)?;
-    let left_out = run::leave_out(plan, &place)?;
-    Ok((place, left_out))
+    let backend = RealMachines::new(machines, &plan.points)?;
+    let left_out = run::leave_out(plan, &backend)?;
+    Ok((backend, left_out))
 }
 
 /// Returns name and file of a platform that is given by its name or by its file.

@@ -1,8 +1,8 @@
-//! A trial of the remote sweep with real processes: target and two hosts are network namespaces of
+//! Test of the remote sweep with real processes: target and two hosts are network namespaces of
 //! this machine.
 //!
 //! The sweep reaches each host by the host's own sshd. During the sweep a host dies; in another run
-//! the trial sends Ctrl-C. Finally the target, too, runs on a machine behind ssh: it is measured,
+//! the test sends Ctrl-C. Finally the target, too, runs on a machine behind ssh: it is measured,
 //! it dies, Ctrl-C is sent, the sweep is killed.
 
 use std::fs;
@@ -22,7 +22,7 @@ use nvmeof_workspace::running_program;
 
 /// Two points with a short runtime.
 const PLAN: &str = r#"
-name = "trial"
+name = "remote"
 about = "Two hosts, reads and writes."
 [target]
 cores = 1
@@ -71,14 +71,14 @@ const PORT: &str = "2222";
 
 /// Runs the test; leaves nothing behind.
 pub(crate) fn run() -> Result<ExitCode> {
-    let trial = RemoteTest::set_up(&Workspace::find()?)?;
-    trial.goes_through()?;
-    trial.outlives_a_host()?;
-    let mut trial = trial.ends_in_good_order()?;
-    trial.starts_a_far_target()?;
-    trial.outlives_a_far_target()?;
-    trial.leaves_no_far_target()?;
-    trial.kills()?;
+    let test = RemoteTest::set_up(&Workspace::find()?)?;
+    test.goes_through()?;
+    test.outlives_a_host()?;
+    let mut test = test.ends_cleanly()?;
+    test.starts_a_far_target()?;
+    test.outlives_a_far_target()?;
+    test.leaves_no_far_target()?;
+    test.kills()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,7 +104,7 @@ struct NetworkNamespace(String);
 
 impl RemoteTest {
     fn set_up(workspace: &Workspace) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("trial").tempdir()?;
+        let folder = tempfile::Builder::new().prefix("remote-test").tempdir()?;
         let id = std::process::id();
         let target = NetworkNamespace::make(&format!("nvt{id}t"))?;
         target.run(&["ip", "link", "add", "br0", "type", "bridge"])?;
@@ -216,16 +216,16 @@ impl RemoteTest {
         ensure!(!points.is_empty() && points.len() < POINTS, "{} points", points.len());
         ensure!(
             complaints.contains(&dead.address)
-                && complaints.contains("trial, target.pacing.policy"),
+                && complaints.contains("remote, target.pacing.policy"),
             "the dead host or the point is not named: {complaints}"
         );
         self.nothing_runs()?;
-        say!("dead host: named, {} points kept, the sweep went on", points.len());
+        say!("dead host: named, {} points kept, the sweep continued", points.len());
         Ok(())
     }
 
     /// Ctrl-C keeps the results, ends all processes, and `--resume` runs only the remaining points.
-    fn ends_in_good_order(mut self) -> Result<Self> {
+    fn ends_cleanly(mut self) -> Result<Self> {
         let address = self.hosts[1].address.clone();
         self.hosts[1].sshd = sshd(&self.hosts[1].namespace, self.folder.path(), &address)?;
         let mut sweep = self.sweep("part.jsonl", &[])?;
@@ -496,7 +496,7 @@ impl NetworkNamespace {
         self.pids().into_iter().filter(serves).collect()
     }
 
-    /// Ends all processes in the namespace; the trial started all of them.
+    /// Ends all processes in the namespace; the test started all of them.
     fn kill_all(&self) -> Result<()> {
         for pid in self.pids().into_iter().filter_map(Pid::from_raw) {
             // The process can have ended by now.
@@ -534,7 +534,7 @@ fn keys(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts a sshd in a namespace, which accepts the trial's key.
+/// Starts a sshd in a namespace, which accepts the test's key.
 fn sshd(namespace: &NetworkNamespace, folder: &Path, address: &str) -> Result<Child> {
     // sshd requires its folder, and checks its permissions.
     fs::create_dir_all("/run/sshd").context("sshd needs the folder /run/sshd")?;

@@ -18,11 +18,11 @@ use super::results::ResultsFile;
 /// Number of messages shown before the rest is only counted.
 const SHOWN: usize = 10;
 
-/// Rejects a plan with a point that cannot run at this place, before the first one runs.
-pub(super) fn check(plan: &SweepPlan, place: &dyn SweepBackend) -> Result<()> {
+/// Rejects a plan with a point that cannot run on this backend, before the first one runs.
+pub(super) fn check(plan: &SweepPlan, backend: &dyn SweepBackend) -> Result<()> {
     let mut complaints: Vec<String> = Vec::new();
     for point in &plan.points {
-        if let Err(error) = place.check(point) {
+        if let Err(error) = backend.check(point) {
             let complaint = format!("{}: {error:#}", label(&plan.name, &point.varied, 1));
             complaints.push(complaint);
         }
@@ -38,24 +38,24 @@ pub(super) fn check(plan: &SweepPlan, place: &dyn SweepBackend) -> Result<()> {
     bail!("{}", complaints.join("\n"))
 }
 
-/// Adapts the plan's points to this place and removes points that cannot run or would repeat an
+/// Adapts the plan's points to this backend and removes points that cannot run or would repeat an
 /// earlier one.
 ///
 /// Returns the removed points with their reasons.
 ///
 /// # Errors
 /// No point is left.
-pub(super) fn leave_out(plan: &mut SweepPlan, place: &dyn SweepBackend) -> Result<Vec<String>> {
+pub(super) fn leave_out(plan: &mut SweepPlan, backend: &dyn SweepBackend) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
     let name = plan.name.clone();
     let mut kept: Vec<(PlannedPoint, String)> = Vec::new();
     for point in &plan.points {
         let label = label(&name, &point.varied, 1);
-        let adapted = place.adapted(point);
-        if let Err(error) = place.check(&adapted) {
+        let adapted = backend.adapted(point);
+        if let Err(error) = backend.check(&adapted) {
             left_out.push(format!("{label}: {error:#}"));
         } else if let Some((_, same)) = kept.iter().find(|(own, _)| own.setup == adapted.setup) {
-            left_out.push(format!("{label}: with what this place has, the same as {same}"));
+            left_out.push(format!("{label}: with whon this backend has, the same as {same}"));
         } else {
             kept.push((adapted, label));
         }
@@ -90,11 +90,11 @@ impl<'a> SweepRuns<'a> {
     /// failures.
     pub(super) fn all(
         &self,
-        place: &dyn SweepBackend,
+        backend: &dyn SweepBackend,
         results: &mut ResultsFile,
     ) -> Result<(Vec<Point>, Vec<String>)> {
         let earlier: Vec<Option<Point>> =
-            self.runs.iter().map(|run| self.earlier(place, run, results)).collect();
+            self.runs.iter().map(|run| self.earlier(backend, run, results)).collect();
         let wanted: Vec<usize> = (0..self.runs.len()).filter(|at| earlier[*at].is_none()).collect();
         let bar = progress(wanted.len());
         let shared = Mutex::new(WorkerResults {
@@ -106,11 +106,11 @@ impl<'a> SweepRuns<'a> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let worker = || {
             while let Some(at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if stopped.load(Ordering::Relaxed) || place.is_interrupted() {
+                if stopped.load(Ordering::Relaxed) || backend.is_interrupted() {
                     break;
                 }
                 bar.set_message(self.under_way(*at));
-                let outcome = attempt(place, &self.runs[*at]);
+                let outcome = attempt(backend, &self.runs[*at]);
                 let mut shared = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 if !shared.take(*at, &self.runs[*at], outcome) {
                     stopped.store(true, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl<'a> SweepRuns<'a> {
             }
         };
         thread::scope(|scope| {
-            for _ in 0..place.at_once().min(wanted.len()) {
+            for _ in 0..backend.parallel_points().min(wanted.len()) {
                 scope.spawn(worker);
             }
         });
@@ -140,11 +140,11 @@ impl<'a> SweepRuns<'a> {
 
     fn earlier(
         &self,
-        place: &dyn SweepBackend,
+        backend: &dyn SweepBackend,
         run: &PointRun<'_>,
         results: &ResultsFile,
     ) -> Option<Point> {
-        let fingerprint = place.fingerprint(&run.point.setup, run.seed);
+        let fingerprint = backend.fingerprint(&run.point.setup, run.seed);
         let found = results.earlier(|point| {
             point.plan == run.plan.name
                 && point.varied == run.point.varied
@@ -185,12 +185,12 @@ impl WorkerResults<'_> {
 }
 
 /// Runs a point; a panic in it does not end the sweep.
-fn attempt(place: &dyn SweepBackend, run: &PointRun<'_>) -> Result<Point> {
-    catch_unwind(AssertUnwindSafe(|| place.run(run))).unwrap_or_else(|panic| {
+fn attempt(backend: &dyn SweepBackend, run: &PointRun<'_>) -> Result<Point> {
+    catch_unwind(AssertUnwindSafe(|| backend.run(run))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text =
             text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-        Err(anyhow!("{text}")).context("the run ended in the middle")
+        Err(anyhow!("{text}")).context("the run panicked")
     })
 }
 

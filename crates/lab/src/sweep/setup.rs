@@ -1,4 +1,4 @@
-//! Configuration of one point, for any place. Times are in nanoseconds, sizes in bytes.
+//! Configuration of one point, for any backend. Times are in nanoseconds, sizes in bytes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

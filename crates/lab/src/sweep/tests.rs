@@ -31,7 +31,7 @@ job.queue-depth = [16, 64]
 "#;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn simulator(platform: &str) -> Simulator {
@@ -39,7 +39,7 @@ fn simulator(platform: &str) -> Simulator {
     Simulator::new(platform, &file).unwrap()
 }
 
-/// A place that only counts runs.
+/// A backend that only counts runs.
 #[derive(Default)]
 struct CountingBackend {
     simulator: Option<Simulator>,
@@ -71,7 +71,7 @@ impl SweepBackend for CountingBackend {
         Ok(Point { fingerprint, ..point })
     }
 
-    fn at_once(&self) -> usize {
+    fn parallel_points(&self) -> usize {
         1
     }
 }
@@ -292,12 +292,12 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.jsonl");
     let sweep = |resume, seed| {
-        let place = counter();
+        let backend = counter();
         let mut results = ResultsFile::open(&file, resume).unwrap();
         let runs = SweepRuns::of(&plan, "A", seed);
-        let (points, failures) = runs.all(&place, &mut results).unwrap();
+        let (points, failures) = runs.all(&backend, &mut results).unwrap();
         assert!(failures.is_empty());
-        (place.runs.into_inner(), points)
+        (backend.runs.into_inner(), points)
     };
     let (ran, first) = sweep(false, 1);
     assert_eq!(ran, 4);
@@ -322,16 +322,16 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
 #[test]
 fn a_run_that_fails_or_panics_is_named_and_the_others_are_kept() {
     let plan = tiny();
-    let place = CountingBackend { fails: Some(0), panics: Some(2), ..counter() };
+    let backend = CountingBackend { fails: Some(0), panics: Some(2), ..counter() };
     let runs = SweepRuns::of(&plan, "A", 1);
-    let (points, failures) = runs.all(&place, &mut ResultsFile::default()).unwrap();
+    let (points, failures) = runs.all(&backend, &mut ResultsFile::default()).unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(
         failures,
         [
             "tiny, target.pacing.policy = none, job.queue-depth = 16: the drive is gone",
             "tiny, target.pacing.policy = endless-cache, job.queue-depth = 16: \
-             the run ended in the middle: a thing that cannot be",
+             the run panicked: a thing that cannot be",
         ]
     );
 }
@@ -360,13 +360,13 @@ fn results_that_are_none_are_refused_and_left_alone() {
 #[test]
 fn a_full_disk_stops_the_sweep_and_names_the_file() {
     let plan = tiny();
-    let place = counter();
+    let backend = counter();
     let full = Path::new("/dev/full");
     let Ok(file) = fs::File::options().write(true).read(true).open(full) else { return };
     let mut results = ResultsFile::over(file, full);
-    let error = SweepRuns::of(&plan, "A", 1).all(&place, &mut results).unwrap_err();
+    let error = SweepRuns::of(&plan, "A", 1).all(&backend, &mut results).unwrap_err();
     assert!(format!("{error:#}").starts_with("cannot write /dev/full: "), "{error:#}");
-    assert_eq!(place.runs.into_inner(), 1, "there is no use in going on");
+    assert_eq!(backend.runs.into_inner(), 1, "there is no use in going on");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Verdicts on adaptive: arithmetic over points, within each round, because the machine can differ
+//! Comparisons of adaptive with the other policies: arithmetic over points, within each round, because the machine can differ
 //! in the next.
 
 use std::fmt;
@@ -187,11 +187,11 @@ impl fmt::Display for ComparisonResult {
         let word = match self.outcome() {
             ComparisonOutcome::Met => "met",
             ComparisonOutcome::Equal => "equal",
-            ComparisonOutcome::Inconclusive => "open",
+            ComparisonOutcome::Inconclusive => "inconclusive",
             ComparisonOutcome::Missed => "not met",
         };
         let side = if self.is_least { "at least" } else { "at most" };
-        write!(f, "{word}: {what}: {figures}; ratio {ratio}, {side} {bound:.2} wanted")
+        write!(f, "{word}: {what}: {figures}; ratio {ratio}, {side} {bound:.2} required")
     }
 }
 
@@ -212,32 +212,32 @@ pub(super) fn at_all_depths(
     MedianInterval::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
 }
 
-/// Returns all verdicts on these points: bandwidth and tails with one namespace, and the fast one's
+/// Returns all comparisons on these points: bandwidth and tails with one namespace, and the fast one's
 /// share with two.
 pub(super) fn all(
     points: &[Point],
     devices: &[BenchDevice],
     depths: &[u32],
 ) -> Vec<ComparisonResult> {
-    let mut verdicts = Vec::new();
+    let mut comparisons = Vec::new();
     for &device in devices {
         for &depth in depths {
             if device == BenchDevice::Mix {
-                verdicts.extend(kept(points, depth));
+                comparisons.extend(kept(points, depth));
             } else {
-                verdicts.extend(bandwidth(points, device, depth));
-                verdicts.extend(tail(points, device, depth, "p99", P99));
-                verdicts.extend(tail(points, device, depth, "p99.9", P99_9));
+                comparisons.extend(bandwidth(points, device, depth));
+                comparisons.extend(tail(points, device, depth, "p99", P99));
+                comparisons.extend(tail(points, device, depth, "p99.9", P99_9));
             }
         }
     }
-    verdicts
+    comparisons
 }
 
 /// Compares the bandwidth with that of the best other policy.
 fn bandwidth(points: &[Point], device: BenchDevice, depth: u32) -> Option<ComparisonResult> {
     let cells = cells(points, device, depth);
-    let (ours, others) = apart(&cells)?;
+    let (ours, others) = split(&cells)?;
     let gbps = |cell: &PolicyPoints<'_>| cell.spread(GBPS).median;
     let (name, best) = others.iter().max_by(|a, b| gbps(&a.1).total_cmp(&gbps(&b.1)))?;
     let figures = format!("{:.2} Gb/s, {name} {:.2}", gbps(ours), gbps(best));
@@ -266,7 +266,7 @@ fn tail(
     of: PointFigure,
 ) -> Option<ComparisonResult> {
     let cells = cells(points, device, depth);
-    let (ours, others) = apart(&cells)?;
+    let (ours, others) = split(&cells)?;
     let gbps = |cell: &PolicyPoints<'_>| cell.spread(GBPS).median;
     let best = cells.iter().map(|(_, cell)| cell).max_by(|a, b| gbps(a).total_cmp(&gbps(b)))?;
     let what = format!("{name}, {device}, depth {depth}");
@@ -275,20 +275,20 @@ fn tail(
         let figures = format!("not within 2 % of the best in bandwidth, {:.2} Gb/s", gbps(best));
         return Some(ComparisonResult::new(what, bandwidth, (NEAR, true), figures));
     }
-    let middle = |cell: &PolicyPoints<'_>| cell.spread(of).median;
+    let median = |cell: &PolicyPoints<'_>| cell.spread(of).median;
     let is_near = |cell: &PolicyPoints<'_>| cell.over(GBPS, best, GBPS).median >= NEAR;
     let near: Vec<_> = others.into_iter().filter(|(_, cell)| is_near(cell)).collect();
-    let Some((rival, theirs)) = near.iter().min_by(|a, b| middle(&a.1).total_cmp(&middle(&b.1)))
+    let Some((rival, theirs)) = near.iter().min_by(|a, b| median(&a.1).total_cmp(&median(&b.1)))
     else {
         let ratio = ours.over(of, ours, of);
-        let figures = format!("{:.0} us, nobody else near in bandwidth", middle(ours));
+        let figures = format!("{:.0} us, no other policy near in bandwidth", median(ours));
         return Some(ComparisonResult::new(what, ratio, (1.0, false), figures));
     };
     let shortest = |round: u32| {
         let tail = |named: &&&NamedPoints<'_>| named.1.median_beside(of, round);
         near.iter().min_by(|a, b| tail(a).total_cmp(&tail(b))).map(|named| &named.1)
     };
-    let figures = format!("{:.0} us, {rival} {:.0}", middle(ours), middle(theirs));
+    let figures = format!("{:.0} us, {rival} {:.0}", median(ours), median(theirs));
     Some(ComparisonResult::new(what, ours.against(of, shortest, of), (1.0, false), figures))
 }
 
@@ -300,7 +300,7 @@ pub(super) fn kept(points: &[Point], depth: u32) -> Option<ComparisonResult> {
         return None;
     }
     let figures = format!(
-        "{:.2} of {:.2} Gb/s beside a slow one that gets {:.2}",
+        "{:.2} of {:.2} Gb/s alongside a slow one that gets {:.2}",
         beside.spread(FAST_GBPS).median,
         alone.spread(GBPS).median,
         beside.spread(SLOW_GBPS).median
@@ -312,7 +312,7 @@ pub(super) fn kept(points: &[Point], depth: u32) -> Option<ComparisonResult> {
 type NamedPoints<'a> = (BenchPolicy, PolicyPoints<'a>);
 
 /// Separates adaptive from the other policies.
-fn apart<'c, 'a>(
+fn split<'c, 'a>(
     cells: &'c [NamedPoints<'a>],
 ) -> Option<(&'c PolicyPoints<'a>, Vec<&'c NamedPoints<'a>>)> {
     let ours = cells.iter().find(|(policy, _)| *policy == BenchPolicy::Adaptive)?;
@@ -329,8 +329,8 @@ mod tests {
 
     const CREDIT: BenchPolicy = BenchPolicy::BufferCredit(96);
 
-    fn is_met(verdict: &ComparisonResult) -> bool {
-        verdict.outcome() == ComparisonOutcome::Met
+    fn is_met(comparison: &ComparisonResult) -> bool {
+        comparison.outcome() == ComparisonOutcome::Met
     }
 
     /// Returns one point per round, with these bandwidths and this tail.
@@ -368,37 +368,37 @@ mod tests {
             (CREDIT, &[19.0, 38.0, 9.5, 19.0, 38.0, 9.5], 90.0),
             (BenchPolicy::None, &[5.0; 6], 1.0),
         ]);
-        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
-        assert_eq!(verdict.outcome(), ComparisonOutcome::Met, "{verdict}");
-        let ends = [verdict.ratio.low, verdict.ratio.median, verdict.ratio.high];
-        assert!(ends.iter().all(|ratio| (ratio - 20.0 / 19.0).abs() < 1e-9), "{verdict}");
-        assert!(verdict.figures.contains("buffer-credit 96 19.00"), "{verdict}");
+        let comparison = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
+        assert_eq!(comparison.outcome(), ComparisonOutcome::Met, "{comparison}");
+        let ends = [comparison.ratio.low, comparison.ratio.median, comparison.ratio.high];
+        assert!(ends.iter().all(|ratio| (ratio - 20.0 / 19.0).abs() < 1e-9), "{comparison}");
+        assert!(comparison.figures.contains("buffer-credit 96 19.00"), "{comparison}");
     }
 
     #[test]
-    fn less_than_the_best_is_missed_or_open_by_how_far_rounds_tell() {
+    fn less_than_the_best_is_missed_or_inconclusive() {
         let outcome = |ours: &[f64]| {
             let best = vec![10.0; ours.len()];
             let points = ram(&[(BenchPolicy::Adaptive, ours, 100.0), (CREDIT, &best, 100.0)]);
-            let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
-            (verdict.outcome(), verdict.to_string())
+            let comparison = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
+            (comparison.outcome(), comparison.to_string())
         };
         let (missed, text) = outcome(&[9.8; 6]);
         assert_eq!(missed, ComparisonOutcome::Missed, "{text}");
         assert!(text.starts_with("not met: bandwidth, ram, depth 64"), "{text}");
-        assert!(text.ends_with("ratio 0.980 (0.980 to 0.980), at least 1.00 wanted"), "{text}");
+        assert!(text.ends_with("ratio 0.980 (0.980 to 0.980), at least 1.00 required"), "{text}");
         // Short by 1 % at most, over the whole confidence interval.
         let (equal, text) = outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.91]);
         assert_eq!(equal, ComparisonOutcome::Equal, "{text}");
         assert!(text.starts_with("equal: bandwidth, ram, depth 64"), "{text}");
         assert_eq!(outcome(&[9.95, 9.95, 9.95, 9.95, 9.95, 9.85]).0, ComparisonOutcome::Missed);
-        let (open, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
-        assert_eq!(open, ComparisonOutcome::Inconclusive, "{text}");
-        assert!(text.starts_with("open: "), "{text}");
+        let (inconclusive, text) = outcome(&[9.9, 9.9, 9.9, 9.9, 9.9, 10.1]);
+        assert_eq!(inconclusive, ComparisonOutcome::Inconclusive, "{text}");
+        assert!(text.starts_with("inconclusive: "), "{text}");
         // These rounds are too few for significance, although all of them miss the bound.
-        let (open, text) = outcome(&[9.9; 5]);
-        assert_eq!(open, ComparisonOutcome::Inconclusive, "{text}");
-        assert!(text.ends_with("ratio 0.990, at least 1.00 wanted"), "{text}");
+        let (inconclusive, text) = outcome(&[9.9; 5]);
+        assert_eq!(inconclusive, ComparisonOutcome::Inconclusive, "{text}");
+        assert!(text.ends_with("ratio 0.990, at least 1.00 required"), "{text}");
     }
 
     /// If two policies are equal, the lucky one of a round is not the reference for that round.
@@ -409,17 +409,17 @@ mod tests {
             (CREDIT, &[11.0, 10.0, 9.0], 100.0),
             (BenchPolicy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
-        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
+        let comparison = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
         // The lucky policy of a round is not the best of the other rounds.
-        assert_eq!(verdict.outcome(), ComparisonOutcome::Met, "{verdict}");
+        assert_eq!(comparison.outcome(), ComparisonOutcome::Met, "{comparison}");
         // A policy that is better in all rounds is the reference in all of them.
         let points = ram(&[
             (BenchPolicy::Adaptive, &[10.0, 10.0, 10.0], 100.0),
             (CREDIT, &[11.0, 11.0, 11.0], 100.0),
             (BenchPolicy::BufferCredit(16), &[9.0, 10.0, 11.0], 100.0),
         ]);
-        let verdict = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
-        assert!((verdict.ratio.median - 10.0 / 11.0).abs() < 1e-9, "{verdict}");
+        let comparison = bandwidth(&points, BenchDevice::Ram, 64).expect("there are points");
+        assert!((comparison.ratio.median - 10.0 / 11.0).abs() < 1e-9, "{comparison}");
     }
 
     #[test]
@@ -430,31 +430,46 @@ mod tests {
             // A short tail, because it carries little.
             (BenchPolicy::BufferCredit(16), &[9.7], 10.0),
         ]);
-        let verdict = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
-        assert!(is_met(&verdict) && verdict.figures.contains("buffer-credit 96 120"), "{verdict}");
+        let comparison = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
+        assert!(
+            is_met(&comparison) && comparison.figures.contains("buffer-credit 96 120"),
+            "{comparison}"
+        );
         let points = ram(&[(BenchPolicy::Adaptive, &[9.9], 100.0), (CREDIT, &[10.0], 80.0)]);
-        let verdict = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
-        assert!(!is_met(&verdict) && (verdict.ratio.median - 1.25).abs() < 1e-9, "{verdict}");
+        let comparison = tail(&points, BenchDevice::Ram, 64, "p99", P99).expect("there are points");
+        assert!(
+            !is_met(&comparison) && (comparison.ratio.median - 1.25).abs() < 1e-9,
+            "{comparison}"
+        );
     }
 
     #[test]
     fn a_short_tail_is_worth_nothing_without_bandwidth() {
         let points = ram(&[(BenchPolicy::Adaptive, &[9.0], 1.0), (CREDIT, &[10.0], 80.0)]);
-        let verdict =
+        let comparison =
             tail(&points, BenchDevice::Ram, 64, "p99.9", P99_9).expect("there are points");
-        assert!(!is_met(&verdict) && verdict.figures.contains("not within 2 %"), "{verdict}");
+        assert!(
+            !is_met(&comparison) && comparison.figures.contains("not within 2 %"),
+            "{comparison}"
+        );
         let points = ram(&[(BenchPolicy::Adaptive, &[10.0], 99.0), (CREDIT, &[9.0], 80.0)]);
-        let verdict =
+        let comparison =
             tail(&points, BenchDevice::Ram, 64, "p99.9", P99_9).expect("there are points");
-        assert!(is_met(&verdict) && verdict.figures.contains("nobody else"), "{verdict}");
+        assert!(
+            is_met(&comparison) && comparison.figures.contains("no other policy"),
+            "{comparison}"
+        );
     }
 
     #[test]
     fn the_fast_one_is_held_against_itself_alone() {
         let mut points = rounds(BenchPolicy::Adaptive, BenchDevice::Ram, &[10.0, 20.0], 1.0);
         points.extend(rounds(BenchPolicy::Adaptive, BenchDevice::Mix, &[10.0, 20.0], 1.0));
-        let verdict = kept(&points, 64).expect("there are points");
-        assert!(!is_met(&verdict) && (verdict.ratio.median - 0.9).abs() < 1e-9, "{verdict}");
+        let comparison = kept(&points, 64).expect("there are points");
+        assert!(
+            !is_met(&comparison) && (comparison.ratio.median - 0.9).abs() < 1e-9,
+            "{comparison}"
+        );
         for point in &mut points {
             point.flows[0].gbps = 0.96 * point.total.gbps;
         }

@@ -26,8 +26,8 @@ pub(super) struct LoadGenerator {
 impl LoadGenerator {
     /// Starts it, with the arguments of its load in `command`.
     pub(super) fn start(mut command: Command) -> Result<Self> {
-        // No progress line of the load generator: it would overwrite xtask's, and its thread would
-        // use the measured CPU.
+        // No progress line of the load generator: it would overwrite this program's, and its
+        // thread would use the measured CPU.
         command.arg("--turns").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start the load generator")?;
         let lines = child.stdin.take();

@@ -4,14 +4,14 @@
 //! | file | content |
 //! |---|---|
 //! | `plan` | policies, devices and depths, their order, and the daemon's config for each |
-//! | `rounds` | the measurements in turns, round by round |
+//! | `rounds` | the measurements, round by round |
 //! | `switching_daemon` | a daemon that changes its policy while it serves |
 //! | `load_generator` | a continuous load, counted in turns |
 //! | `link` | a link that is slower than the machine, and varies less |
 //! | `result` | a turn as a point |
 //! | `activity` | the pacer's activity over time, from the daemon's statistics |
 //! | `median_interval` | confidence intervals of medians |
-//! | `comparison` | verdicts on adaptive |
+//! | `comparison` | comparisons of adaptive with the other policies |
 //! | `show` | tables, plots, the page |
 
 pub(crate) mod activity;
@@ -51,10 +51,10 @@ use show::ReportContent;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The daemon and the load generator have a CPU each, and a link between them that is slower than they are. \
-    In\neach round a daemon is started for each depth, and a load that goes on while the daemon goes from one policy to \
-    the\nnext, which begin with nothing learned and nothing outstanding: those that are compared have the same memory and\n\
-    connection and are measured shortly after one another; adaptive settles longer (--learn). Ratios are within a round;\n\
-    their median is told, with how far it is known by so many rounds.\n\n\
+    In\neach round and for each depth, one daemon serves one continuous load and changes from policy to policy. Each policy\n\
+    begins without learned state and with nothing outstanding. Compared policies thus have the same memory and connection\n\
+    and are measured shortly after one another; adaptive settles longer (--adaptive-settle). Ratios are within a round;\n\
+    their median is shown with its 95 % confidence interval.\n\n\
     Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n         \
     cargo xtask bench pacing --link none --devices ram --depths 256"
 )]
@@ -80,14 +80,14 @@ pub(super) struct PacingArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     ramp: Duration,
     /// Additional time for the load to settle under adaptive, which learns from a number of
-    /// commands: a slow link carries few in a second. 0s for the same time as the others
+    /// commands: a slow link carries few in a second. 0s for the same time as the other policies
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration_or_none)]
-    learn: Duration,
+    adaptive_settle: Duration,
     /// Rounds over all points
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
-    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "learn", "repeat"])]
+    #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "adaptive_settle", "repeat"])]
     quick: bool,
     /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
@@ -153,7 +153,7 @@ struct BenchPlan {
     depths: Vec<u32>,
     time: Duration,
     ramp: Duration,
-    learn: Duration,
+    adaptive_settle: Duration,
     repeat: u32,
 }
 
@@ -165,14 +165,14 @@ impl BenchPlan {
                 depths: vec![32, 256, 2048],
                 time: quick,
                 ramp: quick,
-                learn: quick,
+                adaptive_settle: quick,
                 repeat: 1,
             },
             false => Self {
                 depths: args.depths.clone(),
                 time: args.time,
                 ramp: args.ramp,
-                learn: args.learn,
+                adaptive_settle: args.adaptive_settle,
                 repeat: args.repeat,
             },
         };
@@ -196,7 +196,7 @@ impl BenchPlan {
     /// Returns the time that the load settles under a policy.
     fn settle(&self, policy: BenchPolicy) -> Duration {
         match policy {
-            BenchPolicy::Adaptive => self.ramp + self.learn,
+            BenchPolicy::Adaptive => self.ramp + self.adaptive_settle,
             _ => self.ramp,
         }
     }
@@ -260,12 +260,12 @@ pub(super) fn run(args: &PacingArgs) -> Result<ExitCode> {
         plan.ramp,
         plan.settle(BenchPolicy::Adaptive),
     );
-    let verdicts = comparison::all(&points, &args.devices, &plan.depths);
+    let comparisons = comparison::all(&points, &args.devices, &plan.depths);
     let shown = ReportContent {
         points: &points,
         devices: &args.devices,
         depths: &plan.depths,
-        verdicts: &verdicts,
+        comparisons: &comparisons,
         about: &about,
         note: &note,
         activity: activity.as_ref(),
@@ -290,8 +290,8 @@ pub(crate) fn findings(points: &[Point]) -> Option<String> {
         return None;
     }
     let mut text = format!(
-        "\nMeasured, `adaptive` over each other policy in the same round, at all depths together; in brackets where the \
-         middle of very many rounds lies, 95 times of 100:\n\n{}",
+        "\nMeasured, `adaptive` over each other policy in the same round, at all depths together; in brackets the \
+         95 % confidence interval of the median:\n\n{}",
         overall.markdown()
     );
     let kept = show::kept_by_fast(points, &depths);
@@ -333,7 +333,7 @@ fn again(args: &PacingArgs, path: &Path) -> Result<ExitCode> {
         points: &points,
         devices: &args.devices,
         depths: &depths,
-        verdicts: &comparison::all(&points, &args.devices, &depths),
+        comparisons: &comparison::all(&points, &args.devices, &depths),
         about: &format!(
             "{}, {}; {} job(s); {rounds} round(s) of {:.1} s a point",
             first.platform,

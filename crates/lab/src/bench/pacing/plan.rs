@@ -157,15 +157,15 @@ pub(super) struct PolicyRun {
     pub(super) steps: Vec<MeasuredStep>,
 }
 
-/// Measurements that are compared with one another: consecutive stints, one per policy.
-pub(super) type Comparison = Vec<PolicyRun>;
+/// Measurements that are compared with one another: consecutive runs of the policies.
+pub(super) type ComparedRuns = Vec<PolicyRun>;
 
 /// Returns everything once at one depth.
 ///
 /// The first policy changes from round to round, so that other load of the machine affects all
 /// policies alike. A fast namespace alone is measured directly before or after the fast one next to
 /// a slow one.
-pub(super) fn round(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<Comparison> {
+pub(super) fn round(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<ComparedRuns> {
     let number = usize::try_from(number).unwrap_or(0);
     let mut policies = POLICIES.to_vec();
     policies.rotate_left(number % POLICIES.len());
@@ -179,8 +179,8 @@ pub(super) fn round(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<Com
     let comparison = |devices: Vec<BenchDevice>| {
         let steps =
             |policy| devices.iter().map(move |&device| MeasuredStep { policy, device, depth });
-        let stint = |&policy: &BenchPolicy| PolicyRun { policy, steps: steps(policy).collect() };
-        policies.iter().map(stint).collect()
+        let run = |&policy: &BenchPolicy| PolicyRun { policy, steps: steps(policy).collect() };
+        policies.iter().map(run).collect()
     };
     [with(true), with(false)]
         .into_iter()
@@ -318,8 +318,8 @@ mod tests {
     const DEPTHS: &[u32] = &[32, 64, 256, 1024, 2048];
 
     fn steps(number: u32, devices: &[BenchDevice], depth: u32) -> Vec<MeasuredStep> {
-        let stints = round(number, devices, depth).into_iter().flatten();
-        stints.flat_map(|stint| stint.steps).collect()
+        let runs = round(number, devices, depth).into_iter().flatten();
+        runs.flat_map(|run| run.steps).collect()
     }
 
     #[test]
@@ -334,14 +334,14 @@ mod tests {
             assert_eq!(names(&steps(number, DEVICES, 64)), names(&first), "round {number}");
             for comparison in round(number, DEVICES, 64) {
                 let policies: HashSet<_> =
-                    comparison.iter().map(|stint| stint.policy.to_string()).collect();
+                    comparison.iter().map(|run| run.policy.to_string()).collect();
                 assert_eq!(policies.len(), POLICIES.len(), "round {number}");
-                let devices = |stint: &PolicyRun| -> Vec<_> {
-                    assert!(stint.steps.iter().all(|step| step.policy == stint.policy));
-                    stint.steps.iter().map(|step| step.device).collect()
+                let devices = |run: &PolicyRun| -> Vec<_> {
+                    assert!(run.steps.iter().all(|step| step.policy == run.policy));
+                    run.steps.iter().map(|step| step.device).collect()
                 };
                 let first = devices(&comparison[0]);
-                assert!(comparison.iter().all(|stint| devices(stint) == first), "round {number}");
+                assert!(comparison.iter().all(|run| devices(run) == first), "round {number}");
             }
         }
         assert_eq!(round(0, &[BenchDevice::Delay], 64).len(), 1);

@@ -29,7 +29,7 @@ pub(super) struct TurnContext<'a> {
     pub(super) machine: &'a str,
     pub(super) link: LinkRate,
     /// Additional settling time of adaptive.
-    pub(super) learn: Duration,
+    pub(super) adaptive_settle: Duration,
     /// Hash that changes with the daemon, its config or the load.
     pub(super) fingerprint: &'a str,
 }
@@ -37,9 +37,9 @@ pub(super) struct TurnContext<'a> {
 /// Describes the conditions that results must share to be shown together.
 fn circumstances(run: &TurnContext<'_>) -> Option<String> {
     let link = (run.link != LinkRate::Unbound).then(|| format!("over a link of {}", run.link));
-    let learn = (!run.learn.is_zero())
-        .then(|| format!("adaptive settled {:?} more than others", run.learn));
-    let both: Vec<_> = [link, learn].into_iter().flatten().collect();
+    let settle = (!run.adaptive_settle.is_zero())
+        .then(|| format!("adaptive settled {:?} more than others", run.adaptive_settle));
+    let both: Vec<_> = [link, settle].into_iter().flatten().collect();
     (!both.is_empty()).then(|| both.join(", "))
 }
 
@@ -190,7 +190,7 @@ pub(super) mod tests {
             jobs: 2,
             machine: "m",
             link: LinkRate::Gbit(10.0),
-            learn: Duration::from_secs(3),
+            adaptive_settle: Duration::from_secs(3),
             fingerprint: "f",
         }
     }
@@ -232,8 +232,11 @@ pub(super) mod tests {
     #[test]
     fn what_is_as_usual_is_not_said() {
         let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Ram, depth: 32 };
-        let run =
-            |link, learn| TurnContext { link, learn: Duration::from_secs(learn), ..run(step, 1) };
+        let run = |link, settle| TurnContext {
+            link,
+            adaptive_settle: Duration::from_secs(settle),
+            ..run(step, 1)
+        };
         assert_eq!(circumstances(&run(LinkRate::Unbound, 0)), None);
         let both = [run(LinkRate::Gbit(5.0), 0), run(LinkRate::Unbound, 1)];
         let both = both.each_ref().map(|run| circumstances(run).expect("something is said"));

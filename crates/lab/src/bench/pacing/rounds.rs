@@ -1,7 +1,7 @@
 //! The measurements, interleaved in turns.
 //!
 //! ```text
-//! round --a depth--> daemon and load --a comparison--> a stint a policy --> a turn a device
+//! round --a depth--> daemon and load --a comparison--> a run of each policy --> a turn a device
 //! ```
 
 use std::fs;
@@ -19,7 +19,7 @@ use super::activity::{PacerActivity, StatsSample};
 use super::link::{LinkRate, LoadLink};
 use super::load_generator::LoadGenerator;
 use super::plan::{
-    self, BenchDevice, BenchPolicy, Comparison, DaemonConfig, MeasuredStep, NSIDS, POLICIES,
+    self, BenchDevice, BenchPolicy, ComparedRuns, DaemonConfig, MeasuredStep, NSIDS, POLICIES,
 };
 use super::result;
 use super::switching_daemon::SwitchingDaemon;
@@ -107,7 +107,7 @@ impl PacingBench<'_> {
     fn try_to_compare(
         &self,
         loaded: &mut Option<LoadedDaemon>,
-        comparison: &Comparison,
+        comparison: &ComparedRuns,
         repetition: u32,
     ) -> Result<Vec<Point>> {
         let mut attempt = 1;
@@ -127,19 +127,19 @@ impl PacingBench<'_> {
     fn compare(
         &self,
         loaded: &mut Option<LoadedDaemon>,
-        comparison: &Comparison,
+        comparison: &ComparedRuns,
         repetition: u32,
     ) -> Result<Vec<Point>> {
         let mut points = Vec::new();
-        for stint in comparison {
-            for (number, &step) in stint.steps.iter().enumerate() {
+        for run in comparison {
+            for (number, &step) in run.steps.iter().enumerate() {
                 let what = || format!("cannot measure {step}");
                 if loaded.is_none() {
                     *loaded = Some(self.start(step).with_context(what)?);
                 }
                 let loaded = loaded.as_mut().context("nothing serves")?;
                 if number == 0 {
-                    loaded.hand_over(stint.policy).with_context(what)?;
+                    loaded.hand_over(run.policy).with_context(what)?;
                 }
                 points.push(self.turn(loaded, step, repetition).with_context(what)?);
             }
@@ -174,7 +174,7 @@ impl PacingBench<'_> {
             jobs: self.args.jobs,
             machine: &self.machine,
             link: self.rate,
-            learn: self.plan.learn,
+            adaptive_settle: self.plan.adaptive_settle,
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
         result::point(&run, &counted, &moments)

@@ -17,7 +17,7 @@ pub(super) struct ReportContent<'a> {
     pub(super) points: &'a [Point],
     pub(super) devices: &'a [BenchDevice],
     pub(super) depths: &'a [u32],
-    pub(super) verdicts: &'a [ComparisonResult],
+    pub(super) comparisons: &'a [ComparisonResult],
     /// Machine, rounds, times.
     pub(super) about: &'a str,
     /// The same in a few words, for plots.
@@ -141,20 +141,20 @@ fn series(
     Series::new(&policy.to_string(), shown.depths.iter().filter_map(at).collect())
 }
 
-/// Returns tables and verdicts as Markdown that is readable in a terminal too.
+/// Returns tables and comparisons as Markdown that is readable in a terminal too.
 pub(super) fn markdown(shown: &ReportContent<'_>) -> String {
     let mut text = format!("measured locally: {}\n", shown.about);
     for &device in shown.devices {
         let table = table(shown.points, device, shown.depths).markdown();
         text += &format!("\n### {device}: {}\n\n{table}", device.about());
     }
-    text += "\n### adaptive over the others, at all depths together\n\n";
+    text += "\n### adaptive over the other policies, at all depths together\n\n";
     text += &overall(shown.points, shown.devices, shown.depths).markdown();
-    text += "\n### verdicts\n\n";
-    for verdict in shown.verdicts {
-        text += &format!("* {verdict}\n");
+    text += "\n### comparisons\n\n";
+    for comparison in shown.comparisons {
+        text += &format!("* {comparison}\n");
     }
-    text + &summary(shown.verdicts) + "\n"
+    text + &summary(shown.comparisons) + "\n"
 }
 
 /// Returns a row for each device with one namespace and each other policy.
@@ -181,17 +181,18 @@ pub(super) fn kept_by_fast(points: &[Point], depths: &[u32]) -> Table {
     let columns = [Column::numbers("commands out", ""), Column::numbers("kept", "ratio")];
     let mut table = Table::new(columns.into());
     for &depth in depths {
-        if let Some(verdict) = kept(points, depth) {
-            table.push(vec![depth.to_string(), verdict.ratio.to_string()]);
+        if let Some(comparison) = kept(points, depth) {
+            table.push(vec![depth.to_string(), comparison.ratio.to_string()]);
         }
     }
     table
 }
 
-/// Returns the number of verdicts that are met.
-fn summary(verdicts: &[ComparisonResult]) -> String {
-    let count = |outcome| verdicts.iter().filter(|verdict| verdict.outcome() == outcome).count();
-    let [met, equal, open, missed] = [
+/// Returns the number of comparisons that are met.
+fn summary(comparisons: &[ComparisonResult]) -> String {
+    let count =
+        |outcome| comparisons.iter().filter(|comparison| comparison.outcome() == outcome).count();
+    let [met, equal, inconclusive, missed] = [
         ComparisonOutcome::Met,
         ComparisonOutcome::Equal,
         ComparisonOutcome::Inconclusive,
@@ -199,9 +200,9 @@ fn summary(verdicts: &[ComparisonResult]) -> String {
     ]
     .map(count);
     format!(
-        "\n{met} of {} met; {equal} equal: within a hundredth in all that they may be; {open} open: short by less than so many \
-         rounds tell; {missed} not met",
-        verdicts.len()
+        "\n{met} of {} met; {equal} equal: within 1 % over the whole confidence interval; {inconclusive} inconclusive: short \
+         by less than these rounds resolve; {missed} not met",
+        comparisons.len()
     )
 }
 
@@ -209,12 +210,12 @@ fn summary(verdicts: &[ComparisonResult]) -> String {
 pub(super) fn page(shown: &ReportContent<'_>) -> Result<String> {
     let mut page = Page::new("Pacing policies on NVMe/TCP", "measured locally");
     page.paragraph(shown.about);
-    page.heading("Verdicts");
-    for verdict in shown.verdicts {
-        page.paragraph(&verdict.to_string());
+    page.heading("Comparisons");
+    for comparison in shown.comparisons {
+        page.paragraph(&comparison.to_string());
     }
-    page.paragraph(summary(shown.verdicts).trim());
-    page.heading("Adaptive over the others, at all depths together");
+    page.paragraph(summary(shown.comparisons).trim());
+    page.heading("Adaptive over the other policies, at all depths together");
     page.table(&overall(shown.points, shown.devices, shown.depths));
     page.heading("Figures");
     let plots: Vec<Plot> = plots(shown).into_iter().map(|(_, plot)| plot).collect();
@@ -258,17 +259,17 @@ mod tests {
 
     #[test]
     fn every_depth_and_policy_is_a_row_a_mark_and_in_the_page() {
-        let stints = DEPTHS.iter().flat_map(|&depth| round(0, DEVICES, depth)).flatten();
-        let steps: Vec<_> = stints.flat_map(|stint| stint.steps).collect();
+        let runs = DEPTHS.iter().flat_map(|&depth| round(0, DEVICES, depth)).flatten();
+        let steps: Vec<_> = runs.flat_map(|run| run.steps).collect();
         let points: Vec<Point> = (1..=2)
             .flat_map(|repetition| steps.iter().map(move |&step| made_up(step, repetition)))
             .collect();
-        let verdicts = comparison::all(&points, DEVICES, DEPTHS);
+        let comparisons = comparison::all(&points, DEVICES, DEPTHS);
         let shown = ReportContent {
             points: &points,
             devices: DEVICES,
             depths: DEPTHS,
-            verdicts: &verdicts,
+            comparisons: &comparisons,
             about: "a machine",
             note: "a machine",
             activity: None,

@@ -28,7 +28,7 @@ pub(super) const FOLDER: &str = "docs/measuring";
 const SIMULATED: &str = "simulated.csv";
 /// File written by `cargo xtask sweep --where local --csv`.
 const LOCAL: &str = "local.csv";
-const OTHERS: &str = "crates/sim/data/pacing_prototype.csv";
+const PROTOTYPE: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// Content of a test's picture.
 struct TestPicture {
@@ -169,7 +169,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
 ///
 /// There is one for each test and platform of io_pacing, and one for each test that ran here.
 fn pictures(root: &Path) -> Result<BTreeMap<String, Plot>> {
-    let mut rows = rows::read(&root.join(OTHERS))?;
+    let mut rows = rows::read(&root.join(PROTOTYPE))?;
     rows.extend(rows::read(&root.join(FOLDER).join(SIMULATED))?);
     let here = rows::read(&root.join(FOLDER).join(LOCAL))?;
     let mut found = BTreeMap::new();
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     fn root() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
     #[test]
@@ -328,8 +328,8 @@ mod tests {
             assert!(page.contains(&format!("](measuring/{name})")), "{name} is not on the page");
             assert!(!plot.series.is_empty(), "{name} shows nothing");
             for series in &plot.series {
-                let who = ["measured by others", "simulated", "measured here"];
-                let marked = who.iter().find(|who| series.name.starts_with(**who));
+                let sources = ["measured with io_pacing", "simulated", "measured here"];
+                let marked = sources.iter().find(|source| series.name.starts_with(**source));
                 let marked = marked.unwrap_or_else(|| panic!("{name}: {}", series.name));
                 assert!(plot.note.contains(marked), "{name}: {}", plot.note);
                 assert!(!series.points.is_empty(), "{name}: {}", series.name);

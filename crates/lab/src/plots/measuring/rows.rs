@@ -31,7 +31,7 @@ impl ResultRow {
     /// Returns the source of the row.
     pub(super) fn provenance(&self) -> &'static str {
         match self.place.as_deref() {
-            None | Some("") => "measured by others",
+            None | Some("") => "measured with io_pacing",
             Some("sim") => "simulated",
             Some(_) => "measured here",
         }
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!((rows[0].qd, rows[0].bw_gbps, rows[0].num_buffers), (32, Some(184.8), None));
         let head = head.trim_end_matches(",policy,where");
         std::fs::write(&file, format!("{head}\n{}", row.replace(",none,local", ""))).unwrap();
-        assert_eq!(read(&file).unwrap()[0].provenance(), "measured by others");
+        assert_eq!(read(&file).unwrap()[0].provenance(), "measured with io_pacing");
         std::fs::write(&file, format!("{head}\nA,1\n")).unwrap();
         assert!(read(&file).is_err());
         assert!(read(Path::new("no/such")).unwrap().is_empty());

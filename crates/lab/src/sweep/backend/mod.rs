@@ -1,4 +1,4 @@
-//! Places that run a sweep, one file per place, behind [`SweepBackend`].
+//! Backends of a sweep, the simulator and real machines, behind [`SweepBackend`].
 
 pub(super) mod real;
 pub(super) mod sim;
@@ -9,7 +9,7 @@ use nvmeof_report::Point;
 use super::plan::{PlannedPoint, SweepPlan};
 use super::setup::PointSetup;
 
-/// A place that runs points.
+/// The simulator or machines that run points.
 pub(super) trait SweepBackend: Sync {
     /// Returns the machine's name, as results carry it.
     fn platform(&self) -> String;
@@ -17,7 +17,7 @@ pub(super) trait SweepBackend: Sync {
     /// Checks that a point can run here; called for all points before the first one runs.
     fn check(&self, point: &PlannedPoint) -> Result<()>;
 
-    /// Returns the point in the form that runs here: a place can have less than a plan requests.
+    /// Returns the point in the form that runs here: a backend can have less than a plan requests.
     fn adapted(&self, point: &PlannedPoint) -> PlannedPoint {
         point.clone()
     }
@@ -29,7 +29,7 @@ pub(super) trait SweepBackend: Sync {
     fn run(&self, run: &PointRun<'_>) -> Result<Point>;
 
     /// Returns the number of points that can run concurrently.
-    fn at_once(&self) -> usize;
+    fn parallel_points(&self) -> usize;
 
     /// Returns whether the user has interrupted the sweep.
     fn is_interrupted(&self) -> bool {

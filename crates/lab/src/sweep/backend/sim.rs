@@ -1,4 +1,4 @@
-//! The simulator as a place: setup -> scenario -> outcome -> point.
+//! The simulator as a backend: setup -> scenario -> outcome -> point.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use nvmeof_workspace::running_program;
 const MIB: f64 = 1_048_576.0;
 const NS_A_SECOND: f64 = 1e9;
 /// Points that run concurrently: each uses a whole core, and the machine can have other work.
-const AT_ONCE: usize = 2;
+const PARALLEL_POINTS: usize = 2;
 
 /// The simulator, for one platform.
 #[derive(Debug)]
@@ -108,8 +108,8 @@ impl SweepBackend for Simulator {
         Ok(point(run, &self.name, fingerprint, outcome))
     }
 
-    fn at_once(&self) -> usize {
-        AT_ONCE
+    fn parallel_points(&self) -> usize {
+        PARALLEL_POINTS
     }
 }
 

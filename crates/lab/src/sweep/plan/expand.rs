@@ -25,7 +25,7 @@ pub(super) struct ExpandedPlan<'a> {
     pub(super) document: Spanned<DeTable<'a>>,
     /// Key and value as written, in the order of the file.
     pub(super) varied: Vec<(String, String)>,
-    /// Platforms and places of the point; empty: all.
+    /// Platforms and backends of the point; empty: all.
     pub(super) only_platform: Vec<String>,
     pub(super) only_where: Vec<String>,
 }

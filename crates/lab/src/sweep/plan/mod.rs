@@ -55,7 +55,7 @@ pub(crate) struct PlannedPoint {
     pub(crate) varied: Vec<Varied>,
     /// Platforms of the point; empty: all.
     pub(crate) only_platform: Vec<String>,
-    /// Places of the point; empty: all.
+    /// Backends of the point; empty: all.
     pub(crate) only_where: Vec<String>,
     /// Configuration of the run.
     pub(crate) setup: PointSetup,

@@ -24,7 +24,7 @@ pub(super) struct RawPlan {
     pub(super) host: Vec<Spanned<RawHost>>,
     #[serde(default)]
     pub(super) disturb: Vec<Spanned<RawDisturbance>>,
-    /// Checked by the place, which has the platform's numbers.
+    /// Checked by the backend, which has the platform's numbers.
     #[serde(default)]
     pub(super) platform: std::collections::BTreeMap<Spanned<String>, Spanned<RawNumber>>,
 }

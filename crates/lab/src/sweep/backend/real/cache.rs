@@ -311,13 +311,13 @@ mod tests {
     #[test]
     fn the_best_pair_that_counts_is_taken_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = CacheCounters::look(&RemoteMachine::Here, &perf(folder.path(), "LLC-loads"));
+        let cache = CacheCounters::look(&RemoteMachine::Local, &perf(folder.path(), "LLC-loads"));
         assert_eq!(
             cache.about(),
             "loads of cores, for want of uncore counters (perf stat: LLC-load-misses, LLC-loads)"
         );
         let time = Duration::from_millis(10);
-        let mut running = cache.start(&RemoteMachine::Here, time).unwrap().expect("it counts");
+        let mut running = cache.start(&RemoteMachine::Local, time).unwrap().expect("it counts");
         let finished = running.finish(Instant::now() + Duration::from_secs(60));
         let (hits, about) = cache.read(Some(finished));
         assert_eq!((hits.pct, hits.series, about), (Some(75.0), vec![Some(75.0)], cache.about()));
@@ -326,14 +326,14 @@ mod tests {
     #[test]
     fn without_counters_it_is_told_why() {
         let folder = tempfile::tempdir().unwrap();
-        let nothing = CacheCounters::look(&RemoteMachine::Here, "no-such-perf");
+        let nothing = CacheCounters::look(&RemoteMachine::Local, "no-such-perf");
         assert!(nothing.about().contains("no perf on this machine"), "{}", nothing.about());
         let cache = CacheCounters::look(
-            &RemoteMachine::Here,
+            &RemoteMachine::Local,
             &perf(folder.path(), "cycles-that-nobody-asks"),
         );
         assert!(cache.about().contains("event syntax error"), "{}", cache.about());
-        assert!(cache.start(&RemoteMachine::Here, Duration::ZERO).unwrap().is_none());
+        assert!(cache.start(&RemoteMachine::Local, Duration::ZERO).unwrap().is_none());
         assert_eq!(cache.read(None).0, CacheHits::default());
         let counted = CacheCounters::Counted { perf: String::new(), pair: &PAIRS[0] };
         let (hits, about) = counted.read(Some(Err(anyhow::anyhow!("the machine is gone"))));

@@ -23,7 +23,7 @@ const MEMORY: (u64, u64) = (256 << 20, 8 << 30);
 /// Connections in addition to those of jobs: admin queues, and one that is slow to close.
 const MORE_CONNECTIONS: u64 = 64;
 
-/// Settings of the site for the daemon.
+/// Settings of the daemon that depend on its machines.
 #[derive(Debug, Clone)]
 pub(super) struct DaemonSetup {
     pub(super) listen: ListenAddress,
@@ -44,7 +44,7 @@ pub(super) struct DaemonConfig {
 }
 
 /// Returns the daemon's config for this point.
-pub(super) fn served(setup: &PointSetup, site: &DaemonSetup) -> Result<DaemonConfig> {
+pub(super) fn served(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Result<DaemonConfig> {
     let mut config = match &setup.config {
         Some(file) => {
             let text = std::fs::read_to_string(file)
@@ -52,13 +52,16 @@ pub(super) fn served(setup: &PointSetup, site: &DaemonSetup) -> Result<DaemonCon
             text.parse::<Table>()
                 .with_context(|| format!("target.config: {} is no TOML", file.display()))?
         }
-        None => devices(setup, site)?,
+        None => devices(setup, daemon_setup)?,
     };
-    config.insert("reactors".into(), site.cpus.clone().into());
+    config.insert("reactors".into(), daemon_setup.cpus.clone().into());
     config.entry("log").or_insert_with(|| "warn".into());
-    config.insert("listener".into(), Value::Array(vec![Value::Table(listener(&site.listen))]));
+    config.insert(
+        "listener".into(),
+        Value::Array(vec![Value::Table(listener(&daemon_setup.listen))]),
+    );
     config.insert("pacing".into(), Value::Table(pacing(&setup.pacing)?));
-    let mut limits = limits(setup, site);
+    let mut limits = limits(setup, daemon_setup);
     if let Some(Value::Table(own)) = config.remove("limits") {
         lay_over(&mut limits, &own);
     }
@@ -75,25 +78,25 @@ pub(super) fn served(setup: &PointSetup, site: &DaemonSetup) -> Result<DaemonCon
 }
 
 /// Builds devices, subsystem and namespaces of a plan that names no config.
-fn devices(setup: &PointSetup, site: &DaemonSetup) -> Result<Table> {
+fn devices(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Result<Table> {
     let devices = setup.devices;
     let slow = |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
     let mut list = Vec::new();
     let mut names = Vec::new();
-    if let (DeviceKind::Part(parts), false) = (devices.kind, site.drives.is_empty()) {
+    if let (DeviceKind::Part(parts), false) = (devices.kind, daemon_setup.drives.is_empty()) {
         bail!(
             "target.devices: {parts} parts of each of --drives: how large they are only a config of yours \
              can say (type = \"split\"); name it as target.config"
         );
     }
-    if devices.kind == DeviceKind::Drive && !site.drives.is_empty() {
-        let have = site.drives.len();
+    if devices.kind == DeviceKind::Drive && !daemon_setup.drives.is_empty() {
+        let have = daemon_setup.drives.len();
         ensure!(
             have >= devices.count as usize,
             "the plan has {} drives, and --drives names {have}; vary target.devices.count, or name more",
             devices.count
         );
-        for (at, drive) in site.drives.iter().take(devices.count as usize).enumerate() {
+        for (at, drive) in daemon_setup.drives.iter().take(devices.count as usize).enumerate() {
             list.push(real_drive(&format!("drive{at}"), drive));
         }
     }
@@ -103,7 +106,9 @@ fn devices(setup: &PointSetup, site: &DaemonSetup) -> Result<Table> {
         let (mut below, mut latency) = (format!("base{at}"), slow(at));
         match devices.kind {
             DeviceKind::Null => list.push(null(&below)),
-            DeviceKind::Drive if !site.drives.is_empty() => below = format!("drive{number}"),
+            DeviceKind::Drive if !daemon_setup.drives.is_empty() => {
+                below = format!("drive{number}")
+            }
             DeviceKind::Drive | DeviceKind::Part(_) => {
                 list.push(null(&below));
                 latency += STAND_IN_LATENCY;
@@ -182,7 +187,7 @@ fn listener(listen: &ListenAddress) -> Table {
 }
 
 /// Returns limits that leave the bytes in flight to the policy.
-fn limits(setup: &PointSetup, site: &DaemonSetup) -> Table {
+fn limits(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Table {
     let block = setup.jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
     let block = u64::from(block.unwrap_or(4096));
     let jobs = setup.jobs.iter().map(|job| {
@@ -197,7 +202,7 @@ fn limits(setup: &PointSetup, site: &DaemonSetup) -> Table {
     }
     let static_pool = setup.pacing.buffers(u32::try_from(block).unwrap_or(u32::MAX)).unwrap_or(0);
     let buffers = offered.max(static_pool);
-    let least = MEMORY.0.max(u64::from(site.reactors) * (8 << 20));
+    let least = MEMORY.0.max(u64::from(daemon_setup.reactors) * (8 << 20));
     let memory = (2 * buffers * block).clamp(least, MEMORY.1.max(least));
     let max_transfer = block.next_power_of_two().clamp(8 << 10, 2 << 20);
     let depth = (depth + 1).next_power_of_two().clamp(128, 4096);
@@ -318,7 +323,7 @@ mod tests {
         SweepPlan::parse("p.toml", &text).unwrap().points.remove(0).setup
     }
 
-    fn site(drives: &[&str]) -> DaemonSetup {
+    fn daemon_setup(drives: &[&str]) -> DaemonSetup {
         DaemonSetup {
             listen: "tcp://127.0.0.1".parse().unwrap(),
             cpus: "0,2".to_owned(),
@@ -328,11 +333,11 @@ mod tests {
     }
 
     fn made(target: &str, drives: &[&str]) -> Table {
-        served(&setup(target), &site(drives)).unwrap().text.parse().unwrap()
+        served(&setup(target), &daemon_setup(drives)).unwrap().text.parse().unwrap()
     }
 
     fn refusal(target: &str, drives: &[&str]) -> String {
-        format!("{:#}", served(&setup(target), &site(drives)).unwrap_err())
+        format!("{:#}", served(&setup(target), &daemon_setup(drives)).unwrap_err())
     }
 
     #[test]

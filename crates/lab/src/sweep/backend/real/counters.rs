@@ -178,8 +178,9 @@ mod tests {
 
     #[test]
     fn this_machine_counts() {
-        let wire = TargetInterface::of(&RemoteMachine::Here, "127.0.0.1".parse().unwrap()).unwrap();
+        let wire =
+            TargetInterface::of(&RemoteMachine::Local, "127.0.0.1".parse().unwrap()).unwrap();
         assert_eq!(wire.interface, "lo");
-        KernelCounters::read(&RemoteMachine::Here, std::process::id(), &wire).unwrap();
+        KernelCounters::read(&RemoteMachine::Local, std::process::id(), &wire).unwrap();
     }
 }

@@ -18,7 +18,7 @@ const ASK: Duration = Duration::from_secs(20);
 
 /// Runs a program, reports its process ID, and ends it when standard input closes.
 ///
-/// Nothing remains on the machine, however xtask ends. The program gets ten seconds to end cleanly.
+/// Nothing remains on the machine, however the sweep ends. The program gets ten seconds to end cleanly.
 const GUARD: &str = "exec 3<&0
 \"$@\" </dev/null 3<&- &
 p=$!
@@ -34,7 +34,7 @@ exit $r";
 #[derive(Debug, Clone)]
 pub(super) enum RemoteMachine {
     /// This machine.
-    Here,
+    Local,
     /// Another machine.
     SshMachine(SshMachine),
 }
@@ -68,7 +68,7 @@ impl RemoteMachine {
         let words = ["sh", "-c", GUARD, "guard", program].into_iter().map(str::to_owned);
         let words: Vec<String> = words.chain(args.iter().cloned()).collect();
         let mut command = self.command(&words);
-        // Ctrl-C at the terminal must only reach xtask, which ends the programs it started.
+        // Ctrl-C at the terminal must only reach the sweep, which ends the programs it started.
         command.process_group(0);
         RunningProcess::start(command, &format!("{program} on {self}"))
     }
@@ -124,7 +124,7 @@ impl RemoteMachine {
 
     fn command(&self, words: &[String]) -> Command {
         match self {
-            Self::Here => {
+            Self::Local => {
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
                 command
@@ -155,7 +155,7 @@ impl SshMachine {
 impl fmt::Display for RemoteMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Here => "this machine",
+            Self::Local => "this machine",
             Self::SshMachine(ssh) => &ssh.destination,
         })
     }
@@ -174,7 +174,7 @@ mod tests {
     fn words_reach_a_shell_as_they_are() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\", "line\nline", "-n"] {
             let line = format!("printf %s {}", quoted(word));
-            assert_eq!(RemoteMachine::Here.ask(&line).unwrap(), word);
+            assert_eq!(RemoteMachine::Local.ask(&line).unwrap(), word);
         }
     }
 
@@ -188,13 +188,13 @@ mod tests {
     #[test]
     fn what_a_machine_complains_of_is_told() {
         let error =
-            RemoteMachine::Here.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
+            RemoteMachine::Local.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
         assert!(error.contains("this machine") && error.contains("no such thing"), "{error}");
     }
 
     #[test]
     fn a_program_ends_with_whoever_started_it() {
-        let running = RemoteMachine::Here.start("sleep", &["600".into()]).unwrap();
+        let running = RemoteMachine::Local.start("sleep", &["600".into()]).unwrap();
         let pid = running.pid(Instant::now() + ASK).unwrap();
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(running);

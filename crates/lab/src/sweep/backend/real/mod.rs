@@ -1,4 +1,4 @@
-//! Real machines as a place: the daemon on one, load generators on the same or on others.
+//! Real machines as a backend: the daemon on one, load generators on the same or on more.
 //!
 //! ```text
 //! Setup --config--> daemon's TOML -> Target (machine) <--load-- Generator a host and job (machine)
@@ -8,7 +8,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `machine`, `process` | a program here or over ssh, ended however xtask ends |
+//! | `machine`, `process` | a program here or over ssh, ended however the sweep ends |
 //! | `reserved_machines` | the machines while the sweep lasts |
 //! | `config` | the daemon's config for a point |
 //! | `target`, `counters`, `cache` | the running daemon, and counters of kernel and processor |
@@ -82,7 +82,7 @@ pub(crate) struct NamedMachines {
 #[derive(Debug)]
 pub(crate) struct RealMachines {
     machines: NamedMachines,
-    fleet: ReservedMachines,
+    reserved: ReservedMachines,
     programs: ProgramPaths,
     wire: TargetInterface,
     cache: CacheCounters,
@@ -102,12 +102,12 @@ impl RealMachines {
         };
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let sweep = digest(format!("{} {now}", std::process::id()).as_bytes());
-        let fleet = ReservedMachines::reach(&machines, &sweep)?;
-        let wire = TargetInterface::of(&fleet.target, machines.listen.address)?;
-        let cache = CacheCounters::look(&fleet.target, LINUX_PERF);
+        let reserved = ReservedMachines::reach(&machines, &sweep)?;
+        let wire = TargetInterface::of(&reserved.target, machines.listen.address)?;
+        let cache = CacheCounters::look(&reserved.target, LINUX_PERF);
         let (platform, about) = (String::new(), String::new());
-        let mut this = Self { machines, fleet, programs, wire, cache, platform, about };
-        this.platform = describe(&this.fleet.target)?;
+        let mut this = Self { machines, reserved, programs, wire, cache, platform, about };
+        this.platform = describe(&this.reserved.target)?;
         this.about = this.look(points)?;
         Ok(this)
     }
@@ -115,21 +115,21 @@ impl RealMachines {
     /// Returns the versions on each machine; a missing requirement ends the sweep before it begins.
     fn look(&self, points: &[PlannedPoint]) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
-        let version = self.fleet.target.ask(&version).with_context(|| {
-            format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.fleet.target)
+        let version = self.reserved.target.ask(&version).with_context(|| {
+            format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.reserved.target)
         })?;
-        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.fleet.target)?)];
+        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.reserved.target)?)];
         let mut seen: Vec<(usize, Initiator)> = Vec::new();
         for point in points {
             for (at, host) in point.setup.hosts.iter().enumerate() {
-                let (at, initiator) = (at % self.fleet.hosts.len(), self.initiator(*host));
+                let (at, initiator) = (at % self.reserved.hosts.len(), self.initiator(*host));
                 if !seen.contains(&(at, initiator)) {
                     seen.push((at, initiator));
                 }
             }
         }
         for (at, initiator) in seen {
-            let machine = &self.fleet.hosts[at];
+            let machine = &self.reserved.hosts[at];
             let programs = load::generator(initiator, &self.programs).look(machine)?;
             about.push(format!("{programs} on {}", describe(machine)?));
             let behind = clock_apart(machine)?;
@@ -156,7 +156,7 @@ impl RealMachines {
         if self.machines.place == Where::Local { Initiator::Perf } else { planned }
     }
 
-    fn site(&self, setup: &PointSetup) -> DaemonSetup {
+    fn daemon_setup(&self, setup: &PointSetup) -> DaemonSetup {
         let cpus = &self.machines.target_cpus;
         let wanted = setup.cores as usize;
         let list: Vec<_> = cpus[..wanted].iter().map(ToString::to_string).collect();
@@ -170,11 +170,11 @@ impl RealMachines {
 
     fn measure(&self, run: &PointRun<'_>) -> Result<Point> {
         let setup = &run.point.setup;
-        let site = self.site(setup);
-        let served = config::served(setup, &site)?;
-        let folder = self.fleet.target_folder();
+        let daemon_setup = self.daemon_setup(setup);
+        let served = config::served(setup, &daemon_setup)?;
+        let folder = self.reserved.target_folder();
         let mut target =
-            DaemonProcess::start(&self.fleet.target, &self.machines.tgt, folder, &served)?;
+            DaemonProcess::start(&self.reserved.target, &self.machines.tgt, folder, &served)?;
         let address = self.reachable(&target.address);
         let mut tasks = Vec::new();
         for (number, job) in setup.jobs.iter().enumerate() {
@@ -182,7 +182,7 @@ impl RealMachines {
                 if !job.hosts.is_empty() && !job.hosts.iter().any(|own| *own as usize == host) {
                     continue;
                 }
-                let folder = format!("{}/{host}-{number}", self.fleet.host(host).1);
+                let folder = format!("{}/{host}-{number}", self.reserved.host(host).1);
                 let nsids = job.devices.iter().map(|at| served.nsids[*at as usize]).collect();
                 let task = LoadTask {
                     job,
@@ -259,7 +259,7 @@ impl RealMachines {
             if before.is_none() && now >= begin {
                 before = Some(target.counters(&self.wire)?);
                 let time = Duration::from_nanos(setup.time);
-                hits = self.cache.start(&self.fleet.target, time).transpose();
+                hits = self.cache.start(&self.reserved.target, time).transpose();
             }
             if before.is_some() && after.is_none() && now >= end {
                 after = Some(target.counters(&self.wire)?);
@@ -298,7 +298,7 @@ impl RealMachines {
     }
 
     fn machine_of(&self, host: usize) -> &RemoteMachine {
-        self.fleet.host(host).0
+        self.reserved.host(host).0
     }
 
     fn name_of(&self, host: usize) -> String {
@@ -343,7 +343,7 @@ impl SweepBackend for RealMachines {
             let generator = load::generator(*host, &self.programs);
             setup.jobs.iter().try_for_each(|job| generator.check(job))?;
         }
-        config::served(setup, &self.site(setup)).map(|_| ())
+        config::served(setup, &self.daemon_setup(setup)).map(|_| ())
     }
 
     /// Returns the point with the CPUs of the target and the available initiators.
@@ -374,7 +374,7 @@ impl SweepBackend for RealMachines {
         self.measure(run)
     }
 
-    fn at_once(&self) -> usize {
+    fn parallel_points(&self) -> usize {
         1
     }
 

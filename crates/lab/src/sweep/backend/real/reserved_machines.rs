@@ -36,8 +36,8 @@ pub(super) struct ReservedMachines {
     /// At least one.
     pub(super) hosts: Vec<RemoteMachine>,
     /// The target's, then the hosts'.
-    visits: Vec<MachineLock>,
-    /// Folder of ssh's sockets, removed with the fleet.
+    locks: Vec<MachineLock>,
+    /// Folder of ssh's sockets, removed with this value.
     _sockets: tempfile::TempDir,
 }
 
@@ -54,38 +54,40 @@ impl ReservedMachines {
         let folder = tempfile::Builder::new().prefix("sweep").tempdir()?;
         let reach =
             |name: &String| RemoteMachine::over_ssh(name, &machines.ssh_options, folder.path());
-        let target = machines.target.as_ref().map_or(Ok(RemoteMachine::Here), reach)?;
+        let target = machines.target.as_ref().map_or(Ok(RemoteMachine::Local), reach)?;
         let hosts: Vec<_> = machines.hosts.iter().map(reach).collect::<Result<_>>()?;
-        let hosts = if hosts.is_empty() { vec![RemoteMachine::Here] } else { hosts };
-        let mut fleet = Self { target, hosts, visits: Vec::new(), _sockets: folder };
-        for (number, machine) in std::iter::once(&fleet.target).chain(&fleet.hosts).enumerate() {
-            fleet.visits.push(MachineLock::begin(machine, sweep, number)?);
+        let hosts = if hosts.is_empty() { vec![RemoteMachine::Local] } else { hosts };
+        let mut reserved = Self { target, hosts, locks: Vec::new(), _sockets: folder };
+        for (number, machine) in
+            std::iter::once(&reserved.target).chain(&reserved.hosts).enumerate()
+        {
+            reserved.locks.push(MachineLock::acquire(machine, sweep, number)?);
         }
-        Ok(fleet)
+        Ok(reserved)
     }
 
     /// Returns the folder for files on the target.
     pub(super) fn target_folder(&self) -> &str {
-        &self.visits[0].folder
+        &self.locks[0].folder
     }
 
     /// Returns the machine of a plan's host, assigned in turn, and the folder for its files.
     pub(super) fn host(&self, host: usize) -> (&RemoteMachine, &str) {
         let at = host % self.hosts.len();
-        (&self.hosts[at], &self.visits[1 + at].folder)
+        (&self.hosts[at], &self.locks[1 + at].folder)
     }
 }
 
 impl Drop for ReservedMachines {
     fn drop(&mut self) {
-        self.visits.clear();
+        self.locks.clear();
         std::iter::once(&self.target).chain(&self.hosts).for_each(RemoteMachine::leave);
     }
 }
 
 impl MachineLock {
-    /// Begins to use a machine; `number` distinguishes the sweep's machines.
-    fn begin(machine: &RemoteMachine, sweep: &str, number: usize) -> Result<Self> {
+    /// Acquires a machine; `number` distinguishes the sweep's machines.
+    fn acquire(machine: &RemoteMachine, sweep: &str, number: usize) -> Result<Self> {
         machine.ask("true").with_context(|| {
             format!(
                 "{machine} does not answer: try `ssh {machine} true`, which must not ask anything"
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn two_sweeps_do_not_use_one_machine_at_once_and_leave_nothing() {
         let names = ["a", "b"].map(|name| format!("test-{}-{name}", std::process::id()));
-        let begin = |name: &str, number| MachineLock::begin(&RemoteMachine::Here, name, number);
+        let begin = |name: &str, number| MachineLock::acquire(&RemoteMachine::Local, name, number);
         let mut first = None;
         let refusal = free(|| {
             first = Some(begin(&names[0], 0)?);

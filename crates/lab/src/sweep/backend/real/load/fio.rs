@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn a_fio_that_fails_is_told_with_its_complaint() {
         let job = job(&[(4096, 1.0)]);
-        let mut running = RemoteMachine::Here
+        let mut running = RemoteMachine::Local
             .start(
                 "sh",
                 &["-c".to_owned(), "echo 'spdk_nvme_probe() failed' >&2; exit 1".to_owned()],
@@ -456,7 +456,7 @@ mod tests {
             .unwrap();
         let finished = running.finish(Instant::now() + CONNECT).unwrap();
         let error =
-            format!("{:#}", read(&RemoteMachine::Here, &task(&job), &finished).unwrap_err());
+            format!("{:#}", read(&RemoteMachine::Local, &task(&job), &finished).unwrap_err());
         assert_eq!(error, "fio failed: spdk_nvme_probe() failed");
     }
 

@@ -27,7 +27,7 @@ pub(super) struct LoadTask<'a> {
     pub(super) ramp: u64,
     pub(super) time: u64,
     pub(super) seed: u64,
-    /// CPUs to which the program is bound, if the place names them.
+    /// CPUs to which the program is bound, if the user names them.
     pub(super) cpus: Option<String>,
     /// Folder on the host, for files of this task alone.
     pub(super) folder: String,

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Drives that change hands: data both ways between us and the kernel's own driver, a drive pulled out under load and
+# Drives that change drivers: data both ways between us and the kernel's own driver, a drive pulled out under load and
 # plugged in again, and what would erase one.
 # parts ours: bind ours-alone to-the-kernel from-the-kernel removal format leaks
 . /share/lib.sh
