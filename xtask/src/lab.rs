@@ -58,3 +58,28 @@ fn replace_process<'a>(args: impl IntoIterator<Item = &'a OsStr>) -> Result<Exit
     let error = Command::new(&program).args(args).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use crate::{Cli, Command};
+
+    #[test]
+    fn arguments_are_handed_over_unchanged() {
+        let words = ["cargo xtask", "bench", "pacing", "--help", "-x", "--", "--depths", "32"];
+        let cli = Cli::try_parse_from(words).expect("any arguments are accepted");
+        let Command::Bench(args) = cli.command else { panic!("another command: {cli:?}") };
+        assert_eq!(args.rest, words[2..]);
+        assert!(Cli::try_parse_from(["cargo xtask", "sweep"]).is_ok());
+    }
+
+    #[test]
+    fn each_command_of_the_laboratory_is_listed() {
+        let help = Cli::command().render_help().to_string();
+        assert!(
+            super::COMMANDS.iter().all(|name| help.contains(&format!("\n  {name} "))),
+            "{help}"
+        );
+    }
+}

@@ -72,7 +72,7 @@ pub(crate) const BROWSER: &[Prerequisite] =
 
 /// Requirements of fuzzing the API.
 pub(crate) const PYTHON: &[Prerequisite] =
-    &[need("/usr/bin/python3", "python3-venv", "runs schemathesis, from a folder of its own")];
+    &[need("/usr/bin/python3", "python3-venv", "runs schemathesis, from its own folder")];
 
 /// schemathesis, which fuzzes the API: a fixed version, as another one can have other checks.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";

@@ -77,7 +77,7 @@ const STAGES: &[TestStage] = &[
     },
     TestStage {
         name: "release",
-        about: "release build of the daemon and the load generator",
+        about: "release build of the daemon and the load generator, and the laboratory",
         slow: true,
         needs: None,
         run: release,

@@ -42,7 +42,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<StatsSample>> {
 fn moment(line: &Value) -> Result<StatsSample> {
     let maybe = |pointer: &str| line.pointer(pointer).and_then(Value::as_f64);
     let number =
-        |pointer: &str| maybe(pointer).with_context(|| format!("the daemon tells no {pointer}"));
+        |pointer: &str| maybe(pointer).with_context(|| format!("the statistics have no {pointer}"));
     let elapsed = number("/interval/ns")?;
     let a_second = if elapsed > 0.0 { 1e9 / elapsed } else { 0.0 };
     Ok(StatsSample {

@@ -10,7 +10,7 @@
 //! | `plots` | the plots and tables of the documentation |
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `daemon_stats`, `interrupt`, `listen`, `median` | parts that several of these use |
+//! | `daemon_stats`, `interrupt`, `listen`, `median`, `points` | parts that several of these use |
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -20,6 +20,7 @@ mod listen;
 mod median;
 mod page_test;
 mod plots;
+mod points;
 mod sweep;
 
 use std::process::ExitCode;

@@ -2,14 +2,15 @@
 //!
 //! The browser stage of `cargo xtask test` opens the page and stores its DOM.
 
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use nvmeof_console::say;
-use nvmeof_report::{Point, json, sweep};
+use nvmeof_report::{Point, sweep};
+
+use crate::points;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PageTestArgs {
@@ -24,11 +25,9 @@ pub(crate) struct PageTestArgs {
 /// Prints the number of plots, series, points and rows; fails if the page does not show all
 /// results.
 pub(crate) fn run(args: &PageTestArgs) -> Result<ExitCode> {
-    let shown = |file: &PathBuf| format!("cannot read {}", file.display());
-    let dom = fs::read_to_string(&args.dom).with_context(|| shown(&args.dom))?;
-    let results = File::open(&args.json).with_context(|| shown(&args.json))?;
-    let points = json::read(BufReader::new(results))?.0;
-    say!("{}", matches_results(&dom, &points)?);
+    let dom = fs::read_to_string(&args.dom)
+        .with_context(|| format!("cannot read {}", args.dom.display()))?;
+    say!("{}", matches_results(&dom, &points::read(&args.json)?)?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -96,8 +96,8 @@ pub fn apt_update() -> Result<()> {
     if DONE.get().is_some() {
         return Ok(());
     }
-    // A broken third-party list must not stop the command if Debian's own lists are fine. If a package is
-    // really missing, the following install fails.
+    // A broken third-party list must not stop the command if Debian's own lists are fine. If a
+    // package is really missing, the following install fails.
     if let Err(error) = run_checked(as_root("apt-get")?.args(["update", "-q"])) {
         complain!("warning: {error:#}; using the existing package lists");
     }

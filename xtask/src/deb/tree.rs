@@ -35,7 +35,7 @@ const MANUALS: &[(&str, &[&str], &str)] =
 pub(super) fn lay_out(workspace: &Workspace, root: &Path, version: &str, epoch: u64) -> Result<()> {
     for program in PROGRAMS {
         let from = workspace.release_binary(program);
-        ensure!(from.is_file(), "{} is not built: leave out --no-build", from.display());
+        ensure!(from.is_file(), "{} is not built: run without --no-build", from.display());
         let to = root.join("usr/bin").join(program);
         copy(&from, &to, 0o755)?;
         let mut strip = Command::new("strip");

@@ -155,7 +155,7 @@ impl DriveBay {
                 }
                 monitor.execute("device_add", arguments)
             }
-            _ => bail!("nobody knows how to {verb}"),
+            _ => bail!("unknown verb {verb}"),
         }
     }
 }

@@ -357,7 +357,7 @@ impl<'a> VmRunner<'a> {
             say!("  parts that did not run or did not pass: {}", missing.join(", "));
         }
         say!(
-            "  serial log: {}; the daemon's own log is in the folder beside it",
+            "  serial log: {}; the daemon's own log is in the folder next to it",
             run.log.display()
         );
         let said: Vec<&str> = log.lines().map(str::trim).filter(|line| is_failure(line)).collect();

@@ -1,7 +1,7 @@
 //! Input files of the figures and tables.
 
-use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -119,15 +119,7 @@ pub(super) fn write_cases(file: &Path, cases: &[SuiteCase]) -> Result<()> {
 
 /// Reads points; none if the file does not exist.
 fn points(file: &Path) -> Result<Vec<Point>> {
-    match File::open(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error).with_context(|| format!("cannot open {}", file.display())),
-        Ok(opened) => {
-            let (points, _) =
-                json::read(BufReader::new(opened)).with_context(|| file.display().to_string())?;
-            Ok(points)
-        }
-    }
+    if file.try_exists()? { crate::points::read(file) } else { Ok(Vec::new()) }
 }
 
 /// Reads a file; empty if it does not exist.

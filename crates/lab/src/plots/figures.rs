@@ -156,7 +156,7 @@ fn slow(data: &PlotData, platform: &str) -> Plot {
     };
     let names = SLOW.map(|number| number.to_string()).to_vec();
     Plot {
-        title: format!("Slow devices beside fast ones, simulated on platform {platform}"),
+        title: format!("Slow devices alongside fast ones, simulated on platform {platform}"),
         note: format!(
             "simulated; 16 drives in three parts each, queue depth {SLOW_DEPTH} a third and host"
         ),

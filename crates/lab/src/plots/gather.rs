@@ -1,13 +1,11 @@
 //! Runs the simulations behind the pages, and keeps the values they show.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use nvmeof_console::complain;
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_report::{Point, Varied, Where, json};
+use nvmeof_report::{Point, Varied, Where};
 use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
@@ -16,7 +14,7 @@ use nvmeof_sim::suite::{
 };
 
 use super::data::{BoundCheck, SuiteCase};
-use crate::sweep;
+use crate::{points, sweep};
 use nvmeof_workspace::checkout::Workspace;
 use nvmeof_workspace::parallel::run_parallel;
 
@@ -113,8 +111,7 @@ fn slim(point: Point, keep: KeptValues) -> Point {
 /// Reads real runs from a file; rejects failed runs and simulated ones.
 pub(super) fn real(file: &Path) -> Result<Vec<Point>> {
     let shown = file.display();
-    let opened = File::open(file).with_context(|| format!("cannot open {shown}"))?;
-    let (points, _) = json::read(BufReader::new(opened)).with_context(|| shown.to_string())?;
+    let points = points::read(file)?;
     ensure!(!points.is_empty(), "{shown}: no result in it");
     for point in &points {
         if point.place == Where::Simulated {

@@ -1,16 +1,16 @@
 //! `cargo xtask sweep --compare A B`.
 
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::show;
 use nvmeof_report::compare::{Comparison, Verdict, compare};
-use nvmeof_report::{Page, Point, json, sweep};
+use nvmeof_report::{Page, Point, sweep};
 
 use super::SweepArgs;
+use crate::points;
 
 pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let [before, after] = &args.compare[..] else { bail!("--compare takes two files") };
@@ -38,10 +38,8 @@ pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
 }
 
 fn read(file: &Path) -> Result<Vec<Point>> {
-    let shown = file.display();
-    let opened = File::open(file).with_context(|| format!("cannot read {shown}"))?;
-    let (points, _) = json::read(BufReader::new(opened)).with_context(|| shown.to_string())?;
-    ensure!(!points.is_empty(), "{shown}: there are no results in it");
+    let points = points::read(file)?;
+    ensure!(!points.is_empty(), "{}: there are no results in it", file.display());
     Ok(points)
 }
 

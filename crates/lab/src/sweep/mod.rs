@@ -126,7 +126,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
         }
         BackendName::Local | BackendName::Remote => {
             let (backend, left_out) = machines(args, backend, &mut plan)?;
-            left_out.iter().for_each(|point| complain!("left out: {point}"));
+            left_out.iter().for_each(|point| complain!("skipped: {point}"));
             Box::new(backend)
         }
     };
@@ -156,7 +156,7 @@ fn sweep(args: &SweepArgs, plan: &SweepPlan, backend: &dyn SweepBackend) -> Resu
     }
     if backend.is_interrupted() {
         let (file, more) = match &args.json {
-            Some(file) => (file.display().to_string(), "; --resume goes on there"),
+            Some(file) => (file.display().to_string(), "; continue with --resume"),
             None => ("nowhere, for want of --json".to_owned(), ""),
         };
         complain!("interrupted after {} points; they are kept in {file}{more}", points.len());

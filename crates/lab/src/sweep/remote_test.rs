@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-use nvmeof_report::{Point, Where, json};
+use nvmeof_report::{Point, Where};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::points;
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 use nvmeof_workspace::running_program;
 
@@ -435,8 +436,7 @@ impl RunningSweep {
     }
 
     fn points(&self) -> Result<Vec<Point>> {
-        let file = fs::File::open(&self.results)?;
-        Ok(json::read(std::io::BufReader::new(file))?.0)
+        points::read(&self.results)
     }
 
     fn complaints(&self) -> String {

@@ -1,5 +1,6 @@
-//! Comparisons of adaptive with the other policies: arithmetic over points, within each round, because the machine can differ
-//! in the next.
+//! Comparisons of adaptive with the other policies.
+//!
+//! They are arithmetic over points, within each round, because the machine can differ in the next.
 
 use std::fmt;
 
@@ -212,8 +213,8 @@ pub(super) fn at_all_depths(
     MedianInterval::of(&depths.iter().flat_map(ratios).collect::<Vec<_>>())
 }
 
-/// Returns all comparisons on these points: bandwidth and tails with one namespace, and the fast one's
-/// share with two.
+/// Returns all comparisons of these points: bandwidth and tails with one namespace, and the fast
+/// one's share with two.
 pub(super) fn all(
     points: &[Point],
     devices: &[BenchDevice],

@@ -35,7 +35,7 @@ impl LoadGenerator {
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
     }
 
-    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --load_generator`, without counting.
+    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --turns`, without counting.
     pub(super) fn change_to(&mut self, depths: &str) -> Result<()> {
         self.say(&format!("- {depths}"))
     }

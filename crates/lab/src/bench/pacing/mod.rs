@@ -28,7 +28,6 @@ mod switching_daemon;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,8 +38,8 @@ use nvmeof_report::{Point, json};
 
 use super::server;
 use super::{machine, require_programs};
-use crate::interrupt;
 use crate::listen::ListenAddress;
+use crate::{interrupt, points};
 use activity::PacerActivity;
 use link::{LinkRate, LoadLink};
 use nvmeof_workspace::checkout::{Workspace, run_checked};
@@ -315,15 +314,14 @@ fn depths_of(points: &[Point]) -> Vec<u32> {
 /// Shows the results in a file.
 fn again(args: &PacingArgs, path: &Path) -> Result<ExitCode> {
     let shown_path = path.display();
-    let file = File::open(path).with_context(|| format!("cannot read {shown_path}"))?;
-    let (points, _) = json::read(BufReader::new(file)).with_context(|| shown_path.to_string())?;
+    let points = points::read(path)?;
     let depths = depths_of(&points);
     let Some(first) = points.first() else { bail!("{shown_path}: there is no result") };
     let rounds = points.iter().map(|point| point.repetition).max().unwrap_or_default();
     let is_other = |point: &&Point| point.machines != first.machines;
     if let Some(other) = points.iter().find(is_other) {
         bail!(
-            "{shown_path}: some were measured {}, and some {}: show them apart",
+            "{shown_path}: some were measured {}, and some {}: show them separately",
             first.machines.as_deref().unwrap_or("without a link"),
             other.machines.as_deref().unwrap_or("without a link")
         );

@@ -68,12 +68,12 @@ const PAIRS: &[EventPair] = &[
         share: HitFormula::HitsAndMisses,
     },
     EventPair {
-        what: "reads of everybody, of cores above all",
+        what: "reads of all agents, mostly cores",
         events: [event("unc_cha_llc_lookup.read_miss"), event("unc_cha_llc_lookup.read")],
         share: HitFormula::MissesOfAll,
     },
     EventPair {
-        what: "data reads of everybody, of cores above all",
+        what: "data reads of all agents, mostly cores",
         events: [event("unc_cha_llc_lookup.data_read_miss"), event("unc_cha_llc_lookup.data_read")],
         share: HitFormula::MissesOfAll,
     },
@@ -116,7 +116,7 @@ pub(super) struct CacheHits {
 
 impl CacheCounters {
     /// Tries which counters exist.
-    pub(super) fn look(machine: &RemoteMachine, perf: &str) -> Self {
+    pub(super) fn probe(machine: &RemoteMachine, perf: &str) -> Self {
         let perf = quoted(perf);
         let mut script = format!("command -v {perf} >/dev/null || exit 0; export LC_ALL=C\n");
         for (at, pair) in PAIRS.iter().enumerate() {
@@ -126,7 +126,7 @@ impl CacheCounters {
             );
         }
         script += "true";
-        match machine.ask(&script) {
+        match machine.query(&script) {
             Err(error) => Self::Unknown(format!("{error:#}")),
             Ok(text) if text.is_empty() => {
                 Self::Unknown(format!("no perf on {machine}; apt-get install linux-perf there"))
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn the_best_pair_that_counts_is_taken_and_named() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = CacheCounters::look(&RemoteMachine::Local, &perf(folder.path(), "LLC-loads"));
+        let cache = CacheCounters::probe(&RemoteMachine::Local, &perf(folder.path(), "LLC-loads"));
         assert_eq!(
             cache.about(),
             "loads of cores, for want of uncore counters (perf stat: LLC-load-misses, LLC-loads)"
@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn without_counters_it_is_told_why() {
         let folder = tempfile::tempdir().unwrap();
-        let nothing = CacheCounters::look(&RemoteMachine::Local, "no-such-perf");
+        let nothing = CacheCounters::probe(&RemoteMachine::Local, "no-such-perf");
         assert!(nothing.about().contains("no perf on this machine"), "{}", nothing.about());
-        let cache = CacheCounters::look(
+        let cache = CacheCounters::probe(
             &RemoteMachine::Local,
             &perf(folder.path(), "cycles-that-nobody-asks"),
         );

@@ -71,7 +71,7 @@ pub(super) fn served(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Result<D
     let wanted = setup.devices.namespaces() as usize;
     ensure!(
         nsids.len() == wanted,
-        "target.devices: the plan speaks of {wanted} devices, and {nqn} has {} namespaces",
+        "target.devices: the plan has {wanted} devices, and {nqn} has {} namespaces",
         nsids.len()
     );
     Ok(DaemonConfig { text: toml::to_string(&config)?, nqn, nsids })

@@ -44,7 +44,7 @@ pub(super) struct CounterChange {
 impl TargetInterface {
     /// Finds the interface of a machine that has this address.
     pub(super) fn of(machine: &RemoteMachine, address: std::net::IpAddr) -> Result<Self> {
-        let text = machine.ask("ip -o addr show")?;
+        let text = machine.query("ip -o addr show")?;
         let interface = interface(&text, address);
         let interface = interface.with_context(|| {
             format!("no interface of {machine} has the target's address {address}")
@@ -84,7 +84,7 @@ impl KernelCounters {
              echo rnr $(cat $d/hw_counters/rnr_nak_retry_err $d/hw_counters/send_rnr_err 2>/dev/null | head -n 1); \
              fi; done; true"
         );
-        let text = machine.ask(&script)?;
+        let text = machine.query(&script)?;
         Self::parse(&text).with_context(|| format!("what {machine} counts is not understood"))
     }
 

@@ -18,7 +18,8 @@ const ASK: Duration = Duration::from_secs(20);
 
 /// Runs a program, reports its process ID, and ends it when standard input closes.
 ///
-/// Nothing remains on the machine, however the sweep ends. The program gets ten seconds to end cleanly.
+/// Nothing remains on the machine, however the sweep ends. The program gets ten seconds to end
+/// cleanly.
 const GUARD: &str = "exec 3<&0
 \"$@\" </dev/null 3<&- &
 p=$!
@@ -74,7 +75,7 @@ impl RemoteMachine {
     }
 
     /// Runs a script on the machine and returns its output.
-    pub(super) fn ask(&self, script: &str) -> Result<String> {
+    pub(super) fn query(&self, script: &str) -> Result<String> {
         let words = ["sh", "-c", script].map(str::to_owned);
         let mut command = self.command(&words);
         command.process_group(0);
@@ -112,7 +113,7 @@ impl RemoteMachine {
     }
 
     /// Ends the shared connection, if there is one.
-    pub(super) fn leave(&self) {
+    pub(super) fn disconnect(&self) {
         if let Self::SshMachine(ssh) = self {
             let mut command = ssh.command();
             command.args(["-O", "exit", &ssh.destination]);
@@ -174,7 +175,7 @@ mod tests {
     fn words_reach_a_shell_as_they_are() {
         for word in ["", "a b", "it's", "$HOME `id` \"x\" \\", "line\nline", "-n"] {
             let line = format!("printf %s {}", quoted(word));
-            assert_eq!(RemoteMachine::Local.ask(&line).unwrap(), word);
+            assert_eq!(RemoteMachine::Local.query(&line).unwrap(), word);
         }
     }
 
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn what_a_machine_complains_of_is_told() {
         let error =
-            RemoteMachine::Local.ask("echo no such thing >&2; exit 3").unwrap_err().to_string();
+            RemoteMachine::Local.query("echo no such thing >&2; exit 3").unwrap_err().to_string();
         assert!(error.contains("this machine") && error.contains("no such thing"), "{error}");
     }
 

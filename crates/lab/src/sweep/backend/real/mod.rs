@@ -104,18 +104,18 @@ impl RealMachines {
         let sweep = digest(format!("{} {now}", std::process::id()).as_bytes());
         let reserved = ReservedMachines::reach(&machines, &sweep)?;
         let wire = TargetInterface::of(&reserved.target, machines.listen.address)?;
-        let cache = CacheCounters::look(&reserved.target, LINUX_PERF);
+        let cache = CacheCounters::probe(&reserved.target, LINUX_PERF);
         let (platform, about) = (String::new(), String::new());
         let mut this = Self { machines, reserved, programs, wire, cache, platform, about };
         this.platform = describe(&this.reserved.target)?;
-        this.about = this.look(points)?;
+        this.about = this.check_programs(points)?;
         Ok(this)
     }
 
     /// Returns the versions on each machine; a missing requirement ends the sweep before it begins.
-    fn look(&self, points: &[PlannedPoint]) -> Result<String> {
+    fn check_programs(&self, points: &[PlannedPoint]) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
-        let version = self.reserved.target.ask(&version).with_context(|| {
+        let version = self.reserved.target.query(&version).with_context(|| {
             format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.reserved.target)
         })?;
         let mut about = vec![format!("{} on {}", version.trim(), describe(&self.reserved.target)?)];
@@ -130,7 +130,7 @@ impl RealMachines {
         }
         for (at, initiator) in seen {
             let machine = &self.reserved.hosts[at];
-            let programs = load::generator(initiator, &self.programs).look(machine)?;
+            let programs = load::generator(initiator, &self.programs).versions(machine)?;
             about.push(format!("{programs} on {}", describe(machine)?));
             let behind = clock_apart(machine)?;
             ensure!(
@@ -385,7 +385,7 @@ impl SweepBackend for RealMachines {
 
 /// Returns processor, CPUs and kernel.
 fn describe(machine: &RemoteMachine) -> Result<String> {
-    let text = machine.ask("grep -m 1 'model name' /proc/cpuinfo; nproc; uname -r")?;
+    let text = machine.query("grep -m 1 'model name' /proc/cpuinfo; nproc; uname -r")?;
     let lines: Vec<_> = text.lines().collect();
     let [model, cpus, kernel] = lines[..] else { bail!("{machine}: not understood: {text}") };
     let model = model.split(':').nth(1).unwrap_or("").trim();
@@ -394,7 +394,7 @@ fn describe(machine: &RemoteMachine) -> Result<String> {
 
 /// Returns the offset in seconds between a machine's clock and the local clock.
 fn clock_apart(machine: &RemoteMachine) -> Result<f64> {
-    let text = machine.ask("date +%s.%N")?;
+    let text = machine.query("date +%s.%N")?;
     let there: f64 = text.trim().parse().with_context(|| format!("{machine}: no time: {text}"))?;
     let here = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
     Ok((here - there).abs())

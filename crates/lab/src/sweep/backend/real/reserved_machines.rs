@@ -81,14 +81,14 @@ impl ReservedMachines {
 impl Drop for ReservedMachines {
     fn drop(&mut self) {
         self.locks.clear();
-        std::iter::once(&self.target).chain(&self.hosts).for_each(RemoteMachine::leave);
+        std::iter::once(&self.target).chain(&self.hosts).for_each(RemoteMachine::disconnect);
     }
 }
 
 impl MachineLock {
     /// Acquires a machine; `number` distinguishes the sweep's machines.
     fn acquire(machine: &RemoteMachine, sweep: &str, number: usize) -> Result<Self> {
-        machine.ask("true").with_context(|| {
+        machine.query("true").with_context(|| {
             format!(
                 "{machine} does not answer: try `ssh {machine} true`, which must not ask anything"
             )

@@ -73,7 +73,7 @@ impl<'a> DaemonProcess<'a> {
             finished.complaint()
         );
         let file = format!("{}/stats.jsonl", self.folder);
-        let text = self.machine.ask(&format!("cat {}", quoted(&file)))?;
+        let text = self.machine.query(&format!("cat {}", quoted(&file)))?;
         daemon_stats::parse(&text).with_context(|| file)
     }
 }

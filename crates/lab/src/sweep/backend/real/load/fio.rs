@@ -31,19 +31,19 @@ pub(super) struct FioSpdk {
 }
 
 impl LoadProgram for FioKernel {
-    fn look(&self, machine: &RemoteMachine) -> Result<String> {
+    fn versions(&self, machine: &RemoteMachine) -> Result<String> {
         let fio = fio_version(machine, &self.fio)?;
-        let nvme = machine.ask("nvme version | head -n 1").with_context(|| {
+        let nvme = machine.query("nvme version | head -n 1").with_context(|| {
             format!(
                 "no nvme-cli on {machine}: apt-get install nvme-cli there, and use a root login"
             )
         })?;
-        let root = machine.ask("id -u")?;
+        let root = machine.query("id -u")?;
         ensure!(
             root.trim() == "0",
             "connecting the kernel's initiator on {machine} needs root there"
         );
-        let kernel = machine.ask("uname -r")?;
+        let kernel = machine.query("uname -r")?;
         Ok(format!("{fio}, {}, Linux {}", nvme.trim(), kernel.trim()))
     }
 
@@ -81,7 +81,7 @@ impl LoadProgram for FioKernel {
     fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess> {
         let all: Vec<_> = task.nsids.iter().map(u32::to_string).collect();
         let script = format!("for n in {}; do {}; done", all.join(" "), find_device(&task.nqn));
-        let names: Vec<String> = machine.ask(&script)?.lines().map(str::to_owned).collect();
+        let names: Vec<String> = machine.query(&script)?.lines().map(str::to_owned).collect();
         ensure!(
             names.len() == all.len() && names.iter().all(|name| name.starts_with("/dev/")),
             "of the namespaces {} on {machine} only these have block devices: {}",
@@ -104,7 +104,7 @@ impl LoadProgram for FioKernel {
 }
 
 impl LoadProgram for FioSpdk {
-    fn look(&self, machine: &RemoteMachine) -> Result<String> {
+    fn versions(&self, machine: &RemoteMachine) -> Result<String> {
         let Some(plugin) = &self.plugin else {
             bail!(
                 "fio-spdk: say where SPDK's plugin is on the hosts with --spdk-plugin PATH \
@@ -112,9 +112,9 @@ impl LoadProgram for FioSpdk {
             );
         };
         let fio = fio_version(machine, &self.fio)?;
-        let there = machine.ask(&format!("test -f {} && echo there", quoted(plugin)));
+        let there = machine.query(&format!("test -f {} && echo there", quoted(plugin)));
         there.with_context(|| format!("there is no {plugin} on {machine}"))?;
-        let pages = machine.ask("cat /proc/sys/vm/nr_hugepages")?;
+        let pages = machine.query("cat /proc/sys/vm/nr_hugepages")?;
         ensure!(
             pages.trim() != "0",
             "SPDK needs huge pages, and {machine} has none: run SPDK's scripts/setup.sh there, or write their \
@@ -191,7 +191,7 @@ fn find_device(nqn: &str) -> String {
 }
 
 fn fio_version(machine: &RemoteMachine, fio: &str) -> Result<String> {
-    let version = machine.ask(&format!("{} --version", quoted(fio)));
+    let version = machine.query(&format!("{} --version", quoted(fio)));
     let version = version.with_context(|| {
         format!("no fio on {machine}: apt-get install fio there, or --fio PATH")
     })?;
@@ -242,7 +242,7 @@ fn run(
     more: &str,
 ) -> Result<RunningProcess> {
     let file = format!("{}/job.fio", task.folder);
-    machine.ask(&format!("mkdir -p {0} && rm -f {0}/bw_*.log", quoted(&task.folder)))?;
+    machine.query(&format!("mkdir -p {0} && rm -f {0}/bw_*.log", quoted(&task.folder)))?;
     machine.write(&file, &job_file(task, engine, names, more))?;
     let words = [fio, "--output-format=json+", &file].map(str::to_owned);
     match preload {
@@ -262,7 +262,7 @@ fn read(
 ) -> Result<LoadResult> {
     ensure!(finished.status.success(), "fio failed: {}", finished.complaint());
     let mut measured = measured(&finished.stdout)?;
-    let logs = machine.ask(&format!("cat {}/bw_bw*.log", quoted(&task.folder)))?;
+    let logs = machine.query(&format!("cat {}/bw_bw*.log", quoted(&task.folder)))?;
     measured.series = series(&logs);
     Ok(measured)
 }

@@ -37,7 +37,7 @@ pub(super) struct LoadTask<'a> {
 pub(super) trait LoadProgram: Sync + std::fmt::Debug {
     /// Queries a host once, before anything runs: returns its versions, or the missing parts and
     /// their source.
-    fn look(&self, machine: &RemoteMachine) -> Result<String>;
+    fn versions(&self, machine: &RemoteMachine) -> Result<String>;
 
     /// Checks that the program can run this job.
     fn check(&self, job: &HostJob) -> Result<()>;

@@ -16,8 +16,8 @@ pub(super) struct PerfProgram {
 }
 
 impl LoadProgram for PerfProgram {
-    fn look(&self, machine: &RemoteMachine) -> Result<String> {
-        let version = machine.ask(&format!("{} --version", quoted(&self.program)));
+    fn versions(&self, machine: &RemoteMachine) -> Result<String> {
+        let version = machine.query(&format!("{} --version", quoted(&self.program)));
         Ok(version
             .with_context(|| {
                 format!(
