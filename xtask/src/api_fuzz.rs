@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, show};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::setup;
-use nvmeof_workspace::checkout::{Workspace, show};
 
 /// User ID of the daemon if xtask runs as root.
 const NOBODY: u32 = 65534;

@@ -12,7 +12,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked, show};
 
 use crate::lab;

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
 use nvmeof_workspace::checkout::{Workspace, output_of};
 
 /// Files that are allowed `unsafe`: memory shared with devices, rings shared with the kernel, raw

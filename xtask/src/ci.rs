@@ -3,9 +3,9 @@
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 use crate::setup;
-use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask ci\n\

@@ -16,10 +16,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-
-use crate::setup;
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked, show};
 use nvmeof_workspace::parallel::run_parallel;
+
+use crate::setup;
 
 /// A fuzz target with its maximum input length.
 struct FuzzTarget {

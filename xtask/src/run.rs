@@ -7,12 +7,12 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use nvmeof_console::{say, show};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::setup;
-use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 /// The subsystem that configs/loopback.toml serves.
 const DEMO_NQN: &str = "nqn.2026-11.io.nvmeof-tgt:demo";

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, run_checked, show};
 
 use crate::{api_fuzz, browser, checks, deb, fuzz, lab, setup, vm};
-use nvmeof_workspace::checkout::{Workspace, run_checked, show};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]

@@ -26,13 +26,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::{complain, say, show};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
+use nvmeof_workspace::prerequisites;
 use serde_json::{Value, json};
 
 use crate::listen::ListenAddress;
 use lines::{BenchLine, LINES};
 use load::{Endpoint, LineSample, Spread};
-use nvmeof_workspace::checkout::{Workspace, run_checked};
-use nvmeof_workspace::prerequisites;
 use server::{DaemonServer, TargetProcess};
 
 /// Number of daemon starts whose time is measured.

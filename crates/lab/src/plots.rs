@@ -35,9 +35,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::Workspace;
 
 use data::PlotData;
-use nvmeof_workspace::checkout::Workspace;
 
 /// Folders of the figures and their data, below the root, and the pages that have blocks.
 const FOLDER: &str = "docs/pacing";

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::Workspace;
 
 use super::{Browser, SCHEMES};
-use nvmeof_workspace::checkout::Workspace;
 
 const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:page";
 /// Virtual time of the page, in milliseconds: enough for more than ten requests.

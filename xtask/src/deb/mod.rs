@@ -20,9 +20,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::{say, show};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 use crate::{checks, setup};
-use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 /// Programs of the package, by the name of their build.
 pub(crate) const PROGRAMS: &[&str] = &["nvmeof-tgt", "nvmeofctl", "nvmeof-perf"];

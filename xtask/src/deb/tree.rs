@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 use super::{PROGRAMS, fields, gzip};
-use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 /// Folder of the package's documents.
 const DOC: &str = "usr/share/doc/nvmeof-tgt";

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{output_of, run_checked};
 
 use crate::setup;
-use nvmeof_workspace::checkout::{output_of, run_checked};
 
 /// An unpacked kernel that can be booted.
 #[derive(Debug, Clone)]

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, run_checked};
+use nvmeof_workspace::parallel::run_parallel;
 
 use self::case::{Boot, Guest, VmCase, VmTarget};
 use self::drives::DriveBay;
@@ -30,8 +32,6 @@ use self::kernel::GuestKernel;
 use self::qemu::{Accel, BootEnd, BootEnding, GuestLink, VmMachine};
 use self::shared_folder::SharedFolder;
 use crate::{deb, lab, setup};
-use nvmeof_workspace::checkout::{Workspace, run_checked};
-use nvmeof_workspace::parallel::run_parallel;
 
 /// Builds of the programs that the guest runs: the release programs, and the laboratory.
 pub(crate) const PROGRAM_BUILDS: &[&[&str]] = &[

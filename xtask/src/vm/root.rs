@@ -8,7 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::say;
-
 use nvmeof_workspace::checkout::run_checked;
 
 /// Packages of a small server, and those that a host needs.

@@ -12,7 +12,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 use nvmeof_workspace::prerequisites::{self, Prerequisite};
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 use serde_json::json;
 
 use super::load::{self, Endpoint};
 use super::server::{DaemonServer, NQN};
 use crate::listen::ListenAddress;
-use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 /// Hosts of a slope's two ends; each has an admin queue and an I/O queue.
 const HOSTS: [usize; 2] = [4, 36];

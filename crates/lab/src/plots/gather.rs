@@ -12,11 +12,11 @@ use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::suite::{
     Bound, Case, Check, Extent, Family, Lab, SEEDS, SEEDS_TO_DECIDE, Seeds, Verdict,
 };
+use nvmeof_workspace::checkout::Workspace;
+use nvmeof_workspace::parallel::run_parallel;
 
 use super::data::{BoundCheck, SuiteCase};
 use crate::{points, sweep};
-use nvmeof_workspace::checkout::Workspace;
-use nvmeof_workspace::parallel::run_parallel;
 
 pub(super) const PLATFORMS: [&str; 2] = ["A", "B"];
 /// Maximum number of cases judged concurrently.

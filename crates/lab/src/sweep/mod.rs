@@ -32,12 +32,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use nvmeof_console::{complain, show};
 use nvmeof_report::{Point, Varied, Where, csv, sweep};
+use nvmeof_workspace::checkout::Workspace;
 
 use crate::interrupt;
 use backend::SweepBackend;
 use backend::real::RealMachines;
 use backend::sim::Simulator;
-use nvmeof_workspace::checkout::Workspace;
 use plan::SweepPlan;
 use results::ResultsFile;
 

@@ -4,11 +4,11 @@ use std::thread::available_parallelism;
 
 use anyhow::{Result, bail, ensure};
 use nvmeof_report::Where;
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 use super::backend::real::NamedMachines;
 use super::plan::SweepPlan;
 use crate::listen::ListenAddress;
-use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Machines (--where local and remote)")]

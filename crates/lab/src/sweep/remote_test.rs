@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
 use nvmeof_report::{Point, Where};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
+use nvmeof_workspace::running_program;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::points;
-use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
-use nvmeof_workspace::running_program;
 
 /// Two points with a short runtime.
 const PLAN: &str = r#"

@@ -10,10 +10,10 @@ use std::process::{self, Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::listen::{Fabric, ListenAddress};
 use nvmeof_workspace::checkout::run_checked;
 use nvmeof_workspace::prerequisites::find_program;
+
+use crate::listen::{Fabric, ListenAddress};
 
 /// Minimum burst of the packet scheduler in bytes: more than one packet before segmentation.
 const LEAST_BURST: f64 = 262_144.0;

@@ -35,6 +35,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::{complain, show};
 use nvmeof_report::{Point, json};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 use super::server;
 use super::{machine, require_programs};
@@ -42,7 +43,6 @@ use crate::listen::ListenAddress;
 use crate::{interrupt, points};
 use activity::PacerActivity;
 use link::{LinkRate, LoadLink};
-use nvmeof_workspace::checkout::{Workspace, run_checked};
 use plan::{BenchDevice, BenchPolicy, DEVICES, MeasuredStep};
 use rounds::PacingBench;
 use show::ReportContent;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nvmeof_console::complain;
 use nvmeof_report::Point;
+use nvmeof_workspace::checkout::{Workspace, output_of};
 use serde_json::Value;
 
 use super::activity::{PacerActivity, StatsSample};
@@ -27,7 +28,6 @@ use super::{BenchPlan, PacingArgs, ResultsOutput};
 use crate::bench::load::{self, Endpoint};
 use crate::bench::pinned;
 use crate::interrupt;
-use nvmeof_workspace::checkout::{Workspace, output_of};
 
 /// Maximum interval of the daemon's statistics during a measurement, which cost time on its one
 /// CPU.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use nvmeof_workspace::checkout::{Workspace, output_of};
 use tempfile::TempDir;
 
 use super::activity::{self, StatsSample};
 use super::plan::{BenchPolicy, DaemonConfig};
 use crate::bench::server::DaemonServer;
-use nvmeof_workspace::checkout::{Workspace, output_of};
 
 /// A running daemon, stopped by [`stop`](Self::stop) or when dropped.
 #[derive(Debug)]

@@ -18,9 +18,9 @@ use anyhow::{Context, Result};
 use nvmeof_console::complain;
 use nvmeof_report::plot::Shape;
 use nvmeof_report::{Axis, Plot, Series, csv};
+use nvmeof_workspace::checkout::Workspace;
 
 use crate::sweep;
-use nvmeof_workspace::checkout::Workspace;
 use rows::ResultRow;
 
 /// Folder below the root, for pictures and the data behind them.

@@ -6,6 +6,7 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use nvmeof_pacing as pacing;
 use nvmeof_report::{Figures, Flow, Latency, Part, Point, Sample, Setting, Where, jain};
 use nvmeof_sim::{Outcome, Platform, Scenario, outcome, scenario};
+use nvmeof_workspace::running_program;
 
 use super::super::plan::{PlannedPoint, show_size};
 use super::super::setup::{
@@ -13,7 +14,6 @@ use super::super::setup::{
     PointSetup, TargetDevices,
 };
 use super::{PointRun, SweepBackend, digest};
-use nvmeof_workspace::running_program;
 
 const MIB: f64 = 1_048_576.0;
 const NS_A_SECOND: f64 = 1e9;
