@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, show};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::setup;
-use crate::workspace::{Workspace, show};
 
 /// User ID of the daemon if xtask runs as root.
 const NOBODY: u32 = 65534;
@@ -58,7 +58,7 @@ generation.mode = \"negative\"
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let schemathesis = setup::schemathesis(workspace)?;
     let folder = tempfile::Builder::new().prefix("api-fuzz").tempdir()?;
-    let mut daemon = Daemon::start(workspace, folder.path())?;
+    let mut daemon = ApiDaemon::start(workspace, folder.path())?;
     let url = format!("http://{}", daemon.address);
     let settings = folder.path().join("settings.toml");
     fs::write(&settings, SETTINGS)?;
@@ -98,13 +98,13 @@ fn run_within(command: &mut Command, time: Duration) -> Result<()> {
 }
 
 /// A daemon that is killed if it is left behind.
-struct Daemon {
+struct ApiDaemon {
     child: Child,
     address: SocketAddr,
     log: PathBuf,
 }
 
-impl Daemon {
+impl ApiDaemon {
     fn start(workspace: &Workspace, folder: &Path) -> Result<Self> {
         // The port is free now, and most likely remains free for a moment.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
@@ -177,7 +177,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for ApiDaemon {
     fn drop(&mut self) {
         // If kill fails, it has ended already.
         let _ = self.child.kill();

@@ -12,10 +12,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
-use nvmeof_report::{Point, json, sweep};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked, show};
 
-use crate::this_program;
-use crate::workspace::{Workspace, show};
+use crate::lab;
 
 /// Folder below the target folder.
 const SHOTS: &str = "screenshots";
@@ -31,10 +30,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let profile = tempfile::Builder::new().prefix("browser").tempdir()?;
     let browser = Browser { profile: profile.path() };
     broken_pages_are_seen(&browser, profile.path())?;
+    let lab = lab::build(workspace)?;
     for plan in PLANS {
-        let (page, results) = simulate(workspace, plan, profile.path())?;
-        let dom = browser.dom(&page)?;
-        let shown = matches_results(&dom, &results).with_context(|| plan.to_owned())?;
+        let (page, results) = simulate(workspace, &lab, plan, profile.path())?;
+        let dom = profile.path().join(format!("{plan}.dom"));
+        fs::write(&dom, browser.dom(&page)?)?;
+        let mut command = Command::new(&lab);
+        command.arg("page-test").arg("--json").arg(results).arg("--dom").arg(dom);
+        let shown = output_of(&mut command).with_context(|| plan.to_owned())?;
+        let shown = String::from_utf8_lossy(&shown).trim().to_owned();
         let mut pictures = Vec::new();
         for (scheme, number) in SCHEMES {
             let file = shots.join(format!("{plan}-{scheme}.png"));
@@ -104,44 +108,21 @@ fn drive_test(
     Ok(())
 }
 
-/// Runs a plan briefly and returns its page and its results.
-fn simulate(workspace: &Workspace, plan: &str, folder: &Path) -> Result<(PathBuf, Vec<Point>)> {
+/// Runs a plan briefly and returns the files of its page and its results.
+fn simulate(
+    workspace: &Workspace,
+    lab: &Path,
+    plan: &str,
+    folder: &Path,
+) -> Result<(PathBuf, PathBuf)> {
     let page = folder.join(format!("{plan}.html"));
     let results = folder.join(format!("{plan}.jsonl"));
     let file = workspace.root().join(format!("configs/sweeps/{plan}.toml"));
-    let mut command = Command::new(this_program::path());
+    let mut command = Command::new(lab);
     command.arg("sweep").arg("--plan").arg(file).args(["--where", "sim", "--short"]);
     command.arg("--html").arg(&page).arg("--json").arg(&results).stdout(Stdio::null());
-    let status = command.status().with_context(|| format!("cannot start `{}`", show(&command)))?;
-    ensure!(status.success(), "`{}` failed ({status})", show(&command));
-    let file = fs::File::open(&results)?;
-    Ok((page, json::read(std::io::BufReader::new(file))?.0))
-}
-
-/// Compares the browser's page with the results.
-fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
-    let (figures, over_time) = (sweep::plots(points), sweep::plots_over_time(points));
-    let drawn: Vec<&str> = dom.split("<svg").skip(1).collect();
-    let wanted = figures.len() + over_time.len();
-    ensure!(drawn.len() == wanted, "{} plots are shown, {wanted} are to be", drawn.len());
-    let (mut series, mut marks) = (0, 0);
-    for (plot, svg) in figures.iter().zip(&drawn) {
-        let (own_marks, own_keys) = (count(svg, "mark "), count(svg, "key "));
-        // Every result appears once, in every plot of a figure that all results have.
-        let shown: usize = plot.series.iter().map(|series| series.points.len()).sum();
-        ensure!(own_marks == shown, "{}: {own_marks} of {shown} points", plot.title);
-        let keys = if plot.series.len() > 1 { plot.series.len() } else { own_keys };
-        ensure!(own_keys == keys, "{}: {own_keys} of {keys} series", plot.title);
-        series += plot.series.len();
-        marks += own_marks;
-    }
-    let bandwidth = figures.iter().filter(|plot| plot.title.starts_with("Bandwidth"));
-    let bandwidth: usize = bandwidth.flat_map(|plot| &plot.series).map(|s| s.points.len()).sum();
-    ensure!(bandwidth == points.len(), "{bandwidth} of {} results are in a plot", points.len());
-    let rows = dom.split("<tbody>").nth(1).and_then(|rest| rest.split("</tbody>").next());
-    let rows = rows.map_or(0, |body| body.matches("<tr>").count());
-    ensure!(rows == points.len(), "the table has {rows} rows for {} results", points.len());
-    Ok(format!("{} plots, {series} series, {marks} points, {rows} rows", drawn.len()))
+    run_checked(&mut command)?;
+    Ok((page, results))
 }
 
 /// Counts the elements of a class, which is the first class of its element.

@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::workspace::{Workspace, output_of};
+use nvmeof_workspace::checkout::{Workspace, output_of};
 
 /// Files that are allowed `unsafe`: memory shared with devices, rings shared with the kernel, raw
 /// system calls. All other code is safe.

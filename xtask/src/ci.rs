@@ -3,17 +3,17 @@
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 
 use crate::setup;
-use crate::workspace::{Workspace, run_checked};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask ci\n\
     What is not committed is not tested: CI would not see it either.")]
-pub(crate) struct Args {}
+pub(crate) struct CiArgs {}
 
 /// Clones HEAD into the target folder and runs `.ci/run` in the clone with CI=true.
-pub(crate) fn run(_args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(_args: &CiArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD, setup::TEST])?;
     let clone = workspace.target().join("ci");

@@ -16,37 +16,41 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked, show};
+use nvmeof_workspace::parallel::run_parallel;
 
-use crate::at_once::run_in_turns;
 use crate::setup;
-use crate::workspace::{Workspace, output_of, run_checked, show};
 
 /// A fuzz target with its maximum input length.
-struct Target {
+struct FuzzTarget {
     name: &'static str,
     about: &'static str,
     max_len: u32,
 }
 
-const TARGETS: &[Target] = &[
-    Target { name: "pdu_stream", about: "a host's bytes into a TCP queue of ours", max_len: 512 },
-    Target {
+const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget {
+        name: "pdu_stream",
+        about: "a host's bytes into a TCP queue of ours",
+        max_len: 512,
+    },
+    FuzzTarget {
         name: "rdma_connect",
         about: "a host's connection requests over RDMA into the target's side",
         max_len: 256,
     },
-    Target {
+    FuzzTarget {
         name: "rdma_capsule",
         about: "a host's command capsules over RDMA, taken apart",
         max_len: 320,
     },
-    Target {
+    FuzzTarget {
         name: "nvme_driver",
-        about: "a drive's registers, data and completions into our NVMe driver",
+        about: "a drive's registers, data and completions into the VFIO driver",
         max_len: 384,
     },
-    Target { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },
-    Target {
+    FuzzTarget { name: "initiator", about: "a target's bytes into our host's side", max_len: 256 },
+    FuzzTarget {
         name: "sqe",
         about: "commands and their data into the queues of a target",
         max_len: 320,
@@ -77,7 +81,7 @@ const LLVM: u8 = 19;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
-pub(crate) struct Args {
+pub(crate) struct FuzzArgs {
     /// Executions of each target
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     runs: u64,
@@ -108,7 +112,7 @@ fn after_help() -> String {
 }
 
 /// Runs the targets.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &FuzzArgs) -> Result<ExitCode> {
     let fuzzer = Fuzzer::build()?;
     let targets = chosen(&args.target)?;
     fuzzer.run_all(&targets, args.runs, args.seconds)?;
@@ -129,12 +133,12 @@ pub(crate) fn fuzz_short(workspace: &Workspace) -> Result<()> {
     Fuzzer::build()?.run_all(&chosen(&[])?, 200_000, Some(60))
 }
 
-fn chosen(names: &[String]) -> Result<Vec<&'static Target>> {
+fn chosen(names: &[String]) -> Result<Vec<&'static FuzzTarget>> {
     if let Some(unknown) = names.iter().find(|name| !TARGETS.iter().any(|t| t.name == **name)) {
         let known: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
         bail!("there is no fuzz target `{unknown}`; the targets are: {}", known.join(", "));
     }
-    let wanted = |target: &&Target| names.is_empty() || names.iter().any(|n| n == target.name);
+    let wanted = |target: &&FuzzTarget| names.is_empty() || names.iter().any(|n| n == target.name);
     Ok(TARGETS.iter().filter(wanted).collect())
 }
 
@@ -162,10 +166,10 @@ impl Fuzzer {
     }
 
     /// Runs targets, one per CPU concurrently, and all of them even if one fails.
-    fn run_all(&self, targets: &[&Target], runs: u64, seconds: Option<u64>) -> Result<()> {
+    fn run_all(&self, targets: &[&FuzzTarget], runs: u64, seconds: Option<u64>) -> Result<()> {
         let at_once = thread::available_parallelism().map_or(1, NonZero::get);
-        let run = |target: &&Target| self.run(target, runs, seconds);
-        let results = run_in_turns(targets, at_once, |_| false, run);
+        let run = |target: &&FuzzTarget| self.run(target, runs, seconds);
+        let results = run_parallel(targets, at_once, |_| false, run);
         let failed = |result: Result<()>| result.err().map(|error| format!("{error:#}"));
         let failures: Vec<String> = results.into_iter().filter_map(failed).collect();
         ensure!(failures.is_empty(), failures.join("\n"));
@@ -173,7 +177,7 @@ impl Fuzzer {
     }
 
     /// Runs a target until it has completed its runs or its time has ended.
-    fn run(&self, target: &Target, runs: u64, seconds: Option<u64>) -> Result<()> {
+    fn run(&self, target: &FuzzTarget, runs: u64, seconds: Option<u64>) -> Result<()> {
         let mut command = self.command(&self.binaries, target)?;
         command.arg(format!("-runs={runs}")).arg(format!("-max_len={}", target.max_len));
         command.args(["-timeout=20", "-rss_limit_mb=1024", "-print_final_stats=1", "-reload=0"]);
@@ -215,7 +219,7 @@ impl Fuzzer {
 
     /// Replaces the committed corpus by a few inputs that reach the same edges as all inputs
     /// together.
-    fn merge(&self, target: &Target) -> Result<()> {
+    fn merge(&self, target: &FuzzTarget) -> Result<()> {
         let smallest = self.found.join(target.name).with_extension("merged");
         if smallest.exists() {
             fs::remove_dir_all(&smallest)?;
@@ -243,7 +247,7 @@ impl Fuzzer {
     }
 
     /// Prints the line coverage of both corpora, the committed one and the inputs found locally.
-    fn coverage(&self, targets: &[&Target]) -> Result<()> {
+    fn coverage(&self, targets: &[&FuzzTarget]) -> Result<()> {
         setup::ensure(&[setup::COVERAGE])?;
         let target_dir = self.workspace.target().join("fuzz-coverage");
         say!("building the fuzz targets once more, to count lines");
@@ -276,7 +280,7 @@ impl Fuzzer {
     }
 
     /// Returns the command for a target on both corpora; new inputs go to the first.
-    fn command(&self, binaries: &Path, target: &Target) -> Result<Command> {
+    fn command(&self, binaries: &Path, target: &FuzzTarget) -> Result<Command> {
         let found = self.found.join(target.name);
         fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
         let mut command = Command::new(binaries.join(target.name));
@@ -285,7 +289,7 @@ impl Fuzzer {
         Ok(command)
     }
 
-    fn artifacts(&self, target: &Target) -> String {
+    fn artifacts(&self, target: &FuzzTarget) -> String {
         format!("{}-", self.found.join(target.name).display())
     }
 }

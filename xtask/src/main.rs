@@ -2,32 +2,24 @@
 //! `bench`, `fuzz`, `deb` and `ci`.
 //!
 //! The commands run the tools of a Debian or Ubuntu machine (apt, dpkg, xz, QEMU), so that this
-//! crate itself builds quickly. It links only those workspace crates that `sweep` and `plots`
-//! require: pacing, sim and report.
+//! crate itself builds quickly. `sweep`, `plots` and `bench` are commands of `nvmeof-lab`
+//! (`crates/lab`), which xtask builds when one of them runs.
 
 mod api_fuzz;
-mod at_once;
-mod bench;
 mod browser;
 mod checks;
 mod ci;
-mod daemon_stats;
 mod deb;
 mod fuzz;
-mod interrupt;
-mod listen;
-mod middle;
-mod plots;
+mod lab;
 mod run;
 mod setup;
-mod sweep;
 mod test;
-mod this_program;
 mod vm;
-mod workspace;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use nvmeof_console::complain;
 
@@ -46,46 +38,53 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Install what is missing, build, serve configs/loopback.toml and print how to connect
-    Run(run::Args),
+    Run(run::RunArgs),
     /// Set up and run every test; what CI runs
-    Test(test::Args),
+    Test(test::TestArgs),
     /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
-    Vm(vm::Args),
+    Vm(vm::VmArgs),
     /// Run a plan's points in the simulator, on this machine or on hosts over ssh, and report
-    Sweep(sweep::Args),
+    #[command(disable_help_flag = true)]
+    Sweep(lab::LabArgs),
     /// Draw the plots and tables of the documentation, from the simulator and from real runs
-    Plots(plots::Args),
+    #[command(disable_help_flag = true)]
+    Plots(lab::LabArgs),
     /// Measure the target end to end
-    Bench(bench::Args),
+    #[command(disable_help_flag = true)]
+    Bench(lab::LabArgs),
     /// Run the fuzz targets on what a peer may send
-    Fuzz(fuzz::Args),
+    Fuzz(fuzz::FuzzArgs),
     /// Build the Debian package, and check it
-    Deb(deb::Args),
+    Deb(deb::DebArgs),
     /// Run .ci/run in a clean clone of HEAD, as CI does
-    Ci(ci::Args),
+    Ci(ci::CiArgs),
 }
 
 fn main() -> ExitCode {
-    match nvmeof_console::parse() {
-        Ok(cli) => nvmeof_console::status("error", run(&cli)),
-        Err(code) => code,
-    }
+    let result = match lab::show_help() {
+        Some(result) => result,
+        None => match nvmeof_console::parse() {
+            Ok(cli) => run(&cli),
+            Err(code) => return code,
+        },
+    };
+    let code = result.unwrap_or_else(|error| {
+        complain!("error: {error:#}");
+        ExitCode::FAILURE
+    });
+    nvmeof_console::status("error", code)
 }
 
-fn run(cli: &Cli) -> ExitCode {
-    let outcome = match &cli.command {
+fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Test(args) => test::run(args),
         Command::Vm(args) => vm::run(args),
-        Command::Sweep(args) => sweep::run(args),
-        Command::Plots(args) => plots::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Sweep(args) => lab::become_lab("sweep", args),
+        Command::Plots(args) => lab::become_lab("plots", args),
+        Command::Bench(args) => lab::become_lab("bench", args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Deb(args) => deb::run(args),
         Command::Ci(args) => ci::run(args),
-    };
-    outcome.unwrap_or_else(|error| {
-        complain!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    }
 }

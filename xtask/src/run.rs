@@ -7,32 +7,35 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use nvmeof_console::{say, show};
+use nvmeof_workspace::checkout::{Workspace, run_checked};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::setup;
-use crate::workspace::{Workspace, run_checked};
 
 /// The subsystem that configs/loopback.toml serves.
 const DEMO_NQN: &str = "nqn.2026-11.io.nvmeof-tgt:demo";
+/// Command of the load generator.
+const PERF: &str = "cargo run --release -p nvmeof-perf --";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask run\n\
     Ctrl-C stops the target: it drains what is under way and exits with 0.")]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// Configuration to serve
     #[arg(long, value_name = "FILE", default_value = "configs/loopback.toml")]
     config: String,
 }
 
 /// Serves until the daemon ends; returns its exit code.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     setup::ensure(&[setup::BUILD])?;
-    say!("building nvmeof-tgt and nvmeof-perf (release)");
-    let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
+    say!("building nvmeof-tgt (release): minutes the first time, seconds afterwards");
+    let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt"];
     run_checked(&mut workspace.cargo(build))?;
+    say!("serving {}", args.config);
 
     // Registered before the daemon starts: from here on no signal can end xtask and leave the
     // daemon running.
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let pid = Pid::from_child(&daemon);
     forward(signals, pid);
     if let Some(stdout) = daemon.stdout.take() {
-        relay(stdout, &workspace);
+        relay(stdout);
     }
     let status = wait(&mut daemon)?;
     say!("nvmeof-tgt ended: {status}");
@@ -73,18 +76,16 @@ fn forward(mut signals: Signals, daemon: Pid) {
 
 /// Relays the daemon's output until the daemon closes it; after the ready line, prints the commands
 /// to connect.
-fn relay(stdout: ChildStdout, workspace: &Workspace) {
+fn relay(stdout: ChildStdout) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         say!("{line}");
         if let Some(addresses) = line.strip_prefix("ready ") {
-            show(how_to_connect(addresses, workspace));
+            show(how_to_connect(addresses));
         }
     }
 }
 
-fn how_to_connect(addresses: &str, workspace: &Workspace) -> String {
-    let perf = workspace.release_binary("nvmeof-perf");
-    let perf = perf.strip_prefix(workspace.root()).unwrap_or(&perf).display();
+fn how_to_connect(addresses: &str) -> String {
     let Some((host, port)) = addresses.split_whitespace().find_map(tcp_address) else {
         return "no TCP listener: connect by the fabric named above\n".to_owned();
     };
@@ -97,15 +98,15 @@ fn how_to_connect(addresses: &str, workspace: &Workspace) -> String {
          nvme connect -t tcp -a {plain} -s {port} -n {DEMO_NQN}\n  \
          nvme disconnect -n {DEMO_NQN}\n"
     );
-    if setup::program("nvme").is_none() {
+    if setup::find_program("nvme").is_none() {
         text.push_str(
             "  (the `nvme` command is in the package nvme-cli: apt-get install nvme-cli)\n",
         );
     }
     text.push_str(&format!(
-        "From our load generator:\n  \
-         {perf} run --connect tcp://{host}:{port}/{DEMO_NQN} --nsid 1 --rw randread --bs 4k --qd 32 --time 10s\n  \
-         {perf} run --connect tcp://{host}:{port}/{DEMO_NQN} --nsid 1 --rw randwrite --bs 4k --qd 32 --time 10s --verify\n\
+        "From the load generator nvmeof-perf, which this builds first:\n  \
+         {PERF} run --connect tcp://{host}:{port}/{DEMO_NQN} --nsid 1 --rw randread --bs 4k --qd 32 --time 10s\n  \
+         {PERF} run --connect tcp://{host}:{port}/{DEMO_NQN} --nsid 1 --rw randwrite --bs 4k --qd 32 --time 10s --verify\n\
          Ctrl-C stops the target.\n\n"
     ));
     text
@@ -152,8 +153,7 @@ mod tests {
 
     #[test]
     fn ipv6_hosts_lose_their_brackets_only_for_the_kernel() {
-        let workspace = Workspace::find().expect("cargo runs this test");
-        let text = how_to_connect("tcp://[::1]:4420", &workspace);
+        let text = how_to_connect("tcp://[::1]:4420");
         assert!(text.contains("-a ::1 -s 4420"), "{text}");
         assert!(text.contains("tcp://[::1]:4420/nqn"), "{text}");
     }

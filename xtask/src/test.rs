@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, run_checked, show};
 
-use crate::this_program;
-use crate::workspace::{Workspace, run_checked, show};
-use crate::{api_fuzz, bench, browser, checks, deb, fuzz, setup, sweep, vm};
+use crate::{api_fuzz, browser, checks, deb, fuzz, lab, setup, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
-pub(crate) struct Args {
+pub(crate) struct TestArgs {
     /// Formatting, clippy, unit tests and configs only: nothing that takes long or needs a QEMU
     /// machine
     #[arg(long)]
@@ -23,7 +22,7 @@ pub(crate) struct Args {
 }
 
 /// One stage of the tests.
-struct Stage {
+struct TestStage {
     name: &'static str,
     about: &'static str,
     slow: bool,
@@ -32,135 +31,135 @@ struct Stage {
     run: fn(&Workspace) -> Result<()>,
 }
 
-const STAGES: &[Stage] = &[
-    Stage { name: "format", about: "rustfmt", slow: false, needs: None, run: format },
-    Stage {
+const STAGES: &[TestStage] = &[
+    TestStage { name: "format", about: "rustfmt", slow: false, needs: None, run: format },
+    TestStage {
         name: "repository",
         about: "every file in the build, no machine's path, unsafe fenced, prose",
         slow: false,
         needs: None,
         run: repository,
     },
-    Stage {
+    TestStage {
         name: "clippy",
         about: "every lint, all targets",
         slow: false,
         needs: None,
         run: clippy,
     },
-    Stage {
+    TestStage {
         name: "doc",
         about: "documentation of the code, private items too: no broken link",
         slow: false,
         needs: None,
         run: doc,
     },
-    Stage {
+    TestStage {
         name: "unit",
         about: "cargo test of the workspace",
         slow: false,
         needs: None,
         run: unit,
     },
-    Stage {
+    TestStage {
         name: "configs",
         about: "the daemon takes every shipped configuration",
         slow: false,
         needs: None,
         run: configs,
     },
-    Stage {
+    TestStage {
         name: "loom",
         about: "every interleaving of the pacing policies' cross-core parts",
         slow: true,
         needs: None,
         run: loom,
     },
-    Stage {
+    TestStage {
         name: "release",
-        about: "release build of the daemon and the load generator",
+        about: "release build of the daemon and the load generator, and the laboratory",
         slow: true,
         needs: None,
         run: release,
     },
-    Stage {
+    TestStage {
         name: "sweep-sim",
         about: "every point of every plan in the simulator, shortly",
         slow: true,
         needs: None,
         run: sweep_sim,
     },
-    Stage {
+    TestStage {
         name: "browser",
         about: "reports in a real browser: console, series, points, light and dark",
         slow: true,
         needs: None,
         run: browser::run,
     },
-    Stage {
+    TestStage {
         name: "status-page",
         about: "the daemon's status page in a real browser, idle and loaded",
         slow: true,
         needs: Some("release"),
         run: browser::run_status_page,
     },
-    Stage {
+    TestStage {
         name: "api-fuzz",
         about: "the API against its OpenAPI document, by schemathesis",
         slow: true,
         needs: Some("release"),
         run: api_fuzz::run,
     },
-    Stage {
+    TestStage {
         name: "instructions",
-        about: "what an I/O costs our NVMe driver, against the baseline",
+        about: "what an I/O costs the VFIO driver, against the baseline",
         slow: true,
         needs: None,
         run: instructions,
     },
-    Stage {
+    TestStage {
         name: "sweep-ssh",
         about: "sweeps over ssh: two hosts, one that dies, a target that dies, Ctrl-C",
         slow: true,
         needs: Some("release"),
-        run: sweep::trial::run,
+        run: sweep_ssh,
     },
-    Stage {
+    TestStage {
         name: "vm-tcp",
         about: "the Linux host over NVMe/TCP in QEMU",
         slow: true,
         needs: Some("release"),
         run: vm_tcp,
     },
-    Stage {
+    TestStage {
         name: "vm-rdma",
         about: "the Linux host over NVMe/RDMA in QEMU",
         slow: true,
         needs: Some("release"),
         run: vm_rdma,
     },
-    Stage {
+    TestStage {
         name: "vm-vfio",
-        about: "drives by our own driver in QEMU, behind an emulated IOMMU",
+        about: "drives by the VFIO driver in QEMU, behind an emulated IOMMU",
         slow: true,
         needs: Some("release"),
         run: vm_vfio,
     },
-    Stage {
+    TestStage {
         name: "deb",
         about: "the Debian package and its checks",
         slow: true,
         needs: Some("release"),
         run: deb::test,
     },
-    Stage {
+    TestStage {
         name: "vm-deb",
         about: "the package on Debian 12 and 13 in QEMU, by the operator's pages, over a reboot",
         slow: true,
         needs: Some("release"),
         run: vm_deb,
     },
-    Stage {
+    TestStage {
         name: "fuzz",
         about: "a short run of every fuzz target",
         slow: true,
@@ -180,13 +179,13 @@ fn after_help() -> String {
 }
 
 /// Runs the stages; the exit code is a success only if every selected stage passed.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     if let Some(unknown) = args.only.iter().find(|name| !STAGES.iter().any(|s| s.name == **name)) {
         let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
         bail!("there is no stage `{unknown}`; the stages are: {}", names.join(", "));
     }
     let workspace = Workspace::find()?;
-    let chosen = |stage: &Stage| match args.only.is_empty() {
+    let chosen = |stage: &TestStage| match args.only.is_empty() {
         true => !(args.fast && stage.slow),
         false => args.only.iter().any(|name| name == stage.name),
     };
@@ -198,14 +197,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         needs.extend([setup::DEB, setup::VM_ROOT]);
     }
     setup::ensure(&needs)?;
-    let mut rows = vec![Row::new("set-up", "passed", started.elapsed())];
+    let mut rows = vec![StageRow::new("set-up", "passed", started.elapsed())];
     let mut failed: Vec<(&str, String)> = Vec::new();
     for stage in STAGES {
         if !chosen(stage) {
-            rows.push(Row::new(stage.name, "not asked for", Duration::ZERO));
+            rows.push(StageRow::new(stage.name, "not asked for", Duration::ZERO));
         } else if let Some(need) = stage.needs.filter(|need| has_failed(&failed, need)) {
             say!("\n=== {}: cannot run, {need} failed", stage.name);
-            rows.push(Row::new(stage.name, "NOT RUN", Duration::ZERO));
+            rows.push(StageRow::new(stage.name, "NOT RUN", Duration::ZERO));
             failed.push((stage.name, format!("{need} failed")));
         } else {
             let (row, error) = run_stage(&workspace, stage);
@@ -222,13 +221,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// A row of the table at the end.
-struct Row {
+struct StageRow {
     name: &'static str,
     result: &'static str,
     took: Duration,
 }
 
-impl Row {
+impl StageRow {
     fn new(name: &'static str, result: &'static str, took: Duration) -> Self {
         Self { name, result, took }
     }
@@ -239,7 +238,7 @@ fn has_failed(failed: &[(&str, String)], stage: &str) -> bool {
 }
 
 /// Runs a stage; returns its error, if it failed.
-fn run_stage(workspace: &Workspace, stage: &Stage) -> (Row, Option<String>) {
+fn run_stage(workspace: &Workspace, stage: &TestStage) -> (StageRow, Option<String>) {
     say!("\n=== {}: {}", stage.name, stage.about);
     let started = Instant::now();
     let error = (stage.run)(workspace).err().map(|error| format!("{error:#}"));
@@ -249,10 +248,10 @@ fn run_stage(workspace: &Workspace, stage: &Stage) -> (Row, Option<String>) {
     let result = if error.is_none() { "passed" } else { "FAILED" };
     let took = started.elapsed();
     say!("=== {}: {result} in {:.1} s", stage.name, took.as_secs_f32());
-    (Row::new(stage.name, result, took), error)
+    (StageRow::new(stage.name, result, took), error)
 }
 
-fn print_table(rows: &[Row], total: Duration) {
+fn print_table(rows: &[StageRow], total: Duration) {
     say!("\n{:<12} {:<14} {:>9}", "stage", "result", "seconds");
     for row in rows {
         say!("{:<12} {:<14} {:>9.1}", row.name, row.result, row.took.as_secs_f32());
@@ -333,10 +332,17 @@ fn loom(workspace: &Workspace) -> Result<()> {
 }
 
 fn release(workspace: &Workspace) -> Result<()> {
-    for build in vm::RELEASE {
+    for build in vm::PROGRAM_BUILDS {
         step(workspace.cargo(build.iter().copied()))?;
     }
     Ok(())
+}
+
+/// Runs sweeps over ssh, between network namespaces.
+fn sweep_ssh(workspace: &Workspace) -> Result<()> {
+    let mut command = Command::new(lab::build(workspace)?);
+    command.arg("remote-test");
+    step(command)
 }
 
 /// Runs each plan on both platforms with the command of a user.
@@ -348,10 +354,11 @@ fn sweep_sim(workspace: &Workspace) -> Result<()> {
     plans.retain(|plan| plan.extension().is_some_and(|kind| kind == "toml"));
     plans.sort();
     let csv = workspace.target().join("sweep-sim.csv");
+    let lab = lab::build(workspace)?;
     let mut rows = 0;
     for plan in &plans {
         for platform in ["A", "B"] {
-            let mut command = Command::new(this_program::path());
+            let mut command = Command::new(&lab);
             command.args(["sweep", "--where", "sim", "--short", "--platform", platform, "--plan"]);
             command.arg(plan).arg("--csv").arg(&csv).stdout(std::process::Stdio::null());
             run_checked(&mut command)?;
@@ -387,7 +394,9 @@ fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
 }
 
 fn instructions(workspace: &Workspace) -> Result<()> {
-    bench::instructions::check(workspace)
+    let mut command = Command::new(lab::build(workspace)?);
+    command.args(["bench", "instructions"]);
+    step(command)
 }
 
 fn fuzz_short(workspace: &Workspace) -> Result<()> {
@@ -409,7 +418,8 @@ mod tests {
 
     #[test]
     fn a_stage_that_fails_says_so() {
-        let stage = Stage { name: "x", about: "y", slow: false, needs: None, run: |_| bail!("no") };
+        let stage =
+            TestStage { name: "x", about: "y", slow: false, needs: None, run: |_| bail!("no") };
         let workspace = Workspace::find().expect("cargo runs this test");
         let (row, error) = run_stage(&workspace, &stage);
         assert_eq!(row.result, "FAILED");

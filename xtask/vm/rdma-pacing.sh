@@ -18,9 +18,9 @@ part_pacing() {
     touch "$workspace/xtask/Cargo.toml"
     ln -s /run/bin/nvmeof-tgt /run/bin/nvmeof-perf /share/nvmeofctl "$build/release/" # Memory is scarce here.
     # The daemon under test stays, idle: the bench starts one of its own for all points of a depth, at any port.
-    (cd "$workspace" && CARGO_TARGET_DIR=$build /share/xtask bench pacing --no-build \
+    (cd "$workspace" && CARGO_TARGET_DIR=$build /share/nvmeof-lab bench pacing --no-build \
         --listen "rdma://$ADDRESS" --depths "$DEPTHS" --devices "$DEVICES" \
-        --repeat 1 --time 300ms --ramp 200ms --learn 200ms --json /tmp/pacing.jsonl >/tmp/pacing.md)
+        --repeat 1 --time 300ms --ramp 200ms --adaptive-settle 200ms --json /tmp/pacing.jsonl >/tmp/pacing.md)
     points=$(grep -c '"policy":' /tmp/pacing.jsonl)
     [ "$points" -ge "$POINTS" ] || fail "only $points points were measured"
     grep '^|' /tmp/pacing.md | sed 's/^/table /'

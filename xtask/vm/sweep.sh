@@ -60,7 +60,7 @@ EOF
 }
 
 sweep() {
-    TMPDIR=/run /share/xtask sweep --plan "$PLAN" --where remote --listen "$LISTEN" \
+    TMPDIR=/run /share/nvmeof-lab sweep --plan "$PLAN" --where remote --listen "$LISTEN" \
         --host root@127.0.0.1 --ssh-option=-F"$KEYS/client" --tgt /share/nvmeof-tgt --perf /share/nvmeof-perf \
         --no-build "$@"
 }
@@ -93,7 +93,7 @@ part_killed() {
     plan 60s
     sweep --json /run/killed.jsonl >/run/killed.log 2>&1 &
     wait_for 60 pgrep -x fio
-    pkill -KILL -x xtask
+    pkill -KILL -x nvmeof-lab
     wait_for 60 no_programs
     wait_for 30 nothing_connected
     note "disconnected, and nothing runs"

@@ -308,11 +308,10 @@ mod tests {
 
     /// Output of fio 3.33.
     const RECORDED: &str =
-        include_str!("../../../xtask/src/sweep/place/real/load/recorded/fio-psync.json");
+        include_str!("../../lab/src/sweep/backend/real/load/recorded/fio-psync.json");
 
     /// Output of this program, which `cargo xtask sweep` parses in its tests.
-    const OURS: &str =
-        include_str!("../../../xtask/src/sweep/place/real/load/recorded/perf-fio.json");
+    const OURS: &str = include_str!("../../lab/src/sweep/backend/real/load/recorded/perf-fio.json");
 
     fn recorded() -> Value {
         serde_json::from_str(&RECORDED[RECORDED.find("{\n").unwrap()..]).unwrap()

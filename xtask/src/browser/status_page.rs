@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::Workspace;
 
 use super::{Browser, SCHEMES};
-use crate::workspace::Workspace;
 
 const NQN: &str = "nqn.2026-11.io.nvmeof-tgt:page";
 /// Virtual time of the page, in milliseconds: enough for more than ten requests.
@@ -25,9 +25,9 @@ const LINES: [&str; 8] =
 const MOVING: [&str; 2] = ["reads", "writes"];
 
 /// A child process that ends with the test.
-struct Guarded(Child);
+struct GuardedChild(Child);
 
-impl Drop for Guarded {
+impl Drop for GuardedChild {
     fn drop(&mut self) {
         // If kill fails, the process has ended already.
         let _ = self.0.kill();
@@ -69,7 +69,7 @@ pub(super) fn run(
 }
 
 /// Starts a daemon with two null namespaces and its API on loopback; returns the hosts' address.
-fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, String)> {
+fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(GuardedChild, String)> {
     let config = folder.join("page.toml");
     let socket = folder.join("page.sock");
     let text = format!(
@@ -85,7 +85,7 @@ fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, St
     fs::write(&config, text)?;
     let mut command = Command::new(workspace.release_binary("nvmeof-tgt"));
     command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut daemon = Guarded(command.spawn().context("cannot start the daemon")?);
+    let mut daemon = GuardedChild(command.spawn().context("cannot start the daemon")?);
     let stdout = daemon.0.stdout.take().context("no standard output")?;
     let mut ready = String::new();
     BufReader::new(stdout).read_line(&mut ready)?;
@@ -94,12 +94,12 @@ fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(Guarded, St
 }
 
 /// Reads and writes for longer than the test runs.
-fn load(workspace: &Workspace, target: &str) -> Result<Guarded> {
+fn load(workspace: &Workspace, target: &str) -> Result<GuardedChild> {
     let mut command = Command::new(workspace.release_binary("nvmeof-perf"));
     command.args(["run", "--connect", &format!("{target}/{NQN}"), "--rw", "randrw:70"]);
     command.args(["--bs", "64k", "--qd", "8", "--time", "10m"]);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    Ok(Guarded(command.spawn().context("cannot start the load")?))
+    Ok(GuardedChild(command.spawn().context("cannot start the load")?))
 }
 
 /// Checks the page's plots under load.

@@ -17,7 +17,7 @@ const DAEMON_TEST: &str = "tests/tests/system/docs.rs";
 
 /// A block of a page.
 #[derive(Debug, PartialEq, Eq)]
-struct Block<'a> {
+struct CommandBlock<'a> {
     /// Line of its opening fence.
     line: usize,
     /// Info string of the fence: `sh`, `sh rdma`, `toml`, or nothing.
@@ -118,18 +118,18 @@ fn calls(root: &Path, files: &[String]) -> Result<Vec<(String, String)>> {
 }
 
 /// Returns the word of a block of commands; empty for a plain `sh`.
-fn word<'a>(block: &Block<'a>) -> Option<&'a str> {
+fn word<'a>(block: &CommandBlock<'a>) -> Option<&'a str> {
     let rest = block.info.strip_prefix("sh")?;
     (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim())
 }
 
-fn blocks(text: &str) -> Vec<Block<'_>> {
+fn blocks(text: &str) -> Vec<CommandBlock<'_>> {
     let mut blocks = Vec::new();
     let mut inside = false;
     for (number, line) in text.lines().enumerate() {
         let Some(info) = line.strip_prefix("```") else { continue };
         if !inside {
-            blocks.push(Block { line: number + 1, info: info.trim() });
+            blocks.push(CommandBlock { line: number + 1, info: info.trim() });
         }
         inside = !inside;
     }
@@ -147,7 +147,7 @@ mod tests {
         let found = blocks(PAGE);
         let words: Vec<_> = found.iter().map(|block| (block.line, word(block))).collect();
         assert_eq!(words, [(2, Some("")), (5, Some("nic")), (8, None), (10, Some("later"))]);
-        assert_eq!(word(&Block { line: 1, info: "shell" }), None);
+        assert_eq!(word(&CommandBlock { line: 1, info: "shell" }), None);
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 use super::{PROGRAMS, tree_of};
-use crate::workspace::{Workspace, output_of, run_checked};
 
 /// glibc version of Debian 12, the oldest release that the package supports.
 const GLIBC: (u32, u32) = (2, 36);

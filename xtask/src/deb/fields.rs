@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use nvmeof_workspace::checkout::{Workspace, output_of};
 
 use super::PROGRAMS;
-use crate::workspace::{Workspace, output_of};
 
 const CONTROL: &str = include_str!("../../../packaging/debian/control.in");
 /// Maintainer scripts of the package, as small as possible.

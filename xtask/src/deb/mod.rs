@@ -20,8 +20,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::{say, show};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
-use crate::workspace::{Workspace, output_of, run_checked};
 use crate::{checks, setup};
 
 /// Programs of the package, by the name of their build.
@@ -42,7 +42,7 @@ const BUILD: &[&str] = &[
 #[command(
     after_help = "Example: cargo xtask deb\n         apt install ./target/deb/nvmeof-tgt_*.deb"
 )]
-pub(crate) struct Args {
+pub(crate) struct DebArgs {
     /// Number of the packaging of this version
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     revision: u16,
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 }
 
 /// Builds the package and checks it, or checks arm64.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &DebArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     if args.check_arm64 {
         check::arm64(&workspace)?;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 
 use super::{PROGRAMS, fields, gzip};
-use crate::workspace::{Workspace, output_of, run_checked};
 
 /// Folder of the package's documents.
 const DOC: &str = "usr/share/doc/nvmeof-tgt";
@@ -35,7 +35,7 @@ const MANUALS: &[(&str, &[&str], &str)] =
 pub(super) fn lay_out(workspace: &Workspace, root: &Path, version: &str, epoch: u64) -> Result<()> {
     for program in PROGRAMS {
         let from = workspace.release_binary(program);
-        ensure!(from.is_file(), "{} is not built: leave out --no-build", from.display());
+        ensure!(from.is_file(), "{} is not built: run without --no-build", from.display());
         let to = root.join("usr/bin").join(program);
         copy(&from, &to, 0o755)?;
         let mut strip = Command::new("strip");

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::drives::Drive;
+use super::drives::VmDrive;
 
 /// A named case: one or more boots, over one fabric.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub(crate) struct VmCase {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) fabric: Fabric,
     /// Emulated drives behind an emulated IOMMU, in each boot.
-    pub(crate) drives: &'static [Drive],
+    pub(crate) drives: &'static [VmDrive],
     pub(crate) boots: &'static [Boot],
 }
 
@@ -56,28 +56,28 @@ const RDMA_HOSTS: &[Guest] = &[
 ///
 /// Four have their own slots, one of them with blocks of 4096 bytes. The last one shares its slot,
 /// and so its IOMMU group, with the one before.
-const DRIVES: &[Drive] = &[
-    Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) },
-    Drive { serial: "DRIVE1", block: 512, size: 128 << 20, place: (1, 0) },
-    Drive { serial: "DRIVE2", block: 4096, size: 128 << 20, place: (2, 0) },
-    Drive { serial: "DRIVE3", block: 512, size: 128 << 20, place: (3, 0) },
-    Drive { serial: "DRIVE4", block: 512, size: 128 << 20, place: (3, 1) },
+const DRIVES: &[VmDrive] = &[
+    VmDrive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) },
+    VmDrive { serial: "DRIVE1", block: 512, size: 128 << 20, place: (1, 0) },
+    VmDrive { serial: "DRIVE2", block: 4096, size: 128 << 20, place: (2, 0) },
+    VmDrive { serial: "DRIVE3", block: 512, size: 128 << 20, place: (3, 0) },
+    VmDrive { serial: "DRIVE4", block: 512, size: 128 << 20, place: (3, 1) },
 ];
 
 /// Drives for the operator's pages: one drive to unbind from the kernel, at 0000:01:00.0.
-const OPERATORS_DRIVES: &[Drive] =
-    &[Drive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) }];
+const OPERATORS_DRIVES: &[VmDrive] =
+    &[VmDrive { serial: "DRIVE0", block: 512, size: 128 << 20, place: (0, 0) }];
 
 /// All cases.
-pub(crate) const CASES: &[Case] = &[
-    Case {
+pub(crate) const CASES: &[VmCase] = &[
+    VmCase {
         name: "boot",
         about: "only the machine: boots, finds its modules and disks",
         fabric: Fabric::Tcp,
         drives: &[],
         boots: &[Boot { name: "boot", guests: script!("boot.sh") }],
     },
-    Case {
+    VmCase {
         name: "tcp",
         about: "the Linux host over NVMe/TCP: discovery, admin, filesystem, data, events, recovery",
         fabric: Fabric::Tcp,
@@ -94,7 +94,7 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "sweep", guests: script!("sweep.sh") },
         ],
     },
-    Case {
+    VmCase {
         name: "rdma",
         about: "the Linux host over NVMe/RDMA: the same, two guests at once, pools under pressure",
         fabric: Fabric::Rdma,
@@ -114,27 +114,27 @@ pub(crate) const CASES: &[Case] = &[
             Boot { name: "pacing", guests: script!("rdma-pacing.sh") },
         ],
     },
-    Case {
+    VmCase {
         name: "profile",
         about: "where the time of jobs over NVMe/RDMA goes, ours and nvmet-rdma: --icount on a busy machine",
         fabric: Fabric::Rdma,
         drives: &[],
         boots: &[Boot { name: "rdma", guests: script!("rdma-profile.sh") }],
     },
-    Case {
+    VmCase {
         name: "vfio",
-        about: "real drives: emulated ones behind an emulated IOMMU, by our own driver",
+        about: "real drives: emulated ones behind an emulated IOMMU, by the VFIO driver",
         fabric: Fabric::Rdma,
         drives: DRIVES,
         boots: &[
             Boot { name: "provider", guests: script!("vfio-provider.sh") },
             Boot { name: "driver", guests: script!("vfio-driver.sh") },
             Boot { name: "served", guests: script!("vfio-served.sh") },
-            Boot { name: "hands", guests: script!("vfio-hands.sh") },
+            Boot { name: "rebind", guests: script!("vfio-rebind.sh") },
             Boot { name: "steady", guests: script!("vfio-steady.sh") },
         ],
     },
-    Case {
+    VmCase {
         name: "deb",
         about: "the package on a Debian of its own, under systemd: from docs/ alone, over a reboot",
         fabric: Fabric::Tcp,
@@ -148,14 +148,14 @@ pub(crate) const CASES: &[Case] = &[
 
 /// Target under test in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Target {
+pub(crate) enum VmTarget {
     /// The daemon of this workspace, from the release build
     Ours,
     /// The guest kernel's target (Linux nvmet), to compare with and to prove the scripts
     Nvmet,
 }
 
-impl Target {
+impl VmTarget {
     /// Returns the target's name in scripts.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -166,7 +166,7 @@ impl Target {
 }
 
 /// Finds a case by its name.
-pub(crate) fn find(name: &str) -> Result<&'static Case> {
+pub(crate) fn find(name: &str) -> Result<&'static VmCase> {
     match CASES.iter().find(|case| case.name == name) {
         Some(case) => Ok(case),
         None => bail!("there is no case `{name}`; the cases are: {}", names().join(", ")),
@@ -221,7 +221,7 @@ impl Guest {
     ///
     /// Its script lists them in lines `# parts: a b c`. For one target or fabric only, it lists
     /// them in `# parts ours: d e`, `# parts rdma: f` or `# parts rdma ours: g`.
-    pub(crate) fn parts(&self, target: Target, fabric: Fabric) -> Vec<&'static str> {
+    pub(crate) fn parts(&self, target: VmTarget, fabric: Fabric) -> Vec<&'static str> {
         let mut parts = Vec::new();
         for line in self.script.lines() {
             let Some((only, list)) =
@@ -255,9 +255,9 @@ mod tests {
     fn parts_depend_on_the_target_and_the_fabric() {
         let script = "# parts: a b\n# parts ours: c\necho\n# parts: d\n# parts rdma ours: e\n";
         let guest = Guest { name: "", script };
-        assert_eq!(guest.parts(Target::Ours, Fabric::Tcp), ["a", "b", "c", "d"]);
-        assert_eq!(guest.parts(Target::Nvmet, Fabric::Rdma), ["a", "b", "d"]);
-        assert_eq!(guest.parts(Target::Ours, Fabric::Rdma), ["a", "b", "c", "d", "e"]);
+        assert_eq!(guest.parts(VmTarget::Ours, Fabric::Tcp), ["a", "b", "c", "d"]);
+        assert_eq!(guest.parts(VmTarget::Nvmet, Fabric::Rdma), ["a", "b", "d"]);
+        assert_eq!(guest.parts(VmTarget::Ours, Fabric::Rdma), ["a", "b", "c", "d", "e"]);
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     fn every_guest_lists_parts_and_defines_them() {
         for case in CASES {
             for guest in case.boots.iter().flat_map(|boot| boot.guests) {
-                let parts = guest.parts(Target::Ours, case.fabric);
+                let parts = guest.parts(VmTarget::Ours, case.fabric);
                 assert_eq!(guest.limit().is_some(), guest.script.contains("# limit:"));
                 assert!(!parts.is_empty(), "{} {} lists no parts", case.name, guest.name);
                 let unique: BTreeSet<_> = parts.iter().collect();

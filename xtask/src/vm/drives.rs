@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::qmp::Monitor;
+use super::qmp::QemuMonitor;
 
 /// Interval of checks for requests.
 const LOOK: Duration = Duration::from_millis(50);
@@ -24,7 +24,7 @@ const LET_GO: Duration = Duration::from_secs(60);
 
 /// Geometry of one drive of a case.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drive {
+pub(crate) struct VmDrive {
     pub(crate) serial: &'static str,
     /// Bytes of a logical block.
     pub(crate) block: u32,
@@ -36,16 +36,16 @@ pub(crate) struct Drive {
 
 /// The drives of one boot, removed with this value.
 #[derive(Debug)]
-pub(crate) struct Bay {
-    drives: Vec<(Drive, PathBuf)>,
+pub(crate) struct DriveBay {
+    drives: Vec<(VmDrive, PathBuf)>,
     monitor: PathBuf,
 }
 
-impl Bay {
+impl DriveBay {
     /// Creates the drives' files in `folder`, with names that begin with `name`; `monitor` is
     /// QEMU's socket.
     pub(crate) fn new(
-        drives: &[Drive],
+        drives: &[VmDrive],
         folder: &Path,
         name: &str,
         monitor: PathBuf,
@@ -100,9 +100,9 @@ impl Bay {
     }
 
     /// Returns the options of a drive's device.
-    fn device(&self, index: usize, drive: Drive) -> Vec<(&'static str, Value)> {
+    fn device(&self, index: usize, drive: VmDrive) -> Vec<(&'static str, Value)> {
         let (port, function) = drive.place;
-        let beside = |(other, _): &(Drive, PathBuf)| other.place.0 == port && other.place.1 > 0;
+        let beside = |(other, _): &(VmDrive, PathBuf)| other.place.0 == port && other.place.1 > 0;
         vec![
             ("id", json!(format!("nvme{index}"))),
             ("bus", json!(format!("port{port}"))),
@@ -116,10 +116,10 @@ impl Bay {
     }
 
     /// Serves a guest's requests in its share, until `done`.
-    pub(crate) fn serve(&self, share: &Path, done: &AtomicBool) -> Result<()> {
+    pub(crate) fn serve(&self, shared_folder: &Path, done: &AtomicBool) -> Result<()> {
         let mut monitor = None;
         while !done.load(Ordering::Acquire) {
-            for ask in asks(share)? {
+            for ask in asks(shared_folder)? {
                 let text = fs::read_to_string(&ask)?;
                 fs::remove_file(&ask)?;
                 let answer = match self.obey(&mut monitor, text.trim()) {
@@ -134,13 +134,13 @@ impl Bay {
     }
 
     /// Executes a request: `remove NUMBER` or `add NUMBER`.
-    fn obey(&self, monitor: &mut Option<Monitor>, text: &str) -> Result<()> {
+    fn obey(&self, monitor: &mut Option<QemuMonitor>, text: &str) -> Result<()> {
         let Some((verb, number)) = text.split_once(' ') else { bail!("what is `{text}`?") };
         let index: usize = number.parse().with_context(|| format!("`{number}` is no number"))?;
         let Some((drive, _)) = self.drives.get(index) else { bail!("there is no drive {index}") };
         let monitor = match monitor {
             Some(monitor) => monitor,
-            None => monitor.insert(Monitor::connect(&self.monitor)?),
+            None => monitor.insert(QemuMonitor::connect(&self.monitor)?),
         };
         let id = format!("nvme{index}");
         match verb {
@@ -155,12 +155,12 @@ impl Bay {
                 }
                 monitor.execute("device_add", arguments)
             }
-            _ => bail!("nobody knows how to {verb}"),
+            _ => bail!("unknown verb {verb}"),
         }
     }
 }
 
-impl Drop for Bay {
+impl Drop for DriveBay {
     fn drop(&mut self) {
         for (_, path) in &self.drives {
             // A leftover is a sparse file in the build's folder, which the next run overwrites.
@@ -170,12 +170,12 @@ impl Drop for Bay {
 }
 
 /// Returns the requests in a share, oldest first: their names end with a number that grows.
-fn asks(share: &Path) -> Result<Vec<PathBuf>> {
+fn asks(shared_folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(share)? {
+    for entry in fs::read_dir(shared_folder)? {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("ask-")?.parse::<u64>().ok());
-        found.extend(number.map(|number| (number, share.join(&name))));
+        found.extend(number.map(|number| (number, shared_folder.join(&name))));
     }
     found.sort();
     Ok(found.into_iter().map(|(_, path)| path).collect())
@@ -195,10 +195,10 @@ fn give_answer(ask: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ONE: Drive = Drive { serial: "ONE", block: 512, size: 1 << 20, place: (0, 0) };
+    const ONE: VmDrive = VmDrive { serial: "ONE", block: 512, size: 1 << 20, place: (0, 0) };
 
-    fn bay(folder: &Path) -> Bay {
-        Bay::new(&[ONE], folder, "case", folder.join("monitor")).expect("a bay")
+    fn bay(folder: &Path) -> DriveBay {
+        DriveBay::new(&[ONE], folder, "case", folder.join("monitor")).expect("a bay")
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::kernel::{self, Kernel};
+use super::kernel::{self, GuestKernel};
 use crate::setup;
 
 /// Modules that `init` loads before it can mount anything.
@@ -16,14 +16,14 @@ const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virti
 const INIT: &str = include_str!("../../vm/init.sh");
 
 /// Packs the initramfs for a kernel into `file`.
-pub(crate) fn build(kernel: &Kernel, work: &Path, file: &Path) -> Result<()> {
+pub(crate) fn build(kernel: &GuestKernel, work: &Path, file: &Path) -> Result<()> {
     if work.exists() {
         fs::remove_dir_all(work)?;
     }
     for folder in ["bin", "dev", "proc", "sys", "modules", "host", "upper", "new"] {
         fs::create_dir_all(work.join(folder))?;
     }
-    let busybox = setup::program("busybox").context("busybox is missing")?;
+    let busybox = setup::find_program("busybox").context("busybox is missing")?;
     fs::copy(busybox, work.join("bin/busybox"))?;
     let mut order = Vec::new();
     for module in MODULES {

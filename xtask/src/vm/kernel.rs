@@ -6,18 +6,18 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{output_of, run_checked};
 
 use crate::setup;
-use crate::workspace::{output_of, run_checked};
 
 /// An unpacked kernel that can be booted.
 #[derive(Debug, Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct GuestKernel {
     root: PathBuf,
     release: String,
 }
 
-impl Kernel {
+impl GuestKernel {
     /// Returns the distribution's current kernel; downloads and unpacks it if the cache does not
     /// have it.
     pub(crate) fn prepare(cache: &Path) -> Result<Self> {
@@ -55,7 +55,7 @@ impl Kernel {
     /// Returns the files of a module and its dependencies, in the order to load them; none for a
     /// module built into this kernel.
     pub(crate) fn module_files(&self, module: &str) -> Result<Vec<PathBuf>> {
-        let modprobe = setup::program("modprobe").context("modprobe is missing")?;
+        let modprobe = setup::find_program("modprobe").context("modprobe is missing")?;
         let mut command = Command::new(modprobe);
         command.arg("--dirname").arg(&self.root);
         command.args(["--set-version", &self.release, "--show-depends", module]);
@@ -109,7 +109,7 @@ fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
         std::os::unix::fs::symlink("usr/lib", work.join("lib"))?;
     }
     let release = only_entry(&work.join("lib/modules"))?;
-    let depmod = setup::program("depmod").context("depmod is missing")?;
+    let depmod = setup::find_program("depmod").context("depmod is missing")?;
     run_checked(Command::new(depmod).arg("-b").arg(&work).arg(&release))?;
     let image = fs::read(work.join("boot").join(format!("vmlinuz-{release}")))?;
     fs::write(work.join("vmlinux"), elf_image(&image)?)?;

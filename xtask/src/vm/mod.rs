@@ -10,7 +10,7 @@ mod kernel;
 mod qemu;
 mod qmp;
 mod root;
-mod share;
+mod shared_folder;
 
 use std::env;
 use std::fs::{self, File};
@@ -23,19 +23,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::say;
+use nvmeof_workspace::checkout::{Workspace, run_checked};
+use nvmeof_workspace::parallel::run_parallel;
 
-use self::case::{Boot, Case, Guest, Target};
-use self::drives::Bay;
-use self::kernel::Kernel;
-use self::qemu::{Accel, End, Ending, Link, Machine};
-use self::share::Share;
-use crate::at_once::run_in_turns;
-use crate::this_program;
-use crate::workspace::{Workspace, run_checked};
-use crate::{deb, setup};
+use self::case::{Boot, Guest, VmCase, VmTarget};
+use self::drives::DriveBay;
+use self::kernel::GuestKernel;
+use self::qemu::{Accel, BootEnd, BootEnding, GuestLink, VmMachine};
+use self::shared_folder::SharedFolder;
+use crate::{deb, lab, setup};
 
-/// The builds whose programs the guest runs.
-pub(crate) const RELEASE: &[&[&str]] = &[
+/// Builds of the programs that the guest runs: the release programs, and the laboratory.
+pub(crate) const PROGRAM_BUILDS: &[&[&str]] = &[
     &[
         "build",
         "--release",
@@ -49,6 +48,7 @@ pub(crate) const RELEASE: &[&[&str]] = &[
     ],
     &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
     &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
+    &lab::BUILD,
 ];
 
 /// Default time limit of a boot.
@@ -70,7 +70,7 @@ const TAIL_LINES: usize = 80;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
-pub(crate) struct Args {
+pub(crate) struct VmArgs {
     /// The case to run
     #[arg(value_name = "CASE", required_unless_present = "list")]
     case: Option<String>,
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     part: Vec<String>,
     /// Run the scripts against this target
     #[arg(long, value_enum, default_value = "ours")]
-    target: Target,
+    target: VmTarget,
     /// Use KVM if a short trial boot works with it; otherwise report it and emulate
     #[arg(long)]
     kvm: bool,
@@ -121,7 +121,7 @@ fn after_help() -> String {
 }
 
 /// Runs a case, or lists the cases.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
     if args.list {
         list(args.target);
         return Ok(ExitCode::SUCCESS);
@@ -135,8 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if case.boots.iter().any(Boot::is_rooted) {
         setup::ensure(&[setup::DEB, setup::VM_ROOT])?;
     }
-    if args.target == Target::Ours && case.name != "boot" && !args.no_build {
-        for build in RELEASE {
+    if args.target == VmTarget::Ours && case.name != "boot" && !args.no_build {
+        for build in PROGRAM_BUILDS {
             run_checked(&mut workspace.cargo(build.iter().copied()))?;
         }
     }
@@ -147,12 +147,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Runs every part of a case against the existing release binaries, measuring briefly, and returns
 /// the failures.
 pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
-    let args = Args {
+    let args = VmArgs {
         case: None,
         list: false,
         boot: None,
         part: Vec::new(),
-        target: Target::Ours,
+        target: VmTarget::Ours,
         kvm: false,
         icount: None,
         no_build: true,
@@ -164,7 +164,7 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>>
 }
 
 /// Runs the chosen boots of a case, reports the failures and returns them.
-fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<String>> {
+fn run_boots(workspace: &Workspace, case: &VmCase, args: &VmArgs) -> Result<Vec<String>> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
     let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
         .boots
@@ -176,14 +176,14 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
     if chosen.is_empty() {
         bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
     }
-    let mut bench = Bench::prepare(workspace, args)?;
+    let mut bench = VmRunner::prepare(workspace, args)?;
     if chosen.iter().any(|(boot, _)| boot.is_rooted()) {
         for revision in [1, 2] {
             bench.packages.push(deb::build(workspace, revision)?);
         }
     }
     let alone = |(boot, _): &(&Boot, _)| !args.short && boot.measures();
-    let results = run_in_turns(&chosen, args.jobs.get(), alone, |(boot, parts)| {
+    let results = run_parallel(&chosen, args.jobs.get(), alone, |(boot, parts)| {
         bench.run_boot(case, boot, parts)
     });
     let (mut failed, mut failures) = (Vec::new(), Vec::new());
@@ -208,13 +208,13 @@ fn run_boots(workspace: &Workspace, case: &Case, args: &Args) -> Result<Vec<Stri
 }
 
 /// Returns the parts that each guest runs: all that it lists, or the requested ones of them.
-fn choose(case: &Case, boot: &Boot, args: &Args) -> Vec<Vec<&'static str>> {
+fn choose(case: &VmCase, boot: &Boot, args: &VmArgs) -> Vec<Vec<&'static str>> {
     let asked = |part: &&str| args.part.is_empty() || args.part.iter().any(|name| name == part);
     let listed = |guest: &Guest| guest.parts(args.target, case.fabric);
     boot.guests.iter().map(|guest| listed(guest).into_iter().filter(asked).collect()).collect()
 }
 
-fn list(target: Target) {
+fn list(target: VmTarget) {
     for case in case::CASES {
         say!("{}: {}", case.name, case.about);
         for boot in case.boots {
@@ -228,13 +228,13 @@ fn list(target: Target) {
 
 /// Resources that every boot of this run uses.
 #[derive(Debug)]
-struct Bench<'a> {
+struct VmRunner<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
-    kernel: Kernel,
+    kernel: GuestKernel,
     initramfs: PathBuf,
     accel: Accel,
-    target: Target,
+    target: VmTarget,
     short: bool,
     verbose: bool,
     /// Held during the report on a boot, so that reports do not mix.
@@ -245,8 +245,8 @@ struct Bench<'a> {
     _lock: File,
 }
 
-impl<'a> Bench<'a> {
-    fn prepare(workspace: &'a Workspace, args: &Args) -> Result<Self> {
+impl<'a> VmRunner<'a> {
+    fn prepare(workspace: &'a Workspace, args: &VmArgs) -> Result<Self> {
         let folder = workspace.target().join("vm");
         fs::create_dir_all(&folder)?;
         let lock = File::create(folder.join("lock"))?;
@@ -254,7 +254,7 @@ impl<'a> Bench<'a> {
             say!("waiting for another `cargo xtask vm` of this checkout");
             lock.lock().context("cannot lock the machine's folder")?;
         }
-        let kernel = Kernel::prepare(&cache(&folder))?;
+        let kernel = GuestKernel::prepare(&cache(&folder))?;
         let initramfs = folder.join("initramfs.cpio");
         initramfs::build(&kernel, &folder.join("initramfs"), &initramfs)?;
         let mut bench = Self {
@@ -284,7 +284,7 @@ impl<'a> Bench<'a> {
             let parts: Vec<_> =
                 boot.guests.iter().map(|guest| guest.parts(self.target, trial.fabric)).collect();
             let runs = self.boot(trial, boot, &parts, TRIAL_LIMIT)?;
-            if let Some(run) = runs.iter().find(|run| run.ending.end != End::Success) {
+            if let Some(run) = runs.iter().find(|run| run.ending.end != BootEnd::Success) {
                 let end = run.ending.end;
                 say!("KVM: the trial boot ended with {end:?}: emulating instead");
                 self.accel = Accel::Tcg;
@@ -297,7 +297,7 @@ impl<'a> Bench<'a> {
 
     /// Runs one boot and reports on it; returns the parts that its guests list and did not run or
     /// pass.
-    fn run_boot(&self, case: &Case, boot: &Boot, parts: &[Vec<&str>]) -> Result<Vec<String>> {
+    fn run_boot(&self, case: &VmCase, boot: &Boot, parts: &[Vec<&str>]) -> Result<Vec<String>> {
         say!(
             "vm {} {}: Linux {}, target {}, {:?}",
             case.name,
@@ -331,7 +331,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Reports on one guest's run; returns the failure, unless every part ran and passed.
-    fn judge(&self, run: &Run, parts: &[&str]) -> Result<Option<String>> {
+    fn judge(&self, run: &GuestRun, parts: &[&str]) -> Result<Option<String>> {
         let name = &run.name;
         let log = String::from_utf8_lossy(&fs::read(&run.log)?).into_owned();
         let missing = case::missing(parts, &log);
@@ -341,7 +341,7 @@ impl<'a> Bench<'a> {
             }
         }
         let took = run.ending.took.as_secs_f32();
-        if run.ending.end == End::Success && missing.is_empty() {
+        if run.ending.end == BootEnd::Success && missing.is_empty() {
             say!("vm {name}: {} parts ok in {took:.1} s", parts.len());
             return Ok(None);
         }
@@ -357,7 +357,7 @@ impl<'a> Bench<'a> {
             say!("  parts that did not run or did not pass: {}", missing.join(", "));
         }
         say!(
-            "  serial log: {}; the daemon's own log is in the folder beside it",
+            "  serial log: {}; the daemon's own log is in the folder next to it",
             run.log.display()
         );
         let said: Vec<&str> = log.lines().map(str::trim).filter(|line| is_failure(line)).collect();
@@ -368,17 +368,17 @@ impl<'a> Bench<'a> {
     /// Runs the guests of a boot at the same time, each with its own parts.
     fn boot(
         &self,
-        case: &Case,
+        case: &VmCase,
         boot: &Boot,
         parts: &[Vec<&str>],
         limit: Duration,
-    ) -> Result<Vec<Run>> {
-        let sockets = Sockets::new(&[case.name, boot.name].join("-"))?;
+    ) -> Result<Vec<GuestRun>> {
+        let sockets = VmSockets::new(&[case.name, boot.name].join("-"))?;
         let links = match boot.guests.len() {
             1 => vec![None],
             2 => {
                 let meeting = self.folder.join(format!("{}-{}-meeting", case.name, boot.name));
-                Link::pair(share::fresh(meeting)?, sockets.paths()).map(Some).to_vec()
+                GuestLink::pair(shared_folder::fresh(meeting)?, sockets.paths()).map(Some).to_vec()
             }
             more => bail!("{more} guests: only two can be joined"),
         };
@@ -388,7 +388,14 @@ impl<'a> Bench<'a> {
                 .map(|((guest, parts), link)| {
                     let monitor = sockets.monitor(guest);
                     scope.spawn(move || {
-                        self.run_guest(case, boot, guest, parts, Wires { link, monitor }, limit)
+                        self.run_guest(
+                            case,
+                            boot,
+                            guest,
+                            parts,
+                            GuestConnections { link, monitor },
+                            limit,
+                        )
                     })
                 })
                 .collect();
@@ -402,13 +409,13 @@ impl<'a> Bench<'a> {
 
     fn run_guest(
         &self,
-        case: &Case,
+        case: &VmCase,
         boot: &Boot,
         guest: &Guest,
         parts: &[&str],
-        wires: Wires,
+        wires: GuestConnections,
         limit: Duration,
-    ) -> Result<Run> {
+    ) -> Result<GuestRun> {
         let name = [case.name, boot.name, guest.name].join("-");
         let name = name.trim_end_matches('-');
         let parts = format!("\"{}\"", parts.join(" "));
@@ -420,27 +427,28 @@ impl<'a> Bench<'a> {
             ("CLOCK", self.accel.clock()),
             ("MEASURE", if self.short { "shortly" } else { "wholly" }),
         ];
-        let share = Share::create(self.folder.join(name), guest.script, &settings)?;
-        let root = guest.root().map(|release| self.root(release, name, &share)).transpose()?;
-        let needs_ours = self.target == Target::Ours && case.name != "boot" && root.is_none();
+        let shared_folder = SharedFolder::create(self.folder.join(name), guest.script, &settings)?;
+        let root =
+            guest.root().map(|release| self.root(release, name, &shared_folder)).transpose()?;
+        let needs_ours = self.target == VmTarget::Ours && case.name != "boot" && root.is_none();
         if needs_ours {
             for program in ["nvmeof-tgt", "nvmeof-perf", "nvmeofctl"] {
-                share.add_program(&self.workspace.release_binary(program))?;
+                shared_folder.add_program(&self.workspace.release_binary(program))?;
             }
             for example in ["ping", "vfio_probe", "nvme_bench"] {
                 let path = self.workspace.release_binary(&format!("examples/{example}"));
-                share.add_program(&path)?;
+                shared_folder.add_program(&path)?;
             }
-            share.add_program_as(&this_program::path(), this_program::NAME)?;
+            shared_folder.add_program(&lab::program(self.workspace))?;
         }
         let disks = self.disks(name)?;
-        let bay = Bay::new(case.drives, &self.folder, name, wires.monitor)?;
+        let bay = DriveBay::new(case.drives, &self.folder, name, wires.monitor)?;
         let log = self.folder.join(format!("{name}.log"));
-        let machine = Machine {
+        let machine = VmMachine {
             vmlinux: &self.kernel.vmlinux(),
             initramfs: &self.initramfs,
             modules: &self.kernel.modules(),
-            share: share.folder(),
+            shared_folder: shared_folder.folder(),
             link: wires.link,
             disks: &disks,
             root: root.as_deref(),
@@ -455,19 +463,19 @@ impl<'a> Bench<'a> {
             fs::remove_file(disk)?;
         }
         let name = [case.name, boot.name, guest.name].join(" ").trim_end().to_owned();
-        Ok(Run { name, ending, log })
+        Ok(GuestRun { name, ending, log })
     }
 
     /// Returns a disk with a Debian of this release; puts the packages and the operator's pages
     /// into the share.
-    fn root(&self, release: &str, name: &str, share: &Share) -> Result<PathBuf> {
+    fn root(&self, release: &str, name: &str, shared_folder: &SharedFolder) -> Result<PathBuf> {
         let kept = root::prepare(&cache(&self.folder), release)?;
         let disk = self.folder.join(format!("{name}-root.raw"));
         run_checked(std::process::Command::new("cp").arg("--sparse=always").arg(kept).arg(&disk))?;
         for package in &self.packages {
-            share.add_file(package)?;
+            shared_folder.add_file(package)?;
         }
-        share.add_folder(&self.workspace.root().join("docs"))?;
+        shared_folder.add_folder(&self.workspace.root().join("docs"))?;
         Ok(disk)
     }
 
@@ -484,17 +492,17 @@ impl<'a> Bench<'a> {
 
 /// End of one guest's run, and its log.
 #[derive(Debug)]
-struct Run {
+struct GuestRun {
     name: String,
-    ending: Ending,
+    ending: BootEnding,
     log: PathBuf,
 }
 
 /// Connections of one guest with the outside.
 #[derive(Debug)]
-struct Wires {
+struct GuestConnections {
     /// Network to a second guest.
-    link: Option<Link>,
+    link: Option<GuestLink>,
     /// Socket of QEMU's monitor, which removes and adds drives.
     monitor: PathBuf,
 }
@@ -503,12 +511,12 @@ struct Wires {
 ///
 /// It is not in the build's folder, whose path can exceed the limit of a socket's path.
 #[derive(Debug)]
-struct Sockets(PathBuf);
+struct VmSockets(PathBuf);
 
-impl Sockets {
+impl VmSockets {
     fn new(boot: &str) -> Result<Self> {
         let folder = env::temp_dir().join(format!("nvmeof-vm-{}-{boot}", std::process::id()));
-        Ok(Self(share::fresh(folder)?))
+        Ok(Self(shared_folder::fresh(folder)?))
     }
 
     fn paths(&self) -> [PathBuf; 2] {
@@ -520,7 +528,7 @@ impl Sockets {
     }
 }
 
-impl Drop for Sockets {
+impl Drop for VmSockets {
     fn drop(&mut self) {
         // A few leftover bytes in a temporary folder are no reason to fail.
         let _ = fs::remove_dir_all(&self.0);
@@ -554,15 +562,17 @@ fn is_failure(line: &str) -> bool {
     line.starts_with("FAIL: ") || line.starts_with("part ") && line.contains(" FAILED ")
 }
 
-fn why(end: End) -> String {
+fn why(end: BootEnd) -> String {
     match end {
-        End::Success => "the script ended well, but not every listed part ran".to_owned(),
-        End::NotUp => "the machine did not come up, so nothing was tested".to_owned(),
-        End::WaitsForNobody => "the guest's kernel waits for calls that no task is in".to_owned(),
-        End::Failure(code) => format!("the guest reported code {code}"),
-        End::NoReport => "the guest panicked or switched itself off".to_owned(),
-        End::Broken(status) => format!("QEMU did not work or was killed ({status})"),
-        End::Limit => "killed: it took too long".to_owned(),
+        BootEnd::Success => "the script ended well, but not every listed part ran".to_owned(),
+        BootEnd::NotUp => "the machine did not come up, so nothing was tested".to_owned(),
+        BootEnd::WaitsForNobody => {
+            "the guest's kernel waits for calls that no task is in".to_owned()
+        }
+        BootEnd::Failure(code) => format!("the guest reported code {code}"),
+        BootEnd::NoReport => "the guest panicked or switched itself off".to_owned(),
+        BootEnd::Broken(status) => format!("QEMU did not work or was killed ({status})"),
+        BootEnd::Limit => "killed: it took too long".to_owned(),
     }
 }
 

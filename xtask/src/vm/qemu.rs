@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use nvmeof_console::{say, show};
 use signal_hook::consts::signal;
 
-use super::drives::Bay;
+use super::drives::DriveBay;
 
 /// QEMU's exit code when the guest wrote 0 to the debug port: the only code of success.
 ///
@@ -75,18 +75,18 @@ impl Accel {
 
 /// Parameters of one boot.
 #[derive(Debug)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct VmMachine<'a> {
     pub(crate) vmlinux: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) modules: &'a Path,
-    pub(crate) share: &'a Path,
+    pub(crate) shared_folder: &'a Path,
     /// Network to a second guest that runs at the same time.
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<GuestLink>,
     pub(crate) disks: &'a [PathBuf],
     /// A disk with a Debian, which the guest boots with systemd, more than once if it restarts.
     pub(crate) root: Option<&'a Path>,
     /// Drives behind an IOMMU.
-    pub(crate) bay: &'a Bay,
+    pub(crate) bay: &'a DriveBay,
     pub(crate) log: &'a Path,
     pub(crate) accel: Accel,
     pub(crate) limit: Duration,
@@ -98,7 +98,7 @@ pub(crate) struct Machine<'a> {
 /// The link is a network, whose frames travel as datagrams between two sockets, and a common
 /// folder, in which each guest sees the other's progress.
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct GuestLink {
     number: u8,
     own_socket: PathBuf,
     peer_socket: PathBuf,
@@ -107,14 +107,14 @@ pub(crate) struct Link {
 
 /// Result of a boot.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct BootEnding {
     pub(crate) took: Duration,
-    pub(crate) end: End,
+    pub(crate) end: BootEnd,
 }
 
 /// The guest's state, from QEMU's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum BootEnd {
     /// The guest's script succeeded.
     Success,
     /// The guest did not come up: nothing was tested.
@@ -131,9 +131,9 @@ pub(crate) enum End {
     Limit,
 }
 
-impl Machine<'_> {
+impl VmMachine<'_> {
     /// Boots the machine and waits for its end, at most for the limit and the grace period.
-    pub(crate) fn boot(&self) -> Result<Ending> {
+    pub(crate) fn boot(&self) -> Result<BootEnding> {
         let started = Instant::now();
         let mut command = self.command();
         let mut child = command.spawn().context("cannot start qemu-system-x86_64")?;
@@ -147,7 +147,7 @@ impl Machine<'_> {
         let status = thread::scope(|scope| {
             if !self.bay.is_empty() {
                 scope.spawn(|| {
-                    if let Err(error) = self.bay.serve(self.share, &done) {
+                    if let Err(error) = self.bay.serve(self.shared_folder, &done) {
                         // A guest that sent a request then waits in vain, and fails with the event
                         // it waited for.
                         say!("the drives are served no longer: {error:#}");
@@ -159,8 +159,8 @@ impl Machine<'_> {
             status
         })?;
         let _ = reader.join();
-        let end = status.map_or(End::Limit, End::of);
-        Ok(Ending { took: started.elapsed(), end })
+        let end = status.map_or(BootEnd::Limit, BootEnd::of);
+        Ok(BootEnding { took: started.elapsed(), end })
     }
 
     fn command(&self) -> Command {
@@ -189,7 +189,7 @@ impl Machine<'_> {
         // The host's files read-only: its programs just run in the guest.
         shared_folder(&mut qemu, "host", Path::new("/"), true);
         shared_folder(&mut qemu, "modules", self.modules, true);
-        shared_folder(&mut qemu, "share", self.share, false);
+        shared_folder(&mut qemu, "share", self.shared_folder, false);
         if let Some(link) = &self.link {
             link.plug(&mut qemu);
         }
@@ -228,7 +228,7 @@ impl Machine<'_> {
     }
 }
 
-impl Link {
+impl GuestLink {
     /// Returns both ends, by the folder and the paths of their sockets.
     pub(crate) fn pair(meeting: PathBuf, [one, other]: [PathBuf; 2]) -> [Self; 2] {
         let first = Self {
@@ -257,7 +257,7 @@ impl Link {
     }
 }
 
-impl End {
+impl BootEnd {
     /// Returns whether the machine failed, not the software under test.
     ///
     /// Either the guest did not come up, its kernel waits without a task, or QEMU itself crashed. A
@@ -333,31 +333,31 @@ mod tests {
 
     #[test]
     fn only_one_is_success() {
-        let exit = |code: i32| End::of(ExitStatus::from_raw(code << 8));
-        assert_eq!(exit(1), End::Success);
-        assert_eq!(exit(0), End::NoReport);
-        assert_eq!(exit(3), End::Failure(1));
-        assert_eq!(exit(253), End::NotUp);
-        assert_eq!(exit(239), End::WaitsForNobody);
-        assert_eq!(exit(255), End::Failure(127));
-        assert!(matches!(exit(2), End::Broken(_)));
-        assert!(matches!(End::of(ExitStatus::from_raw(9)), End::Broken(_)));
+        let exit = |code: i32| BootEnd::of(ExitStatus::from_raw(code << 8));
+        assert_eq!(exit(1), BootEnd::Success);
+        assert_eq!(exit(0), BootEnd::NoReport);
+        assert_eq!(exit(3), BootEnd::Failure(1));
+        assert_eq!(exit(253), BootEnd::NotUp);
+        assert_eq!(exit(239), BootEnd::WaitsForNobody);
+        assert_eq!(exit(255), BootEnd::Failure(127));
+        assert!(matches!(exit(2), BootEnd::Broken(_)));
+        assert!(matches!(BootEnd::of(ExitStatus::from_raw(9)), BootEnd::Broken(_)));
     }
 
     #[test]
     fn a_crash_of_qemu_says_nothing_of_what_it_runs() {
-        let by_signal = |signal: i32| End::of(ExitStatus::from_raw(signal)).is_of_the_machine();
+        let by_signal = |signal: i32| BootEnd::of(ExitStatus::from_raw(signal)).is_of_the_machine();
         assert!(by_signal(signal::SIGSEGV));
         assert!(!by_signal(signal::SIGABRT));
         assert!(!by_signal(signal::SIGKILL));
         assert!(!by_signal(signal::SIGTERM));
-        let by_code = |code: i32| End::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
+        let by_code = |code: i32| BootEnd::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
         assert!(![0, 1, 2, 3].into_iter().any(by_code));
     }
 
     #[test]
     fn a_guest_that_is_not_up_or_waits_for_nobody_says_nothing_of_what_it_runs() {
-        let by_code = |code: i32| End::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
+        let by_code = |code: i32| BootEnd::of(ExitStatus::from_raw(code << 8)).is_of_the_machine();
         assert!(by_code(253) && by_code(239));
         assert!(!by_code(249));
     }

@@ -14,14 +14,14 @@ const ANSWER: Duration = Duration::from_secs(20);
 
 /// A connection to a machine's monitor.
 #[derive(Debug)]
-pub(crate) struct Monitor {
+pub(crate) struct QemuMonitor {
     reader: BufReader<UnixStream>,
     /// The part of a line that has been read, without its end.
     partial: Vec<u8>,
     events: VecDeque<Value>,
 }
 
-impl Monitor {
+impl QemuMonitor {
     /// Connects and leaves the mode in which only capabilities are negotiated.
     pub(crate) fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
@@ -148,7 +148,7 @@ mod tests {
                 r#"{"return": {}}"#
             ),
         ]);
-        let mut monitor = Monitor::connect(&folder.path().join("socket")).expect("connected");
+        let mut monitor = QemuMonitor::connect(&folder.path().join("socket")).expect("connected");
         monitor.execute("device_del", json!({ "id": "nvme0" })).expect("done");
         let deadline = Instant::now() + ANSWER;
         monitor.wait_for("DEVICE_DELETED", "nvme0", deadline).expect("the event");
@@ -165,14 +165,14 @@ mod tests {
             FINE,
             r#"{"error": {"class": "GenericError", "desc": "no such device"}}"#,
         ]);
-        let mut monitor = Monitor::connect(&folder.path().join("socket")).expect("connected");
+        let mut monitor = QemuMonitor::connect(&folder.path().join("socket")).expect("connected");
         let error = monitor.execute("device_del", Value::Null).expect_err("refused");
         assert!(error.to_string().contains("no such device"), "{error}");
         drop(monitor);
         served.join().expect("served");
         let (folder, served) = says(&["{}"]);
-        assert!(Monitor::connect(&folder.path().join("socket")).is_err());
+        assert!(QemuMonitor::connect(&folder.path().join("socket")).is_err());
         served.join().expect("served");
-        assert!(Monitor::connect(&folder.path().join("nothing")).is_err());
+        assert!(QemuMonitor::connect(&folder.path().join("nothing")).is_err());
     }
 }

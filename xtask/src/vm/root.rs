@@ -8,8 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nvmeof_console::say;
-
-use crate::workspace::run_checked;
+use nvmeof_workspace::checkout::run_checked;
 
 /// Packages of a small server, and those that a host needs.
 const PACKAGES: &str = "systemd-sysv,udev,kmod,iproute2,nvme-cli,curl,procps,pciutils,rdma-core,ibverbs-providers,librdmacm1";
