@@ -17,14 +17,14 @@ use nvmeof_core::dma::{
 use nvmeof_initiator::fake::{Act, Answer, Session, Traits};
 use nvmeof_initiator::rdma::Routes;
 use nvmeof_initiator::{Buffer, CommandError, Completed, Controller, Io, IoKind, IoQueue, Options};
+use nvmeof_loopback_verbs::{
+    Costs, DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
+};
 use nvmeof_transport::queue::{
     Connected, DetachedQueue, Event, FabricOp, HostQueue, PollGroup, ReactorResources,
 };
 use nvmeof_transport::rdma::{Limits, RdmaParams, Registration, admit};
 use nvmeof_verbs::VerbsError;
-use nvmeof_verbs::loopback::{
-    Costs, DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
-};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::opcode::FabricsType;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};

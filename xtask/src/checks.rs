@@ -45,9 +45,9 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/verbs/src/provider.rs",
     "crates/verbs/src/ffi/",
     "crates/verbs/src/system/",
-    "crates/verbs/src/loopback/memory.rs",
-    "crates/verbs/src/loopback/provider.rs",
-    "crates/verbs/src/conformance/rig.rs",
+    "crates/testing/loopback-verbs/src/memory.rs",
+    "crates/testing/loopback-verbs/src/provider.rs",
+    "crates/testing/verbs-conformance/src/rig.rs",
 ];
 
 /// Lines of a source file.

@@ -7,8 +7,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_verbs::DeviceLimits;
-use nvmeof_verbs::loopback::DeviceOptions;
 use nvmeof_wire::Status;
 use nvmeof_wire::rdma::RejectStatus;
 

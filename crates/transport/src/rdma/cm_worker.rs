@@ -435,7 +435,7 @@ impl<D: Device> ReplyQueue<D> {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use nvmeof_verbs::loopback::Fabric;
+    use nvmeof_loopback_verbs::Fabric;
 
     use super::*;
 
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_desk_is_loud_while_it_has_something() {
-        let replies: Arc<ReplyQueue<nvmeof_verbs::loopback::LoopbackDevice>> =
+        let replies: Arc<ReplyQueue<nvmeof_loopback_verbs::LoopbackDevice>> =
             ReplyQueue::new().unwrap();
         let is_loud = || {
             let mut fds = [rustix::event::PollFd::from_borrowed_fd(

@@ -1,6 +1,6 @@
 //! Failures without a hostile peer.
 
-use nvmeof_verbs::loopback::{DeviceOptions, Side};
+use nvmeof_loopback_verbs::{DeviceOptions, Side};
 
 use super::world::{TIMEOUT, World, data, read, write};
 use crate::fake::{Act, Traits};

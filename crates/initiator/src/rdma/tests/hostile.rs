@@ -1,6 +1,6 @@
 //! A controller with unexpected or malformed responses.
 
-use nvmeof_verbs::loopback::DeviceOptions;
+use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 

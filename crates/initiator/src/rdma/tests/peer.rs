@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nvmeof_verbs::loopback::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
+use nvmeof_loopback_verbs::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
 use nvmeof_verbs::{
     AcceptParams, ConnectionEvent, Endpoint as _, PendingConnection as _, SendOp, WcStatus,
     WorkCompletion, WrId,

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use nvmeof_loopback_verbs::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 use nvmeof_verbs::VerbsError;
-use nvmeof_verbs::loopback::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 
 use super::peer::Peer;
 use crate::fabric::QueueSpec;

@@ -270,8 +270,8 @@ mod tests {
     use std::sync::Arc;
 
     use nvmeof_core::dma::{ChunkPool, MemoryRegistrar, PoolConfig};
+    use nvmeof_loopback_verbs::Fabric;
     use nvmeof_verbs::Sge;
-    use nvmeof_verbs::loopback::Fabric;
 
     use super::*;
 
