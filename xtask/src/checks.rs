@@ -35,7 +35,6 @@ const UNSAFE_FENCE: &[&str] = &[
     "crates/core/src/vfio/container.rs",
     "crates/core/src/vfio/sys.rs",
     "crates/initiator/src/rdma/post.rs",
-    "crates/transport/src/payload.rs",
     "crates/transport/src/rdma/post.rs",
     "crates/transport/src/rdma/tests/instant.rs",
     "crates/transport/src/rdma/tests/memory.rs",

@@ -5,26 +5,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use nvmeof_core::dma::{BufferReservation, CorePool, Payload};
-use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
-
-use super::{LoopbackParams, Wire};
-use crate::queue::{
+use nvmeof_transport::{
     CloseReason, Connected, DetachedQueue, Event, FabricError, FabricOp, HostQueue, Nanos,
     Progress, ReactorResources, RejectReason, Rejected, TransportError,
 };
+use nvmeof_wire::tcp::ADMIN_IN_CAPSULE;
+
+use crate::{LoopbackParams, Wire};
 
 /// Maximum commands taken by one call of `receive`.
 const BUDGET: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct DetachedLoopback {
+pub(crate) struct DetachedLoopback {
     wire: Arc<Wire>,
     params: LoopbackParams,
     connected: Option<Connected>,
 }
 
 impl DetachedLoopback {
-    pub(super) fn new(wire: Arc<Wire>, params: LoopbackParams) -> Self {
+    pub(crate) fn new(wire: Arc<Wire>, params: LoopbackParams) -> Self {
         Self { wire, params, connected: None }
     }
 }
@@ -301,6 +301,6 @@ fn sent_by(op: &FabricOp) -> usize {
 /// Returns a copy of a payload's bytes.
 fn bytes_of(payload: &Payload) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(payload.len());
-    crate::payload::for_each_slice(payload, |piece| bytes.extend_from_slice(piece));
+    payload.for_each_slice(|piece| bytes.extend_from_slice(piece));
     bytes
 }

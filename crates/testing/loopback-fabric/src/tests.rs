@@ -1,10 +1,10 @@
 use nvmeof_core::dma::{ChunkPool, CorePool, Payload, PoolConfig};
+use nvmeof_transport::{
+    Connected, Event, FabricOp, HostQueue, PollGroup, ReactorResources, RejectReason,
+};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
 use super::*;
-use crate::queue::{
-    Connected, Event, FabricOp, HostQueue, PollGroup, ReactorResources, RejectReason,
-};
 
 fn open(params: LoopbackParams) -> (CorePool, Box<dyn HostQueue>, LoopbackHost) {
     let config = PoolConfig { huge_pages: false, ..PoolConfig::default() };

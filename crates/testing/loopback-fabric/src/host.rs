@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use nvmeof_transport::{CloseReason, FabricError};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 
-use super::Wire;
-use crate::queue::{CloseReason, FabricError};
+use crate::Wire;
 
 /// A response that the host received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct LoopbackHost {
 }
 
 impl LoopbackHost {
-    pub(super) fn new(wire: Arc<Wire>) -> Self {
+    pub(crate) fn new(wire: Arc<Wire>) -> Self {
         Self { wire, next_key: 1.into() }
     }
 

@@ -11,13 +11,12 @@ mod queue;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nvmeof_transport::{CloseReason, DetachedQueue, FabricError, Nanos};
 use nvmeof_wire::{Cqe, Sgl, Sqe};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 pub use host::{Delivery, LoopbackHost};
-
-use crate::queue::{CloseReason, DetachedQueue, FabricError, Nanos};
 
 /// Parameters of a loopback connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
