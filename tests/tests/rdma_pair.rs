@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nvmeof_core::dma::{
     Buffer as Memory, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig,
 };
-use nvmeof_initiator::fake::{Act, Answer, Session, Traits};
+use nvmeof_fake_target::{Act, Answer, Session, Traits};
 use nvmeof_initiator::rdma::Routes;
 use nvmeof_initiator::{Buffer, CommandError, Completed, Controller, Io, IoKind, IoQueue, Options};
 use nvmeof_loopback_verbs::{

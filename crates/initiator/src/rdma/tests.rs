@@ -7,13 +7,13 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use nvmeof_fake_target::{Act, Traits};
 use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_verbs::DeviceLimits;
 use nvmeof_wire::Status;
 use nvmeof_wire::rdma::RejectStatus;
 
 use self::world::{Seed, World, compare, data, io, read, write};
-use crate::fake::{Act, Traits};
 use crate::{CommandError, Controller, Error, Io, IoKind, Options};
 
 fn connect(world: &World, options: &Options) -> Result<Controller, Error> {

@@ -1,9 +1,9 @@
 //! Failures without a hostile peer.
 
+use nvmeof_fake_target::{Act, Traits};
 use nvmeof_loopback_verbs::{DeviceOptions, Side};
 
 use super::world::{TIMEOUT, World, data, read, write};
-use crate::fake::{Act, Traits};
 use crate::{CommandError, Completed, Error, IoQueue, RejectReason};
 
 /// Later than every deadline and every check of it.

@@ -1,11 +1,11 @@
 //! A controller with unexpected or malformed responses.
 
+use nvmeof_fake_target::{Act, Traits};
 use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 
 use super::world::{Seed, World, data, read, write};
-use crate::fake::{Act, Traits};
 use crate::{Completed, Error, IoQueue};
 
 /// A small random number generator, reproducible by seed.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nvmeof_fake_target::{Act, Answer, Session, Target};
 use nvmeof_loopback_verbs::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
 use nvmeof_verbs::{
     AcceptParams, ConnectionEvent, Endpoint as _, PendingConnection as _, SendOp, WcStatus,
@@ -14,7 +15,6 @@ use nvmeof_wire::sqe::SQE_SIZE;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe};
 
-use crate::fake::{Act, Answer, Session, Target};
 use crate::rdma::post::{Outgoing, Pair, Sizes};
 
 const RECEIVE: u8 = 11;

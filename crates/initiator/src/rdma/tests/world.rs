@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use nvmeof_fake_target::{Act, Script, Target, Traits};
 use nvmeof_loopback_verbs::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 use nvmeof_verbs::VerbsError;
 
 use super::peer::Peer;
 use crate::fabric::QueueSpec;
-use crate::fake::{Act, Script, Target, Traits};
 use crate::rdma::Routes;
 use crate::rdma::queue::RdmaQueuePair;
 use crate::{Buffer, Completed, Endpoint, Error, Io, IoKind, IoQueue, Nanos};

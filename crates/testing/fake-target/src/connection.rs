@@ -14,13 +14,13 @@ use nvmeof_wire::tcp::{
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-use super::session::{Answer, Session};
-use super::{Act, Target};
+use crate::session::{Answer, Session};
+use crate::{Act, Target};
 
 /// Maximum in-capsule bytes of fabrics and admin commands.
 const ADMIN_IN_CAPSULE: u32 = 8192;
 
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     session: Session,
     rules: RxRules,
@@ -37,14 +37,14 @@ fn broken(what: impl std::fmt::Display) -> io::Error {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, target: Arc<Target>) -> Self {
+    pub(crate) fn new(stream: TcpStream, target: Arc<Target>) -> Self {
         let rules = RxRules::initial(End::Controller);
         let (framing, later) = (Framing::default(), VecDeque::new());
         Self { stream, session: Session::new(target, 0), rules, framing, later }
     }
 
     /// Serves commands until the host closes or the script ends the connection.
-    pub(super) fn serve(mut self) {
+    pub(crate) fn serve(mut self) {
         if self.initialize().is_ok() {
             while self.command().is_ok() {}
         }

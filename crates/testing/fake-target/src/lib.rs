@@ -17,7 +17,6 @@ use nvmeof_wire::{Nqn, Status};
 
 use self::connection::Connection;
 pub use self::session::{Answer, Session};
-use crate::{Address, Endpoint, Fabric};
 
 /// Action of the target for an I/O command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +134,9 @@ pub fn name(text: &str) -> Nqn {
 }
 
 /// State that all connections share.
-pub(crate) struct Target {
-    pub(crate) traits: Traits,
+pub struct Target {
+    /// Properties of the target.
+    pub traits: Traits,
     script: Script,
     disks: Mutex<BTreeMap<u32, Vec<u8>>>,
     ios: AtomicU64,
@@ -145,8 +145,19 @@ pub(crate) struct Target {
     stop: AtomicBool,
 }
 
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("traits", &self.traits).finish_non_exhaustive()
+    }
+}
+
 impl Target {
-    pub(crate) fn new(traits: Traits, script: Script) -> Arc<Self> {
+    /// Creates the state of a target that follows `script`.
+    ///
+    /// # Panics
+    /// If a namespace does not fit memory.
+    #[must_use]
+    pub fn new(traits: Traits, script: Script) -> Arc<Self> {
         let disk = |(&nsid, &(blocks, shift)): (&u32, &(u64, u8))| {
             let bytes = usize::try_from(blocks << shift).expect("a disk that fits memory");
             (nsid, vec![0; bytes])
@@ -162,13 +173,15 @@ impl Target {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn shutdowns(&self) -> u64 {
+    /// Orderly shutdowns (CC.SHN) served.
+    #[must_use]
+    pub fn shutdowns(&self) -> u64 {
         self.shutdowns.load(Ordering::SeqCst)
     }
 
-    #[cfg(test)]
-    pub(crate) fn keep_alives(&self) -> u64 {
+    /// Keep Alive commands served.
+    #[must_use]
+    pub fn keep_alives(&self) -> u64 {
         self.keep_alives.load(Ordering::SeqCst)
     }
 
@@ -222,29 +235,28 @@ impl FakeTarget {
         Self { address, target, thread: Some(thread) }
     }
 
-    /// Address of the target.
+    /// Address of the target as a URL, which is the one of its discovery service.
     #[must_use]
-    pub fn address(&self) -> Address {
-        let (host, port) = (self.address.ip().to_string(), self.address.port());
-        Address { fabric: Fabric::Tcp, host, port }
+    pub fn discovery_url(&self) -> String {
+        format!("tcp://{}", self.address)
     }
 
-    /// Endpoint of its subsystem.
+    /// URL of its subsystem: `tcp://ADDR:PORT/SUBNQN`.
     #[must_use]
-    pub fn endpoint(&self) -> Endpoint {
-        Endpoint { address: self.address(), subnqn: self.target.traits.subnqn.clone() }
+    pub fn url(&self) -> String {
+        format!("{}/{}", self.discovery_url(), self.target.traits.subnqn)
     }
 
     /// Keep Alive commands served.
     #[must_use]
     pub fn keep_alives(&self) -> u64 {
-        self.target.keep_alives.load(Ordering::SeqCst)
+        self.target.keep_alives()
     }
 
     /// Orderly shutdowns (CC.SHN) served.
     #[must_use]
     pub fn shutdowns(&self) -> u64 {
-        self.target.shutdowns.load(Ordering::SeqCst)
+        self.target.shutdowns()
     }
 
     /// Changes the stored bytes of a namespace.

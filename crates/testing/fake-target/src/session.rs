@@ -20,7 +20,7 @@ use nvmeof_wire::properties::{CAP_CSS_NVM, CSTS_SHST_COMPLETE, Cap, Cc, Csts, of
 use nvmeof_wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
 use nvmeof_wire::{Sqe, Status, U16, U32, U64, ascii};
 
-use super::{Act, Target, Traits};
+use crate::{Act, Target, Traits};
 
 const CNTLID: u16 = 7;
 
@@ -68,7 +68,9 @@ impl Session {
         Self::new(Arc::clone(&self.target), qid)
     }
 
-    pub(crate) fn new(target: Arc<Target>, qid: u16) -> Self {
+    /// Creates queue `qid` of a target.
+    #[must_use]
+    pub fn new(target: Arc<Target>, qid: u16) -> Self {
         Self { target, qid, cc: 0, is_discovery: false }
     }
 
@@ -79,7 +81,8 @@ impl Session {
     }
 
     /// Counts an I/O command and returns the action for it.
-    pub(crate) fn act(&self, sqe: &Sqe) -> Act {
+    #[must_use]
+    pub fn act(&self, sqe: &Sqe) -> Act {
         let number = self.target.ios.fetch_add(1, Ordering::SeqCst);
         (self.target.script)(number, sqe.io_opcode())
     }
@@ -333,7 +336,7 @@ impl Session {
             entry.adrfam = AddressFamily::IPV4;
             entry.subtype = DiscoverySubtype::NVM;
             entry.set_address("127.0.0.1", "4420");
-            entry.subnqn = super::name(&format!("nqn.2026-11.io.x:{number}")).to_field();
+            entry.subnqn = crate::name(&format!("nqn.2026-11.io.x:{number}")).to_field();
             page.extend(entry.as_bytes());
         }
         debug_assert_eq!(page.len(), (records + 1) * DISCOVERY_RECORD_SIZE);
