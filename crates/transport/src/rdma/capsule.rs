@@ -95,7 +95,10 @@ fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
         let descriptors = bytes_of(at, capsule)?;
         let last = descriptors.len() / DESCRIPTOR - 1;
         for (index, bytes) in descriptors.chunks_exact(DESCRIPTOR).enumerate() {
-            let descriptor = SglDescriptor::read_from_bytes(bytes).unwrap_or_default();
+            // A chunk has the size of a descriptor.
+            let Ok(descriptor) = SglDescriptor::read_from_bytes(bytes) else {
+                return Err(FabricError::SglCount);
+            };
             match descriptor.parse() {
                 Sgl::Keyed { address, length, key, invalidate: asked } => {
                     let place = found.get_mut(count).ok_or(FabricError::SglCount)?;

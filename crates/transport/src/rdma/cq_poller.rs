@@ -295,7 +295,7 @@ impl<D: Device> CqShared<D> {
         let mut counts = self.counts.get();
         counts.polls += 1;
         counts.found += u64::from(!batch.is_empty());
-        counts.completions += u64::try_from(batch.len()).unwrap_or(0);
+        counts.completions += batch.len() as u64;
         let routes = self.routes.borrow();
         for completion in batch.iter() {
             let is_capsule = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
@@ -558,7 +558,7 @@ impl<D: Device> CqHandle<D> {
     /// The queue pair will be destroyed, which would also discard its completions.
     pub(super) fn settle(&self) {
         let mut untold = self.cq_shared.untold.borrow_mut();
-        let batches = usize::try_from(self.cq_shared.depth).unwrap_or(usize::MAX) / BATCH + 1;
+        let batches = self.cq_shared.depth as usize / BATCH + 1;
         for _ in 0..batches {
             if !self.cq_shared.poll_batch(|token| untold.push(token)) {
                 break;

@@ -95,7 +95,7 @@ impl<D: Device> SrqPool<D> {
             queue: SrqPoster(queue),
             receives,
             idle: Vec::new(),
-            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            capacity: capacity as usize,
             promised: 0,
             works: Vec::new(),
             in_work: 0,
@@ -113,7 +113,7 @@ impl<D: Device> SrqPool<D> {
     /// Returns true if a share of `depth` is available.
     pub(super) fn has_room(&self, depth: u32) -> bool {
         let room = self.capacity.saturating_sub(self.promised);
-        usize::try_from(depth).is_ok_and(|depth| depth <= room) && !self.broken
+        depth as usize <= room && !self.broken
     }
 
     /// Returns the number of posted receives.
@@ -137,7 +137,7 @@ impl<D: Device> SrqPool<D> {
         let no_memory = |error: LeaseError| {
             TransportError::NoMemory(format!("{depth} receives more to share: {error}"))
         };
-        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+        let depth = depth as usize;
         let work = match self.receives.stock() {
             None => None,
             Some(stock) => {
@@ -152,7 +152,8 @@ impl<D: Device> SrqPool<D> {
         };
         let first = self.receives.count();
         let slots = self.receives.grow(&self.pool, &self.registration, self.promised + depth);
-        self.idle.extend((first..self.receives.count()).filter_map(|at| u32::try_from(at).ok()));
+        let number = |at| u32::try_from(at).expect("at most the receives of the device");
+        self.idle.extend((first..self.receives.count()).map(number));
         self.promised += depth;
         self.works.extend(work.clone());
         let share = (depth, work);
@@ -246,7 +247,10 @@ impl<D: Device> SrqPool<D> {
     /// Posts receives up to the needed number.
     fn fill(&mut self) -> std::io::Result<()> {
         while self.receives.posted() < self.wanted() {
-            let Some(slot) = self.idle.pop() else { break };
+            let Some(slot) = self.idle.pop() else {
+                debug_assert!(false, "fewer receives than promised");
+                break;
+            };
             let before = self.receives.posted();
             let posted = self.receives.post(slot, &mut self.queue, &self.registration);
             if posted.is_err() || self.receives.posted() == before {

@@ -241,8 +241,8 @@ impl SystemDevice {
         // SAFETY: the context is open as long as `self`.
         let vectors = unsafe { (*self.context()).num_comp_vectors }.max(1);
         let turn = self.next_vector.fetch_add(1, Ordering::Relaxed);
-        let vectors = usize::try_from(vectors).unwrap_or(1);
-        c_int::try_from(turn % vectors).unwrap_or_default()
+        let vector = turn % vectors.unsigned_abs() as usize;
+        c_int::try_from(vector).expect("below the number of vectors")
     }
 }
 
@@ -315,11 +315,11 @@ impl Device for SystemDevice {
 
 /// Converts the attributes of a device and a port to limits.
 fn limits(attr: &ibv_device_attr, port: &ibv_port_attr) -> DeviceLimits {
-    let at_least_1 = |number: c_int| u32::try_from(number).unwrap_or(0).max(1);
-    let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).unwrap_or(1);
+    let at_least_1 = |number: c_int| number.max(1).unsigned_abs();
+    let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).expect("clamped");
     // Some devices allow fewer SGEs for a READ; the value is 0 if they do not report it.
     let of_read = if attr.max_sge_rd > 0 { attr.max_sge_rd } else { attr.max_sge };
-    let shared = if attr.max_srq > 0 { u32::try_from(attr.max_srq_wr).unwrap_or(0) } else { 0 };
+    let shared = if attr.max_srq > 0 { attr.max_srq_wr.max(0).unsigned_abs() } else { 0 };
     DeviceLimits {
         queue_depth: at_least_1(attr.max_qp_wr),
         completions: at_least_1(attr.max_cqe),

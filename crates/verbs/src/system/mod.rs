@@ -31,6 +31,10 @@
 //!
 //! Threads: both libraries lock their shared state, so every thread can use a device. Queues and
 //! endpoints can move between threads, and one thread at a time uses them (`&mut`).
+//!
+//! `unsafe` calls C functions here, for which there is no safe interface. Each type of this module
+//! owns the pointer to one C object. In a `SAFETY` comment, an object is *live* (a context *open*)
+//! because `self`, or a reference that `self` has, owns it: only the owner's `drop` destroys it.
 
 pub mod completions;
 pub mod device;

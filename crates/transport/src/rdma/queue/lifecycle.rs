@@ -326,7 +326,9 @@ impl<D: Device> RdmaQueue<D> {
         if !self.is_good(completion) {
             return;
         }
-        let Some(receives) = &mut self.receives else { return };
+        let Some(receives) = &mut self.receives else {
+            unreachable!("a receive came back to them");
+        };
         let arrived = receives.take(slot, completion);
         let posted = match &mut self.link {
             AnyQp::Accepted(pair) => receives.post(slot, pair, &self.registration),

@@ -33,7 +33,7 @@ use self::commands::Commands;
 use self::lifecycle::Life;
 use self::outgoing::{SendLimits, SendQueue};
 use self::receives::ReceiveBuffers;
-use self::transfers::HostBuffers;
+use self::transfers::{HostBuffers, HostTransfer};
 use super::RdmaParams;
 use super::cm_worker::{AcceptTask, CancelToken};
 use super::cq_poller::{CqHandle, CqPoller, CqShared, Readiness, most_shared};
@@ -174,8 +174,8 @@ pub(super) fn open<D: Device>(
                 return Err(error);
             }
         };
-    let made = u32::try_from(cq_shared.made() & u64::from(u32::MAX)).unwrap_or(0);
-    let generation = made.wrapping_mul(0x9e37_79b9) >> 8;
+    let hash = cq_shared.made().wrapping_mul(0x9e37_79b9) & u64::from(u32::MAX);
+    let generation = u32::try_from(hash >> 8).expect("the upper 24 of 32 bits");
     let bounds = SendLimits {
         places: sizes.places,
         reads: terms.reads_out,
@@ -272,9 +272,8 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// Returns the host memory of an operation's data, if it has any, or the reason for a
-    /// rejection.
-    fn targets(&self, op: &FabricOp) -> Result<Option<HostBuffers>, RejectReason> {
+    /// Returns the transfer of an operation's data, if it has any, or the reason for a rejection.
+    fn transfer(&self, op: &FabricOp) -> Result<Option<HostTransfer>, RejectReason> {
         if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
         }
@@ -292,8 +291,8 @@ impl<D: Device> RdmaQueue<D> {
             FabricOp::Respond { .. } => return Ok(None),
         };
         let list = self.commands.list(cid).ok_or(RejectReason::Invalid)?;
-        let targets = HostBuffers::new(sgl, list).filter(|targets| targets.hold(len));
-        targets.map(Some).ok_or(RejectReason::Invalid)
+        let transfer = HostBuffers::new(sgl, list).and_then(|buffers| buffers.transfer(len));
+        transfer.map(Some).ok_or(RejectReason::Invalid)
     }
 }
 
@@ -303,18 +302,18 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     }
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
-        let targets = match self.targets(&op) {
-            Ok(targets) => targets,
+        let transfer = match self.transfer(&op) {
+            Ok(transfer) => transfer,
             Err(why) => return Err(Rejected { op, why }),
         };
-        match (op, targets) {
-            (FabricOp::FetchHostData { token, buf, .. }, Some(targets)) => {
+        match (op, transfer) {
+            (FabricOp::FetchHostData { token, buf, .. }, Some(transfer)) => {
                 let lkey = self.registration.key_of(&buf);
-                self.outgoing.pull(token, buf, lkey, targets);
+                self.outgoing.pull(token, buf, lkey, transfer);
             }
-            (FabricOp::Respond { token, cqe, sgl, mut data, elidable }, targets) => {
+            (FabricOp::Respond { token, cqe, sgl, mut data, elidable }, transfer) => {
                 let span = data.as_mut().and_then(|data| self.registration.span_of(data));
-                let is_known = span.is_some() || targets.is_none();
+                let is_known = span.is_some() || transfer.is_none();
                 let answered = is_known.then(|| self.commands.answered(cqe.cid.get())).flatten();
                 let Some(invalidate) = answered else {
                     let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
@@ -322,7 +321,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                 };
                 match data {
                     Some(payload) => {
-                        let way = span.zip(targets);
+                        let way = span.zip(transfer);
                         self.outgoing.respond_with(cqe, invalidate, (token, payload), way);
                     }
                     None => self.outgoing.respond(cqe, invalidate),

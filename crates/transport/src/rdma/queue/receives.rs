@@ -95,13 +95,12 @@ impl ReceiveBuffers {
         kind: u8,
         behind: u32,
     ) -> Result<Self, LeaseError> {
-        let len = usize::try_from(behind).unwrap_or(usize::MAX);
         Ok(Self {
             kind,
             slots: Vec::new(),
             commands: Slab::empty(SQE_SIZE),
             behind,
-            reserve: if behind == 0 { None } else { Some(pool.reserve(0, len)?) },
+            reserve: if behind == 0 { None } else { Some(pool.reserve(0, behind as usize)?) },
             pool: None,
             posted: 0,
             starved: Vec::new(),
@@ -128,13 +127,13 @@ impl ReceiveBuffers {
 
     /// Returns the maximum bytes after a command.
     pub(in crate::rdma) fn behind(&self) -> usize {
-        usize::try_from(self.behind).unwrap_or(usize::MAX)
+        self.behind as usize
     }
 
     /// Releases the buffer of a receive that is not posted.
     pub(in crate::rdma) fn empty(&mut self, slot: u32) {
-        let slot = usize::try_from(slot).ok().and_then(|at| self.slots.get_mut(at));
-        if let Some(slot) = slot.filter(|slot| !slot.is_posted) {
+        let slot = &mut self.slots[slot as usize];
+        if !slot.is_posted {
             slot.behind = None;
         }
     }
@@ -161,9 +160,9 @@ impl ReceiveBuffers {
         registration: &Registration<D>,
     ) -> io::Result<()> {
         self.starved.clear();
-        for at in 0..self.slots.len() {
+        for (slot, at) in (0..=u32::MAX).zip(0..self.slots.len()) {
             if !self.slots[at].is_posted {
-                self.post(u32::try_from(at).unwrap_or(u32::MAX), to, registration)?;
+                self.post(slot, to, registration)?;
             }
         }
         Ok(())
@@ -194,18 +193,14 @@ impl ReceiveBuffers {
         to: &mut impl PostReceive,
         registration: &Registration<D>,
     ) -> io::Result<()> {
-        let at = usize::try_from(slot).unwrap_or(usize::MAX);
-        let command = self.commands.piece(at);
-        let Some(entry) = self.slots.get_mut(at).filter(|entry| !entry.is_posted) else {
-            debug_assert!(false, "receive {slot} is posted or is none");
-            return Ok(());
-        };
-        let mut pieces = [command, Sge::default()];
+        let at = slot as usize;
+        let entry = &mut self.slots[at];
+        assert!(!entry.is_posted, "receive {slot} is posted");
+        let mut pieces = [self.commands.piece(at), Sge::default()];
         let mut used = 1;
         if let Some(reserve) = &self.reserve {
             if entry.behind.is_none() {
-                let len = usize::try_from(self.behind).unwrap_or(usize::MAX);
-                let more = || self.pool.as_ref()?.lease(len).ok();
+                let more = || self.pool.as_ref()?.lease(self.behind as usize).ok();
                 let Some(buffer) = reserve.lease().or_else(more) else {
                     self.starved.push(slot);
                     return Ok(());
@@ -214,8 +209,7 @@ impl ReceiveBuffers {
                 entry.behind = Some((buffer, key));
             }
             if let Some((buffer, lkey)) = &mut entry.behind {
-                let address = buffer.as_mut_ptr().expose_provenance();
-                let address = u64::try_from(address).unwrap_or(0);
+                let address = buffer.as_mut_ptr().expose_provenance() as u64;
                 pieces[1] = Sge { address, length: self.behind, lkey: *lkey };
                 used = 2;
             }
@@ -229,7 +223,7 @@ impl ReceiveBuffers {
 
     /// Handles a completed receive; returns its slot, or `None` if the completion belongs to none.
     pub(in crate::rdma) fn came_back(&mut self, id: WrId) -> Option<u32> {
-        let entry = self.slots.get_mut(usize::try_from(id.slot()).ok()?)?;
+        let entry = self.slots.get_mut(id.slot() as usize)?;
         if id.kind() != self.kind || id.generation() != entry.generation || !entry.is_posted {
             return None;
         }
@@ -245,12 +239,11 @@ impl ReceiveBuffers {
         completion: &WorkCompletion,
     ) -> Result<ReceivedCapsule, BadLength> {
         let bad = BadLength(completion.bytes);
-        let at = usize::try_from(slot).map_err(|_| bad)?;
-        let command = u32::try_from(SQE_SIZE).unwrap_or(0);
-        let behind = completion.bytes.checked_sub(command).filter(|len| *len <= self.behind);
-        let behind = behind.and_then(|len| usize::try_from(len).ok()).ok_or(bad)?;
-        let sqe = self.commands.command(at).ok_or(bad)?;
-        let entry = self.slots.get_mut(at).ok_or(bad)?;
+        let at = slot as usize;
+        let behind = (completion.bytes as usize).checked_sub(SQE_SIZE);
+        let behind = behind.filter(|len| *len <= self.behind as usize).ok_or(bad)?;
+        let sqe = self.commands.command(at);
+        let entry = &mut self.slots[at];
         let bytes = entry.behind.as_ref().map_or(&[][..], |(buffer, _)| buffer.as_slice());
         let pointer = data_pointer(&sqe, bytes.get(..behind).ok_or(bad)?);
         let is_list = pointer.as_ref().is_ok_and(|pointer| pointer.list.is_some());
