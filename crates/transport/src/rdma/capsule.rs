@@ -11,9 +11,10 @@ use nvmeof_wire::sqe::{Psdt, SQE_SIZE};
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sgl, SglDescriptor, Sqe};
 
-use super::MAX_DESCRIPTORS;
 use crate::queue::FabricError;
 
+/// Maximum keyed descriptors of a command (MSDBD).
+pub const MAX_DESCRIPTORS: usize = 16;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = size_of::<SglDescriptor>();
 

@@ -24,11 +24,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nvmeof_verbs::{AcceptParams, Device, Endpoint, PrivateData, VerbsError};
-use nvmeof_wire::rdma::RejectStatus;
+use nvmeof_verbs::{AcceptParams, Device, Endpoint, PendingConnection, PrivateData, VerbsError};
+use nvmeof_wire::rdma::{RejectData, RejectStatus};
+use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::listener::reject;
 use super::qp::{Accepted, Init, Qp};
 
 /// Number of worker threads per device, and how many of them can accept connections concurrently.
@@ -429,6 +429,11 @@ impl<D: Device> ReplyQueue<D> {
     fn lock(&self) -> MutexGuard<'_, Vec<(u64, CmReply<D>)>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Rejects a connection request with a status for the host.
+pub(super) fn reject(ticket: impl PendingConnection, status: RejectStatus) {
+    ticket.reject(RejectData::new(status).as_bytes());
 }
 
 #[cfg(test)]

@@ -19,11 +19,11 @@ use nvmeof_verbs::{
 };
 use rustix::event::epoll;
 
-use super::RdmaParams;
 use super::cm_worker::{CmReply, CmWorker, ReplyQueue, ReplyTo};
+use super::kind;
 use super::numbers::NumberMap;
-use super::queue::kind;
-use super::queue::receives::{BadLength, ReceivedCapsule};
+use super::params::RdmaParams;
+use super::receives::{BadLength, ReceivedCapsule};
 use super::registration::Registration;
 use super::srq::{SrqPool, SrqShare};
 use crate::queue::{
@@ -66,7 +66,7 @@ pub(super) struct CqShared<D: Device> {
     broken: Cell<bool>,
     /// True if a queue pair that shares receives remains because it cannot be destroyed.
     has_undestroyed_qp: Cell<bool>,
-    shared: RefCell<Option<SrqPool<D>>>,
+    shared: Rc<RefCell<Option<SrqPool<D>>>>,
     batch: RefCell<Vec<WorkCompletion>>,
     /// Tokens found while a queue, not the reactor, polled.
     untold: RefCell<Vec<u64>>,
@@ -161,7 +161,7 @@ impl<D: Device> CqPoller<D> {
             stale: Cell::new(0),
             broken: Cell::new(false),
             has_undestroyed_qp: Cell::new(false),
-            shared: RefCell::new(None),
+            shared: Rc::default(),
             batch: RefCell::new(Vec::with_capacity(BATCH)),
             untold: RefCell::default(),
             failure: RefCell::default(),
@@ -218,7 +218,7 @@ impl<D: Device> CqShared<D> {
     ///
     /// Returns `None` if the device creates no queue to share.
     pub(super) fn share(
-        self: &Rc<Self>,
+        &self,
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         pool: &CorePool,
@@ -237,12 +237,8 @@ impl<D: Device> CqShared<D> {
             }
             self.promised.set(self.promised.get() + capacity);
         }
-        shared.as_mut().map(|shared| shared.admit(self, depth)).transpose()
-    }
-
-    /// Returns the shared receives, if there are any.
-    pub(super) fn shared(&self) -> &RefCell<Option<SrqPool<D>>> {
-        &self.shared
+        let this = Rc::downgrade(&self.shared);
+        shared.as_mut().map(|shared| shared.admit(this, depth)).transpose()
     }
 
     /// Returns the number of queues created so far.
@@ -357,7 +353,7 @@ impl<D: Device> Drop for CqShared<D> {
         let withheld = self.withheld.get_mut();
         if self.has_undestroyed_qp.get() || !withheld.is_empty() {
             // This queue pair can have taken any of the shared receives.
-            std::mem::forget(self.shared.get_mut().take());
+            std::mem::forget(self.shared.take());
         }
         for (_, memory) in withheld.drain(..) {
             tracing::error!(

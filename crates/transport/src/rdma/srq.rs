@@ -25,17 +25,17 @@
 //! Admin queues have their own receives: keep-alives never wait, whatever a host sends on other
 //! queues.
 
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use nvmeof_core::dma::{BufferReservation, CorePool, LeaseError};
 use nvmeof_verbs::{Device, VerbsError, WorkCompletion};
 
-use super::RdmaParams;
-use super::cq_poller::CqShared;
+use super::kind;
+use super::params::RdmaParams;
 use super::post::SrqPoster;
-use super::queue::kind;
-use super::queue::receives::{BadLength, ReceiveBuffers, ReceivedCapsule};
+use super::receives::{BadLength, ReceiveBuffers, ReceivedCapsule};
 use super::registration::Registration;
 use crate::queue::TransportError;
 
@@ -64,7 +64,7 @@ pub(super) struct SrqPool<D: Device> {
 /// of the pair have been processed.
 #[derive(Debug)]
 pub(super) struct SrqShare<D: Device> {
-    cq_shared: Weak<CqShared<D>>,
+    pool: Weak<RefCell<Option<SrqPool<D>>>>,
     depth: usize,
     /// Buffers of its commands; `None` if nothing follows commands.
     work: Option<Rc<BufferReservation>>,
@@ -128,10 +128,10 @@ impl<D: Device> SrqPool<D> {
     }
 
     /// Returns a share for a queue of `depth` commands, with its receives posted. There is
-    /// [room](Self::has_room).
+    /// [room](Self::has_room). `this` is the pool, to which the share returns.
     pub(super) fn admit(
         &mut self,
-        cq_shared: &Rc<CqShared<D>>,
+        this: Weak<RefCell<Option<Self>>>,
         depth: u32,
     ) -> Result<SrqShare<D>, TransportError> {
         let no_memory = |error: LeaseError| {
@@ -164,9 +164,7 @@ impl<D: Device> SrqPool<D> {
             })
         });
         match posted {
-            Ok(()) => {
-                Ok(SrqShare { cq_shared: Rc::downgrade(cq_shared), depth: share.0, work: share.1 })
-            }
+            Ok(()) => Ok(SrqShare { pool: this, depth: share.0, work: share.1 }),
             Err(error) => {
                 self.give_back(share.0, share.1);
                 Err(error)
@@ -290,8 +288,8 @@ impl<D: Device> SrqPool<D> {
 
 impl<D: Device> Drop for SrqShare<D> {
     fn drop(&mut self) {
-        let Some(cq_shared) = self.cq_shared.upgrade() else { return };
-        if let Some(shared) = &mut *cq_shared.shared().borrow_mut() {
+        let Some(pool) = self.pool.upgrade() else { return };
+        if let Some(shared) = &mut *pool.borrow_mut() {
             shared.give_back(self.depth, self.work.take());
         }
     }

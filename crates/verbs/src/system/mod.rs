@@ -3,7 +3,8 @@
 //! | module | contents |
 //! |---|---|
 //! | [`library`] | the libraries, loaded once |
-//! | [`device`] | a device, its protection domain and limits; one value for all users |
+//! | [`device`] | a device and its limits; one value for all users |
+//! | `context`, `provider` | an open device and its protection domain; the objects that it creates |
 //! | [`memory`] | registered memory, memory windows |
 //! | [`completions`], [`receives`] | completion queues, shared receive queues |
 //! | [`listener`], [`ticket`] | connections before their queue pair |
@@ -48,7 +49,9 @@ pub mod ticket;
 mod address;
 mod async_events;
 mod connection;
+mod context;
 mod post;
+mod provider;
 
 pub use completions::SystemCompletions;
 pub use device::SystemDevice;

@@ -13,9 +13,9 @@
 //! | Destroyed | unposted again | returned as events, then `Closed` | |
 
 mod commands;
+mod detached;
 mod lifecycle;
 mod outgoing;
-pub(super) mod receives;
 mod ring;
 mod transfers;
 
@@ -29,32 +29,26 @@ use nvmeof_verbs::{Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData, Ve
 use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
 
+pub use self::detached::DetachedRdma;
+pub(super) use self::detached::NegotiatedParams;
+
 use self::commands::Commands;
 use self::lifecycle::Life;
 use self::outgoing::{SendLimits, SendQueue};
-use self::receives::ReceiveBuffers;
 use self::transfers::{HostBuffers, HostTransfer};
-use super::RdmaParams;
+use super::any_qp::AnyQp;
 use super::cm_worker::{AcceptTask, CancelToken};
 use super::cq_poller::{CqHandle, CqPoller, CqShared, Readiness, most_shared};
-use super::listener::{DetachedRdma, NegotiatedParams};
-use super::qp::{AnyQp, Qp};
+use super::kind;
+use super::params::RdmaParams;
+use super::qp::Qp;
+use super::receives::ReceiveBuffers;
 use super::registration::Registration;
 use super::srq::SrqShare;
 use crate::queue::{
     CloseReason, Connected, DetachedQueue, Event, FabricOp, HostQueue, Nanos, Progress,
     ReactorResources, RejectReason, Rejected, TransportError,
 };
-
-/// Kinds of work, in the top byte of an identifier.
-pub(super) mod kind {
-    pub(in crate::rdma) const RECEIVE: u8 = 1;
-    pub(in crate::rdma) const SHARED_RECEIVE: u8 = 2;
-    pub(in crate::rdma) const READ: u8 = 3;
-    pub(in crate::rdma) const WRITE: u8 = 4;
-    pub(in crate::rdma) const SEND: u8 = 5;
-    pub(in crate::rdma) const MARKER: u8 = 6;
-}
 
 /// A queue pair owned by a reactor, unless the CM worker owns it.
 ///

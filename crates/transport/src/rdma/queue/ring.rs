@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use nvmeof_verbs::WrId;
 
-use super::kind;
+use crate::rdma::kind;
 
 /// A work request in the send queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,26 +12,26 @@ use nvmeof_verbs::{Device, Sge, WorkCompletion, WrId};
 use nvmeof_wire::Sqe;
 use nvmeof_wire::sqe::SQE_SIZE;
 
+use super::capsule::{DataPointer, data_pointer};
+use super::post::PostReceive;
+use super::registration::Registration;
+use super::slab::Slab;
 use crate::queue::FabricError;
-use crate::rdma::capsule::{DataPointer, data_pointer};
-use crate::rdma::post::PostReceive;
-use crate::rdma::registration::Registration;
-use crate::rdma::slab::Slab;
 
 /// A received capsule.
 #[derive(Debug)]
-pub(in crate::rdma) struct ReceivedCapsule {
+pub(super) struct ReceivedCapsule {
     /// The command.
-    pub(in crate::rdma) sqe: Sqe,
+    pub(super) sqe: Sqe,
     /// Location of its data.
-    pub(in crate::rdma) pointer: Result<DataPointer, FabricError>,
+    pub(super) pointer: Result<DataPointer, FabricError>,
     /// Bytes after the command, if they are data.
-    pub(in crate::rdma) data: Option<Buffer>,
+    pub(super) data: Option<Buffer>,
 }
 
 /// A capsule that is shorter than a command, or longer than its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::rdma) struct BadLength(pub(in crate::rdma) u32);
+pub(super) struct BadLength(pub(super) u32);
 
 #[derive(Debug)]
 struct Slot {
@@ -43,7 +43,7 @@ struct Slot {
 
 /// The receives of a queue pair, or those of a shared receive queue.
 #[derive(Debug)]
-pub(in crate::rdma) struct ReceiveBuffers {
+pub(super) struct ReceiveBuffers {
     kind: u8,
     slots: Vec<Slot>,
     commands: Slab,
@@ -61,7 +61,7 @@ impl ReceiveBuffers {
     /// Creates `count` receives of a command and `behind` bytes; none is posted yet.
     ///
     /// Work identifiers are of `kind`, with generations from `generation` on.
-    pub(in crate::rdma) fn new<D: Device>(
+    pub(super) fn new<D: Device>(
         pool: &CorePool,
         registration: &Registration<D>,
         kind: u8,
@@ -90,11 +90,7 @@ impl ReceiveBuffers {
     /// Creates an empty set of receives, which can [grow](Self::grow).
     ///
     /// Its only buffers are those that its [stock](Self::stock) receives.
-    pub(in crate::rdma) fn shared(
-        pool: &CorePool,
-        kind: u8,
-        behind: u32,
-    ) -> Result<Self, LeaseError> {
+    pub(super) fn shared(pool: &CorePool, kind: u8, behind: u32) -> Result<Self, LeaseError> {
         Ok(Self {
             kind,
             slots: Vec::new(),
@@ -108,7 +104,7 @@ impl ReceiveBuffers {
     }
 
     /// Grows to at least `count` receives.
-    pub(in crate::rdma) fn grow<D: Device>(
+    pub(super) fn grow<D: Device>(
         &mut self,
         pool: &CorePool,
         registration: &Registration<D>,
@@ -121,17 +117,17 @@ impl ReceiveBuffers {
     }
 
     /// Returns the reservation for the bytes after commands; `None` if no bytes follow commands.
-    pub(in crate::rdma) fn stock(&self) -> Option<&BufferReservation> {
+    pub(super) fn stock(&self) -> Option<&BufferReservation> {
         self.reserve.as_ref()
     }
 
     /// Returns the maximum bytes after a command.
-    pub(in crate::rdma) fn behind(&self) -> usize {
+    pub(super) fn behind(&self) -> usize {
         self.behind as usize
     }
 
     /// Releases the buffer of a receive that is not posted.
-    pub(in crate::rdma) fn empty(&mut self, slot: u32) {
+    pub(super) fn empty(&mut self, slot: u32) {
         let slot = &mut self.slots[slot as usize];
         if !slot.is_posted {
             slot.behind = None;
@@ -139,22 +135,22 @@ impl ReceiveBuffers {
     }
 
     /// Returns the number of receives, posted or not.
-    pub(in crate::rdma) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// Returns the number of posted receives.
-    pub(in crate::rdma) fn posted(&self) -> usize {
+    pub(super) fn posted(&self) -> usize {
         self.posted
     }
 
     /// Returns true if a receive waits for a buffer.
-    pub(in crate::rdma) fn has_starved(&self) -> bool {
+    pub(super) fn has_starved(&self) -> bool {
         !self.starved.is_empty()
     }
 
     /// Posts every receive that is not posted.
-    pub(in crate::rdma) fn post_all<D: Device>(
+    pub(super) fn post_all<D: Device>(
         &mut self,
         to: &mut impl PostReceive,
         registration: &Registration<D>,
@@ -169,7 +165,7 @@ impl ReceiveBuffers {
     }
 
     /// Posts the receives that had no buffer.
-    pub(in crate::rdma) fn post_starved<D: Device>(
+    pub(super) fn post_starved<D: Device>(
         &mut self,
         to: &mut impl PostReceive,
         registration: &Registration<D>,
@@ -187,7 +183,7 @@ impl ReceiveBuffers {
 
     /// Posts a receive. If no buffer is available, it waits for
     /// [`post_starved`](Self::post_starved).
-    pub(in crate::rdma) fn post<D: Device>(
+    pub(super) fn post<D: Device>(
         &mut self,
         slot: u32,
         to: &mut impl PostReceive,
@@ -222,7 +218,7 @@ impl ReceiveBuffers {
     }
 
     /// Handles a completed receive; returns its slot, or `None` if the completion belongs to none.
-    pub(in crate::rdma) fn came_back(&mut self, id: WrId) -> Option<u32> {
+    pub(super) fn came_back(&mut self, id: WrId) -> Option<u32> {
         let entry = self.slots.get_mut(id.slot() as usize)?;
         if id.kind() != self.kind || id.generation() != entry.generation || !entry.is_posted {
             return None;
@@ -233,7 +229,7 @@ impl ReceiveBuffers {
     }
 
     /// Returns the capsule of a successful receive, with the length of the completion.
-    pub(in crate::rdma) fn take(
+    pub(super) fn take(
         &mut self,
         slot: u32,
         completion: &WorkCompletion,
