@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvmeof_core::dma::{ChunkPool, CorePool, MemoryRegistrar, PoolConfig};
-use nvmeof_transport::rdma::{DetachedRdma, Limits, RdmaParams, Registration, admit};
-use nvmeof_transport::{CloseReason, DetachedQueue, Event, HostQueue, PollGroup, ReactorResources};
-use nvmeof_verbs::loopback::{
+use nvmeof_loopback_verbs::{
     DeviceOptions, Fabric, LoopbackCompletions, LoopbackDevice, LoopbackEndpoint, LoopbackListener,
 };
+use nvmeof_transport::rdma::{DetachedRdma, Limits, RdmaParams, Registration, admit};
+use nvmeof_transport::{CloseReason, DetachedQueue, Event, HostQueue, PollGroup, ReactorResources};
 use nvmeof_verbs::{
     ConnectParams, ConnectionEvent, Device, DeviceLimits, Endpoint, EndpointSpec,
     PendingConnection, PrivateData,

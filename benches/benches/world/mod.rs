@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use nvmeof_benches::{DEVICE, PORT, connect, enable, target};
+use nvmeof_benches::{DEPTH, DEVICE, PORT, connect, enable, target};
 use nvmeof_core::block::BlockDevice;
+use nvmeof_loopback_fabric::{LoopbackHost, LoopbackParams};
+use nvmeof_nvmf::Target;
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_tgt::bench_support::OneReactor;
-use nvmeof_transport::loopback::LoopbackHost;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::CNTLID_DYNAMIC;
 
@@ -23,11 +24,11 @@ impl World {
         let target = target().expect("it serves that");
         let mut reactor = OneReactor::new(&target, policy).expect("there is memory");
         reactor.add_device(DEVICE, device).expect("it opens");
-        let admin = reactor.attach(&target, PORT);
+        let admin = attach(&mut reactor, &target);
         let (sqe, data) = connect(0, CNTLID_DYNAMIC);
         let cntlid = cntlid_of(ask(&mut reactor, &admin, sqe, &data));
         ask(&mut reactor, &admin, enable(), &[]);
-        let host = reactor.attach(&target, PORT);
+        let host = attach(&mut reactor, &target);
         let (sqe, data) = connect(1, cntlid);
         ask(&mut reactor, &host, sqe, &data);
         Self { reactor, host, _admin: admin }
@@ -44,6 +45,14 @@ impl World {
             answered += self.host.take().len();
         }
     }
+}
+
+/// Attaches a new connection; returns the host's end.
+fn attach(reactor: &mut OneReactor, target: &Arc<Target>) -> LoopbackHost {
+    let params = LoopbackParams { depth: DEPTH, ..LoopbackParams::default() };
+    let (parked, host) = nvmeof_loopback_fabric::connect(params);
+    reactor.attach(target, PORT, parked);
+    host
 }
 
 /// Executes one command; returns the DW0 of its completion.

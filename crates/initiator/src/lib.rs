@@ -36,8 +36,6 @@ mod controller;
 mod discovery;
 mod error;
 mod fabric;
-#[cfg(any(test, feature = "fake-target"))]
-pub mod fake;
 mod format;
 mod options;
 mod queue;

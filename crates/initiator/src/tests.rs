@@ -2,14 +2,30 @@
 
 use std::time::{Duration, Instant};
 
+use nvmeof_fake_target::{FakeAction, FakeTarget, FakeTargetOptions, name};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{Nqn, Status};
 
-use crate::fake::{FakeAction, FakeTarget, FakeTargetOptions, name};
 use crate::{
-    Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Endpoint, Error,
+    Address, Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Endpoint, Error,
     FormatOutcome, Io, IoKind, IoQueue, NamespaceInfo, RejectReason, discover, nanos,
 };
+
+/// Addresses of the fake target, as the host parses them.
+trait Addressed {
+    fn address(&self) -> Address;
+    fn endpoint(&self) -> Endpoint;
+}
+
+impl Addressed for FakeTarget {
+    fn address(&self) -> Address {
+        self.discovery_url().parse().unwrap()
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.url().parse().unwrap()
+    }
+}
 
 fn io(token: u64, slba: u64, blocks: u32, kind: IoKind) -> Io {
     Io { token, nsid: 1, slba, blocks, kind }

@@ -3,10 +3,7 @@
 //! A reactor uses every fabric through one trait, [`HostQueue`]: it receives commands as [`Event`]s
 //! and submits [`FabricOp`]s. This crate does not interpret commands.
 
-pub mod fault;
-pub mod loopback;
 mod pace;
-mod payload;
 pub mod queue;
 pub mod rdma;
 pub mod tcp;

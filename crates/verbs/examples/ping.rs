@@ -22,7 +22,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use nvmeof_verbs::conformance;
 use nvmeof_verbs::system::SystemDevice;
 use ping::ends::{Ends, Shape};
 use ping::{checks, refusals, removal};
@@ -54,7 +53,7 @@ fn every_check(score: &mut Score, address: IpAddr) {
     score.check("what is sent has its traffic class", || checks::traffic_class(address));
     score.check("connections leave nothing behind", || checks::leaks(address));
     for shape in [Shape::Own, Shape::Shared] {
-        for (name, check) in conformance::checks::<SystemDevice>() {
+        for (name, check) in nvmeof_verbs_conformance::checks::<SystemDevice>() {
             score.check(&format!("{name} ({shape})"), || {
                 check(&mut Ends::new(address, shape)?.pair);
                 Ok(())

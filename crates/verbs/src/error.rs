@@ -101,7 +101,8 @@ pub enum VerbsError {
 
 impl VerbsError {
     /// Returns the error of a system call that failed during `what`.
-    pub(crate) fn call(what: impl Into<String>, source: io::Error) -> Self {
+    #[must_use]
+    pub fn call(what: impl Into<String>, source: io::Error) -> Self {
         Self::Call { what: what.into(), source }
     }
 }

@@ -6,15 +6,11 @@
 //! | [`provider`] | traits of a provider: [`Device`], [`PendingConnection`], [`Endpoint`], [`CompletionQueue`] |
 //! | [`ffi`] | rdma-core's binary interface |
 //! | [`system`] | the rdma-core provider, loaded at run time |
-//! | [`loopback`] | a provider in memory, for tests |
-//! | [`conformance`] | checks that every provider has to pass |
 //!
 //! Both ends of NVMe/RDMA are written against the traits of [`provider`].
 
-pub mod conformance;
 pub mod error;
 pub mod ffi;
-pub mod loopback;
 pub mod provider;
 pub mod system;
 pub mod work;

@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 use nvmeof_core::dma::{
     Buffer as Memory, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig,
 };
-use nvmeof_initiator::fake::{FakeAction, FakeResponse, FakeSession, FakeTargetOptions};
+use nvmeof_fake_target::{FakeAction, FakeResponse, FakeSession, FakeTargetOptions};
 use nvmeof_initiator::rdma::RouteResolver;
 use nvmeof_initiator::{
     Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Io, IoKind, IoQueue,
+};
+use nvmeof_loopback_verbs::{
+    Costs, DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
 };
 use nvmeof_transport::queue::{
     Connected, DetachedQueue, Event, FabricOp, HostQueue, PollGroup, ReactorResources,
 };
 use nvmeof_transport::rdma::{Limits, RdmaParams, Registration, admit};
 use nvmeof_verbs::VerbsError;
-use nvmeof_verbs::loopback::{
-    Costs, DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
-};
 use nvmeof_wire::fabrics::Connect;
 use nvmeof_wire::opcode::FabricsType;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};

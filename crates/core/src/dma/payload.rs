@@ -34,6 +34,16 @@ impl Payload {
             Self::ZeroCopy(lent) => lent.pieces().for_each(|(at, len)| piece(at, len)),
         }
     }
+
+    /// Calls `each` with each run of bytes, in order.
+    pub fn for_each_slice(&self, mut each: impl FnMut(&[u8])) {
+        self.for_each_piece(|at, len| {
+            // SAFETY: a payload's pieces are readable and unchanged until it is dropped. The
+            // payload owns its buffer, and lent bytes do not change while lent (`ZeroCopyData`'s
+            // contract).
+            each(unsafe { std::slice::from_raw_parts(at, len) });
+        });
+    }
 }
 
 impl From<Buffer> for Payload {

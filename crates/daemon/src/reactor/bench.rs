@@ -9,7 +9,7 @@ use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_nvmf::{DeviceId, PortId, Queue, Target};
 use nvmeof_pacing::{PacedMachine, PolicyConfig, SharedPolicy};
-use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
+use nvmeof_transport::DetachedQueue;
 use tokio::sync::oneshot;
 
 use super::mailbox::{Message, Sender, mailbox};
@@ -24,7 +24,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One reactor that runs a turn per call, with hosts on the loopback fabric.
+/// One reactor that runs a turn per call, with hosts on a fabric that the benchmark has.
 pub struct OneReactor {
     reactor: Reactor,
     sender: Sender,
@@ -79,14 +79,11 @@ impl OneReactor {
     }
 
     /// Attaches a new connection of a host. Later turns serve its commands.
-    pub fn attach(&mut self, target: &Arc<Target>, port: PortId) -> LoopbackHost {
-        let params = LoopbackParams { depth: 128, ..LoopbackParams::default() };
-        let (parked, host) = loopback::connect(params);
-        let queue = Box::new(Queue::new(target, port, "loopback", self.now));
+    pub fn attach(&mut self, target: &Arc<Target>, port: PortId, parked: Box<dyn DetachedQueue>) {
+        let queue = Box::new(Queue::new(target, port, &parked.peer(), self.now));
         self.reactor.load().connections.fetch_add(1, Ordering::Relaxed);
         self.sender.send(Message::Attach { parked, queue });
         self.turn();
-        host
     }
 
     /// Runs one turn. Returns false if it found no work.

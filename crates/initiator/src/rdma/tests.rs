@@ -7,13 +7,13 @@ mod test_network;
 
 use std::time::{Duration, Instant};
 
+use nvmeof_fake_target::{FakeAction, FakeTargetOptions};
+use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_verbs::DeviceLimits;
-use nvmeof_verbs::loopback::DeviceOptions;
 use nvmeof_wire::Status;
 use nvmeof_wire::rdma::RejectStatus;
 
 use self::test_network::{SeedPrinter, TestNetwork, compare, data, io, read, write};
-use crate::fake::{FakeAction, FakeTargetOptions};
 use crate::{CommandError, ConnectOptions, Controller, Error, Io, IoKind};
 
 fn connect(network: &TestNetwork, options: &ConnectOptions) -> Result<Controller, Error> {

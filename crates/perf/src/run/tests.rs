@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use nvmeof_initiator::fake::{ActionScript, FakeAction, FakeTarget, FakeTargetOptions};
+use nvmeof_fake_target::{ActionScript, FakeAction, FakeTarget, FakeTargetOptions};
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::IoOpcode;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::args::{Cli, Command};
 ///
 /// Runs end by the number of I/Os, so a busy machine changes nothing.
 fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
-    let connect = format!("--connect={}", target.endpoint());
+    let connect = format!("--connect={}", target.url());
     let fixed = [
         "nvmeof-perf",
         "run",
@@ -35,7 +35,7 @@ fn try_run(target: &FakeTarget, arguments: &str) -> Result<Value> {
 /// The same with a state file from a run against another target.
 fn try_run_at(target: &FakeTarget, arguments: &str, state: &Path) -> Result<Value> {
     let mut kept: Value = serde_json::from_slice(&std::fs::read(state)?)?;
-    kept["parameters"]["connect"] = serde_json::json!([target.endpoint().to_string()]);
+    kept["parameters"]["connect"] = serde_json::json!([target.url()]);
     std::fs::write(state, serde_json::to_vec(&kept)?)?;
     try_run(target, arguments)
 }
@@ -260,7 +260,7 @@ fn more_outstanding_than_a_queue_holds_takes_more_queues() {
 #[test]
 fn several_subsystems_share_a_run() {
     let (one, two) = (FakeTarget::start(small()), FakeTarget::start(small()));
-    let second = format!("--connect {}", two.endpoint());
+    let second = format!("--connect {}", two.url());
     let report = run(&one, &format!("{second} --rw randread --ios 400 --qd 2"));
     assert_eq!(report["flows"].as_array().unwrap().len(), 4);
     assert_eq!(report["targets"].as_array().unwrap().len(), 2);
@@ -273,7 +273,7 @@ fn several_subsystems_share_a_run() {
 #[test]
 fn a_run_can_be_stopped_and_still_reports() {
     let target = FakeTarget::start(small());
-    let connect = format!("--connect={}", target.endpoint());
+    let connect = format!("--connect={}", target.url());
     let line = ["nvmeof-perf", "run", &connect, "--rw=read", "--time=600s"];
     let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else {
         panic!("not a run")
@@ -479,10 +479,8 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let report = local(stripe).unwrap();
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
     let target = FakeTarget::start(small());
-    let both = format!(
-        "--device ram:1m --connect {} --rw randtrimwrite --loops 2 --qd 2",
-        target.endpoint()
-    );
+    let both =
+        format!("--device ram:1m --connect {} --rw randtrimwrite --loops 2 --qd 2", target.url());
     let report = local(&both).unwrap();
     assert_eq!(report["flows"].as_array().unwrap().len(), 3);
     assert_eq!(number(&report["write"]["bytes"]), 2 * ((1 << 20) + 512 * 512 + 64 * 4096));
@@ -543,7 +541,7 @@ mod intervals {
         arguments: &str,
         call: impl FnOnce(Caller) -> T + Send,
     ) -> (Value, T) {
-        let connect = format!("--connect={}", target.endpoint());
+        let connect = format!("--connect={}", target.url());
         let fixed = ["nvmeof-perf", "run", &connect, "--rw=randread", "--intervals"];
         let arguments = fixed.into_iter().chain(arguments.split_whitespace());
         let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {

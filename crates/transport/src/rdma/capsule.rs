@@ -11,9 +11,10 @@ use nvmeof_wire::sqe::{Psdt, SQE_SIZE};
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sgl, SglDescriptor, Sqe};
 
-use super::MAX_DESCRIPTORS;
 use crate::queue::FabricError;
 
+/// Maximum keyed descriptors of a command (MSDBD).
+pub const MAX_DESCRIPTORS: usize = 16;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = size_of::<SglDescriptor>();
 
@@ -95,7 +96,10 @@ fn list(first: Sgl, capsule: &[u8]) -> Result<DataPointer, FabricError> {
         let descriptors = bytes_of(at, capsule)?;
         let last = descriptors.len() / DESCRIPTOR - 1;
         for (index, bytes) in descriptors.chunks_exact(DESCRIPTOR).enumerate() {
-            let descriptor = SglDescriptor::read_from_bytes(bytes).unwrap_or_default();
+            // A chunk has the size of a descriptor.
+            let Ok(descriptor) = SglDescriptor::read_from_bytes(bytes) else {
+                return Err(FabricError::SglCount);
+            };
             match descriptor.parse() {
                 Sgl::Keyed { address, length, key, invalidate: asked } => {
                     let place = found.get_mut(count).ok_or(FabricError::SglCount)?;

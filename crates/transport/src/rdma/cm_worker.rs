@@ -24,11 +24,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nvmeof_verbs::{AcceptParams, Device, Endpoint, PrivateData, VerbsError};
-use nvmeof_wire::rdma::RejectStatus;
+use nvmeof_verbs::{AcceptParams, Device, Endpoint, PendingConnection, PrivateData, VerbsError};
+use nvmeof_wire::rdma::{RejectData, RejectStatus};
+use nvmeof_wire::zerocopy::IntoBytes;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::listener::reject;
 use super::qp::{Accepted, Init, Qp};
 
 /// Number of worker threads per device, and how many of them can accept connections concurrently.
@@ -431,11 +431,16 @@ impl<D: Device> ReplyQueue<D> {
     }
 }
 
+/// Rejects a connection request with a status for the host.
+pub(super) fn reject(ticket: impl PendingConnection, status: RejectStatus) {
+    ticket.reject(RejectData::new(status).as_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use nvmeof_verbs::loopback::Fabric;
+    use nvmeof_loopback_verbs::Fabric;
 
     use super::*;
 
@@ -476,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_desk_is_loud_while_it_has_something() {
-        let replies: Arc<ReplyQueue<nvmeof_verbs::loopback::LoopbackDevice>> =
+        let replies: Arc<ReplyQueue<nvmeof_loopback_verbs::LoopbackDevice>> =
             ReplyQueue::new().unwrap();
         let is_loud = || {
             let mut fds = [rustix::event::PollFd::from_borrowed_fd(

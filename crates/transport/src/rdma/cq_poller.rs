@@ -19,11 +19,11 @@ use nvmeof_verbs::{
 };
 use rustix::event::epoll;
 
-use super::RdmaParams;
 use super::cm_worker::{CmReply, CmWorker, ReplyQueue, ReplyTo};
+use super::kind;
 use super::numbers::NumberMap;
-use super::queue::kind;
-use super::queue::receives::{BadLength, ReceivedCapsule};
+use super::params::RdmaParams;
+use super::receives::{BadLength, ReceivedCapsule};
 use super::registration::Registration;
 use super::srq::{SrqPool, SrqShare};
 use crate::queue::{
@@ -66,7 +66,7 @@ pub(super) struct CqShared<D: Device> {
     broken: Cell<bool>,
     /// True if a queue pair that shares receives remains because it cannot be destroyed.
     has_undestroyed_qp: Cell<bool>,
-    shared: RefCell<Option<SrqPool<D>>>,
+    shared: Rc<RefCell<Option<SrqPool<D>>>>,
     batch: RefCell<Vec<WorkCompletion>>,
     /// Tokens found while a queue, not the reactor, polled.
     untold: RefCell<Vec<u64>>,
@@ -161,7 +161,7 @@ impl<D: Device> CqPoller<D> {
             stale: Cell::new(0),
             broken: Cell::new(false),
             has_undestroyed_qp: Cell::new(false),
-            shared: RefCell::new(None),
+            shared: Rc::default(),
             batch: RefCell::new(Vec::with_capacity(BATCH)),
             untold: RefCell::default(),
             failure: RefCell::default(),
@@ -218,7 +218,7 @@ impl<D: Device> CqShared<D> {
     ///
     /// Returns `None` if the device creates no queue to share.
     pub(super) fn share(
-        self: &Rc<Self>,
+        &self,
         registration: &Arc<Registration<D>>,
         params: &RdmaParams,
         pool: &CorePool,
@@ -237,12 +237,8 @@ impl<D: Device> CqShared<D> {
             }
             self.promised.set(self.promised.get() + capacity);
         }
-        shared.as_mut().map(|shared| shared.admit(self, depth)).transpose()
-    }
-
-    /// Returns the shared receives, if there are any.
-    pub(super) fn shared(&self) -> &RefCell<Option<SrqPool<D>>> {
-        &self.shared
+        let this = Rc::downgrade(&self.shared);
+        shared.as_mut().map(|shared| shared.admit(this, depth)).transpose()
     }
 
     /// Returns the number of queues created so far.
@@ -295,7 +291,7 @@ impl<D: Device> CqShared<D> {
         let mut counts = self.counts.get();
         counts.polls += 1;
         counts.found += u64::from(!batch.is_empty());
-        counts.completions += u64::try_from(batch.len()).unwrap_or(0);
+        counts.completions += batch.len() as u64;
         let routes = self.routes.borrow();
         for completion in batch.iter() {
             let is_capsule = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
@@ -357,7 +353,7 @@ impl<D: Device> Drop for CqShared<D> {
         let withheld = self.withheld.get_mut();
         if self.has_undestroyed_qp.get() || !withheld.is_empty() {
             // This queue pair can have taken any of the shared receives.
-            std::mem::forget(self.shared.get_mut().take());
+            std::mem::forget(self.shared.take());
         }
         for (_, memory) in withheld.drain(..) {
             tracing::error!(
@@ -558,7 +554,7 @@ impl<D: Device> CqHandle<D> {
     /// The queue pair will be destroyed, which would also discard its completions.
     pub(super) fn settle(&self) {
         let mut untold = self.cq_shared.untold.borrow_mut();
-        let batches = usize::try_from(self.cq_shared.depth).unwrap_or(usize::MAX) / BATCH + 1;
+        let batches = self.cq_shared.depth as usize / BATCH + 1;
         for _ in 0..batches {
             if !self.cq_shared.poll_batch(|token| untold.push(token)) {
                 break;

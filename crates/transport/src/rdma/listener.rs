@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvmeof_verbs::{Device, DeviceLimits, PendingConnection};
-use nvmeof_wire::rdma::{RejectData, RejectStatus, Request};
-use nvmeof_wire::zerocopy::IntoBytes;
+use nvmeof_wire::rdma::{RejectStatus, Request};
 
+use super::cm_worker::reject;
+use super::params::RdmaParams;
+use super::queue::{DetachedRdma, NegotiatedParams};
 use super::registration::Registration;
-use super::{RdmaParams, queue};
-use crate::queue::{DetachedQueue, HostQueue, ReactorResources, TransportError};
 
 /// Limits of a host's requests in addition to [`RdmaParams`].
 #[derive(Clone, Copy)]
@@ -26,19 +26,6 @@ impl std::fmt::Debug for Limits<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Limits").field("max_qid", &self.max_qid).finish_non_exhaustive()
     }
-}
-
-/// Parameters negotiated with a host for its queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NegotiatedParams {
-    /// The host's request.
-    pub(super) request: Request,
-    /// Receives of the target: commands that can be in transit.
-    pub(super) receives: u16,
-    /// Maximum outstanding RDMA READs of the target.
-    pub(super) reads_out: u8,
-    /// Maximum outstanding RDMA READs of the host.
-    pub(super) reads_in: u8,
 }
 
 /// A rejected connection request; if dropped, it is rejected without a reason.
@@ -59,10 +46,6 @@ impl<D: Device> Reject<D> {
     pub fn peer(&self) -> SocketAddr {
         self.ticket.peer()
     }
-}
-
-pub(super) fn reject(ticket: impl PendingConnection, status: RejectStatus) {
-    ticket.reject(RejectData::new(status).as_bytes());
 }
 
 /// Decides about a connection request (RDMA 3.1) without I/O.
@@ -127,66 +110,10 @@ fn check(
     Ok(NegotiatedParams { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
 }
 
-/// An accepted connection request, which any reactor can unpark; that reactor accepts the
-/// connection.
-#[derive(Debug)]
-pub struct DetachedRdma<D: Device> {
-    pub(super) ticket: D::PendingConnection,
-    pub(super) terms: NegotiatedParams,
-    pub(super) registration: Arc<Registration<D>>,
-    pub(super) params: RdmaParams,
-}
-
-impl<D: Device> DetachedRdma<D> {
-    /// Returns the queue identifier; 0 for an admin queue.
-    pub fn qid(&self) -> u16 {
-        self.terms.request.qid
-    }
-
-    /// Returns the controller of an I/O queue, if the host named it.
-    pub fn cntlid(&self) -> Option<u16> {
-        self.terms.request.cntlid
-    }
-
-    /// Returns the host's address.
-    pub fn host(&self) -> SocketAddr {
-        self.ticket.peer()
-    }
-
-    /// Returns the address to which the request came.
-    pub fn local(&self) -> SocketAddr {
-        self.ticket.local()
-    }
-
-    /// Rejects the request after all.
-    pub fn reject(self, status: RejectStatus) {
-        self.registration.cm_worker().reject(self.ticket, status);
-    }
-}
-
-impl<D: Device> DetachedQueue for DetachedRdma<D> {
-    fn attach(
-        self: Box<Self>,
-        home: &mut ReactorResources<'_>,
-    ) -> Result<Box<dyn HostQueue>, TransportError> {
-        queue::open(*self, home)
-    }
-
-    fn peer(&self) -> String {
-        self.ticket.peer().to_string()
-    }
-
-    fn number(&self) -> Option<u16> {
-        Some(self.terms.request.qid)
-    }
-
-    fn refuse(self: Box<Self>) {
-        self.reject(RejectStatus::NO_RESOURCES);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use nvmeof_wire::zerocopy::IntoBytes;
+
     use super::*;
 
     const DEVICE: DeviceLimits = DeviceLimits {

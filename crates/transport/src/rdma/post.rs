@@ -90,41 +90,33 @@ impl<E: Endpoint> Sends<'_, E> {
 impl<E: Endpoint> Qp<Draining, E> {
     /// Posts work without memory: it returns flushed, after all earlier work.
     pub(super) fn post_marker(&mut self, marker: &SendWr) -> Result<(), PostError> {
-        debug_assert!(marker.pieces.as_slice().is_empty(), "a marker names memory");
-        if !marker.pieces.as_slice().is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the work has no memory.
+        assert!(marker.pieces.as_slice().is_empty(), "a marker names memory");
+        // SAFETY: the promises are about the memory of the work, and it has none.
         unsafe { self.endpoint.post_send(std::slice::from_ref(marker)) }
     }
 }
 
 /// Copies a capsule's command out of a page whose other parts a device may be writing.
-pub(super) fn read_command(page: &Buffer, offset: usize) -> Option<Sqe> {
-    if offset.checked_add(SQE_SIZE)? > page.len() {
-        return None;
-    }
+pub(super) fn read_command(page: &Buffer, offset: usize) -> Sqe {
+    assert!(offset + SQE_SIZE <= page.len(), "a command outside of its page");
     let mut bytes = [0; SQE_SIZE];
-    // SAFETY: the check above shows that `offset + 64` is within the buffer, which this process
-    // owns and has mapped. The receive into these 64 bytes has completed, so that nothing writes to
-    // them. No reference to the rest of the page is made.
+    // SAFETY: the assertion keeps the copy within the buffer, which this process owns and has
+    // mapped. The receive into these 64 bytes has completed, so that nothing writes to them. A slice
+    // of the page would be a reference to memory that the device writes meanwhile.
     unsafe {
         std::ptr::copy_nonoverlapping(page.as_ptr().add(offset), bytes.as_mut_ptr(), SQE_SIZE);
     }
-    Some(nvmeof_wire::zerocopy::transmute!(bytes))
+    nvmeof_wire::zerocopy::transmute!(bytes)
 }
 
-/// Copies a response into a page whose other parts a device may be reading; false if it does not
-/// fit.
-pub(super) fn write_slot(page: &mut Buffer, offset: usize, bytes: &[u8]) -> bool {
-    if offset.checked_add(bytes.len()).is_none_or(|end| end > page.len()) {
-        return false;
-    }
-    // SAFETY: the bytes are within the buffer, which is owned and borrowed for writing. The send
-    // that last used them was retired before its position in the ring was used again, so that
-    // nothing reads them.
+/// Copies a response into a page whose other parts a device may be reading.
+pub(super) fn write_slot(page: &mut Buffer, offset: usize, bytes: &[u8]) {
+    assert!(offset + bytes.len() <= page.len(), "a response outside of its page");
+    // SAFETY: the assertion keeps the copy within the buffer, which is owned and borrowed for
+    // writing. The send that last used these bytes was retired before its position in the ring was
+    // used again, so that nothing reads them. A mutable slice of the page would claim bytes that the
+    // device reads meanwhile.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_mut_ptr().add(offset), bytes.len());
     }
-    true
 }

@@ -98,8 +98,8 @@ impl<D: Device> Registration<D> {
     #[inline]
     pub fn key_of(&self, buffer: &Buffer) -> u32 {
         // Stored before the buffer could be leased, and published by the lock under which the chunk
-        // was.
-        self.keys.get(buffer.chunk().index()).map_or(0, |key| key.load(Ordering::Relaxed))
+        // was. `mapped` refuses a chunk without a place for its key.
+        self.keys[buffer.chunk().index()].load(Ordering::Relaxed)
     }
 
     /// Returns the location of `payload` for the device; `None` for unregistered lent memory.
@@ -107,7 +107,7 @@ impl<D: Device> Registration<D> {
     pub(super) fn span_of(&self, payload: &mut Payload) -> Option<Span> {
         match payload {
             Payload::Buffer(buffer) => Some(Span {
-                address: u64::try_from(buffer.as_mut_ptr().expose_provenance()).ok()?,
+                address: buffer.as_mut_ptr().expose_provenance() as u64,
                 lkey: self.key_of(buffer),
                 window: u32::try_from(buffer.len()).ok()?,
             }),
@@ -152,7 +152,7 @@ impl<D: Device> Lending<D> {
     fn span(&self) -> Option<Span> {
         let (base, window) = self.memory.window();
         Some(Span {
-            address: u64::try_from(base.as_ptr().expose_provenance()).ok()?,
+            address: base.as_ptr().expose_provenance() as u64,
             lkey: self.region.lkey(),
             window: u32::try_from(window).ok()?,
         })

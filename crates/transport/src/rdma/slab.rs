@@ -64,30 +64,28 @@ impl Slab {
     }
 
     /// Returns a slot as a scatter-gather element of a work request.
+    ///
+    /// # Panics
+    /// If there is no such slot, here and below: the caller counts its slots.
     pub(super) fn piece(&self, slot: usize) -> Sge {
         let (page, offset) = self.place(slot);
-        let Some((buffer, lkey)) = self.pages.get(page) else { return Sge::default() };
-        let start = u64::try_from(buffer.as_ptr().expose_provenance()).unwrap_or(0);
-        let at = u64::try_from(offset).unwrap_or(0);
-        let length = u32::try_from(self.size).unwrap_or(0);
-        Sge { address: start + at, length, lkey: *lkey }
+        let (buffer, lkey) = &self.pages[page];
+        let address = buffer.as_ptr().expose_provenance() as u64 + offset as u64;
+        let length = u32::try_from(self.size).expect("at most a page");
+        Sge { address, length, lkey: *lkey }
     }
 
     /// Returns the command in a slot of 64 bytes.
-    pub(super) fn command(&self, slot: usize) -> Option<Sqe> {
+    pub(super) fn command(&self, slot: usize) -> Sqe {
         let (page, offset) = self.place(slot);
-        post::read_command(&self.pages.get(page)?.0, offset)
+        post::read_command(&self.pages[page].0, offset)
     }
 
     /// Fills a slot from its start.
     pub(super) fn write(&mut self, slot: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= self.size, "more bytes than a slot has");
         let (page, offset) = self.place(slot);
-        let fits = bytes.len() <= self.size
-            && self
-                .pages
-                .get_mut(page)
-                .is_some_and(|(page, _)| post::write_slot(page, offset, bytes));
-        debug_assert!(fits, "slot {slot} does not take {} bytes", bytes.len());
+        post::write_slot(&mut self.pages[page].0, offset, bytes);
     }
 
     fn place(&self, slot: usize) -> (usize, usize) {

@@ -25,17 +25,17 @@
 //! Admin queues have their own receives: keep-alives never wait, whatever a host sends on other
 //! queues.
 
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use nvmeof_core::dma::{BufferReservation, CorePool, LeaseError};
 use nvmeof_verbs::{Device, VerbsError, WorkCompletion};
 
-use super::RdmaParams;
-use super::cq_poller::CqShared;
+use super::kind;
+use super::params::RdmaParams;
 use super::post::SrqPoster;
-use super::queue::kind;
-use super::queue::receives::{BadLength, ReceiveBuffers, ReceivedCapsule};
+use super::receives::{BadLength, ReceiveBuffers, ReceivedCapsule};
 use super::registration::Registration;
 use crate::queue::TransportError;
 
@@ -64,7 +64,7 @@ pub(super) struct SrqPool<D: Device> {
 /// of the pair have been processed.
 #[derive(Debug)]
 pub(super) struct SrqShare<D: Device> {
-    cq_shared: Weak<CqShared<D>>,
+    pool: Weak<RefCell<Option<SrqPool<D>>>>,
     depth: usize,
     /// Buffers of its commands; `None` if nothing follows commands.
     work: Option<Rc<BufferReservation>>,
@@ -95,7 +95,7 @@ impl<D: Device> SrqPool<D> {
             queue: SrqPoster(queue),
             receives,
             idle: Vec::new(),
-            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            capacity: capacity as usize,
             promised: 0,
             works: Vec::new(),
             in_work: 0,
@@ -113,7 +113,7 @@ impl<D: Device> SrqPool<D> {
     /// Returns true if a share of `depth` is available.
     pub(super) fn has_room(&self, depth: u32) -> bool {
         let room = self.capacity.saturating_sub(self.promised);
-        usize::try_from(depth).is_ok_and(|depth| depth <= room) && !self.broken
+        depth as usize <= room && !self.broken
     }
 
     /// Returns the number of posted receives.
@@ -128,16 +128,16 @@ impl<D: Device> SrqPool<D> {
     }
 
     /// Returns a share for a queue of `depth` commands, with its receives posted. There is
-    /// [room](Self::has_room).
+    /// [room](Self::has_room). `this` is the pool, to which the share returns.
     pub(super) fn admit(
         &mut self,
-        cq_shared: &Rc<CqShared<D>>,
+        this: Weak<RefCell<Option<Self>>>,
         depth: u32,
     ) -> Result<SrqShare<D>, TransportError> {
         let no_memory = |error: LeaseError| {
             TransportError::NoMemory(format!("{depth} receives more to share: {error}"))
         };
-        let depth = usize::try_from(depth).unwrap_or(usize::MAX);
+        let depth = depth as usize;
         let work = match self.receives.stock() {
             None => None,
             Some(stock) => {
@@ -152,7 +152,8 @@ impl<D: Device> SrqPool<D> {
         };
         let first = self.receives.count();
         let slots = self.receives.grow(&self.pool, &self.registration, self.promised + depth);
-        self.idle.extend((first..self.receives.count()).filter_map(|at| u32::try_from(at).ok()));
+        let number = |at| u32::try_from(at).expect("at most the receives of the device");
+        self.idle.extend((first..self.receives.count()).map(number));
         self.promised += depth;
         self.works.extend(work.clone());
         let share = (depth, work);
@@ -163,9 +164,7 @@ impl<D: Device> SrqPool<D> {
             })
         });
         match posted {
-            Ok(()) => {
-                Ok(SrqShare { cq_shared: Rc::downgrade(cq_shared), depth: share.0, work: share.1 })
-            }
+            Ok(()) => Ok(SrqShare { pool: this, depth: share.0, work: share.1 }),
             Err(error) => {
                 self.give_back(share.0, share.1);
                 Err(error)
@@ -246,7 +245,10 @@ impl<D: Device> SrqPool<D> {
     /// Posts receives up to the needed number.
     fn fill(&mut self) -> std::io::Result<()> {
         while self.receives.posted() < self.wanted() {
-            let Some(slot) = self.idle.pop() else { break };
+            let Some(slot) = self.idle.pop() else {
+                debug_assert!(false, "fewer receives than promised");
+                break;
+            };
             let before = self.receives.posted();
             let posted = self.receives.post(slot, &mut self.queue, &self.registration);
             if posted.is_err() || self.receives.posted() == before {
@@ -286,8 +288,8 @@ impl<D: Device> SrqPool<D> {
 
 impl<D: Device> Drop for SrqShare<D> {
     fn drop(&mut self) {
-        let Some(cq_shared) = self.cq_shared.upgrade() else { return };
-        if let Some(shared) = &mut *cq_shared.shared().borrow_mut() {
+        let Some(pool) = self.pool.upgrade() else { return };
+        if let Some(shared) = &mut *pool.borrow_mut() {
             shared.give_back(self.depth, self.work.take());
         }
     }

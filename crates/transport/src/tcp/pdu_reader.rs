@@ -330,7 +330,7 @@ impl Incoming {
         transfers: &'a mut Transfers,
     ) -> &'a mut [u8] {
         match &mut self.dest {
-            Dest::Capsule { buf, .. } => buf.as_mut_slice().get_mut(from..to).unwrap_or_default(),
+            Dest::Capsule { buf, .. } => &mut buf.as_mut_slice()[from..to],
             Dest::Pull { slot } => transfers.bytes_mut(*slot, from, to),
         }
     }
@@ -377,7 +377,9 @@ fn check_digest(head: &PduHead, pdu: &[u8]) -> Result<(), TcpError> {
         return Ok(());
     }
     let (header, rest) = pdu.split_at(usize::from(head.hlen));
-    let received = rest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    // The digest follows the header: `data_offset` counts both.
+    let Some(bytes) = rest.first_chunk() else { return Err(TcpError::field(2)) };
+    let received = u32::from_le_bytes(*bytes);
     if crc32c(header) == received { Ok(()) } else { Err(TcpError::header_digest(received)) }
 }
 

@@ -422,16 +422,15 @@ impl HostQueue for TcpQueue {
         }
         match op {
             FabricOp::FetchHostData { token, cid, sgl, buf } => {
-                let len = u32::try_from(buf.len()).unwrap_or(0);
-                let begun = match len {
-                    0 => Err((buf, RejectReason::Invalid)),
-                    _ => self
-                        .transfers
-                        .begin(token, cid, buf)
-                        .map_err(|b| (b, RejectReason::QueueFull)),
+                let begun = match u32::try_from(buf.len()) {
+                    Ok(len @ 1..) => match self.transfers.begin(token, cid, buf) {
+                        Ok(ttag) => Ok((ttag, len)),
+                        Err(buf) => Err((buf, RejectReason::QueueFull)),
+                    },
+                    Ok(0) | Err(_) => Err((buf, RejectReason::Invalid)),
                 };
                 match begun {
-                    Ok(ttag) => self.outbound.r2t(cid, ttag, len),
+                    Ok((ttag, len)) => self.outbound.r2t(cid, ttag, len),
                     Err((buf, why)) => {
                         return Err(Rejected {
                             op: FabricOp::FetchHostData { token, cid, sgl, buf },

@@ -17,7 +17,6 @@ use super::send_method::{self, SendMethod, SendMethodSelector};
 use super::sys::{self, IoSlices};
 use super::tx_tracker::TxTracker;
 use crate::pace::Pace;
-use crate::payload::for_each_slice;
 use crate::queue::{Event, Nanos, Progress};
 
 /// Minimum bytes of sent headers for which the buffer is compacted.
@@ -195,7 +194,7 @@ impl PduWriter {
         let mut after = 0;
         if self.framing.ddgst {
             let mut digest = Crc32c::new();
-            for_each_slice(&data.payload, |bytes| digest.update(bytes));
+            data.payload.for_each_slice(|bytes| digest.update(bytes));
             self.headers.extend_from_slice(&digest.value().to_le_bytes());
             after = usize::from(self.framing.ddgst_len());
         }

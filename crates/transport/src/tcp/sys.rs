@@ -69,7 +69,8 @@ impl<'a> IoSlices<'a> {
     /// Sends without blocking, and returns the bytes taken; `more` delays the tail until the next
     /// send.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, more: bool) -> io::Result<usize> {
-        // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
+        // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths. It has padding on
+        // some targets, which a literal cannot name.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.pieces.as_mut_ptr().cast();
         message.msg_iovlen = self.len as _;
@@ -77,7 +78,8 @@ impl<'a> IoSlices<'a> {
         // SAFETY: `msg_iov` has `len` initialized entries, each of memory readable for `'a`, which
         // outlives `self`. That is the type's invariant: entries are borrowed slices and pieces of
         // borrowed payloads, whose owner keeps them readable. The kernel only reads them, so it
-        // does not matter that a device may expose the same memory to others.
+        // does not matter that a device may expose the same memory to others. The safe form
+        // of rustix takes slices, and the pieces of a payload are addresses.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -91,6 +93,7 @@ pub(super) fn unsent(socket: BorrowedFd<'_>) -> u64 {
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQNSD writes one int, and the pointer is valid for the duration of the call.
+    // No crate in use has a safe form of this request.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
     if outcome == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }

@@ -28,7 +28,7 @@ impl FatalPduError {
 
     /// Encodes the C2HTermReq.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let len = u8::try_from(self.header.len()).unwrap_or(0);
+        let len = u8::try_from(self.header.len()).expect("at most 128 bytes");
         let mut pdu = TermReq::new(Receiver::Controller, self.error, len).as_bytes().to_vec();
         pdu.extend_from_slice(&self.header);
         pdu

@@ -15,6 +15,9 @@ use crate::queue::Nanos;
 const CCCID_AT: u32 = 8;
 const TTAG_AT: u32 = 10;
 
+/// Invariant of [`Transfers::locate`]: its pull stays until the data of the PDU has arrived.
+const LOCATED: &str = "a located pull";
+
 /// One pull: an R2T for the whole of `buf`.
 #[derive(Debug)]
 pub(super) struct Pull {
@@ -78,11 +81,9 @@ impl Transfers {
 
     /// Grows to at least `depth` slots. Call it while no pull is live: the layout of tags changes.
     pub(super) fn grow(&mut self, depth: u16) {
-        let first = self.slots.len().min(usize::from(u16::MAX));
-        for slot in (first..usize::from(depth)).rev() {
-            self.free.extend(u16::try_from(slot).ok());
-        }
-        self.slots.resize_with(usize::from(depth).max(first), || Slot { tag: 0, pull: None });
+        let first = u16::try_from(self.slots.len()).expect("as many slots as an earlier depth");
+        self.free.extend((first..depth).rev());
+        self.slots.resize_with(depth.max(first).into(), || Slot { tag: 0, pull: None });
         self.index_bits = self.slots.len().next_power_of_two().ilog2();
         for (index, slot) in (0..=u16::MAX).zip(&mut self.slots) {
             slot.tag = index;
@@ -164,7 +165,8 @@ impl Transfers {
         let Some(index) = self.free.pop() else {
             return Err(buf);
         };
-        let step = 1u16.checked_shl(self.index_bits).unwrap_or(0);
+        // No bit is left for the generation if the slot number has all.
+        let step = 1u16.unbounded_shl(self.index_bits);
         let slot = &mut self.slots[usize::from(index)];
         slot.tag = slot.tag.wrapping_add(step);
         self.awaited += buf.len();
@@ -193,8 +195,8 @@ impl Transfers {
         if pull.cid != cccid {
             return Err(TcpError::field(CCCID_AT));
         }
-        let start = usize::try_from(datao).unwrap_or(usize::MAX);
-        let end = start.saturating_add(usize::try_from(datal).unwrap_or(usize::MAX));
+        let start = datao as usize;
+        let end = start.saturating_add(datal as usize);
         if start != pull.got || end > pull.buf.len() {
             return Err(TcpError::OUT_OF_RANGE);
         }
@@ -206,21 +208,21 @@ impl Transfers {
 
     /// Returns the bytes `from..to` of a located pull's buffer.
     pub(super) fn bytes_mut(&mut self, slot: u16, from: usize, to: usize) -> &mut [u8] {
-        let pull = self.slots.get_mut(usize::from(slot)).and_then(|slot| slot.pull.as_mut());
-        pull.and_then(|pull| pull.buf.as_mut_slice().get_mut(from..to)).unwrap_or_default()
+        let pull = self.slots[usize::from(slot)].pull.as_mut();
+        &mut pull.expect(LOCATED).buf.as_mut_slice()[from..to]
     }
 
     /// Records the data of a located PDU up to byte `end`; returns the pull if it is complete.
     pub(super) fn arrived(&mut self, slot: u16, end: usize, good: bool) -> Option<(Pull, bool)> {
-        let entry = self.slots.get_mut(usize::from(slot))?;
-        let pull = entry.pull.as_mut()?;
+        let entry = &mut self.slots[usize::from(slot)];
+        let pull = entry.pull.as_mut().expect(LOCATED);
         self.awaited -= end - pull.got;
         pull.got = end;
         pull.bad |= !good;
         if pull.got < pull.buf.len() {
             return None;
         }
-        let pull = entry.pull.take()?;
+        let pull = entry.pull.take().expect(LOCATED);
         self.free.push(slot);
         let good = !pull.bad;
         self.drop_done();
@@ -243,7 +245,7 @@ impl Transfers {
 
 /// Returns the bits of a tag that contain the slot number.
 fn mask(index_bits: u32) -> u16 {
-    u16::MAX.checked_shr(16 - index_bits.min(16)).unwrap_or(0)
+    u16::MAX.unbounded_shr(16 - index_bits)
 }
 
 /// Returns true if the pull of this tag is in flight.

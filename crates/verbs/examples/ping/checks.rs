@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use nvmeof_verbs::conformance::{READS, pattern};
 use nvmeof_verbs::system::SystemTicket;
 use nvmeof_verbs::{
     AcceptParams, AccessFlags, CompletionQueue, ConnectionEvent, Endpoint, MemoryRegion,
     PendingConnection, SendOp, Sge, WcStatus, WorkCompletion, WrId,
 };
+use nvmeof_verbs_conformance::{READS, pattern};
 
 use super::ends::{
     Ends, Shape, ask, end, event, is_readable, listen, request, route, until, wakes,

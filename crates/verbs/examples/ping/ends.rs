@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nvmeof_verbs::conformance::{ACCESS, COMPLETIONS, End, MEMORY, Memory, Pair, READS, SPEC};
 use nvmeof_verbs::system::{
     Listener, ListenerEvent, ListenerOptions, SystemDevice, SystemEndpoint, SystemTicket, resolve,
 };
@@ -16,6 +15,7 @@ use nvmeof_verbs::{
     AcceptParams, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec,
     PendingConnection, PrivateData,
 };
+use nvmeof_verbs_conformance::{ACCESS, COMPLETIONS, End, MEMORY, Memory, Pair, READS, SPEC};
 
 /// Maximum wait for anything that has to arrive. A slow machine is no failure; a missing event is
 /// one.

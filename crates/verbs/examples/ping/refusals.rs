@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use nvmeof_verbs::conformance::{ACCESS, Memory};
 use nvmeof_verbs::system::{Listener, ListenerOptions, SystemDevice, resolve};
 use nvmeof_verbs::{Device, PendingConnection, VerbsError};
+use nvmeof_verbs_conformance::{ACCESS, Memory};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 

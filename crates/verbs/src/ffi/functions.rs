@@ -43,6 +43,14 @@ impl File {
     }
 }
 
+/// Converts a text that ends in a zero.
+const fn terminated(text: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a text that ends in a zero"),
+    }
+}
+
 /// Returns the loader's message about its last failure in this thread.
 fn loader_says() -> String {
     // SAFETY: the call has no arguments. The returned text is valid until this thread's next call
@@ -91,15 +99,10 @@ macro_rules! table {
             /// # Errors
             /// [`VerbsError::NoLibrary`] if the library is missing, or lacks a function.
             pub fn load() -> Result<Self, VerbsError> {
-                const PATH: &CStr = match CStr::from_bytes_with_nul($path) {
-                    Ok(path) => path,
-                    Err(_) => panic!("a path that ends in a zero"),
-                };
+                const PATH: &CStr = terminated($path);
                 let file = File::open($file, PATH)?;
                 $(
-                    let name = concat!(stringify!($name), "\0").as_bytes();
-                    let name = CStr::from_bytes_with_nul(name).unwrap_or_default();
-                    let address = file.find(name)?;
+                    let address = file.find(const { terminated(concat!(stringify!($name), "\0")) })?;
                     // SAFETY: the address is that of the function of this name, and the type here
                     // is what the library's header declares. rdma-core keeps the interface of a
                     // symbol's version, and `tests/layout.rs` compiles each signature against the
@@ -128,7 +131,7 @@ macro_rules! table {
 
 table! {
     /// libibverbs.
-    Verbs from "libibverbs.so.1" / b"libibverbs.so.1\0" {
+    Verbs from "libibverbs.so.1" / "libibverbs.so.1\0" {
         fn ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(*mut *mut ibv_device);
         fn ibv_get_device_name(*mut ibv_device) -> *const c_char;
@@ -161,7 +164,7 @@ table! {
 
 table! {
     /// librdmacm.
-    Cm from "librdmacm.so.1" / b"librdmacm.so.1\0" {
+    Cm from "librdmacm.so.1" / "librdmacm.so.1\0" {
         fn rdma_get_devices(*mut c_int) -> *mut *mut ibv_context;
         fn rdma_free_devices(*mut *mut ibv_context);
         fn rdma_create_event_channel() -> *mut rdma_event_channel;

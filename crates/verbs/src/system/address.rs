@@ -16,7 +16,8 @@ pub(super) fn to_c(address: SocketAddr) -> libc::sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: `sockaddr_storage` has the size and alignment for every address.
+            // SAFETY: `sockaddr_storage` is C's union of all addresses, with the size and alignment
+            // for each. Its fields in Rust do not show their form.
             unsafe { place.cast::<libc::sockaddr_in>().write(c) };
         }
         SocketAddr::V6(v6) => {
@@ -39,7 +40,8 @@ pub(super) fn from_c(storage: &libc::sockaddr_storage) -> SocketAddr {
     let place = (&raw const *storage).cast::<u8>();
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family determines the address structure; any bytes are a valid one.
+            // SAFETY: the family determines the form of the address in C's union; any bytes are a
+            // valid one.
             let c = unsafe { place.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(c.sin_addr.s_addr.to_ne_bytes());
             SocketAddrV4::new(ip, u16::from_be(c.sin_port)).into()
@@ -64,7 +66,7 @@ pub(super) fn gid_of(ip: IpAddr) -> [u8; 16] {
 }
 
 fn family(number: i32) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(number).unwrap_or_default()
+    libc::sa_family_t::try_from(number).expect("an address family")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::connection::set_nonblocking;
-use super::device::{Context, lock};
+use super::context::{Context, lock};
 use crate::error::VerbsError;
 use crate::ffi::verbs::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,

@@ -93,7 +93,7 @@ impl CompletionQueue for SystemCompletions {
         while left > 0 {
             let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
             let wanted = left.min(BATCH);
-            let room = c_int::try_from(wanted).unwrap_or(1);
+            let room = c_int::try_from(wanted).expect("at most a batch");
             // SAFETY: a live queue, and room for the requested number of entries.
             let count = unsafe {
                 inline::ibv_poll_cq(self.queue.as_ptr(), room, entries.as_mut_ptr().cast())

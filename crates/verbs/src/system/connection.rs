@@ -306,7 +306,7 @@ impl ConnectionId {
             return;
         }
         let data = &private_data[..private_data.len().min(MOST_IN_REFUSAL)];
-        let len = u8::try_from(data.len()).unwrap_or_default();
+        let len = u8::try_from(data.len()).expect("cut to what fits");
         // SAFETY: a live identifier, and `len` bytes that the library copies.
         let answer = unsafe {
             (self.library().cm.rdma_reject)(self.as_ptr(), data.as_ptr().cast::<c_void>(), len)

@@ -2,28 +2,22 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt::{self, Debug};
-use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::address::gid_of;
 use super::async_events::AsyncEventThread;
-use super::completions::SystemCompletions;
 use super::connection::ConnectionId;
-use super::endpoint::SystemEndpoint;
+use super::context::{Context, ProtectionDomain, lock};
 use super::library::Library;
-use super::memory::{SystemRegion, SystemWindow};
-use super::receives::SystemShared;
-use super::ticket::SystemTicket;
 use crate::error::VerbsError;
 use crate::ffi::verbs::{
     IBV_DEVICE_MEM_WINDOW_TYPE_2A, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_TRANSPORT_IB,
-    IBV_TRANSPORT_IWARP, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_pd, ibv_port_attr,
+    IBV_TRANSPORT_IWARP, ibv_context, ibv_device, ibv_device_attr, ibv_pd, ibv_port_attr,
 };
-use crate::provider::{Device, DeviceKind, DeviceLimits, EndpointSpec};
-use crate::work::AccessFlags;
+use crate::provider::{DeviceKind, DeviceLimits};
 
 /// Maximum RDMA READs that are ever requested: the next number means "as many as possible" to
 /// librdmacm.
@@ -35,11 +29,11 @@ const VENDOR_SOFT_ROCE: u32 = 0xff_ffff;
 /// An RDMA device of this machine.
 pub struct SystemDevice {
     library: &'static Library,
-    name: String,
+    pub(super) name: String,
     guid: u64,
-    kind: DeviceKind,
-    limits: DeviceLimits,
-    windows: bool,
+    pub(super) kind: DeviceKind,
+    pub(super) limits: DeviceLimits,
+    pub(super) windows: bool,
     kernel_flags: bool,
     next_vector: AtomicUsize,
     gone: AtomicBool,
@@ -150,34 +144,6 @@ impl SystemDevice {
         })
     }
 
-    /// Registers memory that [windows](Self::window) can be bound to; otherwise as
-    /// [`Device::register`].
-    ///
-    /// # Errors
-    /// The errors of [`Device::register`].
-    ///
-    /// # Safety
-    /// The requirements of [`Device::register`].
-    pub unsafe fn register_bindable(
-        self: &Arc<Self>,
-        base: *mut u8,
-        len: usize,
-        access: AccessFlags,
-    ) -> Result<SystemRegion, VerbsError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { SystemRegion::register(self, base, len, access, true) }
-    }
-
-    /// Creates a memory window: a key for a part of a region, which the peer can invalidate
-    /// ([`SendOp::SendInvalidate`](crate::SendOp::SendInvalidate)). Returns `None` if the
-    /// device has no windows.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn window(self: &Arc<Self>) -> Result<Option<SystemWindow>, VerbsError> {
-        if self.windows { SystemWindow::new(self).map(Some) } else { Ok(None) }
-    }
-
     /// Records that the device was removed, as an event of `id` reports. The next user opens it
     /// again: a device of the same name is a different one.
     pub(super) fn set_gone(&self, id: &ConnectionId) {
@@ -188,7 +154,8 @@ impl SystemDevice {
         id.let_go();
     }
 
-    fn answers(&self) -> bool {
+    /// Returns true if the device is present.
+    pub(super) fn answers(&self) -> bool {
         !self.gone.load(Ordering::Relaxed) && self.context.port(1).is_ok()
     }
 
@@ -223,7 +190,7 @@ impl SystemDevice {
 
     /// Pointer for calls of the library, valid as long as `self`.
     pub(super) fn domain(&self) -> *mut ibv_pd {
-        self.domain.domain.as_ptr()
+        self.domain.as_ptr()
     }
 
     pub(super) fn watch(&self) -> &AsyncEventThread {
@@ -241,8 +208,8 @@ impl SystemDevice {
         // SAFETY: the context is open as long as `self`.
         let vectors = unsafe { (*self.context()).num_comp_vectors }.max(1);
         let turn = self.next_vector.fetch_add(1, Ordering::Relaxed);
-        let vectors = usize::try_from(vectors).unwrap_or(1);
-        c_int::try_from(turn % vectors).unwrap_or_default()
+        let vector = turn % vectors.unsigned_abs() as usize;
+        c_int::try_from(vector).expect("below the number of vectors")
     }
 }
 
@@ -254,72 +221,13 @@ impl Drop for SystemDevice {
     }
 }
 
-impl Device for SystemDevice {
-    type CompletionQueue = SystemCompletions;
-    type Endpoint = SystemEndpoint;
-    type PendingConnection = SystemTicket;
-    type SharedReceiveQueue = SystemShared;
-    type MemoryRegion = SystemRegion;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn kind(&self) -> DeviceKind {
-        self.kind
-    }
-
-    fn is_present(&self) -> bool {
-        self.answers()
-    }
-
-    fn limits(&self) -> DeviceLimits {
-        self.limits
-    }
-
-    unsafe fn register(
-        self: &Arc<Self>,
-        base: *mut u8,
-        len: usize,
-        access: AccessFlags,
-    ) -> Result<SystemRegion, VerbsError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { SystemRegion::register(self, base, len, access, false) }
-    }
-
-    fn completions(self: &Arc<Self>, depth: u32) -> Result<SystemCompletions, VerbsError> {
-        SystemCompletions::new(self, depth)
-    }
-
-    fn shared_receives(
-        self: &Arc<Self>,
-        depth: u32,
-        pieces: u32,
-    ) -> Result<Option<SystemShared>, VerbsError> {
-        if self.limits.shared_receives == 0 {
-            return Ok(None);
-        }
-        SystemShared::new(self, depth, pieces).map(Some)
-    }
-
-    fn open(
-        self: &Arc<Self>,
-        ticket: SystemTicket,
-        completions: &SystemCompletions,
-        shared: Option<&SystemShared>,
-        spec: &EndpointSpec,
-    ) -> Result<SystemEndpoint, (VerbsError, SystemTicket)> {
-        SystemEndpoint::open(self, ticket, completions, shared, spec)
-    }
-}
-
 /// Converts the attributes of a device and a port to limits.
 fn limits(attr: &ibv_device_attr, port: &ibv_port_attr) -> DeviceLimits {
-    let at_least_1 = |number: c_int| u32::try_from(number).unwrap_or(0).max(1);
-    let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).unwrap_or(1);
+    let at_least_1 = |number: c_int| number.max(1).unsigned_abs();
+    let reads = |number: c_int| u8::try_from(number.clamp(1, MOST_READS.into())).expect("clamped");
     // Some devices allow fewer SGEs for a READ; the value is 0 if they do not report it.
     let of_read = if attr.max_sge_rd > 0 { attr.max_sge_rd } else { attr.max_sge };
-    let shared = if attr.max_srq > 0 { u32::try_from(attr.max_srq_wr).unwrap_or(0) } else { 0 };
+    let shared = if attr.max_srq > 0 { attr.max_srq_wr.max(0).unsigned_abs() } else { 0 };
     DeviceLimits {
         queue_depth: at_least_1(attr.max_qp_wr),
         completions: at_least_1(attr.max_cqe),
@@ -328,119 +236,6 @@ fn limits(attr: &ibv_device_attr, port: &ibv_port_attr) -> DeviceLimits {
         reads_out: reads(attr.max_qp_init_rd_atom),
         reads_in: reads(attr.max_qp_rd_atom),
         shared_receives: shared,
-    }
-}
-
-/// An open device.
-#[derive(Debug)]
-pub(super) struct Context {
-    library: &'static Library,
-    context: NonNull<ibv_context>,
-}
-
-// SAFETY: libibverbs locks the shared state of a context; nothing ties it to a thread.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
-impl Context {
-    fn open(
-        library: &'static Library,
-        device: NonNull<ibv_device>,
-        name: &str,
-    ) -> Result<Self, VerbsError> {
-        // SAFETY: the caller's list or identifier keeps the device's entry.
-        let context = unsafe { (library.verbs.ibv_open_device)(device.as_ptr()) };
-        let error = io::Error::last_os_error();
-        match NonNull::new(context) {
-            Some(context) => Ok(Self { library, context }),
-            None => Err(VerbsError::call(format!("opening the RDMA device {name}"), error)),
-        }
-    }
-
-    pub(super) fn library(&self) -> &'static Library {
-        self.library
-    }
-
-    /// Pointer for calls of the library, valid as long as `self`.
-    pub(super) fn as_ptr(&self) -> *mut ibv_context {
-        self.context.as_ptr()
-    }
-
-    fn attributes(&self, name: &str) -> Result<ibv_device_attr, VerbsError> {
-        // SAFETY: the structure is plain numbers, for which zeroes are valid; the context is open.
-        let (attr, answer) = unsafe {
-            let mut attr: ibv_device_attr = std::mem::zeroed();
-            let answer = (self.library.verbs.ibv_query_device)(self.as_ptr(), &mut attr);
-            (attr, answer)
-        };
-        crate::ffi::inline::result(answer)
-            .map_err(|error| VerbsError::call(format!("asking {name} for its limits"), error))?;
-        Ok(attr)
-    }
-
-    fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
-        // SAFETY: as above. The library's function fills the structure up to `flags`.
-        let (attr, answer) = unsafe {
-            let mut attr: ibv_port_attr = std::mem::zeroed();
-            let answer = (self.library.verbs.ibv_query_port)(self.as_ptr(), port, &mut attr);
-            (attr, answer)
-        };
-        crate::ffi::inline::result(answer)?;
-        Ok(attr)
-    }
-
-    fn gid(&self, port: u8, index: u32) -> io::Result<[u8; 16]> {
-        let index = c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut gid = ibv_gid { raw: [0; 16], _align: [] };
-        // SAFETY: the context is open, and there is room for the GID.
-        let answer =
-            unsafe { (self.library.verbs.ibv_query_gid)(self.as_ptr(), port, index, &mut gid) };
-        if answer == 0 { Ok(gid.raw) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: opened here and closed once. All its objects held the device, and so this
-        // context.
-        unsafe { (self.library.verbs.ibv_close_device)(self.context.as_ptr()) };
-    }
-}
-
-/// A protection domain, which queue pairs and registered memory have to share.
-#[derive(Debug)]
-struct ProtectionDomain {
-    library: &'static Library,
-    domain: NonNull<ibv_pd>,
-}
-
-// SAFETY: as for `Context`.
-unsafe impl Send for ProtectionDomain {}
-// SAFETY: as for `Context`.
-unsafe impl Sync for ProtectionDomain {}
-
-impl ProtectionDomain {
-    fn new(context: &Context, name: &str) -> Result<Self, VerbsError> {
-        let library = context.library;
-        // SAFETY: the context is open.
-        let domain = unsafe { (library.verbs.ibv_alloc_pd)(context.as_ptr()) };
-        let error = io::Error::last_os_error();
-        match NonNull::new(domain) {
-            Some(domain) => Ok(Self { library, domain }),
-            None => Err(VerbsError::call(format!("making a protection domain of {name}"), error)),
-        }
-    }
-}
-
-impl Drop for ProtectionDomain {
-    fn drop(&mut self) {
-        // SAFETY: created here and destroyed once, before its context (`SystemDevice`'s order of
-        // fields). All its objects held the device, and so this domain.
-        let answer = unsafe { (self.library.verbs.ibv_dealloc_pd)(self.domain.as_ptr()) };
-        if answer != 0 {
-            tracing::error!(answer, "an RDMA protection domain could not be destroyed");
-        }
     }
 }
 
@@ -494,8 +289,4 @@ fn name_of(library: &'static Library, device: NonNull<ibv_device>) -> String {
         }
         CStr::from_ptr(name).to_string_lossy().into_owned()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

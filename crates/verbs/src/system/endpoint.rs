@@ -147,7 +147,7 @@ impl SystemEndpoint {
         access: AccessFlags,
     ) -> io::Result<u32> {
         let rkey = inline::ibv_inc_rkey(window.rkey());
-        let access = c_uint::try_from(memory::flags(access)).unwrap_or_default();
+        let access = memory::flags(access).cast_unsigned();
         let mut wr = post::empty(id);
         wr.opcode = IBV_WR_BIND_MW;
         wr.send_flags = IBV_SEND_SIGNALED;
@@ -260,6 +260,7 @@ impl SystemEndpoint {
         let shared = self.pair.shared.is_some();
         rdma_conn_param {
             private_data: private_data.as_ptr().cast(),
+            // The kernel rejects more than about 200 bytes.
             private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
             responder_resources: depths.reads_in,
             initiator_depth: depths.reads_out,

@@ -3,7 +3,8 @@
 //! | module | contents |
 //! |---|---|
 //! | [`library`] | the libraries, loaded once |
-//! | [`device`] | a device, its protection domain and limits; one value for all users |
+//! | [`device`] | a device and its limits; one value for all users |
+//! | `context`, `provider` | an open device and its protection domain; the objects that it creates |
 //! | [`memory`] | registered memory, memory windows |
 //! | [`completions`], [`receives`] | completion queues, shared receive queues |
 //! | [`listener`], [`ticket`] | connections before their queue pair |
@@ -31,6 +32,10 @@
 //!
 //! Threads: both libraries lock their shared state, so every thread can use a device. Queues and
 //! endpoints can move between threads, and one thread at a time uses them (`&mut`).
+//!
+//! `unsafe` calls C functions here, for which there is no safe interface. Each type of this module
+//! owns the pointer to one C object. In a `SAFETY` comment, an object is *live* (a context *open*)
+//! because `self`, or a reference that `self` has, owns it: only the owner's `drop` destroys it.
 
 pub mod completions;
 pub mod device;
@@ -44,7 +49,9 @@ pub mod ticket;
 mod address;
 mod async_events;
 mod connection;
+mod context;
 mod post;
+mod provider;
 
 pub use completions::SystemCompletions;
 pub use device::SystemDevice;

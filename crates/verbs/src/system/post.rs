@@ -32,7 +32,7 @@ pub(super) fn receive(
         wr_id: id.raw(),
         next: ptr::null_mut(),
         sg_list: list.as_mut_ptr(),
-        num_sge: c_int::try_from(list.len()).unwrap_or_default(),
+        num_sge: c_int::try_from(list.len()).expect("at most 16"),
     };
     let mut bad = ptr::null_mut();
     inline::result(post(&mut wr, &mut bad))
@@ -75,16 +75,19 @@ impl Chain {
         for work in works {
             let count = work.pieces.as_slice().len();
             self.requests.push(request(work, pieces));
-            // SAFETY: the list has the pieces of all works, one after the other.
-            pieces = unsafe { pieces.add(count) };
+            // At most one past the last piece.
+            pieces = pieces.wrapping_add(count);
         }
         let start = self.requests.as_mut_ptr();
         for index in 1..self.requests.len() {
-            // SAFETY: both are in the list, which does not move until it is posted.
+            // SAFETY: both are in the list, which does not move until it is posted. An index in
+            // place of the pointer would borrow the list, which invalidates the pointers in it.
             unsafe { (*start.add(index - 1)).next = start.add(index) };
         }
         let mut bad = ptr::null_mut();
         inline::result(post(start, &mut bad)).map_err(|source| {
+            // A provider that names no rejected request violates its interface. Then none counts as
+            // posted, and completions of those that were are of no known work.
             let taken = self.requests.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
             PostError { taken, source }
         })
@@ -120,7 +123,7 @@ fn request(work: &SendWr, pieces: *mut ibv_sge) -> ibv_send_wr {
     let flag = |wanted: bool, flag: c_uint| if wanted { flag } else { 0 };
     let mut wr = empty(work.id);
     wr.sg_list = pieces;
-    wr.num_sge = c_int::try_from(work.pieces.as_slice().len()).unwrap_or_default();
+    wr.num_sge = c_int::try_from(work.pieces.as_slice().len()).expect("at most 4");
     wr.send_flags = flag(work.signaled, IBV_SEND_SIGNALED)
         | flag(work.inline, IBV_SEND_INLINE)
         | flag(work.fence, IBV_SEND_FENCE);

@@ -9,13 +9,13 @@ use std::time::Duration;
 use nvmeof_core::block::fault::{FaultControl, FaultDevice, FaultPlan};
 use nvmeof_core::block::{BlockDevice, DelayDevice, Latency, RamDevice};
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
+use nvmeof_loopback_fabric::{Delivery, LoopbackHost, LoopbackParams};
 use nvmeof_nvmf::{
     Access, AddressFamily, ControllerKey, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueOwner, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{PacedMachine, PacerParts, PolicyConfig, SharedPolicy};
 use nvmeof_transport::FabricError;
-use nvmeof_transport::loopback::{self, Delivery, LoopbackHost, LoopbackParams};
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, Connect, ConnectData, PropertyGet, PropertySet, PropertySize,
 };
@@ -384,7 +384,7 @@ impl Rig {
     }
 
     fn attach(&mut self) -> Host {
-        let (parked, fabric) = loopback::connect(LoopbackParams::default());
+        let (parked, fabric) = nvmeof_loopback_fabric::connect(LoopbackParams::default());
         let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
         self.sender.send(Message::Attach { parked, queue });
         self.reactor.load().connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Failures without a hostile peer.
 
-use nvmeof_verbs::loopback::{DeviceOptions, Side};
+use nvmeof_fake_target::{FakeAction, FakeTargetOptions};
+use nvmeof_loopback_verbs::{DeviceOptions, Side};
 
 use super::test_network::{TIMEOUT, TestNetwork, data, read, write};
-use crate::fake::{FakeAction, FakeTargetOptions};
 use crate::{CommandError, CompletedCommand, Error, IoQueue, RejectReason};
 
 /// Later than every deadline and every check of it.

@@ -1,11 +1,11 @@
 //! A controller with unexpected or malformed responses.
 
-use nvmeof_verbs::loopback::DeviceOptions;
+use nvmeof_fake_target::{FakeAction, FakeTargetOptions};
+use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 
 use super::test_network::{SeedPrinter, TestNetwork, data, read, write};
-use crate::fake::{FakeAction, FakeTargetOptions};
 use crate::{CompletedCommand, Error, IoQueue};
 
 /// A small random number generator, reproducible by seed.

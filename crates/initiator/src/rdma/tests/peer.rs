@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use nvmeof_verbs::loopback::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
+use nvmeof_fake_target::{FakeAction, FakeResponse, FakeSession, FakeTargetState};
+use nvmeof_loopback_verbs::{Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket};
 use nvmeof_verbs::{
     AcceptParams, ConnectionEvent, Endpoint as _, PendingConnection as _, SendOp, WcStatus,
     WorkCompletion, WrId,
@@ -14,7 +15,6 @@ use nvmeof_wire::sqe::SQE_SIZE;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Sqe};
 
-use crate::fake::{FakeAction, FakeResponse, FakeSession, FakeTargetState};
 use crate::rdma::post::{Qp, QpSizes, SendRequest};
 
 const RECEIVE: u8 = 11;

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use nvmeof_fake_target::{ActionScript, FakeAction, FakeTargetOptions, FakeTargetState};
+use nvmeof_loopback_verbs::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 use nvmeof_verbs::VerbsError;
-use nvmeof_verbs::loopback::{DeviceOptions, Fabric, LoopbackDevice, LoopbackTicket};
 
 use super::peer::TestPeer;
 use crate::fabric::QueueSpec;
-use crate::fake::{ActionScript, FakeAction, FakeTargetOptions, FakeTargetState};
 use crate::rdma::RouteResolver;
 use crate::rdma::queue::RdmaQueuePair;
 use crate::{Buffer, CompletedCommand, Endpoint, Error, Io, IoKind, IoQueue, Nanos};

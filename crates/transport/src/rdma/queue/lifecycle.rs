@@ -7,16 +7,18 @@ use nvmeof_core::dma::{Buffer, Payload};
 use nvmeof_verbs::{ConnectionEvent, Device, Endpoint, LastWqe, WcStatus, WorkCompletion};
 use nvmeof_wire::Sgl;
 
+use super::RdmaQueue;
 use super::outgoing::SendQueue;
-use super::receives::{BadLength, ReceivedCapsule};
-use super::{RdmaQueue, kind};
 use crate::pace::Pace;
 use crate::queue::{CloseReason, Event, Nanos, Progress};
-use crate::rdma::RdmaParams;
+use crate::rdma::any_qp::AnyQp;
 use crate::rdma::capsule::DataPointer;
 use crate::rdma::cm_worker::CmReply;
 use crate::rdma::cq_poller::Readiness;
-use crate::rdma::qp::{AnyQp, QpStage, QpTransition};
+use crate::rdma::kind;
+use crate::rdma::params::RdmaParams;
+use crate::rdma::qp::{QpStage, QpTransition};
+use crate::rdma::receives::{BadLength, ReceivedCapsule};
 
 /// Maximum completions taken in one call of `receive`.
 const BUDGET: usize = 256;
@@ -326,7 +328,9 @@ impl<D: Device> RdmaQueue<D> {
         if !self.is_good(completion) {
             return;
         }
-        let Some(receives) = &mut self.receives else { return };
+        let Some(receives) = &mut self.receives else {
+            unreachable!("a receive came back to them");
+        };
         let arrived = receives.take(slot, completion);
         let posted = match &mut self.link {
             AnyQp::Accepted(pair) => receives.post(slot, pair, &self.registration),

@@ -13,9 +13,9 @@
 //! | Destroyed | unposted again | returned as events, then `Closed` | |
 
 mod commands;
+mod detached;
 mod lifecycle;
 mod outgoing;
-pub(super) mod receives;
 mod ring;
 mod transfers;
 
@@ -29,32 +29,26 @@ use nvmeof_verbs::{Device, DeviceLimits, Endpoint, EndpointSpec, PrivateData, Ve
 use nvmeof_wire::rdma::{AcceptData, RejectStatus};
 use nvmeof_wire::zerocopy::IntoBytes;
 
+pub use self::detached::DetachedRdma;
+pub(super) use self::detached::NegotiatedParams;
+
 use self::commands::Commands;
 use self::lifecycle::Life;
 use self::outgoing::{SendLimits, SendQueue};
-use self::receives::ReceiveBuffers;
-use self::transfers::HostBuffers;
-use super::RdmaParams;
+use self::transfers::{HostBuffers, HostTransfer};
+use super::any_qp::AnyQp;
 use super::cm_worker::{AcceptTask, CancelToken};
 use super::cq_poller::{CqHandle, CqPoller, CqShared, Readiness, most_shared};
-use super::listener::{DetachedRdma, NegotiatedParams};
-use super::qp::{AnyQp, Qp};
+use super::kind;
+use super::params::RdmaParams;
+use super::qp::Qp;
+use super::receives::ReceiveBuffers;
 use super::registration::Registration;
 use super::srq::SrqShare;
 use crate::queue::{
     CloseReason, Connected, DetachedQueue, Event, FabricOp, HostQueue, Nanos, Progress,
     ReactorResources, RejectReason, Rejected, TransportError,
 };
-
-/// Kinds of work, in the top byte of an identifier.
-pub(super) mod kind {
-    pub(in crate::rdma) const RECEIVE: u8 = 1;
-    pub(in crate::rdma) const SHARED_RECEIVE: u8 = 2;
-    pub(in crate::rdma) const READ: u8 = 3;
-    pub(in crate::rdma) const WRITE: u8 = 4;
-    pub(in crate::rdma) const SEND: u8 = 5;
-    pub(in crate::rdma) const MARKER: u8 = 6;
-}
 
 /// A queue pair owned by a reactor, unless the CM worker owns it.
 ///
@@ -174,8 +168,8 @@ pub(super) fn open<D: Device>(
                 return Err(error);
             }
         };
-    let made = u32::try_from(cq_shared.made() & u64::from(u32::MAX)).unwrap_or(0);
-    let generation = made.wrapping_mul(0x9e37_79b9) >> 8;
+    let hash = cq_shared.made().wrapping_mul(0x9e37_79b9) & u64::from(u32::MAX);
+    let generation = u32::try_from(hash >> 8).expect("the upper 24 of 32 bits");
     let bounds = SendLimits {
         places: sizes.places,
         reads: terms.reads_out,
@@ -272,9 +266,8 @@ impl<D: Device> RdmaQueue<D> {
         }
     }
 
-    /// Returns the host memory of an operation's data, if it has any, or the reason for a
-    /// rejection.
-    fn targets(&self, op: &FabricOp) -> Result<Option<HostBuffers>, RejectReason> {
+    /// Returns the transfer of an operation's data, if it has any, or the reason for a rejection.
+    fn transfer(&self, op: &FabricOp) -> Result<Option<HostTransfer>, RejectReason> {
         if !self.link.stage().is_live() {
             return Err(RejectReason::Closing);
         }
@@ -292,8 +285,8 @@ impl<D: Device> RdmaQueue<D> {
             FabricOp::Respond { .. } => return Ok(None),
         };
         let list = self.commands.list(cid).ok_or(RejectReason::Invalid)?;
-        let targets = HostBuffers::new(sgl, list).filter(|targets| targets.hold(len));
-        targets.map(Some).ok_or(RejectReason::Invalid)
+        let transfer = HostBuffers::new(sgl, list).and_then(|buffers| buffers.transfer(len));
+        transfer.map(Some).ok_or(RejectReason::Invalid)
     }
 }
 
@@ -303,18 +296,18 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     }
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
-        let targets = match self.targets(&op) {
-            Ok(targets) => targets,
+        let transfer = match self.transfer(&op) {
+            Ok(transfer) => transfer,
             Err(why) => return Err(Rejected { op, why }),
         };
-        match (op, targets) {
-            (FabricOp::FetchHostData { token, buf, .. }, Some(targets)) => {
+        match (op, transfer) {
+            (FabricOp::FetchHostData { token, buf, .. }, Some(transfer)) => {
                 let lkey = self.registration.key_of(&buf);
-                self.outgoing.pull(token, buf, lkey, targets);
+                self.outgoing.pull(token, buf, lkey, transfer);
             }
-            (FabricOp::Respond { token, cqe, sgl, mut data, elidable }, targets) => {
+            (FabricOp::Respond { token, cqe, sgl, mut data, elidable }, transfer) => {
                 let span = data.as_mut().and_then(|data| self.registration.span_of(data));
-                let is_known = span.is_some() || targets.is_none();
+                let is_known = span.is_some() || transfer.is_none();
                 let answered = is_known.then(|| self.commands.answered(cqe.cid.get())).flatten();
                 let Some(invalidate) = answered else {
                     let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
@@ -322,7 +315,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                 };
                 match data {
                     Some(payload) => {
-                        let way = span.zip(targets);
+                        let way = span.zip(transfer);
                         self.outgoing.respond_with(cqe, invalidate, (token, payload), way);
                     }
                     None => self.outgoing.respond(cqe, invalidate),

@@ -14,7 +14,7 @@ use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::ring::{Posted, SendQueueSlots};
-use super::transfers::{Cursor, HostBuffers, IdTable, OutboundData, Pull};
+use super::transfers::{HostTransfer, IdTable, OutboundData, Pull};
 use crate::queue::{Event, FabricError};
 use crate::rdma::qp::{Draining, Qp, Sends};
 use crate::rdma::registration::{Registration, Span};
@@ -95,7 +95,7 @@ impl SendQueue {
 
     /// Sets the maximum bytes that can be sent inline.
     pub(super) fn set_inline(&mut self, most: u32) {
-        self.is_inline = usize::try_from(most).is_ok_and(|most| most >= CQE_SIZE);
+        self.is_inline = most as usize >= CQE_SIZE;
     }
 
     /// Reserves room for the operations of `depth` commands.
@@ -136,19 +136,10 @@ impl SendQueue {
         (self.moved, self.owed)
     }
 
-    /// Queues a pull of `buf`, which is not empty and fits `targets`.
-    pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, targets: HostBuffers) {
-        let pull = Pull {
-            token,
-            buf,
-            lkey,
-            targets,
-            cursor: Cursor::default(),
-            reading: 0,
-            is_cut: false,
-            failed: false,
-        };
-        self.owed += pull.buf.len() as u64;
+    /// Queues a pull of `buf`, which is not empty and has the length of `transfer`.
+    pub(super) fn pull(&mut self, token: u64, buf: Buffer, lkey: u32, transfer: HostTransfer) {
+        self.owed += u64::from(transfer.length());
+        let pull = Pull { token, buf, lkey, transfer, reading: 0, is_cut: false, failed: false };
         let at = self.pulls.insert(pull);
         self.reads.push_back(at);
     }
@@ -158,22 +149,22 @@ impl SendQueue {
         self.responses.push_back(Response { cqe, invalidate, data: None });
     }
 
-    /// Queues a response with data, which is in a span and fits targets unless it is empty.
+    /// Queues a response with data, which has a span and a transfer of its length unless it is
+    /// empty.
     pub(super) fn respond_with(
         &mut self,
         cqe: Cqe,
         invalidate: Option<u32>,
         (token, payload): (u64, Payload),
-        way: Option<(Span, HostBuffers)>,
+        way: Option<(Span, HostTransfer)>,
     ) {
-        let length = u32::try_from(payload.len()).unwrap_or(0);
-        let Some((span, targets)) = way else {
+        let Some((span, transfer)) = way else {
+            debug_assert!(payload.is_empty(), "data without a place on the host");
             self.hollow.push((token, payload));
             return self.respond(cqe, invalidate);
         };
-        let cursor = Cursor::default();
-        self.owed += u64::from(length);
-        let leaving = OutboundData { token, payload, span, length, targets, cursor };
+        self.owed += u64::from(transfer.length());
+        let leaving = OutboundData { token, payload, span, transfer };
         let data = Some(self.leaving.insert(leaving));
         self.responses.push_back(Response { cqe, invalidate, data });
     }
@@ -220,14 +211,13 @@ impl SendQueue {
             self.reads.pop_front();
             return !self.reads.is_empty();
         };
-        let total = u32::try_from(pull.buf.len()).unwrap_or(0);
-        let Some(part) = pull.cursor.next(&pull.targets, total, self.message) else {
+        let Some(part) = pull.transfer.next(self.message) else {
             debug_assert!(false, "a pull without parts");
             pull.failed = true;
             self.reads.pop_front();
             return !self.reads.is_empty();
         };
-        let base = u64::try_from(pull.buf.as_mut_ptr().expose_provenance()).unwrap_or(0);
+        let base = pull.buf.as_mut_ptr().expose_provenance() as u64;
         let address = base + u64::from(part.offset);
         let piece = Sge { address, length: part.length, lkey: pull.lkey };
         pull.reading += 1;
@@ -280,7 +270,10 @@ impl SendQueue {
         ring.complete(id, |what, is_it| match what {
             Posted::Read { pull: at } => {
                 *reading -= 1;
-                let Some(pull) = pulls.get_mut(at) else { return };
+                let Some(pull) = pulls.get_mut(at) else {
+                    debug_assert!(false, "a READ of a pull that has returned");
+                    return;
+                };
                 pull.reading -= 1;
                 // Work before a successful completion succeeded. Before a failed one, its result is
                 // unknown.
@@ -295,8 +288,8 @@ impl SendQueue {
                 }
             }
             Posted::Write { payload: Some(at) } => {
-                if let Some(OutboundData { token, payload, length, .. }) = leaving.remove(at) {
-                    *moved += u64::from(length);
+                if let Some(OutboundData { token, payload, transfer, .. }) = leaving.remove(at) {
+                    *moved += u64::from(transfer.length());
                     events.push(Event::Sent { token, data: Some(payload) });
                 }
             }

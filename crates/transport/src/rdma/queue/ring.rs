@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use nvmeof_verbs::WrId;
 
-use super::kind;
+use crate::rdma::kind;
 
 /// A work request in the send queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct SendQueueSlots {
     /// Number of the first of them, counted from the queue's start.
     head: u64,
     /// Number of slots, with one more for a marker.
-    places: u64,
+    places: u32,
     /// Number of unsignaled work requests at the end of the queue.
     silent: u64,
 }
@@ -49,11 +49,10 @@ pub(super) struct SendQueueSlots {
 impl SendQueueSlots {
     /// Creates a queue of `places`; numbers start with `generation`.
     pub(super) fn new(places: u32, generation: u32) -> Self {
-        let places = u64::from(places.max(1)) + 1;
-        let capacity = usize::try_from(places).unwrap_or(0);
+        let places = places.max(1) + 1;
         Self {
-            held: VecDeque::with_capacity(capacity),
-            head: places * u64::from(generation),
+            held: VecDeque::with_capacity(places as usize),
+            head: u64::from(places) * u64::from(generation),
             places,
             silent: 0,
         }
@@ -66,7 +65,7 @@ impl SendQueueSlots {
 
     /// Returns the number of slots.
     pub(super) fn capacity(&self) -> usize {
-        usize::try_from(self.places).unwrap_or(usize::MAX) - 1
+        self.places as usize - 1
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -85,7 +84,7 @@ impl SendQueueSlots {
 
     /// Returns the slot of the next work request, below `capacity() + 1`.
     pub(super) fn next_slot(&self) -> usize {
-        usize::try_from(self.tail() % self.places).unwrap_or(0)
+        self.slot_of(self.tail()) as usize
     }
 
     /// Occupies a slot; returns its identifier, and true if the request must be signaled.
@@ -94,7 +93,7 @@ impl SendQueueSlots {
     pub(super) fn push(&mut self, what: Posted, wanted: bool) -> (WrId, bool) {
         let id = self.id_of(self.tail(), what);
         self.held.push_back(what);
-        let signaled = wanted || 2 * (self.silent + 1) >= self.places - 1;
+        let signaled = wanted || 2 * (self.silent + 1) >= u64::from(self.places - 1);
         self.silent = if signaled { 0 } else { self.silent + 1 };
         (id, signaled)
     }
@@ -111,11 +110,14 @@ impl SendQueueSlots {
     /// The flag is true for the last one, which is the completed work. Returns false if the
     /// identifier belongs to no entry.
     pub(super) fn complete(&mut self, id: WrId, mut ended: impl FnMut(Posted, bool)) -> bool {
-        let head = self.head % self.places;
-        let offset = (u64::from(id.slot()) + self.places - head) % self.places;
-        let Ok(index) = usize::try_from(offset) else { return false };
-        let is_it = |what: &Posted| self.id_of(self.head + offset, *what) == id;
-        if u64::from(id.slot()) >= self.places || !self.held.get(index).is_some_and(is_it) {
+        if id.slot() >= self.places {
+            return false;
+        }
+        let head = self.slot_of(self.head);
+        let offset = if id.slot() < head { self.places } else { 0 } + id.slot() - head;
+        let index = offset as usize;
+        let is_it = |what: &Posted| self.id_of(self.head + u64::from(offset), *what) == id;
+        if !self.held.get(index).is_some_and(is_it) {
             return false;
         }
         for at in 0..=index {
@@ -124,18 +126,23 @@ impl SendQueueSlots {
                 ended(what, at == index);
             }
         }
-        self.silent = self.silent.min(u64::try_from(self.held.len()).unwrap_or(u64::MAX));
+        self.silent = self.silent.min(self.held.len() as u64);
         true
     }
 
     fn tail(&self) -> u64 {
-        self.head + u64::try_from(self.held.len()).unwrap_or(0)
+        self.head + self.held.len() as u64
     }
 
     fn id_of(&self, number: u64, what: Posted) -> WrId {
-        let slot = u32::try_from(number % self.places).unwrap_or(0);
-        let generation = number / self.places % u64::from(WrId::GENERATIONS);
-        WrId::new(what.kind(), u32::try_from(generation).unwrap_or(0), slot)
+        let generation = number / u64::from(self.places) % u64::from(WrId::GENERATIONS);
+        let generation = u32::try_from(generation).expect("a remainder of a 32-bit number");
+        WrId::new(what.kind(), generation, self.slot_of(number))
+    }
+
+    fn slot_of(&self, number: u64) -> u32 {
+        let slot = number % u64::from(self.places);
+        u32::try_from(slot).expect("a remainder of a 32-bit number")
     }
 }
 

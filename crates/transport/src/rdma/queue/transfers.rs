@@ -39,16 +39,37 @@ impl HostBuffers {
         }
     }
 
-    /// Returns true if `len` bytes fit.
-    pub(super) fn hold(&self, len: usize) -> bool {
+    /// Returns the transfer of `len` bytes from or to these buffers; `None` if they do not fit.
+    pub(super) fn transfer(self, len: usize) -> Option<HostTransfer> {
         let all: u64 = self.runs().iter().map(|run| u64::from(run.length)).sum();
-        u64::try_from(len).is_ok_and(|len| len <= all)
+        let length = u32::try_from(len).ok().filter(|length| u64::from(*length) <= all)?;
+        Some(HostTransfer { buffers: self, length, cursor: Cursor::default() })
+    }
+}
+
+/// Data of one operation on the host, and the progress of its transfer.
+#[derive(Debug)]
+pub(super) struct HostTransfer {
+    buffers: HostBuffers,
+    length: u32,
+    cursor: Cursor,
+}
+
+impl HostTransfer {
+    /// Returns the bytes of the whole transfer.
+    pub(super) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Returns the next part, of at most `most` bytes; `None` if no bytes are left.
+    pub(super) fn next(&mut self, most: u32) -> Option<WrSegment> {
+        self.cursor.next(&self.buffers, self.length, most)
     }
 }
 
 /// Progress in splitting a transfer into work requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Cursor {
+struct Cursor {
     run: usize,
     /// Bytes of that run, and of all runs.
     within: u32,
@@ -70,12 +91,7 @@ pub(super) struct WrSegment {
 
 impl Cursor {
     /// Returns the next part of `total` bytes, of at most `most`; `None` if no bytes are left.
-    pub(super) fn next(
-        &mut self,
-        targets: &HostBuffers,
-        total: u32,
-        most: u32,
-    ) -> Option<WrSegment> {
+    fn next(&mut self, targets: &HostBuffers, total: u32, most: u32) -> Option<WrSegment> {
         let left = total.checked_sub(self.done).filter(|left| *left > 0)?;
         loop {
             let run = targets.runs().get(self.run)?;
@@ -106,8 +122,7 @@ pub(super) struct Pull {
     pub(super) token: u64,
     pub(super) buf: Buffer,
     pub(super) lkey: u32,
-    pub(super) targets: HostBuffers,
-    pub(super) cursor: Cursor,
+    pub(super) transfer: HostTransfer,
     /// Parts posted and not complete, and true if all parts are posted.
     pub(super) reading: u32,
     pub(super) is_cut: bool,
@@ -120,17 +135,15 @@ pub(super) struct OutboundData {
     pub(super) token: u64,
     pub(super) payload: Payload,
     pub(super) span: Span,
-    pub(super) length: u32,
-    pub(super) targets: HostBuffers,
-    pub(super) cursor: Cursor,
+    pub(super) transfer: HostTransfer,
 }
 
 impl OutboundData {
     /// Returns the next part, of at most `most` bytes, and its local memory: one run.
     pub(super) fn next(&mut self, most: u32) -> Option<(WrSegment, Sge)> {
         let Span { address, lkey, window } = self.span;
-        let within = self.cursor.done % window.max(1);
-        let part = self.cursor.next(&self.targets, self.length, most.min(window - within))?;
+        let within = self.transfer.cursor.done % window.max(1);
+        let part = self.transfer.next(most.min(window - within))?;
         let piece = Sge { address: address + u64::from(within), length: part.length, lkey };
         Some((part, piece))
     }
@@ -161,21 +174,20 @@ impl<T> IdTable<T> {
     pub(super) fn insert(&mut self, thing: T) -> u32 {
         self.live += 1;
         if let Some(at) = self.free.pop() {
-            if let Some(place) = self.places.get_mut(at as usize) {
-                *place = Some(thing);
-            }
+            self.places[at as usize] = Some(thing);
             return at;
         }
+        let at = u32::try_from(self.places.len()).expect("fewer entries than a queue has commands");
         self.places.push(Some(thing));
-        u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        at
     }
 
     pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        self.places.get_mut(usize::try_from(at).ok()?)?.as_mut()
+        self.places.get_mut(at as usize)?.as_mut()
     }
 
     pub(super) fn remove(&mut self, at: u32) -> Option<T> {
-        let thing = self.places.get_mut(usize::try_from(at).ok()?)?.take()?;
+        let thing = self.places.get_mut(at as usize)?.take()?;
         self.free.push(at);
         self.live -= 1;
         Some(thing)
@@ -208,7 +220,8 @@ mod tests {
         let expected = vec![(0, 3, 200, 2, false), (3, 4, 400, 4, false), (7, 2, 404, 4, true)];
         assert_eq!(parts(&list, 9, 4), expected);
         assert_eq!(parts(&list, 12, 100), [(0, 3, 200, 2, false), (3, 9, 400, 4, true)]);
-        assert!(list.hold(12) && !list.hold(13));
+        assert_eq!(list.clone().transfer(12).map(|all| all.length()), Some(12));
+        assert!(list.clone().transfer(13).is_none());
         assert_eq!(parts(&list, 0, 4), []);
         let one = HostBuffers::One(run(u64::MAX - 4, 4, 9));
         let expected = [(0, 3, u64::MAX - 4, 9, false), (3, 1, u64::MAX - 1, 9, true)];

@@ -1,6 +1,6 @@
 //! Blocking calls outside the reactor: connections that are being accepted or destroyed.
 
-use nvmeof_verbs::loopback::DeviceOptions;
+use nvmeof_loopback_verbs::DeviceOptions;
 use nvmeof_verbs::{ConnectionEvent, DeviceKind};
 
 use super::memory::Memory;
@@ -110,7 +110,7 @@ fn stubborn(tries: usize) -> (World, usize, Host, Vec<Memory>) {
     world.queues[at].answer(&commands[1].0, Some(buffer));
     world.turn_alone();
     // No work of it is flushed, so that all of it stays to the end.
-    for side in [nvmeof_verbs::loopback::Side::Send, nvmeof_verbs::loopback::Side::Receive] {
+    for side in [nvmeof_loopback_verbs::Side::Send, nvmeof_loopback_verbs::Side::Receive] {
         (0..100).for_each(|nth| world.fabric.faults().lose_completion(number, side, nth));
     }
     world.fabric.faults().refuse_destroy(number, tries);

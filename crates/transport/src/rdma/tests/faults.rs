@@ -1,7 +1,7 @@
 //! Faults at every possible point, one at a time, with all kinds of operations in flight.
 
+use nvmeof_loopback_verbs::{Costs, Faults, Side};
 use nvmeof_verbs::Endpoint;
-use nvmeof_verbs::loopback::{Costs, Faults, Side};
 
 use super::lists::{gathered, listed};
 use super::memory::Memory;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvmeof_verbs::loopback::{LoopbackCompletions, LoopbackDevice, LoopbackEndpoint};
+use nvmeof_loopback_verbs::{LoopbackCompletions, LoopbackDevice, LoopbackEndpoint};
 use nvmeof_verbs::{
     CompletionQueue, ConnectParams, ConnectionEvent, Device, Endpoint, EndpointSpec, SendOp,
     SendWr, SgeList, WcStatus, WorkCompletion, WrId,

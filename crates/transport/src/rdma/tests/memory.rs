@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nvmeof_verbs::loopback::{LoopbackDevice, LoopbackEndpoint, LoopbackRegion};
+use nvmeof_loopback_verbs::{LoopbackDevice, LoopbackEndpoint, LoopbackRegion};
 use nvmeof_verbs::{AccessFlags, Device, Endpoint, MemoryRegion, SendWr, Sge, WrId};
 use nvmeof_wire::Sgl;
 

@@ -20,10 +20,10 @@ use nvmeof_core::dma::{
     Buffer, ChunkPool, CorePool, MemoryRegistrar, Payload, PoolConfig, ZeroCopyRegion,
     ZeroCopySource,
 };
-use nvmeof_verbs::DeviceLimits;
-use nvmeof_verbs::loopback::{
+use nvmeof_loopback_verbs::{
     DeviceOptions, Fabric, LoopbackDevice, LoopbackListener, LoopbackTicket,
 };
+use nvmeof_verbs::DeviceLimits;
 use nvmeof_wire::rdma::Request;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Sgl, Sqe};

@@ -5,8 +5,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use nvmeof_loopback_verbs::Side;
 use nvmeof_verbs::Endpoint;
-use nvmeof_verbs::loopback::Side;
 
 use super::lists::{gathered, listed};
 use super::memory::Memory;

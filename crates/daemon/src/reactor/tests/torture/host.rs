@@ -521,9 +521,16 @@ impl Host {
         let encode = |sgl| move |cid| command.encode(IoOpcode::WRITE, cid, disk).with_sgl(sgl);
         let line = &mut self.io[at];
         if site.dice.hits(500) {
-            let sgl = Sgl::InCapsule { offset: 0, length };
-            line.send(site.now, Sent::Write(write), &data, encode(sgl));
+            let encode = encode(Sgl::InCapsule { offset: 0, length });
+            if site.dice.hits(30) {
+                line.send_damaged(site.now, Sent::Write(write), encode);
+            } else {
+                line.send(site.now, Sent::Write(write), &data, encode);
+            }
             return;
+        }
+        if site.dice.hits(30) {
+            line.damage_next();
         }
         let cid = line.send(site.now, Sent::Write(write), &[], encode(Sgl::Transport { length }));
         let late = if site.dice.hits(300) { site.dice.within(0..300 * MILLI) } else { 0 };

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use nvmeof_history::{ReadId, WriteId};
-use nvmeof_transport::loopback::LoopbackHost;
+use nvmeof_loopback_fabric::LoopbackHost;
+use nvmeof_transport::FabricError;
 use nvmeof_wire::{Cqe, Sqe};
 
 /// Purpose of a command.
@@ -67,6 +68,18 @@ impl Line {
         self.out.insert(cid, (sent, now));
         self.fabric.send(encode(cid), data);
         cid
+    }
+
+    /// Sends a command whose in-capsule data arrives damaged.
+    pub(super) fn send_damaged(&mut self, now: u64, sent: Sent, encode: impl FnOnce(u16) -> Sqe) {
+        self.last_cid += 1;
+        self.out.insert(self.last_cid, (sent, now));
+        self.fabric.send_bad(encode(self.last_cid), FabricError::DataDigest);
+    }
+
+    /// Damages the data of a write when the target next fetches some.
+    pub(super) fn damage_next(&self) {
+        self.fabric.fail_next(FabricError::DataDigest);
     }
 
     /// Schedules the offer of a write's data at this time.

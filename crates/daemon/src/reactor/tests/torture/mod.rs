@@ -6,9 +6,10 @@
 //! Each seed is a separate run. Two reactors serve three disks. A `stripe` of `ram` devices and a
 //! `file` are late, and under `fault` and `delay`. The third disk is the VFIO driver over a drive
 //! in memory that loses commands and is reset. Three hosts write while they reset and shut down
-//! controllers, disconnect queues, cut connections and stop sending. An operator fences hosts and
-//! removes connections, namespaces, devices and the subsystem. In the end all faults stop. Nothing
-//! may hang, one host reads every block, and after all hosts have gone nothing may be left.
+//! controllers, disconnect queues, cut connections and stop sending. Data of some writes arrives
+//! damaged. An operator fences hosts and removes connections, namespaces, devices and the
+//! subsystem. In the end all faults stop. Nothing may hang, one host reads every block, and after
+//! all hosts have gone nothing may be left.
 //!
 //! A run depends on its seed alone. `TORTURE_SEEDS=1000` runs 1000 seeds, `TORTURE_SEED=7` begins
 //! with seed 7:

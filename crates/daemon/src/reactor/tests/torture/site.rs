@@ -11,12 +11,12 @@ use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::Wait;
 use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_history::{Dice, History};
+use nvmeof_loopback_fabric::{LoopbackHost, LoopbackParams};
 use nvmeof_nvmf::{
     Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueInfo, RetiredNamespace, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{PacedMachine, PolicyConfig, SharedPolicy};
-use nvmeof_transport::loopback::{self, LoopbackHost, LoopbackParams};
 use nvmeof_wire::Nqn;
 use tokio::sync::oneshot;
 
@@ -162,8 +162,10 @@ impl Site {
     /// Returns the connection's number and the host's end.
     pub(super) fn connect(&mut self) -> (u64, LoopbackHost) {
         let latency = [0, 0, MILLI, 20 * MILLI][self.dice.index(4)];
-        let (parked, host) =
-            loopback::connect(LoopbackParams { latency, ..LoopbackParams::default() });
+        let (parked, host) = nvmeof_loopback_fabric::connect(LoopbackParams {
+            latency,
+            ..LoopbackParams::default()
+        });
         let queue = Box::new(Queue::new(&self.target, PORT, &parked.peer(), self.now));
         let at = self.dice.index(REACTORS);
         self.senders[at].send(Message::Attach { parked, queue });
