@@ -42,6 +42,8 @@ mod queue;
 pub mod rdma;
 mod tcp;
 #[cfg(test)]
+mod test_rng;
+#[cfg(test)]
 mod tests;
 
 pub use address::{Address, AddressError, Endpoint, Fabric};

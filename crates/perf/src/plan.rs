@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use nvmeof_report::show_size;
 
 use crate::load::LoadSpec;
 use crate::target::TargetSpace;
-use crate::units::{TrimUse, show_size};
+use crate::units::TrimUse;
 use crate::verify;
 
 /// Maximum logical blocks of a command: NLB has 16 bits and is 0's based.

@@ -254,18 +254,6 @@ pub(crate) fn namespaces(text: &str) -> Result<NamespaceList, String> {
     })
 }
 
-/// Formats a size with the largest binary unit that divides it (`4 KiB`, `513 B`).
-pub(crate) fn show_size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    for (unit, name) in UNITS {
-        if bytes >= unit && bytes.is_multiple_of(unit) {
-            return format!("{} {name}", bytes / unit);
-        }
-    }
-    format!("{bytes} B")
-}
-
 const BINARY: [f64; 4] = [1024.0, 1048576.0, 1073741824.0, 1099511627776.0];
 const DECIMAL: [f64; 4] = [1e3, 1e6, 1e9, 1e12];
 
@@ -400,13 +388,5 @@ mod tests {
         for bad in ["", "0", "a", "3-1", "1-99999999", "1,"] {
             assert!(namespaces(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn sizes_are_shown_with_the_largest_unit_that_divides_them() {
-        assert_eq!(show_size(4096), "4 KiB");
-        assert_eq!(show_size(1 << 30), "1 GiB");
-        assert_eq!(show_size(513), "513 B");
-        assert_eq!(show_size(1536), "1536 B");
     }
 }

@@ -27,6 +27,7 @@ pub mod scale;
 pub mod steady;
 pub mod sweep;
 mod table;
+mod units;
 
 pub use html::HtmlPage;
 pub use pdf::Pdf;
@@ -37,3 +38,4 @@ pub use point::{
 };
 pub use report_sink::ReportSink;
 pub use table::{Alignment, Column, Table};
+pub use units::show_size;

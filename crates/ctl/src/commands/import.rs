@@ -148,7 +148,7 @@ mod tests {
         let text = fs::read_to_string(&output).unwrap();
         assert!(text.contains("path = \"/dev/nothing-of-the-kind\""), "{text}");
         assert!(
-            text.contains("# changed: $.subsystems[0].namespaces[0].device.path: blocks of 512"),
+            text.contains("# converted: $.subsystems[0].namespaces[0].device.path: blocks of 512"),
             "{text}"
         );
         let error = format!("{:#}", run(&args, false).unwrap_err());

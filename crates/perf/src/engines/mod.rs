@@ -31,7 +31,7 @@ use nvmeof_report::engines::{
     reference, reference_plots, reference_table, table,
 };
 
-use nvmeof_report::Plot;
+use nvmeof_report::{Plot, show_size};
 
 use self::comparison_run::measure_all;
 use self::measure::RowMeasurer;
@@ -188,8 +188,8 @@ fn check(args: &EnginesArgs) -> Result<()> {
     usage_error!(
         args.bs > nvmeof_core::dma::CHUNK as u64,
         "--bs {} is more than a read of one buffer: use {} or less",
-        units::show_size(args.bs),
-        units::show_size(nvmeof_core::dma::CHUNK as u64)
+        show_size(args.bs),
+        show_size(nvmeof_core::dma::CHUNK as u64)
     );
     Ok(())
 }

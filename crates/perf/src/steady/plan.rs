@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use nvmeof_report::show_size;
 use nvmeof_report::steady::{TestKind, Workload};
 use serde::{Deserialize, Serialize};
-
-use crate::units::show_size;
 
 /// Threads that send commands, and the commands outstanding per thread.
 pub(crate) const JOBS: u16 = 4;

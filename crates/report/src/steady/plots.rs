@@ -1,8 +1,9 @@
 //! Pictures of a drive test.
 
 use super::model::{Measurement, SteadyStateResult, SteadyWindow, TestKind, TestRound, TestRun};
-use super::tables::{distinct, mean_of, measured, mix, percent, size, times, written};
+use super::tables::{distinct, mean_of, measured, mix, percent, times, written};
 use crate::plot::{Axis, Grid, Picture, Plot, Series, SeriesShape, number};
+use crate::units::show_size;
 
 /// Bars of a histogram of response times per doubling.
 const BARS: f64 = 4.0;
@@ -70,7 +71,7 @@ fn lines(
         let of = |(at, round): (usize, &TestRound)| {
             Some((whole(at), figure(round.find(random, read_percent, *bs)?)))
         };
-        Series::new(&size(*bs), rounds.iter().enumerate().filter_map(of).collect())
+        Series::new(&show_size(*bs), rounds.iter().enumerate().filter_map(of).collect())
     };
     sizes.iter().map(line).collect()
 }
@@ -173,7 +174,7 @@ pub(super) fn surface(run: &TestRun) -> Vec<Picture> {
         title: format!("{what}, by mix and block size"),
         note: format!("means of the last {} rounds", rounds.len()),
         x: "block size".into(),
-        columns: sizes.iter().map(|bs| size(*bs)).collect(),
+        columns: sizes.iter().map(|bs| show_size(*bs)).collect(),
         y: "reads/writes, %".into(),
         rows: mixes.iter().map(|percent| mix(*percent)).collect(),
         values: mixes.iter().map(row).collect(),

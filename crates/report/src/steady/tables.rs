@@ -6,14 +6,7 @@ use super::model::{
 };
 use crate::plot::number;
 use crate::table::{Column, Table};
-
-/// A size with the largest binary unit that divides it: `4 KiB`.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    unit.map_or_else(|| format!("{bytes} B"), |(unit, name)| format!("{} {name}", bytes / unit))
-}
+use crate::units::show_size;
 
 /// The label of a share of reads.
 pub(super) fn mix(read_percent: u8) -> String {
@@ -35,7 +28,7 @@ pub(super) fn setup(setup: &DriveTestSetup) -> Table {
     row("drive", &setup.model);
     row("serial number", &setup.serial);
     row("firmware", &setup.firmware);
-    row("capacity tested", &format!("{} ({} bytes)", size(setup.capacity), setup.capacity));
+    row("capacity tested", &format!("{} ({} bytes)", show_size(setup.capacity), setup.capacity));
     row("logical block", &format!("{} bytes", setup.block_size));
     row("path", &setup.path);
     row("host", &setup.host);
@@ -108,7 +101,7 @@ pub(super) fn preparations(drive_test: &DriveTest) -> Table {
             run.test.title().into(),
             how(&run.purge),
             how(&run.precondition),
-            size(both().map(|one| one.bytes).sum()),
+            show_size(both().map(|one| one.bytes).sum()),
             format!("{:.1}", both().map(|one| one.seconds).sum::<f64>()),
         ]);
     }
@@ -194,7 +187,7 @@ pub(super) fn by_mix(rounds: &[TestRound], figure: fn(&Measurement) -> f64, unit
     columns.extend(mixes.iter().map(|percent| Column::numbers(&mix(*percent), unit)));
     let mut table = Table::new(columns);
     for bs in sizes {
-        let mut row = vec![size(bs)];
+        let mut row = vec![show_size(bs)];
         row.extend(
             mixes.iter().map(|percent| shown(mean_of(rounds, (true, *percent, bs), figure))),
         );
@@ -211,7 +204,7 @@ pub(super) fn throughput(rounds: &[TestRound]) -> Table {
     ]);
     for bs in distinct(rounds, |measurement| measurement.workload.bs) {
         let rate = |percent| shown(mean_of(rounds, (false, percent, bs), Measurement::mib_per_s));
-        table.push(vec![size(bs), rate(100), rate(0)]);
+        table.push(vec![show_size(bs), rate(100), rate(0)]);
     }
     table
 }
@@ -236,7 +229,7 @@ pub(super) fn latencies(rounds: &[TestRound]) -> Table {
                 |figure: fn(&Measurement) -> f64| mean_of(rounds, (true, percent, bs), figure);
             table.push(vec![
                 mix(percent),
-                size(bs),
+                show_size(bs),
                 shown(all().map(|measurement| measurement.times.min).reduce(f64::min)),
                 shown(mean(|measurement| measurement.times.mean)),
                 shown(mean(|measurement| measurement.times.p99_9)),

@@ -6,22 +6,8 @@ use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 
 use super::test_network::{SeedPrinter, TestNetwork, data, read, write};
+use crate::test_rng::TestRng;
 use crate::{CompletedCommand, Error, IoQueue};
-
-/// A small random number generator, reproducible by seed.
-struct TestRng(u64);
-
-impl TestRng {
-    fn next(&mut self) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// Returns a queue with two commands that the controller does not serve.
 fn waiting() -> (TestNetwork, IoQueue) {
@@ -120,10 +106,10 @@ fn a_key_that_is_invalidated_unasked_ends_the_connection() {
 fn whatever_a_controller_does_every_command_comes_back_once() {
     for seed in 0..300 {
         let _seed = SeedPrinter(seed);
-        let mut chance = TestRng(seed);
+        let mut rng = TestRng(seed);
         let host =
             DeviceOptions { inline: 64 * u32::from(seed % 3 > 0), ..DeviceOptions::default() };
-        let salt = chance.next();
+        let salt = rng.next();
         let script = move |number: u64, _| match (number ^ salt) % 5 {
             0 => FakeAction::NoResponse,
             1 => FakeAction::Fail(Status::INTERNAL_ERROR),
@@ -134,9 +120,9 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
         let (mut submitted, mut done) = (0, Vec::new());
         let mut failed = false;
         for _ in 0..40 {
-            for _ in 0..chance.below(4) {
-                let len = 512 << chance.below(8);
-                let io = if chance.below(2) == 0 {
+            for _ in 0..rng.below(4) {
+                let len = 512 << rng.below(8);
+                let io = if rng.below(2) == 0 {
                     read(submitted, 0, len)
                 } else {
                     write(submitted, 0, &data(len, 1))
@@ -144,15 +130,15 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
                 submitted += u64::from(queue.submit(io, 0).is_ok());
             }
             failed |= queue.flush().is_err();
-            if chance.below(2) == 0 {
+            if rng.below(2) == 0 {
                 network.turn();
             }
-            misbehave(&network, &mut chance);
+            misbehave(&network, &mut rng);
             failed |= queue.poll(0, &mut done).is_err();
             if failed {
                 break;
             }
-            if chance.below(3) == 0 {
+            if rng.below(3) == 0 {
                 queue.wait(std::time::Duration::ZERO);
             }
         }
@@ -168,24 +154,24 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
     }
 }
 
-fn misbehave(network: &TestNetwork, chance: &mut TestRng) {
+fn misbehave(network: &TestNetwork, rng: &mut TestRng) {
     let mut peer = network.peer();
     let Some(connection) = peer.connections.first_mut() else { return };
     let outstanding = connection.outstanding.len() as u64;
-    match chance.below(24) {
+    match rng.below(24) {
         0 => {
-            let len = usize::try_from(chance.below(80)).unwrap();
-            let bytes: Vec<u8> = (0..len).map(|_| chance.next().to_le_bytes()[0]).collect();
+            let len = usize::try_from(rng.below(80)).unwrap();
+            let bytes: Vec<u8> = (0..len).map(|_| rng.next().to_le_bytes()[0]).collect();
             connection.send_raw(&bytes, None);
         }
-        1 => connection.send_raw(&cqe(chance.next().to_le_bytes()[0].into()).0, None),
+        1 => connection.send_raw(&cqe(rng.next().to_le_bytes()[0].into()).0, None),
         2..=4 if outstanding > 0 => {
-            let at = usize::try_from(chance.below(outstanding)).unwrap();
+            let at = usize::try_from(rng.below(outstanding)).unwrap();
             let cid = connection.outstanding[at].cid.get();
             connection.send_raw(&cqe(cid).0, None);
         }
         5 => {
-            let key = u32::from(chance.next().to_le_bytes()[0]);
+            let key = u32::from(rng.next().to_le_bytes()[0]);
             connection.send_raw(&[0; 16], Some(key));
         }
         6 => connection.hang_up(),

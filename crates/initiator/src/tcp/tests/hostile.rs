@@ -4,6 +4,7 @@ use nvmeof_wire::Status;
 use nvmeof_wire::tcp::{Fes, ICResp, Receiver as End, TcpError, TermReq};
 
 use super::*;
+use crate::test_rng::TestRng;
 
 /// Returns the engine's error for `stream`, which arrives with a 4 KiB read and an 8 KiB write
 /// outstanding.
@@ -134,36 +135,20 @@ fn the_peers_term_req_is_reported() {
     assert_eq!(TcpEngine::term_req(&fatal), None);
 }
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap()
-    }
-}
-
 /// Valid traffic with changed bytes has any result except a panic, and every command completes.
 #[test]
 fn damaged_streams_do_not_panic() {
     for seed in 0..4000 {
-        let mut rng = Rng(seed);
+        let mut rng = TestRng(seed);
         let agreed =
-            Agreed { hdgst: rng.below(4) == 0, ddgst: rng.below(4) == 0, ..Agreed::default() };
+            Agreed { hdgst: rng.index(4) == 0, ddgst: rng.index(4) == 0, ..Agreed::default() };
         let mut engine = agreed.engine();
         let mut stream = Vec::new();
         for token in 0..4 {
-            if rng.below(2) == 0 {
+            if rng.index(2) == 0 {
                 let cid = start(&mut engine, read(token, 2048));
                 stream.extend(agreed.data(cid, 0, &pattern(1024), false, false));
-                stream.extend(agreed.data(cid, 1024, &pattern(1024), true, rng.below(2) == 0));
+                stream.extend(agreed.data(cid, 1024, &pattern(1024), true, rng.index(2) == 0));
                 stream.extend(agreed.response(cid, Status::SUCCESS));
             } else {
                 let cid = start(&mut engine, write(token, &pattern(8192)));
@@ -171,14 +156,14 @@ fn damaged_streams_do_not_panic() {
                 stream.extend(agreed.response(cid, Status::SUCCESS));
             }
         }
-        for _ in 0..rng.below(4) {
-            let at = rng.below(stream.len());
-            stream[at] ^= 1 << rng.below(8);
+        for _ in 0..rng.index(4) {
+            let at = rng.index(stream.len());
+            stream[at] ^= 1 << rng.index(8);
         }
-        if rng.below(4) == 0 {
-            stream.truncate(rng.below(stream.len()));
+        if rng.index(4) == 0 {
+            stream.truncate(rng.index(stream.len()));
         }
-        let chunk = 1 + rng.below(3000);
+        let chunk = 1 + rng.index(3000);
         let mut done = Vec::new();
         let mut at = 0;
         while at < stream.len() {
@@ -201,20 +186,20 @@ fn damaged_streams_do_not_panic() {
 #[test]
 fn noise_does_not_panic() {
     for seed in 0..4000 {
-        let mut rng = Rng(seed);
+        let mut rng = TestRng(seed);
         let mut engine = Agreed { hdgst: seed % 2 == 0, ..Agreed::default() }.engine();
         start(&mut engine, read(1, 4096));
         start(&mut engine, write(2, &pattern(8192)));
         let mut noise: Vec<u8> = (0..400).map(|_| rng.next().to_le_bytes()[0]).collect();
         // 50 % have a PDU type and header length that exist.
         if seed % 4 < 2 {
-            let (kind, hlen) = [(5, 24), (7, 24), (9, 24), (3, 24), (1, 128)][rng.below(5)];
+            let (kind, hlen) = [(5, 24), (7, 24), (9, 24), (3, 24), (1, 128)][rng.index(5)];
             noise[1] &= 0xf;
             (noise[0], noise[2], noise[3]) = (kind, hlen, 24);
             noise[5..8].fill(0);
         }
         // Any result is fine.
-        let _ = feed(&mut engine, &noise, 1 + rng.below(100));
+        let _ = feed(&mut engine, &noise, 1 + rng.index(100));
         let _ = drain(&mut engine, 100);
         engine.fail_all(0, &mut Vec::new());
     }
