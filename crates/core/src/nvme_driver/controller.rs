@@ -118,8 +118,8 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Like [`open`](Self::open), but with a clock of the caller and without a thread, for tests:
-    /// the caller regularly runs [`turn`](Self::turn).
+    /// Like [`open`](Self::open), but with a clock of the caller and without a thread: the caller
+    /// runs [`turn`](Self::turn) when it is due, or one of the [wakers](Self::wakers) is readable.
     ///
     /// # Errors
     /// See [`open`](Self::open).
@@ -272,10 +272,19 @@ impl Controller {
         if self.reach.attach(&map) { Ok(map) } else { Err(gone()) }
     }
 
-    /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread and
-    /// tests call it.
+    /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread calls
+    /// it, or the caller of [`open_stepped`](Self::open_stepped).
     pub fn turn(&self) -> u64 {
         self.supervisor().turn()
+    }
+
+    /// Returns duplicates of the descriptors that are readable when a [turn](Self::turn) is due
+    /// early. They keep nothing of the controller.
+    ///
+    /// # Errors
+    /// The system's error: no descriptor is left.
+    pub fn wakers(&self) -> io::Result<Vec<OwnedFd>> {
+        self.supervisor().fds().iter().map(BorrowedFd::try_clone_to_owned).collect()
     }
 
     /// Resets the controller, as after a command timeout. Operations wait until the reset
@@ -683,9 +692,7 @@ fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
     let is_ending = Arc::clone(&controller.is_ending);
     let wait = Arc::clone(&controller.wait);
     // Duplicates of the descriptors: the thread keeps nothing of the controller while it sleeps.
-    let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
-    let fds: Vec<OwnedFd> =
-        controller.supervisor().fds().iter().map(own).collect::<io::Result<_>>()?;
+    let fds = controller.wakers()?;
     thread::Builder::new().name("nvme-supervisor".to_owned()).spawn(move || {
         loop {
             let nanos = lock(&supervisor).turn();

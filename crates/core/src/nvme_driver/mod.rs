@@ -1,8 +1,7 @@
 //! The userspace NVMe driver.
 //!
 //! It accesses a drive only through [`function`]: registers, DMA memory, interrupts, reset. Behind
-//! this interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in
-//! memory.
+//! this interface is a function opened through VFIO ([`crate::vfio`]), or the fake drive of tests.
 //!
 //! ```text
 //!   reactor ---> IoQueue (ring, slots, lists) ---> device    one per reactor, namespace; no lock
@@ -22,7 +21,7 @@
 //! * `bar`, `admin`, `ring`, `bring_up`, `identify` implement the specification, by section.
 //!
 //! `unsafe` is in `memory` (memory shared with the device), `buffers` (the pool's memory, mapped
-//! for it) and `loan` (queue memory that returns when dropped).
+//! for it) and `pooled` (queue memory that returns when dropped).
 
 mod admin;
 mod bar;
@@ -31,7 +30,6 @@ mod buffers;
 mod controller;
 mod error;
 mod events;
-pub mod fake;
 pub mod function;
 mod gate;
 mod identify;
@@ -44,8 +42,6 @@ mod ring;
 mod split;
 mod status;
 mod supervisor;
-#[cfg(test)]
-mod tests;
 mod transfer;
 mod wait;
 
