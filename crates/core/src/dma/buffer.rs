@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::core_pool::Core;
+use super::core_state::Core;
 use super::part_counts::PartCountId;
 use super::registrar::ChunkId;
 use super::slab::{ReservationId, SizeClass, SlotId};

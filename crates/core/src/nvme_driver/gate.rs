@@ -28,8 +28,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::controller::ControllerState;
-
 /// Permissions of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueueMode {
@@ -87,6 +85,17 @@ impl fmt::Debug for GateState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} #{}", self.mode(), self.generation())
     }
+}
+
+/// State of a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControllerState {
+    /// The controller accepts commands.
+    Live,
+    /// The controller is being reset, or is briefly disconnected. Operations wait.
+    Resetting,
+    /// The controller failed permanently, for this reason: operations end with an error.
+    Failed(String),
 }
 
 /// State that the supervisor and all queues of a controller share.

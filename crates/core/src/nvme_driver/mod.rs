@@ -11,14 +11,17 @@
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened on a [`Function`](function::Function), and serves requests that
-//!   concern the whole drive;
+//! * [`Controller`] is opened on a [`Function`](function::Function) (`controller::open`), and serves
+//!   requests that concern the whole drive (`maintenance`);
 //! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;
 //! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);
 //! * [`IoQueue`] splits operations into commands (`split`), describes their data (`transfer`) and
 //!   polls completions;
 //! * `bar`, `admin`, `ring`, `bring_up`, `identify` implement the specification, by section.
+//!
+//! Modules depend downwards only: `controller::open` on `queue` and `maintenance`, these on
+//! `controller`, it on `supervisor`, and all of them on `gate`, which holds what they share.
 //!
 //! `unsafe` is in `memory` (memory shared with the device), `buffers` (the pool's memory, mapped
 //! for it) and `pooled` (queue memory that returns when dropped).
@@ -46,9 +49,10 @@ mod transfer;
 mod wait;
 
 pub use buffers::BufferMaps;
-pub use controller::{Controller, ControllerState, ControllerStats};
+pub use controller::{Controller, ControllerStats};
 pub use error::{AdminError, OpenError, OpenErrorWhy};
 pub use events::DriveEvent;
+pub use gate::ControllerState;
 pub use identify::{Identity, NamespaceInfo};
 pub use options::{ControllerOptions, DEFAULT_IO_TIMEOUT};
 pub use queue::{Io, IoQueue};

@@ -42,25 +42,18 @@ use super::admin::{AdminCompletion, AdminQueue, AdminReply, Owner};
 use super::bar::{Bar, Disabled, Enabled, StatusSnapshot, UnknownController};
 use super::bring_up::{BringUp, QueuePlan};
 use super::buffers::MappedPools;
-use super::controller::ControllerState;
 use super::error::{AdminError, OpenErrorWhy};
 use super::events::{DriveEvent, Events};
 use super::function::Function;
-use super::gate::{ControllerGate, Counters, GateState, QueueMode, QueueShared};
+use super::gate::{ControllerGate, ControllerState, Counters, GateState, QueueMode, QueueShared};
 use super::identify::{ControllerCapabilities, Identity};
-use super::options::{ControllerOptions, nanos};
+use super::options::{ControllerOptions, GRACE, LONGEST, TICKS, nanos};
 use super::ring::Shadows;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Ticks that an I/O command may take.
-pub(super) const TICKS: u32 = 8;
-/// Maximum time between two turns.
-pub(super) const LONGEST: u64 = 250 * MILLISECOND;
 /// Time between two turns while a device is disconnected, or queues have not acknowledged.
 const SOON: u64 = 10 * MILLISECOND;
-/// Maximum time for queues to acknowledge a halt before the device is stopped regardless.
-pub(super) const GRACE: u64 = 20 * MILLISECOND;
 /// Attempts to start a stopped controller.
 const STARTS: u32 = 3;
 /// Period over which resets are counted.

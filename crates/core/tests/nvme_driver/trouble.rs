@@ -84,6 +84,7 @@ fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
     let neighbor = rig.fake.neighbor(Config::default());
     let other = open(&neighbor, options()).unwrap();
     let other = NvmeDevice::new("other", other, 1, Arc::clone(&rig.maps)).unwrap();
+    let mut others_queue = other.open_driver_queue(&rig.pool).unwrap();
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
     queue.submit(read(0, rig.filled(8192, 0))).unwrap();
     queue.poll(&mut Vec::new());
@@ -99,11 +100,10 @@ fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
     assert!(done[0].buf.is_some(), "the drive that has it cannot reach memory any more");
     assert_eq!(rig.controller.stats().leaked_buffers, 0);
     drop((done, queue));
-    let mut queue = other.open_driver_queue(&rig.pool).unwrap();
-    let read = rig.run(&mut queue, read(0, rig.filled(8192, 1)));
+    let read = rig.run(&mut others_queue, read(0, rig.filled(8192, 1)));
     assert_eq!(read.result, Ok(()), "the other drive still reaches the buffers");
     assert_eq!(read.buf.unwrap().as_slice(), [0; 8192]);
-    drop((queue, other));
+    drop((others_queue, other));
     neighbor.assert_clean();
     rig.end();
 }
