@@ -32,14 +32,15 @@ impl Core {
         &self.shared
     }
 
-    /// Calls `f` with the bookkeeping. `f` is code of this module only, and calls nothing that
-    /// could reenter it.
+    /// Calls `f` with the bookkeeping. `f` is code of this file only, and calls nothing that could
+    /// reenter it.
     #[inline]
     fn with<T>(&self, f: impl FnOnce(&mut SlabAllocator) -> T) -> T {
         // SAFETY: `Core` is neither `Send` nor `Sync` (it is always behind an `Rc` and holds an
         // `UnsafeCell`), so this is the only thread. Every caller is in this file and passes a
         // closure that calls one method of `SlabAllocator`, which calls no other code. So no other
-        // reference to the bookkeeping exists during the call.
+        // reference to the bookkeeping exists during the call. A `RefCell` would check that at
+        // every lease and return of the I/O path.
         f(unsafe { &mut *self.slots.get() })
     }
 

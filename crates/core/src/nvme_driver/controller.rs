@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::identify::{Cns, Identify, Namespace, NsidList};
-use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::zerocopy::transmute_ref;
 
 use super::admin::AdminReply;
 use super::buffers::{BufferMap, BufferMaps, MappedPools};
@@ -153,8 +153,8 @@ impl Controller {
     /// The error of the controller.
     pub fn namespaces(&self) -> Result<Vec<u32>, AdminError> {
         let page = self.query(Identify::new(Cns::ACTIVE_NAMESPACES, 0).encode(0))?;
-        let list = NsidList::ref_from_bytes(&page[..]);
-        Ok(list.map(|list| list.iter().collect()).unwrap_or_default())
+        let list: &NsidList = transmute_ref!(&*page);
+        Ok(list.iter().collect())
     }
 
     /// Returns a namespace as the drive describes it now.
@@ -174,10 +174,8 @@ impl Controller {
         let page = self
             .query(Identify::new(Cns::NAMESPACE, nsid).encode(0))
             .map_err(OpenErrorWhy::command("Identify Namespace"))?;
-        let info = match Namespace::ref_from_bytes(&page[..]) {
-            Ok(answer) => namespace(nsid, answer)?,
-            Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
-        };
+        let answer: &Namespace = transmute_ref!(&*page);
+        let info = namespace(nsid, answer)?;
         if !self.abilities.descriptors {
             return Ok(info);
         }

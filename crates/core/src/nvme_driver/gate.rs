@@ -273,6 +273,7 @@ impl QueueShared {
     /// Records the submission of a command.
     #[inline]
     pub(super) fn begin(&self, slot: usize, cid: u16, tick: u32) {
+        debug_assert!(slot < self.watch.len(), "slot {slot} would not be watched");
         if let Some(word) = self.watch.get(slot) {
             word.store(IN_FLIGHT | u64::from(cid) << 32 | u64::from(tick), Ordering::Relaxed);
         }
@@ -281,6 +282,7 @@ impl QueueShared {
     /// Records that a command is no longer in flight.
     #[inline]
     pub(super) fn end(&self, slot: usize) {
+        debug_assert!(slot < self.watch.len(), "slot {slot} is not watched");
         if let Some(word) = self.watch.get(slot) {
             word.store(0, Ordering::Relaxed);
         }

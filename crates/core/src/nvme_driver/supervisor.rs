@@ -322,8 +322,8 @@ impl ControllerSupervisor {
     fn publish_tick(&self) -> u64 {
         let now = self.wait.now();
         // The low half is enough: ages are differences.
-        let tick = (now / self.tick_nanos()) & u64::from(u32::MAX);
-        self.shared.set_tick(u32::try_from(tick).unwrap_or(0));
+        let [t0, t1, t2, t3, ..] = (now / self.tick_nanos()).to_le_bytes();
+        self.shared.set_tick(u32::from_le_bytes([t0, t1, t2, t3]));
         now
     }
 
@@ -459,7 +459,10 @@ impl ControllerSupervisor {
     }
 
     fn abort(&mut self, queue: usize, cid: u16, since: u32, now: u64) {
-        let Some(hardware) = &mut self.hardware else { return };
+        let Some(hardware) = &mut self.hardware else {
+            debug_assert!(false, "a live controller has its hardware");
+            return;
+        };
         let this = (queue, cid, since);
         if self.aborted.contains(&this)
             || hardware.admin.is_aborting(queue, cid)
@@ -467,7 +470,7 @@ impl ControllerSupervisor {
         {
             return;
         }
-        let sqid = u16::try_from(queue + 1).unwrap_or(0);
+        let sqid = self.plans[queue].qid;
         let sqe = Abort { sqid, cid }.encode(0).without_data();
         let deadline = now.saturating_add(nanos(self.options.admin_timeout));
         if hardware.admin.submit(sqe, false, Owner::Abort { queue, cid }, Some(deadline)).is_ok() {

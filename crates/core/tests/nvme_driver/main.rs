@@ -1,4 +1,5 @@
 //! Tests of the NVMe driver with the fake drive, in virtual time and mostly on one thread.
+
 #![expect(clippy::unwrap_used, reason = "a test: what cannot be is a panic")]
 
 mod bring_up;

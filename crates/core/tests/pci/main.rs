@@ -1,4 +1,5 @@
 //! Tests of the PCI view on simulated machines.
+
 #![expect(clippy::unwrap_used, reason = "a test: what cannot be is a panic")]
 
 mod binding;
