@@ -20,12 +20,10 @@ use std::time::Duration;
 
 use nvmeof_core::block::NvmeDevice;
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
-use nvmeof_core::nvme_driver::fake::{
-    Config, Fake, Fault, Mode, NamespaceConfig, Readiness, Tamper, When,
-};
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, ControllerState, Io, IoKind, IoQueue, Wait,
 };
+use nvmeof_fake_drive::{Config, Fake, Fault, Mode, NamespaceConfig, Readiness, Tamper, When};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::{LbaFormat, oacs, sgls};

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvmeof_core::block::{Completed, NvmeDevice};
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
-use nvmeof_core::nvme_driver::fake::{Config, Fake, Mode, NamespaceConfig};
 use nvmeof_core::nvme_driver::function::{DmaSpace, Function, Registers};
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, Io, IoKind, IoQueue, Wait,
 };
+use nvmeof_fake_drive::{Config, Fake, Mode, NamespaceConfig};
 
 #[expect(clippy::print_stderr, reason = "a person reads it")]
 fn main() {

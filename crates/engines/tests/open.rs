@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nvmeof_core::block::{BlockOp, Direct};
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
-use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_engines::{Engine, EngineUnavailable, ReadSource, open, open_with, sector_size};
+use nvmeof_fake_drive::{Config, Fake};
 
 const SIZE: u64 = 1 << 20;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::core_pool::Core;
+use super::core_state::Core;
 use super::part_counts::PartCountId;
 use super::registrar::ChunkId;
 use super::slab::{ReservationId, SizeClass, SlotId};
@@ -76,7 +76,7 @@ impl Buffer {
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `base` is the start of `capacity >= len` bytes of mapped, initialized memory.
         // They belong to this value alone during its lifetime: a slot that the pool leases to it
-        // (see `slots`), or a part that is handed out once (see `cut`).
+        // (see `slab`), or a part that is handed out once (see `split_buffer`).
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 

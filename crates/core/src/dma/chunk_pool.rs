@@ -340,6 +340,7 @@ impl ChunkPool {
 impl State {
     fn map(&mut self) -> std::io::Result<Chunk> {
         let free = self.bases.iter().position(Option::is_none).unwrap_or(self.bases.len());
+        debug_assert!(u32::try_from(free).is_ok(), "chunk {free}");
         let id = ChunkId(u32::try_from(free).unwrap_or(u32::MAX));
         let chunk = Chunk::map(id, self.try_huge).inspect_err(
             |error| tracing::warn!(%error, "no memory for another chunk of buffers"),

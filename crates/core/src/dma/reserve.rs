@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::buffer::Buffer;
-use super::core_pool::Core;
+use super::core_state::Core;
 use super::slab::ReservationId;
 
 /// A reservation of a number of buffers of one length, within the reserve part of the pool's cap.
@@ -23,7 +23,8 @@ impl BufferReservation {
     /// Leases one of the reserved buffers; `None` only when all of them are leased.
     #[inline]
     pub fn lease(&self) -> Option<Buffer> {
-        self.core.lease_promised(self.promise, self.len)
+        let (slot, base, class) = self.core.lease_promised(self.promise)?;
+        Some(Buffer::new(&self.core, base, self.len, class, slot, self.promise))
     }
 
     /// Moves `buffer`, one of this reservation's, to `to`, which grows by one as this reservation

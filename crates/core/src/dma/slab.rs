@@ -220,7 +220,10 @@ impl SlabAllocator {
         let unused = |place: &ChunkEntry| {
             place.out == 0 && place.chunk.is_some() && place.class.arena() == arena
         };
-        let Some(at) = self.places.iter().position(unused) else { return false };
+        let Some(at) = self.places.iter().position(unused) else {
+            debug_assert!(false, "a chunk without a lease is counted and does not exist");
+            return false;
+        };
         self.void(at);
         self.places[at].class = class;
         self.carve(at, class);
@@ -375,10 +378,12 @@ impl SlabAllocator {
 
     /// Puts all slots of a chunk on the stack of `class`, the lowest address on top.
     fn carve(&mut self, at: usize, class: SizeClass) {
+        debug_assert!(u32::try_from(at).is_ok(), "chunk {at}");
         let chunk = u32::try_from(at).unwrap_or(u32::MAX);
         let generation = self.places[at].generation;
         let stack = &mut self.stacks[class.at()];
         stack.slots += class.slots_per_chunk();
+        debug_assert!(u16::try_from(class.slots_per_chunk()).is_ok(), "more slots than indexes");
         let count = u16::try_from(class.slots_per_chunk()).unwrap_or(0);
         stack.free.extend(
             (0..count).rev().map(|index| FreeSlot { id: SlotId { chunk, index }, generation }),

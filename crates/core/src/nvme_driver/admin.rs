@@ -103,7 +103,10 @@ impl AdminQueue {
     ) -> std::io::Result<Self> {
         let memory = DmaMemory::new(space, RingPair::size(ENTRIES))?;
         let pages = DmaMemory::new(space, SLOTS * PAGE)?;
-        let doorbells = bar.doorbells(0).unwrap_or_default();
+        let doorbells = bar.doorbells(0).ok_or_else(|| {
+            // `Bar::probe` refuses such a controller.
+            std::io::Error::other("its admin doorbells are outside of its registers")
+        })?;
         let slots = [Slot { generation: 0, out: None }; SLOTS];
         let ring = RingPair::new(memory, 0, ENTRIES, doorbells);
         Ok(Self { ring, pages, slots, regs: Arc::clone(bar.regs()), event, early: Vec::new() })
@@ -297,6 +300,7 @@ impl fmt::Debug for AdminQueue {
 /// Returns the identifier: the slot, and above it the generation. The slot is less than 31, so no
 /// identifier is FFFFh (Base 3.3.3.1).
 fn cid_of(index: usize, generation: u16) -> u16 {
-    let slot = u16::try_from(index).unwrap_or(0);
+    debug_assert!(index < SLOTS, "slot {index}");
+    let slot = u16::try_from(index).unwrap_or(u16::MAX);
     generation << SLOT_BITS | slot
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::features::{AsyncEventConfig, Fid, NumberOfQueues, SetFeatures};
-use nvmeof_wire::identify::{Cns, Controller as AdminCompletion, Identify, NvmController, oaes};
+use nvmeof_wire::identify::{Cns, Controller as IdentifyController, Identify, NvmController, oaes};
 use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::properties::CAP_CSS_IO_SETS;
 use nvmeof_wire::queues::{CreateIoCq, CreateIoSq, DoorbellBufferConfig, QueuePriority};
-use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::zerocopy::transmute_ref;
 
 use super::admin::{AdminQueue, AdminReply, Owner, Page};
 use super::bar::Bar;
@@ -56,10 +56,8 @@ impl BringUp<'_> {
         let page = self
             .identify_page(Cns::CONTROLLER)
             .map_err(OpenErrorWhy::command("Identify Controller"))?;
-        let (identity, abilities) = match AdminCompletion::ref_from_bytes(&page[..]) {
-            Ok(answer) => controller(answer, cap)?,
-            Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
-        };
+        let answer: &IdentifyController = transmute_ref!(&*page);
+        let (identity, abilities) = controller(answer, cap)?;
         // Other controllers do not support it, and would log the command as an error.
         if cap.css() & CAP_CSS_IO_SETS == 0 && !self.bar.is_at_least_2_0() {
             return Ok((identity, abilities));
@@ -68,11 +66,8 @@ impl BringUp<'_> {
             Err(AdminError::Status(_)) => return Ok((identity, abilities)),
             page => page.map_err(OpenErrorWhy::command("Identify Controller (NVM command set)"))?,
         };
-        let abilities = match NvmController::ref_from_bytes(&page[..]) {
-            Ok(answer) => abilities.with_nvm(answer, cap),
-            Err(_) => abilities,
-        };
-        Ok((identity, abilities))
+        let answer: &NvmController = transmute_ref!(&*page);
+        Ok((identity, abilities.with_nvm(answer, cap)))
     }
 
     /// Requests `count` I/O queue pairs; returns the number granted, which may be lower or higher.

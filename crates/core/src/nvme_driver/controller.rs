@@ -1,43 +1,36 @@
-//! An open controller of a drive: bring-up, namespaces, I/O queues, and the supervisor thread.
+//! An open controller of a drive: its state, its namespaces and its admin commands.
+
+mod open;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::identify::{Cns, Identify, Namespace, NsidList};
-use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::zerocopy::transmute_ref;
 
-use super::admin::{AdminQueue, AdminReply};
-use super::bar::{Bar, Enabled, UnknownController};
-use super::bring_up::{BringUp, QueuePlan};
+use super::admin::AdminReply;
 use super::buffers::{BufferMap, BufferMaps, MappedPools};
 use super::error::{AdminError, OpenError, OpenErrorWhy};
 use super::events::DriveEvent;
-use super::function::{DmaSpace, Function, Registers};
-use super::gate::{ControllerGate, Event, QueueShared};
+use super::function::Registers;
+use super::gate::{ControllerGate, ControllerState, QueueShared};
 use super::identify::{ControllerCapabilities, Identity, NamespaceInfo, namespace};
-use super::memory::DmaMemory;
 use super::options::{ControllerOptions, nanos};
 use super::pooled::FreePool;
-use super::queue::IoQueue;
-use super::ring::{RingPair, Shadows};
-use super::supervisor::{ControllerSupervisor, Hardware, SupervisorParts};
+use super::ring::RingPair;
+use super::supervisor::ControllerSupervisor;
 use super::transfer::Lists;
-use super::wait::{SystemWait, Wait};
-use crate::block::BlockError;
+use super::wait::Wait;
 
-/// Maximum entries of an I/O queue.
-const ENTRIES_MAX: u16 = 4096;
 /// Maximum pause of a caller that waits for an admin command.
 const PAUSE_MAX: u64 = 20_000_000;
 const PAUSE_MIN: u64 = 50_000;
-/// First generation, which bring-up begins.
-const FIRST_GENERATION: u64 = 1;
 
 /// Memory of an I/O queue pair, with the lists of its commands.
 #[derive(Debug)]
@@ -90,48 +83,7 @@ pub struct ControllerStats {
     pub leaked_bytes: u64,
 }
 
-/// State of a controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ControllerState {
-    /// The controller accepts commands.
-    Live,
-    /// The controller is being reset, or is briefly disconnected. Operations wait.
-    Resetting,
-    /// The controller failed permanently, for this reason: operations end with an error.
-    Failed(String),
-}
-
 impl Controller {
-    /// Brings up the controller of `function`, and starts its supervisor thread.
-    ///
-    /// # Errors
-    /// The function is no NVMe controller, does not respond in time, or cannot be used. The error
-    /// names the reason.
-    pub fn open(
-        function: Arc<dyn Function>,
-        options: ControllerOptions,
-    ) -> Result<Arc<Self>, OpenError> {
-        let address = function.address().to_owned();
-        let controller = Self::open_stepped(function, options, Arc::new(SystemWait))?;
-        let thread = watch(&controller).map_err(OpenErrorWhy::system("a thread for the drive"));
-        *lock(&controller.thread) = Some(thread.map_err(|why| why.at(&address))?);
-        Ok(controller)
-    }
-
-    /// Like [`open`](Self::open), but with a clock of the caller and without a thread, for tests:
-    /// the caller regularly runs [`turn`](Self::turn).
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
-    pub fn open_stepped(
-        function: Arc<dyn Function>,
-        options: ControllerOptions,
-        wait: Arc<dyn Wait>,
-    ) -> Result<Arc<Self>, OpenError> {
-        let address = function.address().to_owned();
-        ControllerBuilder { function, options, wait }.open().map_err(|why| why.at(&address))
-    }
-
     /// Returns the PCI address.
     pub fn address(&self) -> &str {
         &self.address
@@ -201,8 +153,8 @@ impl Controller {
     /// The error of the controller.
     pub fn namespaces(&self) -> Result<Vec<u32>, AdminError> {
         let page = self.query(Identify::new(Cns::ACTIVE_NAMESPACES, 0).encode(0))?;
-        let list = NsidList::ref_from_bytes(&page[..]);
-        Ok(list.map(|list| list.iter().collect()).unwrap_or_default())
+        let list: &NsidList = transmute_ref!(&*page);
+        Ok(list.iter().collect())
     }
 
     /// Returns a namespace as the drive describes it now.
@@ -222,10 +174,8 @@ impl Controller {
         let page = self
             .query(Identify::new(Cns::NAMESPACE, nsid).encode(0))
             .map_err(OpenErrorWhy::command("Identify Namespace"))?;
-        let info = match Namespace::ref_from_bytes(&page[..]) {
-            Ok(answer) => namespace(nsid, answer)?,
-            Err(_) => return Err(OpenErrorWhy::Identify("it is short".to_owned())),
-        };
+        let answer: &Namespace = transmute_ref!(&*page);
+        let info = namespace(nsid, answer)?;
         if !self.abilities.descriptors {
             return Ok(info);
         }
@@ -240,27 +190,6 @@ impl Controller {
         }
     }
 
-    /// Opens a queue pair for one thread and one namespace, with the mapped buffers of `buffers`.
-    ///
-    /// # Errors
-    /// All queue pairs are in use, the buffers cannot be mapped, or the controller has failed.
-    pub(crate) fn open_queue(
-        self: &Arc<Self>,
-        buffers: Arc<BufferMap>,
-        namespace: NamespaceInfo,
-    ) -> Result<IoQueue, BlockError> {
-        if let ControllerState::Failed(_) = self.state() {
-            return Err(BlockError::Gone);
-        }
-        let Some(lane) = self.lanes.lend() else {
-            return Err(BlockError::NoQueue { granted: self.queues() });
-        };
-        if let Some(queue) = self.shared.queues.get(lane.index) {
-            queue.set_claimed(true);
-        }
-        Ok(IoQueue::new(Arc::clone(self), lane, buffers, namespace))
-    }
-
     /// Maps the buffers of the pool of `maps` for the drive.
     ///
     /// # Errors
@@ -272,10 +201,19 @@ impl Controller {
         if self.reach.attach(&map) { Ok(map) } else { Err(gone()) }
     }
 
-    /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread and
-    /// tests call it.
+    /// Runs all due work; returns the nanoseconds until more is due. The supervisor thread calls
+    /// it, or the caller of [`open_stepped`](Self::open_stepped).
     pub fn turn(&self) -> u64 {
         self.supervisor().turn()
+    }
+
+    /// Returns duplicates of the descriptors that are readable when a [turn](Self::turn) is due
+    /// early. They keep nothing of the controller.
+    ///
+    /// # Errors
+    /// The system's error: no descriptor is left.
+    pub fn wakers(&self) -> io::Result<Vec<OwnedFd>> {
+        self.supervisor().fds().iter().map(BorrowedFd::try_clone_to_owned).collect()
     }
 
     /// Resets the controller, as after a command timeout. Operations wait until the reset
@@ -403,300 +341,6 @@ impl fmt::Debug for Controller {
             .field("queues", &self.queues())
             .finish_non_exhaustive()
     }
-}
-
-/// A function during bring-up.
-struct ControllerBuilder {
-    function: Arc<dyn Function>,
-    options: ControllerOptions,
-    wait: Arc<dyn Wait>,
-}
-
-/// Memory announced to an enabled controller, whatever it replied: it stays mapped until the
-/// controller is disabled.
-#[derive(Default)]
-struct ExposedMemory {
-    shadows: Option<Arc<Shadows>>,
-    queues: Option<Queues>,
-}
-
-/// Memory of the I/O queues, and the parameters announced to the controller.
-#[derive(Default)]
-struct Queues {
-    lanes: Vec<QueuePairMemory>,
-    shared: Box<[QueueShared]>,
-    plans: Vec<QueuePlan>,
-}
-
-impl ControllerBuilder {
-    fn open(self) -> Result<Arc<Controller>, OpenErrorWhy> {
-        let (regs, len) = (self.function.registers(), self.function.registers_len());
-        let bar = Arc::new(Bar::probe(Arc::clone(&regs), len, Arc::clone(&self.wait))?);
-        let (disabled, events) = self.take_over(&bar)?;
-        let mut events = events.into_iter();
-        let space = self.function.dma();
-        let mut admin = AdminQueue::new(&bar, &space, events.next())
-            .map_err(OpenErrorWhy::system("memory for the admin queue"))?;
-        admin.begin(FIRST_GENERATION);
-        let enabled = disabled.enable(admin.rings()).map_err(|(unsure, why)| {
-            give_up(unsure);
-            why
-        })?;
-        let mut told = ExposedMemory::default();
-        let result = self.bring_up(&bar, &mut admin, &space, events.collect(), &mut told);
-        let (identity, abilities, queues, shadows) = match result {
-            Ok(result) => result,
-            Err(why) => {
-                give_up(enabled.into_unsure());
-                return Err(why);
-            }
-        };
-        let regs = Arc::downgrade(&regs);
-        let refused = told.shadows.filter(|_| shadows.is_none());
-        let function = Arc::clone(&self.function);
-        let hardware = Hardware { function, admin, shadows, _refused_shadows: refused };
-        self.finish(regs, hardware, enabled, identity, abilities, queues)
-    }
-
-    /// Disables the controller, whatever its previous state, and sets up its interrupts.
-    fn take_over(
-        &self,
-        bar: &Arc<Bar>,
-    ) -> Result<(super::bar::Disabled, Vec<Event>), OpenErrorWhy> {
-        let mut disabled = UnknownController(Arc::clone(bar)).disable();
-        if let Err((unsure, why)) = disabled {
-            tracing::warn!(drive = self.function.address(), %why, "resetting the function");
-            self.function.reset().map_err(OpenErrorWhy::system("a reset of the function"))?;
-            disabled = unsure.disable();
-        }
-        let disabled = disabled.map_err(|(_, why)| why)?;
-        let wanted = if self.options.interrupts { self.options.io_queues.max(1) } else { 0 };
-        let events = self
-            .function
-            .interrupts(wanted.saturating_add(1))
-            .map_err(OpenErrorWhy::system("interrupts"))?;
-        self.function.set_bus_master(true).map_err(OpenErrorWhy::system("bus master"))?;
-        Ok((disabled, events.into_iter().map(Event::from).collect()))
-    }
-
-    #[expect(clippy::type_complexity, reason = "taken apart at once by the only caller")]
-    fn bring_up(
-        &self,
-        bar: &Bar,
-        admin: &mut AdminQueue,
-        space: &Arc<dyn DmaSpace>,
-        events: Vec<Event>,
-        told: &mut ExposedMemory,
-    ) -> Result<(Identity, ControllerCapabilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy>
-    {
-        let timeout = nanos(self.options.admin_timeout);
-        let mut session = BringUp { bar, admin, wait: self.wait.as_ref(), timeout };
-        let (identity, abilities) = session.identify()?;
-        let count = self.queue_count(&mut session, events.len())?;
-        let mut shadows = None;
-        if abilities.shadow_doorbells && self.options.shadow_doorbells {
-            shadows = self.shadows(&mut session, space, told)?;
-        }
-        let sgl = abilities.sgl && self.options.sgl;
-        let lists = Lists::size_for(abilities.max_transfer);
-        let layout = Layout { count, sgl, lists, entries: self.entries(bar) };
-        let queues = layout
-            .queues(bar, space, shadows.as_ref(), events)
-            .map_err(OpenErrorWhy::system("memory for I/O queues"))?;
-        let queues = told.queues.insert(queues);
-        for plan in &queues.plans {
-            session.create_queue(plan)?;
-        }
-        session.ask_for_events(&abilities);
-        let queues = std::mem::take(queues);
-        Ok((identity, abilities, queues, shadows))
-    }
-
-    /// Returns the number of I/O queue pairs to create: the requested number, or as many as the
-    /// drive has.
-    fn queue_count(&self, session: &mut BringUp<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
-        let asked = self.options.io_queues.max(1);
-        let granted = session.grant_queues(asked)?;
-        let mut count = asked.min(granted).min(session.bar.queues_with_doorbells());
-        if self.options.interrupts {
-            count = count.min(u16::try_from(vectors).unwrap_or(u16::MAX));
-        }
-        if count == 0 {
-            return Err(OpenErrorWhy::Unsuitable(format!(
-                "there is no I/O queue: the drive grants {granted}, with {vectors} interrupt vectors for them"
-            )));
-        }
-        if count < asked {
-            tracing::warn!(
-                drive = self.function.address(),
-                asked,
-                granted,
-                vectors,
-                queues = count,
-                "the drive has fewer I/O queues than were asked for"
-            );
-        }
-        Ok(count)
-    }
-
-    fn shadows(
-        &self,
-        session: &mut BringUp<'_>,
-        space: &Arc<dyn DmaSpace>,
-        told: &mut ExposedMemory,
-    ) -> Result<Option<Arc<Shadows>>, OpenErrorWhy> {
-        let memory = DmaMemory::new(space, Shadows::SIZE)
-            .map_err(OpenErrorWhy::system("memory for shadow doorbells"))?;
-        let shadows = Arc::new(Shadows::new(memory));
-        told.shadows = Some(Arc::clone(&shadows));
-        match session.configure_shadows(&shadows) {
-            Ok(()) => Ok(Some(shadows)),
-            Err(AdminError::Status(status)) => {
-                let drive = self.function.address();
-                tracing::warn!(drive, %status, "no shadow doorbells, though the drive offers them");
-                Ok(None)
-            }
-            Err(error) => Err(OpenErrorWhy::Command { command: "Doorbell Buffer Config", error }),
-        }
-    }
-
-    fn entries(&self, bar: &Bar) -> u16 {
-        let most = u16::try_from(bar.cap().queue_entries()).unwrap_or(u16::MAX).min(ENTRIES_MAX);
-        let asked = self.options.queue_depth.clamp(2, ENTRIES_MAX).next_power_of_two();
-        // A power of two, because identifiers are split into slot and generation.
-        asked.min(1 << most.ilog2())
-    }
-
-    fn finish(
-        self,
-        regs: Weak<dyn Registers>,
-        hardware: Hardware,
-        enabled: Enabled,
-        identity: Identity,
-        abilities: ControllerCapabilities,
-        queues: Queues,
-    ) -> Result<Arc<Controller>, OpenErrorWhy> {
-        let address = self.function.address().to_owned();
-        let shared = match ControllerGate::new(queues.shared) {
-            Ok(shared) => Arc::new(shared),
-            Err(error) => {
-                give_up(enabled.into_unsure());
-                return Err(OpenErrorWhy::System { what: "a descriptor", error });
-            }
-        };
-        tracing::info!(
-            drive = address,
-            model = identity.model,
-            serial = identity.serial,
-            firmware = identity.firmware,
-            queues = queues.lanes.len(),
-            shadow_doorbells = hardware.shadows.is_some(),
-            max_transfer = abilities.max_transfer,
-            "the drive is up"
-        );
-        let ready = Duration::from_millis(enabled.bar().ready_millis());
-        let bound = self.options.quiesce_bound(ready);
-        let reach = Arc::new(MappedPools::new(hardware.function.dma()));
-        let supervisor = ControllerSupervisor::new(SupervisorParts {
-            reach: Arc::clone(&reach),
-            options: self.options.clone(),
-            wait: Arc::clone(&self.wait),
-            shared: Arc::clone(&shared),
-            identity: identity.clone(),
-            abilities,
-            hardware,
-            plans: queues.plans,
-            enabled,
-            generation: FIRST_GENERATION,
-        });
-        Ok(Arc::new(Controller {
-            address,
-            options: self.options,
-            bound,
-            wait: self.wait,
-            shared,
-            identity,
-            abilities,
-            lanes: FreePool::new(queues.lanes),
-            reach,
-            regs: Mutex::new(regs),
-            supervisor: Arc::new(Mutex::new(supervisor)),
-            thread: Mutex::default(),
-            is_ending: Arc::default(),
-        }))
-    }
-}
-
-/// Parameters of the I/O queues.
-struct Layout {
-    count: u16,
-    entries: u16,
-    sgl: bool,
-    /// Bytes per list.
-    lists: usize,
-}
-
-impl Layout {
-    fn queues(
-        &self,
-        bar: &Bar,
-        space: &Arc<dyn DmaSpace>,
-        shadows: Option<&Arc<Shadows>>,
-        events: Vec<Event>,
-    ) -> io::Result<Queues> {
-        let mut events = events.into_iter();
-        let mut queues = Queues { lanes: Vec::new(), shared: Box::default(), plans: Vec::new() };
-        let mut shared = Vec::new();
-        let slots = usize::from(self.entries) - 1;
-        for qid in 1..=self.count {
-            let Some(doorbells) = bar.doorbells(qid) else { break };
-            let memory = DmaMemory::new(space, RingPair::size(self.entries))?;
-            let mut ring = RingPair::new(memory, qid, self.entries, doorbells);
-            ring.set_shadows(shadows.cloned(), bar.cap().dstrd());
-            let (submission, completion) = ring.addresses();
-            let event = events.next();
-            let vector = event.as_ref().map(|_| qid);
-            let entries = self.entries;
-            queues.plans.push(QueuePlan { qid, entries, submission, completion, vector });
-            shared.push(QueueShared::new(slots, event));
-            let lists = Lists::new(DmaMemory::new(space, slots * self.lists)?, self.lists);
-            let index = usize::from(qid) - 1;
-            queues.lanes.push(QueuePairMemory { index, ring, lists, sgl: self.sgl });
-        }
-        // The first queue is handed out first.
-        queues.lanes.reverse();
-        queues.shared = shared.into();
-        Ok(queues)
-    }
-}
-
-/// Quiesces a controller that cannot be used, if possible.
-fn give_up(unsure: UnknownController) {
-    if let Err((_, why)) = unsure.disable() {
-        tracing::warn!(%why, "a controller that cannot be used cannot be disabled either");
-    }
-}
-
-/// Starts the thread that runs the controller's turns during its lifetime.
-fn watch(controller: &Controller) -> io::Result<JoinHandle<()>> {
-    let supervisor = Arc::clone(&controller.supervisor);
-    let is_ending = Arc::clone(&controller.is_ending);
-    let wait = Arc::clone(&controller.wait);
-    // Duplicates of the descriptors: the thread keeps nothing of the controller while it sleeps.
-    let own = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
-    let fds: Vec<OwnedFd> =
-        controller.supervisor().fds().iter().map(own).collect::<io::Result<_>>()?;
-    thread::Builder::new().name("nvme-supervisor".to_owned()).spawn(move || {
-        loop {
-            let nanos = lock(&supervisor).turn();
-            if is_ending.load(Ordering::Acquire) || nanos == u64::MAX {
-                // The function must return to the system: the thread keeps nothing of it.
-                return;
-            }
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            wait.wait(&fds, nanos);
-        }
-    })
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -28,8 +28,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::controller::ControllerState;
-
 /// Permissions of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueueMode {
@@ -87,6 +85,17 @@ impl fmt::Debug for GateState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} #{}", self.mode(), self.generation())
     }
+}
+
+/// State of a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControllerState {
+    /// The controller accepts commands.
+    Live,
+    /// The controller is being reset, or is briefly disconnected. Operations wait.
+    Resetting,
+    /// The controller failed permanently, for this reason: operations end with an error.
+    Failed(String),
 }
 
 /// State that the supervisor and all queues of a controller share.
@@ -264,6 +273,7 @@ impl QueueShared {
     /// Records the submission of a command.
     #[inline]
     pub(super) fn begin(&self, slot: usize, cid: u16, tick: u32) {
+        debug_assert!(slot < self.watch.len(), "slot {slot} would not be watched");
         if let Some(word) = self.watch.get(slot) {
             word.store(IN_FLIGHT | u64::from(cid) << 32 | u64::from(tick), Ordering::Relaxed);
         }
@@ -272,6 +282,7 @@ impl QueueShared {
     /// Records that a command is no longer in flight.
     #[inline]
     pub(super) fn end(&self, slot: usize) {
+        debug_assert!(slot < self.watch.len(), "slot {slot} is not watched");
         if let Some(word) = self.watch.get(slot) {
             word.store(0, Ordering::Relaxed);
         }

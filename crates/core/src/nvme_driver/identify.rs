@@ -2,7 +2,7 @@
 
 use nvmeof_wire::ascii;
 use nvmeof_wire::identify::{
-    Controller as AdminCompletion, ControllerType, Namespace, NamespaceId, NamespaceIds,
+    Controller as IdentifyController, ControllerType, Namespace, NamespaceId, NamespaceIds,
     NvmController, dlfeat, nsattr, oacs, oncs, sgls, vwc,
 };
 use nvmeof_wire::properties::Cap;
@@ -72,7 +72,7 @@ pub(crate) struct ControllerCapabilities {
 
 /// Parses Identify Controller.
 pub(super) fn controller(
-    answer: &AdminCompletion,
+    answer: &IdentifyController,
     cap: Cap,
 ) -> Result<(Identity, ControllerCapabilities), OpenErrorWhy> {
     let bytes = answer.as_bytes();
@@ -100,7 +100,7 @@ pub(super) fn controller(
     Ok((identity(answer), abilities(answer, cap)))
 }
 
-fn identity(answer: &AdminCompletion) -> Identity {
+fn identity(answer: &IdentifyController) -> Identity {
     // A drive whose names are not valid text is served nevertheless.
     let text = |field: &[u8]| ascii::text(field).unwrap_or("?").trim().to_owned();
     Identity {
@@ -112,7 +112,7 @@ fn identity(answer: &AdminCompletion) -> Identity {
     }
 }
 
-fn abilities(answer: &AdminCompletion, cap: Cap) -> ControllerCapabilities {
+fn abilities(answer: &IdentifyController, cap: Cap) -> ControllerCapabilities {
     let oncs = answer.oncs.get();
     let oacs = answer.oacs.get();
     let most = CHUNK as u64;
@@ -280,12 +280,12 @@ pub(super) mod tests_support {
 
     /// Returns capabilities with everything supported and this maximum transfer in bytes.
     pub(in crate::nvme_driver) fn abilities(max_transfer: u64) -> ControllerCapabilities {
-        let answer = AdminCompletion { sqes: 0x66, cqes: 0x44, ..AdminCompletion::default() };
+        let answer = IdentifyController { sqes: 0x66, cqes: 0x44, ..IdentifyController::default() };
         let all = abilities_of(&answer);
         ControllerCapabilities { max_transfer, compare: true, verify: true, ..all }
     }
 
-    fn abilities_of(answer: &AdminCompletion) -> ControllerCapabilities {
+    fn abilities_of(answer: &IdentifyController) -> ControllerCapabilities {
         super::abilities(answer, Cap::new())
     }
 

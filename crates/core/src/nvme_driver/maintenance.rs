@@ -8,7 +8,7 @@ use nvmeof_wire::log::{ErrorInformation, GetLogPage, Lid, SmartLog};
 use nvmeof_wire::sanitize::{Sanitize, SanitizeAction, SanitizeLog, SanitizeState, sanicap};
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::status::Status;
-use nvmeof_wire::zerocopy::FromBytes;
+use nvmeof_wire::zerocopy::{FromBytes, transmute_ref};
 
 use super::controller::Controller;
 use super::error::AdminError;
@@ -51,7 +51,7 @@ impl Controller {
     /// The error of the controller.
     pub fn formats(&self, nsid: u32) -> Result<Vec<LbaFormat>, AdminError> {
         let page = self.query(Identify::new(Cns::NAMESPACE, nsid).encode(0))?;
-        let answer = Namespace::ref_from_bytes(&page[..]).map_err(|_| no_data())?;
+        let answer: &Namespace = transmute_ref!(&*page);
         Ok(answer.formats().to_vec())
     }
 
@@ -150,6 +150,7 @@ impl Controller {
             match log.state() {
                 SanitizeState::IN_PROGRESS => {
                     let done = u32::from(log.progress.get()) * 100 / 65536;
+                    debug_assert!(done < 100, "a fraction of 65536");
                     progress(u8::try_from(done).unwrap_or(99));
                 }
                 SanitizeState::SUCCEEDED | SanitizeState::SUCCEEDED_DEALLOCATED => {
@@ -172,7 +173,8 @@ impl Controller {
     /// Returns the remaining percentage of a format, if the drive reports it.
     fn format_remaining(&self, nsid: u32) -> Option<u8> {
         let page = self.query(Identify::new(Cns::NAMESPACE, nsid).encode(0)).ok()?;
-        Namespace::ref_from_bytes(&page[..]).ok()?.format_remaining()
+        let answer: &Namespace = transmute_ref!(&*page);
+        answer.format_remaining()
     }
 
     fn log<T: FromBytes>(&self, lid: Lid, len: usize) -> Result<T, AdminError> {

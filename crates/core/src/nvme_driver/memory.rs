@@ -69,7 +69,8 @@ impl DmaMemory {
         debug_assert!(rest.is_empty());
         assert!(at.is_multiple_of(8) && at + words.len() * 8 <= self.mapping.len(), "inside");
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: as in `word`; the whole run was checked once.
+            // SAFETY: as in `word`. The whole run was checked once: `word` would check each of its
+            // words, on the I/O path.
             let place =
                 unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().add(at + index * 8).cast()) };
             place.store(u64::from_le_bytes(*word).to_le(), Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl DmaMemory {
         assert!(at.is_multiple_of(8) && at + 8 <= self.mapping.len(), "inside the memory");
         // SAFETY: inside the mapping and aligned (asserted; the mapping starts on a page), which
         // lives as long as `self`. The driver accesses it only by atomics; the device is no thread
-        // of this program.
+        // of this program. A slice would promise that no other party writes the bytes.
         unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().add(at).cast()) }
     }
 
@@ -133,7 +134,8 @@ impl fmt::Debug for DmaMemory {
 impl Drop for DmaMemory {
     fn drop(&mut self) {
         if self.unmap() {
-            // SAFETY: taken once, here, and nothing uses `self` afterwards.
+            // SAFETY: taken once, here, and nothing uses `self` afterwards. An `Option` would be
+            // checked at every access of the I/O path.
             drop(unsafe { ManuallyDrop::take(&mut self.mapping) });
         }
     }

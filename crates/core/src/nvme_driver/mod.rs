@@ -1,8 +1,7 @@
 //! The userspace NVMe driver.
 //!
 //! It accesses a drive only through [`function`]: registers, DMA memory, interrupts, reset. Behind
-//! this interface is a function opened through VFIO ([`crate::vfio`]), or a fake controller in
-//! memory.
+//! this interface is a function opened through VFIO ([`crate::vfio`]), or the fake drive of tests.
 //!
 //! ```text
 //!   reactor ---> IoQueue (ring, slots, lists) ---> device    one per reactor, namespace; no lock
@@ -12,8 +11,8 @@
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened on a [`Function`](function::Function), and serves requests that
-//!   concern the whole drive;
+//! * [`Controller`] is opened on a [`Function`](function::Function) (`controller::open`), and serves
+//!   requests that concern the whole drive (`maintenance`);
 //! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;
 //! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);
@@ -21,8 +20,11 @@
 //!   polls completions;
 //! * `bar`, `admin`, `ring`, `bring_up`, `identify` implement the specification, by section.
 //!
+//! Modules depend downwards only: `controller::open` on `queue` and `maintenance`, these on
+//! `controller`, it on `supervisor`, and all of them on `gate`, which holds what they share.
+//!
 //! `unsafe` is in `memory` (memory shared with the device), `buffers` (the pool's memory, mapped
-//! for it) and `loan` (queue memory that returns when dropped).
+//! for it) and `pooled` (queue memory that returns when dropped).
 
 mod admin;
 mod bar;
@@ -31,7 +33,6 @@ mod buffers;
 mod controller;
 mod error;
 mod events;
-pub mod fake;
 pub mod function;
 mod gate;
 mod identify;
@@ -44,15 +45,14 @@ mod ring;
 mod split;
 mod status;
 mod supervisor;
-#[cfg(test)]
-mod tests;
 mod transfer;
 mod wait;
 
 pub use buffers::BufferMaps;
-pub use controller::{Controller, ControllerState, ControllerStats};
+pub use controller::{Controller, ControllerStats};
 pub use error::{AdminError, OpenError, OpenErrorWhy};
 pub use events::DriveEvent;
+pub use gate::ControllerState;
 pub use identify::{Identity, NamespaceInfo};
 pub use options::{ControllerOptions, DEFAULT_IO_TIMEOUT};
 pub use queue::{Io, IoQueue};

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::supervisor::{GRACE, LONGEST, TICKS};
-
 /// Default of [`ControllerOptions::io_timeout`].
 ///
 /// A Linux host times a command out after 30 s (`nvme_core.io_timeout`). By then a command without
@@ -11,8 +9,16 @@ use super::supervisor::{GRACE, LONGEST, TICKS};
 /// second attempt.
 pub const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(10);
 
+const MILLISECOND: u64 = 1_000_000;
 /// Minimum tick in nanoseconds.
-const TICK_MIN: u64 = 1_000_000;
+const TICK_MIN: u64 = MILLISECOND;
+/// Ticks that an I/O command may take.
+pub(super) const TICKS: u32 = 8;
+/// Maximum time between two turns of the supervisor, in nanoseconds.
+pub(super) const LONGEST: u64 = 250 * MILLISECOND;
+/// Maximum time for queues to acknowledge a halt before the device is stopped regardless, in
+/// nanoseconds.
+pub(super) const GRACE: u64 = 20 * MILLISECOND;
 
 /// Options of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -49,7 +49,8 @@ impl<T> DerefMut for Pooled<T> {
 
 impl<T> Drop for Pooled<T> {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and nothing uses `self` afterwards.
+        // SAFETY: taken once, here, and nothing uses `self` afterwards. An `Option` would be
+        // checked at every access of the I/O path.
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
         self.shelf.values().push(value);
     }

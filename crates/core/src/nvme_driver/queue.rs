@@ -352,7 +352,7 @@ impl IoQueue {
     #[inline]
     fn send_some(&mut self, index: u16) -> bool {
         for _ in 0..TURN {
-            let Some(parent) = &mut self.parents[usize::from(index)] else { return false };
+            let Some(parent) = parent_of(&mut self.parents, index) else { return false };
             let left = parent.io.len - parent.sent;
             let is_over = left == 0 && (parent.io.kind != IoKind::Flush || parent.out > 0);
             if is_over || parent.result.is_err() {
@@ -374,8 +374,12 @@ impl IoQueue {
     /// Writes the command of a piece, which its parent counts as in flight.
     #[inline]
     fn send(&mut self, piece: Piece) {
-        let Some(parent) = &self.parents[usize::from(piece.parent)] else { return };
+        let Some(parent) = &self.parents[usize::from(piece.parent)] else {
+            debug_assert!(false, "a piece outlives its operation");
+            return;
+        };
         let Some(index) = self.free_commands.pop() else {
+            debug_assert!(false, "a piece is sent without a free slot");
             self.again.push(piece);
             return;
         };
@@ -398,7 +402,9 @@ impl IoQueue {
     fn entry(&self, parent: &Parent, slot: usize, piece: Piece, cid: u16) -> Sqe {
         let (nsid, io) = (self.namespace.nsid, &parent.io);
         let slba = (io.offset + piece.at) >> self.limits.block_shift;
-        let blocks = u32::try_from(piece.len >> self.limits.block_shift).unwrap_or(u32::MAX);
+        let blocks = piece.len >> self.limits.block_shift;
+        debug_assert!(blocks <= u64::from(u32::MAX), "a piece is within the limits");
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         let mut command = BlockIo::new(slba, blocks);
         let (opcode, has_data) = match io.kind {
             IoKind::Read => (IoOpcode::READ, true),
@@ -458,7 +464,7 @@ impl IoQueue {
 
     #[inline]
     fn answered(&mut self, piece: Piece, status: Status) {
-        let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { return };
+        let Some(parent) = parent_of(&mut self.parents, piece.parent) else { return };
         parent.out -= 1;
         if !status.is_success() && parent.result.is_ok() {
             parent.result = to_result(status, parent.io.offset + piece.at, piece.len);
@@ -556,7 +562,7 @@ impl IoQueue {
     /// Withdraws commands, because the device cannot write: they are sent again, or fail if that
     /// was tried before.
     fn take_back(&mut self) {
-        for slot in 0..self.commands.len() {
+        for (index, slot) in (0_u16..).zip(0..self.commands.len()) {
             let command = &mut self.commands[slot];
             if !std::mem::take(&mut command.is_out) {
                 continue;
@@ -565,8 +571,8 @@ impl IoQueue {
             // A command that the doorbell did not cover loses no attempt.
             let is_shown = self.lane.ring.is_shown(command.at);
             self.queue_shared().end(slot);
-            self.free_commands.push(u16::try_from(slot).unwrap_or(0));
-            let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { continue };
+            self.free_commands.push(index);
+            let Some(parent) = parent_of(&mut self.parents, piece.parent) else { continue };
             let is_wanted = parent.result.is_ok() && !parent.is_cancelled;
             if !(piece.is_again && is_shown) && is_wanted {
                 if is_shown {
@@ -590,7 +596,7 @@ impl IoQueue {
     fn drop_failed(&mut self) {
         let mut again = std::mem::take(&mut self.again);
         again.retain(|piece| {
-            let Some(parent) = &mut self.parents[usize::from(piece.parent)] else { return false };
+            let Some(parent) = parent_of(&mut self.parents, piece.parent) else { return false };
             if parent.result.is_ok() {
                 return true;
             }
@@ -614,20 +620,20 @@ impl IoQueue {
     /// buffers (`abandoned`), those of commands in flight are never reused.
     fn end_all(&mut self, abandoned: bool) {
         let mut lost = vec![false; self.parents.len()];
-        for slot in 0..self.commands.len() {
+        for (index, slot) in (0_u16..).zip(0..self.commands.len()) {
             let command = &mut self.commands[slot];
             if std::mem::take(&mut command.is_out) {
                 lost[usize::from(command.piece.parent)] = abandoned;
-                self.free_commands.push(u16::try_from(slot).unwrap_or(0));
+                self.free_commands.push(index);
                 self.queue_shared().end(slot);
             }
         }
         self.pending.clear();
         self.again.clear();
-        for (index, place) in self.parents.iter_mut().enumerate() {
+        for (index, place) in (0_u16..).zip(&mut self.parents) {
             let Some(mut parent) = place.take() else { continue };
-            self.free_parents.push(u16::try_from(index).unwrap_or(0));
-            if lost[index]
+            self.free_parents.push(index);
+            if lost[usize::from(index)]
                 && let Some(buf) = parent.io.buf.take()
             {
                 let counters = &self.controller.shared().counters;
@@ -645,6 +651,14 @@ impl IoQueue {
             self.done.push(Completed { token: parent.io.token, buf: parent.io.buf, result });
         }
     }
+}
+
+/// Returns the operation of a piece or a pending index, which lives until its last piece ended.
+#[inline]
+fn parent_of(parents: &mut [Option<Parent>], index: u16) -> Option<&mut Parent> {
+    let parent = parents[usize::from(index)].as_mut();
+    debug_assert!(parent.is_some(), "operation {index} ended before its pieces");
+    parent
 }
 
 impl Parent {
@@ -703,95 +717,5 @@ impl Drop for IoQueue {
         }
         self.queue_shared().set_claimed(false);
         self.shared().supervisor.raise();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{IoQueue, QUIET, QueueMode as GateMode};
-    use crate::nvme_driver::ControllerState;
-    use crate::nvme_driver::fake::{Config, Fault, Mode, When};
-    use crate::nvme_driver::tests::rig::{Rig, read};
-
-    /// Returns true if a reactor that sleeps on the queue would wake.
-    fn is_readable(queue: &IoQueue) -> bool {
-        crate::nvme_driver::tests::rig::is_readable(queue.event_fd().unwrap())
-    }
-
-    #[test]
-    fn what_the_warden_says_just_before_the_descriptor_is_cleared_is_not_missed() {
-        let rig = Rig::new(Config::default());
-        let mut queue = rig.queue();
-        let mut done = Vec::new();
-        queue.poll(&mut done);
-        // A poll has read the gate; the supervisor stops the controller; the poll continues and
-        // clears the descriptor.
-        queue.quiet = QUIET - 1;
-        rig.controller.reset();
-        queue.found_nothing();
-        assert_eq!(queue.seen.mode(), GateMode::Stopped);
-        assert_eq!(rig.settle(&mut []), ControllerState::Live, "the reactor sleeps on");
-        assert!(is_readable(&queue), "and is woken to go on");
-        // A reactor that lost the announcement, for any reason, gets it again.
-        queue.queue_shared().event().unwrap().clear();
-        rig.controller.turn();
-        assert!(is_readable(&queue));
-        queue.poll(&mut done);
-        rig.controller.reset();
-        queue.queue_shared().event().unwrap().clear();
-        rig.controller.turn();
-        assert!(is_readable(&queue), "a recovery waits for it");
-        drop(queue);
-        rig.end();
-    }
-
-    #[test]
-    fn a_command_that_the_device_was_not_told_of_keeps_its_second_try() {
-        let rig = Rig::new(Config::default());
-        let mut queue = rig.queue();
-        let mut done = Vec::new();
-        queue.poll(&mut done);
-        for lost in 0..2 {
-            // Written without ringing the doorbell: the next poll finds the controller stopped.
-            queue.submit(read(0, rig.filled(512, 0))).unwrap();
-            rig.controller.reset();
-            queue.poll(&mut done);
-            assert_eq!(rig.controller.stats().resubmitted, lost);
-            rig.controller.turn();
-            // Now the device has the command, and a reset withdraws it once.
-            rig.fake.inject(When::queue(1), Fault::Lost);
-            queue.poll(&mut done);
-            assert_eq!(done.len(), 0);
-            rig.controller.reset();
-            queue.poll(&mut done);
-            assert_eq!(rig.controller.stats().resubmitted, lost + 1);
-            done.append(&mut rig.finish(&mut queue));
-            assert_eq!(done.pop().unwrap().result, Ok(()));
-        }
-        drop(queue);
-        rig.end();
-    }
-
-    #[test]
-    fn what_comes_just_before_the_descriptor_is_cleared_is_not_missed() {
-        let rig = Rig::new(Config::default());
-        let mut queue = rig.queue();
-        let mut done = Vec::new();
-        queue.poll(&mut done);
-        rig.fake.set_mode(Mode::Manual);
-        queue.submit(read(0, rig.filled(512, 0))).unwrap();
-        queue.poll(&mut done);
-        // A poll finds nothing; the device completes the command; the poll continues and clears the
-        // descriptor.
-        queue.quiet = QUIET - 1;
-        queue.reap();
-        assert!(queue.done.is_empty());
-        rig.fake.run();
-        queue.found_nothing();
-        assert_eq!(queue.done.len(), 1, "nothing would wake a reactor that sleeps now");
-        queue.poll(&mut done);
-        drop((done, queue));
-        rig.fake.set_mode(Mode::Automatic);
-        rig.end();
     }
 }

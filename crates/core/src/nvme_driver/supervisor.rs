@@ -42,25 +42,18 @@ use super::admin::{AdminCompletion, AdminQueue, AdminReply, Owner};
 use super::bar::{Bar, Disabled, Enabled, StatusSnapshot, UnknownController};
 use super::bring_up::{BringUp, QueuePlan};
 use super::buffers::MappedPools;
-use super::controller::ControllerState;
 use super::error::{AdminError, OpenErrorWhy};
 use super::events::{DriveEvent, Events};
 use super::function::Function;
-use super::gate::{ControllerGate, Counters, GateState, QueueMode, QueueShared};
+use super::gate::{ControllerGate, ControllerState, Counters, GateState, QueueMode, QueueShared};
 use super::identify::{ControllerCapabilities, Identity};
-use super::options::{ControllerOptions, nanos};
+use super::options::{ControllerOptions, GRACE, LONGEST, TICKS, nanos};
 use super::ring::Shadows;
 use super::wait::Wait;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Ticks that an I/O command may take.
-pub(super) const TICKS: u32 = 8;
-/// Maximum time between two turns.
-pub(super) const LONGEST: u64 = 250 * MILLISECOND;
 /// Time between two turns while a device is disconnected, or queues have not acknowledged.
 const SOON: u64 = 10 * MILLISECOND;
-/// Maximum time for queues to acknowledge a halt before the device is stopped regardless.
-pub(super) const GRACE: u64 = 20 * MILLISECOND;
 /// Attempts to start a stopped controller.
 const STARTS: u32 = 3;
 /// Period over which resets are counted.
@@ -329,8 +322,8 @@ impl ControllerSupervisor {
     fn publish_tick(&self) -> u64 {
         let now = self.wait.now();
         // The low half is enough: ages are differences.
-        let tick = (now / self.tick_nanos()) & u64::from(u32::MAX);
-        self.shared.set_tick(u32::try_from(tick).unwrap_or(0));
+        let [t0, t1, t2, t3, ..] = (now / self.tick_nanos()).to_le_bytes();
+        self.shared.set_tick(u32::from_le_bytes([t0, t1, t2, t3]));
         now
     }
 
@@ -466,7 +459,10 @@ impl ControllerSupervisor {
     }
 
     fn abort(&mut self, queue: usize, cid: u16, since: u32, now: u64) {
-        let Some(hardware) = &mut self.hardware else { return };
+        let Some(hardware) = &mut self.hardware else {
+            debug_assert!(false, "a live controller has its hardware");
+            return;
+        };
         let this = (queue, cid, since);
         if self.aborted.contains(&this)
             || hardware.admin.is_aborting(queue, cid)
@@ -474,7 +470,7 @@ impl ControllerSupervisor {
         {
             return;
         }
-        let sqid = u16::try_from(queue + 1).unwrap_or(0);
+        let sqid = self.plans[queue].qid;
         let sqe = Abort { sqid, cid }.encode(0).without_data();
         let deadline = now.saturating_add(nanos(self.options.admin_timeout));
         if hardware.admin.submit(sqe, false, Owner::Abort { queue, cid }, Some(deadline)).is_ok() {

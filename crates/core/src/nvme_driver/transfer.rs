@@ -24,7 +24,8 @@ impl Lists {
     /// MiB.
     pub(super) fn size_for(transfer: u64) -> usize {
         // Data that starts inside a page needs one entry more than its whole pages; PRP1 saves one.
-        let entries = usize::try_from(transfer / PAGE).unwrap_or(0);
+        debug_assert!(transfer <= crate::dma::CHUNK as u64, "the list would not fit in a page");
+        let entries = usize::try_from(transfer / PAGE).unwrap_or(crate::dma::PAGE);
         (entries * 8).next_power_of_two().clamp(LIST_MIN, crate::dma::PAGE)
     }
 
@@ -39,6 +40,7 @@ impl Lists {
             Prp2::Unused => sqe.with_prp(address, 0),
             Prp2::Page => sqe.with_prp(address, next_page(address)),
             Prp2::List(_) if sgl => {
+                debug_assert!(len <= u64::from(u32::MAX), "a transfer is within the limits");
                 let length = u32::try_from(len).unwrap_or(u32::MAX);
                 let mut sqe = sqe.with_sgl(Sgl::DataBlock { address, length });
                 sqe.flags = FLAGS_SGL;

@@ -25,8 +25,9 @@ pub struct SystemWait;
 impl Wait for SystemWait {
     fn now(&self) -> u64 {
         let time = clock_gettime(ClockId::Monotonic);
-        let part = |value: i64| u64::try_from(value).unwrap_or(0);
-        part(time.tv_sec).saturating_mul(SECOND).saturating_add(part(time.tv_nsec))
+        debug_assert!(time.tv_sec >= 0 && time.tv_nsec >= 0, "the clock begins with 0: {time:?}");
+        let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+        seconds.saturating_mul(SECOND).saturating_add(nanos)
     }
 
     fn wait(&self, fds: &[BorrowedFd<'_>], nanos: u64) {

@@ -19,16 +19,12 @@
 mod address;
 mod bind;
 mod disk;
-#[cfg(any(test, feature = "fixture"))]
-pub mod fixture;
 mod function;
 mod interleave;
 mod link;
 mod load;
 mod node;
 mod system;
-#[cfg(test)]
-mod tests;
 mod topology;
 pub mod users;
 

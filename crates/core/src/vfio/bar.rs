@@ -97,7 +97,9 @@ impl Bar {
     fn at(&self, offset: u32, width: usize) -> Option<*mut u8> {
         let offset = offset as usize;
         let inside = offset.checked_add(width).is_some_and(|end| end <= self.len);
-        // SAFETY: the offset is inside the mapping, which has `len` bytes.
+        // SAFETY: the offset is inside the mapping, which has `len` bytes. It stays a raw address:
+        // a reference would allow reads that the program does not make, and a read of a register
+        // may have effects.
         (inside && offset.is_multiple_of(width)).then(|| unsafe { self.base.as_ptr().add(offset) })
     }
 }

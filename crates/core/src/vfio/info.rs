@@ -127,7 +127,10 @@ impl Answer {
 
     /// Sets a 32-bit number at an offset that is a multiple of 4.
     pub(super) fn put_u32(&mut self, at: usize, value: u32) {
-        let Some(word) = self.0.get_mut(at / 8) else { return };
+        let Some(word) = self.0.get_mut(at / 8) else {
+            debug_assert!(false, "offset {at} is outside of the result");
+            return;
+        };
         let mut bytes = word.to_ne_bytes();
         bytes[at % 8..][..4].copy_from_slice(&value.to_ne_bytes());
         *word = u64::from_ne_bytes(bytes);

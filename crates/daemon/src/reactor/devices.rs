@@ -244,8 +244,8 @@ mod tests {
 
     use nvmeof_core::block::NvmeDevice;
     use nvmeof_core::dma::{ChunkPool, PoolConfig};
-    use nvmeof_core::nvme_driver::fake::{Config, Fake, Mode};
     use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
+    use nvmeof_fake_drive::{Config, Fake, Mode};
 
     use super::*;
 

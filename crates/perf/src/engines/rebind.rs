@@ -226,7 +226,7 @@ enum Refusal {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_core::pci::fixture::{Machine, at, folder, host};
+    use nvmeof_sysfs_fixture::{Machine, at, folder, host};
 
     use super::*;
 

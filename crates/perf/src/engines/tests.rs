@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use nvmeof_core::nvme_driver::fake::{Config, Fake};
-use nvmeof_core::pci::fixture;
+use nvmeof_fake_drive::{Config, Fake};
 use nvmeof_report::engines::EngineRow;
+use nvmeof_sysfs_fixture as fixture;
 
 use super::rebind::DriveRebinder;
 use super::*;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use nvmeof_core::pci::fixture::{self, Machine as MadeUp};
 use nvmeof_core::pci::{PciFunction, System};
 use nvmeof_sim::pcie::{Check, PcieMachine, checks};
+use nvmeof_sysfs_fixture::{self as fixture, Machine as MadeUp};
 
 use super::local::measure;
 use super::*;

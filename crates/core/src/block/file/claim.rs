@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, FlockOperation, Stat};
 use rustix::io::Errno;
 
-use super::open::{OpenErrorWhy, system};
+use super::error::{OpenErrorWhy, system};
 
 /// A claim to an open file.
 #[derive(Debug, Clone)]

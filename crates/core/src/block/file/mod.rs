@@ -2,6 +2,7 @@
 //!
 //! * [`open`]: checks on the path, and the size;
 //! * [`claim`]: exclusion of other servers;
+//! * [`sysfs`]: attributes of a block device;
 //! * [`wwid`]: the identity of a block device itself;
 //! * [`resize`]: growing and shrinking while the file is served;
 //! * [`queue`]: the calls of an operation, and the rule when a write is durable;
@@ -12,19 +13,24 @@
 
 mod backend;
 mod claim;
+mod config;
+mod error;
+mod extent;
 mod open;
 mod queue;
 mod resize;
 mod ring;
+mod sysfs;
 #[cfg(test)]
 mod tests;
 mod wwid;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use claim::Claim;
-pub use open::{OpenError, OpenErrorWhy, OpenFile};
+pub use config::{DEFAULT_DEPTH, Direct, FileConfig};
+pub use error::{OpenError, OpenErrorWhy};
+pub use open::OpenFile;
 pub use ring::start_kernel_worker;
 pub use wwid::Backing;
 
@@ -32,65 +38,6 @@ use self::queue::{FileQueue, Health, Mode};
 use self::ring::Ring;
 use super::{BlockDevice, BlockError, BlockQueue, DeviceInfo};
 use crate::dma::CorePool;
-
-/// Default number of operations in flight per queue.
-pub const DEFAULT_DEPTH: usize = 256;
-
-/// Parameters for opening a file as a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileConfig {
-    /// Name in the configuration.
-    pub name: String,
-    /// Path of the file or block device.
-    pub path: PathBuf,
-    /// Size in bytes. A missing or empty file is created sparse with this size; an existing one
-    /// must have it. `None`: the current size.
-    pub size: Option<u64>,
-    /// Bytes per logical block: 512 or 4096.
-    pub block_size: u32,
-    /// Opens for reading only. Files that are not writable are opened this way, too: see
-    /// [`DeviceInfo::read_only`].
-    pub read_only: bool,
-    /// Use of direct I/O.
-    pub direct: Direct,
-    /// Maximum operations in flight per queue.
-    pub queue_depth: usize,
-}
-
-/// Use of direct I/O (`O_DIRECT`), which bypasses the page cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Direct {
-    /// Direct I/O if the file supports it for this block size; otherwise the log gives the reason.
-    #[default]
-    Auto,
-    /// Direct I/O, or the file is not opened.
-    Required,
-    /// No direct I/O: through the page cache.
-    Never,
-}
-
-impl FileConfig {
-    /// Returns the defaults for a file or block device.
-    pub fn new(name: impl Into<String>, path: impl Into<PathBuf>, block_size: u32) -> Self {
-        Self {
-            name: name.into(),
-            path: path.into(),
-            size: None,
-            block_size,
-            read_only: false,
-            direct: Direct::Auto,
-            queue_depth: DEFAULT_DEPTH,
-        }
-    }
-
-    /// Checks whether the device could be opened; creates, locks and changes nothing.
-    ///
-    /// # Errors
-    /// The reason why it could not.
-    pub fn check(&self) -> Result<(), OpenError> {
-        open::check(self)
-    }
-}
 
 /// A file or block device, locked against other servers during its lifetime.
 #[derive(Debug)]

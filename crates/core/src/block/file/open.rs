@@ -8,89 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
-use thiserror::Error;
 
 use super::claim::Claim;
-use super::resize::FileExtent;
+use super::config::{Direct, FileConfig};
+use super::error::{OpenError, OpenErrorWhy, system};
+use super::extent::FileExtent;
+use super::sysfs::{block_folder, queue_attribute};
 use super::wwid::of_block_device;
-use super::{Direct, FileConfig};
 
 /// Mode of a newly created file.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o600);
-
-/// Error that prevents a file from being a device.
-#[derive(Debug, Error)]
-#[error("{}: {why}", .path.display())]
-pub struct OpenError {
-    /// The file.
-    pub path: PathBuf,
-    /// The problem and the remedy.
-    pub why: OpenErrorWhy,
-}
-
-/// Problem with a file.
-#[derive(Debug, Error)]
-pub enum OpenErrorWhy {
-    /// The file does not exist, and no size is given to create it.
-    #[error("there is no such file; give a size to have it created")]
-    Missing,
-    /// The path is neither a regular file nor a block device.
-    #[error("this is no regular file and no block device but {0}")]
-    FileKind(&'static str),
-    /// Another process or device uses the file.
-    #[error(
-        "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
-    )]
-    InUse,
-    /// The block size is not supported.
-    #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
-    BlockSize(u32),
-    /// The drive's sectors are larger than the blocks.
-    #[error(
-        "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
-    )]
-    Sector {
-        /// Bytes per sector.
-        sector: u32,
-        /// Bytes per block.
-        block_size: u32,
-    },
-    /// The size differs from the configured one.
-    #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
-    Size {
-        /// Actual bytes.
-        actual: u64,
-        /// Configured bytes.
-        wanted: u64,
-        /// The remedy.
-        advice: &'static str,
-    },
-    /// The file is smaller than one block.
-    #[error("{size} bytes do not hold one block of {block_size}; give a size")]
-    Empty {
-        /// Actual bytes.
-        size: u64,
-        /// Bytes per block.
-        block_size: u32,
-    },
-    /// Direct I/O is required but not supported.
-    #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
-    NotDirect(Cow<'static, str>),
-    /// The kernel denies io_uring to this process.
-    #[error(
-        "it needs io_uring, which is not to be had here ({0}): see the sysctl \
-         kernel.io_uring_disabled, and in a container its seccomp profile"
-    )]
-    NoRing(io::Error),
-    /// A system call failed.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// The operation.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-}
 
 /// An open file or block device, locked against other servers, and its properties.
 ///
@@ -184,8 +111,14 @@ impl OpenFile {
     }
 }
 
-pub(super) fn check(config: &FileConfig) -> Result<(), OpenError> {
-    check_inner(config).map_err(|why| OpenError { path: config.path.clone(), why })
+impl FileConfig {
+    /// Checks whether the device could be opened; creates, locks and changes nothing.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    pub fn check(&self) -> Result<(), OpenError> {
+        check_inner(self).map_err(|why| OpenError { path: self.path.clone(), why })
+    }
 }
 
 fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, OpenErrorWhy> {
@@ -484,30 +417,4 @@ fn block_device_frees(file: &OwnedFd) -> bool {
 fn is_read_only(file: &OwnedFd) -> bool {
     let Some(folder) = block_folder(file) else { return false };
     std::fs::read_to_string(folder.join("ro")).is_ok_and(|text| text.trim() == "1")
-}
-
-/// Returns the sysfs folder of a block device, a link: resolve it before going up from it.
-pub(super) fn block_folder(file: &OwnedFd) -> Option<PathBuf> {
-    let stat = rustix::fs::fstat(file).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
-        return None;
-    }
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
-}
-
-/// Returns a queue attribute of a block device from sysfs.
-fn queue_attribute(file: &OwnedFd, name: &str) -> Option<String> {
-    let folder = block_folder(file)?;
-    // A partition has no queue: that of its drive is one folder up.
-    let queues = [folder.join("queue"), folder.join("../queue")];
-    let mut texts = queues.iter().filter_map(|at| std::fs::read_to_string(at.join(name)).ok());
-    texts.next().map(|text| text.trim().to_owned())
-}
-
-pub(super) fn system<T, E: Into<io::Error>>(
-    what: &'static str,
-    result: Result<T, E>,
-) -> Result<T, OpenErrorWhy> {
-    result.map_err(|source| OpenErrorWhy::System { what, source: source.into() })
 }

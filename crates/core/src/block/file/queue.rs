@@ -160,7 +160,7 @@ impl<M: FileBackend> FileQueue<M> {
 
     /// Issues the call for the stage of the operation.
     fn step(&mut self, slot: usize) {
-        let Some(running) = self.slots[slot].as_mut() else { return };
+        let Some(running) = in_flight(&mut self.slots, slot) else { return };
         let op = &mut running.op;
         let call = match running.stage {
             Stage::Move { done, dsync } => {
@@ -207,7 +207,7 @@ impl<M: FileBackend> FileQueue<M> {
         if slot == self.slots.len() {
             return self.sync_answered(result, done);
         }
-        let Some(running) = self.slots[slot].as_mut() else { return };
+        let Some(running) = in_flight(&mut self.slots, slot) else { return };
         running.op.buf = buf;
         let next = match running.stage {
             _ if is_transient(result) => Next::Again,
@@ -293,7 +293,10 @@ impl<M: FileBackend> FileQueue<M> {
     }
 
     fn finish(&mut self, slot: usize, result: Result<(), BlockError>, done: &mut Vec<Completed>) {
-        let Some(running) = self.slots[slot].take() else { return };
+        let Some(running) = self.slots[slot].take() else {
+            debug_assert!(false, "the operation of slot {slot} ends twice");
+            return;
+        };
         self.free.push(slot);
         // The sync within the write may have failed, which also concerns other writes.
         if running.failure != 0 && !matches!(result, Err(BlockError::Media { .. })) {
@@ -518,7 +521,15 @@ pub(super) fn error(errno: i32) -> BlockError {
     }
 }
 
+/// Returns the operation of a slot whose call was issued or answered.
+fn in_flight(slots: &mut [Option<InFlightOp>], slot: usize) -> Option<&mut InFlightOp> {
+    let running = slots[slot].as_mut();
+    debug_assert!(running.is_some(), "slot {slot} has no operation");
+    running
+}
+
 /// Converts a length. Data operations are bounded by their buffers, which are far below 4 GiB.
 fn to_u32(value: u64) -> u32 {
+    debug_assert!(value <= u64::from(u32::MAX), "{value} bytes of one call");
     u32::try_from(value).unwrap_or(u32::MAX)
 }

@@ -11,28 +11,10 @@ use std::sync::{MutexGuard, PoisonError};
 
 use rustix::fs::FallocateFlags;
 
-use super::FileConfig;
-use super::open::{FileKind, OpenError, OpenErrorWhy, OpenFile};
-use super::open::{block_device_size, check_size, check_whole, system};
-
-/// Bytes of a file in use.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FileExtent {
-    size: u64,
-    /// The file is larger and will be truncated.
-    is_less: bool,
-}
-
-impl FileExtent {
-    pub(super) fn of(size: u64) -> Self {
-        Self { size, is_less: false }
-    }
-
-    fn set(&mut self, size: u64) {
-        self.is_less |= size < self.size;
-        self.size = size;
-    }
-}
+use super::config::FileConfig;
+use super::error::{OpenError, OpenErrorWhy, system};
+use super::extent::FileExtent;
+use super::open::{FileKind, OpenFile, block_device_size, check_size, check_whole};
 
 impl OpenFile {
     /// Returns the resulting size for the requested bytes, or for all bytes. A file grows

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use super::open::block_folder;
+use super::sysfs::block_folder;
 
 /// Returns the identity of an open block device; `None` if the kernel has none, as for a loop
 /// device.

@@ -96,7 +96,7 @@ impl Memory {
             let to = &mut out[done..done + len];
             lock.lock_shared();
             // SAFETY: `at` bounds the run inside the mapping. The shared lock of its stripe
-            // excludes writers of these bytes. `out` is a Rust slice, so it cannot overlap them.
+            // excludes writers of these bytes. `to` is a Rust slice, so it cannot overlap them.
             unsafe {
                 to.as_mut_ptr().copy_from_nonoverlapping(self.at(start, len), len);
             };

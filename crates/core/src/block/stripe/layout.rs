@@ -51,6 +51,7 @@ impl Layout {
             0 => number / self.members,
             inverse => high(number, inverse),
         };
+        debug_assert!(number - row * self.members < self.members, "chunk {number} of row {row}");
         let member = usize::try_from(number - row * self.members).unwrap_or(usize::MAX);
         MemberOffset { member, offset: row * self.chunk + within, left: self.chunk - within }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::super::system::{PciError, System, link_name, names, text};
-use super::User;
+use super::user::User;
 
 /// All block devices of the machine.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::super::system::{PciError, System, link_name, names, required};
-use super::User;
 use super::blocks::Blocks;
+use super::user::User;
 
 /// Mounts and swap devices.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use super::super::function::PciFunction;
 use super::super::node::{NodeId, NodeKind};
 use super::super::system::{PciError, System, names, text};
-use super::User;
+use super::user::User;
 
 /// Open device nodes of all processes.
 #[derive(Debug)]

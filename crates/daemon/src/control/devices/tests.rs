@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
-use nvmeof_core::nvme_driver::fake::{self, Fake, Mode, Readiness};
 use nvmeof_core::nvme_driver::function::Function;
+use nvmeof_fake_drive::{self as fake_drive, Fake, Mode, Readiness};
 
 use super::*;
 use crate::config::{Config, Machine};
@@ -18,10 +18,10 @@ const PCI: &str = "0000:61:00.0";
 static SYSTEM: Mutex<BTreeMap<String, Fake>> = Mutex::new(BTreeMap::new());
 
 pub(in crate::control) fn plug_in(address: &str) -> Fake {
-    let config = fake::Config {
+    let config = fake_drive::Config {
         address: address.to_owned(),
         mode: Mode::Automatic,
-        ..fake::Config::default()
+        ..fake_drive::Config::default()
     };
     let fake = Fake::new(config);
     system(|system| system.insert(address.to_owned(), fake.clone()));

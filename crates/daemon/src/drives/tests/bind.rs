@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use nvmeof_core::pci::SysfsWriter;
-use nvmeof_core::pci::fixture::Kernel;
+use nvmeof_sysfs_fixture::Kernel;
 
 use super::super::bind;
 use super::{Rig, arguments, fake};

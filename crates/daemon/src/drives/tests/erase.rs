@@ -1,6 +1,6 @@
 //! Tests of Format and Sanitize, on in-memory drives.
 
-use nvmeof_core::nvme_driver::fake::Fake;
+use nvmeof_fake_drive::Fake;
 
 use super::super::Failure;
 use super::super::erase::{self, Action, Erase, FormatArgs, SanitizeArgs};

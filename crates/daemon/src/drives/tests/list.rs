@@ -122,7 +122,7 @@ fn what_drives_say_that_are_bound_for_us() {
 fn a_machine_without_drives() {
     let rig = Rig::new(Vec::new());
     let empty = tempfile::tempdir().unwrap();
-    let machine = nvmeof_core::pci::fixture::Machine::new(empty.path()).unwrap();
+    let machine = nvmeof_sysfs_fixture::Machine::new(empty.path()).unwrap();
     let rig = Rig { host: super::Host { system: machine.system(), ..rig.host }, ..rig };
     let ran = rig.run(|host, output| list::run(host, &args(false, false), output));
     ran.assert_done();

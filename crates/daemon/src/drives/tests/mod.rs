@@ -9,9 +9,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nvmeof_core::nvme_driver::fake::{Config, Fake};
 use nvmeof_core::nvme_driver::function::Function;
-use nvmeof_core::pci::fixture::{self, Machine};
+use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_sysfs_fixture::{self as fixture, Machine};
 use nvmeof_wire::ascii;
 use tempfile::TempDir;
 

@@ -11,8 +11,8 @@ use nvmeof_core::block::{
     FileConfig, FileDevice, Latency, NvmeDevice, RamDevice, Rejected, StripeDevice,
 };
 use nvmeof_core::dma::{ChunkPool, CorePool};
-use nvmeof_core::nvme_driver::fake::{Fake, Fault, Mode, When};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, Wait};
+use nvmeof_fake_drive::{Fake, Fault, Mode, When};
 use nvmeof_history::Dice;
 use nvmeof_nvmf::DeviceId;
 use nvmeof_wire::Status;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::Wait;
-use nvmeof_core::nvme_driver::fake::{Config, Fake};
+use nvmeof_fake_drive::{Config, Fake};
 use nvmeof_history::{Dice, History};
 use nvmeof_loopback_fabric::{LoopbackHost, LoopbackParams};
 use nvmeof_nvmf::{

@@ -1,0 +1,89 @@
+//! Errors of opening and resizing files.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Error that prevents a file from being a device.
+#[derive(Debug, Error)]
+#[error("{}: {why}", .path.display())]
+pub struct OpenError {
+    /// The file.
+    pub path: PathBuf,
+    /// The problem and the remedy.
+    pub why: OpenErrorWhy,
+}
+
+/// Problem with a file.
+#[derive(Debug, Error)]
+pub enum OpenErrorWhy {
+    /// The file does not exist, and no size is given to create it.
+    #[error("there is no such file; give a size to have it created")]
+    Missing,
+    /// The path is neither a regular file nor a block device.
+    #[error("this is no regular file and no block device but {0}")]
+    FileKind(&'static str),
+    /// Another process or device uses the file.
+    #[error(
+        "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
+    )]
+    InUse,
+    /// The block size is not supported.
+    #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
+    BlockSize(u32),
+    /// The drive's sectors are larger than the blocks.
+    #[error(
+        "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
+    )]
+    Sector {
+        /// Bytes per sector.
+        sector: u32,
+        /// Bytes per block.
+        block_size: u32,
+    },
+    /// The size differs from the configured one.
+    #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
+    Size {
+        /// Actual bytes.
+        actual: u64,
+        /// Configured bytes.
+        wanted: u64,
+        /// The remedy.
+        advice: &'static str,
+    },
+    /// The file is smaller than one block.
+    #[error("{size} bytes do not hold one block of {block_size}; give a size")]
+    Empty {
+        /// Actual bytes.
+        size: u64,
+        /// Bytes per block.
+        block_size: u32,
+    },
+    /// Direct I/O is required but not supported.
+    #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
+    NotDirect(Cow<'static, str>),
+    /// The kernel denies io_uring to this process.
+    #[error(
+        "it needs io_uring, which is not to be had here ({0}): see the sysctl \
+         kernel.io_uring_disabled, and in a container its seccomp profile"
+    )]
+    NoRing(io::Error),
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// The operation.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Returns a system call's result, with the operation named in its error.
+pub(super) fn system<T, E: Into<io::Error>>(
+    what: &'static str,
+    result: Result<T, E>,
+) -> Result<T, OpenErrorWhy> {
+    result.map_err(|source| OpenErrorWhy::System { what, source: source.into() })
+}
