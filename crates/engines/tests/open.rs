@@ -44,7 +44,7 @@ fn every_engine_opens_a_file_or_says_why_not() {
                 assert!(buf.as_slice().iter().all(|byte| *byte == 0x5a), "{engine}");
             }
             Err(EngineUnavailable::PollingUnsupported { .. }) => {
-                assert_eq!(engine, Engine::IoUringPolled)
+                assert_eq!(engine, Engine::IoUringPolled);
             }
             Err(error @ EngineUnavailable::RequiresVfioDrive { .. }) => {
                 assert_eq!(engine, Engine::Vfio);

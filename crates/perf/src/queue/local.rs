@@ -183,7 +183,7 @@ impl DeviceQueue for LocalQueue {
                 self.start(BlockOp::read(token, offset, lease));
             }
             IoOp::Write(IoBuffer::Local(IoLeases::One(lease))) => {
-                self.start(write(token, offset, lease))
+                self.start(write(token, offset, lease));
             }
             IoOp::Read(IoBuffer::Local(IoLeases::Several(leases))) => {
                 self.start_parts(token, offset, leases, BlockOp::read);
