@@ -9,6 +9,7 @@
 //! | `sweep` | runs the points of a plan in the simulator, on this machine or over ssh |
 //! | `plots` | the plots and tables of the documentation |
 //! | `bench` | performance of the daemon, measured from outside |
+//! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
 //! | `daemon_stats`, `interrupt`, `listen`, `median`, `points` | parts that several of these use |
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ mod median;
 mod page_test;
 mod plots;
 mod points;
+mod suite;
 mod sweep;
 
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ enum Command {
     Plots(plots::PlotsArgs),
     /// Measure the target end to end
     Bench(bench::BenchArgs),
+    /// Run the acceptance suite of the pacing policies on the simulated machine
+    Suite(suite::command::SuiteArgs),
     /// Test sweeps over ssh between network namespaces: a stage of `cargo xtask test`
     #[command(hide = true)]
     RemoteTest,
@@ -69,6 +73,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Plots(args) => plots::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Suite(args) => suite::command::run(args),
         Command::RemoteTest => sweep::remote_test::run(),
         Command::PageTest(args) => page_test::run(args),
     };

@@ -23,16 +23,15 @@ mod events;
 mod hosts;
 mod machine;
 mod nic;
-mod numbers;
+pub mod numbers;
 mod pacing;
 pub mod pcie;
 mod platform;
 mod record;
-mod rng;
+pub mod rng;
 pub mod run_result;
 pub mod scenario;
 pub mod setups;
-pub mod suite;
 
 pub use platform::{Platform, PlatformError};
 pub use run_result::RunResult;

@@ -11,17 +11,20 @@ pub(crate) const MIB: f64 = 1_048_576.0;
     clippy::cast_sign_loss,
     reason = "rounded; the cast holds a float beyond the range at the nearest integer"
 )]
-pub(crate) fn whole(value: f64) -> u64 {
+#[must_use]
+pub fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
 /// As [`whole`], in 32 bits.
-pub(crate) fn whole_u32(value: f64) -> u32 {
+#[must_use]
+pub fn whole_u32(value: f64) -> u32 {
     u32::try_from(whole(value)).unwrap_or(u32::MAX)
 }
 
 /// Converts microseconds to nanoseconds.
-pub(crate) fn micros(value: f64) -> Nanos {
+#[must_use]
+pub fn micros(value: f64) -> Nanos {
     whole(value * 1000.0)
 }
 

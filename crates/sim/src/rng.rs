@@ -2,14 +2,17 @@
 
 /// A small fast generator (`SplitMix64`, Steele et al. 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Creates the generator of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed ^ 0x5851_F42D_4C95_7F2D)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Returns the next 64 bits.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,23 +21,23 @@ impl Rng {
     }
 
     /// Returns a number from 0 to below 1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Returns a number from 0 to below `n`; 0 for `n` = 0.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         let wide = u128::from(self.next()) * n as u128;
         usize::try_from(wide >> 64).unwrap_or(0)
     }
 
     /// Returns a number with mean 1, never negative, with a long tail (exponential).
-    pub(crate) fn exponential(&mut self) -> f64 {
+    pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
     /// Puts a list in random order.
-    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last + 1));
         }

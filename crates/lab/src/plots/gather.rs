@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use crate::suite::{
+    Case, CaseBound, CaseResult, Check, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, SuiteMode,
+    SuiteRunner,
+};
 use anyhow::{Result, bail, ensure};
 use nvmeof_console::complain;
 use nvmeof_pacing::PolicyConfig;
@@ -9,10 +13,6 @@ use nvmeof_report::{Point, RunOrigin, VariedKey};
 use nvmeof_sim::Platform;
 use nvmeof_sim::calibration::{ROWS, RUN, compare, head, rows, table};
 use nvmeof_sim::scenario::Pacing;
-use nvmeof_sim::suite::{
-    Case, CaseBound, CaseResult, Check, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, SuiteMode,
-    SuiteRunner,
-};
 use nvmeof_workspace::checkout::Workspace;
 use nvmeof_workspace::parallel::run_parallel;
 

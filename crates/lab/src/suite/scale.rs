@@ -3,10 +3,10 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::numbers::{whole, whole_u32};
-use crate::platform::Platform;
-use crate::scenario::Scenario;
-use crate::setups::{self, BLOCK};
+use nvmeof_sim::Platform;
+use nvmeof_sim::numbers::{whole, whole_u32};
+use nvmeof_sim::scenario::Scenario;
+use nvmeof_sim::setups::{self, BLOCK};
 
 pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, normalised results within \
     3 % of each other. Three readings. `bytes`: cache, blocks and all times by the factor, so that rates \

@@ -3,10 +3,10 @@
 use super::case_result::CaseResult;
 use super::runner::{SuiteRunner, mean_gbps};
 use super::{Case, Family, SuiteError};
-use crate::platform::Platform;
-use crate::run_result::RunResult;
-use crate::scenario::{DisturbanceKind, Job, Nanos, Scenario};
-use crate::setups::{self, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::scenario::{DisturbanceKind, Job, Nanos, Scenario};
+use nvmeof_sim::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "16 drives: the link or all drives stand still for 2 ms: back at \
     98 % of what the load can get within 100 ms, and no later 50 ms below it; the link falls to half its \
@@ -173,7 +173,8 @@ fn in_ms(time: Option<Nanos>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{MS, STEP, back_at, limit};
-    use crate::run_result::{RunResult, Sample};
+    use nvmeof_sim::RunResult;
+    use nvmeof_sim::run_result::Sample;
 
     fn series(rates: impl IntoIterator<Item = f64>) -> RunResult {
         let sample = |(at, gbps): (u64, f64)| Sample { at: at * STEP, gbps, ..Sample::default() };

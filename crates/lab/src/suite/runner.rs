@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use nvmeof_pacing::PolicyConfig;
 use thiserror::Error;
 
-use crate::numbers::{whole, whole_u32};
-use crate::platform::Platform;
-use crate::run_result::RunResult;
-use crate::scenario::{Nanos, Pacing, Scenario};
-use crate::setups::{BLOCK, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::numbers::{whole, whole_u32};
+use nvmeof_sim::scenario::{Nanos, Pacing, Scenario};
+use nvmeof_sim::setups::{BLOCK, MS};
 
 /// Extent of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SuiteMode {
+pub(crate) enum SuiteMode {
     /// Every case, with the times that the bounds refer to.
     Full,
     /// Fewer cases, with shorter runs.
@@ -23,7 +23,7 @@ pub enum SuiteMode {
 
 /// A case that cannot be run.
 #[derive(Debug, Error)]
-pub enum SuiteError {
+pub(crate) enum SuiteError {
     /// The machine rejects the scenario.
     #[error("{case}: {why}")]
     Refused {
@@ -36,7 +36,7 @@ pub enum SuiteError {
 
 /// Platforms and the policy under test; caches the references found.
 #[derive(Debug)]
-pub struct SuiteRunner {
+pub(crate) struct SuiteRunner {
     platforms: Vec<(String, Platform)>,
     policy: Pacing,
     extent: SuiteMode,
@@ -72,14 +72,16 @@ const CLOSE: f64 = 0.998;
 
 impl SuiteRunner {
     /// Creates a runner with platforms by name, the policy under test, and the extent.
-    #[must_use]
-    pub fn new(platforms: Vec<(String, Platform)>, policy: Pacing, extent: SuiteMode) -> Self {
+    pub(crate) fn new(
+        platforms: Vec<(String, Platform)>,
+        policy: Pacing,
+        extent: SuiteMode,
+    ) -> Self {
         Self { platforms, policy, extent, seed: 0, found: Mutex::default() }
     }
 
     /// Sets another seed for every run; 1 is the default.
-    #[must_use]
-    pub fn seeded(mut self, seed: u64) -> Self {
+    pub(crate) fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed.saturating_sub(1);
         self
     }
@@ -131,7 +133,7 @@ impl SuiteRunner {
         platform: &Platform,
         scenario: &Scenario,
     ) -> Result<RunResult, SuiteError> {
-        crate::run(platform, scenario).map_err(|why| SuiteError::Refused {
+        nvmeof_sim::run(platform, scenario).map_err(|why| SuiteError::Refused {
             case: format!("{:?} on {} cores", scenario.pacing, scenario.cores),
             why: why.to_string(),
         })

@@ -1,8 +1,8 @@
-//! Runs the acceptance suite and prints one line per case, with the median of several seeds. Every
-//! figure is simulated.
+//! `nvmeof-lab suite`: runs the acceptance suite and prints one line per case, with the median of
+//! several seeds. Every figure is simulated.
 //!
 //! ```text
-//! cargo run -p nvmeof-sim --example suite -- depth slow --platform A --quick
+//! cargo run -p nvmeof-lab -- suite depth slow --platform A --quick
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,21 +14,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::Platform;
 use nvmeof_sim::scenario::Pacing;
 use nvmeof_sim::setups::BLOCK;
-use nvmeof_sim::suite::{
+
+use super::{
     Case, CaseResult, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, SuiteMode, SuiteRunner,
     as_list, heading, line,
 };
 
-/// Runs the acceptance suite of the pacing policies on the simulated machine.
-///
-/// Example: `suite depth slow --platform A --quick`
-#[derive(Debug, Parser)]
-struct Arguments {
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: cargo run -p nvmeof-lab -- suite depth slow --platform A --quick")]
+pub(crate) struct SuiteArgs {
     /// Families to run (depth, cores, slow, stall, machines, small, scale, tenants); none: all.
     families: Vec<String>,
     /// A platform by name (a file of `configs/platforms`) or another file; can be repeated.
@@ -69,9 +67,9 @@ struct Arguments {
     list: bool,
 }
 
+/// Runs the requested cases; fails if one misses a bound.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+pub(crate) fn run(arguments: &SuiteArgs) -> Result<ExitCode> {
     let style = if arguments.markdown { Style::Markdown } else { Style::Text };
     let extent = if arguments.quick { SuiteMode::Quick } else { SuiteMode::Full };
     let platforms = arguments.platform.iter().map(|name| platform(name));

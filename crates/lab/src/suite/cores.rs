@@ -3,10 +3,10 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::platform::Platform;
-use crate::run_result::RunResult;
-use crate::scenario::Scenario;
-use crate::setups;
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::scenario::Scenario;
+use nvmeof_sim::setups;
 
 pub(super) const ABOUT: &str = "16 drives and 16, 8, 4, 2 target cores (test 7): at least 98.5 % of \
     what no pacing reaches there with an endless cache; one core: the same, and never less as depth \

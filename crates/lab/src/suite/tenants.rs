@@ -3,9 +3,9 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::platform::Platform;
-use crate::scenario::{Job, Scenario};
-use crate::setups::{self, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::scenario::{Job, Scenario};
+use nvmeof_sim::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "Three tenants with weights 1, 2 and 4 that read equal drives, on the \
     same cores and on different ones: shares of the bandwidth within 5 % of the weights while all are \

@@ -12,15 +12,14 @@ use super::{Case, SuiteError, SuiteRunner};
 /// The same lab with consecutive seeds: a few for every case, all for a case on which these
 /// disagree.
 #[derive(Debug)]
-pub struct Seeds {
+pub(crate) struct Seeds {
     labs: Vec<SuiteRunner>,
     few: usize,
 }
 
 impl Seeds {
     /// Creates the seed of this lab and the next ones: `few` for every case, and `in_all` in total.
-    #[must_use]
-    pub fn new(runner: &SuiteRunner, few: u64, in_all: u64) -> Self {
+    pub(crate) fn new(runner: &SuiteRunner, few: u64, in_all: u64) -> Self {
         let labs = runner.with_seeds(in_all.max(few));
         Self { few: usize::try_from(few).map_or(labs.len(), |few| few.min(labs.len())), labs }
     }
@@ -32,7 +31,7 @@ impl Case {
     ///
     /// # Errors
     /// As [`Case::judge`].
-    pub fn judge_each(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
+    pub(crate) fn judge_each(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
         let (few, others) = seeds.labs.split_at(seeds.few);
         let judge_all = |labs: &[SuiteRunner]| -> Result<Vec<_>, _> {
             labs.iter().map(|runner| self.judge(runner)).collect()
@@ -51,7 +50,8 @@ impl Case {
     ///
     /// # Errors
     /// As [`Case::judge`].
-    pub fn judge_until_kept(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
+    #[cfg(test)]
+    pub(crate) fn judge_until_kept(&self, seeds: &Seeds) -> Result<CaseResult, SuiteError> {
         let mut case_results = Vec::new();
         let mut kept = 0;
         for runner in &seeds.labs {
@@ -79,7 +79,6 @@ fn agree(case_results: &[CaseResult]) -> bool {
 /// those of the verdict with the median share of the reference. A violation in any of them is kept.
 ///
 /// Of an even number the worse of the two median values counts.
-#[must_use]
 fn median(mut case_results: Vec<CaseResult>) -> CaseResult {
     let judged = case_results.len();
     let missed = case_results.iter().filter(|case_result| !case_result.passes()).count();
@@ -122,8 +121,8 @@ mod tests {
     use nvmeof_pacing::PolicyConfig;
 
     use super::{Seeds, median};
-    use crate::scenario::Pacing;
     use crate::suite::{Case, CaseResult, Family, SuiteError, SuiteMode, SuiteRunner};
+    use nvmeof_sim::scenario::Pacing;
 
     fn of(gbps: f64, late: f64) -> CaseResult {
         let mut case_result = CaseResult { reference_gbps: 100.0, ..CaseResult::default() };

@@ -3,12 +3,12 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::numbers::micros;
-use crate::platform::Platform;
-use crate::rng::Rng;
-use crate::run_result::RunResult;
-use crate::scenario::{Nanos, Scenario};
-use crate::setups::{self, BLOCK, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::numbers::micros;
+use nvmeof_sim::rng::Rng;
+use nvmeof_sim::scenario::{Nanos, Scenario};
+use nvmeof_sim::setups::{self, BLOCK, MS};
 
 pub(super) const ABOUT: &str = "Platform A with its cache times 0.5 to 4, drives of 20 us to 2 ms, 8 to \
     64 of them, blocks of 4 KiB to 1 MiB, reads, writes and 70/30, one by one, in random \
@@ -207,7 +207,7 @@ fn least_sample(run_result: &RunResult, from: Nanos) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{BASE, MIXES, Variant, one_by_one, random};
-    use crate::rng::Rng;
+    use nvmeof_sim::rng::Rng;
 
     #[test]
     fn every_variant_is_there_once() {

@@ -1,5 +1,5 @@
 //! Acceptance tests of adaptive pacing on the simulated machine: a part of every family of the
-//! suite, with the bounds of the suite. The whole suite: `cargo run -p nvmeof-sim --example suite`.
+//! suite, with the bounds of the suite. The whole suite: `cargo run -p nvmeof-lab -- suite`.
 //!
 //! A bound that is not reached is in the list of known gaps with the value reached. These tests
 //! fail when a gap opens, grows, shrinks or closes without a change of the list.
@@ -9,11 +9,12 @@ use std::path::Path;
 use nvmeof_pacing::PolicyConfig;
 use nvmeof_sim::scenario::{DisturbanceKind, Nanos, Pacing};
 use nvmeof_sim::setups::{BLOCK, MS, drives};
-use nvmeof_sim::suite::{
+use nvmeof_sim::{Platform, Scenario, run};
+
+use super::{
     Case, CaseResult, Family, SEEDS, SEEDS_TO_DECIDE, Seeds, Style, SuiteMode, SuiteRunner,
     disagreements, heading, known_gaps, line,
 };
-use nvmeof_sim::{Platform, Scenario, run};
 
 fn platforms() -> Vec<(String, Platform)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/platforms");

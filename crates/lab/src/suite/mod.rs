@@ -13,6 +13,7 @@
 //! (`several.rs`).
 
 mod case_result;
+pub(crate) mod command;
 mod cores;
 mod depth;
 mod gaps;
@@ -25,23 +26,27 @@ mod small;
 mod stall;
 mod table;
 mod tenants;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
-pub use case_result::{CaseBound, CaseResult, Check, Figures};
-pub use gaps::{Gap, as_list, disagreements, known_gaps};
-pub use runner::{SuiteError, SuiteMode, SuiteRunner};
-pub use several::Seeds;
-pub use table::{Style, heading, line};
+pub(crate) use case_result::{CaseBound, CaseResult, Check};
+pub(crate) use gaps::as_list;
+#[cfg(test)]
+pub(crate) use gaps::{disagreements, known_gaps};
+pub(crate) use runner::{SuiteError, SuiteMode, SuiteRunner};
+pub(crate) use several::Seeds;
+pub(crate) use table::{Style, heading, line};
 
 /// Number of seeds of a case in tests, on pages and in the example, by default.
-pub const SEEDS: u64 = 3;
+pub(crate) const SEEDS: u64 = 3;
 /// Total number of seeds if the first ones disagree about the bounds.
-pub const SEEDS_TO_DECIDE: u64 = 15;
+pub(crate) const SEEDS_TO_DECIDE: u64 = 15;
 
 /// Family of cases: one kind of requirement on a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub(crate) enum Family {
     /// Line rate at every queue depth, with few buffers and a small deviation.
     Depth,
     /// Any number of target cores; every queue is served.
@@ -62,7 +67,7 @@ pub enum Family {
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Depth,
         Self::Cores,
         Self::Slow,
@@ -74,8 +79,7 @@ impl Family {
     ];
 
     /// Returns its name on a command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Depth => "depth",
             Self::Cores => "cores",
@@ -89,14 +93,12 @@ impl Family {
     }
 
     /// Finds the family with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
     /// Returns its requirement, with the bounds.
-    #[must_use]
-    pub fn about(self) -> &'static str {
+    pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Depth => depth::ABOUT,
             Self::Cores => cores::ABOUT,
@@ -110,8 +112,7 @@ impl Family {
     }
 
     /// Returns its cases on the platforms of this lab.
-    #[must_use]
-    pub fn cases(self, runner: &SuiteRunner) -> Vec<Case> {
+    pub(crate) fn cases(self, runner: &SuiteRunner) -> Vec<Case> {
         match self {
             Self::Depth => depth::cases(runner),
             Self::Cores => cores::cases(runner),
@@ -128,11 +129,11 @@ impl Family {
 type Judge = Box<dyn Fn(&SuiteRunner) -> Result<CaseResult, SuiteError> + Send + Sync>;
 
 /// One requirement that passes or fails.
-pub struct Case {
+pub(crate) struct Case {
     /// Its family.
-    pub family: Family,
+    pub(crate) family: Family,
     /// Platform and case, the same in every run of the suite.
-    pub name: String,
+    pub(crate) name: String,
     judge: Judge,
 }
 
@@ -149,7 +150,7 @@ impl Case {
     ///
     /// # Errors
     /// [`SuiteError`] when a scenario cannot be run; a missed bound is no error.
-    pub fn judge(&self, runner: &SuiteRunner) -> Result<CaseResult, SuiteError> {
+    pub(crate) fn judge(&self, runner: &SuiteRunner) -> Result<CaseResult, SuiteError> {
         let start = std::time::Instant::now();
         let mut case_result = (self.judge)(runner)?;
         case_result.real_seconds = start.elapsed().as_secs_f64();

@@ -3,10 +3,11 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family};
-use crate::platform::Platform;
-use crate::run_result::{Quantiles, RunResult};
-use crate::scenario::{Nanos, Scenario};
-use crate::setups::{self, BLOCK, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::run_result::Quantiles;
+use nvmeof_sim::scenario::{Nanos, Scenario};
+use nvmeof_sim::setups::{self, BLOCK, MS};
 
 pub(super) const ABOUT: &str = "One stream of 80 % 128 KiB and 20 % 4 KiB reads on 16 drives, from \
     one host or both: p99 of the small ones, from arrival at the target to the end of their sending, at \

@@ -3,9 +3,9 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::platform::Platform;
-use crate::scenario::{Device, Scenario};
-use crate::setups;
+use nvmeof_sim::Platform;
+use nvmeof_sim::scenario::{Device, Scenario};
+use nvmeof_sim::setups;
 
 pub(super) const ABOUT: &str = "16 drives or 16 null devices, 128 KiB random reads, two hosts \
     (tests 2 to 6): at least 99 % of the smaller of the link's goodput and what no pacing reaches \

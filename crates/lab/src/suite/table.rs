@@ -5,7 +5,7 @@ use super::case_result::{CaseBound, CaseResult, Check};
 
 /// Format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     /// Aligned columns.
     Text,
     /// A Markdown table.
@@ -27,8 +27,7 @@ const COLUMNS: [(&str, usize); 11] = [
 ];
 
 /// Returns the heading of a table.
-#[must_use]
-pub fn heading(style: Style) -> String {
+pub(crate) fn heading(style: Style) -> String {
     let names = COLUMNS.map(|(name, _)| name.to_owned());
     match style {
         Style::Text => columns(&names),
@@ -43,8 +42,7 @@ pub fn heading(style: Style) -> String {
 }
 
 /// Returns the line of a case.
-#[must_use]
-pub fn line(style: Style, case: &Case, case_result: &CaseResult) -> String {
+pub(crate) fn line(style: Style, case: &Case, case_result: &CaseResult) -> String {
     let f = &case_result.figures;
     let cells = [
         case.name.clone(),

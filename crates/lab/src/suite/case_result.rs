@@ -1,63 +1,64 @@
 //! Result of a case: figures of the run, and every bound with its value.
 
-use crate::run_result::{RunResult, Sample};
+use nvmeof_sim::RunResult;
+use nvmeof_sim::run_result::Sample;
 
 /// Result of a case.
 #[derive(Debug, Clone, Default)]
-pub struct CaseResult {
+pub(crate) struct CaseResult {
     /// Figures of the decisive run (the only one, or the worst).
-    pub figures: Figures,
+    pub(crate) figures: Figures,
     /// Bandwidth of the reference, in Gb/s.
-    pub reference_gbps: f64,
+    pub(crate) reference_gbps: f64,
     /// Every bound.
-    pub checks: Vec<Check>,
+    pub(crate) checks: Vec<Check>,
     /// Additional remarks.
-    pub note: String,
+    pub(crate) note: String,
     /// Series of that run.
-    pub series: Vec<Sample>,
+    pub(crate) series: Vec<Sample>,
     /// Violations that the checkers found in any of the runs.
-    pub violations: Vec<String>,
+    pub(crate) violations: Vec<String>,
     /// Real time, including all references that had to be found.
-    pub real_seconds: f64,
+    pub(crate) real_seconds: f64,
     /// Number of seeds of the median.
-    pub judged: usize,
+    pub(crate) judged: usize,
     /// Number of seeds that missed a bound.
-    pub missed: usize,
+    pub(crate) missed: usize,
 }
 
 /// Figures of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Goodput in Gb/s.
-    pub gbps: f64,
+    pub(crate) gbps: f64,
     /// Its standard deviation over samples and hosts in Gb/s.
-    pub stddev_gbps: f64,
+    pub(crate) stddev_gbps: f64,
     /// Mean number of commands with a buffer.
-    pub buffers_mean: f64,
+    pub(crate) buffers_mean: f64,
     /// Maximum number of commands with a buffer.
-    pub buffers_max: u64,
+    pub(crate) buffers_max: u64,
     /// Percentage of reads from the cache.
-    pub hit_pct: f64,
+    pub(crate) hit_pct: f64,
     /// The policy's budget at the end in bytes, if it has one.
-    pub budget: Option<u64>,
+    pub(crate) budget: Option<u64>,
     /// p99 of the latency at the hosts, in µs.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 /// Value with its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Check {
+pub(crate) struct Check {
     /// Name of the value, with its unit.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     /// Measured value.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Allowed values.
-    pub bound: CaseBound,
+    pub(crate) bound: CaseBound,
 }
 
 /// Allowed values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum CaseBound {
+pub(crate) enum CaseBound {
     /// This or more.
     AtLeast(f64),
     /// This or less.
@@ -66,8 +67,7 @@ pub enum CaseBound {
 
 impl Check {
     /// Returns whether the value is within the bound.
-    #[must_use]
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         match self.bound {
             CaseBound::AtLeast(bound) => self.value >= bound,
             CaseBound::AtMost(bound) => self.value <= bound,
@@ -75,8 +75,7 @@ impl Check {
     }
 
     /// Returns the distance of the value beyond the bound; 0 or less if it holds.
-    #[must_use]
-    pub fn shortfall(&self) -> f64 {
+    pub(crate) fn shortfall(&self) -> f64 {
         match self.bound {
             CaseBound::AtLeast(bound) => bound - self.value,
             CaseBound::AtMost(bound) => self.value - bound,
@@ -111,19 +110,17 @@ impl CaseResult {
     }
 
     /// Returns whether every bound holds and no checker found a violation.
-    #[must_use]
-    pub fn passes(&self) -> bool {
+    pub(crate) fn passes(&self) -> bool {
         self.violations.is_empty() && self.checks.iter().all(Check::holds)
     }
 
     /// Returns the bounds that do not hold.
-    pub fn failures(&self) -> impl Iterator<Item = &Check> {
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.holds())
     }
 
     /// Returns the bandwidth in percent of the reference.
-    #[must_use]
-    pub fn percent(&self) -> f64 {
+    pub(crate) fn percent(&self) -> f64 {
         100.0 * self.figures.gbps / self.reference_gbps
     }
 

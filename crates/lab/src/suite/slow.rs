@@ -3,10 +3,10 @@
 use super::case_result::CaseResult;
 use super::runner::SuiteRunner;
 use super::{Case, Family, SuiteError};
-use crate::platform::Platform;
-use crate::run_result::RunResult;
-use crate::scenario::{Job, Nanos, Scenario};
-use crate::setups::{self, MS};
+use nvmeof_sim::Platform;
+use nvmeof_sim::RunResult;
+use nvmeof_sim::scenario::{Job, Nanos, Scenario};
+use nvmeof_sim::setups::{self, MS};
 
 pub(super) const ABOUT: &str = "16 drives split in three, 0, 16 or 32 thirds 1 ms slower (tests 11 \
     and 12): at least 98 % of the link in total (or of what no pacing reaches with an endless cache, \
@@ -70,7 +70,7 @@ fn judge(
 }
 
 fn is_slow(scenario: &Scenario, device: usize) -> bool {
-    matches!(scenario.devices.get(device), Some(crate::scenario::Device::Part { delay, .. }) if *delay > 0)
+    matches!(scenario.devices.get(device), Some(nvmeof_sim::scenario::Device::Part { delay, .. }) if *delay > 0)
 }
 
 /// Returns the load of the slow devices alone; `None` if there are none.

@@ -9,32 +9,33 @@ use super::{Case, Family};
 
 /// A bound that is not reached, with the value reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Gap {
+pub(crate) struct Gap {
     /// Family of the case.
-    pub family: Family,
+    pub(crate) family: Family,
     /// Name of the case.
-    pub case: &'static str,
+    pub(crate) case: &'static str,
     /// Name of its check.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     /// The value reached.
-    pub reached: f64,
+    pub(crate) reached: f64,
     /// Known reason.
-    pub why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 /// A shortfall may differ from the record by this factor before the record is wrong.
+#[cfg(test)]
 const LATITUDE: f64 = 1.5;
 
 /// Returns the bounds not reached in the cases of [`super::SuiteMode::Quick`] on platforms A and B.
-#[must_use]
-pub fn known_gaps() -> &'static [Gap] {
+#[cfg(test)]
+pub(crate) fn known_gaps() -> &'static [Gap] {
     LIST
 }
 
 /// Returns the differences between these verdicts and these gaps, as text; empty if the list is
 /// correct. A gap of a case that was not run is ignored.
-#[must_use]
-pub fn disagreements(gaps: &[Gap], case_results: &[(Case, CaseResult)]) -> Vec<String> {
+#[cfg(test)]
+pub(crate) fn disagreements(gaps: &[Gap], case_results: &[(Case, CaseResult)]) -> Vec<String> {
     let mut words = Vec::new();
     for (case, case_result) in case_results {
         let name = format!("{} {}", case.family.name(), case.name);
@@ -69,8 +70,7 @@ pub fn disagreements(gaps: &[Gap], case_results: &[(Case, CaseResult)]) -> Vec<S
 }
 
 /// Returns the text of the file with the list, for these verdicts. Known reasons are kept.
-#[must_use]
-pub fn as_list(case_results: &[(Case, CaseResult)]) -> String {
+pub(crate) fn as_list(case_results: &[(Case, CaseResult)]) -> String {
     let mut lines = String::new();
     for (case, case_result) in case_results {
         for check in case_result.failures() {
@@ -97,7 +97,7 @@ pub fn as_list(case_results: &[(Case, CaseResult)]) -> String {
 }
 
 const HEAD: &str = "\
-//! The list, as `cargo run -p nvmeof-sim --example suite -- --quick --gaps FILE` writes it.\n\n";
+//! The list, as `cargo run -p nvmeof-lab -- suite --quick --gaps FILE` writes it.\n\n";
 
 const LIST_OF: &str = "pub(super) const LIST: &[Gap] = &[";
 
