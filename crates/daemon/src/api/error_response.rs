@@ -24,6 +24,7 @@ impl From<ApiError> for ErrorResponse {
 impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.error.status());
+        debug_assert!(status.is_ok(), "{:?} has no HTTP status", self.0.error);
         (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self.0)).into_response()
     }
 }

@@ -95,6 +95,7 @@ impl<T> WithEtag<T> {
 impl<T: Serialize> IntoResponse for WithEtag<T> {
     fn into_response(self) -> Response {
         let tag = HeaderValue::from_str(&format!("\"{}\"", self.revision));
+        debug_assert!(tag.is_ok(), "a revision is ASCII");
         let mut response = Json(self.body).into_response();
         if let Ok(tag) = tag {
             response.headers_mut().insert(ETAG, tag);

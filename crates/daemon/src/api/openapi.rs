@@ -26,10 +26,10 @@ pub(super) fn head() -> OpenApi {
 ///
 /// The format alone does not specify it.
 pub(super) fn told(document: &OpenApi) -> Value {
-    // Every value in it is valid JSON.
-    let mut told = serde_json::to_value(document).unwrap_or_default();
-    bound(&mut told);
-    told
+    let mut value = serde_json::to_value(document).unwrap_or_default();
+    debug_assert!(value.is_object(), "every value of the document is valid JSON");
+    bound(&mut value);
+    value
 }
 
 fn bound(value: &mut Value) {

@@ -68,7 +68,7 @@ fn in_file(error: &ConfigError) -> ApiError {
 /// Returns the first problem, with the others attached to it.
 fn all(mut problems: impl Iterator<Item = ApiError>) -> ApiError {
     let first = problems.next();
-    // A rejection always names a problem.
+    debug_assert!(first.is_some(), "a rejection names a problem");
     let mut first =
         first.unwrap_or_else(|| ApiError::new(ErrorKind::Invalid, "the config cannot be used"));
     first.more = problems.collect();

@@ -290,7 +290,10 @@ fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -
 pub(super) fn with_uuids(document: &Document, identities: &Identities) -> Document {
     let mut document = document.clone();
     for subsystem in &mut document.subsystem {
-        let Ok(nqn) = subsystem.nqn.parse::<Nqn>() else { continue };
+        let Ok(nqn) = subsystem.nqn.parse::<Nqn>() else {
+            debug_assert!(false, "a document that runs has valid NQNs");
+            continue;
+        };
         for namespace in &mut subsystem.namespace {
             let identity = identities.get(&(nqn.clone(), namespace.nsid));
             if let Some(identity) = identity.filter(|identity| identity.is_to_be_saved()) {

@@ -140,20 +140,30 @@ fn traced_command(
     }
 }
 
-const OPS: [(TraceOp, IoOpcode); 7] = [
-    (TraceOp::Read, IoOpcode::READ),
-    (TraceOp::Write, IoOpcode::WRITE),
-    (TraceOp::Flush, IoOpcode::FLUSH),
-    (TraceOp::Compare, IoOpcode::COMPARE),
-    (TraceOp::WriteZeroes, IoOpcode::WRITE_ZEROES),
-    (TraceOp::Deallocate, IoOpcode::DATASET_MANAGEMENT),
-    (TraceOp::Verify, IoOpcode::VERIFY),
+const OPS: [TraceOp; 7] = [
+    TraceOp::Read,
+    TraceOp::Write,
+    TraceOp::Flush,
+    TraceOp::Compare,
+    TraceOp::WriteZeroes,
+    TraceOp::Deallocate,
+    TraceOp::Verify,
 ];
 
 fn opcode_of(op: TraceOp) -> IoOpcode {
-    OPS.iter().find(|(known, _)| *known == op).map_or(IoOpcode::READ, |(_, opcode)| *opcode)
+    match op {
+        TraceOp::Read => IoOpcode::READ,
+        TraceOp::Write => IoOpcode::WRITE,
+        TraceOp::Flush => IoOpcode::FLUSH,
+        TraceOp::Compare => IoOpcode::COMPARE,
+        TraceOp::WriteZeroes => IoOpcode::WRITE_ZEROES,
+        TraceOp::Deallocate => IoOpcode::DATASET_MANAGEMENT,
+        TraceOp::Verify => IoOpcode::VERIFY,
+    }
 }
 
 fn op_of(opcode: IoOpcode) -> TraceOp {
-    OPS.iter().find(|(_, known)| *known == opcode).map_or(TraceOp::Read, |(op, _)| *op)
+    let op = OPS.into_iter().find(|op| opcode_of(*op) == opcode);
+    debug_assert!(op.is_some(), "a traced command has opcode {opcode:?}");
+    op.unwrap_or(TraceOp::Read)
 }

@@ -20,6 +20,7 @@ pub(crate) fn choose_reactor(
     arrives_at: Option<usize>,
     number: Option<u16>,
 ) -> usize {
+    debug_assert!(!loads.is_empty(), "a daemon has at least one reactor");
     let own =
         number.and_then(|qid| qid.checked_sub(1)).map(|at| (usize::from(at) + 1) % loads.len());
     let count = |index: usize| match own {

@@ -193,8 +193,8 @@ fn add_counts(into: &mut nvmeof_pacing::PacerCounters, from: &nvmeof_pacing::Pac
 
 fn add_stages(into: &mut StageCounts, from: &StageCounts) {
     into.waiting += from.waiting;
-    into.needs_buffer += from.needs_buffer;
-    into.pulling += from.pulling;
+    into.buffer_wait += from.buffer_wait;
+    into.h2c_transfer += from.h2c_transfer;
     into.on_device += from.on_device;
     into.sending += from.sending;
     into.admin += from.admin;

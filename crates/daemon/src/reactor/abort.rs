@@ -59,14 +59,14 @@ impl Reactor {
         reactor: u32,
         now: u64,
     ) {
-        let owner = usize::try_from(reactor).unwrap_or(usize::MAX);
+        let owner = reactor as usize;
         let found = if owner == self.index { Some(self.abort_here(&victim, now)) } else { None };
         match found {
             Some(Found::Aborted) => return self.abort_done(key, abort_cid, true),
             Some(Found::Not) => return self.abort_done(key, abort_cid, false),
             Some(Found::Later(_)) | None => {}
         }
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         connection.in_flight += 1;
         let pending = Pending::Abort(Aborting { connection: key, cid: abort_cid });
         let request = self.requests.insert(&mut connection.newest, pending);
@@ -118,15 +118,13 @@ impl Reactor {
                 if self.pacer.cancel(flow, token) || self.cancel_deferred(key, request) => {}
             Stage::NeedsBuffer => {}
             Stage::OnDevice => {
-                let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
-                    return Found::Not;
-                };
+                let Some(io) = self.requests.present_io(request) else { return Found::Not };
                 let ends = io.request.abort_between_pieces();
                 return if ends { Found::Later(request) } else { Found::Not };
             }
             _ => return Found::Not,
         }
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.present_mut(key) {
             let response = connection.queue.complete(victim.cid, Err(Failure::Aborted));
             self.respond(key, response);
         }
@@ -136,7 +134,7 @@ impl Reactor {
 
     /// Postpones the answer to an Abort until the command has ended.
     fn abort_later(&mut self, request: SlotKey, from: usize, token: u64) {
-        if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+        if let Some(io) = self.requests.present_io(request) {
             io.abort = Some(Box::new(AbortWaiting { from, token, aborted: false }));
         }
     }

@@ -114,7 +114,7 @@ impl AdminWork {
 impl Reactor {
     /// Starts a command that moves data, immediately or after the commands before it have ended.
     pub(super) fn start_admin(&mut self, key: SlotKey, stage: AdminStage, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         connection.in_flight += 1;
         let pending = Pending::Admin(Admin { connection: key, stage });
         let request = self.requests.insert(&mut connection.newest, pending);
@@ -167,7 +167,7 @@ impl Reactor {
             {
                 continue;
             }
-            let Some(connection) = self.connections.get(key) else { return };
+            let Some(connection) = self.connections.present_mut(key) else { return };
             self.admin_work.line(is_host(connection)).push_back(request);
         }
     }
@@ -176,7 +176,10 @@ impl Reactor {
     fn advance_admin(&mut self, request: SlotKey, now: u64) -> bool {
         let Some(Pending::Admin(admin)) = self.requests.get_mut(request) else { return true };
         let key = admin.connection;
-        let Some(len) = admin.stage.wanted() else { return true };
+        let Some(len) = admin.stage.wanted() else {
+            debug_assert!(false, "an admin command waits for a buffer that it does not need");
+            return true;
+        };
         if len == 0 {
             self.finish_empty_admin(request, now);
             return true;
@@ -219,7 +222,10 @@ impl Reactor {
 
     /// Completes a command without data. An empty fetch has its data already.
     fn finish_empty_admin(&mut self, request: SlotKey, now: u64) {
-        let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
+        let Some(Pending::Admin(admin)) = self.take_request(request) else {
+            debug_assert!(false, "an admin command ended while the reactor worked on it");
+            return;
+        };
         if let AdminStage::Fetch { sqe, .. } = admin.stage {
             self.admin_data(admin.connection, &sqe, Some(&[]), now);
         }
@@ -233,17 +239,21 @@ impl Reactor {
         result: Result<(), FabricError>,
         now: u64,
     ) {
-        let Some(Pending::Admin(admin)) = self.take_request(request) else { return };
-        let AdminStage::Pulling { sqe } = admin.stage else { return };
-        let Some(connection) = self.connections.get_mut(admin.connection) else { return };
+        let Some(Pending::Admin(Admin { connection: key, stage: AdminStage::Pulling { sqe } })) =
+            self.take_request(request)
+        else {
+            debug_assert!(false, "host data for an admin command that fetches none");
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_live() {
             return;
         }
         match result {
-            Ok(()) => self.admin_data(admin.connection, &sqe, Some(buf.as_slice()), now),
+            Ok(()) => self.admin_data(key, &sqe, Some(buf.as_slice()), now),
             Err(error) => {
                 let response = connection.queue.complete(sqe.cid.get(), Err(from_fabric(error)));
-                self.respond(admin.connection, response);
+                self.respond(key, response);
             }
         }
     }

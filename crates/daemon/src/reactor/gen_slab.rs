@@ -76,6 +76,17 @@ impl<T> GenSlab<T> {
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
     }
 
+    /// Returns a value that exists, because the caller works on it.
+    ///
+    /// # Panics
+    /// In debug builds, if it does not exist.
+    #[inline]
+    pub(crate) fn present_mut(&mut self, key: SlotKey) -> Option<&mut T> {
+        let value = self.get_mut(key);
+        debug_assert!(value.is_some(), "{key:?} ended while the reactor worked on it");
+        value
+    }
+
     #[inline]
     pub(crate) fn remove(&mut self, key: SlotKey) -> Option<T> {
         let entry = self.entries.get_mut(key.slot as usize)?;

@@ -229,7 +229,10 @@ impl Reactor {
             else {
                 continue;
             };
-            let Ok(bytes) = u32::try_from(command.cost()) else { continue };
+            let Ok(bytes) = u32::try_from(command.cost()) else {
+                debug_assert!(false, "a command that was admissible costs too much");
+                continue;
+            };
             let (flow, token) = (*flow, request.token(kind::REQUEST));
             // It has passed its tenant limits already, and its size has not changed.
             let put_back = self.pacer.enqueue_charged(flow, Cost { bytes }, Charge::NONE, token);

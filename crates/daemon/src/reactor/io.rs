@@ -95,7 +95,7 @@ impl Reactor {
     /// Adds a checked I/O command to the queue of its flow.
     #[inline]
     pub(super) fn start_io(&mut self, key: SlotKey, io: IoCommand, data: Option<Buffer>, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         let inline = match io.source {
             Some(DataSource::InCapsule { offset }) => {
                 data.and_then(|data| cut(data, offset, io.data_len()))
@@ -189,7 +189,7 @@ impl Reactor {
     /// Performs the steps of a request until it waits for an event or ends.
     fn drive(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
         loop {
-            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+            let Some(io) = self.requests.present_io(request) else { return };
             let command = *io.request.io();
             let key = io.connection;
             let live = self.connections.get_mut(key).is_some_and(|c| c.is_live());
@@ -218,9 +218,9 @@ impl Reactor {
                     return;
                 }
                 Step::Ranges { list } => {
-                    let Some(connection) = self.connections.get_mut(key) else { return };
+                    let Some(connection) = self.connections.present_mut(key) else { return };
                     let extents = connection.queue.parse_ranges(&command, list.as_slice());
-                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+                    let Some(io) = self.requests.present_io(request) else { return };
                     io.request.ranges(extents)
                 }
                 Step::Device { op, offset, len, buf } => {
@@ -230,7 +230,7 @@ impl Reactor {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }
-                    let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+                    let Some(io) = self.requests.present_io(request) else { return };
                     io.submitted = now;
                     let op = BlockOp { token, kind: block_kind(op), offset, len, buf };
                     self.trace_state(request, State::Device);
@@ -238,9 +238,7 @@ impl Reactor {
                         Ok(()) => return,
                         Err((op, error)) => {
                             drop(op);
-                            let Some(Pending::Io(io)) = self.requests.get_mut(request) else {
-                                return;
-                            };
+                            let Some(io) = self.requests.present_io(request) else { return };
                             io.request.fail(from_block(&error, command.kind))
                         }
                     }
@@ -267,7 +265,7 @@ impl Reactor {
         let pooled = if self.buffer_wait.bars(now) { None } else { self.lease(request, wanted) };
         let step = pooled.or_else(|| self.lease_own(request, key, wanted));
         if step.is_none() {
-            if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+            if let Some(io) = self.requests.present_io(request) {
                 io.held.waits(now);
             }
             self.buffer_wait.push(request, now);
@@ -280,7 +278,7 @@ impl Reactor {
     /// Returns `None` while the pool has no buffers.
     #[inline]
     fn lease(&mut self, request: SlotKey, wanted: BufferRequest) -> Option<Step<Buffer>> {
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
+        let io = self.requests.present_io(request)?;
         let Ok(len) = usize::try_from(wanted.len) else {
             return Some(io.request.fail(Failure::InvalidField));
         };
@@ -313,7 +311,7 @@ impl Reactor {
         let len = usize::try_from(wanted.len).ok().filter(|_| !wanted.spare)?;
         let mut buf = self.connections.get_mut(key)?.own_buffer(len)?;
         buf.truncate(len);
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return None };
+        let io = self.requests.present_io(request)?;
         Some(io.request.leased(buf, None))
     }
 
@@ -335,7 +333,7 @@ impl Reactor {
         if !self.connections.get(connection).is_some_and(|c| c.fabric.supports_zero_copy(&lent)) {
             return false;
         }
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return false };
+        let Some(io) = self.requests.present_io(request) else { return false };
         io.request.lent();
         record_device_done(io, now);
         self.stats.zero_copy_read(io.figures);
@@ -351,7 +349,7 @@ impl Reactor {
         data: Option<Payload>,
         now: u64,
     ) {
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let Some(io) = self.requests.present_io(request) else { return };
         let key = io.connection;
         let IoCommand { cid, sgl, .. } = *io.request.io();
         let Some(connection) = self.connections.get_mut(key).filter(|c| c.is_live()) else {
@@ -383,13 +381,13 @@ impl Reactor {
     }
 
     fn submit_fabric(&mut self, request: SlotKey, key: SlotKey, op: FabricOp, now: u64) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         if let Err(rejected) = connection.fabric.submit(op) {
             drop(rejected);
             self.drop_request(request, now);
             return;
         }
-        if let Some(Pending::Io(io)) = self.requests.get_mut(request) {
+        if let Some(io) = self.requests.present_io(request) {
             io.held.waits(now);
         }
         self.mark_dirty(key);
@@ -438,7 +436,7 @@ impl Reactor {
             let (connection, device_flow) = (io.connection, io.device_flow);
             self.flush_failed(connection, device_flow, device, error, now);
         }
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let Some(io) = self.requests.present_io(request) else { return };
         let result = done.result.map_err(|error| {
             let device = device.0;
             limited!(LogCategory::DeviceError, warn, device, ?kind, %error, "a device failed a command");

@@ -132,7 +132,7 @@ impl Reactor {
         connection.fabric.close(why);
         self.quiesce(key, guard, now);
         self.keep_flows(key);
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         let waiting = connection.end_flows(&mut self.pacer);
         self.list(key);
         self.mark_dirty(key);
@@ -140,7 +140,7 @@ impl Reactor {
             self.drop_request(SlotKey::from_token(token).1, now);
         }
         // Commands of this connection that neither the fabric nor a device holds.
-        let Some(connection) = self.connections.get(key) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
         let idle: Vec<SlotKey> = self
             .requests
             .of(connection.newest)
@@ -161,15 +161,18 @@ impl Reactor {
     /// Ends the flow for a closed device after the last of its commands has ended.
     #[cold]
     pub(super) fn end_device_flow(&mut self, key: SlotKey, device_flow: SlotKey) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(device_flow) = connection.device_flows.remove(device_flow) else { return };
+        let Some(connection) = self.connections.present_mut(key) else { return };
+        let Some(device_flow) = connection.device_flows.remove(device_flow) else {
+            debug_assert!(false, "a device flow ends twice");
+            return;
+        };
         self.stats.keep_device_flow(
             connection,
             &device_flow,
             self.pacer.flow_stats(device_flow.flow),
         );
         let waiting = self.pacer.remove_flow(device_flow.flow);
-        debug_assert!(waiting.is_empty(), "commands wait in a device_flow without any in flight");
+        debug_assert!(waiting.is_empty(), "commands wait in a device flow without any in flight");
     }
 
     /// Removes a connection whose fabric has returned everything.
@@ -274,7 +277,7 @@ impl Reactor {
             return Some(key);
         }
         self.keep_flows(key);
-        let connection = self.connections.get_mut(key)?;
+        let connection = self.connections.present_mut(key)?;
         let waiting = connection.end_flows(&mut self.pacer);
         debug_assert!(waiting.is_empty(), "commands wait on a connection without any in flight");
         let Connection { fabric, queue, own, .. } = self.connections.remove(key)?;

@@ -87,7 +87,7 @@ impl Reactor {
             .collect();
         let mut never_submitted = Vec::new();
         for request in with_device {
-            let Some(Pending::Io(io)) = self.requests.get_mut(request) else { continue };
+            let Some(io) = self.requests.present_io(request) else { continue };
             io.guard.clone_from(&guard);
             let token = request.token(kind::REQUEST);
             if self.devices.cancel(io.request.io().device, token) {
@@ -111,7 +111,7 @@ impl Reactor {
         then: Then,
         now: u64,
     ) {
-        let Some(owner) = self.connections.get_mut(connection) else { return };
+        let Some(owner) = self.connections.present_mut(connection) else { return };
         owner.in_flight += 1;
         let answers_due = devices.len();
         let flush = Flush { connection, answers_due, is_durable: true, then };
@@ -128,7 +128,10 @@ impl Reactor {
 
     /// Records the result of a device's flush.
     pub(super) fn flushed(&mut self, request: SlotKey, is_durable: bool, now: u64) {
-        let Some(Pending::Flush(flush)) = self.requests.get_mut(request) else { return };
+        let Some(Pending::Flush(flush)) = self.requests.get_mut(request) else {
+            debug_assert!(false, "a flush ended before its devices");
+            return;
+        };
         flush.is_durable &= is_durable;
         flush.answers_due -= 1;
         if flush.answers_due > 0 {
@@ -217,7 +220,7 @@ impl Reactor {
     ///
     /// The command ends immediately, unless its device or its host has to act first.
     fn revoke(&mut self, request: SlotKey, now: u64) {
-        let Some(Pending::Io(io)) = self.requests.get_mut(request) else { return };
+        let Some(io) = self.requests.present_io(request) else { return };
         let (key, flow, device) = (io.connection, io.flow, io.request.io().device);
         let token = request.token(kind::REQUEST);
         let ends = match io.request.stage() {

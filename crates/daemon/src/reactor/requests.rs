@@ -4,7 +4,7 @@
 //! commands of the reactor.
 
 use super::gen_slab::{GenSlab, SlotKey};
-use super::io::Pending;
+use super::io::{Io, Pending};
 
 /// The commands of a reactor.
 #[derive(Debug)]
@@ -69,6 +69,20 @@ impl Requests {
     #[inline]
     pub(super) fn get_mut(&mut self, key: SlotKey) -> Option<&mut Pending> {
         self.slots.get_mut(key).map(|entry| &mut entry.pending)
+    }
+
+    /// Returns an I/O command that exists, because the reactor works on it.
+    ///
+    /// # Panics
+    /// In debug builds, if it does not exist.
+    #[inline]
+    pub(super) fn present_io(&mut self, key: SlotKey) -> Option<&mut Io> {
+        let io = match self.get_mut(key) {
+            Some(Pending::Io(io)) => Some(io),
+            _ => None,
+        };
+        debug_assert!(io.is_some(), "an I/O command ended while the reactor worked on it");
+        io
     }
 
     pub(super) fn len(&self) -> usize {

@@ -100,9 +100,9 @@ pub(crate) struct StageCounts {
     /// Queued in their flow.
     pub(crate) waiting: u64,
     /// Admitted, but without a buffer.
-    pub(crate) needs_buffer: u64,
+    pub(crate) buffer_wait: u64,
     /// Fetching the host's data.
-    pub(crate) pulling: u64,
+    pub(crate) h2c_transfer: u64,
     /// At the device.
     pub(crate) on_device: u64,
     /// At the fabric, to be sent.
@@ -387,8 +387,8 @@ impl Reactor {
                 Pending::Admin(_) | Pending::Abort(_) | Pending::Flush(_) => &mut stages.admin,
                 Pending::Io(io) => match io.request.stage() {
                     Stage::Waiting => &mut stages.waiting,
-                    Stage::NeedsBuffer => &mut stages.needs_buffer,
-                    Stage::Pulling => &mut stages.pulling,
+                    Stage::NeedsBuffer => &mut stages.buffer_wait,
+                    Stage::Pulling => &mut stages.h2c_transfer,
                     Stage::OnDevice => &mut stages.on_device,
                     Stage::Sending | Stage::Done => &mut stages.sending,
                 },

@@ -339,8 +339,9 @@ fn life_of(io: &Io, queue: Option<QueueInfo>, status: Option<Status>) -> Command
 }
 
 /// Returns the slot of the state with this number in the ring.
+#[expect(clippy::cast_possible_truncation, reason = "the remainder is less than RING")]
 fn slot_of(number: u64) -> usize {
-    usize::try_from(number % RING as u64).unwrap_or(0)
+    (number % RING as u64) as usize
 }
 
 /// Returns the opcode of this kind of command.

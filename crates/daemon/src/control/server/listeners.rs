@@ -193,7 +193,10 @@ impl Server {
         let due: Vec<PortId> =
             self.listeners.iter().filter(|(_, one)| is_due(one)).map(|(port, _)| *port).collect();
         for port in due {
-            let Some(Serving { wanted, state }) = self.listeners.remove(&port) else { continue };
+            let Some(Serving { wanted, state }) = self.listeners.remove(&port) else {
+                debug_assert!(false, "a listener was removed by another change");
+                continue;
+            };
             let state = match state {
                 State::Listening(listening) => {
                     let address = listening.address;

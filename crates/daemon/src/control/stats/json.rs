@@ -134,8 +134,8 @@ fn wire_delay(interval: Interval<'_>) -> Value {
 fn states(stages: &StageCounts) -> Value {
     json!({
         "waiting": stages.waiting,
-        "needs_buffer": stages.needs_buffer,
-        "pulling": stages.pulling,
+        "buffer_wait": stages.buffer_wait,
+        "h2c_transfer": stages.h2c_transfer,
         "on_device": stages.on_device,
         "sending": stages.sending,
         "admin": stages.admin,

@@ -359,11 +359,11 @@ fn of_tenant(tenant: &TenantSnapshot) -> Names {
 }
 
 fn states(stages: &StageCounts) -> [(&'static str, u64); 6] {
-    let StageCounts { waiting, needs_buffer, pulling, on_device, sending, admin } = *stages;
+    let StageCounts { waiting, buffer_wait, h2c_transfer, on_device, sending, admin } = *stages;
     [
         ("waiting", waiting),
-        ("buffer-wait", needs_buffer),
-        ("h2c-transfer", pulling),
+        ("buffer-wait", buffer_wait),
+        ("h2c-transfer", h2c_transfer),
         ("device", on_device),
         ("sending", sending),
         ("admin", admin),

@@ -94,11 +94,11 @@ fn reactor(text: &mut String, name: &str, interval: Interval<'_>) -> std::fmt::R
 
 fn states(text: &mut String, sum: &Report) -> std::fmt::Result {
     for (moment, stages) in ["received", "admitted", "sent"].iter().zip(&sum.stages) {
-        let StageCounts { waiting, needs_buffer, pulling, on_device, sending, admin } = stages;
+        let StageCounts { waiting, buffer_wait, h2c_transfer, on_device, sending, admin } = stages;
         writeln!(
             text,
-            "stats requests when {moment}: waiting {waiting}, needs buffer {needs_buffer}, pulling \
-             {pulling}, on device {on_device}, sending {sending}, admin {admin}"
+            "stats requests when {moment}: waiting {waiting}, buffer wait {buffer_wait}, H2C transfer \
+             {h2c_transfer}, on device {on_device}, sending {sending}, admin {admin}"
         )?;
     }
     Ok(())

@@ -104,6 +104,7 @@ impl Histogram {
 
 /// Returns the bucket of a time.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a part is less than PARTS")]
 fn index_of(nanos: u64) -> usize {
     let octave = u64::BITS - 1 - (nanos | 1).leading_zeros();
     if octave < FIRST_OCTAVE {
@@ -114,17 +115,18 @@ fn index_of(nanos: u64) -> usize {
     }
     // The bits after the leading one select the part of the octave.
     let part = (nanos >> (octave - PARTS_LOG2)) & (PARTS as u64 - 1);
-    1 + ((octave - FIRST_OCTAVE) as usize) * PARTS + usize::try_from(part).unwrap_or(0)
+    1 + ((octave - FIRST_OCTAVE) as usize) * PARTS + part as usize
 }
 
 /// Returns the first time beyond a bucket in nanoseconds. The last bucket has no end.
+#[expect(clippy::cast_possible_truncation, reason = "there are fewer octaves than bits")]
 fn end_of(index: usize) -> Option<u64> {
     let Some(from_first) = index.checked_sub(1) else { return Some(1 << FIRST_OCTAVE) };
     if index >= BUCKETS - 1 {
         return None;
     }
-    let octave = FIRST_OCTAVE + u32::try_from(from_first / PARTS).ok()?;
-    let part = u64::try_from(from_first % PARTS).ok()?;
+    let octave = FIRST_OCTAVE + (from_first / PARTS) as u32;
+    let part = (from_first % PARTS) as u64;
     Some((1 << octave) + ((part + 1) << (octave - PARTS_LOG2)))
 }
 
