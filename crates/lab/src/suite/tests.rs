@@ -30,7 +30,6 @@ fn runner(policy: Pacing) -> SuiteRunner {
 }
 
 /// Judges the cases of a family with the requested names, and prints them.
-#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn judged(
     runner: &SuiteRunner,
     seeds: &Seeds,
@@ -49,7 +48,6 @@ fn judged(
     cases.into_iter().map(judge).collect()
 }
 
-#[expect(clippy::print_stdout, reason = "a failed test shows it")]
 fn holds(family: Family, wanted: impl Fn(&str) -> bool) {
     let runner = runner(Pacing::Policy(PolicyConfig::Adaptive));
     let case_results =

@@ -107,7 +107,7 @@ fn devices(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Result<Table> {
         match devices.kind {
             DeviceKind::Null => list.push(null(&below)),
             DeviceKind::Drive if !daemon_setup.drives.is_empty() => {
-                below = format!("drive{number}")
+                below = format!("drive{number}");
             }
             DeviceKind::Drive | DeviceKind::Part(_) => {
                 list.push(null(&below));

@@ -53,15 +53,7 @@ pub(super) fn point(of: &PointSources<'_>) -> Point {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
     let most = (!moments.is_empty()).then_some(most as u64);
     let series = series(&together, moments, of.hits);
-    let reads = setup.jobs.iter().all(|job| job.reads >= 1.0);
-    let writes = setup.jobs.iter().all(|job| job.reads <= 0.0);
     let change = of.change;
-    let wire = match (of.interface, reads, writes) {
-        // On loopback, data sent on the interface is also received on it.
-        ("lo", ..) | (_, true, _) => change.sent_gbps,
-        (_, _, true) => change.received_gbps,
-        _ => change.sent_gbps + change.received_gbps,
-    };
     Point {
         plan: of.run.plan.name.clone(),
         test: of.run.plan.test.clone(),
@@ -81,7 +73,7 @@ pub(super) fn point(of: &PointSources<'_>) -> Point {
         sizes: Vec::new(),
         fairness: jain(&shares),
         flows,
-        wire_gbps: Some(wire),
+        wire_gbps: Some(wire_gbps(of)),
         stddev_gbps: deviation(of.measured),
         hit_pct: of.hits.pct,
         hit_from: Some(of.hit_from.clone()),
@@ -104,6 +96,19 @@ pub(super) fn point(of: &PointSources<'_>) -> Point {
         }),
         series,
         problems: Vec::new(),
+    }
+}
+
+/// Returns the data rate on the target's interface, in the direction that the jobs use.
+fn wire_gbps(of: &PointSources<'_>) -> f64 {
+    let (jobs, change) = (&of.run.point.setup.jobs, of.change);
+    let reads = jobs.iter().all(|job| job.reads >= 1.0);
+    let writes = jobs.iter().all(|job| job.reads <= 0.0);
+    match (of.interface, reads, writes) {
+        // On loopback, data sent on the interface is also received on it.
+        ("lo", ..) | (_, true, _) => change.sent_gbps,
+        (_, _, true) => change.received_gbps,
+        _ => change.sent_gbps + change.received_gbps,
     }
 }
 
