@@ -11,6 +11,7 @@
 //! | `live` | figures for live displays |
 //! | `trace` | commands traced from capsule to completion |
 //! | `error` | errors of calls |
+//! | `units` | sizes, durations and rates as text |
 //!
 //! Keys of the config have the names of `target.toml` (kebab-case); all other fields are in
 //! snake_case. The daemon rejects unknown fields. A client ignores them, because a newer daemon may
@@ -24,6 +25,7 @@ mod patch;
 mod stats;
 mod status;
 mod trace;
+pub mod units;
 pub mod view;
 
 pub use change::{Change, Saved};

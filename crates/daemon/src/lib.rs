@@ -1,16 +1,19 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
-//! [`run`] is the whole program. `config` and `limits` hold the desired state, `reactor` moves
+//! [`run`] is the whole program. `config_file` reads the desired state,
+//! `config` and `limits` hold it, `reactor` moves
 //! commands, and `control` starts, changes and stops the reactors. `logs` keeps hosts from filling
 //! the log. [`drives`] implements the other subcommand.
 
 mod api;
 mod clock;
 pub mod config;
+pub mod config_file;
 mod control;
 pub mod drives;
 pub mod limits;
 mod logs;
+mod qos;
 mod reactor;
 mod regular;
 mod tenants;

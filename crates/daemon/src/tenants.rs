@@ -1,157 +1,16 @@
-//! Tenants: the limits and weights that the config gives hosts and namespaces, as reactors use
-//! them.
+//! Tenants: the limits and weights that the config gives hosts and namespaces.
 //!
-//! Hosts of the config are always registered. Another host is registered at its first I/O command,
-//! if the config has default limits. It is removed some time after its last queue is closed and its
-//! last command in flight has completed.
-//!
-//! The I/O path does not call this module: a connection queries its share once.
+//! The control plane turns them into the [`QosTable`] that reactors use.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nvmeof_nvmf::{DeviceId, HostLimits, HostQuotas};
 use nvmeof_pacing::{ConfigError, Machine, Tenant};
 use nvmeof_wire::Nqn;
 
 use crate::config::{Config, HostQosConfig};
-
-/// Weight and limits of a host.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HostQos {
-    /// Weight relative to other hosts; 0 counts as 1.
-    pub(crate) weight: u16,
-    /// Limits, if the host has any.
-    pub(crate) tenant: Option<Arc<Tenant>>,
-}
-
-/// Weight and limits of a device: those of the one namespace that it backs.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct DeviceQos {
-    /// As [`HostQos::weight`].
-    pub(crate) weight: u16,
-    /// As [`HostQos::tenant`].
-    pub(crate) tenant: Option<Arc<Tenant>>,
-}
-
-/// Shares of all devices and hosts, for the reactors. Any that is not listed has none.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct QosTable {
-    devices: Arc<HashMap<u32, DeviceQos>>,
-    hosts: Arc<Hosts>,
-}
-
-impl QosTable {
-    /// Creates the shares of these devices; hosts are shared with `hosts`.
-    pub(crate) fn new(
-        devices: impl Iterator<Item = (DeviceId, DeviceQos)>,
-        hosts: &Arc<Hosts>,
-    ) -> Self {
-        let devices = devices.map(|(id, share)| (id.0, share)).collect();
-        Self { devices: Arc::new(devices), hosts: Arc::clone(hosts) }
-    }
-
-    /// Returns the share of a device.
-    pub(crate) fn device(&self, id: DeviceId) -> DeviceQos {
-        self.devices.get(&id.0).cloned().unwrap_or_default()
-    }
-
-    /// Returns the share of a host.
-    pub(crate) fn host(&self, nqn: &Nqn) -> HostQos {
-        self.hosts.share(nqn)
-    }
-}
-
-/// Shares of all hosts.
-#[derive(Debug, Default)]
-pub(crate) struct Hosts {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    machine: Option<Machine>,
-    others: HostQosConfig,
-    named: BTreeMap<Nqn, HostQos>,
-    /// Hosts without a config entry that were queried.
-    known: BTreeMap<Nqn, Arc<Tenant>>,
-}
-
-impl Hosts {
-    /// Returns the share of this host, which is valid until the next change.
-    fn share(&self, nqn: &Nqn) -> HostQos {
-        let mut state = self.state();
-        if let Some(share) = state.named.get(nqn) {
-            return share.clone();
-        }
-        let weight = state.others.weight;
-        let limits = state.others.limits;
-        let Some(machine) = state.machine.filter(|_| limits.is_any()) else {
-            return HostQos { weight, tenant: None };
-        };
-        if let Some(tenant) = state.known.get(nqn) {
-            return HostQos { weight, tenant: Some(Arc::clone(tenant)) };
-        }
-        // Host names come from outside, so unused entries are removed. A host with commands in
-        // flight stays.
-        state.known.retain(|_, tenant| Arc::strong_count(tenant) > 1 || tenant.counts().taken > 0);
-        // The defaults were checked when they were set.
-        let tenant = Tenant::new(limits, machine).ok();
-        if let Some(tenant) = &tenant {
-            state.known.insert(nqn.clone(), Arc::clone(tenant));
-        }
-        HostQos { weight, tenant }
-    }
-
-    /// Returns the limits of a host, if it is registered and has any.
-    pub(crate) fn tenant(&self, nqn: &Nqn) -> Option<Arc<Tenant>> {
-        let state = self.state();
-        let named = state.named.get(nqn).map(|share| share.tenant.clone());
-        named.unwrap_or_else(|| state.known.get(nqn).cloned())
-    }
-
-    fn change(&self, config: &Config, machine: Machine) -> Result<(), ConfigError> {
-        let mut state = self.state();
-        let mut named = BTreeMap::new();
-        for host in &config.hosts {
-            let before = state.named.get(&host.nqn).and_then(|share| share.tenant.as_ref());
-            let before = before.or_else(|| state.known.get(&host.nqn));
-            let tenant = changed(before, &host.share.limits, machine)?;
-            named.insert(host.nqn.clone(), HostQos { weight: host.share.weight, tenant });
-        }
-        let others = &config.host_defaults;
-        let mut known = BTreeMap::new();
-        let left =
-            state.named.iter().filter_map(|(nqn, share)| Some((nqn, share.tenant.as_ref()?)));
-        for (nqn, tenant) in state.known.iter().chain(left) {
-            if !named.contains_key(nqn)
-                && let Some(tenant) = changed(Some(tenant), &others.limits, machine)?
-            {
-                known.insert(nqn.clone(), tenant);
-            }
-        }
-        *state = State { machine: Some(machine), others: others.clone(), named, known };
-        Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns the tenant with these limits, based on the earlier one; none without limits.
-fn changed(
-    before: Option<&Arc<Tenant>>,
-    limits: &nvmeof_pacing::TenantLimits,
-    machine: Machine,
-) -> Result<Option<Arc<Tenant>>, ConfigError> {
-    match before {
-        _ if !limits.is_any() => Ok(None),
-        Some(before) if before.limits() == limits => Ok(Some(Arc::clone(before))),
-        Some(before) => before.change(*limits, machine).map(Some),
-        None => Tenant::new(*limits, machine).map(Some),
-    }
-}
+use crate::qos::{DeviceQos, HostShare, Hosts, QosTable, changed};
 
 /// Limits of hosts and namespaces, as the control plane stores them.
 #[derive(Debug)]
@@ -195,7 +54,7 @@ impl Tenants {
         config: &Config,
         device: impl Fn(&str) -> Option<DeviceId>,
     ) -> QosTable {
-        if let Err(error) = self.hosts.change(config, self.machine) {
+        if let Err(error) = self.change_hosts(config) {
             tracing::error!(%error, "the limits of hosts stay as they were");
         }
         let mut namespaces = BTreeMap::new();
@@ -219,6 +78,13 @@ impl Tenants {
         }
         self.namespaces = namespaces;
         QosTable::new(devices.into_iter(), &self.hosts)
+    }
+
+    fn change_hosts(&self, config: &Config) -> Result<(), ConfigError> {
+        let share =
+            |share: &HostQosConfig| HostShare { weight: share.weight, limits: share.limits };
+        let named = config.hosts.iter().map(|host| (host.nqn.clone(), share(&host.share)));
+        self.hosts.change(named, share(&config.host_defaults), self.machine)
     }
 
     /// Returns the limits of a host, if it is registered and has any.

@@ -1,34 +1,14 @@
-//! The config: reads `target.toml`, validates it and converts it to values that the daemon uses
-//! directly.
+//! The config as values that the daemon uses directly.
 //!
-//! ```text
-//! text --parse--> RawConfig (each value with its position) --validate--> Config
-//!                     |                                        |
-//!                     '-----------> Problem(s) <---------------'
-//!                                   file:line:column: key: what; allowed
-//! ```
-//!
-//! Unknown keys are rejected. All problems are reported together, each with its line. A config with
-//! any problem is not used, neither at start nor on reload. `configs/target.toml` documents every
-//! key; tests compare it with the code.
+//! It is data only: [`config_file`](crate::config_file) reads and validates it, and
+//! [`limits`](crate::limits) derives the other limits from it.
 
-mod cpus;
 pub(crate) mod identity;
-pub(crate) mod loaded;
-mod machine;
-mod parse;
 mod problem;
-mod rate;
-mod raw;
-mod suggest;
-#[cfg(test)]
-mod tests;
-mod units;
-mod validate;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nvmeof_core::block::fault::FaultPlan;
@@ -37,14 +17,7 @@ use nvmeof_core::pci::Capacities;
 use nvmeof_pacing::{PolicyConfig, TenantLimits};
 use nvmeof_wire::Nqn;
 
-use crate::limits::Limits;
-
-pub use machine::Machine;
 pub use problem::{ConfigError, Problem};
-pub use units::show_size;
-
-use loaded::Loaded;
-use problem::Report;
 
 /// A valid config.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,8 +34,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Control API; not served if `None`.
     pub api: Option<Api>,
-    /// All limits, configured and derived.
-    pub limits: Limits,
+    /// `[limits]`; [`Limits::of`](crate::limits::Limits::of) derives the others.
+    pub limits: LimitSettings,
     /// Pacing policy.
     pub pacing: PolicyConfig,
     /// Share of each host that is not among `hosts`.
@@ -83,6 +56,45 @@ pub struct Config {
     pub referrals: Vec<Referral>,
     /// Valid settings that are probably unintended; to be logged.
     pub warnings: Vec<Problem>,
+}
+
+/// `[limits]` as configured, each key within its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// Connections of all hosts together, one queue each.
+    pub connections: u32,
+    /// I/O queues per controller.
+    pub io_queues: u16,
+    /// Entries per queue.
+    pub queue_depth: u16,
+    /// Maximum bytes per command.
+    pub max_transfer: u32,
+    /// Maximum bytes of data that a write carries in its capsule; the target requests the rest.
+    pub in_capsule: u32,
+    /// Maximum bytes of memory for data buffers.
+    pub buffer_memory: u64,
+    /// Minimum keep-alive timeout of a host.
+    pub keep_alive_min: Duration,
+    /// Maximum time from a new connection to its Connect.
+    pub connect_timeout: Duration,
+    /// Maximum time that a host may stall within a PDU or a data transfer.
+    pub pdu_timeout: Duration,
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            io_queues: 32,
+            queue_depth: 128,
+            max_transfer: 1 << 20,
+            in_capsule: 8192,
+            buffer_memory: 256 << 20,
+            keep_alive_min: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(10),
+            pdu_timeout: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Log level: lines of this severity and above are logged.
@@ -360,30 +372,6 @@ pub struct Referral {
 }
 
 impl Config {
-    /// Reads and validates the file for this machine.
-    ///
-    /// # Errors
-    /// All problems, with file, line and key.
-    pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        Ok(Loaded::read(file)?.config)
-    }
-
-    /// Validates a text for a machine; `file` only appears in errors.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
-    pub fn parse(file: &str, text: &str, machine: &Machine) -> Result<Self, ConfigError> {
-        let mut report = Report::new(file, text);
-        let config = parse::parse(&mut report)
-            .and_then(|raw| validate::validate(&mut report, &raw, machine));
-        let warnings = report.finish()?;
-        match config {
-            Some(config) => Ok(Config { warnings, ..config }),
-            // Every path without a config has reported the reason.
-            None => Err(ConfigError { problems: Vec::new() }),
-        }
-    }
-
     /// Returns the device with this name.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&Device> {
@@ -404,11 +392,6 @@ impl LogLevel {
             Self::Trace => "trace",
         }
     }
-}
-
-/// Parses a duration of the config.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    units::parse_duration(text).map_err(|what| format!("{what}; {}", units::DURATION_FORM))
 }
 
 /// Returns the name of the policy in the config.

@@ -27,7 +27,7 @@ use super::config_rejected::ConfigRejected;
 use super::devices::{PreopenTask, PreopenedDevices};
 use super::running::{ChangeOptions, ControlState, Job, ProposedConfig};
 use super::warn_of;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 
 /// Maximum number of changes that wait for their turn.
 const WAITING_MAX: usize = 64;

@@ -49,8 +49,9 @@ use tokio::task::JoinHandle;
 
 use crate::api;
 use crate::config::Config;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 use crate::drives::balance::of_stripes;
+use crate::limits::Limits;
 use crate::logs;
 use change_queue::ChangeQueue;
 use stats::{RecordOptions, Recorder};
@@ -128,7 +129,7 @@ fn tell_costs(path: &Path, config: &Config) -> ExitCode {
         complain!("warning: {warning}");
     }
     say!("{}: ok", path.display());
-    say!("{}", config.limits);
+    say!("{}", Limits::of(config));
     ExitCode::SUCCESS
 }
 

@@ -103,7 +103,7 @@ struct Pacing {
 impl Server {
     /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
     pub(super) async fn start(config: Config, take: OpenFunction) -> anyhow::Result<Self> {
-        let limits = &config.limits;
+        let limits = &Limits::of(&config);
         tracing::info!("{limits}");
         if let Err(error) = raise_open_files(limits) {
             tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
@@ -111,7 +111,7 @@ impl Server {
         let pool = ChunkPool::new(limits.pool()).context("cannot set up the buffer pool")?;
         let target = Target::new(limits.nvmf());
         let pacing = Pacing::new(&config.pacing, limits)?;
-        let (threads, reactors) = start_reactors(&config, &pacing.shared, &pool, &target)?;
+        let (threads, reactors) = start_reactors(&config, limits, &pacing.shared, &pool, &target)?;
         let wake_all = wake_all(&reactors.senders);
         target.set_notifier(Box::new(wake_all.clone()));
         pool.set_waker(Box::new(wake_all));
@@ -130,7 +130,7 @@ impl Server {
                 log_format: config.log_format,
                 api: config.api.clone(),
             },
-            limits: config.limits,
+            limits: *limits,
             removals: OpenRemovals::default(),
             pacing,
             tenants: Tenants::new(limits.pacing().machine),
@@ -611,7 +611,7 @@ impl Server {
     /// The valid values of a policy depend on the limits. With other limits the policy was checked
     /// against the wrong ones.
     fn may_change_pacing(&self, config: &Config) -> bool {
-        config.limits.pacing() == self.limits.pacing()
+        Limits::of(config).pacing() == self.limits.pacing()
     }
 
     /// Switches every reactor to another policy while it serves, and returns a description.
@@ -686,7 +686,7 @@ impl Server {
         };
         note("reactors", now.reactors == config.reactors);
         note("busy-poll", now.busy_poll == config.busy_poll);
-        note("[limits]", self.limits.settings == config.limits.settings);
+        note("[limits]", self.limits.settings == config.limits);
         note("[pacing]", self.may_change_pacing(config) || self.pacing.policy == config.pacing);
         note("log", now.log == config.log);
         note("log-format", now.log_format == config.log_format);
@@ -720,6 +720,7 @@ async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
 /// Starts a reactor on each CPU of the config.
 fn start_reactors(
     config: &Config,
+    limits: &Limits,
     pacing: &Shared,
     pool: &Arc<ChunkPool>,
     target: &Arc<Target>,
@@ -728,7 +729,6 @@ fn start_reactors(
     let loads: Arc<[Load]> = std::iter::repeat_with(Load::default).take(count).collect();
     let (senders, mailboxes): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
-    let limits = &config.limits;
     let mut threads = Vec::with_capacity(count);
     let parts = parts(pacing, &senders);
     for (index, (mailbox, pacing)) in mailboxes.into_iter().zip(parts).enumerate() {

@@ -10,7 +10,7 @@ use super::gen_slab::{GenSlab, SlotKey};
 use super::holdings::Holder;
 use super::kind;
 use super::stats::{CommandCounters, Stats};
-use crate::tenants::{DeviceQos, HostQos, QosTable};
+use crate::qos::{DeviceQos, HostQos, QosTable};
 
 /// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]

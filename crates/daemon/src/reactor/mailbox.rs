@@ -19,7 +19,7 @@ use super::abort::Victim;
 use super::connections::ConnectionInfo;
 use super::stats::ReportRequest;
 use super::trace::TraceControl;
-use crate::tenants::QosTable;
+use crate::qos::QosTable;
 
 /// A message to a reactor.
 #[derive(Debug)]

@@ -68,7 +68,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::tenants::QosTable;
+use crate::qos::QosTable;
 use admin::AdminWork;
 use buffer_wait::BufferWaitQueue;
 use connection::Connection;

@@ -5,8 +5,10 @@ use std::time::Duration;
 use nvmeof_core::block::{Direct, FileConfig, Latency};
 use nvmeof_pacing::PolicyConfig;
 
-use super::super::{Config, DeviceKind, Fabric, LogFormat, LogLevel, Machine};
 use super::{LEAST, machine, parse};
+use crate::config::{Config, DeviceKind, Fabric, LimitSettings, LogFormat, LogLevel};
+use crate::config_file::Machine;
+use crate::limits::Limits;
 
 #[test]
 fn the_least_config_has_the_defaults() {
@@ -15,8 +17,8 @@ fn the_least_config_has_the_defaults() {
     assert!(!config.busy_poll);
     assert_eq!(config.drain_timeout, Duration::from_secs(10));
     assert_eq!((config.log, config.log_format), (LogLevel::Info, LogFormat::Text));
-    assert_eq!(config.limits.settings, crate::limits::Settings::default());
-    assert_eq!(config.limits.needs.reactors, 3);
+    assert_eq!(config.limits, LimitSettings::default());
+    assert_eq!(Limits::of(&config).needs.reactors, 3);
     assert_eq!(config.pacing, PolicyConfig::Adaptive);
     assert_eq!(config.listeners.len(), 1);
     assert_eq!(config.listeners[0].fabric, Fabric::Tcp);
@@ -93,14 +95,14 @@ fn what_is_written_is_what_counts() {
     assert!(config.busy_poll);
     assert_eq!(config.drain_timeout, Duration::from_millis(500));
     assert_eq!((config.log, config.log_format), (LogLevel::Debug, LogFormat::Json));
-    let settings = config.limits.settings;
+    let settings = config.limits;
     assert_eq!((settings.connections, settings.io_queues, settings.queue_depth), (10, 4, 64));
     assert_eq!((settings.max_transfer, settings.in_capsule), (256 << 10, 0));
     assert_eq!(settings.buffer_memory, 64 << 20);
     assert_eq!(settings.keep_alive_min, Duration::from_secs(5));
     assert_eq!(settings.connect_timeout, Duration::from_secs(3));
     assert_eq!(settings.pdu_timeout, Duration::from_secs(60));
-    assert_eq!(config.limits.mdts, 6);
+    assert_eq!(Limits::of(&config).mdts, 6);
     assert_eq!(config.pacing, PolicyConfig::BufferCredit { budget: 12 << 20 });
     assert_eq!(config.listeners.len(), 2);
     let big = config.device("big").unwrap();
@@ -198,7 +200,7 @@ fn delays_stand_behind_their_bases_and_have_their_blocks() {
     assert_eq!(config.device("slow").unwrap().kind, kind("ram", 85, 2_000_000));
     assert_eq!(config.device("other").unwrap().kind, kind("ram", 0, 1));
     // Each layer opens its own queue, down to the memory.
-    assert_eq!(config.limits.needs.queue_files, 4);
+    assert_eq!(Limits::of(&config).needs.queue_files, 4);
 }
 
 #[test]

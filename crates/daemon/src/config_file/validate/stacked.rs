@@ -6,12 +6,12 @@ use std::time::Duration;
 use nvmeof_core::block::Latency;
 use toml::Spanned;
 
-use super::super::DeviceKind;
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice};
-use super::super::units::{LATENCY_FORM, SIZE_FORM, parse_latency};
+use super::super::report::{Report, Span};
 use super::defaults;
 use super::values::{integer, one_of, required, size, size_within};
+use crate::config::DeviceKind;
+use nvmeof_api::units::{LATENCY_FORM, SIZE_FORM, parse_latency};
 
 /// Maximum latency. Hosts abort a command after 30 s or more.
 const LATENCY_MAX: Duration = Duration::from_secs(10);

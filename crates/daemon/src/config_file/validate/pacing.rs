@@ -9,14 +9,12 @@ use nvmeof_pacing::{
 };
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
-use super::super::rate::{
-    PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate,
-};
 use super::super::raw::{Key, RawPacing, RawSize};
-use super::super::units::show_size;
+use super::super::report::{Report, Span};
 use super::values::{choice, integer, one_of, size_within};
 use crate::limits::PacingBounds;
+use nvmeof_api::units::show_size;
+use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 
 /// Validates the policy and its parameters. Problems are reported; then the result is not used.
 pub(super) fn pacing(

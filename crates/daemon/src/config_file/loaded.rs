@@ -9,8 +9,8 @@ use std::path::Path;
 use nvmeof_api::document::{Document, FORMAT};
 use nvmeof_core::block::FileConfig;
 
-use super::problem::{ConfigError, Problem};
-use super::{Config, Machine};
+use super::Machine;
+use crate::config::{Config, ConfigError, Problem};
 use crate::regular;
 
 /// Name of a document in messages.

@@ -2,8 +2,8 @@
 
 use nvmeof_pacing::TenantLimits;
 
-use super::super::Config;
 use super::{LEAST, parse};
+use crate::config::Config;
 
 const NAMESPACE: &str = "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = \"1MiB\"\n\
     [[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = true\n\

@@ -5,8 +5,8 @@ use nvmeof_pacing::{
     TokenBucketConfig,
 };
 
-use super::super::policy_name;
 use super::{LEAST, parse};
+use crate::config::policy_name;
 
 const MIB: u32 = 1 << 20;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use nvmeof_core::pci::Address;
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
 use super::super::raw::RawDevice;
-use super::super::{Device, DeviceKind, Drive};
+use super::super::report::{Report, Span};
 use super::defaults;
 use super::values::{duration, integer, required};
+use crate::config::{Device, DeviceKind, Drive};
 
 const PCI_FORM: &str =
     "allowed: a PCI address, as \"0000:01:00.0\"; `nvmeof-tgt drives list` shows them";

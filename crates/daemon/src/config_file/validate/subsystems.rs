@@ -7,17 +7,14 @@ use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::identity::{self, parse_hex};
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice, RawNamespace, RawSubsystem};
-use super::super::{Namespace, Subsystem};
+use super::super::report::{Report, Span};
 use super::defaults;
 use super::tenants::limit;
-use super::values::{integer, one_of, required};
+use super::values::{NQN_FORM, integer, one_of, parse_nqn, required};
+use crate::config::identity::{self, parse_hex};
+use crate::config::{Namespace, Subsystem};
 use crate::limits::{self, TenantBounds};
-
-const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
-                        nqn.2026-11.org.example:disks, up to 223 bytes";
 
 /// Values that must be unique in the whole config, with their lines.
 #[derive(Debug, Default)]
@@ -68,22 +65,6 @@ pub(super) fn subsystems<'r>(
         }
     }
     subsystems
-}
-
-/// Validates the form of an NQN.
-pub(super) fn parse_nqn(
-    report: &mut Report<'_>,
-    key: &str,
-    value: &Spanned<String>,
-) -> Option<Nqn> {
-    match value.get_ref().parse() {
-        Ok(nqn) => Some(nqn),
-        Err(error) => {
-            let what = format!("\"{}\": {error}", value.get_ref());
-            report.error(&value.span(), key, what, NQN_FORM);
-            None
-        }
-    }
 }
 
 fn nqn(report: &mut Report<'_>, value: &Spanned<String>, seen: &mut Seen<'_>) -> Option<Nqn> {

@@ -16,9 +16,10 @@ mod values;
 
 use std::time::Duration;
 
-use super::problem::{Report, Span};
 use super::raw::RawConfig;
-use super::{Config, LogFormat, LogLevel, Machine, cpus};
+use super::report::{Report, Span};
+use super::{Machine, cpus};
+use crate::config::{Config, LogFormat, LogLevel};
 use crate::limits::LimitInputs;
 
 use nvmeof_api::document::FORMAT;
@@ -30,25 +31,25 @@ pub(super) mod defaults {
 
     use super::{LogFormat, LogLevel};
 
-    pub(in crate::config) const REACTORS: &str = "auto";
-    pub(in crate::config) const BUSY_POLL: bool = false;
-    pub(in crate::config) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-    pub(in crate::config) const LOG: LogLevel = LogLevel::Info;
-    pub(in crate::config) const LOG_FORMAT: LogFormat = LogFormat::Text;
-    pub(in crate::config) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
-    pub(in crate::config) const API_MODE: u32 = 0o660;
-    pub(in crate::config) const PORT: u16 = 4420;
-    pub(in crate::config) const DISCOVERY_PORT: u16 = 8009;
-    pub(in crate::config) const BLOCK_SIZE: u32 = 512;
-    pub(in crate::config) const CHUNK: u64 = 128 << 10;
-    pub(in crate::config) const STALL: Duration = Duration::from_secs(1);
-    pub(in crate::config) const DRIVE_NSID: u32 = 1;
-    pub(in crate::config) const DRIVE_QUEUE_DEPTH: u16 = 256;
-    pub(in crate::config) const DRIVE_TIMEOUT: Duration =
+    pub(in crate::config_file) const REACTORS: &str = "auto";
+    pub(in crate::config_file) const BUSY_POLL: bool = false;
+    pub(in crate::config_file) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+    pub(in crate::config_file) const LOG: LogLevel = LogLevel::Info;
+    pub(in crate::config_file) const LOG_FORMAT: LogFormat = LogFormat::Text;
+    pub(in crate::config_file) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
+    pub(in crate::config_file) const API_MODE: u32 = 0o660;
+    pub(in crate::config_file) const PORT: u16 = 4420;
+    pub(in crate::config_file) const DISCOVERY_PORT: u16 = 8009;
+    pub(in crate::config_file) const BLOCK_SIZE: u32 = 512;
+    pub(in crate::config_file) const CHUNK: u64 = 128 << 10;
+    pub(in crate::config_file) const STALL: Duration = Duration::from_secs(1);
+    pub(in crate::config_file) const DRIVE_NSID: u32 = 1;
+    pub(in crate::config_file) const DRIVE_QUEUE_DEPTH: u16 = 256;
+    pub(in crate::config_file) const DRIVE_TIMEOUT: Duration =
         nvmeof_core::nvme_driver::DEFAULT_IO_TIMEOUT;
-    pub(in crate::config) const WEIGHT: u16 = 1;
-    pub(in crate::config) const BURST: u64 = 10_000_000;
-    pub(in crate::config) const MODEL: &str = "nvmeof-tgt";
+    pub(in crate::config_file) const WEIGHT: u16 = 1;
+    pub(in crate::config_file) const BURST: u64 = 10_000_000;
+    pub(in crate::config_file) const MODEL: &str = "nvmeof-tgt";
 }
 
 const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
@@ -100,7 +101,7 @@ pub(super) fn validate(
             .and_then(|value| choice(report, "log-format", value, &LOG_FORMATS))
             .unwrap_or(defaults::LOG_FORMAT),
         api: api::api(report, raw.api.as_ref()),
-        limits,
+        limits: limits.settings,
         pacing,
         host_defaults,
         hosts,

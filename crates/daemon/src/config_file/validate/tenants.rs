@@ -6,17 +6,14 @@ use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::problem::Report;
-use super::super::rate::{
-    PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate,
-};
 use super::super::raw::{Key, RawHost, RawHostDefaults, RawLimit, RawSize};
-use super::super::units::show_size;
-use super::super::{Host, HostQosConfig};
+use super::super::report::Report;
 use super::defaults;
-use super::subsystems::parse_nqn;
-use super::values::{integer, required, size};
+use super::values::{integer, parse_nqn, required, size};
+use crate::config::{Host, HostQosConfig};
 use crate::limits::{CONNECTIONS_MAX, HOST_WEIGHT_MAX, TenantBounds};
+use nvmeof_api::units::show_size;
+use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 
 const NQN_FORM: &str = "add the host's NQN, as its /etc/nvme/hostnqn has it";
 

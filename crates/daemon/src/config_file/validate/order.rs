@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
 use super::super::raw::RawDevice;
-use super::super::units::show_size;
-use super::super::{Device, DeviceKind};
+use super::super::report::{Report, Span};
+use crate::config::{Device, DeviceKind};
+use nvmeof_api::units::show_size;
 
 /// Maximum depth of layered devices.
 const DEPTH_MAX: usize = 8;

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use nvmeof_core::block::{Direct, FileConfig};
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice};
-use super::super::units::{SIZE_FORM, show_size};
-use super::super::{Device, DeviceKind};
+use super::super::report::{Report, Span};
 use super::defaults;
 use super::drives::{drive, each_namespace_once};
 use super::faults::fault;
 use super::order::in_order;
 use super::stacked::{Names, delay, split, stripe};
 use super::values::{choice, one_of, required, size};
+use crate::config::{Device, DeviceKind};
+use nvmeof_api::units::{SIZE_FORM, show_size};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Type {

@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawListener, RawReferral};
-use super::super::{Fabric, Listener, Problem, Rdma, Referral};
-use super::values::{address, choice, integer, required};
-use super::{defaults, subsystems::parse_nqn};
+use super::super::report::{Report, Span};
+use super::defaults;
+use super::values::{address, choice, integer, parse_nqn, required};
+use crate::config::{Fabric, Listener, Problem, Rdma, Referral};
 
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];
 const FABRIC_FORM: &str = "allowed: \"tcp\", \"rdma\"";

@@ -1,18 +1,21 @@
 //! Parses and formats rates ("180Gb/s") and periods ("5700ns").
 
 /// Syntax of a rate; ends every message about an invalid one.
-pub(super) const RATE_FORM: &str = "allowed: a number and a unit of kb/s, Mb/s, Gb/s, Tb/s (bits, powers of 1000) or kB/s, MB/s, \
+pub const RATE_FORM: &str = "allowed: a number and a unit of kb/s, Mb/s, Gb/s, Tb/s (bits, powers of 1000) or kB/s, MB/s, \
      GB/s, TB/s (bytes, powers of 1000), as in \"184.8Gb/s\"";
 
 /// Syntax of a period; ends every message about an invalid one.
-pub(super) const PERIOD_FORM: &str =
+pub const PERIOD_FORM: &str =
     "allowed: a number and a unit of ns, us, ms, s, as in \"5700ns\" or \"5.7us\"";
 
 /// Maximum digits after the decimal point.
 const DIGITS_MAX: usize = 9;
 
 /// Parses a rate in bytes per second.
-pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The defect of the text.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let Some(unit) = unit.strip_suffix("/s") else {
         return Err(format!("\"{text}\" has no unit of rate"));
@@ -33,7 +36,10 @@ pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a period in nanoseconds.
-pub(super) fn parse_period(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The defect of the text.
+pub fn parse_period(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let scale = match unit {
         "ns" => 1,
@@ -47,7 +53,8 @@ pub(super) fn parse_period(text: &str) -> Result<u64, String> {
 }
 
 /// Formats a rate in bytes per second.
-pub(super) fn show_rate(bytes: u64) -> String {
+#[must_use]
+pub fn show_rate(bytes: u64) -> String {
     let bits = u128::from(bytes) * 8;
     let units = [(1_000_000_000_000, "Tb/s"), (1_000_000_000, "Gb/s"), (1_000_000, "Mb/s")];
     match units.iter().find(|(unit, _)| bits >= *unit) {
@@ -63,7 +70,8 @@ pub(super) fn show_rate(bytes: u64) -> String {
 }
 
 /// Formats a period in nanoseconds.
-pub(super) fn show_period(nanos: u64) -> String {
+#[must_use]
+pub fn show_period(nanos: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     match units.iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{}{name}", nanos / unit),

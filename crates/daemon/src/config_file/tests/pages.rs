@@ -1,7 +1,7 @@
 //! Tests that the daemon accepts every config in the documentation.
 
-use super::super::{Config, policy_name};
 use super::{LEAST, machine, parse};
+use crate::config::{Config, policy_name};
 
 const PACING: &str = include_str!("../../../../../docs/pacing.md");
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvmeof_api::document::Document;
 use nvmeof_core::block::fault::FaultPlan;
 
-use super::super::{Config, DeviceKind, policy_name};
 use super::{LEAST, machine, parse};
+use crate::config::{Config, DeviceKind, policy_name};
 
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 

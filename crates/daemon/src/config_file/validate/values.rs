@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawSize};
+use super::super::report::{Report, Span};
 use super::super::suggest::closest;
-use super::super::units::{
+use nvmeof_api::units::{
     DURATION_FORM, SIZE_FORM, parse_duration, parse_size, show_duration, show_size,
 };
 
@@ -150,6 +151,26 @@ pub(super) fn address(
                 "allowed: an IPv4 or IPv6 address, as \"192.0.2.1\", \"::1\", or \"0.0.0.0\" and \
                  \"::\" for all of this machine",
             );
+            None
+        }
+    }
+}
+
+/// Syntax of an NQN; ends every message about an invalid one.
+pub(super) const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
+                        nqn.2026-11.org.example:disks, up to 223 bytes";
+
+/// Validates the form of an NQN.
+pub(super) fn parse_nqn(
+    report: &mut Report<'_>,
+    key: &str,
+    value: &Spanned<String>,
+) -> Option<Nqn> {
+    match value.get_ref().parse() {
+        Ok(nqn) => Some(nqn),
+        Err(error) => {
+            let what = format!("\"{}\": {error}", value.get_ref());
+            report.error(&value.span(), key, what, NQN_FORM);
             None
         }
     }

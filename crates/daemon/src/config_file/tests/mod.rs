@@ -9,7 +9,8 @@ mod refused;
 mod stacked;
 mod tenants;
 
-use super::{Config, ConfigError, Machine};
+use super::Machine;
+use crate::config::{Config, ConfigError};
 
 /// Returns a machine with four CPUs, of which the process may run on three.
 pub(super) fn machine() -> Machine {

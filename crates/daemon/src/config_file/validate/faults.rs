@@ -6,13 +6,13 @@ use std::time::Duration;
 use nvmeof_core::block::fault::FaultPlan;
 use toml::Spanned;
 
-use super::super::DeviceKind;
-use super::super::problem::{Report, Span};
 use super::super::raw::{Key, RawDevice};
-use super::super::units::parse_size;
+use super::super::report::{Report, Span};
 use super::defaults;
 use super::stacked::{Names, latency};
 use super::values::integer;
+use crate::config::DeviceKind;
+use nvmeof_api::units::parse_size;
 
 /// Maximum stall: longer than the timeout of any host.
 const STALL_MAX: Duration = Duration::from_secs(600);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use nvmeof_core::pci::{Capacities, RootComplex};
 use toml::Spanned;
 
-use super::super::problem::{Report, Span};
-use super::super::rate::{RATE_FORM, parse_rate, show_rate};
 use super::super::raw::RawRootComplex;
+use super::super::report::{Report, Span};
 use super::values::required;
+use nvmeof_api::units::{RATE_FORM, parse_rate, show_rate};
 
 const ADDRESS_FORM: &str =
     "allowed: domain and root bus, as \"0000:60\"; `nvmeof-tgt drives list` shows them";

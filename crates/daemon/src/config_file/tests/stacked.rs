@@ -5,9 +5,9 @@ use std::time::Duration;
 use nvmeof_core::block::Latency;
 use nvmeof_core::block::fault::FaultPlan;
 
-use super::super::{Config, DeviceKind, Drive};
 use super::{LEAST, parse};
-use crate::limits::DriveQueues;
+use crate::config::{Config, DeviceKind, Drive};
+use crate::limits::{DriveQueues, Limits};
 
 /// Formats a `[[device]]` with these keys.
 fn device(name: &str, kind: &str, keys: &str) -> String {
@@ -96,13 +96,14 @@ fn what_is_written_is_what_counts() {
     assert_eq!(kind("drive"), &DeviceKind::Nvme(drive));
     // Queues of each device and its bases: ram 1, drive 2, one 1, late 1, bad 3, two 3, all 1 + 3 +
     // 1.
-    let needs = &config.limits.needs;
+    let limits = Limits::of(&config);
+    let needs = &limits.needs;
     let queues = DriveQueues::of("0000:61:00.0", &config.devices, 3);
     assert_eq!(queues, DriveQueues { needed: 3, wanted: 6 });
     assert_eq!((needs.queue_files, needs.drives, needs.drive_entries), (16, 1, 64));
     // A page, an SQE and a CQE per entry and reactor (3), twice for the reopening of devices.
-    assert_eq!(config.limits.drive_memory, 2 * 3 * 64 * (4096 + 80));
-    assert!(config.limits.to_string().ends_with("queues to drives take up to 1566KiB"));
+    assert_eq!(limits.drive_memory, 2 * 3 * 64 * (4096 + 80));
+    assert!(limits.to_string().ends_with("queues to drives take up to 1566KiB"));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Report, Span};
 use super::raw::RawConfig;
+use super::report::{Report, Span};
 use super::suggest::closest;
 
 /// Parses the text, or reports its syntax errors.

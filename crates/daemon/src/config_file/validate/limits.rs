@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::problem::{Report, Span};
+use super::super::Machine;
 use super::super::raw::RawLimits;
-use super::super::{Machine, units::show_size};
+use super::super::report::{Report, Span};
 use super::values::{duration, integer, size_within};
-use crate::limits::{self, LimitInputs, Limits, Settings};
+use crate::config::LimitSettings;
+use crate::limits::{self, LimitInputs, Limits};
+use nvmeof_api::units::show_size;
 
 /// Validates the limits and derives the others.
 pub(super) fn limits(
@@ -38,10 +40,10 @@ pub(super) fn limits(
 }
 
 /// Validates each key alone.
-fn settings(report: &mut Report<'_>, raw: &RawLimits) -> Settings {
-    let default = Settings::default();
+fn settings(report: &mut Report<'_>, raw: &RawLimits) -> LimitSettings {
+    let default = LimitSettings::default();
     let ms = Duration::from_millis;
-    Settings {
+    LimitSettings {
         connections: integer(
             report,
             "limits.connections",

@@ -1,20 +1,27 @@
-//! Parses and formats sizes ("1GiB", "4k") and durations ("30s").
+//! Sizes ("1GiB", "4k"), durations ("30s"), latencies ("250us"), rates ("180Gb/s") and periods
+//! ("5700ns"): parsers and formatters.
+
+mod rate;
 
 use std::time::Duration;
 
+pub use rate::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
+
 /// Syntax of a size; ends every message about an invalid one.
-pub(super) const SIZE_FORM: &str = "allowed: a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB, T, TiB \
+pub const SIZE_FORM: &str = "allowed: a number of bytes, or a number and a unit of k, KiB, M, MiB, G, GiB, T, TiB \
      (powers of 1024), as in \"512MiB\"";
 
 /// Syntax of a duration; ends every message about an invalid one.
-pub(super) const DURATION_FORM: &str =
-    "allowed: a number and a unit of ms, s, min, h, as in \"30s\"";
+pub const DURATION_FORM: &str = "allowed: a number and a unit of ms, s, min, h, as in \"30s\"";
 
 /// Syntax of a latency; ends every message about an invalid one.
-pub(super) const LATENCY_FORM: &str = "allowed: a number and a unit of us, ms, s, as in \"250us\"";
+pub const LATENCY_FORM: &str = "allowed: a number and a unit of us, ms, s, as in \"250us\"";
 
 /// Parses a size in bytes. Units are powers of 1024, in any case; `B` means bytes.
-pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The defect of the text.
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -34,7 +41,10 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a duration.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// The defect of the text.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let milliseconds = match unit {
         "ms" => Some(number),
@@ -49,7 +59,10 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a latency: a duration down to microseconds; 0 needs no unit.
-pub(super) fn parse_latency(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// The defect of the text.
+pub fn parse_latency(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     let scale = match unit {
         "us" => 1,
@@ -75,7 +88,8 @@ pub fn show_size(bytes: u64) -> String {
 }
 
 /// Formats a duration in the largest unit that divides it.
-pub(super) fn show_duration(duration: Duration) -> String {
+#[must_use]
+pub fn show_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "min"), (1000, "s")];
     let unit =
