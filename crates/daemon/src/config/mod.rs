@@ -1,22 +1,27 @@
 //! The config as values that the daemon uses directly.
 //!
-//! It is data only: [`config_file`](crate::config_file) reads and validates it, and
-//! [`limits`](crate::limits) derives the other limits from it.
+//! [`config_file`](crate::config_file) reads and validates the whole text, and
+//! [`limits`](crate::limits) derives the other limits. `device` has a file for each type of device:
+//! its values, and their validation. `table`, `values` and `report` serve every table.
 
+mod device;
 pub(crate) mod identity;
 mod problem;
+pub(crate) mod report;
+pub(crate) mod table;
+pub(crate) mod values;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nvmeof_core::block::fault::FaultPlan;
-use nvmeof_core::block::{FileConfig, Latency};
 use nvmeof_core::pci::Capacities;
 use nvmeof_pacing::{PolicyConfig, TenantLimits};
 use nvmeof_wire::Nqn;
 
+pub(crate) use device::Names;
+pub use device::{Device, DeviceKind, Drive};
 pub use problem::{ConfigError, Problem};
 
 /// A valid config.
@@ -203,99 +208,6 @@ impl Default for Rdma {
     }
 }
 
-/// A block device to open. Two devices are equal if all fields are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    /// Its name in the config; no two are the same.
-    pub name: String,
-    /// Bytes of a logical block: 512 or 4096. A device layered on another has the base's.
-    ///
-    /// `None` if only the open device has the value: a drive, or a device layered on one.
-    pub block_size: Option<u32>,
-    /// Type of the device, with its parameters.
-    pub kind: DeviceKind,
-}
-
-/// Type of a device, with its parameters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// No storage: reads return zeroes, writes are discarded.
-    Null {
-        /// Bytes.
-        size: u64,
-    },
-    /// Memory, allocated when it is written.
-    Ram {
-        /// Bytes.
-        size: u64,
-    },
-    /// A file or a block device.
-    File(FileConfig),
-    /// Another device with added latency.
-    Delay {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// Latency added to that of the base.
-        latency: Latency,
-        /// Seed of its jitter.
-        seed: u64,
-    },
-    /// A range of another device.
-    Split {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// First byte.
-        offset: u64,
-        /// Bytes; up to the end if `None`.
-        size: Option<u64>,
-    },
-    /// Several devices as one, striped in chunks.
-    Stripe {
-        /// Names of the members, each once and in order; they come before this device.
-        members: Vec<String>,
-        /// Bytes of a chunk.
-        chunk: u64,
-    },
-    /// Another device with injected faults.
-    Fault {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// Faults that are injected automatically.
-        plan: FaultPlan,
-        /// True if the device is missing.
-        gone: bool,
-    },
-    /// A namespace of a drive of the VFIO driver.
-    Nvme(Drive),
-}
-
-/// A namespace of a drive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drive {
-    /// PCI address of the drive, like `0000:01:00.0`.
-    pub pci: String,
-    /// Namespace ID on the drive.
-    pub nsid: u32,
-    /// Entries of a queue; the same for all namespaces of a drive.
-    pub queue_depth: u16,
-    /// Timeout of a command; the same for all namespaces of a drive.
-    pub io_timeout: Duration,
-}
-
-impl DeviceKind {
-    /// Returns the names of the devices that this one is directly layered on.
-    #[must_use]
-    pub fn bases(&self) -> &[String] {
-        match self {
-            Self::Null { .. } | Self::Ram { .. } | Self::File(_) | Self::Nvme(_) => &[],
-            Self::Delay { base, .. } | Self::Split { base, .. } | Self::Fault { base, .. } => {
-                std::slice::from_ref(base)
-            }
-            Self::Stripe { members, .. } => members,
-        }
-    }
-}
-
 /// An NVM subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsystem {
@@ -391,18 +303,6 @@ impl LogLevel {
             Self::Debug => "debug",
             Self::Trace => "trace",
         }
-    }
-}
-
-/// Returns the name of the policy in the config.
-#[must_use]
-pub fn policy_name(policy: &PolicyConfig) -> &'static str {
-    match policy {
-        PolicyConfig::None => "none",
-        PolicyConfig::BufferCredit { .. } => "buffer-credit",
-        PolicyConfig::TokenBucket(_) => "token-bucket",
-        PolicyConfig::Adaptive => "adaptive",
-        PolicyConfig::Prototype(_) => "prototype",
     }
 }
 

@@ -1,9 +1,9 @@
 //! The config file: reads `target.toml`, validates it and converts it to a [`Config`].
 //!
 //! ```text
-//! text --parse--> RawConfig (each value with its position) --validate--> Config
-//!                     |                                        |
-//!                     '-----------> Problem(s) <---------------'
+//! text --parse--> Parsed (each value with its position) --validate--> Config
+//!                    |                                     |
+//!                    '----------> Problem(s) <-------------'
 //!                                   file:line:column: key: what; allowed
 //! ```
 //!
@@ -16,8 +16,6 @@ pub(crate) mod loaded;
 mod machine;
 mod parse;
 mod raw;
-mod report;
-mod suggest;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -28,8 +26,8 @@ use crate::config::{Config, ConfigError};
 
 pub use machine::Machine;
 
+use crate::config::report::Report;
 use loaded::Loaded;
-use report::Report;
 
 impl Config {
     /// Reads and validates the file for this machine.
@@ -47,7 +45,7 @@ impl Config {
     pub fn parse(file: &str, text: &str, machine: &Machine) -> Result<Self, ConfigError> {
         let mut report = Report::new(file, text);
         let config = parse::parse(&mut report)
-            .and_then(|raw| validate::validate(&mut report, &raw, machine));
+            .and_then(|parsed| validate::validate(&mut report, &parsed, machine));
         let warnings = report.finish()?;
         match config {
             Some(config) => Ok(Config { warnings, ..config }),

@@ -1,26 +1,85 @@
 //! Parses text into [`RawConfig`] and converts the parser's errors to problems.
 
-use nvmeof_api::document::FORMAT;
+use nvmeof_api::document::tagged::KeyError;
+use nvmeof_api::document::{DeviceConfig, FORMAT, PacingConfig};
+use nvmeof_api::suggest::closest;
 use serde::Deserialize;
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table};
 
 use super::raw::RawConfig;
-use super::report::{Report, Span};
-use super::suggest::closest;
+use crate::config::report::{Report, Span};
+use crate::config::table::WrittenTable;
+
+/// A config as written.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    /// All tables but those of devices and of pacing.
+    pub(super) raw: RawConfig,
+    /// `[pacing]`, which may be absent.
+    pub(super) pacing: WrittenTable<PacingConfig>,
+    /// `[[device]]`.
+    pub(super) devices: Vec<WrittenTable<DeviceConfig>>,
+}
 
 /// Parses the text, or reports its syntax errors.
-pub(super) fn parse(report: &mut Report<'_>) -> Option<RawConfig> {
+pub(super) fn parse(report: &mut Report<'_>) -> Option<Parsed> {
     if is_newer(report) {
         return None;
     }
     match toml::from_str(report.text()) {
-        Ok(raw) => Some(raw),
+        Ok(raw) => tables(report, raw),
         Err(error) => {
             explain(report, &error);
             None
         }
     }
+}
+
+/// Reads the tables of devices and of pacing, or reports their unknown keys and wrong types.
+fn tables(report: &mut Report<'_>, raw: RawConfig) -> Option<Parsed> {
+    let (positions, _) = DeTable::parse_recoverable(report.text());
+    let positions = positions.get_ref();
+    let members = match positions.get("device").map(Spanned::get_ref) {
+        Some(DeValue::Array(members)) => &members[..],
+        _ => &[],
+    };
+    let devices = raw.device.iter().enumerate();
+    let devices: Vec<_> = devices
+        .map(|(at, device)| WrittenTable::new(device, members.get(at).and_then(table)))
+        .collect();
+    let none = || Spanned::new(0..0, Table::new());
+    let written = raw.pacing.clone().unwrap_or_else(none);
+    let pacing = WrittenTable::new(&written, positions.get("pacing").and_then(table));
+    let mut is_malformed = malformed(report, "pacing", &pacing);
+    for device in &devices {
+        is_malformed |= malformed(report, "device", device);
+    }
+    (!is_malformed).then_some(Parsed { raw, pacing, devices })
+}
+
+fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>) -> Option<&'t DeTable<'i>> {
+    match value.get_ref() {
+        DeValue::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+/// Reports the keys that make a table unreadable; returns true if there are any.
+fn malformed<T>(report: &mut Report<'_>, name: &str, table: &WrittenTable<T>) -> bool {
+    for error in &table.errors {
+        match error {
+            KeyError::Unknown { key, known } => {
+                let span = table.at.of_name(key).unwrap_or(table.at.header.clone());
+                unknown_key(report, &span, &join(name, key), key, known);
+            }
+            KeyError::Form { key, what } => {
+                wrong_form(report, &table.at.or_header(key), &join(name, key), what);
+            }
+            _ => {}
+        }
+    }
+    table.errors.iter().any(KeyError::is_malformed)
 }
 
 /// Reports a format of a newer version; then no other problem is reported.
@@ -54,16 +113,26 @@ fn explain(report: &mut Report<'_>, error: &toml::de::Error) {
         if !key.ends_with(unknown) {
             key = join(&key, unknown);
         }
-        let meant = closest(unknown, allowed.iter().copied());
-        let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
-        let allowed = format!("allowed: {}{meant}", allowed.join(", "));
-        report.error(&span, &key, "unknown key", allowed);
+        unknown_key(report, &span, &key, unknown, &allowed);
         return;
     }
+    wrong_form(report, &span, &key, message);
+}
+
+/// Reports an unknown key.
+fn unknown_key(report: &mut Report<'_>, span: &Span, key: &str, unknown: &str, known: &[&str]) {
+    let meant = closest(unknown, known.iter().copied());
+    let meant = meant.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
+    let allowed = format!("allowed: {}{meant}", known.join(", "));
+    report.error(span, key, "unknown key", allowed);
+}
+
+/// Reports a message of serde about a value.
+fn wrong_form(report: &mut Report<'_>, span: &Span, key: &str, message: &str) {
     if let Some((what, expected)) = message.split_once(", expected ") {
-        report.error(&span, &key, what, format!("allowed: {expected}"));
+        report.error(span, key, what, format!("allowed: {expected}"));
     } else {
-        report.error(&span, &key, message, "");
+        report.error(span, key, message, "");
     }
 }
 

@@ -27,7 +27,7 @@ use super::quiesce::{OpenRemovals, Quiescing, Removal};
 use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use crate::clock;
-use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
+use crate::config::{Api, Config, Listener, LogFormat, LogLevel};
 use crate::limits::{Limits, raise_open_files};
 use crate::logs;
 use crate::reactor::connections::ConnectionInfo;
@@ -316,7 +316,7 @@ impl Server {
 
     /// Returns the name of the policy in force.
     pub(crate) fn policy(&self) -> &'static str {
-        policy_name(&self.pacing.policy)
+        self.pacing.policy.name()
     }
 
     /// Returns the number of reactors.
@@ -510,7 +510,7 @@ impl Server {
         }
         let pacing = self.pacing.shared.snapshot();
         let tenants = stats::tenants(&self.target, &self.tenants);
-        Sample { policy: policy_name(&self.pacing.policy), pacing, reactors, tenants }
+        Sample { policy: self.pacing.policy.name(), pacing, reactors, tenants }
     }
 
     /// Returns the names of the devices and listeners of `config`.
@@ -618,7 +618,7 @@ impl Server {
     ///
     /// After a failure the caller calls [`back_to`](Self::back_to).
     async fn set_pacing(&mut self, pacing: Pacing) -> anyhow::Result<String> {
-        let (from, to) = (policy_name(&self.pacing.policy), policy_name(&pacing.policy));
+        let (from, to) = (self.pacing.policy.name(), pacing.policy.name());
         let sent = self.send_pacing(&pacing.shared).await;
         self.pacing = pacing;
         // The limits were derived together, so no command can be too large.
@@ -635,7 +635,7 @@ impl Server {
         if self.pacing.policy == *before {
             return;
         }
-        let name = policy_name(before);
+        let name = before.name();
         match Pacing::new(before, &self.limits) {
             Ok(again) => {
                 if let Err(error) = self.send_pacing(&again.shared).await {
@@ -698,7 +698,7 @@ impl Server {
 impl Pacing {
     fn new(policy: &PolicyConfig, limits: &Limits) -> anyhow::Result<Self> {
         let shared = Shared::new(policy, limits.pacing().machine)
-            .with_context(|| format!("[pacing]: policy \"{}\"", policy_name(policy)))?;
+            .with_context(|| format!("[pacing]: policy \"{}\"", policy.name()))?;
         Ok(Self { policy: policy.clone(), shared })
     }
 }

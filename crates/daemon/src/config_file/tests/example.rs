@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvmeof_api::document::Document;
+use nvmeof_api::document::{Document, PacingConfig, Tagged};
 use nvmeof_core::block::fault::FaultPlan;
+use nvmeof_pacing::keys::PolicyName;
 
 use super::{LEAST, machine, parse};
-use crate::config::{Config, DeviceKind, policy_name};
+use crate::config::{Config, DeviceKind};
 
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
@@ -130,7 +131,7 @@ fn the_examples_other_policies_pass_the_check() {
         };
         let config = Config::parse("target.toml", &text, &machine());
         let config = config.unwrap_or_else(|error| panic!("{policy} {keys:?}: {error}"));
-        assert_eq!(policy_name(&config.pacing), policy);
+        assert_eq!(config.pacing.name(), policy);
     }
 }
 
@@ -141,14 +142,33 @@ fn the_example_has_every_key_and_no_other() {
     assert_eq!(present, known_keys());
 }
 
-/// The API's document, which `save` writes, has every key.
+/// The API's document, which `save` writes, has every key; those of pacing under their policies.
 #[test]
 fn a_document_has_every_key_of_a_config() {
-    let text = with_alternatives(|_| true);
-    let document = Document::from_toml(&text).unwrap().to_toml().unwrap();
     let mut kept = BTreeSet::new();
-    keys_of(&document.parse().unwrap(), "", &mut kept);
+    for policy in PacingConfig::variants() {
+        let mut text: toml::Table = with_alternatives(|_| true).parse().unwrap();
+        let pacing = text["pacing"].as_table_mut().unwrap();
+        pacing.retain(|key: &str, _| policy.keys().contains(&key));
+        pacing.insert(PacingConfig::TAG.into(), policy.name.into());
+        let written = text.clone();
+        let document = Document::from_toml(&text.to_string()).unwrap().to_toml().unwrap();
+        let document: toml::Table = document.parse().unwrap();
+        assert_eq!(document, written);
+        keys_of(&document, "", &mut kept);
+    }
     assert_eq!(kept, known_keys());
+}
+
+/// The sweeps of `xtask` follow the list of the policies' crate.
+#[test]
+fn policies_have_the_keys_that_their_crate_lists() {
+    let names = PacingConfig::variants().iter().map(|policy| policy.name);
+    assert!(names.eq(PolicyName::ALL.map(PolicyName::name)));
+    for policy in PacingConfig::variants() {
+        let listed = PolicyName::named(policy.name).unwrap().keys().iter().map(|key| key.name());
+        assert!(listed.eq(policy.keys().iter().copied()), "{}", policy.name);
+    }
 }
 
 #[test]

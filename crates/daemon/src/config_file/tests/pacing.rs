@@ -6,7 +6,6 @@ use nvmeof_pacing::{
 };
 
 use super::{LEAST, parse};
-use crate::config::policy_name;
 
 const MIB: u32 = 1 << 20;
 
@@ -257,6 +256,6 @@ fn weights_are_from_1_to_1000() {
 #[test]
 fn a_policy_has_the_name_it_is_set_by() {
     for name in ["adaptive", "none", "buffer-credit"] {
-        assert_eq!(policy_name(&pacing(&format!("policy = \"{name}\""))), name);
+        assert_eq!(pacing(&format!("policy = \"{name}\"")).name(), name);
     }
 }

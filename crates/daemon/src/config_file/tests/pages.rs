@@ -1,7 +1,7 @@
 //! Tests that the daemon accepts every config in the documentation.
 
 use super::{LEAST, machine, parse};
-use crate::config::{Config, policy_name};
+use crate::config::Config;
 
 const PACING: &str = include_str!("../../../../../docs/pacing.md");
 
@@ -19,7 +19,7 @@ fn every_config_on_the_page_about_pacing_passes_the_check() {
     for block in blocks(PACING) {
         let config = parse(&format!("{block}\n{LEAST}"));
         let config = config.unwrap_or_else(|error| panic!("{block}\n{error}"));
-        policies.push(policy_name(&config.pacing));
+        policies.push(config.pacing.name());
     }
     for policy in ["adaptive", "none", "buffer-credit", "token-bucket", "prototype"] {
         assert!(policies.contains(&policy), "no example of {policy}");

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::super::raw::RawApi;
-use super::super::report::{Report, Span};
 use super::defaults;
 use crate::config::Api;
+use crate::config::report::{Report, Span};
 
 /// Maximum path length of a UNIX socket: `sun_path` less its terminator and the temporary suffix.
 const SOCKET_MAX: usize = 107 - 8;

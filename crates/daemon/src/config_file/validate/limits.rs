@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::super::Machine;
 use super::super::raw::RawLimits;
-use super::super::report::{Report, Span};
-use super::values::{duration, integer, size_within};
 use crate::config::LimitSettings;
+use crate::config::report::{Report, Span};
+use crate::config::values::{duration, integer, size_within};
 use crate::limits::{self, LimitInputs, Limits};
 use nvmeof_api::units::show_size;
 

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::raw::{Key, RawListener, RawReferral};
-use super::super::report::{Report, Span};
+use super::super::raw::{RawListener, RawReferral};
 use super::defaults;
-use super::values::{address, choice, integer, parse_nqn, required};
+use crate::config::report::{Report, Span};
+use crate::config::values::Key;
+use crate::config::values::{address, choice, integer, parse_nqn, required};
 use crate::config::{Fabric, Listener, Problem, Rdma, Referral};
 
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];

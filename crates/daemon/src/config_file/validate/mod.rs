@@ -3,27 +3,25 @@
 mod api;
 mod devices;
 mod drives;
-mod faults;
 mod limits;
 mod listeners;
 mod order;
 mod pacing;
 mod root_complexes;
-mod stacked;
 mod subsystems;
 mod tenants;
-mod values;
 
 use std::time::Duration;
 
+use super::parse::Parsed;
 use super::raw::RawConfig;
-use super::report::{Report, Span};
 use super::{Machine, cpus};
+use crate::config::report::{Report, Span};
 use crate::config::{Config, LogFormat, LogLevel};
 use crate::limits::LimitInputs;
 
+use crate::config::values::{choice, duration, integer};
 use nvmeof_api::document::FORMAT;
-use values::{choice, duration, integer};
 
 /// Defaults of absent keys. The example config states the same; a test compares them.
 pub(super) mod defaults {
@@ -40,13 +38,6 @@ pub(super) mod defaults {
     pub(in crate::config_file) const API_MODE: u32 = 0o660;
     pub(in crate::config_file) const PORT: u16 = 4420;
     pub(in crate::config_file) const DISCOVERY_PORT: u16 = 8009;
-    pub(in crate::config_file) const BLOCK_SIZE: u32 = 512;
-    pub(in crate::config_file) const CHUNK: u64 = 128 << 10;
-    pub(in crate::config_file) const STALL: Duration = Duration::from_secs(1);
-    pub(in crate::config_file) const DRIVE_NSID: u32 = 1;
-    pub(in crate::config_file) const DRIVE_QUEUE_DEPTH: u16 = 256;
-    pub(in crate::config_file) const DRIVE_TIMEOUT: Duration =
-        nvmeof_core::nvme_driver::DEFAULT_IO_TIMEOUT;
     pub(in crate::config_file) const WEIGHT: u16 = 1;
     pub(in crate::config_file) const BURST: u64 = 10_000_000;
     pub(in crate::config_file) const MODEL: &str = "nvmeof-tgt";
@@ -65,17 +56,18 @@ const LOG_LEVELS: [(&str, LogLevel); 6] = [
 /// Validates everything and reports all problems; the result is valid only if there are none.
 pub(super) fn validate(
     report: &mut Report<'_>,
-    raw: &RawConfig,
+    parsed: &Parsed,
     machine: &Machine,
 ) -> Option<Config> {
+    let raw = &parsed.raw;
     let reactors = reactors(report, raw, machine);
     let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
-    let devices = devices::devices(report, &raw.device, &machine.open);
+    let devices = devices::devices(report, &parsed.devices, &machine.open);
     let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
-    let pacing = pacing::pacing(report, &raw.pacing, &limits.pacing());
+    let pacing = pacing::pacing(report, &parsed.pacing, &limits.pacing());
     let bounds = limits.tenants();
-    let subsystems = subsystems::subsystems(report, &raw.subsystem, &raw.device, &bounds);
+    let subsystems = subsystems::subsystems(report, &raw.subsystem, &parsed.devices, &bounds);
     let (host_defaults, hosts) = tenants::hosts(report, &raw.host_defaults, &raw.host, &bounds);
     let second = Duration::from_secs(1);
     // A newer format was rejected earlier.

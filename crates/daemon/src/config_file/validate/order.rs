@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use toml::Spanned;
+use nvmeof_api::document::DeviceConfig;
 
-use super::super::raw::RawDevice;
-use super::super::report::{Report, Span};
+use crate::config::report::{Report, Span};
+use crate::config::table::{Positions, WrittenTable};
 use crate::config::{Device, DeviceKind};
 use nvmeof_api::units::show_size;
 
@@ -13,12 +13,12 @@ use nvmeof_api::units::show_size;
 const DEPTH_MAX: usize = 8;
 
 /// A device and its source.
-type Written<'r> = (Device, &'r Spanned<RawDevice>);
+type Written<'r> = (Device, &'r WrittenTable<DeviceConfig>);
 
 /// A device whose bases are placed, and its derived properties.
 struct Placed<'r> {
     device: Device,
-    raw: &'r Spanned<RawDevice>,
+    at: &'r Positions,
     /// Number of layers, including this one.
     depth: usize,
     /// Bytes, if known before the device is open.
@@ -32,12 +32,12 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
     let mut placed: Vec<Placed<'_>> = Vec::new();
     loop {
         let before = left.len();
-        left.retain(|(device, raw)| {
+        left.retain(|(device, written)| {
             let bases = device.kind.bases().iter();
             let bases: Option<Vec<&Placed<'_>>> =
                 bases.map(|name| placed.iter().find(|one| one.device.name == **name)).collect();
             let Some(bases) = bases else { return true };
-            let new = place(report, device, raw, &bases);
+            let new = place(report, device, &written.at, &bases);
             placed.push(new);
             false
         });
@@ -46,9 +46,9 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
         }
     }
     // The remaining devices form a cycle, or are layered on a device that is already reported.
-    for (device, raw) in &left {
+    for (device, written) in &left {
         if leads_back(device, &left) {
-            let (key, span) = base_key(raw);
+            let (key, span) = base_key(&written.at);
             let what = format!("its bases lead back to \"{}\" itself", device.name);
             report.error(&span, key, what, "let one of them stand on another device");
         }
@@ -61,11 +61,11 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
 fn place<'r>(
     report: &mut Report<'_>,
     device: &Device,
-    raw: &'r Spanned<RawDevice>,
+    at: &'r Positions,
     bases: &[&Placed<'_>],
 ) -> Placed<'r> {
     let mut device = device.clone();
-    let (key, span) = base_key(raw);
+    let (key, span) = base_key(at);
     let depth = 1 + bases.iter().map(|base| base.depth).max().unwrap_or(0);
     if depth == DEPTH_MAX + 1 {
         let what = format!("more than {DEPTH_MAX} devices stand on one another");
@@ -76,41 +76,35 @@ fn place<'r>(
     }
     let mut owns: BTreeSet<String> = bases.iter().flat_map(|base| base.owns.clone()).collect();
     let size = match &device.kind {
-        DeviceKind::Null { size } | DeviceKind::Ram { size } => Some(*size),
-        DeviceKind::File(file) => file.size,
-        DeviceKind::Nvme(_) => None,
-        DeviceKind::Delay { .. } | DeviceKind::Fault { .. } => bases.first().and_then(|b| b.size),
         DeviceKind::Split { offset, size, .. } => {
             owns.clear();
             let base = bases.first().and_then(|base| base.size);
-            check_split(report, raw, (*offset, *size), base, device.block_size);
+            check_split(report, at, (*offset, *size), base, device.block_size);
             size.or_else(|| base.map(|base| base.saturating_sub(*offset)))
         }
         DeviceKind::Stripe { chunk, .. } => {
-            check_stripe(report, raw, bases, *chunk);
+            check_stripe(report, at, bases, *chunk);
             let each: Option<Vec<u64>> = bases.iter().map(|base| base.size).collect();
             let least = each.and_then(|sizes| sizes.into_iter().min());
             least.map(|least| (least - least % chunk).saturating_mul(bases.len() as u64))
         }
+        // Other layers have the size of their base.
+        kind => kind.own_size().or_else(|| bases.first().and_then(|base| base.size)),
     };
     if bases.is_empty() {
         owns.insert(device.name.clone());
     }
-    Placed { device, raw, depth, size, owns }
+    Placed { device, at, depth, size, owns }
 }
 
 fn check_split(
     report: &mut Report<'_>,
-    raw: &Spanned<RawDevice>,
+    at: &Positions,
     (offset, size): (u64, Option<u64>),
     base: Option<u64>,
     block_size: Option<u32>,
 ) {
-    let header = raw.span();
-    let raw = raw.get_ref();
-    let at = |key: Option<Span>| key.unwrap_or(header.clone());
-    let offset_at = at(raw.offset.as_ref().map(Spanned::span));
-    let size_at = at(raw.size.as_ref().map(Spanned::span));
+    let (offset_at, size_at) = (at.or_header("offset"), at.or_header("size"));
     if let Some(block) = block_size.map(u64::from) {
         let parts = [("offset", offset, &offset_at), ("size", size.unwrap_or(0), &size_at)];
         for (key, bytes, span) in parts {
@@ -131,14 +125,9 @@ fn check_split(
     }
 }
 
-fn check_stripe(
-    report: &mut Report<'_>,
-    raw: &Spanned<RawDevice>,
-    bases: &[&Placed<'_>],
-    chunk: u64,
-) {
-    let (key, span) = base_key(raw);
-    let chunk_at = raw.get_ref().chunk.as_ref().map_or(span.clone(), Spanned::span);
+fn check_stripe(report: &mut Report<'_>, at: &Positions, bases: &[&Placed<'_>], chunk: u64) {
+    let (key, span) = base_key(at);
+    let chunk_at = at.of("chunk").unwrap_or(span.clone());
     let known = bases.iter().filter_map(|base| Some((&base.device.name, base.device.block_size?)));
     let known: Vec<_> = known.collect();
     if let Some((first, block)) = known.first() {
@@ -185,7 +174,7 @@ fn warn_of_overlaps(report: &mut Report<'_>, placed: &[Placed<'_>]) {
             *below == base && other.start < bytes.end && bytes.start < other.end
         };
         if let Some((other, _)) = others.into_iter().find(overlaps) {
-            let (_, span) = base_key(one.raw);
+            let (_, span) = base_key(one.at);
             let what =
                 format!("it has bytes of \"{base}\" that \"{}\" has, too", other.device.name);
             report.warning(
@@ -215,11 +204,9 @@ fn leads_back(device: &Device, among: &[Written<'_>]) -> bool {
 }
 
 /// Returns the key that names the bases of a device.
-fn base_key(raw: &Spanned<RawDevice>) -> (&'static str, Span) {
-    let (header, raw) = (raw.span(), raw.get_ref());
-    match (&raw.members, &raw.base) {
-        (Some(members), _) => ("device.members", members.span()),
-        (None, Some(base)) => ("device.base", base.span()),
-        (None, None) => ("device.base", header),
+fn base_key(at: &Positions) -> (&'static str, Span) {
+    match at.of("members") {
+        Some(members) => ("device.members", members),
+        None => ("device.base", at.or_header("base")),
     }
 }

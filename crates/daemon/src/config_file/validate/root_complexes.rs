@@ -6,8 +6,8 @@ use nvmeof_core::pci::{Capacities, RootComplex};
 use toml::Spanned;
 
 use super::super::raw::RawRootComplex;
-use super::super::report::{Report, Span};
-use super::values::required;
+use crate::config::report::{Report, Span};
+use crate::config::values::required;
 use nvmeof_api::units::{RATE_FORM, parse_rate, show_rate};
 
 const ADDRESS_FORM: &str =

@@ -2,17 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvmeof_api::document::DeviceConfig;
 use nvmeof_nvmf::limits::{CNTLID_MAX, MAX_NSID};
 use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::raw::{Key, RawDevice, RawNamespace, RawSubsystem};
-use super::super::report::{Report, Span};
+use super::super::raw::{RawNamespace, RawSubsystem};
 use super::defaults;
 use super::tenants::limit;
-use super::values::{NQN_FORM, integer, one_of, parse_nqn, required};
 use crate::config::identity::{self, parse_hex};
+use crate::config::report::{Report, Span};
+use crate::config::table::WrittenTable;
+use crate::config::values::Key;
+use crate::config::values::{NQN_FORM, integer, one_of, parse_nqn, required};
 use crate::config::{Namespace, Subsystem};
 use crate::limits::{self, TenantBounds};
 
@@ -28,12 +31,12 @@ struct Seen<'r> {
 pub(super) fn subsystems<'r>(
     report: &mut Report<'_>,
     raw: &'r [Spanned<RawSubsystem>],
-    devices: &'r [Spanned<RawDevice>],
+    devices: &[WrittenTable<DeviceConfig>],
     bounds: &TenantBounds,
 ) -> Vec<Subsystem> {
     let mut seen = Seen::default();
-    let known: Vec<&Spanned<String>> =
-        devices.iter().filter_map(|device| device.get_ref().name.as_ref()).collect();
+    let known: Vec<Spanned<String>> =
+        devices.iter().filter_map(|device| device.common("name")).collect();
     let mut subsystems = Vec::new();
     for entry in raw {
         let nqn = required(report, &entry.span(), "subsystem.nqn", &entry.get_ref().nqn, NQN_FORM)
@@ -46,15 +49,14 @@ pub(super) fn subsystems<'r>(
         let what = "there is none: hosts will find nothing to connect to";
         report.warning(&(0..0), "subsystem", what, "add a [[subsystem]]");
     }
-    let base = |raw: &'r RawDevice| raw.base.as_ref().map(|base| base.get_ref().as_str());
-    let bases: Vec<&str> = devices.iter().filter_map(|device| base(device.get_ref())).collect();
-    let members = devices.iter().filter_map(|device| device.get_ref().members.as_ref());
-    let members = members.flat_map(|members| members.get_ref());
-    let members: Vec<&str> = members.map(|member| member.get_ref().as_str()).collect();
-    for name in known {
+    let configs = || devices.iter().filter_map(|device| device.config.as_ref());
+    let bases: Vec<&str> = configs().flat_map(DeviceConfig::bases).collect();
+    let stripes = configs().filter(|config| matches!(config, DeviceConfig::Stripe(_)));
+    let members: Vec<&str> = stripes.flat_map(DeviceConfig::bases).collect();
+    for name in &known {
         let text = name.get_ref().as_str();
         let (served, member) = (seen.devices.get(text), members.contains(&text));
-        if served.is_none() && !member && !bases.contains(&text) {
+        if served.is_none() && !bases.contains(&text) {
             let what = format!("no namespace uses device \"{text}\"");
             report.warning(&name.span(), "device.name", what, "add a [[subsystem.namespace]]");
         }
@@ -85,7 +87,7 @@ fn subsystem<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawSubsystem>,
     nqn: Nqn,
-    (known, bounds): (&[&'r Spanned<String>], &TenantBounds),
+    (known, bounds): (&[Spanned<String>], &TenantBounds),
     seen: &mut Seen<'r>,
 ) -> Subsystem {
     let raw = entry.get_ref();
@@ -176,7 +178,7 @@ fn text(report: &mut Report<'_>, name: &str, key: &Key<String>, most: usize) -> 
 fn namespace<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawNamespace>,
-    known: &[&'r Spanned<String>],
+    known: &[Spanned<String>],
     nsids: &mut BTreeMap<i64, usize>,
     seen: &mut Seen<'r>,
 ) -> Option<Namespace> {

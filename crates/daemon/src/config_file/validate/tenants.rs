@@ -6,12 +6,14 @@ use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::raw::{Key, RawHost, RawHostDefaults, RawLimit, RawSize};
-use super::super::report::Report;
+use super::super::raw::{RawHost, RawHostDefaults, RawLimit};
 use super::defaults;
-use super::values::{integer, parse_nqn, required, size};
+use crate::config::report::Report;
+use crate::config::values::Key;
+use crate::config::values::{integer, parse_nqn, required, size};
 use crate::config::{Host, HostQosConfig};
 use crate::limits::{CONNECTIONS_MAX, HOST_WEIGHT_MAX, TenantBounds};
+use nvmeof_api::document::Size;
 use nvmeof_api::units::show_size;
 use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 
@@ -24,7 +26,7 @@ struct Keys<'r> {
     weight: &'r Key<i64>,
     max_connections: &'r Key<i64>,
     max_queues: &'r Key<i64>,
-    max_in_flight: &'r Key<RawSize>,
+    max_in_flight: &'r Key<Size>,
 }
 
 /// Validates the shares of hosts: the default and those of named hosts.
@@ -115,7 +117,7 @@ fn count(
 fn in_flight(
     report: &mut Report<'_>,
     name: &str,
-    value: &Spanned<RawSize>,
+    value: &Spanned<Size>,
     bounds: &TenantBounds,
 ) -> Option<u64> {
     let bytes = size(report, name, value)?;

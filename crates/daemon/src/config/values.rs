@@ -4,18 +4,22 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use nvmeof_api::document::Size;
+use nvmeof_api::suggest::closest;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::raw::{Key, RawSize};
-use super::super::report::{Report, Span};
-use super::super::suggest::closest;
+use super::report::{Report, Span};
 use nvmeof_api::units::{
-    DURATION_FORM, SIZE_FORM, parse_duration, parse_size, show_duration, show_size,
+    DURATION_FORM, LATENCY_FORM, SIZE_FORM, parse_duration, parse_latency, parse_size,
+    show_duration, show_size,
 };
 
+/// A value and its position; `None` if the key is absent.
+pub(crate) type Key<T> = Option<Spanned<T>>;
+
 /// Validates an integer in a range; an absent key has the default.
-pub(super) fn integer<T>(
+pub(crate) fn integer<T>(
     report: &mut Report<'_>,
     name: &str,
     key: &Key<i64>,
@@ -38,10 +42,10 @@ where
 }
 
 /// Parses a size in bytes; reports an invalid one.
-pub(super) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<RawSize>) -> Option<u64> {
+pub(crate) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<Size>) -> Option<u64> {
     match value.get_ref() {
-        RawSize::Bytes(bytes) => Some(*bytes),
-        RawSize::Text(text) => match parse_size(text) {
+        Size::Bytes(bytes) => Some(*bytes),
+        Size::Text(text) => match parse_size(text) {
             Ok(bytes) => Some(bytes),
             Err(what) => {
                 report.error(&value.span(), name, what, SIZE_FORM);
@@ -52,10 +56,10 @@ pub(super) fn size(report: &mut Report<'_>, name: &str, value: &Spanned<RawSize>
 }
 
 /// Validates a size in a range; an absent key has the default.
-pub(super) fn size_within(
+pub(crate) fn size_within(
     report: &mut Report<'_>,
     name: &str,
-    key: &Key<RawSize>,
+    key: &Key<Size>,
     default: u64,
     range: RangeInclusive<u64>,
 ) -> u64 {
@@ -74,7 +78,7 @@ pub(super) fn size_within(
 }
 
 /// Validates a duration in a range; an absent key has the default.
-pub(super) fn duration(
+pub(crate) fn duration(
     report: &mut Report<'_>,
     name: &str,
     key: &Key<String>,
@@ -95,7 +99,7 @@ pub(super) fn duration(
 }
 
 /// Converts one of a list of words to its value.
-pub(super) fn choice<T: Copy>(
+pub(crate) fn choice<T: Copy>(
     report: &mut Report<'_>,
     name: &str,
     value: &Spanned<String>,
@@ -112,7 +116,7 @@ pub(super) fn choice<T: Copy>(
 }
 
 /// Formats the allowed words, with a suggestion if one is close to `wrong`.
-pub(super) fn one_of(words: &[&str], wrong: &str) -> String {
+pub(crate) fn one_of(words: &[&str], wrong: &str) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
     let meant = closest(wrong, words.iter().copied());
     let meant = meant.map_or_else(String::new, |word| format!(" (did you mean \"{word}\"?)"));
@@ -120,7 +124,7 @@ pub(super) fn one_of(words: &[&str], wrong: &str) -> String {
 }
 
 /// Reports an absent key that is required; `header` is the start of its table.
-pub(super) fn required<'k, T>(
+pub(crate) fn required<'k, T>(
     report: &mut Report<'_>,
     header: &Span,
     name: &str,
@@ -134,7 +138,7 @@ pub(super) fn required<'k, T>(
 }
 
 /// Parses an IPv4 or IPv6 address.
-pub(super) fn address(
+pub(crate) fn address(
     report: &mut Report<'_>,
     name: &str,
     value: &Spanned<String>,
@@ -157,11 +161,11 @@ pub(super) fn address(
 }
 
 /// Syntax of an NQN; ends every message about an invalid one.
-pub(super) const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
+pub(crate) const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
                         nqn.2026-11.org.example:disks, up to 223 bytes";
 
 /// Validates the form of an NQN.
-pub(super) fn parse_nqn(
+pub(crate) fn parse_nqn(
     report: &mut Report<'_>,
     key: &str,
     value: &Spanned<String>,
@@ -174,4 +178,25 @@ pub(super) fn parse_nqn(
             None
         }
     }
+}
+
+/// Validates a latency up to `most`; an absent key has the default.
+pub(crate) fn latency(
+    report: &mut Report<'_>,
+    name: &str,
+    key: &Key<String>,
+    most: Duration,
+    default: Duration,
+) -> Option<Duration> {
+    let Some(value) = key else { return Some(default) };
+    let text = value.get_ref();
+    match parse_latency(text) {
+        Ok(latency) if latency <= most => return Some(latency),
+        Ok(_) => {
+            let what = format!("{text} is out of range");
+            report.error(&value.span(), name, what, format!("allowed: 0 to {}s", most.as_secs()));
+        }
+        Err(what) => report.error(&value.span(), name, what, LATENCY_FORM),
+    }
+    None
 }

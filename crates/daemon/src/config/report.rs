@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::config::{ConfigError, Problem};
+use super::{ConfigError, Problem};
 
 /// Byte range of a value in the text.
-pub(super) type Span = Range<usize>;
+pub(crate) type Span = Range<usize>;
 
 /// Text of a config and its problems so far.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(crate) struct Report<'a> {
     file: &'a str,
     text: &'a str,
     problems: Vec<(Option<usize>, Problem)>,
@@ -17,16 +17,16 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+    pub(crate) fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, text, problems: Vec::new(), warnings: Vec::new() }
     }
 
-    pub(super) fn text(&self) -> &'a str {
+    pub(crate) fn text(&self) -> &'a str {
         self.text
     }
 
     /// Reports that the value at `span` is invalid.
-    pub(super) fn error(
+    pub(crate) fn error(
         &mut self,
         span: &Span,
         key: &str,
@@ -38,13 +38,13 @@ impl<'a> Report<'a> {
     }
 
     /// Reports that the config as a whole is invalid.
-    pub(super) fn error_in_file(&mut self, key: &str, what: impl Into<String>, allowed: &str) {
+    pub(crate) fn error_in_file(&mut self, key: &str, what: impl Into<String>, allowed: &str) {
         let problem = self.problem(None, key, &what.into(), allowed);
         self.problems.push((None, problem));
     }
 
     /// Reports that the value at `span` is valid but probably unintended.
-    pub(super) fn warning(
+    pub(crate) fn warning(
         &mut self,
         span: &Span,
         key: &str,
@@ -56,17 +56,17 @@ impl<'a> Report<'a> {
     }
 
     /// Returns a problem to report later if the value at `span` fails to work.
-    pub(super) fn foresee(&self, span: &Span, key: &str, what: &str, allowed: &str) -> Problem {
+    pub(crate) fn foresee(&self, span: &Span, key: &str, what: &str, allowed: &str) -> Problem {
         self.problem(Some(span.start), key, what, allowed)
     }
 
     /// Returns the line of a value.
-    pub(super) fn line(&self, span: &Span) -> usize {
+    pub(crate) fn line(&self, span: &Span) -> usize {
         position(self.text, span.start).0
     }
 
     /// Returns the warnings, or all problems in the order of the file.
-    pub(super) fn finish(mut self) -> Result<Vec<Problem>, ConfigError> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Problem>, ConfigError> {
         if self.problems.is_empty() {
             return Ok(self.warnings);
         }

@@ -3,19 +3,20 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use nvmeof_api::document::FaultKeys;
+use nvmeof_api::units::parse_size;
 use nvmeof_core::block::fault::FaultPlan;
 use toml::Spanned;
 
-use super::super::raw::{Key, RawDevice};
-use super::super::report::{Report, Span};
-use super::defaults;
-use super::stacked::{Names, latency};
-use super::values::integer;
-use crate::config::DeviceKind;
-use nvmeof_api::units::parse_size;
+use super::{DeviceKind, Names};
+use crate::config::report::Report;
+use crate::config::table::Positions;
+use crate::config::values::{Key, integer, latency};
 
 /// Maximum stall: longer than the timeout of any host.
 const STALL_MAX: Duration = Duration::from_secs(600);
+/// Default length of a stall.
+const STALL: Duration = Duration::from_secs(1);
 /// Denominator of fault rates.
 const MILLION: u32 = 1_000_000;
 
@@ -25,32 +26,32 @@ const BAD_FORM: &str =
 /// Validates a device of type "fault".
 pub(super) fn fault(
     report: &mut Report<'_>,
-    header: &Span,
-    raw: &RawDevice,
+    keys: &FaultKeys,
+    at: &Positions,
     names: &Names<'_>,
 ) -> Option<DeviceKind> {
-    let mut share = |name: &str, key: &Key<i64>| {
-        integer(report, &format!("device.{name}"), key, 0, 0..=MILLION)
+    let mut share = |name: &str, value: &Option<i64>| {
+        integer(report, &format!("device.{name}"), &at.key(name, value), 0, 0..=MILLION)
     };
-    let errors = share("errors", &raw.errors);
-    let corruptions = share("corruptions", &raw.corruptions);
-    let rejects = share("rejects", &raw.rejects);
-    let stalls = share("stalls", &raw.stalls);
-    let seed = integer(report, "device.seed", &raw.seed, 0, 0..=i64::MAX.unsigned_abs());
-    let stall = latency(report, "device.stall", &raw.stall, STALL_MAX, defaults::STALL);
-    let flag = |key: &Key<bool>| key.as_ref().is_some_and(|value| *value.get_ref());
-    let bad = bad(report, raw);
-    let base = names.base(report, header, raw);
-    let reorder = flag(&raw.reorder);
+    let errors = share("errors", &keys.errors);
+    let corruptions = share("corruptions", &keys.corruptions);
+    let rejects = share("rejects", &keys.rejects);
+    let stalls = share("stalls", &keys.stalls);
+    let seed = at.key("seed", &keys.seed);
+    let seed = integer(report, "device.seed", &seed, 0, 0..=i64::MAX.unsigned_abs());
+    let stall = latency(report, "device.stall", &at.key("stall", &keys.stall), STALL_MAX, STALL);
+    let bad = bad(report, &at.list("bad", &keys.bad));
+    let base = names.base(report, at, &keys.base);
+    let reorder = keys.reorder.unwrap_or(false);
     // Without stalls their length is irrelevant: a plan without faults equals the empty plan.
     let stall = if stalls == 0 { stall.map(|_| Duration::ZERO) } else { stall };
     let plan =
         FaultPlan { seed, errors, corruptions, rejects, reorder, stalls, stall: stall?, bad: bad? };
-    Some(DeviceKind::Fault { base: base?, plan, gone: flag(&raw.gone) })
+    Some(DeviceKind::Fault { base: base?, plan, gone: keys.gone.unwrap_or(false) })
 }
 
-fn bad(report: &mut Report<'_>, raw: &RawDevice) -> Option<Vec<Range<u64>>> {
-    let Some(list) = &raw.bad else { return Some(Vec::new()) };
+fn bad(report: &mut Report<'_>, list: &Key<Vec<Spanned<String>>>) -> Option<Vec<Range<u64>>> {
+    let Some(list) = list else { return Some(Vec::new()) };
     let ranges = list.get_ref().iter().map(|value| match range(value) {
         Ok(range) => Some(range),
         Err(what) => {

@@ -1,10 +1,8 @@
 //! Suggests a known name for an unknown one.
 
 /// Returns the known name closest to `wrong`, if one is close enough.
-pub(super) fn closest<'a>(
-    wrong: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+#[must_use]
+pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase().replace('_', "-");
     let far = (wrong.chars().count() / 3).max(1);
     known
