@@ -11,6 +11,8 @@
 //! | `live` | figures for live displays |
 //! | `trace` | commands traced from capsule to completion |
 //! | `error` | errors of calls |
+//! | `suggest` | known names close to an unknown one |
+//! | `units` | sizes, durations and rates as text |
 //!
 //! Keys of the config have the names of `target.toml` (kebab-case); all other fields are in
 //! snake_case. The daemon rejects unknown fields. A client ignores them, because a newer daemon may
@@ -23,7 +25,9 @@ mod live;
 mod patch;
 mod stats;
 mod status;
+pub mod suggest;
 mod trace;
+pub mod units;
 pub mod view;
 
 pub use change::{Change, Saved};

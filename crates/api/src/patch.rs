@@ -44,6 +44,19 @@ impl<T: Serialize + DeserializeOwned> Patch<T> {
         self.keys.contains_key(key)
     }
 
+    /// Creates an item of the patch's keys and of these.
+    ///
+    /// # Errors
+    /// A key is missing or does not belong there, or a value has another type.
+    pub fn create<'k>(
+        &self,
+        fixed: impl IntoIterator<Item = (&'k str, &'k str)>,
+    ) -> Result<T, serde_json::Error> {
+        let mut keys = self.keys.clone();
+        keys.extend(fixed.into_iter().map(|(key, text)| (key.to_owned(), text.into())));
+        serde_json::from_value(Value::Object(keys))
+    }
+
     /// Applies the patch to `old`.
     ///
     /// # Errors
@@ -277,7 +290,7 @@ mod tests {
         }
         assert_eq!(left_out::<Device>(), [""; 0]);
         assert_eq!(left_out::<Namespace>(), [""; 0]);
-        assert_eq!(left_out::<crate::document::PacingSection>(), [""; 0]);
+        assert_eq!(left_out::<crate::document::PacingConfig>(), [""; 0]);
         assert_eq!(left_out::<crate::document::Listener>(), [""; 0]);
         assert_eq!(left_out::<Subsystem>(), ["namespace"]);
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::document::{Device, Listener, Namespace, PacingSection, Subsystem};
+use crate::document::{Device, Listener, Namespace, PacingConfig, Subsystem};
 
 /// A subsystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,7 +109,7 @@ pub struct DeviceView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PacingView {
     /// Config of the policy.
-    pub config: PacingSection,
+    pub config: PacingConfig,
     /// The policy in force.
     pub policy: String,
     /// Budget: maximum bytes in flight on all reactors, if limited.

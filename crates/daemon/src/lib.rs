@@ -1,13 +1,14 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
-//! [`run`](run()) is the whole program. `config` and `limits` hold the desired state, `reactor`
-//! moves commands, and `control` starts, changes and stops the reactors. `api` serves HTTP on top
-//! of `control`. `logs` keeps hosts from filling the log. [`drives`] implements the other
-//! subcommand.
+//! [`run`](run()) is the whole program. `config_file` reads the desired state, `config` and `limits`
+//! hold it, `reactor` moves commands, and `control` starts, changes and stops the reactors. `api`
+//! serves HTTP on top of `control`. `logs` keeps hosts from filling the log. [`drives`] implements
+//! the other subcommand.
 
 mod api;
 mod clock;
 pub mod config;
+pub mod config_file;
 mod control;
 pub mod drives;
 pub mod limits;

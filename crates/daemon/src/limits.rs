@@ -7,9 +7,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use nvmeof_api::units::show_size;
 use nvmeof_core::dma::{CHUNK, MIN_CLASS, PoolConfig};
 
-use crate::config::{Device, DeviceKind, Fabric, Listener, show_size};
+use crate::config::{Config, Device, DeviceKind, Fabric, LimitSettings, Listener};
 use crate::reactor::OWN_BUFFER;
 
 /// Maximum of `limits.connections`.
@@ -93,45 +94,6 @@ const _: () = assert!(MAX_TRANSFER_MAX as usize == CHUNK, "a buffer lies in one 
 const _: () =
     assert!(BUFFER_MEMORY_MIN / 2 >= 2 * MAX_TRANSFER_MAX as u64, "a budget holds any command");
 const _: () = assert!(MIN_CLASS <= PAGE as usize, "a page fits the smallest buffer");
-
-/// `[limits]` as configured, each key within its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Connections of all hosts together, one queue each.
-    pub connections: u32,
-    /// I/O queues per controller.
-    pub io_queues: u16,
-    /// Entries per queue.
-    pub queue_depth: u16,
-    /// Maximum bytes per command.
-    pub max_transfer: u32,
-    /// Maximum bytes of data that a write carries in its capsule; the target requests the rest.
-    pub in_capsule: u32,
-    /// Maximum bytes of memory for data buffers.
-    pub buffer_memory: u64,
-    /// Minimum keep-alive timeout of a host.
-    pub keep_alive_min: Duration,
-    /// Maximum time from a new connection to its Connect.
-    pub connect_timeout: Duration,
-    /// Maximum time that a host may stall within a PDU or a data transfer.
-    pub pdu_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            connections: 256,
-            io_queues: 32,
-            queue_depth: 128,
-            max_transfer: 1 << 20,
-            in_capsule: 8192,
-            buffer_memory: 256 << 20,
-            keep_alive_min: Duration::from_secs(1),
-            connect_timeout: Duration::from_secs(10),
-            pdu_timeout: Duration::from_secs(30),
-        }
-    }
-}
 
 /// Properties of a config that the limits depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -260,8 +222,8 @@ pub struct LimitProblem {
 /// All limits, configured and derived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Settings as configured.
-    pub settings: Settings,
+    /// LimitSettings as configured.
+    pub settings: LimitSettings,
     /// Needs that the limits were derived for.
     pub needs: LimitInputs,
     /// MDTS that hosts receive: the maximum transfer is 2 to this power pages of 4 KiB.
@@ -283,10 +245,18 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Derives the limits of a valid config.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let needs = LimitInputs::of(config.reactors.len(), &config.listeners, &config.devices);
+        // Validation has reported the conflicts.
+        Self::derive(config.limits, &needs, u64::MAX).0
+    }
+
     /// Derives the limits from the settings and returns the conflicts.
     #[must_use]
     pub fn derive(
-        settings: Settings,
+        settings: LimitSettings,
         needs: &LimitInputs,
         open_files_max: u64,
     ) -> (Self, Vec<LimitProblem>) {
@@ -413,7 +383,7 @@ impl Limits {
     /// other queues would have taken.
     #[must_use]
     pub fn rdma_queue(&self, shares: bool) -> u64 {
-        let Settings { queue_depth, in_capsule, .. } = self.settings;
+        let LimitSettings { queue_depth, in_capsule, .. } = self.settings;
         let depth = u64::from(queue_depth);
         let slot = match in_capsule {
             0 => 0,
@@ -613,12 +583,12 @@ fn mdts(max_transfer: u32) -> u8 {
 /// Returns the bytes of the buffer reserved per queue entry for in-capsule data.
 ///
 /// A connection becomes an admin queue or an I/O queue, so the larger size counts.
-fn in_capsule_slot(settings: &Settings) -> u64 {
+fn in_capsule_slot(settings: &LimitSettings) -> u64 {
     let slot = settings.in_capsule.max(ADMIN_IN_CAPSULE).next_power_of_two();
     u64::from(slot).max(MIN_CLASS as u64)
 }
 
-fn reserve(settings: &Settings, needs: &LimitInputs) -> u64 {
+fn reserve(settings: &LimitSettings, needs: &LimitInputs) -> u64 {
     let reactors = needs.reactors.max(1);
     let connections = u64::from(settings.connections);
     let depth = u64::from(settings.queue_depth);
@@ -639,7 +609,7 @@ fn reserve(settings: &Settings, needs: &LimitInputs) -> u64 {
 }
 
 /// Returns the maximum connections that wait for their Connect.
-fn unconnected(settings: &Settings) -> u32 {
+fn unconnected(settings: &LimitSettings) -> u32 {
     settings.connections.clamp(*UNCONNECTED.start(), *UNCONNECTED.end())
 }
 
@@ -648,7 +618,7 @@ fn rdma_slots(depth: u64) -> u64 {
     2 * (depth * RDMA_SLOT).next_multiple_of(PAGE.into())
 }
 
-fn open_files(settings: &Settings, needs: &LimitInputs) -> u64 {
+fn open_files(settings: &LimitSettings, needs: &LimitInputs) -> u64 {
     let reactors = needs.reactors as u64;
     let queues = (needs.queue_files as u64).saturating_add(REACTOR_FILES);
     let others = PROCESS_FILES

@@ -11,11 +11,12 @@ use nvmeof_console::{complain, say};
 
 use crate::api::{self, ApiListener};
 use crate::config::Config;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 use crate::control::{
     ControlLoop, RecordOptions, Recorder, Signals, config_warnings, log_config_warnings,
     request_channel, runtime,
 };
+use crate::limits::Limits;
 use crate::logs;
 
 /// Exit status for an invalid config or command line.
@@ -73,7 +74,7 @@ fn tell_costs(path: &Path, config: &Config) -> ExitCode {
         complain!("warning: {warning}");
     }
     say!("{}: ok", path.display());
-    say!("{}", config.limits);
+    say!("{}", Limits::of(config));
     ExitCode::SUCCESS
 }
 

@@ -1,6 +1,7 @@
 //! Whole configs, and configs with errors.
 
-use nvmeof_tgt::config::{Config, DeviceKind, Machine};
+use nvmeof_tgt::config::{Config, DeviceKind};
+use nvmeof_tgt::config_file::Machine;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ fn a_kernel_config_is_taken() {
     let shared = config.device(&shared.device).unwrap();
     assert!(matches!(&shared.kind, DeviceKind::Split { offset: 0, size: None, .. }), "{shared:?}");
     assert!(config.subsystems[1].hosts.is_none());
-    assert_eq!(config.limits.settings.in_capsule, 16384);
+    assert_eq!(config.limits.in_capsule, 16384);
     assert_eq!(config.referrals.len(), 1);
 }
 
@@ -114,8 +115,8 @@ fn an_spdk_config_is_taken() {
     assert_eq!(imported.source, ImportSource::Spdk);
     let config = taken(&imported.toml);
     assert_eq!(config.reactors, [0, 1]);
-    assert_eq!(config.limits.settings.max_transfer, 128 << 10);
-    assert_eq!(config.limits.settings.in_capsule, 4096);
+    assert_eq!(config.limits.max_transfer, 128 << 10);
+    assert_eq!(config.limits.in_capsule, 4096);
     assert_eq!(config.listeners.len(), 1);
     assert!(config.listeners[0].address.is_unspecified());
     let [subsystem] = config.subsystems.as_slice() else { panic!("{:?}", config.subsystems) };

@@ -22,6 +22,20 @@ pub enum PolicyConfig {
     Prototype(PrototypeConfig),
 }
 
+impl PolicyConfig {
+    /// Returns the name of the policy in a file.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BufferCredit { .. } => "buffer-credit",
+            Self::TokenBucket(_) => "token-bucket",
+            Self::Adaptive => "adaptive",
+            Self::Prototype(_) => "prototype",
+        }
+    }
+}
+
 /// Parameters of [`PolicyConfig::TokenBucket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucketConfig {

@@ -225,6 +225,7 @@ fn stays<T: PartialEq + ?Sized>(new: &T, old: &T, key: &str) -> Result<(), ApiEr
 
 #[cfg(test)]
 mod tests {
+    use super::super::{DeviceConfig, MemoryKeys, Size};
     use super::*;
 
     fn document() -> Document {
@@ -287,7 +288,8 @@ mod tests {
     fn a_patch_changes_keys_and_never_a_name() {
         let mut edited = document();
         edited.patch_device("a", &patch(r#"{"name": "a", "size": "8KiB"}"#)).unwrap();
-        assert_eq!(edited.device[0].size.as_ref().unwrap().to_string(), "8KiB");
+        let keys = MemoryKeys { size: Some(Size::Text("8KiB".into())), ..MemoryKeys::default() };
+        assert_eq!(edited.device[0].kind, DeviceConfig::Ram(keys));
         edited.patch_namespace("n", 1, &patch(r#"{"weight": 3}"#)).unwrap();
         assert_eq!(edited.subsystem[0].namespace[0].weight, Some(3));
         refused(|d| d.patch_device("a", &patch(r#"{"name": "c"}"#)), ErrorKind::Invalid);

@@ -3,20 +3,32 @@
 //! It is the only form in which a state is read, changed, compared and written. The daemon
 //! validates it.
 
+mod device;
 mod difference;
 pub mod edit;
+mod pacing;
+mod size;
 mod tables;
+pub mod tagged;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use difference::{Action, Difference, KeyChange};
-pub use tables::{
-    ApiSection, Device, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace,
-    PacingSection, Referral, RootComplex, Subsystem,
+pub use device::{
+    DelayKeys, Device, DeviceConfig, FaultKeys, FileKeys, MemoryKeys, NvmeKeys, SplitKeys,
+    StripeKeys,
 };
+pub use difference::{Action, Difference, KeyChange};
+pub use pacing::{BufferCreditKeys, NoKeys, PacingConfig, PrototypeKeys, TokenBucketKeys};
+pub use size::Size;
+pub use tables::{
+    ApiSection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace, Referral,
+    RootComplex, Subsystem,
+};
+
+use tagged::Variant;
 
 /// Newest config format of this version; written into every file.
 pub const FORMAT: u32 = 1;
@@ -51,7 +63,7 @@ pub struct Document {
     pub limits: Option<LimitsSection>,
     /// Pacing policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pacing: Option<PacingSection>,
+    pub pacing: Option<PacingConfig>,
     /// Limits of hosts without their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_defaults: Option<HostDefaults>,
@@ -75,14 +87,20 @@ pub struct Document {
     pub referral: Vec<Referral>,
 }
 
-/// A size: a number of bytes, or text with a unit, like `"512MiB"`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
-pub enum Size {
-    /// Bytes.
-    Bytes(u64),
-    /// A number and k, KiB, M, MiB, G, GiB, T or TiB (powers of 1024).
-    Text(String),
+/// A table whose other keys depend on one key, its tag.
+pub trait Tagged: Sized + 'static {
+    /// The tag, like `type`.
+    const TAG: &'static str;
+    /// Variant of a table without the tag; `None` if the tag is required.
+    const DEFAULT: Option<&'static str>;
+    /// Required keys of all variants; their values are text.
+    const COMMON: &'static [&'static str];
+
+    /// Returns all variants in order.
+    fn variants() -> &'static [Variant<Self>];
+
+    /// Returns the value of its tag.
+    fn name(&self) -> &'static str;
 }
 
 /// Error of a text that is not a document.
@@ -133,10 +151,7 @@ impl Document {
             let all = subsystem.namespace.iter().filter(|one| one.device == device);
             all.map(|one| format!("namespace {} of {}", one.nsid, subsystem.nqn))
         });
-        let stands_on = |other: &&Device| {
-            let members = other.members.iter().flatten();
-            other.base.iter().chain(members).any(|base| base == device)
-        };
+        let stands_on = |other: &&Device| other.kind.bases().contains(&device);
         let above = self.device.iter().filter(stands_on);
         namespaces.chain(above.map(|other| format!("device \"{}\"", other.name))).collect()
     }
@@ -158,21 +173,6 @@ impl Listener {
         match self.address.parse() {
             Ok(ip) => format!("{}:{}", self.kind, std::net::SocketAddr::new(ip, port)),
             Err(_) => format!("{}:{}:{port}", self.kind, self.address),
-        }
-    }
-}
-
-impl From<u64> for Size {
-    fn from(bytes: u64) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => bytes.fmt(f),
-            Self::Text(text) => f.write_str(text),
         }
     }
 }

@@ -3,12 +3,12 @@
 use clap::Subcommand;
 use hyper::Method;
 use nvmeof_api::DevicePatch;
-use nvmeof_api::document::Device;
+use nvmeof_api::document::{Device, DeviceConfig, Tagged};
 use nvmeof_api::view::DeviceView;
 use nvmeof_report::{Column, Table};
 
 use super::change::{ChangeArgs, path};
-use super::words;
+use super::{names, words};
 use crate::ApiClient;
 use crate::output::{bytes, list, pairs, print, print_json};
 
@@ -30,8 +30,7 @@ pub(crate) enum DeviceCommand {
     Add {
         /// Its name
         name: String,
-        /// null, ram, file, nvme, split, stripe, delay or fault
-        #[arg(value_name = "TYPE")]
+        #[arg(value_name = "TYPE", help = format!("One of {}", names::<DeviceConfig>()))]
         kind: String,
         /// Its keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
@@ -83,8 +82,8 @@ pub(crate) fn run(client: &ApiClient, json: bool, command: &DeviceCommand) -> an
             if json { print_json(&one) } else { print(&shown(&one)?) }
         }
         DeviceCommand::Add { name, kind, keys, args } => {
-            let base = Device { name: name.clone(), kind: kind.clone(), ..Device::default() };
-            let device = words::<Device>(keys)?.apply(&base)?;
+            let fixed = [("name", name.as_str()), (DeviceConfig::TAG, kind.as_str())];
+            let device = words::<Device>(keys)?.create(fixed)?;
             args.send(client, json, Method::POST, "/v1/devices", Some(&device))
         }
         DeviceCommand::Set { name, keys, args } => {
@@ -114,7 +113,7 @@ fn table(all: &[DeviceView]) -> Table {
     for one in all {
         table.push(vec![
             one.config.name.clone(),
-            one.config.kind.clone(),
+            one.config.kind.name().into(),
             bytes(one.size),
             one.block_size.to_string(),
             state(one).into(),

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use clap_complete::Shell;
 use nvmeof_api::Patch;
+use nvmeof_api::document::Tagged;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
@@ -105,6 +106,12 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         Command::Trace(trace) => crate::trace::run(&client()?, json, trace)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the names of the variants of a table, for help texts.
+fn names<T: Tagged>() -> String {
+    let names: Vec<&str> = T::variants().iter().map(|variant| variant.name).collect();
+    names.join(", ")
 }
 
 /// Parses the keys of an item from the command line.

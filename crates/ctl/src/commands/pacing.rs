@@ -2,11 +2,11 @@
 
 use clap::Subcommand;
 use hyper::Method;
-use nvmeof_api::document::PacingSection;
+use nvmeof_api::document::{PacingConfig, Tagged};
 use nvmeof_api::view::PacingView;
 
 use super::change::ChangeArgs;
-use super::words;
+use super::{names, words};
 use crate::ApiClient;
 use crate::output::{bytes, pairs, print, print_json};
 
@@ -21,7 +21,7 @@ pub(crate) enum PacingCommand {
         nvmeofctl pacing set token-bucket rate=180Gb/s\n\n\
         Keys that are not given are at their defaults. configs/target.toml tells of every key.")]
     Set {
-        /// adaptive, none, buffer-credit, token-bucket or prototype
+        #[arg(help = format!("One of {}", names::<PacingConfig>()))]
         policy: String,
         /// Its keys, as in the config
         #[arg(value_name = "KEY=VALUE")]
@@ -50,8 +50,8 @@ pub(crate) fn run(client: &ApiClient, json: bool, command: &PacingCommand) -> an
             ]))
         }
         PacingCommand::Set { policy, keys, args } => {
-            let base = PacingSection { policy: Some(policy.clone()), ..PacingSection::default() };
-            let pacing = words::<PacingSection>(keys)?.apply(&base)?;
+            let fixed = [(PacingConfig::TAG, policy.as_str())];
+            let pacing = words::<PacingConfig>(keys)?.create(fixed)?;
             args.send(client, json, Method::PUT, "/v1/pacing", Some(&pacing))
         }
     }

@@ -1,7 +1,7 @@
 //! `/v1/pacing`: the pacing policy.
 
 use axum::extract::State;
-use nvmeof_api::document::PacingSection;
+use nvmeof_api::document::PacingConfig;
 use nvmeof_api::view::PacingView;
 use nvmeof_api::{ApiError, Change};
 use utoipa_axum::router::OpenApiRouter;
@@ -51,13 +51,13 @@ async fn get(
     path = "/v1/pacing",
     operation_id = "pacing_put",
     params(DryRun, IfMatch),
-    request_body = PacingSection,
+    request_body = PacingConfig,
     responses((status = OK, body = Change), (status = "default", body = ApiError)),
 )]
 async fn put(
     State(handle): State<Handle>,
     ChangeParams(wish): ChangeParams,
-    Body(pacing): Body<PacingSection>,
+    Body(pacing): Body<PacingConfig>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
         .change(wish, move |_, document| {

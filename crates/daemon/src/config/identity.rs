@@ -57,13 +57,13 @@ pub(crate) fn show(uuid: &[u8; 16]) -> String {
 }
 
 /// Returns the serial number of subsystem `nqn`: 20 hexadecimal digits.
-pub(super) fn serial(nqn: &str) -> String {
+pub(crate) fn serial(nqn: &str) -> String {
     let hash = Sha256::new_with_prefix(b"serial\n").chain_update(nqn).finalize();
     hash[..10].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parses `N` bytes of hexadecimal digits, with optional dashes or colons between them.
-pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits: Vec<u8> = text
         .chars()
         .filter(|c| !matches!(c, '-' | ':'))

@@ -1,50 +1,28 @@
-//! The config: reads `target.toml`, validates it and converts it to values that the daemon uses
-//! directly.
+//! The config as values that the daemon uses directly.
 //!
-//! ```text
-//! text --parse--> RawConfig (each value with its position) --validate--> Config
-//!                     |                                        |
-//!                     '-----------> Problem(s) <---------------'
-//!                                   file:line:column: key: what; allowed
-//! ```
-//!
-//! Unknown keys are rejected. All problems are reported together, each with its line. A config with
-//! any problem is not used, neither at start nor on reload. `configs/target.toml` documents every
-//! key; tests compare it with the code.
+//! [`config_file`](crate::config_file) reads and validates the whole text, and
+//! [`limits`](crate::limits) derives the other limits. `device` has a file for each type of device:
+//! its values, and their validation. `table`, `values` and `report` serve every table.
 
-mod cpus;
+mod device;
 pub(crate) mod identity;
-pub(crate) mod loaded;
-mod machine;
-mod parse;
 mod problem;
-mod rate;
-mod raw;
-mod suggest;
-#[cfg(test)]
-mod tests;
-mod units;
-mod validate;
+pub(crate) mod report;
+pub(crate) mod table;
+pub(crate) mod values;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use nvmeof_core::block::fault::FaultPlan;
-use nvmeof_core::block::{FileConfig, Latency};
 use nvmeof_core::pci::Capacities;
 use nvmeof_pacing::{PolicyConfig, TenantLimits};
 use nvmeof_wire::Nqn;
 
-use crate::limits::Limits;
-
-pub use machine::Machine;
+pub(crate) use device::Names;
+pub use device::{Device, DeviceKind, Drive};
 pub use problem::{ConfigError, Problem};
-pub use units::show_size;
-
-use loaded::Loaded;
-use problem::Report;
 
 /// A valid config.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,8 +39,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Control API; not served if `None`.
     pub api: Option<Api>,
-    /// All limits, configured and derived.
-    pub limits: Limits,
+    /// `[limits]`; [`Limits::of`](crate::limits::Limits::of) derives the others.
+    pub limits: LimitSettings,
     /// Pacing policy.
     pub pacing: PolicyConfig,
     /// Share of each host that is not among `hosts`.
@@ -83,6 +61,45 @@ pub struct Config {
     pub referrals: Vec<Referral>,
     /// Valid settings that are probably unintended; to be logged.
     pub warnings: Vec<Problem>,
+}
+
+/// `[limits]` as configured, each key within its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// Connections of all hosts together, one queue each.
+    pub connections: u32,
+    /// I/O queues per controller.
+    pub io_queues: u16,
+    /// Entries per queue.
+    pub queue_depth: u16,
+    /// Maximum bytes per command.
+    pub max_transfer: u32,
+    /// Maximum bytes of data that a write carries in its capsule; the target requests the rest.
+    pub in_capsule: u32,
+    /// Maximum bytes of memory for data buffers.
+    pub buffer_memory: u64,
+    /// Minimum keep-alive timeout of a host.
+    pub keep_alive_min: Duration,
+    /// Maximum time from a new connection to its Connect.
+    pub connect_timeout: Duration,
+    /// Maximum time that a host may stall within a PDU or a data transfer.
+    pub pdu_timeout: Duration,
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            io_queues: 32,
+            queue_depth: 128,
+            max_transfer: 1 << 20,
+            in_capsule: 8192,
+            buffer_memory: 256 << 20,
+            keep_alive_min: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(10),
+            pdu_timeout: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Log level: lines of this severity and above are logged.
@@ -191,99 +208,6 @@ impl Default for Rdma {
     }
 }
 
-/// A block device to open. Two devices are equal if all fields are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    /// Its name in the config; no two are the same.
-    pub name: String,
-    /// Bytes of a logical block: 512 or 4096. A device layered on another has the base's.
-    ///
-    /// `None` if only the open device has the value: a drive, or a device layered on one.
-    pub block_size: Option<u32>,
-    /// Type of the device, with its parameters.
-    pub kind: DeviceKind,
-}
-
-/// Type of a device, with its parameters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// No storage: reads return zeroes, writes are discarded.
-    Null {
-        /// Bytes.
-        size: u64,
-    },
-    /// Memory, allocated when it is written.
-    Ram {
-        /// Bytes.
-        size: u64,
-    },
-    /// A file or a block device.
-    File(FileConfig),
-    /// Another device with added latency.
-    Delay {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// Latency added to that of the base.
-        latency: Latency,
-        /// Seed of its jitter.
-        seed: u64,
-    },
-    /// A range of another device.
-    Split {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// First byte.
-        offset: u64,
-        /// Bytes; up to the end if `None`.
-        size: Option<u64>,
-    },
-    /// Several devices as one, striped in chunks.
-    Stripe {
-        /// Names of the members, each once and in order; they come before this device.
-        members: Vec<String>,
-        /// Bytes of a chunk.
-        chunk: u64,
-    },
-    /// Another device with injected faults.
-    Fault {
-        /// Name of the base; it comes before this device.
-        base: String,
-        /// Faults that are injected automatically.
-        plan: FaultPlan,
-        /// True if the device is missing.
-        gone: bool,
-    },
-    /// A namespace of a drive of the VFIO driver.
-    Nvme(Drive),
-}
-
-/// A namespace of a drive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drive {
-    /// PCI address of the drive, like `0000:01:00.0`.
-    pub pci: String,
-    /// Namespace ID on the drive.
-    pub nsid: u32,
-    /// Entries of a queue; the same for all namespaces of a drive.
-    pub queue_depth: u16,
-    /// Timeout of a command; the same for all namespaces of a drive.
-    pub io_timeout: Duration,
-}
-
-impl DeviceKind {
-    /// Returns the names of the devices that this one is directly layered on.
-    #[must_use]
-    pub fn bases(&self) -> &[String] {
-        match self {
-            Self::Null { .. } | Self::Ram { .. } | Self::File(_) | Self::Nvme(_) => &[],
-            Self::Delay { base, .. } | Self::Split { base, .. } | Self::Fault { base, .. } => {
-                std::slice::from_ref(base)
-            }
-            Self::Stripe { members, .. } => members,
-        }
-    }
-}
-
 /// An NVM subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subsystem {
@@ -360,30 +284,6 @@ pub struct Referral {
 }
 
 impl Config {
-    /// Reads and validates the file for this machine.
-    ///
-    /// # Errors
-    /// All problems, with file, line and key.
-    pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        Ok(Loaded::read(file)?.config)
-    }
-
-    /// Validates a text for a machine; `file` only appears in errors.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
-    pub fn parse(file: &str, text: &str, machine: &Machine) -> Result<Self, ConfigError> {
-        let mut report = Report::new(file, text);
-        let config = parse::parse(&mut report)
-            .and_then(|raw| validate::validate(&mut report, &raw, machine));
-        let warnings = report.finish()?;
-        match config {
-            Some(config) => Ok(Config { warnings, ..config }),
-            // Every path without a config has reported the reason.
-            None => Err(ConfigError { problems: Vec::new() }),
-        }
-    }
-
     /// Returns the device with this name.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&Device> {
@@ -403,23 +303,6 @@ impl LogLevel {
             Self::Debug => "debug",
             Self::Trace => "trace",
         }
-    }
-}
-
-/// Parses a duration of the config.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    units::parse_duration(text).map_err(|what| format!("{what}; {}", units::DURATION_FORM))
-}
-
-/// Returns the name of the policy in the config.
-#[must_use]
-pub fn policy_name(policy: &PolicyConfig) -> &'static str {
-    match policy {
-        PolicyConfig::None => "none",
-        PolicyConfig::BufferCredit { .. } => "buffer-credit",
-        PolicyConfig::TokenBucket(_) => "token-bucket",
-        PolicyConfig::Adaptive => "adaptive",
-        PolicyConfig::Prototype(_) => "prototype",
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use nvmeof_api::{ApiError, ErrorKind};
 
-use crate::config::loaded::{Refused, place, without_lines};
 use crate::config::{ConfigError, Problem};
+use crate::config_file::loaded::{Refused, place, without_lines};
 
 /// Reason why a config cannot run.
 #[derive(Debug)]

@@ -468,20 +468,9 @@ impl Open {
     /// It has to be the same except for added latency, faults, or settings of a drive. Other
     /// devices may share that drive.
     fn can_become(&self, wanted: &Device) -> bool {
-        let (open, same_name) = (&self.config, self.config.name == wanted.name);
-        match (&open.kind, &wanted.kind) {
-            _ if self.is_ghost() || self.is_outdated => false,
-            (
-                DeviceKind::Delay { base, seed, .. },
-                DeviceKind::Delay { base: other, seed: other_seed, .. },
-            ) => same_name && base == other && seed == other_seed,
-            (DeviceKind::Fault { base, .. }, DeviceKind::Fault { base: other, .. }) => {
-                same_name && base == other
-            }
-            (DeviceKind::Nvme(drive), DeviceKind::Nvme(other)) => {
-                same_name && drive.pci == other.pci && drive.nsid == other.nsid
-            }
-            _ => open == wanted,
-        }
+        let open = &self.config;
+        let is_whole = !self.is_ghost() && !self.is_outdated;
+        let can_change = open.name == wanted.name && open.kind.can_become(&wanted.kind);
+        is_whole && (can_change || open == wanted)
     }
 }

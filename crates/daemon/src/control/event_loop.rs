@@ -16,7 +16,7 @@ use super::notify;
 use super::running::ControlState;
 use super::server::SHUTDOWN;
 use super::stats::Recorder;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 use crate::logs;
 
 /// Interval between checks of the distribution of I/O queues over the reactors.

@@ -203,14 +203,14 @@ fn byte_source<'a>(
     };
     Some(match facts.kind {
         // The bytes are those of the base device, but both devices can be served.
-        DeviceKind::Delay { base, .. } | DeviceKind::Fault { base, .. } => {
+        kind if !matches!(kind, DeviceKind::Split { .. })
+            && let [base] = kind.bases() =>
+        {
             around(&format!("{name}:"), byte_source(base, device)?, "")
         }
         _ if let Some(medium) = facts.medium => {
             ByteSource { is_own: true, ..of(medium.to_owned()) }
         }
-        DeviceKind::Null { .. } => of(format!("null:{name}")),
-        DeviceKind::Ram { .. } => of(format!("ram:{name}")),
         DeviceKind::File(file) => {
             let text = format!("file:{}", file.path.display());
             ByteSource { full: format!("{text}{}", facts.origin), ..of(text) }
@@ -229,6 +229,7 @@ fn byte_source<'a>(
             };
             ByteSource { text: join(|one| &one.text), full: join(|one| &one.full), is_own: false }
         }
+        kind => of(format!("{}:{name}", kind.name())),
     })
 }
 

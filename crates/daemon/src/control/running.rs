@@ -32,7 +32,7 @@ use super::quiesce::Removal;
 use super::server::{BindPolicy, Reloaded, Server};
 use super::stats::{Recorder, lines, live};
 use crate::config::DeviceKind;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 
 /// The running daemon and the document that describes it.
 #[derive(Debug)]

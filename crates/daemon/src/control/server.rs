@@ -27,7 +27,7 @@ use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::trace_session::TraceSlot;
 use crate::clock;
-use crate::config::{Api, Config, Listener, LogFormat, LogLevel, policy_name};
+use crate::config::{Api, Config, Listener, LogFormat, LogLevel};
 use crate::limits::{Limits, raise_open_files};
 use crate::logs;
 use crate::reactor::connections::ConnectionInfo;
@@ -103,7 +103,7 @@ struct Pacing {
 impl Server {
     /// Starts everything, with drives that `take` opens. Hosts can connect when this returns.
     pub(super) async fn start(config: Config, take: OpenFunction) -> anyhow::Result<Self> {
-        let limits = &config.limits;
+        let limits = &Limits::of(&config);
         tracing::info!("{limits}");
         if let Err(error) = raise_open_files(limits) {
             tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
@@ -111,7 +111,7 @@ impl Server {
         let pool = ChunkPool::new(limits.pool()).context("cannot set up the buffer pool")?;
         let target = Target::new(limits.nvmf());
         let pacing = Pacing::new(&config.pacing, limits)?;
-        let (threads, reactors) = start_reactors(&config, &pacing.shared, &pool, &target)?;
+        let (threads, reactors) = start_reactors(&config, limits, &pacing.shared, &pool, &target)?;
         let wake_all = wake_all(&reactors.senders);
         target.set_notifier(Box::new(wake_all.clone()));
         pool.set_waker(Box::new(wake_all));
@@ -130,7 +130,7 @@ impl Server {
                 log_format: config.log_format,
                 api: config.api.clone(),
             },
-            limits: config.limits,
+            limits: *limits,
             removals: OpenRemovals::default(),
             pacing,
             tenants: Tenants::new(limits.pacing().machine),
@@ -316,7 +316,7 @@ impl Server {
 
     /// Returns the name of the policy in force.
     pub(crate) fn policy(&self) -> &'static str {
-        policy_name(&self.pacing.policy)
+        self.pacing.policy.name()
     }
 
     /// Returns the number of reactors.
@@ -510,7 +510,7 @@ impl Server {
         }
         let pacing = self.pacing.shared.status();
         let tenants = stats::tenants(&self.target, &self.tenants);
-        Sample { policy: policy_name(&self.pacing.policy), pacing, reactors, tenants }
+        Sample { policy: self.pacing.policy.name(), pacing, reactors, tenants }
     }
 
     /// Returns the names of the devices and listeners of `config`.
@@ -611,14 +611,14 @@ impl Server {
     /// The valid values of a policy depend on the limits. With other limits the policy was checked
     /// against the wrong ones.
     fn may_change_pacing(&self, config: &Config) -> bool {
-        config.limits.pacing() == self.limits.pacing()
+        Limits::of(config).pacing() == self.limits.pacing()
     }
 
     /// Switches every reactor to another policy while it serves, and returns a description.
     ///
     /// After a failure the caller calls [`back_to`](Self::back_to).
     async fn set_pacing(&mut self, pacing: Pacing) -> anyhow::Result<String> {
-        let (from, to) = (policy_name(&self.pacing.policy), policy_name(&pacing.policy));
+        let (from, to) = (self.pacing.policy.name(), pacing.policy.name());
         let sent = self.send_pacing(&pacing.shared).await;
         self.pacing = pacing;
         // The limits were derived together, so no command can be too large.
@@ -635,7 +635,7 @@ impl Server {
         if self.pacing.policy == *before {
             return;
         }
-        let name = policy_name(before);
+        let name = before.name();
         match Pacing::new(before, &self.limits) {
             Ok(again) => {
                 if let Err(error) = self.send_pacing(&again.shared).await {
@@ -686,7 +686,7 @@ impl Server {
         };
         note("reactors", now.reactors == config.reactors);
         note("busy-poll", now.busy_poll == config.busy_poll);
-        note("[limits]", self.limits.settings == config.limits.settings);
+        note("[limits]", self.limits.settings == config.limits);
         note("[pacing]", self.may_change_pacing(config) || self.pacing.policy == config.pacing);
         note("log", now.log == config.log);
         note("log-format", now.log_format == config.log_format);
@@ -698,7 +698,7 @@ impl Server {
 impl Pacing {
     fn new(policy: &PolicyConfig, limits: &Limits) -> anyhow::Result<Self> {
         let shared = SharedPolicy::new(policy, limits.pacing().machine)
-            .with_context(|| format!("[pacing]: policy \"{}\"", policy_name(policy)))?;
+            .with_context(|| format!("[pacing]: policy \"{}\"", policy.name()))?;
         Ok(Self { policy: policy.clone(), shared })
     }
 }
@@ -720,6 +720,7 @@ async fn ended(thread: JoinHandle<()>, limit: Duration) -> bool {
 /// Starts a reactor on each CPU of the config.
 fn start_reactors(
     config: &Config,
+    limits: &Limits,
     pacing: &SharedPolicy,
     pool: &Arc<ChunkPool>,
     target: &Arc<Target>,
@@ -729,7 +730,6 @@ fn start_reactors(
         std::iter::repeat_with(ReactorLoad::default).take(count).collect();
     let (senders, mailboxes): (Vec<_>, Vec<_>) =
         (0..count).map(|_| mailbox()).collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
-    let limits = &config.limits;
     let mut threads = Vec::with_capacity(count);
     let parts = parts(pacing, &senders);
     for (index, (mailbox, pacing)) in mailboxes.into_iter().zip(parts).enumerate() {

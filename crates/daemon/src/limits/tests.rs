@@ -12,15 +12,15 @@ const NEEDS: LimitInputs = LimitInputs {
     drive_entries: 0,
 };
 
-fn problems(change: impl Fn(&mut Settings)) -> Vec<LimitProblem> {
-    let mut settings = Settings::default();
+fn problems(change: impl Fn(&mut LimitSettings)) -> Vec<LimitProblem> {
+    let mut settings = LimitSettings::default();
     change(&mut settings);
     Limits::derive(settings, &NEEDS, 1024).1
 }
 
 #[test]
 fn the_defaults_go_together_and_cost_what_is_said() {
-    let (limits, problems) = Limits::derive(Settings::default(), &NEEDS, 1024);
+    let (limits, problems) = Limits::derive(LimitSettings::default(), &NEEDS, 1024);
     assert_eq!(problems, []);
     assert_eq!(limits.mdts, 8);
     assert_eq!(limits.nvmf().mdts(), limits.mdts);
@@ -41,7 +41,7 @@ fn the_defaults_go_together_and_cost_what_is_said() {
 #[test]
 fn rdma_costs_what_is_said() {
     let needs = LimitInputs { rdma_listeners: 1, ..NEEDS };
-    let (limits, problems) = Limits::derive(Settings::default(), &needs, 1024);
+    let (limits, problems) = Limits::derive(LimitSettings::default(), &needs, 1024);
     assert_eq!(problems, []);
     // 256 connections x (2 x 128 x 8 KiB + 2 x 8 KiB + 4 KiB), 256 x (2 x 8 KiB + 4 KiB),
     // 2 reactors x (4 x 1 MiB + 4 x 2 MiB).
@@ -52,7 +52,7 @@ fn rdma_costs_what_is_said() {
 #[test]
 fn queues_that_share_receives_take_half() {
     let needs = LimitInputs { rdma_listeners: 1, ..NEEDS };
-    let (limits, _) = Limits::derive(Settings::default(), &needs, 1024);
+    let (limits, _) = Limits::derive(LimitSettings::default(), &needs, 1024);
     // 128 entries x 8 KiB, and two times 8 KiB of slots.
     assert_eq!(limits.rdma_queue(true), (1 << 20) + (16 << 10));
     assert_eq!(limits.rdma_queue(false), (2 << 20) + (16 << 10));
@@ -62,7 +62,7 @@ fn queues_that_share_receives_take_half() {
     assert_eq!(limits.shared_receives(16_384), 5461);
     assert_eq!(limits.shared_receives(256), 128);
     assert_eq!(limits.shared_receives(4 << 20), 256 * 128);
-    let none = Settings { in_capsule: 0, ..Settings::default() };
+    let none = LimitSettings { in_capsule: 0, ..LimitSettings::default() };
     let (limits, _) = Limits::derive(none, &needs, 1024);
     assert_eq!(limits.rdma_queue(true), limits.rdma_queue(false));
 }
@@ -70,8 +70,11 @@ fn queues_that_share_receives_take_half() {
 #[test]
 fn the_pool_takes_the_limits() {
     for max_transfer in [MAX_TRANSFER_MIN, MAX_TRANSFER_MAX] {
-        let settings =
-            Settings { max_transfer, buffer_memory: BUFFER_MEMORY_MIN, ..Settings::default() };
+        let settings = LimitSettings {
+            max_transfer,
+            buffer_memory: BUFFER_MEMORY_MIN,
+            ..LimitSettings::default()
+        };
         let (limits, problems) = Limits::derive(settings, &NEEDS, 1024);
         assert_eq!(problems, []);
         let pool = nvmeof_core::dma::ChunkPool::new(limits.pool()).unwrap();
@@ -86,7 +89,7 @@ fn the_pool_takes_the_limits() {
 /// Every queue of every connection gets its in-capsule reserve, however they are distributed.
 #[test]
 fn the_reserve_holds_what_is_promised() {
-    let settings = Settings { connections: 40, in_capsule: 16384, ..Settings::default() };
+    let settings = LimitSettings { connections: 40, in_capsule: 16384, ..LimitSettings::default() };
     let (limits, _) = Limits::derive(settings, &NEEDS, 1024);
     let pool = nvmeof_core::dma::ChunkPool::new(limits.pool()).unwrap();
     for split in [0, 7, 20, 40] {
@@ -126,13 +129,13 @@ fn what_does_not_go_together_is_told() {
         assert_eq!(found[0].key, key);
         assert!(found[0].allowed.contains(part), "{found:?}");
     }
-    let (_, found) = Limits::derive(Settings::default(), &NEEDS, 16);
+    let (_, found) = Limits::derive(LimitSettings::default(), &NEEDS, 16);
     assert!(found[0].allowed.starts_with("raise the limit"), "{found:?}");
 }
 
 #[test]
 fn a_budget_holds_one_command_and_fits_the_pool() {
-    let (limits, _) = Limits::derive(Settings::default(), &NEEDS, 1024);
+    let (limits, _) = Limits::derive(LimitSettings::default(), &NEEDS, 1024);
     assert_eq!(limits.default_budget(), 128 << 20);
     let bounds = limits.pacing();
     assert_eq!(bounds.budget, 2 << 20..=256 << 20);

@@ -18,7 +18,7 @@ use super::super::devices::tests::{plug_in, take};
 use super::super::handle::{RequestQueue, request_channel};
 use super::*;
 use crate::api;
-use crate::config::loaded::Loaded;
+use crate::config_file::loaded::Loaded;
 
 /// Longest wait for an event that has to happen.
 const GUARD: Duration = Duration::from_secs(120);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use nvmeof_api::units::show_size;
 use nvmeof_core::block::fault::{FaultControl, FaultDevice};
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockQueue, DelayDevice, DeviceInfo, FileDevice, NullDevice,
@@ -12,7 +13,7 @@ use nvmeof_core::dma::CorePool;
 
 use super::preopen::PreopenedDevices;
 use crate::clock;
-use crate::config::{Device, DeviceKind, show_size};
+use crate::config::{Device, DeviceKind};
 
 /// Part of a device that can change while it is open.
 #[derive(Debug, Clone)]

@@ -8,7 +8,9 @@ use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_fake_drive::{self as fake_drive, Fake, Mode, Readiness};
 
 use super::*;
-use crate::config::{Config, Machine};
+use crate::config::Config;
+use crate::config_file::Machine;
+use crate::limits::Limits;
 
 /// Longest wait until a drive's thread notices that the drive is missing.
 const GUARD: Duration = Duration::from_secs(60);
@@ -212,7 +214,7 @@ fn a_namespace_whose_size_changes_is_followed_and_so_is_what_stands_on_it() {
            [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram\"\n";
     let (wanted, whole) = (config(&text), whole_config(&served));
     reload(&mut devices, &wanted).unwrap();
-    let target = nvmeof_nvmf::Target::new(whole.limits.nvmf());
+    let target = nvmeof_nvmf::Target::new(Limits::of(&whole).nvmf());
     let apply = |devices: &Devices| {
         let ports = std::iter::empty();
         let spec = super::super::apply::target_spec(&whole, ports, |name| devices.get(name));

@@ -6,7 +6,8 @@ use std::time::Duration;
 use nvmeof_core::block::{FileConfig, Latency};
 
 use super::*;
-use crate::config::{Drive, Machine};
+use crate::config::Drive;
+use crate::config_file::Machine;
 
 const NQN: &str = "nqn.2026-11.org.example:a";
 

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
+use nvmeof_api::units::{DURATION_FORM, parse_duration};
 use nvmeof_pacing::FlowStats;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::{Value, json};
@@ -191,7 +192,8 @@ impl RecordOptions {
     /// The interval is invalid; the error names the allowed values.
     pub(crate) fn new(file: &Path, interval: &str) -> Result<Self, String> {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(3600));
-        let interval = crate::config::duration(interval)?;
+        let interval =
+            parse_duration(interval).map_err(|what| format!("{what}; {DURATION_FORM}"))?;
         if !(least..=most).contains(&interval) {
             return Err("it is out of range; allowed: 10ms to 1h".into());
         }

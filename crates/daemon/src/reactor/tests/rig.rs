@@ -489,7 +489,7 @@ impl Rig {
     pub(super) fn limit(&mut self, tenants: &mut Tenants, text: &str) {
         let least = "[limits]\nmax-transfer = \"128KiB\"\n\
                      [[listener]]\ntype = \"tcp\"\naddress = \"::1\"\n";
-        let machine = crate::config::Machine {
+        let machine = crate::config_file::Machine {
             cpus: vec![0],
             open_files: 4096,
             memory: 8 << 30,

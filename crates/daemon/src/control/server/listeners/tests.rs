@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::*;
-use crate::config::Machine;
+use crate::config_file::Machine;
 
 /// Returns a config with these listeners and the additional text.
 fn config(listeners: &[(&str, u16)], more: &str) -> Config {

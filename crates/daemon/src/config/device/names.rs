@@ -1,0 +1,62 @@
+//! Names of devices, as other devices refer to them.
+
+use toml::Spanned;
+
+use crate::config::report::Report;
+use crate::config::table::Positions;
+use crate::config::values::{one_of, required};
+
+/// Names of a device and of the others.
+pub(crate) struct Names<'n> {
+    /// Name of this device.
+    pub(crate) own: &'n str,
+    /// Names of all devices.
+    pub(crate) known: &'n [String],
+}
+
+impl Names<'_> {
+    fn others(&self) -> Vec<&str> {
+        self.known.iter().map(String::as_str).filter(|other| *other != self.own).collect()
+    }
+
+    /// Returns the valid names of a base.
+    fn form(&self) -> String {
+        match &self.others()[..] {
+            [] => "add a [[device]] for it to stand on".to_owned(),
+            others => one_of(others, ""),
+        }
+    }
+
+    /// Returns the device named at `value` if this one can be layered on it.
+    pub(super) fn other(
+        &self,
+        report: &mut Report<'_>,
+        key: &str,
+        value: &Spanned<String>,
+    ) -> Option<String> {
+        let (text, others) = (value.get_ref().as_str(), self.others());
+        if text == self.own {
+            report.error(&value.span(), key, "it cannot stand on itself", self.form());
+            return None;
+        }
+        if !others.contains(&text) {
+            let what = format!("there is no device \"{text}\"");
+            let allowed = if others.is_empty() { self.form() } else { one_of(&others, text) };
+            report.error(&value.span(), key, what, allowed);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// Validates the base of a device.
+    pub(crate) fn base(
+        &self,
+        report: &mut Report<'_>,
+        at: &Positions,
+        base: &Option<String>,
+    ) -> Option<String> {
+        let key = at.key("base", base);
+        let value = required(report, &at.header, "device.base", &key, &self.form())?;
+        self.other(report, "device.base", value)
+    }
+}

@@ -1,0 +1,101 @@
+//! `[api]`: the control API.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use toml::Spanned;
+
+use super::super::raw::RawApi;
+use super::defaults;
+use crate::config::Api;
+use crate::config::report::{Report, Span};
+
+/// Maximum path length of a UNIX socket: `sun_path` less its terminator and the temporary suffix.
+const SOCKET_MAX: usize = 107 - 8;
+const SOCKET_FORM: &str = "allowed: a path of at most 99 bytes, in a folder that is there";
+const LISTEN_FORM: &str = "allowed: an address and a port, as \"127.0.0.1:4480\" or \"[::1]:4480\"";
+const MODE_FORM: &str = "allowed: octal digits from \"0600\" to \"0666\", as \"0660\"";
+const TOKEN_FORM: &str =
+    "allowed: a file with one line, the token: 16 to 256 printable ASCII characters";
+
+/// Validates the section of the control API; without it, the API is not served.
+pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Option<Api> {
+    let raw = raw?.get_ref();
+    let socket = raw.socket.as_ref().map_or(defaults::API_SOCKET, |value| value.get_ref());
+    if let Some(value) = &raw.socket
+        && !(1..=SOCKET_MAX).contains(&socket.len())
+    {
+        let what = format!("\"{socket}\" cannot be the path of a socket");
+        report.error(&value.span(), "api.socket", what, SOCKET_FORM);
+    }
+    let mut listen = Vec::new();
+    for value in raw.listen.iter().flat_map(|list| list.get_ref()) {
+        match value.get_ref().parse::<SocketAddr>() {
+            Ok(address) if listen.contains(&address) => {
+                let what = format!("{address} is listed twice");
+                report.error(&value.span(), "api.listen", what, "remove one");
+            }
+            Ok(address) => listen.push(address),
+            Err(_) => {
+                let what = format!("\"{}\" is no address with a port", value.get_ref());
+                report.error(&value.span(), "api.listen", what, LISTEN_FORM);
+            }
+        }
+    }
+    let token_file = raw.token_file.as_ref().map(|value| PathBuf::from(value.get_ref()));
+    let insecure = raw.insecure.as_ref().is_some_and(|value| *value.get_ref());
+    if let Some(list) = raw.listen.as_ref().filter(|_| !listen.is_empty()) {
+        open_to_whom(report, &list.span(), &listen, token_file.is_some(), insecure);
+    }
+    if let (Some(value), true) = (&raw.token_file, listen.is_empty()) {
+        let what = "the socket asks for no token: its file mode says who may use it";
+        report.warning(&value.span(), "api.token-file", what, "remove it, or set listen");
+    }
+    if let Some(value) = raw.token_file.as_ref().filter(|value| value.get_ref().is_empty()) {
+        report.error(&value.span(), "api.token-file", "there is no such file", TOKEN_FORM);
+    }
+    Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file, insecure })
+}
+
+/// Rejects addresses that anyone on the network can use without a token, unless `insecure` is set.
+fn open_to_whom(
+    report: &mut Report<'_>,
+    span: &Span,
+    listen: &[SocketAddr],
+    has_token: bool,
+    insecure: bool,
+) {
+    let is_far = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+    match (listen.iter().find(is_far), has_token) {
+        (Some(address), false) if !insecure => {
+            let what = format!(
+                "whoever reaches {address} can change and stop what is served, as no token is asked for"
+            );
+            let allowed =
+                "set token-file, listen at 127.0.0.1 or [::1] only, or say insecure = true";
+            report.error(span, "api.listen", what, allowed);
+        }
+        (_, false) => {
+            let what = "whoever reaches these addresses can change and stop what is served";
+            let allowed = "leave listen out and use the socket, or set token-file";
+            report.warning(span, "api.listen", what, allowed);
+        }
+        (Some(_), true) => {
+            let what = "the token and all that is said can be read on the network";
+            let allowed = "use it on networks that you trust, or through a tunnel";
+            report.warning(span, "api.listen", what, allowed);
+        }
+        (None, true) => {}
+    }
+}
+
+fn mode(report: &mut Report<'_>, raw: &RawApi) -> u32 {
+    let Some(value) = &raw.mode else { return defaults::API_MODE };
+    let text = value.get_ref();
+    let bits = u32::from_str_radix(text, 8).ok().filter(|bits| bits & 0o600 == 0o600);
+    bits.filter(|bits| bits & !0o666 == 0).unwrap_or_else(|| {
+        let what = format!("\"{text}\" is no mode of a socket");
+        report.error(&value.span(), "api.mode", what, MODE_FORM);
+        defaults::API_MODE
+    })
+}
