@@ -1,15 +1,19 @@
 //! Admission control of one reactor.
 
+mod counters;
+mod parts;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use thiserror::Error;
+pub use counters::PacerCounters;
+pub use parts::{PacerConfig, PacerParts, TooLarge};
 
 use crate::chain::{NotGranted, PolicyChain};
 use crate::flow_queues::{FlowConfig, FlowId, FlowQueues, FlowStats, PopResult, QueuedCommand};
 use crate::permit::{CommandOutcome, Permit, network_time};
 use crate::policy::{AdmissionRequest, AnyPolicy, CompletedCommand, Grant, Grants};
-use crate::scheduler::{AnyScheduler, DeficitRoundRobin, Dispatched, Pause, Selection};
-use crate::small_commands::{SmallCommandBypass, SmallCommandRule};
+use crate::scheduler::{AnyScheduler, Dispatched, Pause, Selection};
+use crate::small_commands::SmallCommandBypass;
 use crate::tenant::{Assigned, CommandClass, CoreHandle, TenantLimiters, Tenants};
 use crate::{Charge, Cost, Nanos};
 
@@ -54,100 +58,6 @@ struct Dispatch {
     waiting: QueuedCommand,
     device: u32,
     grants: Grants,
-}
-
-/// Policies and scheduler of one core.
-#[derive(Debug)]
-pub struct PacerParts {
-    /// Every one must grant; at most [`MAX_POLICIES`](crate::policy::MAX_POLICIES).
-    pub policies: Vec<AnyPolicy>,
-    /// Scheduler of the flows.
-    pub scheduler: AnyScheduler,
-    /// Rule for commands that bypass the scheduler.
-    pub small: SmallCommandRule,
-}
-
-impl PacerParts {
-    /// Combines these policies with round robin and no bypass for small commands.
-    #[must_use]
-    pub fn round_robin(policies: Vec<AnyPolicy>) -> Self {
-        Self {
-            policies,
-            scheduler: DeficitRoundRobin::default().into(),
-            small: SmallCommandRule::Never,
-        }
-    }
-}
-
-/// Sizes of a pacer.
-#[derive(Debug, Clone, Copy)]
-pub struct PacerConfig {
-    /// Commands that one flow can have waiting: its queue depth, times the queues that share it.
-    /// Adding a flow reserves room for this number. A flow with more waiting commands makes the
-    /// reservation grow.
-    pub flow_depth: usize,
-}
-
-impl Default for PacerConfig {
-    fn default() -> Self {
-        Self { flow_depth: 128 }
-    }
-}
-
-/// Rejection of a command that could never start: it costs more than the policies can ever grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "a command of {bytes} bytes can never start: at most {largest} bytes are granted at once \
-     (lower max-transfer or raise the budget)"
-)]
-pub struct TooLarge {
-    /// Cost of the command in bytes.
-    pub bytes: u32,
-    /// The most that is granted to one command, in bytes.
-    pub largest: u32,
-}
-
-/// Exact counters since the pacer was created; they count commands unless stated otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PacerCounters {
-    /// Accepted by [`Pacer::enqueue`].
-    pub enqueued: u64,
-    /// Rejected as [`TooLarge`].
-    pub too_large: u64,
-    /// Removed before they started, by [`Pacer::cancel`] or [`Pacer::remove_flow`].
-    pub cancelled: u64,
-    /// Started: permits issued.
-    pub started: u64,
-    /// Started commands that had no data.
-    pub started_without_data: u64,
-    /// Started commands that were small and bypassed others.
-    pub started_small: u64,
-    /// Completed: permits released.
-    pub released: u64,
-    /// Completed commands that had no data.
-    pub released_without_data: u64,
-    /// Bytes in flight now.
-    pub bytes_in_flight: u64,
-    /// Times that [`Pacer::next`] found a waiting command that could not start yet.
-    pub deferred: u64,
-}
-
-impl PacerCounters {
-    /// Returns the number of waiting commands.
-    #[must_use]
-    pub fn waiting(&self) -> u64 {
-        self.enqueued - self.cancelled - self.started
-    }
-
-    /// Returns the number of commands in flight.
-    #[must_use]
-    pub fn outstanding(&self) -> u64 {
-        self.started - self.released
-    }
-
-    fn with_data_outstanding(&self) -> u64 {
-        self.outstanding() - (self.started_without_data - self.released_without_data)
-    }
 }
 
 impl Pacer {

@@ -4,6 +4,10 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::limited_flow::{
+    ALL, CLASSES, ClassQueue, CommandClass, IN_FLIGHT, LIMITERS, LimitedFlow, LimiterState, NONE,
+    PartialGrant, number, split,
+};
 use super::limiter::{BlockedUntil, LimitRequest, Limiter};
 use super::{CoreHandle, Tenant, Tenants};
 use crate::flow_queues::{FlowId, FlowQueues, List, QueuedCommand};
@@ -11,94 +15,11 @@ use crate::policy::{Grant, Grants};
 use crate::scheduler::{AnyScheduler, Pause};
 use crate::{Charge, Nanos};
 
-/// Limiters of a flow: rate of its host, rate of its namespace, bytes in flight of its host.
-const LIMITERS: usize = 3;
-const IN_FLIGHT: usize = 2;
-/// No limiter.
-const NONE: u32 = u32::MAX;
 /// Least bytes that a command adds to a start tag: the smallest buffer size.
 const LEAST_STEP: u64 = 4096;
 /// Start tags count fractions of a byte, so that dividing by a weight does not round them to 0. In
 /// 64 bits they would overflow after some days at full rate.
 const TAG_SHIFT: u32 = 10;
-
-/// Queues of a flow; each passes the limiters independently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum CommandClass {
-    /// Commands without a buffer.
-    NoData,
-    /// Commands that are small relative to the others.
-    Small,
-    /// All other commands: the flow queue.
-    Bulk,
-}
-
-const CLASSES: usize = 3;
-const ALL: [CommandClass; CLASSES] =
-    [CommandClass::NoData, CommandClass::Small, CommandClass::Bulk];
-
-/// State of a queue at the limiters.
-///
-/// ```text
-///   Idle ── a command comes ──▶ Pending ── deferred ──▶ Blocked(limiter) ── asks again ──▶ ...
-///     ▲                            │                         │
-///     └───── queue empty ──────────┴─────── granted ◀────────┘
-///                                               │
-///            Admitted (not NoData, which keeps asking) ── dispatched ──▶ Pending
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum LimiterState {
-    /// The queue is empty.
-    #[default]
-    Idle,
-    /// The queue is in `TenantLimiters::pending`.
-    Pending,
-    /// The queue waits for this limiter of its flow.
-    Blocked(u8),
-    /// Its first command is granted, and is in the scheduler or in the list of small commands.
-    Admitted,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct ClassQueue {
-    state: LimiterState,
-    /// Grants of the limiters before the one that it waits for. The queue keeps them. Otherwise a
-    /// flow with two contended limits would return one grant whenever it waits for the other, and
-    /// would never hold both.
-    partial: Option<PartialGrant>,
-    /// The queue is suspended only until it asks again: see
-    /// [`Pause::Suspended`].
-    suspended: bool,
-    /// By limiter: start tag up to which the queue has been served.
-    tags: [u128; LIMITERS],
-}
-
-/// Grants for the first command of a queue, valid while that command makes this request.
-#[derive(Debug, Clone, Copy)]
-struct PartialGrant {
-    limit_request: LimitRequest,
-    /// By limiter.
-    granted: [bool; LIMITERS],
-}
-
-/// A flow with limits.
-#[derive(Debug)]
-struct LimitedFlow {
-    limiters: [u32; LIMITERS],
-    no_data: List,
-    small: List,
-    queues: [ClassQueue; CLASSES],
-}
-
-impl LimitedFlow {
-    fn list(&mut self, class: CommandClass) -> &mut List {
-        match class {
-            CommandClass::NoData => &mut self.no_data,
-            CommandClass::Small | CommandClass::Bulk => &mut self.small,
-        }
-    }
-}
 
 /// Limiters of one core and the flows that have them.
 #[derive(Debug)]
@@ -843,20 +764,6 @@ pub(crate) enum Assigned {
         /// The flow has limits.
         has_any: bool,
     },
-}
-
-fn number(slot: u32, class: CommandClass) -> u32 {
-    // A slot has 24 bits.
-    slot << 2 | class as u32
-}
-
-fn split(number: u32) -> (u32, CommandClass) {
-    let class = match number & 3 {
-        0 => CommandClass::NoData,
-        1 => CommandClass::Small,
-        _ => CommandClass::Bulk,
-    };
-    (number >> 2, class)
 }
 
 /// Returns the advance of a queue's start tag by one command.

@@ -24,6 +24,7 @@
 //!
 //! A flow without limits bypasses this module.
 
+mod limited_flow;
 mod limiter;
 mod limiters;
 
@@ -34,7 +35,8 @@ use crate::Nanos;
 use crate::policy::{CreditConfig, RateLimit, SharedCredit, SharedTokenBucket, Waker};
 use crate::setup::{ConfigError, PacedMachine};
 
-pub(crate) use limiters::{Assigned, CommandClass, TenantLimiters};
+pub(crate) use limited_flow::CommandClass;
+pub(crate) use limiters::{Assigned, TenantLimiters};
 
 /// Limits of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
