@@ -1,9 +1,9 @@
 //! The NVMe-over-Fabrics target daemon `nvmeof-tgt`.
 //!
-//! [`run`](run()) is the whole program. `config_file` reads the desired state, `config` and `limits`
-//! hold it, `reactor` moves commands, and `control` starts, changes and stops the reactors. `api`
-//! serves HTTP on top of `control`. `logs` keeps hosts from filling the log. [`drives`] implements
-//! the other subcommand.
+//! [`run`](run()) is the whole program. `config_file` reads the desired state, `config` and
+//! `limits` hold it, `reactor` moves commands, and `control` starts, changes and stops the
+//! reactors. `api` serves HTTP on top of `control`. `logs` keeps hosts from filling the log.
+//! [`drives`] implements the other subcommand.
 
 mod api;
 mod clock;

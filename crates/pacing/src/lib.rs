@@ -19,8 +19,8 @@
 //! The limits of a [`Tenant`] (a host, a namespace) come first. A flow that exceeds its limits does
 //! not delay flows that are within theirs ([`tenant`]).
 //!
-//! [`SharedPolicy`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the target
-//! serves.
+//! [`SharedPolicy`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the
+//! target serves.
 //!
 //! # Rules every policy keeps
 //! * Admission depends on no outside event. After any release, and on every turn, [`Pacer::next`]

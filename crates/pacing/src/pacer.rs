@@ -310,8 +310,8 @@ impl Pacer {
 
     /// Returns the next command that may start, with its permit. Returns `None` when no command
     /// waits or none may start yet. A deferred command is not overtaken by later ones, however
-    /// small. The exceptions are small commands by [`SmallCommandRule`] and, if only its device is
-    /// not served, commands for other devices.
+    /// small. The exceptions are small commands by [`SmallCommandRule`](crate::SmallCommandRule)
+    /// and, if only its device is not served, commands for other devices.
     // Always inlined: a permit returned through memory is read in larger pieces than it was
     // written. The reader would wait until each store reaches the cache.
     #[inline(always)]

@@ -1,4 +1,5 @@
-//! Tables whose keys depend on the value of one key, the tag: `type` of a device, `policy` of pacing.
+//! Tables whose keys depend on the value of one key, the tag: `type` of a device, `policy` of
+//! pacing.
 //!
 //! [`tagged!`] lists the variants of a table once, each with its name and its keys. All readers of
 //! the table follow this list: the config file, the API, and the command line.

@@ -11,8 +11,8 @@
 //!                                  ^-- thread: time, events, interrupts of the admin queue
 //! ```
 //!
-//! * [`Controller`] is opened on a [`Function`](function::Function) (`controller::open`), and serves
-//!   requests that concern the whole drive (`maintenance`);
+//! * [`Controller`] is opened on a [`Function`](function::Function) (`controller::open`), and
+//!   serves requests that concern the whole drive (`maintenance`);
 //! * `supervisor` supervises it: timeouts, errors, resets (diagram at the top of the file);
 //! * `events` holds the asynchronous events of a controller;
 //! * `gate` coordinates supervisor and queues without a lock (diagram at the top of the file);

@@ -224,8 +224,8 @@ fn what_comes_just_before_the_descriptor_is_cleared_is_not_missed() {
             queue.poll(&mut done);
         }
         clear(&queue);
-        // A poll finds nothing; the device completes the command as the poll rings its doorbell; the
-        // poll continues and may clear the descriptor.
+        // A poll finds nothing; the device completes the command as the poll rings its doorbell;
+        // the poll continues and may clear the descriptor.
         queue.submit(read(0, rig.filled(512, 0))).unwrap();
         queue.poll(&mut done);
         if is_readable(&queue) {

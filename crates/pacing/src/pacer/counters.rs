@@ -22,7 +22,8 @@ pub struct PacerCounters {
     pub released_without_data: u64,
     /// Bytes in flight now.
     pub bytes_in_flight: u64,
-    /// Times that [`Pacer::next`](crate::Pacer::next) found a waiting command that could not start yet.
+    /// Times that [`Pacer::next`](crate::Pacer::next) found a waiting command that could not start
+    /// yet.
     pub deferred: u64,
 }
 

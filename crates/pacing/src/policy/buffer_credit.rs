@@ -14,9 +14,9 @@ use crate::Nanos;
 /// the lease is short it asks the shared budget. If that is exhausted, or other cores wait for it,
 /// the core waits in turn and is woken. Credit that it frees while others wait goes to them first.
 ///
-/// A command that is small relative to the others ([`SmallCommandRule`](crate::SmallCommandRule)) does not
-/// wait for credit: 1/16 of the budget is available in addition, as an *overdraft* for these
-/// commands.
+/// A command that is small relative to the others ([`SmallCommandRule`](crate::SmallCommandRule))
+/// does not wait for credit: 1/16 of the budget is available in addition, as an *overdraft* for
+/// these commands.
 ///
 /// A core with nothing in flight always gets one I/O (*minimum grant*). If the budget is exhausted,
 /// that I/O is not counted against it until the core gets credit again, which *covers* it first.

@@ -16,10 +16,10 @@
 //!                 └───────────┘
 //! ```
 //!
-//! A waiting core with uncovered bytes in flight (*uncovered*, in place of waiting in the diagram) is
-//! served first. Its grant covers those bytes, and may be partial. Then the cores with about equal,
-//! highest urgency are served: those whose flow has little in flight first, and among these round
-//! robin by core number. No other core takes free credit in that time.
+//! A waiting core with uncovered bytes in flight (*uncovered*, in place of waiting in the diagram)
+//! is served first. Its grant covers those bytes, and may be partial. Then the cores with about
+//! equal, highest urgency are served: those whose flow has little in flight first, and among these
+//! round robin by core number. No other core takes free credit in that time.
 //!
 //! A core that starts to wait sets a *recall* flag on every other core, in the same word as that
 //! core's open credit. A core that offers credit thus learns in the same step that another core
@@ -522,9 +522,9 @@ impl SharedCredit {
         }
     }
 
-    /// Returns the next core to be served, with its wait state. Uncovered bytes in flight come first;
-    /// otherwise that much would always be in flight beyond the budget. The number of times in a
-    /// row is bounded: otherwise a core with a hung command would never get more.
+    /// Returns the next core to be served, with its wait state. Uncovered bytes in flight come
+    /// first; otherwise that much would always be in flight beyond the budget. The number of times
+    /// in a row is bounded: otherwise a core with a hung command would never get more.
     ///
     /// Then the cores with about the highest urgency are candidates. Among them the flow, device
     /// and port with the fewest commands in flight come first, so that none idles while others pile

@@ -101,8 +101,8 @@ pub(super) fn read_command(page: &Buffer, offset: usize) -> Sqe {
     assert!(offset + SQE_SIZE <= page.len(), "a command outside of its page");
     let mut bytes = [0; SQE_SIZE];
     // SAFETY: the assertion keeps the copy within the buffer, which this process owns and has
-    // mapped. The receive into these 64 bytes has completed, so that nothing writes to them. A slice
-    // of the page would be a reference to memory that the device writes meanwhile.
+    // mapped. The receive into these 64 bytes has completed, so that nothing writes to them. A
+    // slice of the page would be a reference to memory that the device writes meanwhile.
     unsafe {
         std::ptr::copy_nonoverlapping(page.as_ptr().add(offset), bytes.as_mut_ptr(), SQE_SIZE);
     }
@@ -114,8 +114,8 @@ pub(super) fn write_slot(page: &mut Buffer, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= page.len(), "a response outside of its page");
     // SAFETY: the assertion keeps the copy within the buffer, which is owned and borrowed for
     // writing. The send that last used these bytes was retired before its position in the ring was
-    // used again, so that nothing reads them. A mutable slice of the page would claim bytes that the
-    // device reads meanwhile.
+    // used again, so that nothing reads them. A mutable slice of the page would claim bytes that
+    // the device reads meanwhile.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_mut_ptr().add(offset), bytes.len());
     }

@@ -39,7 +39,8 @@ impl LoadGenerator {
         Ok(Self { child, lines, results: BufReader::new(results).lines() })
     }
 
-    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --intervals`, without counting.
+    /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --intervals`, without
+    /// counting.
     pub(super) fn change_to(&mut self, depths: &str) -> Result<()> {
         self.say(&format!("- {depths}"))
     }

@@ -1,8 +1,8 @@
 //! Adaptive policy: finds its bound on the bytes in flight, as buffer credit with a controlled
 //! budget.
 //!
-//! [`controller`] computes the budget from sums over all cores. This file keeps the sums and calls it
-//! periodically.
+//! [`controller`] computes the budget from sums over all cores. This file keeps the sums and calls
+//! it periodically.
 
 mod ceiling;
 mod coarse_search;

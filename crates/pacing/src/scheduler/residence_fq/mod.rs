@@ -406,9 +406,9 @@ impl ResidenceFairQueue {
         is_in.then_some(start_tag)
     }
 
-    /// Charges a small command. Virtual time does not advance, as the flow may be far ahead of those that wait. The charge
-    /// takes the tag at most one usual command at the highest price ahead of virtual time: later
-    /// the flow's commands may be larger.
+    /// Charges a small command. Virtual time does not advance, as the flow may be far ahead of
+    /// those that wait. The charge takes the tag at most one usual command at the highest price
+    /// ahead of virtual time: later the flow's commands may be larger.
     fn start_small(&mut self, flow: u32, bytes: u32, now: Nanos) {
         let usual = self.charge.max(u64::from(bytes));
         let entry = self.flows[flow as usize];
@@ -422,9 +422,9 @@ impl ResidenceFairQueue {
         self.settle(flow);
     }
 
-    /// Charges a command that started out of order. Virtual time does not advance. The only flow of a core would otherwise pull it ahead, and
-    /// leave flows behind that resume on a busy core. A new flow on this core is not served alone
-    /// for long, either.
+    /// Charges a command that started out of order. Virtual time does not advance. The only flow of
+    /// a core would otherwise pull it ahead, and leave flows behind that resume on a busy core. A
+    /// new flow on this core is not served alone for long, either.
     #[cold]
     fn start_out_of_order(&mut self, flow: u32, bytes: u32, now: Nanos) {
         let entry = self.flows[flow as usize];
