@@ -1,4 +1,6 @@
-//! Measures and verifies a drive through the VFIO driver, without any fabric.
+//! Probe of the QEMU boots (`cargo xtask vm`): measures and verifies a drive.
+//!
+//! It accesses the drive through the VFIO driver, without any fabric.
 //!
 //! Usage:
 //! * `nvme_bench randread ADDRESS DEPTH SECONDS poll|sleep`: reads of 4 KiB at random offsets,

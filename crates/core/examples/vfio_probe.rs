@@ -1,7 +1,7 @@
-//! Checks VFIO on NVMe controllers that are bound to `vfio-pci`: registers, memory, interrupts,
-//! reset, removal.
+//! Probe of the QEMU boots (`cargo xtask vm`): checks VFIO on NVMe controllers.
 //!
-//! It writes nothing to a drive.
+//! It checks registers, memory, interrupts, reset and removal of functions that are bound to
+//! `vfio-pci`. It writes nothing to a drive.
 //!
 //! Usage: `vfio_probe check ADDRESS...`, `vfio_probe open ADDRESS` (reports the reason of a
 //! failure), `vfio_probe hold ADDRESS` (until the system requests the function).

@@ -7,6 +7,8 @@
 //! * [`block`]: the traits of a block device and the devices themselves;
 //! * [`nvme_driver`]: the VFIO driver of NVMe drives, layered on [`vfio`];
 //! * [`pci`]: the location and the users of drives.
+//!
+//! `examples/one_drive.rs` reads a block of one drive through the driver.
 
 pub mod block;
 pub mod dma;

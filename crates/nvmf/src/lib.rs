@@ -17,6 +17,8 @@
 //! | `admin`, `discovery` | the admin command set and the discovery log |
 //! | [`disposition`], [`failure`] | required actions of a command; failures and status codes |
 //!
+//! `examples/embedded_target` serves a RAM device to a host in the same program.
+//!
 //! Section numbers are those of NVM Express Base 2.0 ("Base") and NVM Command Set 1.0 ("NVM").
 #![forbid(unsafe_code)]
 

@@ -22,6 +22,8 @@
 //! [`SharedPolicy`] makes both from a [`PolicyConfig`]. [`Pacer::replace`] changes them while the
 //! target serves.
 //!
+//! `examples/custom_policy.rs` is a policy of a few lines, and a loop around a pacer.
+//!
 //! # Rules every policy keeps
 //! * Admission depends on no outside event. After any release, and on every turn, [`Pacer::next`]
 //!   starts every command that can start. Call it until it returns `None` at the end of **every**

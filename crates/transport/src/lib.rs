@@ -2,6 +2,8 @@
 //!
 //! A reactor uses every fabric through one trait, [`HostQueue`]: it receives commands as [`Event`]s
 //! and submits [`FabricOp`]s. This crate does not interpret commands.
+//!
+//! `benches/` holds the programs that measured the choices of [`tcp`].
 
 mod pace;
 pub mod queue;

@@ -1,6 +1,7 @@
-//! Both ends of RDMA connections in one process, over rdma-core. The program prints a line for each
-//! check, and succeeds only if all passed. It proves the provider on a machine with an RDMA device,
-//! for example Soft-RoCE:
+//! Probe of the QEMU boots (`cargo xtask vm`): both ends of RDMA connections in one process.
+//!
+//! The program prints a line for each check, and succeeds only if all passed. It tests the
+//! rdma-core provider on a machine with an RDMA device, for example Soft-RoCE:
 //!
 //! ```text
 //! cargo run -p nvmeof-verbs --example ping -- 10.0.1.1

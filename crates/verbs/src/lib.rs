@@ -8,6 +8,7 @@
 //! | [`system`] | the rdma-core provider, loaded at run time |
 //!
 //! Both ends of NVMe/RDMA are written against the traits of [`provider`].
+//! `examples/ping.rs` tests the rdma-core provider on a machine with an RDMA device.
 
 pub mod error;
 pub mod ffi;

@@ -22,7 +22,7 @@
 //! with builds. The figures are medians of 5 to 7 interleaved runs; the ratios are more reliable
 //! than the rates.
 //!
-//! **Non-blocking calls and `epoll`, not `io_uring`** (`examples/socket_engine.rs`): 72 bytes in,
+//! **Non-blocking calls and `epoll`, not `io_uring`** (`benches/socket_engine.rs`): 72 bytes in,
 //! 24 + 4096 out, thousands of requests per second. The programs spin except in the columns
 //! "sleeping":
 //!
@@ -38,7 +38,7 @@
 //! without `epoll` is another 5 to 8 % faster; the reactor decides that.
 //!
 //! **Lent data of 32 KiB and more leaves by `sendfile` while that is cheaper**
-//! (`examples/send_file.rs`). The table compares one vectored send for the responses of a turn with
+//! (`benches/send_file.rs`). The table compares one vectored send for the responses of a turn with
 //! a header and `sendfile` for each response. It gives the ratio of rates, zeroes / filled pages:
 //!
 //! | | 4 KiB | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 512 KiB |
@@ -88,7 +88,7 @@
 //! commands together, and nothing leaves until these are ready. Less than 1 MiB costs time at the
 //! host, which wakes more often.
 //!
-//! **Overhead of the fabric over the kernel's work**: `examples/null_target.rs` against the bare
+//! **Overhead of the fabric over the kernel's work**: `benches/null_target.rs` against the bare
 //! calls of `socket_engine`, one after the other on the busy machine. 4 KiB reads, 32 in flight,
 //! reached 314 k/s of 339 k/s.
 

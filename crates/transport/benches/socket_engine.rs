@@ -7,7 +7,7 @@
 //! to compare is the CPU time of the engines that sleep, as it excludes waiting.
 //!
 //! ```text
-//! cargo run --release --example socket_engine -p nvmeof-transport -- [rounds] [milliseconds]
+//! cargo bench -p nvmeof-transport --bench socket_engine -- [rounds] [milliseconds]
 //! ```
 
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +32,8 @@ type Engine = fn(&[TcpStream], &AtomicBool) -> Result<u64, Error>;
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let words = std::env::args().skip(1).filter(|word| word != "--bench");
+    let mut arguments = words.map(|word| word.parse::<u64>());
     let rounds = arguments.next().transpose()?.unwrap_or(7);
     let time = Duration::from_millis(arguments.next().transpose()?.unwrap_or(700));
     let engines: [(&str, Engine); 6] = [

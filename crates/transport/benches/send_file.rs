@@ -6,7 +6,7 @@
 //! `sendfile` is cheaper.
 //!
 //! ```text
-//! cargo run --release --example send_file -p nvmeof-transport -- [rounds] [milliseconds]
+//! cargo bench -p nvmeof-transport --bench send_file -- [rounds] [milliseconds]
 //! ```
 
 use std::io::IoSlice;
@@ -34,7 +34,8 @@ type Way = fn(&TcpStream, &CompletionSource, &[usize], usize) -> Result<(), Erro
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let words = std::env::args().skip(1).filter(|word| word != "--bench");
+    let mut arguments = words.map(|word| word.parse::<u64>());
     let rounds = arguments.next().transpose()?.unwrap_or(7);
     let time = Duration::from_millis(arguments.next().transpose()?.unwrap_or(500));
     for (what, filled) in [("zeroes (holes)", false), ("filled pages", true)] {

@@ -6,8 +6,7 @@
 //! the CPU time per command of the target, which spins.
 //!
 //! ```text
-//! cargo run --release --example null_target -p nvmeof-transport -- \
-//!     [rounds] [milliseconds] [filter]
+//! cargo bench -p nvmeof-transport --bench null_target -- [rounds] [milliseconds] [filter]
 //! ```
 
 use std::net::TcpStream;
@@ -68,7 +67,7 @@ const CASES: [Case; 13] = [
 
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|word| word != "--bench");
     let rounds = arguments.next().map_or(Ok(5), |word| word.parse::<u32>())?;
     let time = Duration::from_millis(arguments.next().map_or(Ok(500), |word| word.parse())?);
     let filter = arguments.next().unwrap_or_default();
