@@ -172,9 +172,9 @@ impl fmt::Display for Action {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        Device, DeviceConfig, MemoryKeys, Namespace, NoKeys, PacingConfig, Subsystem,
-    };
+    use super::super::device::MemoryKeys;
+    use super::super::pacing::NoKeys;
+    use super::super::{Device, DeviceConfig, Namespace, PacingConfig, Subsystem};
     use super::*;
 
     fn device(name: &str, size: u64) -> Device {

@@ -225,7 +225,8 @@ fn stays<T: PartialEq + ?Sized>(new: &T, old: &T, key: &str) -> Result<(), ApiEr
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DeviceConfig, MemoryKeys, Size};
+    use super::super::device::MemoryKeys;
+    use super::super::{DeviceConfig, Size};
     use super::*;
 
     fn document() -> Document {

@@ -3,10 +3,10 @@
 //! It is the only form in which a state is read, changed, compared and written. The daemon
 //! validates it.
 
-mod device;
+pub mod device;
 mod difference;
 pub mod edit;
-mod pacing;
+pub mod pacing;
 mod size;
 mod tables;
 pub mod tagged;
@@ -16,12 +16,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use device::{
-    DelayKeys, Device, DeviceConfig, FaultKeys, FileKeys, MemoryKeys, NvmeKeys, SplitKeys,
-    StripeKeys,
-};
+pub use device::{Device, DeviceConfig};
 pub use difference::{Action, Difference, KeyChange};
-pub use pacing::{BufferCreditKeys, NoKeys, PacingConfig, PrototypeKeys, TokenBucketKeys};
+pub use pacing::PacingConfig;
 pub use size::Size;
 pub use tables::{
     ApiSection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace, Referral,

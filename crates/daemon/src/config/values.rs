@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use nvmeof_api::document::Size;
 use nvmeof_api::suggest::closest;
-use nvmeof_wire::Nqn;
-use toml::Spanned;
-
-use super::report::{Report, Span};
 use nvmeof_api::units::{
     DURATION_FORM, LATENCY_FORM, SIZE_FORM, parse_duration, parse_latency, parse_size,
     show_duration, show_size,
 };
+use nvmeof_wire::Nqn;
+use toml::Spanned;
+
+use super::report::{Report, Span};
 
 /// A value and its position; `None` if the key is absent.
 pub(crate) type Key<T> = Option<Spanned<T>>;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_api::document::DelayKeys;
+use nvmeof_api::document::device::DelayKeys;
 use nvmeof_core::block::Latency;
 
 use super::{DeviceKind, Names};

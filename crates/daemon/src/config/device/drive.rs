@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_api::document::NvmeKeys;
+use nvmeof_api::document::device::NvmeKeys;
 use nvmeof_core::nvme_driver::DEFAULT_IO_TIMEOUT;
 use nvmeof_core::pci::Address;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use nvmeof_api::document::FaultKeys;
+use nvmeof_api::document::device::FaultKeys;
 use nvmeof_api::units::parse_size;
 use nvmeof_core::block::fault::FaultPlan;
 use toml::Spanned;

@@ -1,6 +1,6 @@
 //! Devices of type "file".
 
-use nvmeof_api::document::FileKeys;
+use nvmeof_api::document::device::FileKeys;
 use nvmeof_core::block::{Direct, FileConfig};
 
 use super::memory::{block_size, whole_blocks};

@@ -1,6 +1,7 @@
 //! Devices of types "null" and "ram".
 
-use nvmeof_api::document::{MemoryKeys, Size};
+use nvmeof_api::document::Size;
+use nvmeof_api::document::device::MemoryKeys;
 use nvmeof_api::units::{SIZE_FORM, show_size};
 use toml::Spanned;
 

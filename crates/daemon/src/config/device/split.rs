@@ -1,6 +1,6 @@
 //! Devices of type "split".
 
-use nvmeof_api::document::SplitKeys;
+use nvmeof_api::document::device::SplitKeys;
 use nvmeof_api::units::SIZE_FORM;
 
 use super::{DeviceKind, Names};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use nvmeof_api::document::StripeKeys;
+use nvmeof_api::document::device::StripeKeys;
 
 use super::{DeviceKind, Names};
 use crate::config::report::Report;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use nvmeof_api::units::show_size;
+
 use super::super::Machine;
 use super::super::raw::RawLimits;
 use crate::config::LimitSettings;
 use crate::config::report::{Report, Span};
 use crate::config::values::{duration, integer, size_within};
 use crate::limits::{self, LimitInputs, Limits};
-use nvmeof_api::units::show_size;
 
 /// Validates the limits and derives the others.
 pub(super) fn limits(

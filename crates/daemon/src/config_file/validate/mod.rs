@@ -13,15 +13,15 @@ mod tenants;
 
 use std::time::Duration;
 
+use nvmeof_api::document::FORMAT;
+
 use super::parse::Parsed;
 use super::raw::RawConfig;
 use super::{Machine, cpus};
 use crate::config::report::{Report, Span};
+use crate::config::values::{choice, duration, integer};
 use crate::config::{Config, LogFormat, LogLevel};
 use crate::limits::LimitInputs;
-
-use crate::config::values::{choice, duration, integer};
-use nvmeof_api::document::FORMAT;
 
 /// Defaults of absent keys. The example config states the same; a test compares them.
 pub(super) mod defaults {

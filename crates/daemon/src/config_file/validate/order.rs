@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use nvmeof_api::document::DeviceConfig;
+use nvmeof_api::units::show_size;
 
 use crate::config::report::{Report, Span};
 use crate::config::table::{Positions, WrittenTable};
 use crate::config::{Device, DeviceKind};
-use nvmeof_api::units::show_size;
 
 /// Maximum depth of layered devices.
 const DEPTH_MAX: usize = 8;

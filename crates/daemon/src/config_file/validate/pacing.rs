@@ -2,8 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use nvmeof_api::document::pacing::{PrototypeKeys, TokenBucketKeys};
 use nvmeof_api::document::tagged::{KeyError, one_of};
-use nvmeof_api::document::{PacingConfig as Written, PrototypeKeys, Size, TokenBucketKeys};
+use nvmeof_api::document::{PacingConfig as Written, Size};
+use nvmeof_api::units::show_size;
+use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 use nvmeof_pacing::keys::{Key as Name, TunerName};
 use nvmeof_pacing::{
     PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
@@ -15,8 +18,6 @@ use crate::config::report::{Report, Span};
 use crate::config::table::{Positions, WrittenTable};
 use crate::config::values::{choice, integer, size, size_within};
 use crate::limits::PacingBounds;
-use nvmeof_api::units::show_size;
-use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 
 /// Validates the policy and its parameters. Problems are reported; then the result is not used.
 pub(super) fn pacing(

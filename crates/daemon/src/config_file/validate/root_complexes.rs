@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use nvmeof_api::units::{RATE_FORM, parse_rate, show_rate};
 use nvmeof_core::pci::{Capacities, RootComplex};
 use toml::Spanned;
 
 use super::super::raw::RawRootComplex;
 use crate::config::report::{Report, Span};
 use crate::config::values::required;
-use nvmeof_api::units::{RATE_FORM, parse_rate, show_rate};
 
 const ADDRESS_FORM: &str =
     "allowed: domain and root bus, as \"0000:60\"; `nvmeof-tgt drives list` shows them";

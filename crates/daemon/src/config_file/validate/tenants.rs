@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use nvmeof_api::document::Size;
+use nvmeof_api::units::show_size;
+use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
@@ -13,9 +16,6 @@ use crate::config::values::Key;
 use crate::config::values::{integer, parse_nqn, required, size};
 use crate::config::{Host, HostQosConfig};
 use crate::limits::{CONNECTIONS_MAX, HOST_WEIGHT_MAX, TenantBounds};
-use nvmeof_api::document::Size;
-use nvmeof_api::units::show_size;
-use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
 
 const NQN_FORM: &str = "add the host's NQN, as its /etc/nvme/hostnqn has it";
 
