@@ -5,8 +5,8 @@
 //! cargo run -p nvmeof-core --example one_drive -- 0000:01:00.0    # a drive bound to vfio-pci
 //! ```
 //!
-//! The program writes nothing to the drive. While it runs, the drive belongs to it alone, as it does
-//! to the target. If the function is not bound to `vfio-pci`, the error names the remedy.
+//! The program writes nothing to the drive. While it runs, the drive belongs to it alone, as it
+//! does to the target. If the function is not bound to `vfio-pci`, the error names the remedy.
 
 use std::error::Error;
 use std::process::ExitCode;

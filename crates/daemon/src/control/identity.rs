@@ -202,8 +202,8 @@ fn byte_source<'a>(
         ..base
     };
     Some(match facts.kind {
-        // A layer on one device has the bytes of its base, a split only a part of them. Both devices
-        // can be served.
+        // A layer on one device has the bytes of its base, a split only a part of them. Both
+        // devices can be served.
         kind if !matches!(kind, DeviceKind::Split { .. })
             && let [base] = kind.bases() =>
         {
