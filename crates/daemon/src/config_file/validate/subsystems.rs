@@ -28,9 +28,9 @@ struct Seen<'r> {
 }
 
 /// Validates the subsystems and their namespaces, which name devices.
-pub(super) fn subsystems<'r>(
+pub(super) fn subsystems(
     report: &mut Report<'_>,
-    raw: &'r [Spanned<RawSubsystem>],
+    raw: &[Spanned<RawSubsystem>],
     devices: &[WrittenTable<DeviceConfig>],
     bounds: &TenantBounds,
 ) -> Vec<Subsystem> {
