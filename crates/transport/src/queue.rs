@@ -90,11 +90,10 @@ pub trait HostQueue: Debug {
 
     /// Sets the token by which the [`CompletionSource`] of this queue reports it. Called once,
     /// first.
-    fn set_token(&mut self, _token: u64) {}
-
-    /// Returns true if a [`CompletionSource`] reports arrivals, so that the reactor need not poll
-    /// the queue.
-    fn is_event_driven(&self) -> bool {
+    ///
+    /// Returns false if the queue has no source. If it has one, the reactor need not poll the
+    /// queue, and [`detach`](Self::detach) never works.
+    fn bind(&mut self, _token: u64) -> bool {
         false
     }
 
@@ -106,13 +105,6 @@ pub trait HostQueue: Debug {
 
     /// Returns true if the host has sent the first message of a connection (TCP: its `ICReq`).
     fn has_greeted(&self) -> bool {
-        true
-    }
-
-    /// Returns true if [`detach`](Self::detach) can ever work.
-    ///
-    /// False for a queue that is bound to resources of its reactor.
-    fn is_movable(&self) -> bool {
         true
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     pub(crate) port: usize,
     /// Network port that its data leaves through, for the pacer.
     pub(crate) path: u16,
+    /// A completion source reports its arrivals; it stays on this reactor.
+    pub(crate) has_source: bool,
     /// It counts among its reactor's I/O queues, even after the queue has dropped its Connect.
     pub(crate) counts_as_io: bool,
     /// Weight and limits of its host, read with its first I/O command.
@@ -144,6 +146,7 @@ impl Connection {
             unsettled: false,
             dirty: false,
             departing: false,
+            has_source: false,
             host_qos: None,
             holder: Holder::default(),
             device_flows: GenSlab::default(),

@@ -61,7 +61,7 @@ impl Reactor {
         connection.fabric.set_paused(false);
         let key = self.connections.insert(connection);
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.fabric.set_token(key.token(kind::CONNECTION));
+            connection.has_source = connection.fabric.bind(key.token(kind::CONNECTION));
         }
         self.claim(key);
         self.watch_sources();
@@ -246,9 +246,7 @@ impl Reactor {
             .connections
             .iter()
             .find(|(_, connection)| {
-                connection.phase == Phase::Serving
-                    && connection.is_io()
-                    && connection.fabric.is_movable()
+                connection.phase == Phase::Serving && connection.is_io() && !connection.has_source
             })
             .map(|(key, _)| key);
         let Some(key) = found else { return };

@@ -287,7 +287,7 @@ impl Reactor {
         if busy {
             connection.active_at = now;
         }
-        let recent = !connection.fabric.is_event_driven()
+        let recent = !connection.has_source
             && now.saturating_sub(connection.active_at) < ACTIVE
             && *direct < DIRECT;
         if recent {

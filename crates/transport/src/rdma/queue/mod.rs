@@ -367,16 +367,9 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         self.is_paused = paused;
     }
 
-    fn set_token(&mut self, token: u64) {
+    fn bind(&mut self, token: u64) -> bool {
         self.port.set_token(token);
-    }
-
-    fn is_event_driven(&self) -> bool {
         true
-    }
-
-    fn is_movable(&self) -> bool {
-        false
     }
 
     fn supports_zero_copy(&self, lent: &ZeroCopyData) -> bool {

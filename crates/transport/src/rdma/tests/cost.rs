@@ -37,7 +37,7 @@ impl Bench {
         let mut sources = PollGroup::default();
         let mut home = ReactorResources { pool: &pool, sources: &mut sources };
         let mut queue = Box::new(parked).attach(&mut home).unwrap();
-        queue.set_token(5);
+        queue.bind(5);
         queue.connected(Connected { admin: false, depth: DEPTH });
         let (events, ready) = (Vec::with_capacity(256), Vec::with_capacity(256));
         let mut bench = Self { device, registration, queue, sources, pool, events, ready, now: 0 };

@@ -152,7 +152,7 @@ impl World {
         let mut home = ReactorResources { pool: &self.pool, sources: &mut self.sources };
         let mut queue = Box::new(parked).attach(&mut home)?;
         let at = self.queues.len();
-        queue.set_token(at as u64);
+        queue.bind(at as u64);
         self.queues.push(Connection { queue: Some(queue), ..Connection::default() });
         Ok(at)
     }
