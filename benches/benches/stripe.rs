@@ -20,6 +20,7 @@ use nvmeof_benches::{BLOCK as REACTOR_BLOCK, BLOCKS, read, write};
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, NullDevice, StripeDevice};
 use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use nvmeof_pacing::PolicyConfig;
+use nvmeof_random::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
 use world::World;
 
@@ -139,17 +140,12 @@ fn cpu_time() -> f64 {
 
 /// Returns random positions of `len` bytes that lie in one chunk.
 fn places(devices: usize, len: u64) -> Vec<Place> {
-    let mut state = 1_u64;
-    let mut random = |end: u64| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 20) % end
-    };
+    let mut random = SplitMix64::new(1);
     let count = devices as u64;
     (0..BATCH * 64)
         .map(|_| {
-            let chunk = random(SIZE / CHUNK * count);
-            let within = random(CHUNK / len) * len;
+            let chunk = random.below(SIZE / CHUNK * count);
+            let within = random.below(CHUNK / len) * len;
             let device = usize::try_from(chunk % count).expect("a device");
             let offset = chunk * CHUNK + within;
             Place { offset, device, within: chunk / count * CHUNK + within }

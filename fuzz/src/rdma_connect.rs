@@ -276,7 +276,7 @@ impl<'a> World<'a> {
                 let mut home = ReactorResources { pool: self.pool, sources: &mut self.sources };
                 match Box::new(parked).attach(&mut home) {
                     Ok(mut queue) => {
-                        queue.set_token(self.queues.len() as u64);
+                        queue.bind(self.queues.len() as u64);
                         // The first queue of a completion queue is created together with it.
                         self.registration.cm_worker().run();
                         for one in self.sources.iter_mut() {

@@ -7,6 +7,7 @@ use nvmeof_initiator::{
     Buffer, CommandError, CompletedCommand, ConnectOptions, Controller, Endpoint, Error, Io,
     IoKind, IoQueue,
 };
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::Nqn;
 
 use crate::GUARD;
@@ -29,13 +30,7 @@ pub fn options(number: u8) -> ConnectOptions {
 
 /// Fills `data` with the pattern of this seed: no two blocks are alike.
 pub fn fill(data: &mut [u8], seed: u64) {
-    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
-    for word in data.chunks_mut(8) {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (state ^ (state >> 29)).to_le_bytes();
-        word.copy_from_slice(&mixed[..word.len()]);
-    }
+    SplitMix64::new(seed).fill(data);
 }
 
 /// A controller and its I/O queues.

@@ -20,6 +20,7 @@ use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, Completed, NvmeDevice
 use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
 use nvmeof_core::vfio;
+use nvmeof_random::SplitMix64;
 use rustix::event::{PollFd, PollFlags, poll};
 
 type Failure = Box<dyn Error>;
@@ -89,13 +90,8 @@ fn random_reads(
     let blocks = drive.device.info().size / BLOCK;
     let mut queue = drive.device.open_queue(&drive.pool)?;
     // The same offsets in every run.
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut read = move |buffer: Buffer| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        BlockOp::read(0, random % blocks * BLOCK, buffer)
-    };
+    let mut random = SplitMix64::new(0);
+    let mut read = move |buffer: Buffer| BlockOp::read(0, random.below(blocks) * BLOCK, buffer);
     for _ in 0..depth {
         let buffer = drive.pool.lease(BLOCK_LEN)?;
         queue.submit(read(buffer)).map_err(|rejected| rejected.to_string())?;

@@ -14,5 +14,4 @@ pub mod block;
 pub mod dma;
 pub mod nvme_driver;
 pub mod pci;
-mod rng;
 pub mod vfio;

@@ -42,8 +42,6 @@ mod queue;
 pub mod rdma;
 mod tcp;
 #[cfg(test)]
-mod test_rng;
-#[cfg(test)]
 mod tests;
 
 pub use address::{Address, AddressError, Endpoint, Fabric};

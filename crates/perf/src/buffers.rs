@@ -1,10 +1,10 @@
 //! The buffers of a job, shared by all its streams.
 
 use nvmeof_core::dma::CorePool;
+use nvmeof_random::SplitMix64;
 
 use crate::load::LoadSpec;
 use crate::queue::{IoBuffer, IoLeases, IoMemory};
-use crate::rng::Rng;
 
 /// Buffers not in use, grouped by memory kind and length.
 ///
@@ -15,7 +15,7 @@ pub(crate) struct BufferCache {
     /// Source of the buffers for local devices, if the job has any.
     pool: Option<CorePool>,
     /// Source of random contents for unverified writes; `None` without them.
-    contents: Option<Rng>,
+    contents: Option<SplitMix64>,
     /// Every write gets new contents.
     refills: bool,
     /// Reason why the last allocation failed.
@@ -37,7 +37,7 @@ impl BufferCache {
     /// concurrently.
     pub(crate) fn new(load: &LoadSpec, job: u64, pool: Option<CorePool>) -> Self {
         let random = load.verify.is_none() && load.mix.writes();
-        let contents = random.then(|| Rng::new(load.seed, u64::MAX - job));
+        let contents = random.then(|| SplitMix64::stream(load.seed, u64::MAX - job));
         Self { idle: Vec::new(), pool, contents, refills: load.refill, problem: None }
     }
 
@@ -104,7 +104,7 @@ impl BufferCache {
         let Some(rng) = &mut self.contents else { return };
         buffer.for_each_piece(|piece| {
             for word in piece.as_chunks_mut::<8>().0 {
-                *word = rng.next().to_le_bytes();
+                *word = rng.next_u64().to_le_bytes();
             }
         });
     }

@@ -224,7 +224,7 @@ impl LoadResult {
 pub(crate) fn run_mark() -> u64 {
     let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    crate::rng::mix(time ^ u64::from(std::process::id()))
+    nvmeof_random::mix(time ^ u64::from(std::process::id()))
 }
 
 /// A thread's route to a device, opened on that thread.

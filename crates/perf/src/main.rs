@@ -20,7 +20,6 @@ mod rate_limit;
 mod report;
 mod results;
 mod resume;
-mod rng;
 mod run;
 mod scale;
 mod stats;

@@ -4,7 +4,8 @@
 //! I/O covers one unit. Two I/Os on one unit must not be in flight concurrently, so the pattern
 //! tracks busy units.
 
-use crate::rng::Rng;
+use nvmeof_random::SplitMix64;
+
 use crate::workload::distribution::PlaceChooser;
 
 /// Random attempts to find a unit that is not busy before a search in order.
@@ -28,7 +29,7 @@ enum VisitOrder {
         /// Units between two places at which an I/O may begin.
         align: u64,
         chooser: PlaceChooser,
-        rng: Rng,
+        rng: SplitMix64,
     },
 }
 
@@ -49,7 +50,7 @@ impl AccessPattern {
         count: u64,
         align: u64,
         chooser: PlaceChooser,
-        rng: Rng,
+        rng: SplitMix64,
     ) -> Self {
         Self { first, count, order: VisitOrder::Random { align, chooser, rng }, busy: None }
     }
@@ -99,7 +100,7 @@ impl AccessPattern {
 }
 
 /// Picks a random unit that is not busy.
-fn pick(chooser: &PlaceChooser, rng: &mut Rng, busy: &Bitmap, count: u64) -> Option<u64> {
+fn pick(chooser: &PlaceChooser, rng: &mut SplitMix64, busy: &Bitmap, count: u64) -> Option<u64> {
     let mut index = 0;
     for _ in 0..TRIES {
         index = chooser.choose(rng);
@@ -144,7 +145,7 @@ mod tests {
 
     fn random(first: u64, count: u64, align: u64, seed: u64) -> AccessPattern {
         let chooser = PlaceChooser::new(&Distribution::Uniform, count / align, 512 * align, seed);
-        AccessPattern::random(first, count, align, chooser, Rng::new(seed, 0))
+        AccessPattern::random(first, count, align, chooser, SplitMix64::stream(seed, 0))
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use nvmeof_initiator::Nanos;
+use nvmeof_random::{SplitMix64, mix};
 
 use crate::buffers::BufferCache;
 use crate::load::LoadSpec;
@@ -10,7 +11,6 @@ use crate::pattern::AccessPattern;
 use crate::plan::Flow;
 use crate::queue::{Io, IoBuffer, IoDone, IoMemory, IoOp};
 use crate::rate_limit::AllowedKinds;
-use crate::rng::{Rng, mix};
 use crate::stats::{DirectionCounters, VerifyCounters};
 use crate::units::{IoMix, TrimUse};
 use crate::verify::{BlockCheck, BlockHeader, WriteLog, check};
@@ -38,7 +38,7 @@ pub(crate) struct Stream {
     block_size: u32,
     token_base: u64,
     pattern: AccessPattern,
-    rng: Rng,
+    rng: SplitMix64,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Maximum I/Os in flight.
@@ -128,7 +128,13 @@ impl Stream {
             let places = count / flow.align;
             let bytes = flow.align * u64::from(flow.unit);
             let chooser = PlaceChooser::new(&load.distribution, places, bytes, load.seed);
-            AccessPattern::random(first, count, flow.align, chooser, Rng::new(seed, rng_stream))
+            AccessPattern::random(
+                first,
+                count,
+                flow.align,
+                chooser,
+                SplitMix64::stream(seed, rng_stream),
+            )
         } else {
             let start = start + id.done / u64::from(flow.unit);
             AccessPattern::sequential(first, count, start)
@@ -160,7 +166,7 @@ impl Stream {
             block_size: flow.block_size,
             token_base: u64::from(id.stream) << 32,
             pattern,
-            rng: Rng::new(seed, rng_stream | 1),
+            rng: SplitMix64::stream(seed, rng_stream | 1),
             slots: vec![Slot::default(); load.qd as usize],
             free: (0..load.qd).rev().collect(),
             depth: load.qd,

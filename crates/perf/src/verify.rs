@@ -8,7 +8,7 @@
 //! last 4 bytes: CRC32C of everything before them
 //! ```
 
-use crate::rng::mix;
+use nvmeof_random::mix;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"NVMEPERF");
 const HEADER_WORDS: usize = 6;

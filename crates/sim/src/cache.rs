@@ -193,17 +193,18 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
-    use crate::rng::Rng;
 
     #[test]
     fn what_was_used_since_is_counted_once_each() {
-        let mut rng = Rng::new(5);
+        let mut rng = SplitMix64::new(5);
         let mut uses = Uses::new(9);
         let mut history: Vec<(u32, u32)> = Vec::new();
         for _ in 0..2_000 {
-            let buffer = id(rng.below(9));
-            let bytes = 1 + id(rng.below(100));
+            let buffer = id(rng.index(9));
+            let bytes = 1 + id(rng.index(100));
             let last = history.iter().rposition(|(b, _)| *b == buffer);
             let expected = last.map(|last| {
                 let mut seen = vec![buffer];

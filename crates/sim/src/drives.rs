@@ -21,9 +21,10 @@
 //! both share the cache and the path to memory, and use the two directions of the ports separately.
 //! The write numbers of the platforms are typical ones, not measured.
 
+use nvmeof_random::SplitMix64;
+
 use crate::numbers::{micros, whole};
 use crate::platform::Platform;
-use crate::rng::Rng;
 use crate::scenario::Nanos;
 
 /// All drives of the machine.
@@ -40,11 +41,11 @@ pub(crate) struct Drives {
     write_gbps: f64,
     /// Each completes nothing before this time.
     stalled_until: Vec<Nanos>,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl Drives {
-    pub(crate) fn new(platform: &Platform, drives: usize, rng: Rng) -> Self {
+    pub(crate) fn new(platform: &Platform, drives: usize, rng: SplitMix64) -> Self {
         Self {
             read_free: vec![0; drives],
             write_free: vec![0; drives],

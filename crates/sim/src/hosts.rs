@@ -16,13 +16,13 @@
 use std::collections::VecDeque;
 
 use nvmeof_pacing::FlowId;
+use nvmeof_random::SplitMix64;
 
 use crate::commands::CommandKind;
 use crate::nic::Outbox;
 use crate::numbers::{id, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
-use crate::rng::Rng;
 use crate::scenario::{Device, Initiator, Nanos, Scenario};
 
 /// Hosts start one after the other within this time in ns: later ones find a busy target.
@@ -92,7 +92,7 @@ pub(crate) struct Hosts {
     pub(crate) sizes: Vec<u32>,
     pub(crate) commands_limit: u32,
     pub(crate) requests_limit: u32,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl Hosts {
@@ -100,7 +100,7 @@ impl Hosts {
         platform: &Platform,
         scenario: &Scenario,
         target_pacing: &mut TargetPacing,
-        rng: Rng,
+        rng: SplitMix64,
     ) -> Self {
         let mut sizes: Vec<u32> =
             scenario.jobs.iter().flat_map(|job| job.blocks.iter().map(|b| b.0)).collect();
@@ -214,7 +214,7 @@ impl Hosts {
     /// Returns the next command of a stream, for a random one of its namespaces.
     pub(crate) fn want(&mut self, stream: u32) -> PendingCommand {
         let stream = &self.streams[stream as usize];
-        let queue = stream.queues[self.rng.below(stream.queues.len())];
+        let queue = stream.queues[self.rng.index(stream.queues.len())];
         let size = match stream.sizes.as_slice() {
             [only] => only.0,
             sizes => {
@@ -243,7 +243,7 @@ impl Hosts {
         let stream = &self.streams[number];
         let after = STARTS * u64::from(stream.host) / u64::from(hosts);
         let after = if stream.from > 0 { 0 } else { after };
-        stream.from + after + self.rng.next() % 10_000
+        stream.from + after + self.rng.next_u64() % 10_000
     }
 
     /// Enlarges the depth that a starting stream uses by one. Returns the time of the next

@@ -28,7 +28,6 @@ mod pacing;
 pub mod pcie;
 mod platform;
 mod record;
-pub mod rng;
 pub mod run_result;
 pub mod scenario;
 pub mod setups;

@@ -23,10 +23,11 @@
 
 use std::collections::VecDeque;
 
+use nvmeof_random::SplitMix64;
+
 use crate::commands::Commands;
 use crate::numbers::whole;
 use crate::platform::Platform;
-use crate::rng::Rng;
 use crate::scenario::Nanos;
 
 /// The NIC.
@@ -42,7 +43,7 @@ pub(crate) struct Nic {
     rate: f64,
     /// Probability that the turn of a core ends after a command.
     turn_over: f64,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +101,7 @@ impl Port {
 }
 
 impl Nic {
-    pub(crate) fn new(platform: &Platform, cores: usize, rng: Rng) -> Self {
+    pub(crate) fn new(platform: &Platform, cores: usize, rng: SplitMix64) -> Self {
         let port = || Port { queues: vec![VecDeque::new(); cores], ..Port::default() };
         Self {
             ports: (0..platform.ports).map(|_| port()).collect(),

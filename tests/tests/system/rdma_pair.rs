@@ -177,7 +177,7 @@ impl Reactor {
         let session = self.first.another(parked.qid());
         let mut home = ReactorResources { pool: &self.pool, sources: &mut self.sources };
         let mut queue = Box::new(parked).attach(&mut home).expect("a queue");
-        queue.set_token(self.queues.len() as u64);
+        queue.bind(self.queues.len() as u64);
         let pulls = BTreeMap::new();
         self.queues.push(Served { queue, session, pulls, pushes: 0, next: 0, is_over: false });
     }

@@ -22,11 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nvmeof_random::SplitMix64;
+
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
 use crate::dma::{CorePool, ZeroCopyData};
-use crate::rng::Rng;
 
 /// Operations a queue reserves room for at start. A queue that needed more keeps the larger room.
 const ROOM: usize = 128;
@@ -130,7 +131,7 @@ struct DelayQueue {
     base: Box<dyn BlockQueue>,
     latency: Arc<LatencySettings>,
     clock: Clock,
-    rng: Rng,
+    rng: SplitMix64,
     running: Running,
     /// Scratch space, kept for its capacity.
     finished: Vec<Completed>,
@@ -145,7 +146,7 @@ impl DelayQueue {
             base,
             latency: Arc::clone(&device.latency),
             clock: device.clock,
-            rng: Rng::new(device.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            rng: SplitMix64::stream(device.seed, number),
             running: Running::default(),
             finished: Vec::with_capacity(ROOM),
             reads: DelayLine::default(),

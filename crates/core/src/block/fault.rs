@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use nvmeof_random::SplitMix64;
+
 use super::signal::{Signal, any_of};
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Clock, Completed, DeviceInfo,
     Rejected, RejectedWhy,
 };
 use crate::dma::{CorePool, ZeroCopyData};
-use crate::rng::Rng;
 
 /// Automatic faults. Shares are operations in a million.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,13 +117,13 @@ impl BlockDevice for FaultDevice {
         let mut state = self.control.state();
         state.wakers.retain(|waker| waker.strong_count() > 0);
         state.wakers.push(Arc::downgrade(&wakers.own));
-        let seed = state.plan.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rng = SplitMix64::stream(state.plan.seed, number);
         drop(state);
         Ok(Box::new(FaultQueue {
             base,
             control: Arc::clone(&self.control),
             clock: self.clock,
-            rng: Rng::new(seed),
+            rng,
             held: Vec::new(),
             late: Vec::new(),
             failed: Vec::new(),
@@ -211,7 +212,7 @@ impl FaultControl {
     }
 
     /// Decides the fault of an operation.
-    fn verdict(&self, op: &BlockOp, rng: &mut Rng, clock: Clock) -> FaultAction {
+    fn verdict(&self, op: &BlockOp, rng: &mut SplitMix64, clock: Clock) -> FaultAction {
         let mut state = self.state();
         if state.gone {
             return FaultAction::Fail(BlockError::Gone);
@@ -225,25 +226,25 @@ impl FaultControl {
             self.quiet.store(state.is_quiet(), Ordering::Release);
             return FaultAction::Fail(error);
         }
-        if rng.hits(state.plan.rejects) {
+        if rng.chance(state.plan.rejects) {
             return FaultAction::Reject;
         }
         let end = op.offset.saturating_add(op.len);
         let touches = |bad: &Range<u64>| op.offset < bad.end && bad.start < end;
         let bad = op.kind != BlockOpKind::Flush && state.plan.bad.iter().any(touches);
-        if bad || rng.hits(state.plan.errors) {
+        if bad || rng.chance(state.plan.errors) {
             return FaultAction::Fail(BlockError::Media { errno: libc::EIO });
         }
         if state.hold {
             state.held += 1;
             return FaultAction::Hold(Until::Released { after: state.released });
         }
-        if rng.hits(state.plan.stalls) {
+        if rng.chance(state.plan.stalls) {
             state.held += 1;
             let stall = u64::try_from(state.plan.stall.as_nanos()).unwrap_or(u64::MAX);
             return FaultAction::Hold(Until::Time(clock().saturating_add(stall)));
         }
-        let corrupt = op.kind == BlockOpKind::Read && rng.hits(state.plan.corruptions);
+        let corrupt = op.kind == BlockOpKind::Read && rng.chance(state.plan.corruptions);
         if corrupt { FaultAction::Corrupt } else { FaultAction::Pass }
     }
 }
@@ -278,7 +279,7 @@ struct FaultQueue {
     base: Box<dyn BlockQueue>,
     control: Arc<FaultControl>,
     clock: Clock,
-    rng: Rng,
+    rng: SplitMix64,
     held: Vec<(BlockOp, Until)>,
     /// Completed operations that a later poll delivers.
     late: Vec<Completed>,

@@ -9,10 +9,11 @@ mod stacked;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nvmeof_random::SplitMix64;
+
 use super::fault::{FaultDevice, FaultPlan};
 use super::*;
 use crate::dma::{Buffer, ChunkPool, PoolConfig};
-use crate::rng::Rng;
 
 const MIB: u64 = 1 << 20;
 
@@ -90,7 +91,7 @@ fn ram_does_what_a_plain_array_does() {
         let pool = pool();
         let mut queues = [device.open_queue(&pool).unwrap(), device.open_queue(&pool).unwrap()];
         let mut model = vec![0_u8; MIB as usize];
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let block = u64::from(block);
         for token in 0..4000 {
             let most = if rng.below(8) == 0 { MIB / block / 2 } else { 40 };
@@ -102,7 +103,7 @@ fn ram_does_what_a_plain_array_does() {
             let done = match rng.below(5) {
                 0 | 1 => run(queue, BlockOp::read(token, offset, pool.lease(len).unwrap())),
                 2 => {
-                    let byte = rng.next() as u8;
+                    let byte = rng.next_u64() as u8;
                     area.fill(byte);
                     run(queue, BlockOp::write(token, offset, filled(&pool, len, byte), false))
                 }
@@ -211,7 +212,7 @@ fn no_block_of_ram_is_ever_seen_half_written() {
         std::thread::spawn(move || {
             let pool = pool();
             let mut queue = device.open_queue(&pool).unwrap();
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let mut seen = 0;
             for token in 0..20_000 {
                 let blocks = 1 + rng.index(4);
@@ -220,7 +221,7 @@ fn no_block_of_ram_is_ever_seen_half_written() {
                 let op = match rng.below(16) {
                     0 => BlockOp::deallocate(token, offset, (blocks * BLOCK) as u64),
                     1..8 => {
-                        let byte = 1 + (rng.next() % 255) as u8;
+                        let byte = 1 + (rng.next_u64() % 255) as u8;
                         BlockOp::write(token, offset, filled(&pool, blocks * BLOCK, byte), false)
                     }
                     _ => BlockOp::read(token, offset, pool.lease(blocks * BLOCK).unwrap()),

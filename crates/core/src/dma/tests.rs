@@ -2,8 +2,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use nvmeof_random::SplitMix64;
+
 use super::*;
-use crate::rng::Rng;
 
 fn pool(cap_chunks: usize, reserve_chunks: usize) -> Arc<ChunkPool> {
     ChunkPool::new(PoolConfig {
@@ -49,7 +50,7 @@ impl Live {
         self.buffers.insert(start, (buffer, self.stamp));
     }
 
-    fn drop_one(&mut self, rng: &mut Rng) {
+    fn drop_one(&mut self, rng: &mut SplitMix64) {
         let at = rng.index(self.buffers.len());
         let Some(start) = self.buffers.keys().nth(at).copied() else { return };
         let (buffer, stamp) = self.buffers.remove(&start).unwrap();
@@ -97,7 +98,7 @@ fn two_that_fit_a_chunk_are_promised() {
 fn random_interleavings_never_overlap_and_all_chunks_come_back() {
     for seed in 0..20 {
         let shared = pool(12, 4);
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         {
             let cores = [CorePool::new(&shared), CorePool::new(&shared)];
             let mut reserves = Vec::new();

@@ -118,9 +118,10 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
     use crate::nvme_driver::identify::tests_support::{abilities, namespace_info};
-    use crate::rng::Rng;
 
     /// Returns the pieces of `len` bytes at `offset`.
     fn pieces(limits: &Limits, kind: IoKind, offset: u64, len: u64) -> Vec<(u64, u64)> {
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn pieces_keep_to_transfer_size_and_boundary_and_leave_nothing_out() {
         for seed in 0..200 {
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let block = 512 << rng.below(4);
             let boundary = [None, Some(8), Some(100), Some(256), Some(1)][rng.index(5)];
             let info = NamespaceInfo { boundary, ..namespace_info(1 << 20, block) };

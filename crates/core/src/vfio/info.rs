@@ -178,8 +178,9 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
-    use crate::rng::Rng;
 
     fn answer(words: &[(usize, u32)], len: usize) -> Answer {
         let mut answer = Answer::sized(len);
@@ -262,10 +263,10 @@ mod tests {
     #[test]
     fn noise_is_read_to_its_end() {
         for seed in 0..2000 {
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let mut answer = Answer::sized(rng.index(200));
             for word in answer.words_mut() {
-                *word = if rng.below(2) == 0 { rng.next() } else { rng.below(64) };
+                *word = if rng.below(2) == 0 { rng.next_u64() } else { rng.below(64) };
             }
             let ranges = IommuInfo::parse(&answer).ranges.len();
             assert!(ranges * 16 <= 200, "seed {seed}");

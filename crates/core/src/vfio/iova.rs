@@ -74,8 +74,9 @@ fn usable(first: u64, last: u64) -> impl Iterator<Item = Range> {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
-    use crate::rng::Rng;
 
     /// Ranges that an Intel IOMMU of 39 bits reports.
     const VTD: &[(u64, u64)] = &[(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)];
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         for seed in 0..64 {
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let small = [(0, 0x43_ffff), (0x60_0000, 0xff_ffff), (0xfec0_0000, 0xff1f_ffff)];
             let mut addresses = addresses(&small);
             let mut out: Vec<(u64, u64)> = Vec::new();

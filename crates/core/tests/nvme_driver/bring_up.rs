@@ -262,7 +262,7 @@ fn shadow_doorbells_that_are_refused_are_done_without() {
 
 /// Reports random data and identifiers.
 #[derive(Debug)]
-struct Random(nvmeof_history::Dice);
+struct Random(nvmeof_random::SplitMix64);
 
 impl Tamper for Random {
     fn data(&mut self, _: &Sqe, _: u16, data: &mut [u8]) {
@@ -283,7 +283,7 @@ impl Tamper for Random {
 fn random_answers_never_hang_or_panic() {
     for seed in 0..200 {
         let fake = Fake::new(Config::default());
-        fake.set_tamper(Some(Box::new(Random(nvmeof_history::Dice::new(seed)))));
+        fake.set_tamper(Some(Box::new(Random(nvmeof_random::SplitMix64::new(seed)))));
         if let Ok(controller) = open(&fake, options()) {
             let _ = controller.namespaces();
             let _ = controller.namespace(1);

@@ -4,7 +4,7 @@
 use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, Completed};
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, Io, IoKind, IoQueue, Wait};
 use nvmeof_fake_drive::{Config, Fault, When};
-use nvmeof_history::Dice;
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::opcode::IoOpcode;
 
 use crate::rig::{MILLI, Rig, SECOND, io, options, read, write};
@@ -210,7 +210,7 @@ fn a_block_device_hands_the_cancellation_to_the_driver() {
 fn no_cancelled_write_lands_over_a_later_one() {
     let mut cancelled = 0;
     for seed in 0..60 {
-        let mut dice = Dice::new(seed);
+        let mut dice = SplitMix64::new(seed);
         let few = ControllerOptions { resets: u32::MAX, ..options() };
         let rig = Rig::with(Config { abort_helps: false, ..Config::default() }, few);
         let mut queue = rig.queue();

@@ -3,7 +3,7 @@
 use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, RejectedWhy};
 use nvmeof_core::nvme_driver::{ControllerOptions, IoKind};
 use nvmeof_fake_drive::{Config, Mode, NamespaceConfig};
-use nvmeof_history::Dice;
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::identify::{oacs, sgls};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{U16, U32};
@@ -34,7 +34,7 @@ fn what_was_written_is_read_in_any_size_at_any_offset() {
     for (kind, config) in all_kinds().into_iter().enumerate() {
         let rig = Rig::new(config);
         let mut queue = rig.queue();
-        let mut dice = Dice::new(kind as u64);
+        let mut dice = SplitMix64::new(kind as u64);
         for blocks in (1..40).chain([255, 256, 257, 1000, 2048, 4096]) {
             let len = blocks * 512;
             let offset = dice.within(0..16 << 20 >> 9) * 512 % ((16 << 20) - len as u64);

@@ -4,14 +4,14 @@
 use nvmeof_core::block::Completed;
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, IoQueue};
 use nvmeof_fake_drive::{Config, Mode};
-use nvmeof_history::Dice;
+use nvmeof_random::SplitMix64;
 
 use crate::rig::{MILLI, Rig, SECOND, is_readable, options, read, write};
 
 const LEN: usize = 1 << 20;
 
 /// Sleeps until the queue must be polled. In manual mode the device works during the sleep.
-fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, dice: &mut Dice, what: &str) {
+fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, dice: &mut SplitMix64, what: &str) {
     let fd = queue.event_fd().unwrap();
     while !is_readable(fd) {
         let works = mode == Mode::Manual && rig.fake.step();
@@ -26,7 +26,7 @@ fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, dice: &mut Dice, what: &str) {
 /// Writes and reads `count` times 1 MiB in pieces of 8 KiB, `at_once` operations concurrently.
 fn long_operations(mode: Mode, depth: u16, at_once: usize, seed: u64) {
     let what = format!("{mode:?}, depth {depth}, {at_once} at once, seed {seed}");
-    let mut dice = Dice::new(seed);
+    let mut dice = SplitMix64::new(seed);
     let mut config = Config::default();
     config.identify.mdts = 1;
     let few = ControllerOptions { queue_depth: depth, ..options() };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvmeof_core::block::{BlockError, Completed, NvmeDevice};
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, Io, IoKind, IoQueue};
 use nvmeof_fake_drive::{Config, Fault, NamespaceConfig, Violation, When};
-use nvmeof_history::Dice;
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::identify::{oacs, sgls};
 use nvmeof_wire::{Status, U16, U32};
 
@@ -21,7 +21,7 @@ type Content = Option<u64>;
 struct Story {
     rig: Rig,
     device: NvmeDevice,
-    dice: Dice,
+    dice: SplitMix64,
     seed: u64,
     queues: Vec<IoQueue>,
     model: Vec<Content>,
@@ -33,7 +33,7 @@ struct Story {
     is_gone: bool,
 }
 
-fn config(dice: &mut Dice) -> Config {
+fn config(dice: &mut SplitMix64) -> Config {
     let mut namespace = NamespaceConfig::new(1, BLOCKS, 9);
     namespace.identify.noiob = U16::new([0, 16, 100][dice.index(3)]);
     namespace.identify.dlfeat = 0b1001;
@@ -54,7 +54,7 @@ fn config(dice: &mut Dice) -> Config {
 
 impl Story {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = SplitMix64::new(seed);
         let depth = [4, 16, 64][dice.index(3)];
         let options = ControllerOptions {
             resets: 100_000,

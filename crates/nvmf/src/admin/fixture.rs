@@ -86,26 +86,3 @@ pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) ->
     controller.set_cc(Cc::new().with_en(true).with_iosqes(6).with_iocqes(4)).unwrap();
     controller
 }
-
-/// Seeded random numbers, so that a failure can be replayed (SplitMix64).
-#[derive(Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A 64-byte array of random bits.
-    pub(crate) fn bytes(&mut self) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        for chunk in bytes.chunks_exact_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes());
-        }
-        bytes
-    }
-}

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::U64;
 use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::zerocopy::FromBytes;
 
 use super::*;
-use crate::admin::fixture::{Random, connect, nqn, subsystem};
+use crate::admin::fixture::{connect, nqn, subsystem};
 use crate::admin::logs::tests::get_log_page;
 use crate::admin::page::tests::read;
 use crate::failure::Failure;
@@ -246,11 +247,11 @@ fn pieces_in_any_order_are_pieces_of_the_log() {
     let friend = controller(&target, "friend");
     let whole = log_page(&target, &friend);
     assert_eq!(whole.len(), 1024 * (1 + 2 * (1 + 26) + 1));
-    let mut random = Random(1);
+    let mut random = SplitMix64::new(1);
     for _ in 0..2000 {
-        let offset = random.next() % (whole.len() as u64 / 4 + 1) * 4;
-        let length = (random.next() % 3000 / 4 + 1) * 4;
-        let retain_event = random.next().is_multiple_of(2);
+        let offset = random.below(whole.len() as u64 / 4 + 1) * 4;
+        let length = (random.below(3000) / 4 + 1) * 4;
+        let retain_event = random.coin();
         let command =
             GetLogPage { offset, retain_event, ..GetLogPage::new(Lid::DISCOVERY, length) };
         let part = get_log_page(&target, &friend, &command.encode(1), 0).unwrap();

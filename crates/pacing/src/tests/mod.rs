@@ -10,6 +10,8 @@ mod permits;
 mod preemption;
 mod rules;
 
+use nvmeof_random::SplitMix64;
+
 use crate::{CommandOutcome, PolicyConfig, RateSpec, TokenBucketConfig};
 use machine::PacedMachine;
 use proptest::prelude::*;
@@ -165,10 +167,7 @@ fn play(machine: &mut PacedMachine, steps: &[Step]) {
     }
 }
 
-/// A number that looks random (splitmix64).
+/// A number that looks random.
 fn scattered(seed: u64, nth: usize) -> usize {
-    let mut z = seed.wrapping_add((nth as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    usize::try_from((z ^ (z >> 31)) >> 32).unwrap()
+    usize::try_from(SplitMix64::stream(seed, nth as u64).next_u64() >> 32).unwrap()
 }

@@ -205,7 +205,7 @@ impl Procedure {
         let rounds = self.runs.last().map_or(0, |run| run.rounds.len());
         let parts =
             [self.runs.len(), rounds, point].map(|part| u64::try_from(part).unwrap_or(u64::MAX));
-        parts.into_iter().fold(self.plan.seed, |seed, part| crate::rng::mix(seed ^ part))
+        parts.into_iter().fold(self.plan.seed, |seed, part| nvmeof_random::mix(seed ^ part))
     }
 }
 

@@ -11,8 +11,9 @@
 //! Zones are adjacent, in the order written; the popular places of the others are scattered over
 //! the space.
 
+use nvmeof_random::SplitMix64;
+
 use super::scatter::Scatter;
-use crate::rng::Rng;
 use crate::units;
 
 /// A distribution as requested.
@@ -187,15 +188,15 @@ impl PlaceChooser {
 
     /// Returns the number of the next place, below the number of places.
     #[inline]
-    pub(crate) fn choose(&self, rng: &mut Rng) -> u64 {
+    pub(crate) fn choose(&self, rng: &mut SplitMix64) -> u64 {
         match self {
             Self::Uniform { places } => rng.below(*places),
             Self::Zipf { zipf, scatter } => scatter.place(zipf.rank(rng)),
             Self::Pareto { power, places, scatter } => {
-                scatter.place(part(*places, rng.fraction().powf(*power)))
+                scatter.place(part(*places, rng.unit().powf(*power)))
             }
             Self::Zoned(spans) => {
-                let share = rng.fraction();
+                let share = rng.unit();
                 let span = spans.iter().find(|span| share < span.until).or(spans.last());
                 span.map_or(0, |span| span.first + rng.below(span.places))
             }
@@ -269,10 +270,10 @@ impl Zipf {
         reason = "a rank, from 1 to a number of places"
     )]
     #[inline]
-    fn rank(&self, rng: &mut Rng) -> u64 {
+    fn rank(&self, rng: &mut SplitMix64) -> u64 {
         let hat = Hat(self.theta);
         loop {
-            let area = self.high + rng.fraction() * (self.low - self.high);
+            let area = self.high + rng.unit() * (self.low - self.high);
             let at = hat.inverse(area);
             let rank = at.round().clamp(1.0, self.count);
             if rank - at <= self.squeeze || area >= hat.integral(rank + 0.5) - hat.height(rank) {
@@ -319,7 +320,7 @@ mod tests {
     fn visits(text: &str, places: usize, draws: usize) -> Vec<u64> {
         let chosen = distribution(text).unwrap();
         let chooser = PlaceChooser::new(&chosen, places as u64, 4096, 3);
-        let mut rng = Rng::new(SEED, 0);
+        let mut rng = SplitMix64::stream(SEED, 0);
         let mut visits = vec![0; places];
         for _ in 0..draws {
             visits[usize::try_from(chooser.choose(&mut rng)).unwrap()] += 1;
@@ -365,7 +366,7 @@ mod tests {
         let count = 1 << 44;
         for theta in [0.5, 1.0, 1.1, 30.0] {
             let zipf = Zipf::new(count, theta);
-            let mut rng = Rng::new(SEED, 1);
+            let mut rng = SplitMix64::stream(SEED, 1);
             let ranks: Vec<_> = (0..20_000).map(|_| zipf.rank(&mut rng)).collect();
             assert!(ranks.iter().all(|&rank| rank < count), "theta {theta}");
             if theta > 1.0 {

@@ -5,7 +5,7 @@
 //! A Feistel network permutes the smallest range of 4^n numbers that contains them. A result
 //! outside the bound is permuted again until it is inside, which keeps the mapping a permutation.
 
-use crate::rng::mix;
+use nvmeof_random::mix;
 
 const ROUNDS: u64 = 4;
 

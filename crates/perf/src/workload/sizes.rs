@@ -2,7 +2,8 @@
 //!
 //! Examples are `4k` and `4k/70:64k/30`. Commas separate sizes of reads, writes and trims.
 
-use crate::rng::Rng;
+use nvmeof_random::SplitMix64;
+
 use crate::units;
 
 /// Maximum sizes of a direction.
@@ -97,7 +98,7 @@ impl IoSizes {
 
     /// Draws the size of the next I/O.
     #[inline]
-    pub(crate) fn choose(&self, rng: &mut Rng) -> u32 {
+    pub(crate) fn choose(&self, rng: &mut SplitMix64) -> u32 {
         if let [one] = self.0[..] {
             return one.bytes;
         }
@@ -168,7 +169,7 @@ mod tests {
     fn sizes_come_by_their_shares() {
         let split = block_split("4k/60:8k/30:64k/10").unwrap();
         let (seed, draws) = (7, 100_000);
-        let mut rng = Rng::new(seed, 0);
+        let mut rng = SplitMix64::stream(seed, 0);
         let mut seen = std::collections::BTreeMap::<u32, u64>::new();
         for _ in 0..draws {
             *seen.entry(split.read.choose(&mut rng)).or_default() += 1;

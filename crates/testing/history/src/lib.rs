@@ -25,14 +25,12 @@
 //! Each event is later than those recorded before it.
 
 mod check;
-mod dice;
 mod record;
 mod report;
 mod seeds;
 mod stamp;
 
 pub use check::Summary;
-pub use dice::Dice;
 pub use record::{Block, History, ReadId, WriteId};
 pub use report::Violation;
 pub use seeds::seeds;

@@ -250,7 +250,7 @@ fn padded(data: &[u8], size: usize) -> PrivateData {
 impl State {
     /// Sends a message of a connection. The messages of one connection arrive in order.
     fn tell_peer(&mut self, connection: Option<u32>, message: Message) {
-        let delay = self.costs.message + self.random.up_to(self.costs.jitter);
+        let delay = self.costs.message + self.random.below(self.costs.jitter.saturating_add(1));
         let mut time = self.now + delay;
         if let Some(connection) = connection.and_then(|number| self.connections.get_mut(&number)) {
             time = time.max(connection.last + 1);
@@ -431,7 +431,8 @@ impl State {
                     self.tell_peer(connection, Message::Disconnect { to });
                 }
                 if stays {
-                    let back = self.costs.message + self.random.up_to(self.costs.jitter);
+                    let back =
+                        self.costs.message + self.random.below(self.costs.jitter.saturating_add(1));
                     let time = self.now + 2 * self.costs.message + back;
                     self.at(time, Event::Message(Box::new(Message::Left { to: number })));
                 }

@@ -66,7 +66,7 @@ impl State {
 
     fn start(&mut self, number: u32, sequence: u64) {
         let early = self.random.coin();
-        let jitter = self.random.up_to(self.costs.jitter);
+        let jitter = self.random.below(self.costs.jitter.saturating_add(1));
         let Some(queue_pair) = self.queue_pairs.get_mut(&number) else { return };
         queue_pair.next = sequence + 1;
         let Some(send) = queue_pair.send(sequence) else { return };
@@ -271,7 +271,7 @@ impl State {
 
     /// Sends the result to the poster; `bytes` is the payload of an RDMA READ.
     fn answer(&mut self, number: u32, sequence: u64, status: WcStatus, bytes: u64) {
-        let jitter = self.random.up_to(self.costs.jitter);
+        let jitter = self.random.below(self.costs.jitter.saturating_add(1));
         let delay = self.costs.answer + self.costs.bytes(bytes) + jitter;
         self.answer_after(number, sequence, status, delay);
     }

@@ -78,7 +78,6 @@ mod faults;
 mod memory;
 mod provider;
 mod queue_pair;
-mod random;
 mod signal;
 mod state;
 #[cfg(test)]

@@ -237,7 +237,7 @@ impl State {
         if removed || std::mem::replace(&mut queue_pair.flushing, true) {
             return;
         }
-        let delay = self.random.up_to(self.costs.flush);
+        let delay = self.random.below(self.costs.flush.saturating_add(1));
         self.at(self.now + delay, Event::Flush { queue_pair: number });
     }
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 
+use nvmeof_random::SplitMix64;
 use nvmeof_verbs::WcStatus;
 
 use crate::completions::{CqInner, SrqInner};
@@ -13,14 +14,13 @@ use crate::device::{DeviceState, RegionState};
 use crate::fabric::Costs;
 use crate::faults::FaultTable;
 use crate::queue_pair::QueuePair;
-use crate::random::Random;
 
 /// State of a whole fabric.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) now: u64,
     pub(crate) costs: Costs,
-    pub(crate) random: Random,
+    pub(crate) random: SplitMix64,
     pub(crate) faults: FaultTable,
     pub(crate) counters: Counters,
     pub(crate) devices: BTreeMap<u32, DeviceState>,
@@ -89,7 +89,7 @@ impl State {
         Self {
             now: 0,
             costs: Costs::default(),
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             faults: FaultTable::default(),
             counters: Counters::default(),
             devices: BTreeMap::new(),
@@ -114,7 +114,7 @@ impl State {
 
     /// Returns a unique key. Keys are never reused.
     pub(crate) fn key(&mut self) -> u32 {
-        let [low, ..] = self.random.next().to_le_bytes();
+        let [low, ..] = self.random.next_u64().to_le_bytes();
         self.name() << 8 | u32::from(low)
     }
 
@@ -122,7 +122,7 @@ impl State {
     /// in order.
     pub(crate) fn at(&mut self, time: u64, event: Event) {
         self.entries += 1;
-        let key = (time.max(self.now), self.random.next(), self.entries);
+        let key = (time.max(self.now), self.random.next_u64(), self.entries);
         self.agenda.push(Reverse(Entry { key, event }));
     }
 

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use nvmeof_history::{Dice, ReadId, WriteId};
+use nvmeof_history::{ReadId, WriteId};
 use nvmeof_initiator::ConnectOptions;
+use nvmeof_random::SplitMix64;
 use nvmeof_tests::config::NQN;
 use nvmeof_tests::{Api, Daemon, GUARD, Pdu, Raw, options};
 use nvmeof_wire::fabrics::{
@@ -53,7 +54,7 @@ pub(crate) struct Host<'a> {
     options: ConnectOptions,
     address: SocketAddr,
     api: Api,
-    dice: Dice,
+    dice: SplitMix64,
 }
 
 /// Returns the name of a host.
@@ -69,7 +70,7 @@ impl<'a> Host<'a> {
             options: options(u8::try_from(number).expect("a few hosts")),
             address: daemon.address(),
             api: Api::of(daemon),
-            dice: Dice::new(seed.wrapping_mul(31) + number as u64),
+            dice: SplitMix64::new(seed.wrapping_mul(31) + number as u64),
         }
     }
 
@@ -198,7 +199,7 @@ impl<'a> Host<'a> {
 
     fn write(&mut self, association: &mut Association, disk: u32, lbas: &Range<u64>) {
         let (write, data) = self.world.write(self.number, disk, lbas);
-        let command = BlockIo { fua: self.dice.hits(200), ..command(lbas) };
+        let command = BlockIo { fua: self.dice.chance(200_000), ..command(lbas) };
         let sqe = command.encode(IoOpcode::WRITE, 0, disk);
         let sqe = association.io.in_capsule(sqe, data.len());
         association.send(sqe, &data, Sent::Write(write));

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hyper::Method;
-use nvmeof_history::{Dice, Summary};
+use nvmeof_history::Summary;
+use nvmeof_random::SplitMix64;
 use nvmeof_tests::config::{NQN, api, device, file, listener, ram, subsystem_for};
 use nvmeof_tests::{Api, Daemon};
 use serde_json::json;
@@ -69,7 +70,7 @@ struct Operator<'a> {
     world: &'a World,
     daemon: &'a Daemon,
     api: Api,
-    dice: Dice,
+    dice: SplitMix64,
     folder: &'a Path,
 }
 
@@ -102,7 +103,7 @@ impl Operator<'_> {
     fn fence(&mut self) {
         let host = usize::try_from(self.dice.within(0..HOSTS as u64)).expect("a few hosts");
         let path = format!("/v1/subsystems/{NQN}/hosts/{}", name(host));
-        if self.dice.hits(500) {
+        if self.dice.coin() {
             self.change(Method::DELETE, &format!("{path}?force=true"), None);
             self.world.settle(Some(host), None, "host removed");
             self.pause();
@@ -122,7 +123,7 @@ impl Operator<'_> {
     fn remove_namespace(&mut self) {
         let nsid = u32::try_from(self.dice.within(DISKS)).expect("a small number");
         let path = format!("/v1/subsystems/{NQN}/namespaces");
-        if self.dice.hits(500) {
+        if self.dice.coin() {
             self.change(Method::DELETE, &format!("{path}/{nsid}"), None);
             self.world.settle(None, Some(nsid), "namespace removed");
             self.world.wait_for_rests();
@@ -179,7 +180,7 @@ fn run(seed: u64) -> Result<Summary, String> {
             scope.spawn(move || host.run());
         }
         let api = Api::of(&daemon);
-        let (dice, folder) = (Dice::new(seed), folder.path());
+        let (dice, folder) = (SplitMix64::new(seed), folder.path());
         Operator { world: &world, daemon: &daemon, api, dice, folder }.run(until);
     });
     Host::new(HOSTS, &world, &daemon, seed).read_all();

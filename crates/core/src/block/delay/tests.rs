@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use nvmeof_random::SplitMix64;
+
 use super::super::fault::{FaultControl, FaultDevice, FaultPlan};
 use super::super::{NullDevice, RamDevice, RejectedWhy};
 use super::*;
 use crate::dma::{Buffer, ChunkPool, PoolConfig};
-use crate::rng::Rng;
 
 const MIB: u64 = 1 << 20;
 const US: u64 = 1000;
@@ -237,13 +238,13 @@ fn no_operation_is_lost_early_or_unannounced_under_faults() {
         let device = DelayDevice::new("slow0", Arc::new(base), latency, now).seeded(seed);
         let pool = pool();
         let mut queue = DelayQueue::new(&device, device.base.open_queue(&pool).unwrap());
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         // By token: earliest completion time.
         let mut out: BTreeMap<u64, u64> = BTreeMap::new();
         let mut room = None;
         for round in 0..4000_u64 {
             if out.len() < 100 {
-                let token = rng.next();
+                let token = rng.next_u64();
                 let (op, latency) = match rng.below(4) {
                     0 => (BlockOp::write(token, 0, filled(&pool, 1), false), SLOW.write),
                     1 => (BlockOp::flush(token), SLOW.write),

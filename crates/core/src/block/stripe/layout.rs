@@ -93,13 +93,14 @@ fn high(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
-    use crate::rng::Rng;
 
     /// Covers the largest numbers, up to the last possible chunk.
     #[test]
     fn places_are_exact_without_a_division() {
-        let mut rng = Rng::new(1);
+        let mut rng = SplitMix64::new(1);
         for chunk in [512, 4096, 24 << 10, 128 << 10, 1 << 40] {
             for members in (1..=512).filter(|members| *members % 37 < 4) {
                 let layout = Layout::new(chunk, members);

@@ -27,7 +27,7 @@ struct Tower {
 }
 
 struct Builder<'r> {
-    rng: &'r mut Rng,
+    rng: &'r mut SplitMix64,
     faults: Vec<Arc<FaultControl>>,
     shape: String,
     /// Errors per million operations.
@@ -35,7 +35,7 @@ struct Builder<'r> {
 }
 
 impl Tower {
-    fn new(rng: &mut Rng, errors: u32) -> Self {
+    fn new(rng: &mut SplitMix64, errors: u32) -> Self {
         let mut builder = Builder { rng, faults: Vec::new(), shape: String::new(), errors };
         let device = builder.build(4);
         Self { device, faults: builder.faults, shape: builder.shape }
@@ -84,14 +84,14 @@ impl Builder<'_> {
         let mut micros = || Duration::from_micros(self.rng.below(3) * 40);
         let (read, write) = (micros(), micros());
         let latency = Latency { read, write, read_jitter: micros(), write_jitter: micros() };
-        Arc::new(DelayDevice::new("delay", base, latency, || NOW.get()).seeded(self.rng.next()))
+        Arc::new(DelayDevice::new("delay", base, latency, || NOW.get()).seeded(self.rng.next_u64()))
     }
 
     fn fault(&mut self, levels: u32) -> Arc<dyn BlockDevice> {
         self.shape += "fault ";
         let base = self.build(levels - 1);
         let plan = FaultPlan {
-            seed: self.rng.next(),
+            seed: self.rng.next_u64(),
             errors: self.errors,
             rejects: 100_000,
             stalls: 50_000,
@@ -115,7 +115,7 @@ struct Flying {
 
 /// A queue of a stack, and its expected contents. A block with a failed operation is undefined.
 struct Story {
-    rng: Rng,
+    rng: SplitMix64,
     queue: Box<dyn BlockQueue>,
     pool: CorePool,
     blocks: Vec<Option<u8>>,
@@ -128,7 +128,7 @@ struct Story {
 }
 
 impl Story {
-    fn new(seed: u64, rng: Rng, tower: &Tower) -> Self {
+    fn new(seed: u64, rng: SplitMix64, tower: &Tower) -> Self {
         let pool = pool();
         let blocks = usize::try_from(tower.device.info().size / BLOCK).unwrap();
         Self {
@@ -150,9 +150,9 @@ impl Story {
         let blocks = 1 + self.rng.below(most.min(count));
         let first = self.rng.below(count - blocks + 1);
         let range = first..first + blocks;
-        let token = self.rng.next();
+        let token = self.rng.next_u64();
         let (offset, len) = (first * BLOCK, blocks * BLOCK);
-        let byte = self.rng.next() as u8;
+        let byte = self.rng.next_u64() as u8;
         let op = match self.rng.below(12) {
             0 => BlockOp::flush(token),
             1 => BlockOp::write_zeroes(token, offset, len, false, byte.is_multiple_of(2)),
@@ -271,7 +271,7 @@ impl Flying {
 #[test]
 fn any_device_on_any_other_keeps_its_data() {
     for seed in 1..=400 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let tower = Tower::new(&mut rng, 0);
         let mut story = Story::new(seed, rng, &tower);
         story.steps(300);
@@ -308,7 +308,7 @@ fn any_device_on_any_other_keeps_its_data() {
 fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
     let mut failed = 0;
     for seed in 1..=400 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let tower = Tower::new(&mut rng, 30_000);
         let mut story = Story::new(seed, rng, &tower);
         for _ in 0..10 {
@@ -340,7 +340,7 @@ fn any_device_on_any_other_ends_what_it_was_asked_under_faults() {
 fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
     let mut failed = 0;
     for seed in 1..=400 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let tower = Tower::new(&mut rng, 0);
         let mut story = Story::new(seed, rng, &tower);
         story.cancels = true;

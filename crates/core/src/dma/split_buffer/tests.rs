@@ -1,8 +1,9 @@
 //! Split and merged buffers.
 
+use nvmeof_random::SplitMix64;
+
 use super::super::{ChunkPool, CorePool, MIN_CLASS, PoolConfig};
 use super::*;
-use crate::rng::Rng;
 
 fn pool() -> CorePool {
     CorePool::new(&ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap())
@@ -89,7 +90,7 @@ enum Holder {
 fn random_stories_keep_bytes_apart_and_lose_no_lease() {
     for seed in 0..200 {
         let pool = pool();
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let mut holders: Vec<Holder> = Vec::new();
         let mut stamp = 0_u8;
         for step in 0..400 {

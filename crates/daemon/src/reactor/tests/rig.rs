@@ -15,6 +15,7 @@ use nvmeof_nvmf::{
     QueueOwner, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{PacedMachine, PacerParts, PolicyConfig, SharedPolicy};
+use nvmeof_random::SplitMix64;
 use nvmeof_transport::FabricError;
 use nvmeof_wire::fabrics::{
     CNTLID_DYNAMIC, Connect, ConnectData, PropertyGet, PropertySet, PropertySize,
@@ -58,7 +59,7 @@ pub(super) struct Rig {
     target: Arc<Target>,
     sender: Sender,
     now: u64,
-    rng: u64,
+    rng: SplitMix64,
     /// HOSTID of the next host.
     ///
     /// Each host has its own, so that none waits for the commands of another.
@@ -145,7 +146,7 @@ impl Rig {
             target,
             sender,
             now: 1,
-            rng: seed,
+            rng: SplitMix64::new(seed),
             host_id: [7; 16],
             device: id,
             faults,
@@ -166,10 +167,7 @@ impl Rig {
 
     /// Returns a random number below `bound`.
     pub(super) fn random(&mut self, bound: usize) -> usize {
-        self.rng ^= self.rng << 13;
-        self.rng ^= self.rng >> 7;
-        self.rng ^= self.rng << 17;
-        usize::try_from(self.rng % bound as u64).unwrap()
+        self.rng.index(bound)
     }
 
     pub(super) fn turns(&mut self, turns: usize) {

@@ -2,11 +2,11 @@
 
 use nvmeof_fake_target::{FakeAction, FakeTargetOptions};
 use nvmeof_loopback_verbs::DeviceOptions;
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::zerocopy::IntoBytes;
 use nvmeof_wire::{Cqe, Status};
 
 use super::test_network::{SeedPrinter, TestNetwork, data, read, write};
-use crate::test_rng::TestRng;
 use crate::{CompletedCommand, Error, IoQueue};
 
 /// Returns a queue with two commands that the controller does not serve.
@@ -106,10 +106,10 @@ fn a_key_that_is_invalidated_unasked_ends_the_connection() {
 fn whatever_a_controller_does_every_command_comes_back_once() {
     for seed in 0..300 {
         let _seed = SeedPrinter(seed);
-        let mut rng = TestRng(seed);
+        let mut rng = SplitMix64::new(seed);
         let host =
             DeviceOptions { inline: 64 * u32::from(seed % 3 > 0), ..DeviceOptions::default() };
-        let salt = rng.next();
+        let salt = rng.next_u64();
         let script = move |number: u64, _| match (number ^ salt) % 5 {
             0 => FakeAction::NoResponse,
             1 => FakeAction::Fail(Status::INTERNAL_ERROR),
@@ -154,24 +154,24 @@ fn whatever_a_controller_does_every_command_comes_back_once() {
     }
 }
 
-fn misbehave(network: &TestNetwork, rng: &mut TestRng) {
+fn misbehave(network: &TestNetwork, rng: &mut SplitMix64) {
     let mut peer = network.peer();
     let Some(connection) = peer.connections.first_mut() else { return };
     let outstanding = connection.outstanding.len() as u64;
     match rng.below(24) {
         0 => {
             let len = usize::try_from(rng.below(80)).unwrap();
-            let bytes: Vec<u8> = (0..len).map(|_| rng.next().to_le_bytes()[0]).collect();
+            let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64().to_le_bytes()[0]).collect();
             connection.send_raw(&bytes, None);
         }
-        1 => connection.send_raw(&cqe(rng.next().to_le_bytes()[0].into()).0, None),
+        1 => connection.send_raw(&cqe(rng.next_u64().to_le_bytes()[0].into()).0, None),
         2..=4 if outstanding > 0 => {
             let at = usize::try_from(rng.below(outstanding)).unwrap();
             let cid = connection.outstanding[at].cid.get();
             connection.send_raw(&cqe(cid).0, None);
         }
         5 => {
-            let key = u32::from(rng.next().to_le_bytes()[0]);
+            let key = u32::from(rng.next_u64().to_le_bytes()[0]);
             connection.send_raw(&[0; 16], Some(key));
         }
         6 => connection.hang_up(),

@@ -1,10 +1,11 @@
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::zerocopy::FromBytes;
 
 use super::*;
 use crate::admin::effects::SupportedCommands;
 use crate::admin::fixture::{
-    HOST_ID, KATO_MS, Random, cached_namespace, discovery_controller, io_controller, namespace,
+    HOST_ID, KATO_MS, cached_namespace, discovery_controller, io_controller, namespace,
 };
 use crate::limits::MAX_NSID;
 use crate::subsystem::SubsystemKind;
@@ -325,11 +326,12 @@ fn host_identifier_is_what_connect_brought() {
 fn any_command_is_answered_or_refused() {
     let controllers =
         [io_controller(vec![namespace(1), cached_namespace(9)]), discovery_controller()];
-    let mut random = Random(0xfea7);
+    let mut random = SplitMix64::new(0xfea7);
     for _ in 0..20_000 {
-        let bytes = random.bytes();
+        let mut bytes = [0; 64];
+        random.fill(&mut bytes);
         let mut sqe = *Sqe::ref_from_bytes(&bytes).unwrap();
-        if random.next() & 1 == 0 {
+        if random.coin() {
             sqe.cdw10.set(sqe.cdw10.get() & 0x0000_070f);
             sqe.nsid.set(sqe.nsid.get() & 0xf);
         }

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::identify::{Cns, Csi, Identify, NamespaceId, NamespaceIds};
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::FromBytes;
@@ -7,8 +8,7 @@ use nvmeof_wire::{Sqe, ascii};
 
 use super::*;
 use crate::admin::fixture::{
-    Random, cached_namespace, connect, discovery_controller, io_controller, namespace, nqn,
-    subsystem,
+    cached_namespace, connect, discovery_controller, io_controller, namespace, nqn, subsystem,
 };
 use crate::admin::page::tests::read;
 use crate::limits::{Limits, MAX_NSID};
@@ -315,12 +315,13 @@ fn descriptors_name_only_what_there_is() {
 fn any_command_is_answered_in_full_or_refused() {
     let controllers =
         [io_controller(vec![namespace(1), cached_namespace(9)]), discovery_controller()];
-    let mut random = Random(0x1d);
+    let mut random = SplitMix64::new(0x1d);
     for _ in 0..20_000 {
-        let bytes = random.bytes();
+        let mut bytes = [0; 64];
+        random.fill(&mut bytes);
         let mut sqe = *Sqe::ref_from_bytes(&bytes).unwrap();
         // Half of them are near supported values; otherwise all would fail because of their CNS.
-        if random.next() & 1 == 0 {
+        if random.coin() {
             sqe.cdw10.set(sqe.cdw10.get() & 0xffff_001f);
             sqe.nsid.set(sqe.nsid.get() & 0xf);
         }

@@ -1,3 +1,4 @@
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::identify::Csi;
 use nvmeof_wire::log::GetLogPage;
@@ -7,9 +8,7 @@ use nvmeof_wire::{Status, ascii};
 
 use super::*;
 use crate::admin::features::TEMPERATURE;
-use crate::admin::fixture::{
-    Random, cached_namespace, discovery_controller, io_controller, namespace,
-};
+use crate::admin::fixture::{cached_namespace, discovery_controller, io_controller, namespace};
 use crate::controller::ErrorRecord;
 use crate::limits::{Limits, MAX_NSID};
 
@@ -291,12 +290,13 @@ fn any_command_is_answered_in_full_or_refused() {
     let target = Target::new(Limits::default());
     let controllers =
         [io_controller(vec![namespace(1), cached_namespace(9)]), discovery_controller()];
-    let mut random = Random(0x106);
+    let mut random = SplitMix64::new(0x106);
     let mut answered = 0;
     for _ in 0..20_000 {
-        let bytes = random.bytes();
+        let mut bytes = [0; 64];
+        random.fill(&mut bytes);
         let mut sqe = *Sqe::ref_from_bytes(&bytes).unwrap();
-        if random.next() & 1 == 0 {
+        if random.coin() {
             sqe.cdw10.set(sqe.cdw10.get() & 0xff_ff77);
             sqe.cdw11.set(0);
             sqe.cdw12.set(sqe.cdw12.get() & 0x7ff);
@@ -306,7 +306,7 @@ fn any_command_is_answered_in_full_or_refused() {
         }
         let wanted = GetLogPage::parse(&sqe).length;
         for controller in &controllers {
-            if let Ok(data) = get_log_page(&target, controller, &sqe, random.next()) {
+            if let Ok(data) = get_log_page(&target, controller, &sqe, random.next_u64()) {
                 assert_eq!(data.len() as u64, wanted);
                 answered += 1;
             }

@@ -266,6 +266,8 @@ impl CoarseSearch {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use nvmeof_random::SplitMix64;
+
     use super::*;
 
     /// Noise of the test machine, as a fraction to either side.
@@ -274,14 +276,11 @@ mod tests {
     /// Searches from `base`, with random noise; returns the final base budget.
     fn ends_at(base: f64, seed: u64, rate: impl Fn(f64) -> f64) -> f64 {
         let mut coarse_search = CoarseSearch::new();
-        let (mut base, mut state) = (base, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (mut base, mut random) = (base, SplitMix64::new(seed));
         for turn in 0..1000 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let chance = f64::from((state >> 40) as u32) / f64::from(1 << 24);
             let around = if coarse_search.is_trying() { WANDERS / 2.0 } else { WANDERS };
-            let sample = RateSample::of(base, rate(base) * (1.0 + around * (2.0 * chance - 1.0)));
+            let noise = around * (2.0 * random.unit() - 1.0);
+            let sample = RateSample::of(base, rate(base) * (1.0 + noise));
             coarse_search.observe(&sample, turn % 2 == 0, 1.0);
             if coarse_search.is_noise_limited()
                 && let SearchAction::Hold(next) = coarse_search.step(&sample, base, 2.0)

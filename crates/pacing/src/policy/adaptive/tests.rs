@@ -1,7 +1,9 @@
 //! Tests of the controller against machines given by a formula.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+
+use nvmeof_random::SplitMix64;
 
 use super::controller::{BudgetController, BudgetMove};
 use super::sample::Totals;
@@ -63,18 +65,10 @@ impl Plant {
 
     /// Adds noise to the rate, up to `part` to either side.
     fn wander(&mut self, part: f64, seed: u64) {
-        let state = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let noise = RefCell::new(SplitMix64::new(seed));
         let rate = std::mem::replace(&mut self.rate, Box::new(|_| 0.0));
-        self.rate = Box::new(move |n| {
-            let mut next = state.get();
-            next ^= next << 13;
-            next ^= next >> 7;
-            next ^= next << 17;
-            state.set(next);
-            let chance =
-                f64::from(u32::try_from(next >> 32).expect("32 bits")) / f64::from(u32::MAX);
-            rate(n) * (1.0 + part * (2.0 * chance - 1.0))
-        });
+        self.rate =
+            Box::new(move |n| rate(n) * (1.0 + part * (2.0 * noise.borrow_mut().unit() - 1.0)));
     }
 
     fn in_flight(&self) -> f64 {
@@ -293,14 +287,9 @@ fn a_small_gain_is_kept_though_a_swing_does_not_tell() {
     let gain = |n: f64| 3.0 * n / (n + 20.0);
     for seed in 1..=8_u64 {
         let mut plant = Plant::new(30.0, 1e9, 1e9);
-        let noise = Cell::new(seed);
+        let noise = RefCell::new(SplitMix64::new(seed));
         plant.offered = 1000.0;
-        plant.rate = Box::new(move |n| {
-            let next = noise.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            noise.set(next);
-            let unit = f64::from(u32::try_from(next >> 33).expect("31 bits")) / f64::from(1 << 31);
-            gain(n) * (1.0 + 0.04 * (unit - 0.5))
-        });
+        plant.rate = Box::new(move |n| gain(n) * (1.0 + 0.04 * (noise.borrow_mut().unit() - 0.5)));
         plant.draining = Box::new(|n| 0.4 * n);
         plant.run(2000);
         let (in_flight, _) = plant.run(4000);

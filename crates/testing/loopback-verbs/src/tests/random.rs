@@ -1,10 +1,10 @@
 //! For random operations and faults, completions keep their order and all resources are released.
 
+use nvmeof_random::SplitMix64;
 use nvmeof_verbs::{Endpoint, SendOp, WcStatus, WorkCompletion};
 use nvmeof_verbs_conformance::{Pair, pattern};
 
 use super::fixture::{Lab, Setup, living};
-use crate::random::Random;
 use crate::{LoopbackDevice, Side};
 
 /// Posted work and completions of one end.
@@ -54,7 +54,12 @@ impl Watch {
     }
 }
 
-fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut Random, lab: &Lab) {
+fn act(
+    pair: &mut Pair<LoopbackDevice>,
+    watches: &mut [Watch; 2],
+    random: &mut SplitMix64,
+    lab: &Lab,
+) {
     let asking = random.coin();
     let (end, peer) = match asking {
         true => (&mut pair.asking, &pair.answering),
@@ -64,28 +69,28 @@ fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut R
     if watch.gone {
         return;
     }
-    let length = u32::try_from(random.up_to(3_000)).unwrap();
-    match random.up_to(99) {
+    let length = u32::try_from(random.below(3_001)).unwrap();
+    match random.below(100) {
         0..30 => {
             // 2 % are too short for some messages.
-            let room = if random.up_to(49) == 0 { 1_000 } else { 3_000 };
+            let room = if random.below(50) == 0 { 1_000 } else { 3_000 };
             if end.receive(watch.receives.posted, 500_000, room).is_ok() {
                 watch.receives.posted += 1;
             }
         }
         30..70 => {
-            let mut operation = match random.up_to(2) {
+            let mut operation = match random.below(3) {
                 0 => SendOp::Send,
                 1 => peer.memory().write_at(100_000),
                 _ => peer.memory().read_at(200_000),
             };
-            if random.up_to(199) == 0 {
+            if random.below(200) == 0 {
                 operation = SendOp::Read { address: 1, key: peer.memory().rkey() };
             }
             let id = watch.sends.posted;
             let mut work = end.work(id, operation, 300_000, length);
             work.signaled = id.is_multiple_of(3);
-            work.fence = random.up_to(9) == 0;
+            work.fence = random.below(10) == 0;
             if end.post(&[work]).is_ok() {
                 watch.sends.posted += 1;
             }
@@ -95,8 +100,8 @@ fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut R
             watch.saw(end.take());
         }
         96 => fault(end.endpoint().number(), watch, random, lab),
-        97 if random.up_to(9) == 0 => end.endpoint().disconnect(),
-        98 if random.up_to(19) == 0 => {
+        97 if random.below(10) == 0 => end.endpoint().disconnect(),
+        98 if random.below(20) == 0 => {
             end.drop_endpoint();
             // Its completions may be gone with it.
             watch.gone = true;
@@ -105,9 +110,9 @@ fn act(pair: &mut Pair<LoopbackDevice>, watches: &mut [Watch; 2], random: &mut R
     }
 }
 
-fn fault(number: u32, watch: &mut Watch, random: &mut Random, lab: &Lab) {
-    let (faults, nth) = (lab.fabric.faults(), random.up_to(9));
-    match random.up_to(19) {
+fn fault(number: u32, watch: &mut Watch, random: &mut SplitMix64, lab: &Lab) {
+    let (faults, nth) = (lab.fabric.faults(), random.below(10));
+    match random.below(20) {
         0 => {
             watch.sends.loses = true;
             faults.lose_completion(number, Side::Send, nth);
@@ -127,7 +132,7 @@ fn fault(number: u32, watch: &mut Watch, random: &mut Random, lab: &Lab) {
 
 /// Returns the number of failed work requests of both ends.
 fn run(seed: u64) -> u64 {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut lab = Lab::new(seed);
     let before = living(&lab.fabric);
     let mut pairs = Vec::new();
@@ -137,9 +142,9 @@ fn run(seed: u64) -> u64 {
     }
     let mut watches: Vec<[Watch; 2]> = pairs.iter().map(|_| Default::default()).collect();
     for _ in 0..1_500 {
-        let index = usize::try_from(random.up_to(2)).unwrap();
+        let index = usize::try_from(random.below(3)).unwrap();
         act(&mut pairs[index], &mut watches[index], &mut random, &lab);
-        if random.up_to(2) == 0 {
+        if random.below(3) == 0 {
             lab.fabric.step();
         }
     }
@@ -183,7 +188,7 @@ fn order_and_places_hold_whatever_fails() {
 #[test]
 fn the_bytes_are_right_in_any_order() {
     for seed in 0..60 {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let mut lab = Lab::new(seed);
         let mut pair = lab.pair();
         pair.asking.memory_mut().fill(0, &pattern(1, 500_000));
@@ -191,7 +196,7 @@ fn the_bytes_are_right_in_any_order() {
         let mut expected = Vec::new();
         let mut offset = 0;
         for id in 0..30 {
-            let length = usize::try_from(random.up_to(15_000)).unwrap();
+            let length = usize::try_from(random.below(15_001)).unwrap();
             let write = random.coin();
             let operation = if write {
                 pair.answering.memory().write_at(offset)

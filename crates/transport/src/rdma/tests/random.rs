@@ -6,28 +6,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use nvmeof_loopback_verbs::Side;
+use nvmeof_random::SplitMix64;
 use nvmeof_verbs::Endpoint;
 
 use super::lists::{gathered, listed};
 use super::memory::Memory;
 use super::*;
-
-/// Random numbers (SplitMix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-
-    fn index(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).unwrap()
-    }
-}
 
 /// An outstanding command of a host.
 struct Out {
@@ -57,7 +41,7 @@ struct Job {
     pull: Option<u64>,
 }
 
-fn setup(seed: u64, rng: &mut Rng) -> Setup {
+fn setup(seed: u64, rng: &mut SplitMix64) -> Setup {
     let reads_out = 1 + u8::try_from(rng.below(4)).unwrap();
     let limits = DeviceLimits {
         queue_depth: 17 + u32::try_from(rng.below(80)).unwrap(),
@@ -76,7 +60,7 @@ fn setup(seed: u64, rng: &mut Rng) -> Setup {
 
 impl Peer {
     /// Sends a command of any kind, if the queue has room.
-    fn send(&mut self, rng: &mut Rng) {
+    fn send(&mut self, rng: &mut SplitMix64) {
         if self.out.len() >= self.depth {
             return;
         }
@@ -185,7 +169,7 @@ fn work(world: &mut World, mut job: Job) -> Option<Job> {
     }
 }
 
-fn fault(world: &mut World, peer: &mut Peer, number: u32, rng: &mut Rng) {
+fn fault(world: &mut World, peer: &mut Peer, number: u32, rng: &mut SplitMix64) {
     let faults = world.fabric.faults();
     let nth = rng.below(6);
     match rng.below(13) {
@@ -219,7 +203,7 @@ fn fault(world: &mut World, peer: &mut Peer, number: u32, rng: &mut Rng) {
 }
 
 fn story(seed: u64, faults: bool) {
-    let mut rng = Rng(seed);
+    let mut rng = SplitMix64::new(seed);
     let mut world = setup(seed, &mut rng).world();
     let mut peers = Vec::new();
     let mut numbers = Vec::new();
@@ -275,7 +259,8 @@ fn finish(
     numbers: &[u32],
     faults: bool,
 ) {
-    for _ in 0..60 {
+    // A long command takes a round for each message of its data.
+    for _ in 0..600 {
         world.fabric.settle();
         world.turn();
         for at in 0..2 {

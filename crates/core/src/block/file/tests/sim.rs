@@ -3,9 +3,10 @@
 
 use std::os::fd::BorrowedFd;
 
+use nvmeof_random::SplitMix64;
+
 use super::super::backend::{FileBackend, FileCall, FileResult};
 use crate::dma::Buffer;
-use crate::rng::Rng;
 
 /// Limitations and errors of the medium.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,12 +27,12 @@ pub(super) struct Sim {
     submitted: usize,
     whims: Whims,
     syncs: u32,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl Sim {
     pub(super) fn new(size: usize, seed: u64, whims: Whims) -> Self {
-        let rng = Rng::new(seed ^ 0x51);
+        let rng = SplitMix64::new(seed ^ 0x51);
         Self { image: vec![0; size], pending: Vec::new(), submitted: 0, whims, syncs: 0, rng }
     }
 

@@ -13,8 +13,8 @@ use nvmeof_core::block::{
 use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, Wait};
 use nvmeof_fake_drive::{Fake, Fault, Mode, When};
-use nvmeof_history::Dice;
 use nvmeof_nvmf::DeviceId;
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::Status;
 
 use super::late::Late;
@@ -130,7 +130,7 @@ impl Disk {
     }
 
     /// Does the work that is due.
-    pub(super) fn turn(&mut self, dice: &mut Dice, now: u64) {
+    pub(super) fn turn(&mut self, dice: &mut SplitMix64, now: u64) {
         if self.release_at.is_some_and(|at| at <= now) {
             self.release();
         }
@@ -153,7 +153,7 @@ impl Disk {
     }
 
     /// Injects a random fault.
-    pub(super) fn disturb(&mut self, dice: &mut Dice, now: u64) {
+    pub(super) fn disturb(&mut self, dice: &mut SplitMix64, now: u64) {
         if let Some(layers) = &self.layers {
             layers.disturb(dice);
         }
@@ -190,7 +190,7 @@ impl Disk {
 }
 
 impl Layers {
-    fn disturb(&self, dice: &mut Dice) {
+    fn disturb(&self, dice: &mut SplitMix64) {
         match dice.within(0..10) {
             0 => self.faults.hold(),
             1 => self.faults.reject_next(3),
@@ -200,7 +200,7 @@ impl Layers {
                 stalls: 100_000,
                 stall: Duration::from_nanos(dice.within(MILLI..3 * SECOND)),
                 rejects: 50_000,
-                reorder: dice.hits(500),
+                reorder: dice.coin(),
                 ..FaultPlan::default()
             }),
             6..9 => {
@@ -222,7 +222,7 @@ impl Layers {
 }
 
 impl Drive {
-    fn disturb(&self, dice: &mut Dice) {
+    fn disturb(&self, dice: &mut SplitMix64) {
         let next = When::queue(u16::try_from(dice.within(1..5)).expect("a queue"))
             .times(u32::try_from(dice.within(1..4)).expect("a few"));
         match dice.within(0..10) {
@@ -234,7 +234,7 @@ impl Drive {
             7 => self.fake.set_mode(Mode::Manual),
             8 => self.fake.set_mode(Mode::Automatic),
             _ => {
-                let helps = dice.hits(500);
+                let helps = dice.coin();
                 self.fake.reconfigure(|config| config.abort_helps = helps);
             }
         }

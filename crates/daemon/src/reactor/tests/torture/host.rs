@@ -125,7 +125,7 @@ impl Host {
             cut: Vec::new(),
             ending: Vec::new(),
             queues: u16::try_from(site.dice.within(1..3)).expect("a few"),
-            keeps_alive: site.dice.hits(500),
+            keeps_alive: site.dice.coin(),
             kept_alive_at: 0,
             sequence: 0,
             unsettled: Vec::new(),
@@ -223,7 +223,7 @@ impl Host {
     /// These are then an association next to the new one.
     fn come_back(&mut self, site: &mut Site) {
         self.cut.retain(|line| !line.is_closed());
-        if !self.cut.is_empty() && site.dice.hits(200) {
+        if !self.cut.is_empty() && site.dice.chance(200_000) {
             return;
         }
         let (number, fabric) = site.connect();
@@ -364,7 +364,7 @@ impl Host {
     }
 
     fn go_away(&mut self, site: &mut Site) {
-        if site.dice.hits(300)
+        if site.dice.chance(300_000)
             && let Some(admin) = self.admin.take()
         {
             // The controller stays while its I/O queues are lost.
@@ -420,7 +420,7 @@ impl Host {
             return self.lose(site);
         }
         let cc = Cc::from_bits(ENABLED);
-        let shn = if site.dice.hits(500) { CC_SHN_NORMAL } else { CC_SHN_ABRUPT };
+        let shn = if site.dice.coin() { CC_SHN_NORMAL } else { CC_SHN_ABRUPT };
         let cc = if is_reset { cc.with_en(false) } else { cc.with_shn(shn) };
         self.stage = Stage::Stopping { is_reset, look_at: u64::MAX };
         self.set_cc(site, Sent::Stop, cc.into_bits());
@@ -480,7 +480,7 @@ impl Host {
 
     /// Selects a few blocks of a disk, often those that it lost a write to.
     fn somewhere(&mut self, site: &mut Site) -> (u32, Range<u64>) {
-        if site.dice.hits(800)
+        if site.dice.chance(800_000)
             && let Some(again) = self.lost.pop()
         {
             return again;
@@ -517,23 +517,23 @@ impl Host {
         let write = self.begin(site, at, (disk, lbas.clone()), Content::Stamp(stamp));
         let length = u32::try_from(data.len()).expect("a few blocks");
         let command =
-            BlockIo { fua: site.dice.hits(200), ..BlockIo::new(lbas.start, blocks(&lbas)) };
+            BlockIo { fua: site.dice.chance(200_000), ..BlockIo::new(lbas.start, blocks(&lbas)) };
         let encode = |sgl| move |cid| command.encode(IoOpcode::WRITE, cid, disk).with_sgl(sgl);
         let line = &mut self.io[at];
-        if site.dice.hits(500) {
+        if site.dice.coin() {
             let encode = encode(Sgl::InCapsule { offset: 0, length });
-            if site.dice.hits(30) {
+            if site.dice.chance(30_000) {
                 line.send_damaged(site.now, Sent::Write(write), encode);
             } else {
                 line.send(site.now, Sent::Write(write), &data, encode);
             }
             return;
         }
-        if site.dice.hits(30) {
+        if site.dice.chance(30_000) {
             line.damage_next();
         }
         let cid = line.send(site.now, Sent::Write(write), &[], encode(Sgl::Transport { length }));
-        let late = if site.dice.hits(300) { site.dice.within(0..300 * MILLI) } else { 0 };
+        let late = if site.dice.chance(300_000) { site.dice.within(0..300 * MILLI) } else { 0 };
         line.offer(site.now + late, cid, data);
     }
 
@@ -549,7 +549,7 @@ impl Host {
     fn write_zeroes(&mut self, site: &mut Site, at: usize, disk: u32, lbas: Range<u64>) {
         let write = self.begin(site, at, (disk, lbas.clone()), Content::Zero);
         let command =
-            BlockIo { deallocate: site.dice.hits(500), ..BlockIo::new(lbas.start, blocks(&lbas)) };
+            BlockIo { deallocate: site.dice.coin(), ..BlockIo::new(lbas.start, blocks(&lbas)) };
         let encode = |cid| command.encode(IoOpcode::WRITE_ZEROES, cid, disk);
         self.io[at].send(site.now, Sent::Write(write), &[], encode);
     }

@@ -10,7 +10,7 @@ use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockQueue, Completed, DeviceInfo, Rejected,
 };
 use nvmeof_core::dma::CorePool;
-use nvmeof_history::Dice;
+use nvmeof_random::SplitMix64;
 
 use super::site::now;
 
@@ -33,7 +33,7 @@ impl Late {
 struct LateQueue {
     base: Box<dyn BlockQueue>,
     most: Arc<AtomicU64>,
-    dice: Dice,
+    dice: SplitMix64,
     /// Operations, and the times at which they execute.
     waiting: Vec<(u64, BlockOp)>,
 }
@@ -46,7 +46,7 @@ impl BlockDevice for Late {
     fn open_queue(&self, pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         let base = self.base.open_queue(pool)?;
         let number = self.queues.fetch_add(1, Ordering::Relaxed);
-        let dice = Dice::new(self.seed.wrapping_mul(1009) + number);
+        let dice = SplitMix64::new(self.seed.wrapping_mul(1009) + number);
         Ok(Box::new(LateQueue { base, most: Arc::clone(&self.most), dice, waiting: Vec::new() }))
     }
 }
@@ -54,7 +54,7 @@ impl BlockDevice for Late {
 impl BlockQueue for LateQueue {
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
         // Only some operations are late, so that others overtake them.
-        let most = if self.dice.hits(300) { self.most.load(Ordering::Relaxed) } else { 0 };
+        let most = if self.dice.chance(300_000) { self.most.load(Ordering::Relaxed) } else { 0 };
         let late = self.dice.within(0..most + 1);
         self.waiting.push((now() + late, op));
         Ok(())

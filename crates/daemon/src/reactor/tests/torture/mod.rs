@@ -80,11 +80,11 @@ impl World {
         self.turn(time, true);
         let Site { dice, disks, now, .. } = &mut self.site;
         for disk in disks {
-            if dice.hits(30) {
+            if dice.chance(30_000) {
                 disk.disturb(dice, *now);
             }
         }
-        if self.site.dice.hits(10) {
+        if self.site.dice.chance(10_000) {
             self.site.move_one();
         }
     }

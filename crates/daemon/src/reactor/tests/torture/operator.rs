@@ -66,7 +66,7 @@ impl Operator {
     /// Does the work that is due, and random actions if it `acts`.
     pub(super) fn step(&mut self, site: &mut Site, hosts: &mut [Host], acts: bool) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Idle if acts && site.dice.hits(50) => begin(site, hosts),
+            Stage::Idle if acts && site.dice.chance(50_000) => begin(site, hosts),
             Stage::Removing { what, mut awaited, since } => {
                 assert!(site.now - since < PATIENCE, "{what:?} is not removed");
                 if awaited.is_over() {
@@ -96,7 +96,7 @@ fn begin(site: &mut Site, hosts: &[Host]) -> Stage {
         0..4 => What::Host(u32::try_from(site.dice.index(hosts.len())).expect("a few hosts")),
         4..7 => {
             let disk = site.dice.index(site.disks.len());
-            What::Namespace { disk, with_device: site.dice.hits(500) }
+            What::Namespace { disk, with_device: site.dice.coin() }
         }
         7 => What::Subsystem,
         _ => return dismiss(site, hosts),

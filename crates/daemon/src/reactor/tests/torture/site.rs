@@ -10,13 +10,14 @@ use std::time::Duration;
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::Wait;
 use nvmeof_fake_drive::{Config, Fake};
-use nvmeof_history::{Dice, History};
+use nvmeof_history::History;
 use nvmeof_loopback_fabric::{LoopbackHost, LoopbackParams};
 use nvmeof_nvmf::{
     Access, AddressFamily, Changes, DeviceId, Limits, NamespaceSpec, PortId, PortSpec, Queue,
     QueueInfo, RetiredNamespace, SubsystemSpec, Target, TargetSpec, TransportKind,
 };
 use nvmeof_pacing::{PacedMachine, PolicyConfig, SharedPolicy};
+use nvmeof_random::SplitMix64;
 use nvmeof_wire::Nqn;
 use tokio::sync::oneshot;
 
@@ -65,7 +66,7 @@ impl Wait for Time {
 
 pub(super) struct Site {
     pub(super) now: u64,
-    pub(super) dice: Dice,
+    pub(super) dice: SplitMix64,
     pub(super) history: History,
     pub(super) disks: Vec<Disk>,
     pub(super) target: Arc<Target>,
@@ -86,7 +87,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(seed: u64, hosts: u32) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = SplitMix64::new(seed);
         let limits = Limits {
             queue_depth: 32,
             max_transfer: u32::try_from(MAX_TRANSFER).expect("64 KiB"),
@@ -100,7 +101,7 @@ impl Site {
             huge_pages: false,
         })
         .expect("memory");
-        let (senders, reactors) = reactors(&target, &pool, dice.hits(500));
+        let (senders, reactors) = reactors(&target, &pool, dice.coin());
         let drive = Fake::new(Config::default());
         let time = Arc::new(Time { now: AtomicU64::new(1), drive: drive.clone() });
         let folder = tempfile::tempdir().expect("a folder");
