@@ -16,153 +16,174 @@ pub(crate) struct TestArgs {
     /// machine
     #[arg(long)]
     fast: bool,
+    /// Everything: the stages that take longest or need more programs, too
+    #[arg(long, conflicts_with = "fast")]
+    all: bool,
     /// Run only this stage, again for more
     #[arg(long, value_name = "STAGE")]
     only: Vec<String>,
+}
+
+/// Extent of a run; a stage runs from its own extent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    /// `--fast`.
+    Fast,
+    /// Neither option, as in CI.
+    Usual,
+    /// `--all`.
+    All,
 }
 
 /// One stage of the tests.
 struct TestStage {
     name: &'static str,
     about: &'static str,
-    slow: bool,
+    runs: Extent,
     /// The stage on which this one depends.
     needs: Option<&'static str>,
     run: fn(&Workspace) -> Result<()>,
 }
 
 const STAGES: &[TestStage] = &[
-    TestStage { name: "format", about: "rustfmt", slow: false, needs: None, run: format },
+    TestStage { name: "format", about: "rustfmt", runs: Extent::Fast, needs: None, run: format },
     TestStage {
         name: "repository",
         about: "every file in the build, no machine's path, unsafe fenced, prose",
-        slow: false,
+        runs: Extent::Fast,
         needs: None,
         run: repository,
     },
     TestStage {
+        name: "deny",
+        about: "deny.toml: licenses, duplicate versions and sources of dependencies, by cargo-deny",
+        runs: Extent::All,
+        needs: None,
+        run: deny,
+    },
+    TestStage {
         name: "clippy",
         about: "every lint, all targets",
-        slow: false,
+        runs: Extent::Fast,
         needs: None,
         run: clippy,
     },
     TestStage {
         name: "doc",
         about: "documentation of the code, private items too: no broken link",
-        slow: false,
+        runs: Extent::Fast,
         needs: None,
         run: doc,
     },
     TestStage {
         name: "unit",
         about: "cargo test of the workspace",
-        slow: false,
+        runs: Extent::Fast,
         needs: None,
         run: unit,
     },
     TestStage {
         name: "configs",
         about: "the daemon takes every shipped configuration",
-        slow: false,
+        runs: Extent::Fast,
         needs: None,
         run: configs,
     },
     TestStage {
         name: "loom",
         about: "every interleaving of the pacing policies' cross-core parts",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: loom,
     },
     TestStage {
         name: "release",
         about: "release build of the daemon and the load generator, and the laboratory",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: release,
     },
     TestStage {
         name: "sweep-sim",
         about: "every point of every plan in the simulator, shortly",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: sweep_sim,
     },
     TestStage {
         name: "browser",
         about: "reports in a real browser: console, series, points, light and dark",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: browser::run,
     },
     TestStage {
         name: "status-page",
         about: "the daemon's status page in a real browser, idle and loaded",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: browser::run_status_page,
     },
     TestStage {
         name: "api-fuzz",
         about: "the API against its OpenAPI document, by schemathesis",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: api_fuzz::run,
     },
     TestStage {
         name: "instructions",
         about: "what an I/O costs the VFIO driver, against the baseline",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: instructions,
     },
     TestStage {
         name: "sweep-ssh",
         about: "sweeps over ssh: two hosts, one that dies, a target that dies, Ctrl-C",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: sweep_ssh,
     },
     TestStage {
         name: "vm-tcp",
         about: "the Linux host over NVMe/TCP in QEMU",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: vm_tcp,
     },
     TestStage {
         name: "vm-rdma",
         about: "the Linux host over NVMe/RDMA in QEMU",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: vm_rdma,
     },
     TestStage {
         name: "vm-vfio",
         about: "drives by the VFIO driver in QEMU, behind an emulated IOMMU",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: vm_vfio,
     },
     TestStage {
         name: "deb",
         about: "the Debian package and its checks",
-        slow: true,
+        runs: Extent::Usual,
         needs: Some("release"),
         run: deb::test,
     },
     TestStage {
         name: "vm-deb",
         about: "the package on Debian 12 and 13 in QEMU, by the operator's pages, over a reboot",
-        slow: true,
+        runs: Extent::All,
         needs: Some("release"),
         run: vm_deb,
     },
     TestStage {
         name: "fuzz",
         about: "a short run of every fuzz target",
-        slow: true,
+        runs: Extent::Usual,
         needs: None,
         run: fuzz_short,
     },
@@ -171,8 +192,12 @@ const STAGES: &[TestStage] = &[
 fn after_help() -> String {
     let mut text = String::from("Stages:\n");
     for stage in STAGES {
-        let slow = if stage.slow { " (slow)" } else { "" };
-        text.push_str(&format!("  {:<12} {}{slow}\n", stage.name, stage.about));
+        let extent = match stage.runs {
+            Extent::Fast => "",
+            Extent::Usual => " (not with --fast)",
+            Extent::All => " (with --all)",
+        };
+        text.push_str(&format!("  {:<12} {}{extent}\n", stage.name, stage.about));
     }
     text.push_str("\nExample: cargo xtask test --fast\n         cargo xtask test --only vm-tcp");
     text
@@ -185,14 +210,19 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
         bail!("there is no stage `{unknown}`; the stages are: {}", names.join(", "));
     }
     let workspace = Workspace::find()?;
+    let extent = match (args.fast, args.all) {
+        (true, _) => Extent::Fast,
+        (_, true) => Extent::All,
+        _ => Extent::Usual,
+    };
     let chosen = |stage: &TestStage| match args.only.is_empty() {
-        true => !(args.fast && stage.slow),
+        true => stage.runs <= extent,
         false => args.only.iter().any(|name| name == stage.name),
     };
     let started = Instant::now();
-    let slow = STAGES.iter().any(|stage| stage.slow && chosen(stage));
+    let is_fast = !STAGES.iter().any(|stage| stage.runs > Extent::Fast && chosen(stage));
     let mut needs = vec![setup::BUILD, setup::TEST];
-    if slow {
+    if !is_fast {
         needs.extend([setup::VM, setup::VM_RDMA, setup::SSH, setup::BROWSER, setup::PYTHON]);
         needs.extend([setup::DEB, setup::VM_ROOT]);
     }
@@ -273,6 +303,13 @@ fn step(mut command: Command) -> Result<()> {
 
 fn format(workspace: &Workspace) -> Result<()> {
     step(workspace.cargo(["fmt", "--all", "--check"]))
+}
+
+fn deny(workspace: &Workspace) -> Result<()> {
+    if setup::find_program("cargo-deny").is_none() {
+        bail!("cargo-deny is not installed: cargo install cargo-deny --locked");
+    }
+    step(workspace.cargo(["deny", "--locked", "check", "licenses", "bans", "sources"]))
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
@@ -418,8 +455,13 @@ mod tests {
 
     #[test]
     fn a_stage_that_fails_says_so() {
-        let stage =
-            TestStage { name: "x", about: "y", slow: false, needs: None, run: |_| bail!("no") };
+        let stage = TestStage {
+            name: "x",
+            about: "y",
+            runs: Extent::Fast,
+            needs: None,
+            run: |_| bail!("no"),
+        };
         let workspace = Workspace::find().expect("cargo runs this test");
         let (row, error) = run_stage(&workspace, &stage);
         assert_eq!(row.result, "FAILED");

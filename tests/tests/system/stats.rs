@@ -63,7 +63,7 @@ fn the_sums_are_those_of_the_load() {
     assert!(daemon.stop().success());
 
     let lines = lines(&daemon, "stats.jsonl");
-    assert_eq!((&lines[0]["kind"], &lines[0]["schema"]), (&"start".into(), &1.into()));
+    assert_eq!((&lines[0]["kind"], &lines[0]["schema"]), (&"start".into(), &2.into()));
     assert_eq!(lines[0]["interval_ms"], 10);
     let [last] = kind(&lines, "final")[..] else { panic!("one final line") };
     assert_eq!(lines.last(), Some(last));
@@ -206,7 +206,7 @@ fn a_signal_shows_a_table() {
     assert!(listener.contains("requests ") && listener.contains(" mean latency "), "{listener}");
     daemon.wait_for_line("stats requests when admitted: waiting 0,");
     let flow = daemon.wait_for_line(&format!("stats flow {NQN} nsid 1 host "));
-    for part in ["queue 1 device one reactor 0: in flight 0", "waiting 0, granted 2,"] {
+    for part in ["queue 1 device one reactor 0: in flight 0", "waiting 0, admitted 2,"] {
         assert!(flow.contains(part), "{flow}");
     }
 }

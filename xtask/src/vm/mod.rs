@@ -47,7 +47,17 @@ pub(crate) const PROGRAM_BUILDS: &[&[&str]] = &[
         "nvmeof-perf",
     ],
     &["build", "--release", "--locked", "-p", "nvmeof-verbs", "--example", "ping"],
-    &["build", "--release", "--locked", "-p", "nvmeof-core", "--examples"],
+    &[
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "nvmeof-core",
+        "--example",
+        "vfio_probe",
+        "--example",
+        "nvme_bench",
+    ],
     &lab::BUILD,
 ];
 
