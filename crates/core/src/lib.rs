@@ -6,7 +6,8 @@
 //!   ([`CorePool`](dma::CorePool)) from one bounded pool ([`ChunkPool`](dma::ChunkPool));
 //! * [`block`]: the traits of a block device and the devices themselves;
 //! * [`nvme_driver`]: the VFIO driver of NVMe drives, layered on [`vfio`];
-//! * [`pci`]: the location and the users of drives.
+//! * [`pci`]: the location and the users of drives;
+//! * [`slot_table`]: values by slot number, for operations that wait for a device.
 //!
 //! `examples/one_drive.rs` reads a block of one drive through the driver.
 
@@ -14,4 +15,5 @@ pub mod block;
 pub mod dma;
 pub mod nvme_driver;
 pub mod pci;
+pub mod slot_table;
 pub mod vfio;

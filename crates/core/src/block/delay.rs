@@ -28,6 +28,7 @@ use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
 };
 use crate::dma::{CorePool, ZeroCopyData};
+use crate::slot_table::SlotTable;
 
 /// Operations a queue reserves room for at start. A queue that needed more keeps the larger room.
 const ROOM: usize = 128;
@@ -132,7 +133,9 @@ struct DelayQueue {
     latency: Arc<LatencySettings>,
     clock: Clock,
     rng: SplitMix64,
-    running: Running,
+    /// Operations at the base. The base sees the slot as the token, because a completion does not
+    /// carry its direction.
+    running: SlotTable<Caller>,
     /// Scratch space, kept for its capacity.
     finished: Vec<Completed>,
     reads: DelayLine,
@@ -147,7 +150,7 @@ impl DelayQueue {
             latency: Arc::clone(&device.latency),
             clock: device.clock,
             rng: SplitMix64::stream(device.seed, number),
-            running: Running::default(),
+            running: SlotTable::with_capacity(ROOM),
             finished: Vec::with_capacity(ROOM),
             reads: DelayLine::default(),
             others: DelayLine::default(),
@@ -158,9 +161,9 @@ impl DelayQueue {
 impl BlockQueue for DelayQueue {
     fn submit(&mut self, mut op: BlockOp) -> Result<(), Rejected> {
         let caller = Caller { token: op.token, read: op.kind == BlockOpKind::Read };
-        op.token = self.running.begin(caller);
+        op.token = self.running.insert(caller).into();
         self.base.submit(op).map_err(|mut rejected| {
-            self.running.end(rejected.op.token);
+            take_caller(&mut self.running, rejected.op.token);
             rejected.op.token = caller.token;
             rejected
         })
@@ -178,7 +181,7 @@ impl BlockQueue for DelayQueue {
         let read = (load(&latency.read), load(&latency.read_jitter));
         let write = (load(&latency.write), load(&latency.write_jitter));
         for mut completed in self.finished.drain(..) {
-            let Some(caller) = self.running.end(completed.token) else {
+            let Some(caller) = take_caller(&mut self.running, completed.token) else {
                 debug_assert!(false, "the base finished what it was not asked for");
                 continue;
             };
@@ -203,8 +206,10 @@ impl BlockQueue for DelayQueue {
 
     /// Each operation passes to the base immediately, so the base cancels what waits there.
     fn cancel(&mut self, token: u64) {
-        for slot in self.running.slots_of(token) {
-            self.base.cancel(slot);
+        for (slot, caller) in self.running.iter() {
+            if caller.token == token {
+                self.base.cancel(slot.into());
+            }
         }
     }
 
@@ -321,44 +326,10 @@ struct Caller {
     read: bool,
 }
 
-/// Operations at the base. The base sees the slot as the token, because a completion does not carry
-/// its direction.
-#[derive(Debug)]
-struct Running {
-    slots: Vec<Option<Caller>>,
-    free: Vec<u64>,
-}
-
-impl Default for Running {
-    fn default() -> Self {
-        Self { slots: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM) }
-    }
-}
-
-impl Running {
-    fn begin(&mut self, caller: Caller) -> u64 {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u64 - 1
-        });
-        if let Some(place) = usize::try_from(slot).ok().and_then(|slot| self.slots.get_mut(slot)) {
-            *place = Some(caller);
-        }
-        slot
-    }
-
-    /// Returns the slots of all operations with this token.
-    fn slots_of(&self, token: u64) -> Vec<u64> {
-        let slots = (0_u64..).zip(&self.slots);
-        let theirs = slots.filter(|(_, caller)| caller.is_some_and(|c| c.token == token));
-        theirs.map(|(slot, _)| slot).collect()
-    }
-
-    fn end(&mut self, slot: u64) -> Option<Caller> {
-        let caller = self.slots.get_mut(usize::try_from(slot).ok()?)?.take()?;
-        self.free.push(slot);
-        Some(caller)
-    }
+/// Removes the caller of the operation that the base sees under this token.
+#[inline]
+fn take_caller(running: &mut SlotTable<Caller>, token: u64) -> Option<Caller> {
+    running.remove(u32::try_from(token).ok()?)
 }
 
 fn nanos(duration: Duration) -> u64 {

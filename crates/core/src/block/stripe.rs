@@ -267,7 +267,7 @@ impl StripeQueue {
     }
 
     /// Adds a child to `parent`: submits it to its member or queues it behind waiting children.
-    fn give(&mut self, parent: usize, member: usize, op: BlockOp) {
+    fn give(&mut self, parent: u32, member: usize, op: BlockOp) {
         self.parents.child_begun(parent);
         if !self.waiting.is_empty() {
             self.waiting.push_back((member, op));

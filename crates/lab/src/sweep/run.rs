@@ -55,7 +55,7 @@ pub(super) fn leave_out(plan: &mut SweepPlan, backend: &dyn SweepBackend) -> Res
         if let Err(error) = backend.check(&adapted) {
             left_out.push(format!("{label}: {error:#}"));
         } else if let Some((_, same)) = kept.iter().find(|(own, _)| own.setup == adapted.setup) {
-            left_out.push(format!("{label}: with whon this backend has, the same as {same}"));
+            left_out.push(format!("{label}: with what this backend has, the same as {same}"));
         } else {
             kept.push((adapted, label));
         }

@@ -314,13 +314,14 @@ fn jitter_is_within_bounds_changes_the_order_and_repeats_itself() {
 }
 
 fn capacities(queue: &DelayQueue) -> [usize; 7] {
+    let [slots, free] = queue.running.capacities();
     [
         queue.reads.in_order.capacity(),
         queue.others.in_order.capacity(),
         queue.reads.any_order.capacity(),
         queue.others.any_order.capacity(),
         queue.finished.capacity(),
-        queue.running.slots.capacity(),
-        queue.running.free.capacity(),
+        slots,
+        free,
     ]
 }

@@ -2,6 +2,7 @@
 
 use super::super::{BlockError, Completed};
 use crate::dma::SplitBuffer;
+use crate::slot_table::SlotTable;
 
 /// Upper half of a child's token; the lower half is the number of the parent.
 ///
@@ -17,10 +18,7 @@ pub(super) fn is_child(token: u64) -> bool {
 }
 
 #[derive(Debug)]
-pub(super) struct SplitOps {
-    slots: Vec<Option<Parent>>,
-    free: Vec<usize>,
-}
+pub(super) struct SplitOps(SlotTable<Parent>);
 
 #[derive(Debug)]
 struct Parent {
@@ -35,47 +33,36 @@ struct Parent {
 
 impl SplitOps {
     pub(super) fn with_room(room: usize) -> Self {
-        Self { slots: Vec::with_capacity(room), free: Vec::with_capacity(room) }
+        Self(SlotTable::with_capacity(room))
     }
 
     /// Returns true if there is any parent.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.slots.len() > self.free.len()
+        !self.0.is_empty()
     }
 
     /// Creates a parent with one child, a placeholder for those that follow. Returns its number and
     /// its children's token.
-    pub(super) fn begin(&mut self, token: u64) -> (usize, u64) {
-        let parent = Some(Parent { token, left: 1, result: Ok(()), buf: None });
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.slots[number] = parent;
-                number
-            }
-            None => {
-                self.slots.push(parent);
-                self.slots.len() - 1
-            }
-        };
-        (number, MARK | number as u64)
+    pub(super) fn begin(&mut self, token: u64) -> (u32, u64) {
+        let number = self.0.insert(Parent { token, left: 1, result: Ok(()), buf: None });
+        (number, MARK | u64::from(number))
     }
 
     /// Returns the tokens of the children of all operations with this token.
     pub(super) fn children_of(&self, token: u64) -> Vec<u64> {
-        let numbers = (0_u64..).zip(&self.slots);
-        let theirs = numbers.filter(|(_, slot)| slot.as_ref().is_some_and(|p| p.token == token));
-        theirs.map(|(number, _)| MARK | number).collect()
+        let theirs = self.0.iter().filter(|(_, parent)| parent.token == token);
+        theirs.map(|(number, _)| MARK | u64::from(number)).collect()
     }
 
-    pub(super) fn child_begun(&mut self, number: usize) {
+    pub(super) fn child_begun(&mut self, number: u32) {
         if let Some(parent) = self.at(number) {
             parent.left += 1;
         }
     }
 
     /// Stores the split buffer, to be merged when the children are done.
-    pub(super) fn keep(&mut self, number: usize, buf: SplitBuffer) {
+    pub(super) fn keep(&mut self, number: u32, buf: SplitBuffer) {
         if let Some(parent) = self.at(number) {
             parent.buf = Some(buf);
         }
@@ -85,13 +72,13 @@ impl SplitOps {
     pub(super) fn completed(&mut self, child: Completed) -> Option<Completed> {
         let Completed { token, buf, result } = child;
         drop(buf);
-        self.child_done(usize::try_from(token & !MARK_BITS).ok()?, result)
+        self.child_done(u32::try_from(token & !MARK_BITS).ok()?, result)
     }
 
     /// Counts one child as done; returns the completion of the parent if it was the last one.
     pub(super) fn child_done(
         &mut self,
-        number: usize,
+        number: u32,
         result: Result<(), BlockError>,
     ) -> Option<Completed> {
         let parent = self.at(number)?;
@@ -102,16 +89,15 @@ impl SplitOps {
         if parent.left > 0 {
             return None;
         }
-        let Parent { token, result, buf, .. } = self.slots.get_mut(number)?.take()?;
-        self.free.push(number);
+        let Parent { token, result, buf, .. } = self.0.remove(number)?;
         // A member that is gone may have kept a part, because its device could still write to it.
         // The whole buffer then does not return before that part does.
         let buf = buf.and_then(|cut| cut.merge().ok());
         Some(Completed { token, buf, result })
     }
 
-    fn at(&mut self, number: usize) -> Option<&mut Parent> {
-        let parent = self.slots.get_mut(number).and_then(Option::as_mut);
+    fn at(&mut self, number: u32) -> Option<&mut Parent> {
+        let parent = self.0.get_mut(number);
         debug_assert!(parent.is_some(), "a member finished what it was not asked for");
         parent
     }

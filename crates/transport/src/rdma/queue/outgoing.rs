@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::io;
 
 use nvmeof_core::dma::{Buffer, CorePool, LeaseError, Payload};
+use nvmeof_core::slot_table::SlotTable;
 use nvmeof_verbs::{Device, Endpoint, SendOp, SendWr, Sge, SgeList, WcStatus, WrId};
 use nvmeof_wire::Cqe;
 use nvmeof_wire::cqe::CQE_SIZE;
 use nvmeof_wire::zerocopy::IntoBytes;
 
 use super::ring::{Posted, SendQueueSlots};
-use super::transfers::{HostTransfer, IdTable, OutboundData, Pull};
+use super::transfers::{HostTransfer, OutboundData, Pull};
 use crate::queue::{Event, FabricError};
 use crate::rdma::qp::{Draining, Qp, Sends};
 use crate::rdma::registration::{Registration, Span};
@@ -49,8 +50,8 @@ pub(super) struct SendQueue {
     /// Responses, in slots by position in the ring.
     slots: Slab,
     chain: Vec<SendWr>,
-    pulls: IdTable<Pull>,
-    leaving: IdTable<OutboundData>,
+    pulls: SlotTable<Pull>,
+    leaving: SlotTable<OutboundData>,
     /// Pulls with parts to post, in order.
     reads: VecDeque<u32>,
     responses: VecDeque<Response>,
@@ -79,8 +80,8 @@ impl SendQueue {
             ring,
             slots: Slab::new(pool, registration, places, CQE_SIZE)?,
             chain: Vec::with_capacity(places),
-            pulls: IdTable::new(depth),
-            leaving: IdTable::new(depth),
+            pulls: SlotTable::with_capacity(depth),
+            leaving: SlotTable::with_capacity(depth),
             reads: VecDeque::with_capacity(depth),
             responses: VecDeque::with_capacity(depth),
             hollow: Vec::new(),
@@ -108,7 +109,7 @@ impl SendQueue {
 
     /// Returns the number of pulls in flight.
     pub(super) fn pulling(&self) -> usize {
-        self.pulls.live()
+        self.pulls.len()
     }
 
     /// Returns true if work waits to be posted.
@@ -128,7 +129,7 @@ impl SendQueue {
 
     /// Returns true if a completion is expected.
     pub(super) fn awaits(&self) -> bool {
-        self.reading > 0 || self.leaving.live() > 0
+        self.reading > 0 || !self.leaving.is_empty()
     }
 
     /// Returns the bytes of data moved since the start, and the bytes to move.
@@ -324,7 +325,7 @@ impl SendQueue {
 
     /// Returns the number of operations that have not been returned.
     pub(super) fn operations(&self) -> usize {
-        self.pulls.live() + self.leaving.live() + self.hollow.len()
+        self.pulls.len() + self.leaving.len() + self.hollow.len()
     }
 
     /// Returns the number of work requests that have ended since the start.

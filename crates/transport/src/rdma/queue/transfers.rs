@@ -149,58 +149,6 @@ impl OutboundData {
     }
 }
 
-/// A table with small numeric indexes.
-#[derive(Debug)]
-pub(super) struct IdTable<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
-    live: usize,
-}
-
-impl<T> IdTable<T> {
-    pub(super) fn new(room: usize) -> Self {
-        Self { places: Vec::with_capacity(room), free: Vec::with_capacity(room), live: 0 }
-    }
-
-    pub(super) fn reserve(&mut self, room: usize) {
-        self.places.reserve(room.saturating_sub(self.places.len()));
-        self.free.reserve(room.saturating_sub(self.free.len()));
-    }
-
-    pub(super) fn live(&self) -> usize {
-        self.live
-    }
-
-    pub(super) fn insert(&mut self, thing: T) -> u32 {
-        self.live += 1;
-        if let Some(at) = self.free.pop() {
-            self.places[at as usize] = Some(thing);
-            return at;
-        }
-        let at = u32::try_from(self.places.len()).expect("fewer entries than a queue has commands");
-        self.places.push(Some(thing));
-        at
-    }
-
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        self.places.get_mut(at as usize)?.as_mut()
-    }
-
-    pub(super) fn remove(&mut self, at: u32) -> Option<T> {
-        let thing = self.places.get_mut(at as usize)?.take()?;
-        self.free.push(at);
-        self.live -= 1;
-        Some(thing)
-    }
-
-    /// Removes all entries.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.live = 0;
-        self.free.clear();
-        self.places.drain(..).flatten()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,17 +174,5 @@ mod tests {
         let one = HostBuffers::One(run(u64::MAX - 4, 4, 9));
         let expected = [(0, 3, u64::MAX - 4, 9, false), (3, 1, u64::MAX - 1, 9, true)];
         assert_eq!(parts(&one, 4, 3), expected);
-    }
-
-    #[test]
-    fn a_table_uses_its_places_again() {
-        let mut table = IdTable::new(2);
-        let (a, b) = (table.insert('a'), table.insert('b'));
-        assert_eq!((table.remove(a), table.remove(a)), (Some('a'), None));
-        assert_eq!(table.insert('c'), a);
-        assert_eq!(table.get_mut(b), Some(&mut 'b'));
-        let mut all: Vec<_> = table.drain().collect();
-        all.sort_unstable();
-        assert_eq!((all, table.live()), (vec!['b', 'c'], 0));
     }
 }
