@@ -90,10 +90,10 @@ fn the_sums_are_those_of_the_load() {
     let (first, second) = (of(NQN), of(OTHER_NQN));
     assert_eq!((&first["nsid"], &first["device"]), (&1.into(), &"one".into()));
     assert_eq!((number(first, "/admitted"), number(first, "/completed")), (70, 70));
-    assert_eq!(number(first, "/granted_bytes"), 70 * (64 << 10));
+    assert_eq!(number(first, "/admitted_bytes"), 70 * (64 << 10));
     assert_eq!(first["host"], options(1).hostnqn.to_string());
     assert_eq!((&second["nsid"], &second["device"]), (&7.into(), &"two".into()));
-    assert_eq!(number(second, "/granted_bytes"), 40 * (32 << 10));
+    assert_eq!(number(second, "/admitted_bytes"), 40 * (32 << 10));
     assert_eq!(second["host"], options(2).hostnqn.to_string());
 }
 
