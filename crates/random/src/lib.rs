@@ -53,8 +53,7 @@ impl SplitMix64 {
     /// 2^64.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
-        let product = u128::from(self.next_u64()) * u128::from(bound);
-        (product >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Returns a number of `range`.
