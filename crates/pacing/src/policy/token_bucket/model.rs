@@ -11,7 +11,7 @@ const PERIOD: Nanos = 10;
 
 fn bucket(burst: u64, cores: usize) -> Arc<SharedTokenBucket> {
     let rate = RateSpec::Period(PERIOD);
-    let config = TokenBucketConfig { rate, burst: Some(burst), budget: None };
+    let config = TokenBucketConfig { pace: rate, burst: Some(burst), budget: None };
     SharedTokenBucket::new(&config, PacedMachine { cores, largest: 4096 }).unwrap()
 }
 
