@@ -23,7 +23,9 @@ use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, ControllerState, Io, IoKind, IoQueue, Wait,
 };
-use nvmeof_fake_drive::{Config, Fake, Fault, Mode, NamespaceConfig, Readiness, Tamper, When};
+use nvmeof_fake_drive::{
+    FakeDrive, FakeDriveConfig, Fault, Mode, NamespaceConfig, Readiness, Tamper, When,
+};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::identify::{LbaFormat, oacs, sgls};
@@ -168,7 +170,7 @@ struct Time {
     now: AtomicU64,
     waits: AtomicU64,
     /// Runs while time advances.
-    fake: Fake,
+    fake: FakeDrive,
 }
 
 impl Wait for Time {
@@ -186,7 +188,7 @@ impl Wait for Time {
 }
 
 struct World<'a> {
-    fake: Fake,
+    fake: FakeDrive,
     time: Arc<Time>,
     lies: Arc<Mutex<Lies>>,
     controller: Arc<Controller>,
@@ -214,7 +216,7 @@ impl<'a> World<'a> {
         }));
         let config = config(input);
         let mut is_sure = bits & 5 == 0 && config.disable != Readiness::Never && config.can_reset;
-        let fake = Fake::new(config);
+        let fake = FakeDrive::new(config);
         let liar = Liar { bytes: answers.to_vec(), at: 0, lies: Arc::clone(&lies) };
         fake.set_tamper(Some(Box::new(liar)));
         if bits & 0x18 == 0x18 {
@@ -442,8 +444,8 @@ fn options(input: &mut Input<'_>) -> ControllerOptions {
     }
 }
 
-fn config(input: &mut Input<'_>) -> Config {
-    let mut config = Config { check_boundary: false, ..Config::default() };
+fn config(input: &mut Input<'_>) -> FakeDriveConfig {
+    let mut config = FakeDriveConfig { check_boundary: false, ..FakeDriveConfig::default() };
     config.namespaces = vec![NamespaceConfig::new(1, BLOCKS, 9)];
     // After a format to larger blocks a drive with false answers would write more than it reports.
     config.namespaces[0].identify.lbaf[..3].fill(LbaFormat::new(9));
@@ -478,13 +480,13 @@ fn readiness(input: &mut Input<'_>) -> Readiness {
 }
 
 /// Sets faults for the whole run.
-fn plan(fake: &Fake, input: &mut Input<'_>) {
+fn plan(fake: &FakeDrive, input: &mut Input<'_>) {
     for _ in 0..input.byte() % 4 {
         inject(fake, input);
     }
 }
 
-fn inject(fake: &Fake, input: &mut Input<'_>) {
+fn inject(fake: &FakeDrive, input: &mut Input<'_>) {
     let fault = match input.byte() % 12 {
         0 | 1 => Fault::Lost,
         2 | 3 => Fault::Held,

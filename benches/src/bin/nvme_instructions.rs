@@ -19,7 +19,7 @@ use nvmeof_core::nvme_driver::function::{DmaSpace, Function, Registers};
 use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, Io, IoKind, IoQueue, Wait,
 };
-use nvmeof_fake_drive::{Config, Fake, Mode, NamespaceConfig};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig, Mode, NamespaceConfig};
 
 #[expect(clippy::print_stderr, reason = "a person reads it")]
 fn main() {
@@ -78,17 +78,19 @@ fn outside_of_the_driver(registers: &dyn Registers, offset: u32, value: u32) {
 }
 
 struct Rig {
-    fake: Fake,
+    fake: FakeDrive,
     device: NvmeDevice,
     pool: CorePool,
 }
 
 impl Rig {
     fn new() -> Self {
-        let mut config =
-            Config { namespaces: vec![NamespaceConfig::new(1, 4 << 10, 12)], ..Config::default() };
+        let mut config = FakeDriveConfig {
+            namespaces: vec![NamespaceConfig::new(1, 4 << 10, 12)],
+            ..FakeDriveConfig::default()
+        };
         config.identify.mdts = 5;
-        let fake = Fake::new(config);
+        let fake = FakeDrive::new(config);
         let function = Arc::new(Watched(fake.function()));
         let wait = Arc::new(Counted::default());
         let options = ControllerOptions { queue_depth: 128, ..ControllerOptions::default() };

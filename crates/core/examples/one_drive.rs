@@ -17,7 +17,7 @@ use nvmeof_core::dma::{Buffer, ChunkPool, CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
 use nvmeof_core::vfio;
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 
 #[expect(clippy::print_stderr, reason = "a person reads it")]
 fn main() -> ExitCode {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 /// The driver sees a drive only as a [`Function`]: registers, DMA memory, interrupts, reset.
 fn open_function(address: Option<&str>) -> Result<Arc<dyn Function>, Box<dyn Error>> {
     let Some(address) = address else {
-        let fake = Fake::new(Config::default());
+        let fake = FakeDrive::new(FakeDriveConfig::default());
         let mut block = [0; 512];
         block[..28].copy_from_slice(b"The first block of the drive");
         fake.write_media(1, 0, &block);

@@ -68,7 +68,8 @@ impl LogCategory {
     }
 }
 
-static LIMITS: [Limit; LogCategory::ALL.len()] = [const { Limit::new() }; LogCategory::ALL.len()];
+static LIMITS: [LogRateLimiter; LogCategory::ALL.len()] =
+    [const { LogRateLimiter::new() }; LogCategory::ALL.len()];
 
 /// Counts a line of this kind.
 ///
@@ -119,7 +120,7 @@ type Suppressed = Option<u64>;
 ///
 /// Concurrent threads may let one line too many through, but they never lose a line from the count.
 #[derive(Debug)]
-struct Limit {
+struct LogRateLimiter {
     /// Start of the second; 0 before the first.
     since: AtomicU64,
     /// Lines offered in this second.
@@ -128,7 +129,7 @@ struct Limit {
     left_out: AtomicU64,
 }
 
-impl Limit {
+impl LogRateLimiter {
     const fn new() -> Self {
         Self { since: AtomicU64::new(0), lines: AtomicU64::new(0), left_out: AtomicU64::new(0) }
     }
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn so_many_a_second_and_the_rest_is_counted() {
-        let limit = Limit::new();
+        let limit = LogRateLimiter::new();
         let at = |now| limit.pass(now);
         for _ in 0..LINES {
             assert_eq!(at(1), Some(None));
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn threads_at_once_lose_no_line_from_the_count() {
-        let limit = &Limit::new();
+        let limit = &LogRateLimiter::new();
         let (threads, each) = (4, 1000);
         let told: u64 = std::thread::scope(|scope| {
             let pass =

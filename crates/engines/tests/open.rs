@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_core::block::{BlockOp, Direct};
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use nvmeof_engines::{Engine, EngineUnavailable, ReadSource, open, open_with, sector_size};
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 
 const SIZE: u64 = 1 << 20;
 
@@ -58,7 +58,7 @@ fn every_engine_opens_a_file_or_says_why_not() {
 
 #[test]
 fn a_drive_in_memory_opens_with_our_driver_and_with_no_other() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let handle = fake.function();
     let source = ReadSource::Drive { address: "0000:61:00.0".into(), nsid: 1 };
     let pool = pool();

@@ -2,7 +2,9 @@
 
 use nvmeof_core::block::BlockError;
 use nvmeof_core::nvme_driver::ControllerOptions;
-use nvmeof_fake_drive::{Config, Fake, Fault, NamespaceConfig, Readiness, Tamper, When};
+use nvmeof_fake_drive::{
+    FakeDrive, FakeDriveConfig, Fault, NamespaceConfig, Readiness, Tamper, When,
+};
 use nvmeof_wire::identify::{LbaFormat, oacs};
 use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::properties::{CAP_CRMS_WITH_MEDIA, CAP_CSS_ADMIN_ONLY, Cap, Version};
@@ -13,7 +15,7 @@ use crate::rig::{Rig, open, options, refused};
 
 #[test]
 fn a_drive_says_what_it_is() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let identity = rig.controller.identity();
     assert_eq!(identity.serial, "FAKE0001");
     assert_eq!(identity.model, "nvmeof-tgt fake controller");
@@ -31,7 +33,7 @@ fn a_drive_says_what_it_is() {
 
 #[test]
 fn a_controller_that_somebody_left_enabled_is_reset_first() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     // Left enabled, as by a driver that crashed.
     let first = open(&fake, options()).unwrap();
     std::mem::forget(first);
@@ -44,8 +46,8 @@ fn a_controller_that_somebody_left_enabled_is_reset_first() {
 
 #[test]
 fn capabilities_that_make_no_sense_are_refused() {
-    let cap = Config::default().cap;
-    let with = |cap: Cap| refused(Config { cap, ..Config::default() });
+    let cap = FakeDriveConfig::default().cap;
+    let with = |cap: Cap| refused(FakeDriveConfig { cap, ..FakeDriveConfig::default() });
     for (cap, why) in [
         (cap.with_mqes(0), "MQES"),
         (cap.with_mpsmin(1), "MPSMIN"),
@@ -59,20 +61,21 @@ fn capabilities_that_make_no_sense_are_refused() {
     assert!(ones.contains("all ones"), "{ones}");
     for bits in [0, 0x00ff_0000] {
         let version = Version::from_bits(bits);
-        let error = refused(Config { version, ..Config::default() });
+        let error = refused(FakeDriveConfig { version, ..FakeDriveConfig::default() });
         assert!(error.contains("no NVMe controller"), "{error}");
     }
 }
 
 #[test]
 fn a_controller_that_does_not_get_ready_is_given_up_after_cap_to() {
-    let error = refused(Config { enable: Readiness::Never, ..Config::default() });
+    let error = refused(FakeDriveConfig { enable: Readiness::Never, ..FakeDriveConfig::default() });
     assert!(error.contains("did not become ready within 1000 ms (CAP.TO, CRTO)"), "{error}");
-    let cap = Config::default().cap.with_to(20);
-    let error = refused(Config { enable: Readiness::Never, cap, ..Config::default() });
+    let cap = FakeDriveConfig::default().cap.with_to(20);
+    let error =
+        refused(FakeDriveConfig { enable: Readiness::Never, cap, ..FakeDriveConfig::default() });
     assert!(error.contains("within 10000 ms"), "{error}");
     // A controller that needs 900 reads of CSTS, but less time, becomes ready.
-    let slow = Config { enable: Readiness::AfterReads(900), ..Config::default() };
+    let slow = FakeDriveConfig { enable: Readiness::AfterReads(900), ..FakeDriveConfig::default() };
     Rig::new(slow).end();
 }
 
@@ -88,8 +91,12 @@ impl Tamper for Leisurely {
 
 #[test]
 fn one_that_asks_for_hours_is_given_ten_minutes() {
-    let cap = Config::default().cap.with_crms(CAP_CRMS_WITH_MEDIA);
-    let fake = Fake::new(Config { enable: Readiness::Never, cap, ..Config::default() });
+    let cap = FakeDriveConfig::default().cap.with_crms(CAP_CRMS_WITH_MEDIA);
+    let fake = FakeDrive::new(FakeDriveConfig {
+        enable: Readiness::Never,
+        cap,
+        ..FakeDriveConfig::default()
+    });
     fake.set_tamper(Some(Box::new(Leisurely)));
     let error = open(&fake, options()).unwrap_err().to_string();
     assert!(error.contains("within 600000 ms"), "{error}");
@@ -97,7 +104,7 @@ fn one_that_asks_for_hours_is_given_ten_minutes() {
 
 #[test]
 fn one_that_cannot_be_disabled_has_its_function_reset() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     std::mem::forget(open(&fake, options()).unwrap());
     fake.reconfigure(|config| config.disable = Readiness::Never);
     let again = open(&fake, options()).unwrap();
@@ -117,14 +124,14 @@ fn one_that_cannot_be_disabled_has_its_function_reset() {
 #[test]
 fn identify_of_zeroes_or_ones_is_refused() {
     for (byte, why) in [(0x00, "zeroes"), (0xff, "ones")] {
-        let fake = Fake::new(Config::default());
+        let fake = FakeDrive::new(FakeDriveConfig::default());
         fake.inject(When::admin(AdminOpcode::IDENTIFY), Fault::Data(vec![byte]));
         let error = open(&fake, options()).unwrap_err().to_string();
         assert!(error.contains("Identify Controller makes no sense") && error.contains(why));
         fake.assert_clean();
         assert_eq!((fake.mappings(), fake.is_running()), (vec![], false));
 
-        let rig = Rig::new(Config::default());
+        let rig = Rig::new(FakeDriveConfig::default());
         rig.fake.inject(When::admin(AdminOpcode::IDENTIFY), Fault::Data(vec![byte]));
         let error = rig.controller.namespace(1).unwrap_err().to_string();
         assert!(error.contains("namespace 1"), "{error}");
@@ -135,7 +142,7 @@ fn identify_of_zeroes_or_ones_is_refused() {
 #[test]
 fn controllers_of_another_kind_are_refused() {
     let with = |change: fn(&mut nvmeof_wire::identify::Controller)| {
-        let mut config = Config::default();
+        let mut config = FakeDriveConfig::default();
         change(&mut config.identify);
         refused(config)
     };
@@ -153,7 +160,8 @@ fn formats_that_are_not_served_are_refused() {
         let mut namespace = NamespaceConfig::new(1, 1000, 9);
         namespace.identify.lbaf[0] = lba;
         namespace.identify.dps = dps;
-        let rig = Rig::new(Config { namespaces: vec![namespace], ..Config::default() });
+        let rig =
+            Rig::new(FakeDriveConfig { namespaces: vec![namespace], ..FakeDriveConfig::default() });
         let error = rig.controller.namespace(1).unwrap_err().to_string();
         rig.end();
         error
@@ -170,7 +178,8 @@ fn formats_that_are_not_served_are_refused() {
     }
     let mut namespace = NamespaceConfig::new(1, 1000, 12);
     namespace.identify.nsze = U64::new(u64::MAX / 16);
-    let rig = Rig::new(Config { namespaces: vec![namespace], ..Config::default() });
+    let rig =
+        Rig::new(FakeDriveConfig { namespaces: vec![namespace], ..FakeDriveConfig::default() });
     let error = rig.controller.namespace(1).unwrap_err().to_string();
     assert!(error.contains("no size"), "{error}");
     rig.end();
@@ -178,7 +187,7 @@ fn formats_that_are_not_served_are_refused() {
 
 #[test]
 fn as_many_queues_as_the_drive_grants_and_no_more() {
-    let config = Config { io_queues: 3, ..Config::default() };
+    let config = FakeDriveConfig { io_queues: 3, ..FakeDriveConfig::default() };
     let rig = Rig::with(config, ControllerOptions { io_queues: 6, ..options() });
     assert_eq!(rig.controller.queues(), 3);
     let device = rig.device(1);
@@ -192,7 +201,7 @@ fn as_many_queues_as_the_drive_grants_and_no_more() {
     drop(device);
     rig.end();
     // Vectors limit the queues, too, unless interrupts are disabled.
-    let config = Config { vectors: 2, ..Config::default() };
+    let config = FakeDriveConfig { vectors: 2, ..FakeDriveConfig::default() };
     let six = ControllerOptions { io_queues: 6, ..options() };
     assert_eq!(Rig::with(config.clone(), six.clone()).controller.queues(), 1);
     let polled = ControllerOptions { interrupts: false, ..six };
@@ -205,7 +214,10 @@ fn as_many_queues_as_the_drive_grants_and_no_more() {
 #[test]
 fn doorbells_stay_inside_the_registers() {
     // At a stride of 64 bytes, the doorbells of eight queues are inside the registers.
-    let config = Config { cap: Config::default().cap.with_dstrd(4), ..Config::default() };
+    let config = FakeDriveConfig {
+        cap: FakeDriveConfig::default().cap.with_dstrd(4),
+        ..FakeDriveConfig::default()
+    };
     let rig = Rig::with(config, ControllerOptions { io_queues: 8, ..options() });
     assert_eq!(rig.controller.queues(), 8);
     rig.end();
@@ -228,7 +240,7 @@ fn a_command_of_bring_up_that_fails_is_named() {
             Fault::Fatal,
             Fault::Gone,
         ] {
-            let fake = Fake::new(Config::default());
+            let fake = FakeDrive::new(FakeDriveConfig::default());
             fake.inject(When::admin(opcode), fault.clone());
             let error = open(&fake, options()).unwrap_err().to_string();
             assert!(error.contains(name), "{fault:?}: {error}");
@@ -240,7 +252,7 @@ fn a_command_of_bring_up_that_fails_is_named() {
 
 #[test]
 fn no_memory_for_the_drive_is_an_error() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     fake.fail_next_map();
     let error = open(&fake, options()).unwrap_err().to_string();
     assert!(error.contains("memory for the admin queue"), "{error}");
@@ -249,9 +261,9 @@ fn no_memory_for_the_drive_is_an_error() {
 
 #[test]
 fn shadow_doorbells_that_are_refused_are_done_without() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.identify.oacs = U16::new(oacs::FORMAT | oacs::DOORBELL_BUFFER);
-    let fake = Fake::new(config);
+    let fake = FakeDrive::new(config);
     fake.inject(
         When::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG),
         Fault::Status(Status::INVALID_FIELD),
@@ -282,7 +294,7 @@ impl Tamper for Random {
 #[test]
 fn random_answers_never_hang_or_panic() {
     for seed in 0..200 {
-        let fake = Fake::new(Config::default());
+        let fake = FakeDrive::new(FakeDriveConfig::default());
         fake.set_tamper(Some(Box::new(Random(nvmeof_random::SplitMix64::new(seed)))));
         if let Ok(controller) = open(&fake, options()) {
             let _ = controller.namespaces();
@@ -298,11 +310,11 @@ fn random_answers_never_hang_or_panic() {
 #[test]
 fn memory_that_the_drive_was_told_of_stays_until_it_is_disabled() {
     // The drive accepts the shadow doorbells, but reports an error.
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     let bits = config.identify.oacs.get() | oacs::DOORBELL_BUFFER;
     config.identify.oacs.set(bits);
     for then in [None, Some(AdminOpcode::CREATE_IO_SQ)] {
-        let fake = Fake::new(config.clone());
+        let fake = FakeDrive::new(config.clone());
         let refused = Fault::DoneBut(Status::INTERNAL_ERROR);
         fake.inject(When::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG), refused.clone());
         if let Some(opcode) = then {
@@ -323,7 +335,7 @@ fn memory_that_the_drive_was_told_of_stays_until_it_is_disabled() {
 fn a_namespace_has_the_identity_that_linux_has_for_it() {
     use nvmeof_core::block::BlockDevice;
     let medium = |change: fn(&mut NamespaceConfig), version: u32| {
-        let mut config = Config::default();
+        let mut config = FakeDriveConfig::default();
         config.identify.ver = U32::new(version);
         change(&mut config.namespaces[0]);
         let rig = Rig::new(config);
@@ -349,7 +361,7 @@ fn a_namespace_has_the_identity_that_linux_has_for_it() {
 #[test]
 fn a_drive_that_does_not_list_identifiers_is_served_without_the_list() {
     use nvmeof_core::block::BlockDevice;
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let status = Fault::Status(Status::INVALID_FIELD);
     rig.fake.inject(When::admin(AdminOpcode::IDENTIFY).after(1), status);
     let device = rig.device(1);
@@ -366,7 +378,7 @@ fn what_stands_on_a_drive_has_an_identity_made_of_the_drives() {
         BlockDevice, DelayDevice, Latency, RamDevice, SplitDevice, StripeDevice,
     };
     use std::sync::Arc;
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let drive: Arc<dyn BlockDevice> = Arc::new(rig.device(1));
     let medium = |device: &dyn BlockDevice| device.info().medium.clone();
     let split = |base: &Arc<dyn BlockDevice>, offset, size| {

@@ -3,7 +3,7 @@
 
 use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, Completed};
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, Io, IoKind, IoQueue, Wait};
-use nvmeof_fake_drive::{Config, Fault, When};
+use nvmeof_fake_drive::{FakeDriveConfig, Fault, When};
 use nvmeof_random::SplitMix64;
 use nvmeof_wire::opcode::IoOpcode;
 
@@ -25,7 +25,7 @@ fn stuck_write(rig: &Rig, queue: &mut IoQueue, token: u64, byte: u8) {
 #[test]
 fn a_write_whose_requester_is_gone_is_not_sent_again_after_a_reset() {
     for is_cancelled in [true, false] {
-        let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+        let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
         let mut queue = rig.queue();
         stuck_write(&rig, &mut queue, 7, 1);
         if is_cancelled {
@@ -65,7 +65,7 @@ impl Rig {
 
 #[test]
 fn what_the_drive_answers_in_time_is_completed_as_it_was() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::io(1, IoOpcode::WRITE), Fault::Held);
     queue.submit(Io { token: 7, ..write(0, rig.filled(512, 1)) }).unwrap();
@@ -84,7 +84,7 @@ fn what_the_drive_answers_in_time_is_completed_as_it_was() {
 
 #[test]
 fn what_waits_for_a_reset_never_gets_to_the_drive() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     queue.poll(&mut Vec::new());
     rig.controller.reset();
@@ -111,7 +111,7 @@ fn what_waits_for_a_reset_never_gets_to_the_drive() {
 
 #[test]
 fn what_a_reset_took_back_and_has_not_sent_again_is_not_sent() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     for token in [7, 8] {
         stuck_write(&rig, &mut queue, token, 1);
@@ -132,7 +132,7 @@ fn what_a_reset_took_back_and_has_not_sent_again_is_not_sent() {
 
 #[test]
 fn of_a_long_operation_only_what_was_sent_is_done() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     queue.poll(&mut Vec::new());
     // 16 commands of 128 KiB; a turn sends 8.
@@ -150,7 +150,7 @@ fn a_cancelled_operation_ends_within_the_bound() {
     // The drive completes neither the command nor its abort, and only a function reset disables it.
     use nvmeof_fake_drive::Readiness;
     let rig = Rig::with(
-        Config { abort_helps: false, ..Config::default() },
+        FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() },
         ControllerOptions { io_queues: 1, ..ControllerOptions::default() },
     );
     let bound = rig.device(1).quiesce_bound().unwrap();
@@ -172,7 +172,7 @@ fn a_cancelled_operation_ends_within_the_bound() {
 #[test]
 fn by_default_a_command_is_done_by_its_second_try_before_a_linux_host_gives_it_up() {
     let rig = Rig::with(
-        Config { abort_helps: false, ..Config::default() },
+        FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() },
         ControllerOptions { io_queues: 1, ..ControllerOptions::default() },
     );
     let mut queue = rig.queue();
@@ -188,7 +188,7 @@ fn by_default_a_command_is_done_by_its_second_try_before_a_linux_host_gives_it_u
 
 #[test]
 fn a_block_device_hands_the_cancellation_to_the_driver() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.device(1).open_queue(&rig.pool).unwrap();
     let mut done = Vec::new();
     queue.poll(&mut done);
@@ -212,7 +212,8 @@ fn no_cancelled_write_lands_over_a_later_one() {
     for seed in 0..60 {
         let mut dice = SplitMix64::new(seed);
         let few = ControllerOptions { resets: u32::MAX, ..options() };
-        let rig = Rig::with(Config { abort_helps: false, ..Config::default() }, few);
+        let rig =
+            Rig::with(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() }, few);
         let mut queue = rig.queue();
         let mut done = Vec::new();
         for round in 1..30_u8 {

@@ -2,7 +2,7 @@
 
 use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, RejectedWhy};
 use nvmeof_core::nvme_driver::{ControllerOptions, IoKind};
-use nvmeof_fake_drive::{Config, Mode, NamespaceConfig};
+use nvmeof_fake_drive::{FakeDriveConfig, Mode, NamespaceConfig};
 use nvmeof_random::SplitMix64;
 use nvmeof_wire::identify::{oacs, sgls};
 use nvmeof_wire::opcode::IoOpcode;
@@ -11,17 +11,17 @@ use nvmeof_wire::{U16, U32};
 use crate::rig::{Rig, io, options, read, write};
 
 /// Returns a drive with a boundary of 64 KiB, modified by `change`.
-fn config(change: impl FnOnce(&mut Config)) -> Config {
-    let mut config = Config::default();
+fn config(change: impl FnOnce(&mut FakeDriveConfig)) -> FakeDriveConfig {
+    let mut config = FakeDriveConfig::default();
     config.namespaces[0].identify.noiob = U16::new(128);
     change(&mut config);
     config
 }
 
 /// Returns drives with and without SGLs and shadow doorbells.
-fn all_kinds() -> Vec<Config> {
-    let sgl = |config: &mut Config| config.identify.sgls = U32::new(sgls::SUPPORTED);
-    let shadow = |config: &mut Config| {
+fn all_kinds() -> Vec<FakeDriveConfig> {
+    let sgl = |config: &mut FakeDriveConfig| config.identify.sgls = U32::new(sgls::SUPPORTED);
+    let shadow = |config: &mut FakeDriveConfig| {
         config.identify.oacs = U16::new(oacs::FORMAT | oacs::DOORBELL_BUFFER);
     };
     let mut both = config(sgl);
@@ -168,13 +168,17 @@ fn a_write_protected_namespace_is_read_only() {
 fn an_operation_of_more_commands_than_the_queue_holds_ends() {
     let mut namespace = NamespaceConfig::new(1, 4096, 9);
     namespace.identify.noiob = U16::new(1);
-    let one = Config { namespaces: vec![namespace], mode: Mode::Manual, ..Config::default() };
+    let one = FakeDriveConfig {
+        namespaces: vec![namespace],
+        mode: Mode::Manual,
+        ..FakeDriveConfig::default()
+    };
     let fake_runs = |rig: &Rig| {
         rig.fake.run();
     };
     // Opened in automatic mode.
     let rig = Rig::with(
-        Config { mode: Mode::Automatic, ..one },
+        FakeDriveConfig { mode: Mode::Automatic, ..one },
         ControllerOptions { queue_depth: 4, ..options() },
     );
     let mut queue = rig.queue();
@@ -333,7 +337,7 @@ fn buffers_of_another_pool_are_refused() {
 #[test]
 fn two_namespaces_share_a_controller_and_memory_is_mapped_once() {
     let namespaces = vec![NamespaceConfig::new(1, 4096, 9), NamespaceConfig::new(2, 1024, 12)];
-    let rig = Rig::new(Config { namespaces, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { namespaces, ..FakeDriveConfig::default() });
     let before = rig.fake.mappings().len();
     let (one, two) = (rig.device(1), rig.device(2));
     let mut first = one.open_driver_queue(&rig.pool).unwrap();

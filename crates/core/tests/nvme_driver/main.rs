@@ -4,12 +4,12 @@
 
 mod bring_up;
 mod cancel;
+mod errors;
 mod io;
 mod maintenance;
 mod races;
 mod rig;
+mod scenario;
 mod sleep;
-mod story;
 mod threads;
 mod timeouts;
-mod trouble;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_core::nvme_driver::{AdminError, ControllerOptions, ControllerState, IoKind, Wait};
-use nvmeof_fake_drive::{Config, Fault, When};
+use nvmeof_fake_drive::{FakeDriveConfig, Fault, When};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::opcode::AdminOpcode;
@@ -14,7 +14,7 @@ use crate::rig::{Rig, SECOND, io, options, read, write};
 
 #[test]
 fn health_and_errors_are_read() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.fake.change_smart(|smart| smart.temperature = U16::new(310));
     let smart = rig.controller.smart().unwrap();
     assert_eq!(smart.temperature.get(), 310);
@@ -32,7 +32,7 @@ fn health_and_errors_are_read() {
 
 #[test]
 fn events_are_noted_and_asked_for_again() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     for count in 1..=10 {
         rig.fake.raise(AsyncEvent::TEMPERATURE);
         rig.fake.run();
@@ -48,7 +48,7 @@ fn events_are_noted_and_asked_for_again() {
 
 #[test]
 fn a_format_destroys_and_changes_the_block_size() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 9)));
     let in_use = rig.controller.format(1, 2, SecureErase::USER_DATA, &mut |_| ());
@@ -72,7 +72,7 @@ fn a_format_destroys_and_changes_the_block_size() {
 
 #[test]
 fn a_format_that_fails_says_so() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.fake.inject(
         When::admin(AdminOpcode::FORMAT_NVM),
         Fault::Status(Status::INVALID_FORMAT.with_dnr()),
@@ -98,7 +98,7 @@ fn a_format_that_fails_says_so() {
 
 #[test]
 fn a_format_without_an_answer_is_given_up_after_a_day() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Lost);
     let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
     assert!(matches!(error, AdminError::Timeout | AdminError::Reset), "{error:?}");
@@ -109,7 +109,7 @@ fn a_format_without_an_answer_is_given_up_after_a_day() {
 
 #[test]
 fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
-    let rig = Rig::new(Config { one_admin_at_a_time: true, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { one_admin_at_a_time: true, ..FakeDriveConfig::default() });
     rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
     rig.controller.turn();
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
@@ -135,7 +135,7 @@ fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
 
 #[test]
 fn a_drive_that_does_not_say_how_far_a_format_is_is_not_asked() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
     let mut looks = 0;
     let fake = rig.fake.clone();
@@ -157,7 +157,7 @@ fn a_drive_that_does_not_say_how_far_a_format_is_is_not_asked() {
 
 #[test]
 fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
-    let rig = Rig::new(Config { sanitize_reads: 4, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { sanitize_reads: 4, ..FakeDriveConfig::default() });
     let log = || When::admin(AdminOpcode::GET_LOG_PAGE);
     let failing = Fault::Status(Status::INTERNAL_ERROR);
     rig.fake.inject(log().after(1).times(5), failing.clone());
@@ -176,7 +176,7 @@ fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
 #[test]
 fn an_event_is_asked_for_again_when_there_is_room() {
     let patient = ControllerOptions { admin_timeout: Duration::from_secs(1000), ..options() };
-    let rig = Rig::with(Config::default(), patient);
+    let rig = Rig::with(FakeDriveConfig::default(), patient);
     // Callers hold all slots of the admin queue that event requests leave, and one waits for a
     // slot. They do nothing while the clock is stopped.
     const FREE_SLOTS: usize = 27;
@@ -217,7 +217,7 @@ fn an_event_is_asked_for_again_when_there_is_room() {
 
 #[test]
 fn events_are_asked_for_anew_after_a_reset_and_no_more_than_the_drive_takes() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     // More events than are logged per period: some requests are still pending when the controller
     // is reset.
     rig.time.pass(10 * SECOND);
@@ -242,7 +242,7 @@ fn events_are_asked_for_anew_after_a_reset_and_no_more_than_the_drive_takes() {
 
 #[test]
 fn changes_of_namespaces_are_told_once_their_log_was_read() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let device = rig.device(1);
     assert!(device.is_current().unwrap());
     for count in 1..=3 {
@@ -271,7 +271,7 @@ fn changes_of_namespaces_are_told_once_their_log_was_read() {
 
 #[test]
 fn a_drive_that_tells_of_events_without_end_is_listened_to_now_and_then() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.time.pass(10 * SECOND);
     let tell = || {
         for _ in 0..1000 {
@@ -292,7 +292,7 @@ fn a_drive_that_tells_of_events_without_end_is_listened_to_now_and_then() {
 
 #[test]
 fn sanitize_tells_how_far_it_is() {
-    let rig = Rig::new(Config { sanitize_reads: 4, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { sanitize_reads: 4, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 9)));
     assert_eq!(
@@ -315,7 +315,7 @@ fn sanitize_tells_how_far_it_is() {
 
 #[test]
 fn what_a_drive_cannot_do_is_said_before_it_is_asked() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.identify.oacs = U16::new(0);
     config.identify.sanicap.set(0);
     let rig = Rig::new(config);
@@ -328,7 +328,7 @@ fn what_a_drive_cannot_do_is_said_before_it_is_asked() {
 
 #[test]
 fn a_reset_on_demand_leaves_data_and_queues() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     for byte in 1..4 {
         rig.run(&mut queue, write(0, rig.filled(4096, byte)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use nvmeof_core::nvme_driver::function::{DmaSpace, Function, Registers};
 use nvmeof_core::nvme_driver::{ControllerState, IoQueue};
-use nvmeof_fake_drive::{Config, Fake, Fault, Mode, When};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig, Fault, Mode, When};
 use nvmeof_wire::pcie::offset::DOORBELLS;
 
 use crate::rig::{self, Rig, options, read};
@@ -108,7 +108,7 @@ impl Function for Interposed {
 
 /// Returns a rig, and the action of its next doorbell.
 fn interposed() -> (Rig, Action) {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let action = Action::default();
     let function = Arc::new(Interposed::new(fake.function(), Arc::clone(&action)));
     (Rig::on(fake, function, options()), action)
@@ -165,7 +165,7 @@ fn what_the_supervisor_says_just_before_the_descriptor_is_cleared_is_not_missed(
 
 #[test]
 fn a_reactor_that_lost_an_announcement_gets_it_again() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     let mut done = Vec::new();
     queue.poll(&mut done);
@@ -187,7 +187,7 @@ fn a_reactor_that_lost_an_announcement_gets_it_again() {
 
 #[test]
 fn a_command_that_the_device_was_not_told_of_keeps_its_second_try() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     let mut done = Vec::new();
     queue.poll(&mut done);
@@ -216,7 +216,7 @@ fn a_command_that_the_device_was_not_told_of_keeps_its_second_try() {
 fn what_comes_just_before_the_descriptor_is_cleared_is_not_missed() {
     let mut found = 0;
     for polls in POLLS {
-        let rig = Rig::new(Config::default());
+        let rig = Rig::new(FakeDriveConfig::default());
         let mut queue = rig.queue();
         let mut done = Vec::new();
         queue.poll(&mut done);

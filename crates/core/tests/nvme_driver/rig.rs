@@ -13,7 +13,7 @@ use nvmeof_core::nvme_driver::{
     BufferMaps, Controller, ControllerOptions, ControllerState, Io, IoKind, IoQueue, OpenError,
     Wait,
 };
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 
 pub(crate) const MILLI: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MILLI;
@@ -83,7 +83,7 @@ impl fmt::Debug for VirtualTime {
 }
 
 pub(crate) struct Rig {
-    pub(crate) fake: Fake,
+    pub(crate) fake: FakeDrive,
     pub(crate) time: Arc<VirtualTime>,
     pub(crate) controller: Arc<Controller>,
     pub(crate) pool: CorePool,
@@ -106,8 +106,8 @@ pub(crate) fn shared_pool() -> Arc<ChunkPool> {
 }
 
 /// Opens a controller that must be refused; returns the error.
-pub(crate) fn refused(config: Config) -> String {
-    let fake = Fake::new(config);
+pub(crate) fn refused(config: FakeDriveConfig) -> String {
+    let fake = FakeDrive::new(config);
     let error = open(&fake, options()).unwrap_err();
     let (violations, faults) = fake.take_findings();
     assert!(faults.is_empty(), "{faults:?}");
@@ -119,23 +119,30 @@ pub(crate) fn refused(config: Config) -> String {
     error.to_string()
 }
 
-pub(crate) fn open(fake: &Fake, options: ControllerOptions) -> Result<Arc<Controller>, OpenError> {
+pub(crate) fn open(
+    fake: &FakeDrive,
+    options: ControllerOptions,
+) -> Result<Arc<Controller>, OpenError> {
     Controller::open_stepped(fake.function(), options, Arc::new(VirtualTime::default()))
 }
 
 impl Rig {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: FakeDriveConfig) -> Self {
         Self::with(config, options())
     }
 
-    pub(crate) fn with(config: Config, options: ControllerOptions) -> Self {
-        let fake = Fake::new(config);
+    pub(crate) fn with(config: FakeDriveConfig, options: ControllerOptions) -> Self {
+        let fake = FakeDrive::new(config);
         let function = fake.function();
         Self::on(fake, function, options)
     }
 
     /// Opens `function`, which is that of `fake` or stands before it.
-    pub(crate) fn on(fake: Fake, function: Arc<dyn Function>, options: ControllerOptions) -> Self {
+    pub(crate) fn on(
+        fake: FakeDrive,
+        function: Arc<dyn Function>,
+        options: ControllerOptions,
+    ) -> Self {
         let time = Arc::new(VirtualTime::default());
         let wait: Arc<dyn Wait> = time.clone();
         let controller = Controller::open_stepped(function, options, wait).unwrap();

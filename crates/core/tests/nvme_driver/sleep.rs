@@ -3,7 +3,7 @@
 
 use nvmeof_core::block::Completed;
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, IoQueue};
-use nvmeof_fake_drive::{Config, Mode};
+use nvmeof_fake_drive::{FakeDriveConfig, Mode};
 use nvmeof_random::SplitMix64;
 
 use crate::rig::{MILLI, Rig, SECOND, is_readable, options, read, write};
@@ -27,7 +27,7 @@ fn sleep(rig: &Rig, queue: &IoQueue, mode: Mode, dice: &mut SplitMix64, what: &s
 fn long_operations(mode: Mode, depth: u16, at_once: usize, seed: u64) {
     let what = format!("{mode:?}, depth {depth}, {at_once} at once, seed {seed}");
     let mut dice = SplitMix64::new(seed);
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.identify.mdts = 1;
     let few = ControllerOptions { queue_depth: depth, ..options() };
     let rig = Rig::with(config, few);
@@ -75,7 +75,7 @@ fn long_operations_end_though_nobody_polls_without_reason() {
 
 /// Returns a drive that was disconnected and is back, and a queue with a pending read whose reactor
 /// sleeps.
-fn back_and_asleep(config: Config) -> (Rig, IoQueue) {
+fn back_and_asleep(config: FakeDriveConfig) -> (Rig, IoQueue) {
     let rig = Rig::new(config);
     let mut queue = rig.queue();
     let mut done = Vec::new();
@@ -95,7 +95,7 @@ fn back_and_asleep(config: Config) -> (Rig, IoQueue) {
 
 #[test]
 fn a_drive_that_was_away_tells_of_completions_again() {
-    let (rig, mut queue) = back_and_asleep(Config::default());
+    let (rig, mut queue) = back_and_asleep(FakeDriveConfig::default());
     rig.fake.run();
     assert!(
         is_readable(queue.event_fd().unwrap()),
@@ -110,7 +110,8 @@ fn a_drive_that_was_away_tells_of_completions_again() {
 
 #[test]
 fn where_interrupts_cannot_be_set_up_anew_the_warden_wakes_reactors() {
-    let (rig, mut queue) = back_and_asleep(Config { can_rearm: false, ..Config::default() });
+    let (rig, mut queue) =
+        back_and_asleep(FakeDriveConfig { can_rearm: false, ..FakeDriveConfig::default() });
     rig.fake.run();
     assert!(!is_readable(queue.event_fd().unwrap()));
     assert_eq!(rig.controller.turn(), 10 * MILLI);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nvmeof_core::block::{BlockDevice, BlockOp, BlockQueue, NvmeDevice};
 use nvmeof_core::dma::CorePool;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, ControllerState};
-use nvmeof_fake_drive::{Config, Fake, Violation};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig, Violation};
 
 use crate::rig::{options, shared_pool};
 
@@ -70,7 +70,7 @@ fn react(device: &NvmeDevice, pool: &CorePool, base: u64, progress: &Progress) {
 
 #[test]
 fn resets_amid_the_work_of_several_reactors_lose_nothing() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let options = ControllerOptions { resets: 1_000_000, ..options() };
     let controller = Controller::open(fake.function(), options).unwrap();
     let shared = shared_pool();

@@ -2,7 +2,7 @@
 
 use nvmeof_core::block::BlockError;
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, IoKind, Wait};
-use nvmeof_fake_drive::{Config, Fault, Mode, Readiness, When};
+use nvmeof_fake_drive::{FakeDriveConfig, Fault, Mode, Readiness, When};
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 
 use crate::rig::{Rig, SECOND, io, options, read, write};
@@ -11,7 +11,7 @@ const TIMED_OUT: BlockError = BlockError::Io(libc::ETIMEDOUT);
 
 #[test]
 fn a_command_that_is_late_is_aborted() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
     let begin = rig.time.now();
@@ -35,7 +35,7 @@ fn a_command_that_is_late_is_aborted() {
 
 #[test]
 fn if_aborting_does_not_help_the_controller_is_reset_and_the_command_sent_again() {
-    let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 5)));
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
@@ -50,7 +50,7 @@ fn if_aborting_does_not_help_the_controller_is_reset_and_the_command_sent_again(
 
 #[test]
 fn a_command_is_sent_again_once_and_then_fails() {
-    let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     rig.fake.inject(When::io(1, IoOpcode::WRITE).times(2), Fault::Lost);
     queue.submit(write(0, rig.filled(4096, 5))).unwrap();
@@ -69,7 +69,7 @@ fn a_command_is_sent_again_once_and_then_fails() {
 
 #[test]
 fn buffers_stay_with_the_device_until_it_is_stopped() {
-    let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     // Held: it writes to the buffer when it is released, at any time.
     rig.fake.inject(When::io(1, IoOpcode::READ).times(2), Fault::Held);
@@ -98,7 +98,7 @@ fn buffers_stay_with_the_device_until_it_is_stopped() {
 #[test]
 fn a_controller_that_needs_too_many_resets_has_failed() {
     let few = ControllerOptions { resets: 2, ..options() };
-    let rig = Rig::with(Config { abort_helps: false, ..Config::default() }, few);
+    let rig = Rig::with(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() }, few);
     let mut queue = rig.queue();
     rig.fake.inject(When::queue(1).times(1000), Fault::Lost);
     let mut results = Vec::new();
@@ -123,7 +123,7 @@ impl Rig {
 
 #[test]
 fn an_admin_command_without_an_answer_resets_the_controller() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::Lost);
     let error = rig.controller.smart().unwrap_err();
@@ -138,7 +138,7 @@ fn an_admin_command_without_an_answer_resets_the_controller() {
 #[test]
 fn a_lost_interrupt_is_made_up_for() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     let mut done = Vec::new();
     rig.pass(&mut queue, SECOND, &mut done);
@@ -169,7 +169,7 @@ fn a_lost_interrupt_is_made_up_for() {
 #[test]
 fn proofs_are_tried_in_order_and_the_last_is_the_iommu() {
     // RDY never becomes 0: only a function reset stops the device.
-    let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     rig.fake.reconfigure(|config| config.disable = Readiness::Never);
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
@@ -180,7 +180,7 @@ fn proofs_are_tried_in_order_and_the_last_is_the_iommu() {
     rig.end();
 
     // Without a reset, the bus master bit stops the device, and the controller fails.
-    let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     rig.fake.reconfigure(|config| {
         config.disable = Readiness::Never;

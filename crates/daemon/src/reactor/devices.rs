@@ -245,7 +245,7 @@ mod tests {
     use nvmeof_core::block::NvmeDevice;
     use nvmeof_core::dma::{ChunkPool, PoolConfig};
     use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
-    use nvmeof_fake_drive::{Config, Fake, Mode};
+    use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig, Mode};
 
     use super::*;
 
@@ -271,7 +271,8 @@ mod tests {
     fn a_drive_that_is_taken_out_and_put_in_again_leaves_nothing_watched() {
         let pool = ChunkPool::new(PoolConfig { cap: 16 << 20, ..PoolConfig::default() }).unwrap();
         let core = CorePool::new(&pool);
-        let fake = Fake::new(Config { mode: Mode::Automatic, ..Config::default() });
+        let fake =
+            FakeDrive::new(FakeDriveConfig { mode: Mode::Automatic, ..FakeDriveConfig::default() });
         let options = ControllerOptions { io_queues: 1, ..ControllerOptions::default() };
         let controller = Controller::open(fake.function(), options).unwrap();
         let maps = Arc::new(BufferMaps::new(&pool));

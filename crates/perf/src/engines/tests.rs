@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 use nvmeof_report::engines::EngineRow;
 use nvmeof_sysfs_fixture as fixture;
 
@@ -26,14 +26,14 @@ fn parse(arguments: &str) -> Box<EnginesArgs> {
     }
 }
 
-fn run_with(arguments: &str, fake: Option<&Fake>, stop: bool) -> Result<EngineComparison> {
+fn run_with(arguments: &str, fake: Option<&FakeDrive>, stop: bool) -> Result<EngineComparison> {
     run_on(DriveRebinder::this(), arguments, fake, stop)
 }
 
 fn run_on(
     rebinder: DriveRebinder,
     arguments: &str,
-    fake: Option<&Fake>,
+    fake: Option<&FakeDrive>,
     stop: bool,
 ) -> Result<EngineComparison> {
     let args = parse(&format!("{arguments} --time 600s --ios 40 --ramp 0s"));
@@ -99,7 +99,7 @@ fn every_engine_is_a_row_on_files_one_by_one_and_striped() {
 
 #[test]
 fn a_drive_under_our_own_driver_is_read_and_by_no_other() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let arguments =
         format!("--device pci:{ADDRESS} --concurrency 8 --jobs 2 --layout single,stripe");
     let engines = run_with(&arguments, Some(&fake), false).unwrap();
@@ -120,7 +120,7 @@ fn a_drive_under_our_own_driver_is_read_and_by_no_other() {
 
 #[test]
 fn a_drive_is_formatted_only_if_it_is_named_and_formatted_back() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let arguments = format!(
         "--device pci:{ADDRESS} --concurrency 2 --layout single --engine vfio --lba-size 512,4096"
     );
@@ -152,7 +152,7 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
         machine.drive(&fixture::host(0), address).unwrap();
     }
     machine.mount(None, "30 1 259:8 / /data rw - ext4 /dev/nvme1n1 rw").unwrap();
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let run = |arguments: &str, stop| {
         let rebinder = DriveRebinder::of(machine.system(), Box::new(machine.kernel()));
         run_on(

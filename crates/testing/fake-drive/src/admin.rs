@@ -11,11 +11,11 @@ use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::IntoBytes;
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::media::Media;
 use crate::work::Outcome;
 
-impl Controller {
+impl FakeController {
     pub(crate) fn admin(&mut self, sqe: &Sqe) -> Outcome {
         let opcode = sqe.admin_opcode();
         if sqe.flags & 0xc0 != 0 {

@@ -6,11 +6,11 @@ use nvmeof_wire::queues::{
 };
 use nvmeof_wire::{Sqe, Status};
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::queues::{Cq, Sq};
 use crate::work::Outcome;
 
-impl Controller {
+impl FakeController {
     pub(crate) fn create_cq(&mut self, sqe: &Sqe) -> Outcome {
         let create = CreateIoCq::parse(sqe);
         let exists = self.cqs.contains_key(&create.qid);

@@ -7,11 +7,11 @@ use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::media::Media;
 use crate::work::Outcome;
 
-impl Controller {
+impl FakeController {
     pub(crate) fn io(&mut self, qid: u16, sqe: &Sqe) -> Outcome {
         let needs = match sqe.io_opcode() {
             IoOpcode::READ | IoOpcode::WRITE | IoOpcode::FLUSH => 0,

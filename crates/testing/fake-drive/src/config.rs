@@ -9,7 +9,7 @@ use nvmeof_wire::{U16, U32, U64, ascii};
 
 /// Properties of a controller, which also determine its behavior.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct FakeDriveConfig {
     /// PCI address.
     pub address: String,
     /// CAP. The fake obeys MQES, DSTRD, TO, the page sizes and the command sets.
@@ -69,7 +69,7 @@ pub struct NamespaceConfig {
 /// Trigger of the controller's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Works on request ([`Fake::step`](super::Fake::step), [`Fake::run`](super::Fake::run)).
+    /// Works on request ([`FakeDrive::step`](super::Fake::step), [`FakeDrive::run`](super::Fake::run)).
     Manual,
     /// Does all work at every doorbell write.
     Automatic,
@@ -88,7 +88,7 @@ impl Readiness {
     pub(crate) const AT_ONCE: Self = Self::AfterReads(0);
 }
 
-impl Default for Config {
+impl Default for FakeDriveConfig {
     /// One namespace of 16 MiB in 512-byte blocks, MDTS 128 KiB, 8 queue pairs of up to 1024
     /// entries.
     ///

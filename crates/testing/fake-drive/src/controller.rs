@@ -21,7 +21,7 @@ use nvmeof_wire::properties::{
     offset,
 };
 
-use crate::config::{Config, Readiness};
+use crate::config::{FakeDriveConfig, Readiness};
 use crate::faults::{Plan, Tamper, Violation};
 use crate::features::Features;
 use crate::logs::Logs;
@@ -32,8 +32,8 @@ use crate::work::Held;
 
 /// Complete state of the fake, behind one lock.
 #[derive(Debug)]
-pub(crate) struct Controller {
-    pub(crate) config: Config,
+pub(crate) struct FakeController {
+    pub(crate) config: FakeDriveConfig,
     pub(crate) space: Arc<Space>,
     pub(crate) phase: Phase,
     pub(crate) gone: bool,
@@ -78,8 +78,8 @@ pub(crate) enum Phase {
     Disabling(Readiness),
 }
 
-impl Controller {
-    pub(crate) fn new(config: Config, space: Arc<Space>) -> Self {
+impl FakeController {
+    pub(crate) fn new(config: FakeDriveConfig, space: Arc<Space>) -> Self {
         let media = config
             .namespaces
             .iter()

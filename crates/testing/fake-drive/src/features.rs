@@ -9,7 +9,7 @@ use nvmeof_wire::features::{
 use nvmeof_wire::identify::vwc;
 use nvmeof_wire::{Sqe, Status};
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::work::Outcome;
 
 /// Values since the last reset.
@@ -47,7 +47,7 @@ impl Features {
     }
 }
 
-impl Controller {
+impl FakeController {
     pub(crate) fn get_features(&mut self, sqe: &Sqe) -> Outcome {
         let get = GetFeatures::parse(sqe);
         if get.select == Select::SUPPORTED_CAPABILITIES {

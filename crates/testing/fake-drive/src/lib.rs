@@ -1,9 +1,9 @@
 //! A fake NVMe drive in memory, behind the driver's function interface, for tests.
 //!
 //! It behaves like a drive with real contents, and it checks the driver. Every violated rule is a
-//! [`Violation`], and every access to unmapped memory an [`IommuFault`]; [`Fake::assert_clean`]
+//! [`Violation`], and every access to unmapped memory an [`IommuFault`]; [`FakeDrive::assert_clean`]
 //! verifies that there were none. Faults of a drive are injected on demand ([`Fault`], [`Tamper`],
-//! the methods of [`Fake`]). It has no clock and no thread: it works when a doorbell is written, or
+//! the methods of [`FakeDrive`]). It has no clock and no thread: it works when a doorbell is written, or
 //! on request ([`Mode`]).
 //!
 //! ```text
@@ -29,7 +29,7 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Mode, NamespaceConfig, Readiness};
+pub use config::{FakeDriveConfig, Mode, NamespaceConfig, Readiness};
 pub use faults::{Fault, Tamper, Violation, When};
 pub use memory::IommuFault;
 
@@ -45,12 +45,12 @@ use nvmeof_wire::nvm::BlockRange;
 use nvmeof_wire::pcie::Doorbell;
 use rustix::event::EventfdFlags;
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::memory::{Iommu, Space};
 
 /// A controller in memory. Clones refer to the same one.
 #[derive(Debug, Clone)]
-pub struct Fake {
+pub struct FakeDrive {
     parts: Arc<Parts>,
 }
 
@@ -60,19 +60,19 @@ struct Parts {
     address: String,
     registers_len: u64,
     space: Arc<Space>,
-    controller: Mutex<Controller>,
+    controller: Mutex<FakeController>,
     removal: OwnedFd,
     /// Functions that a driver holds.
     handles: AtomicUsize,
 }
 
-impl Fake {
+impl FakeDrive {
     /// Creates a controller, disabled.
     ///
     /// # Panics
     /// If no descriptor is available.
     #[must_use]
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: FakeDriveConfig) -> Self {
         let iommu = Arc::new(Iommu::new(config.first_iova));
         Self::behind(iommu, config)
     }
@@ -83,18 +83,18 @@ impl Fake {
     /// # Panics
     /// If no descriptor is available.
     #[must_use]
-    pub fn neighbor(&self, config: Config) -> Self {
+    pub fn neighbor(&self, config: FakeDriveConfig) -> Self {
         Self::behind(Arc::clone(self.parts.space.iommu()), config)
     }
 
-    fn behind(iommu: Arc<Iommu>, config: Config) -> Self {
+    fn behind(iommu: Arc<Iommu>, config: FakeDriveConfig) -> Self {
         let space = Arc::new(Space::new(iommu));
         let removal = eventfd().expect("a descriptor for an eventfd");
         let parts = Parts {
             address: config.address.clone(),
             registers_len: registers_len(&config),
             space: Arc::clone(&space),
-            controller: Mutex::new(Controller::new(config, space)),
+            controller: Mutex::new(FakeController::new(config, space)),
             removal,
             handles: AtomicUsize::new(0),
         };
@@ -141,9 +141,9 @@ impl Fake {
         self.lock().config.mode = mode;
     }
 
-    /// Changes the configuration. Values copied at creation ([`Config::address`],
-    /// [`Config::namespaces`], [`Config::first_iova`]) stay.
-    pub fn reconfigure(&self, change: impl FnOnce(&mut Config)) {
+    /// Changes the configuration. Values copied at creation ([`FakeDriveConfig::address`],
+    /// [`FakeDriveConfig::namespaces`], [`FakeDriveConfig::first_iova`]) stay.
+    pub fn reconfigure(&self, change: impl FnOnce(&mut FakeDriveConfig)) {
         change(&mut self.lock().config);
     }
 
@@ -329,13 +329,13 @@ impl Fake {
         );
     }
 
-    fn lock(&self) -> MutexGuard<'_, Controller> {
+    fn lock(&self) -> MutexGuard<'_, FakeController> {
         self.parts.lock()
     }
 }
 
 impl Parts {
-    fn lock(&self) -> MutexGuard<'_, Controller> {
+    fn lock(&self) -> MutexGuard<'_, FakeController> {
         self.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -451,7 +451,7 @@ impl Function for Handle {
 }
 
 /// Returns the bytes of BAR0: the registers and all doorbells, in whole pages.
-fn registers_len(config: &Config) -> u64 {
+fn registers_len(config: &FakeDriveConfig) -> u64 {
     let last = Doorbell::CompletionHead(config.io_queues).stride_offset(config.cap.dstrd());
     let end = u64::from(nvmeof_wire::pcie::offset::DOORBELLS) + last + 4;
     end.next_multiple_of(0x1000).max(0x4000)

@@ -10,7 +10,7 @@ use nvmeof_wire::sanitize::{SANITIZE_TIME_UNKNOWN, SanitizeLog, SanitizeState, S
 use nvmeof_wire::{Sqe, Status, U16, U32, U64, U128};
 use zerocopy::IntoBytes;
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::work::Outcome;
 
 /// State of the log pages, and outstanding event requests.
@@ -68,7 +68,7 @@ impl Logs {
     }
 }
 
-impl Controller {
+impl FakeController {
     pub(crate) fn async_event_request(&mut self, sqe: &Sqe) -> Outcome {
         if self.logs.requests.len() > usize::from(self.config.identify.aerl) {
             self.broke(0, sqe, "more Asynchronous Event Requests than AERL allows");

@@ -6,7 +6,7 @@ use nvmeof_wire::pcie::Doorbell;
 use nvmeof_wire::sqe::Fuse;
 use nvmeof_wire::{Cqe, Sqe, Status};
 
-use crate::controller::Controller;
+use crate::controller::FakeController;
 use crate::data::{Pieces, Rules};
 use crate::faults::{Fault, Violation};
 
@@ -46,7 +46,7 @@ pub(crate) struct Held {
     pub(crate) lost: bool,
 }
 
-impl Controller {
+impl FakeController {
     /// Processes all commands; returns their number.
     pub(crate) fn run(&mut self) -> usize {
         let mut commands = 0;

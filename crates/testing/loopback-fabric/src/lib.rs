@@ -51,13 +51,13 @@ pub fn connect(params: LoopbackParams) -> (Box<dyn DetachedQueue>, LoopbackHost)
 /// State that both ends share.
 #[derive(Debug)]
 struct Wire {
-    shared: Mutex<Shared>,
+    shared: Mutex<LoopbackInner>,
     /// Readable when the host has acted.
     wake: OwnedFd,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LoopbackInner {
     /// Commands, their in-capsule data, and their faults.
     capsules: VecDeque<(Sqe, Vec<u8>, Option<FabricError>)>,
     deliveries: Vec<Delivery>,
@@ -71,7 +71,7 @@ struct Shared {
 }
 
 impl Wire {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, LoopbackInner> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,7 @@ impl Wire {
     }
 }
 
-impl Shared {
+impl LoopbackInner {
     /// Copies the command's data into `to`; `None` if the host has not offered it yet.
     fn read(&mut self, cid: u16, sgl: Sgl, to: &mut [u8]) -> Option<Result<(), FabricError>> {
         if let Some(error) = self.failures.pop_front() {

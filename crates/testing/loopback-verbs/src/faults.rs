@@ -38,7 +38,7 @@ pub(crate) enum WorkFault {
 
 /// Operation at which a planned fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Point {
+enum FaultPoint {
     WorkCompletion(Side),
     SendWr,
     PostSend,
@@ -62,7 +62,7 @@ struct Plan {
 /// Planned faults, by endpoint or device.
 #[derive(Debug, Default)]
 pub(crate) struct FaultTable {
-    plans: BTreeMap<(u32, Point), Vec<Plan>>,
+    plans: BTreeMap<(u32, FaultPoint), Vec<Plan>>,
 }
 
 impl Faults {
@@ -72,41 +72,41 @@ impl Faults {
 
     /// Drops the nth completion of this queue of the endpoint; its work is executed.
     pub fn lose_completion(&self, endpoint: u32, side: Side, nth: u64) {
-        self.plan(endpoint, Point::WorkCompletion(side), nth, None, 0);
+        self.plan(endpoint, FaultPoint::WorkCompletion(side), nth, None, 0);
     }
 
     /// Makes the nth posted SEND find no receive for `rounds` rounds, regardless of the peer's
     /// receives.
     pub fn not_ready(&self, endpoint: u32, nth: u64, rounds: u32) {
         let fault = WorkFault::NotReady(u64::from(rounds));
-        self.plan(endpoint, Point::SendWr, nth, Some(fault), 0);
+        self.plan(endpoint, FaultPoint::SendWr, nth, Some(fault), 0);
     }
 
     /// Makes the peer reject the access of the nth RDMA READ, RDMA WRITE or SEND with invalidation.
     pub fn remote_access(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::RemoteAccess), 0);
+        self.plan(endpoint, FaultPoint::SendWr, nth, Some(WorkFault::RemoteAccess), 0);
     }
 
     /// Drops the acknowledgment of the nth work request of the send queue. The request may be
     /// executed.
     pub fn unreachable(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::Unreachable), 0);
+        self.plan(endpoint, FaultPoint::SendWr, nth, Some(WorkFault::Unreachable), 0);
     }
 
     /// Fails the queue pair at the nth work request of the send queue. Earlier ones succeed, it and
     /// later ones are flushed, and [`ConnectionEvent::QueuePairError`] reports the failure.
     pub fn break_at(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::SendWr, nth, Some(WorkFault::Break), 0);
+        self.plan(endpoint, FaultPoint::SendWr, nth, Some(WorkFault::Break), 0);
     }
 
     /// Rejects the nth posted chain after `taken` work requests.
     pub fn refuse_send(&self, endpoint: u32, nth: u64, taken: usize) {
-        self.plan(endpoint, Point::PostSend, nth, None, taken);
+        self.plan(endpoint, FaultPoint::PostSend, nth, None, taken);
     }
 
     /// Rejects the nth receive posted to the endpoint's own queue.
     pub fn refuse_receive(&self, endpoint: u32, nth: u64) {
-        self.plan(endpoint, Point::PostReceive, nth, None, 0);
+        self.plan(endpoint, FaultPoint::PostReceive, nth, None, 0);
     }
 
     /// Suppresses the report that the endpoint takes no more shared receives.
@@ -116,35 +116,35 @@ impl Faults {
 
     /// Delays that report by `late` nanoseconds.
     pub fn delay_last_receive(&self, endpoint: u32, late: u64) {
-        self.plan(endpoint, Point::LastWqe, late, None, 0);
+        self.plan(endpoint, FaultPoint::LastWqe, late, None, 0);
     }
 
     /// Sends that report as soon as the queue pair fails, before all receives it took have
     /// completed.
     pub fn hurry_last_receive(&self, endpoint: u32) {
-        self.plan(endpoint, Point::EarlyLastReceive, 0, None, 0);
+        self.plan(endpoint, FaultPoint::EarlyLastReceive, 0, None, 0);
     }
 
     /// Fails the nth registration for lack of locked memory.
     pub fn refuse_register(&self, device: &LoopbackDevice, nth: u64) {
-        self.plan(device.number, Point::Register, nth, None, 0);
+        self.plan(device.number, FaultPoint::Register, nth, None, 0);
     }
 
     /// Fails the creation of the nth queue pair.
     pub fn refuse_open(&self, device: &LoopbackDevice, nth: u64) {
-        self.plan(device.number, Point::Open, nth, None, 0);
+        self.plan(device.number, FaultPoint::Open, nth, None, 0);
     }
 
     /// Drops the ready-to-use message (RTU) of this endpoint, which requested its connection, and
     /// all repetitions of it.
     pub fn lose_ready(&self, endpoint: u32) {
-        self.plan(endpoint, Point::Ready, 0, None, 0);
+        self.plan(endpoint, FaultPoint::Ready, 0, None, 0);
     }
 
     /// Fails [destroying](nvmeof_verbs::Endpoint::destroy) the queue pair for `tries` attempts.
     /// Dropping it works.
     pub fn refuse_destroy(&self, endpoint: u32, tries: usize) {
-        (0..tries).for_each(|_| self.plan(endpoint, Point::Destroy, 0, None, 0));
+        (0..tries).for_each(|_| self.plan(endpoint, FaultPoint::Destroy, 0, None, 0));
     }
 
     /// Breaks the completion queue and all its queue pairs now.
@@ -170,7 +170,7 @@ impl Faults {
         self.fabric.lock().remove_device(device.number);
     }
 
-    fn plan(&self, scope: u32, point: Point, nth: u64, work: Option<WorkFault>, taken: usize) {
+    fn plan(&self, scope: u32, point: FaultPoint, nth: u64, work: Option<WorkFault>, taken: usize) {
         let plan = Plan { left: nth, work, taken };
         self.fabric.lock().faults.plans.entry((scope, point)).or_default().push(plan);
     }
@@ -179,7 +179,7 @@ impl Faults {
 impl FaultTable {
     pub(crate) fn lose_completion(&mut self, endpoint: u32, is_send: bool) -> bool {
         let side = if is_send { Side::Send } else { Side::Receive };
-        self.count(endpoint, Point::WorkCompletion(side), |_| true).is_some()
+        self.count(endpoint, FaultPoint::WorkCompletion(side), |_| true).is_some()
     }
 
     /// Returns the fault of a work request that is being posted.
@@ -191,42 +191,42 @@ impl FaultTable {
             Some(WorkFault::RemoteAccess) => keyed,
             _ => true,
         };
-        self.count(endpoint, Point::SendWr, concerns).and_then(|plan| plan.work)
+        self.count(endpoint, FaultPoint::SendWr, concerns).and_then(|plan| plan.work)
     }
 
     /// Returns the number of work requests of a chain to accept, if not all.
     pub(crate) fn refuse_send(&mut self, endpoint: u32) -> Option<usize> {
-        self.count(endpoint, Point::PostSend, |_| true).map(|plan| plan.taken)
+        self.count(endpoint, FaultPoint::PostSend, |_| true).map(|plan| plan.taken)
     }
 
     pub(crate) fn refuse_receive(&mut self, endpoint: u32) -> bool {
-        self.count(endpoint, Point::PostReceive, |_| true).is_some()
+        self.count(endpoint, FaultPoint::PostReceive, |_| true).is_some()
     }
 
     /// Returns the delay of the report that no more shared receives are taken, if one is planned.
     pub(crate) fn hold_last_receive(&mut self, endpoint: u32) -> Option<u64> {
-        let plans = self.plans.remove(&(endpoint, Point::LastWqe))?;
+        let plans = self.plans.remove(&(endpoint, FaultPoint::LastWqe))?;
         plans.first().map(|plan| plan.left)
     }
 
     pub(crate) fn hurry_last_receive(&mut self, endpoint: u32) -> bool {
-        self.count(endpoint, Point::EarlyLastReceive, |_| true).is_some()
+        self.count(endpoint, FaultPoint::EarlyLastReceive, |_| true).is_some()
     }
 
     pub(crate) fn refuse_register(&mut self, device: u32) -> bool {
-        self.count(device, Point::Register, |_| true).is_some()
+        self.count(device, FaultPoint::Register, |_| true).is_some()
     }
 
     pub(crate) fn refuse_open(&mut self, device: u32) -> bool {
-        self.count(device, Point::Open, |_| true).is_some()
+        self.count(device, FaultPoint::Open, |_| true).is_some()
     }
 
     pub(crate) fn lose_ready(&mut self, endpoint: u32) -> bool {
-        self.count(endpoint, Point::Ready, |_| true).is_some()
+        self.count(endpoint, FaultPoint::Ready, |_| true).is_some()
     }
 
     pub(crate) fn refuse_destroy(&mut self, endpoint: u32) -> bool {
-        self.count(endpoint, Point::Destroy, |_| true).is_some()
+        self.count(endpoint, FaultPoint::Destroy, |_| true).is_some()
     }
 
     /// Removes the planned faults of an endpoint.
@@ -238,7 +238,7 @@ impl FaultTable {
     fn count(
         &mut self,
         scope: u32,
-        point: Point,
+        point: FaultPoint,
         concerns: impl Fn(&Plan) -> bool,
     ) -> Option<Plan> {
         let plans = self.plans.get_mut(&(scope, point))?;

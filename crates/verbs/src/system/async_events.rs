@@ -98,21 +98,21 @@ impl QpErrorNotifier {
 #[derive(Debug, Default)]
 struct Listeners {
     /// Queue pairs by number.
-    pairs: HashMap<u32, Watched>,
+    pairs: HashMap<u32, WatchedQp>,
     /// Completion queues by the kernel's handle.
     queues: HashMap<u32, Arc<AtomicBool>>,
 }
 
 /// A subscribed queue pair.
 #[derive(Debug)]
-struct Watched {
+struct WatchedQp {
     pair: NonNull<ibv_qp>,
     alarm: Arc<QpErrorNotifier>,
 }
 
 // SAFETY: the pointer is used under the lock of its list. It leaves the list before the queue pair
 // is destroyed (`AsyncEventThread::add_pair`). libibverbs locks queue pairs.
-unsafe impl Send for Watched {}
+unsafe impl Send for WatchedQp {}
 
 impl Listeners {
     fn all_failed(&self) {
@@ -124,7 +124,7 @@ impl Listeners {
     /// it.
     fn look(&self, context: &Context) {
         for watched in self.pairs.values() {
-            let Watched { pair, alarm } = watched;
+            let WatchedQp { pair, alarm } = watched;
             if alarm.fd().is_none() || alarm.raised.load(Ordering::Relaxed) {
                 continue;
             }
@@ -193,7 +193,7 @@ impl AsyncEventThread {
             last: AtomicBool::new(false),
             wake,
         });
-        let watched = Watched { pair, alarm: Arc::clone(&alarm) };
+        let watched = WatchedQp { pair, alarm: Arc::clone(&alarm) };
         lock(&self.listeners).pairs.insert(number, watched);
         Ok(alarm)
     }

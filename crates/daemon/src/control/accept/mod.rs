@@ -22,7 +22,7 @@ use crate::reactor::ReactorLoad;
 use crate::reactor::mailbox::{Message, Sender};
 
 pub(crate) use rdma::Rdma;
-use unconnected::Place;
+use unconnected::ConnectionPlace;
 pub(crate) use unconnected::Unconnected;
 
 /// The reactors, from the view of a listener.
@@ -66,10 +66,10 @@ impl Reactors {
     ) {
         let number = parked.number();
         let index = choose_reactor(&self.loads, &self.nodes, node, number);
-        let here = Place { reactor: index, id: queue.id() };
+        let here = ConnectionPlace { reactor: index, id: queue.id() };
         let (token, replaced) = self.unconnected.admit(from.ip(), here);
         queue.keep_until_connect(token);
-        if let Some(Place { reactor, id }) = replaced {
+        if let Some(ConnectionPlace { reactor, id }) = replaced {
             limited!(
                 LogCategory::ConnectionRefused,
                 warn,

@@ -27,12 +27,12 @@ struct Entry {
     /// Alive while the queue waits for Connect; true once its host has sent data.
     token: Weak<AtomicBool>,
     from: IpAddr,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 /// Location of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     /// Its reactor.
     pub(crate) reactor: usize,
     /// Its queue.
@@ -50,7 +50,11 @@ impl Unconnected {
     /// Admits a connection.
     ///
     /// Returns the token that its queue keeps until Connect, and the connection that it replaces.
-    pub(crate) fn admit(&self, from: IpAddr, place: Place) -> (Arc<AtomicBool>, Option<Place>) {
+    pub(crate) fn admit(
+        &self,
+        from: IpAddr,
+        place: ConnectionPlace,
+    ) -> (Arc<AtomicBool>, Option<ConnectionPlace>) {
         let (token, from) = (Arc::new(AtomicBool::new(false)), network_of(from));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|one| one.token.strong_count() > 0);
@@ -63,7 +67,7 @@ impl Unconnected {
 /// Removes the oldest connection from the address with the most.
 ///
 /// If any connection has sent no data, only these are considered.
-fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<Place> {
+fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<ConnectionPlace> {
     let any_silent = list.iter().any(Entry::is_silent);
     let may_go: Vec<bool> = list.iter().map(|one| !any_silent || one.is_silent()).collect();
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
@@ -90,8 +94,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn place(id: u64) -> Place {
-        Place { reactor: 0, id }
+    fn place(id: u64) -> ConnectionPlace {
+        ConnectionPlace { reactor: 0, id }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nvmeof_core::dma::{CorePool, PoolConfig};
 use nvmeof_core::nvme_driver::function::Function;
-use nvmeof_fake_drive::{self as fake_drive, Fake, Mode, Readiness};
+use nvmeof_fake_drive::{self as fake_drive, FakeDrive, Mode, Readiness};
 
 use super::*;
 use crate::config::Config;
@@ -17,22 +17,22 @@ const GUARD: Duration = Duration::from_secs(60);
 const PCI: &str = "0000:61:00.0";
 
 /// The drives of the system, by address; each test uses different addresses.
-static SYSTEM: Mutex<BTreeMap<String, Fake>> = Mutex::new(BTreeMap::new());
+static SYSTEM: Mutex<BTreeMap<String, FakeDrive>> = Mutex::new(BTreeMap::new());
 
-pub(in crate::control) fn plug_in(address: &str) -> Fake {
-    let config = fake_drive::Config {
+pub(in crate::control) fn plug_in(address: &str) -> FakeDrive {
+    let config = fake_drive::FakeDriveConfig {
         address: address.to_owned(),
         mode: Mode::Automatic,
-        ..fake_drive::Config::default()
+        ..fake_drive::FakeDriveConfig::default()
     };
-    let fake = Fake::new(config);
+    let fake = FakeDrive::new(config);
     system(|system| system.insert(address.to_owned(), fake.clone()));
     fake
 }
 
 /// Opens a drive that is plugged in.
 pub(in crate::control) fn take(address: &str) -> anyhow::Result<Arc<dyn Function>> {
-    let fake = system(|system| system.get(address).map(Fake::function));
+    let fake = system(|system| system.get(address).map(FakeDrive::function));
     fake.with_context(|| format!("there is no drive at {address}"))
 }
 
@@ -40,7 +40,7 @@ fn pull_out(address: &str) {
     system(|system| system.remove(address));
 }
 
-fn system<T>(f: impl FnOnce(&mut BTreeMap<String, Fake>) -> T) -> T {
+fn system<T>(f: impl FnOnce(&mut BTreeMap<String, FakeDrive>) -> T) -> T {
     f(&mut SYSTEM.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -195,7 +195,7 @@ fn notices(devices: &Devices) -> Vec<String> {
     changed(devices.changed_drives())
 }
 
-fn halve(fake: &Fake) {
+fn halve(fake: &FakeDrive) {
     fake.change_namespace(1, |namespace| namespace.nsze.set(namespace.nsze.get() / 2));
 }
 

@@ -1,6 +1,6 @@
 //! Tests of Format and Sanitize, on in-memory drives.
 
-use nvmeof_fake_drive::Fake;
+use nvmeof_fake_drive::FakeDrive;
 
 use super::super::Failure;
 use super::super::erase::{self, Action, Erase, FormatArgs, SanitizeArgs};
@@ -8,7 +8,7 @@ use super::{Ran, Rig, fake};
 
 const AT: &str = "0000:61:00.0";
 
-fn rig() -> (Rig, Fake) {
+fn rig() -> (Rig, FakeDrive) {
     let fake = fake("OURS01");
     let rig = Rig::new(vec![(AT, fake.clone())]);
     rig.bind(&[AT]).assert_done();

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nvmeof_core::nvme_driver::function::Function;
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 use nvmeof_sysfs_fixture::{self as fixture, Machine};
 use nvmeof_wire::ascii;
 use tempfile::TempDir;
@@ -34,7 +34,7 @@ struct Ran {
 impl Rig {
     /// Creates the machine with four root complexes. A function on `vfio-pci` opens if it is in
     /// `drives`.
-    fn new(drives: Vec<(&'static str, Fake)>) -> Self {
+    fn new(drives: Vec<(&'static str, FakeDrive)>) -> Self {
         let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
         let machine = Machine::measured(folder.path()).unwrap();
         let open = move |address: &str| -> Result<Arc<dyn Function>, String> {
@@ -103,8 +103,8 @@ fn arguments(drives: &[&str], dry_run: bool) -> super::bind::Args {
 }
 
 /// Creates an in-memory drive with this serial number.
-fn fake(serial: &str) -> Fake {
-    let mut config = Config::default();
+fn fake(serial: &str) -> FakeDrive {
+    let mut config = FakeDriveConfig::default();
     ascii::fill(&mut config.identify.sn, serial);
-    Fake::new(config)
+    FakeDrive::new(config)
 }

@@ -8,7 +8,7 @@ use nvmeof_wire::{Sgl, Sqe, Status, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::rig::Rig;
-use crate::{Config, NamespaceConfig};
+use crate::{FakeDriveConfig, NamespaceConfig};
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i % 251).to_le_bytes()[0] ^ seed).collect()
@@ -16,7 +16,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 #[test]
 fn it_identifies_itself_and_its_namespaces() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.namespaces.push(NamespaceConfig::new(3, 1000, 12));
     let mut rig = Rig::enabled(config, 8);
     let (status, data) = rig.identify(Cns::CONTROLLER, 0);
@@ -39,7 +39,7 @@ fn it_identifies_itself_and_its_namespaces() {
 
 #[test]
 fn what_is_written_is_read_over_every_shape_of_prps() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let (data, back) = (rig.pages(64 << 10), rig.pages(64 << 10));
     let list = rig.pages(4096);
     for (turn, (blocks, offset)) in
@@ -73,7 +73,7 @@ fn what_is_written_is_read_over_every_shape_of_prps() {
 
 #[test]
 fn prp_lists_go_on_in_a_next_page() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.identify.mdts = 0;
     config.namespaces = vec![NamespaceConfig::new(1, 8 << 10, 12)];
     let mut rig = Rig::ready(config);
@@ -101,7 +101,7 @@ fn prp_lists_go_on_in_a_next_page() {
 
 #[test]
 fn sgls_in_segments() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.identify.sgls = U32::new(sgls::SUPPORTED | sgls::BIT_BUCKET);
     let mut rig = Rig::ready(config);
     let data = rig.pages(8192);
@@ -141,7 +141,7 @@ fn sgls_in_segments() {
 
 #[test]
 fn the_other_io_commands() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     data.put(0, &pattern(4096, 1));
     let prp = [data.at(0), 0];
@@ -171,7 +171,7 @@ fn the_other_io_commands() {
 
 #[test]
 fn what_is_not_flushed_is_lost_with_power() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     let prp = [data.at(0), 0];
     let flush = Sqe::io(IoOpcode::FLUSH, 0, 1).without_data();
@@ -193,7 +193,7 @@ fn what_is_not_flushed_is_lost_with_power() {
 
 #[test]
 fn queues_wrap_and_are_deleted_in_order() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     for _ in 0..100 {
         assert_eq!(rig.io(IoOpcode::READ, 0, 1, [data.at(0), 0]), Status::SUCCESS);

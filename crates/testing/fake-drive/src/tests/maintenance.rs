@@ -11,7 +11,7 @@ use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::rig::Rig;
-use crate::Config;
+use crate::FakeDriveConfig;
 
 fn set(fid: Fid, cdw11: u32) -> Sqe {
     let set = SetFeatures { fid, save: false, nsid: 0, cdw11, cdw12: 0, uuid_index: 0 };
@@ -25,7 +25,7 @@ fn get(fid: Fid) -> Sqe {
 
 #[test]
 fn a_format_changes_the_blocks_and_erases() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.write_media(1, 0, &[5; 4096]).unwrap();
     let format = FormatNvm::new(1, 2, SecureErase::USER_DATA);
     assert_eq!(rig.admin(format.encode(0)).status(), Status::SUCCESS);
@@ -55,7 +55,7 @@ fn sanitize_state(rig: &mut Rig) -> SanitizeLog {
 
 #[test]
 fn a_sanitize_goes_on_by_itself_and_keeps_io_out() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.write_media(1, 0, &[5; 512]).unwrap();
     let sanitize = Sanitize::new(SanitizeAction::BLOCK_ERASE);
     assert_eq!(sanitize_state(&mut rig).state(), SanitizeState::NEVER);
@@ -77,7 +77,8 @@ fn a_sanitize_goes_on_by_itself_and_keeps_io_out() {
 
 #[test]
 fn a_sanitize_that_fails_is_left_by_its_exit() {
-    let config = Config { sanitize_fails: true, sanitize_reads: 0, ..Config::default() };
+    let config =
+        FakeDriveConfig { sanitize_fails: true, sanitize_reads: 0, ..FakeDriveConfig::default() };
     let mut rig = Rig::ready(config);
     rig.admin(Sanitize::new(SanitizeAction::OVERWRITE).encode(0));
     assert_eq!(sanitize_state(&mut rig).state(), SanitizeState::FAILED);
@@ -90,7 +91,7 @@ fn a_sanitize_that_fails_is_left_by_its_exit() {
 
 #[test]
 fn features_keep_their_values_until_a_reset() {
-    let mut rig = Rig::enabled(Config::default(), 8);
+    let mut rig = Rig::enabled(FakeDriveConfig::default(), 8);
     let asked = NumberOfQueues::from_counts(100, 3).into_bits();
     let granted = rig.admin(set(Fid::NUMBER_OF_QUEUES, asked)).dw0();
     assert_eq!(NumberOfQueues::from_bits(granted).counts(), (8, 3));
@@ -115,7 +116,7 @@ fn features_keep_their_values_until_a_reset() {
 
 #[test]
 fn errors_are_in_their_log_newest_first() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     rig.io(IoOpcode::READ, 1 << 40, 1, [data.at(0), 0]);
     rig.io(IoOpcode::WRITE_ZEROES, 2 << 40, 1, [0, 0]);

@@ -3,7 +3,7 @@
 mod rig;
 
 mod commands;
+mod errors;
 mod maintenance;
 mod rules;
 mod shadow;
-mod trouble;

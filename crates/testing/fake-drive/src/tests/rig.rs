@@ -14,12 +14,12 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::memory::Pages;
-use crate::{Config, Fake};
+use crate::{FakeDrive, FakeDriveConfig};
 
 /// A minimal driver of one fake.
 #[derive(Debug)]
 pub(super) struct Rig {
-    pub(super) fake: Fake,
+    pub(super) fake: FakeDrive,
     pub(super) function: Arc<dyn Function>,
     pub(super) registers: Arc<dyn Registers>,
     queues: BTreeMap<u16, Pair>,
@@ -43,8 +43,8 @@ impl Pair {
 }
 
 impl Rig {
-    pub(super) fn new(config: Config) -> Self {
-        let fake = Fake::new(config);
+    pub(super) fn new(config: FakeDriveConfig) -> Self {
+        let fake = FakeDrive::new(config);
         let function = fake.function();
         let registers = function.registers();
         function.set_bus_master(true).unwrap();
@@ -52,7 +52,7 @@ impl Rig {
     }
 
     /// Creates an enabled controller with an admin queue of `entries`.
-    pub(super) fn enabled(config: Config, entries: u16) -> Self {
+    pub(super) fn enabled(config: FakeDriveConfig, entries: u16) -> Self {
         let mut rig = Self::new(config);
         rig.set_admin_queue(entries);
         rig.write_cc(Cc::new().with_en(true).with_iosqes(6).with_iocqes(4));
@@ -61,7 +61,7 @@ impl Rig {
     }
 
     /// Creates an enabled controller with I/O queue pair 1.
-    pub(super) fn ready(config: Config) -> Self {
+    pub(super) fn ready(config: FakeDriveConfig) -> Self {
         let mut rig = Self::enabled(config, 8);
         rig.create_pair(1, 16, None);
         rig

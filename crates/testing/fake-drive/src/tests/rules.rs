@@ -9,7 +9,7 @@ use nvmeof_wire::queues::{CreateIoCq, CreateIoSq, QueuePriority};
 use nvmeof_wire::{Sgl, Sqe, Status, U16};
 
 use super::rig::Rig;
-use crate::{Config, Fault, IommuFault, Mode, Readiness, Violation, When};
+use crate::{FakeDriveConfig, Fault, IommuFault, Mode, Readiness, Violation, When};
 
 fn read(slba: u64, blocks: u32, prp: [u64; 2]) -> Sqe {
     BlockIo::new(slba, blocks).encode(IoOpcode::READ, 0, 1).with_prp(prp[0], prp[1])
@@ -17,7 +17,7 @@ fn read(slba: u64, blocks: u32, prp: [u64; 2]) -> Sqe {
 
 #[test]
 fn data_pointers_of_wrong_form() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(16 << 10);
     let list = rig.pages(4096);
     list.put(0, &(data.at(4096) + 8).to_le_bytes());
@@ -48,7 +48,7 @@ fn data_pointers_of_wrong_form() {
 
 #[test]
 fn fields_that_are_reserved() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     let edits: [fn(&mut Sqe); 4] = [
         |sqe| sqe.flags |= 0x04,
@@ -76,7 +76,7 @@ fn fields_that_are_reserved() {
 
 #[test]
 fn a_boundary_is_not_crossed() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.namespaces[0].identify.noiob = U16::new(8);
     let mut rig = Rig::ready(config);
     let data = rig.pages(4096);
@@ -88,7 +88,7 @@ fn a_boundary_is_not_crossed() {
 
 #[test]
 fn memory_that_is_not_mapped_is_a_fault() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(8192);
     let (inside, behind) = (data.at(0), data.at(8192));
     let status = rig.io(IoOpcode::READ, 0, 9, [data.at(4096), behind]);
@@ -108,7 +108,7 @@ fn memory_that_is_not_mapped_is_a_fault() {
 
 #[test]
 fn queues_that_cannot_be() {
-    let mut rig = Rig::enabled(Config::default(), 8);
+    let mut rig = Rig::enabled(FakeDriveConfig::default(), 8);
     let pages = rig.pages(128 << 10);
     let cq = |qid, entries, at: usize, vector| CreateIoCq {
         qid,
@@ -149,7 +149,7 @@ fn queues_that_cannot_be() {
 
 #[test]
 fn doorbells_that_make_no_sense() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.set_mode(Mode::Manual);
     let wrong = [
         (Doorbell::SubmissionTail(1), 16),
@@ -176,7 +176,7 @@ fn doorbells_that_make_no_sense() {
 
 #[test]
 fn an_identifier_is_used_once_at_a_time() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.inject(When::queue(1), Fault::Held);
     let data = rig.pages(4096);
     let mut sqe = read(0, 1, [data.at(0), 0]);
@@ -190,7 +190,10 @@ fn an_identifier_is_used_once_at_a_time() {
 
 #[test]
 fn registers_are_used_as_they_are_meant_to_be() {
-    let mut rig = Rig::new(Config { disable: Readiness::AfterReads(2), ..Config::default() });
+    let mut rig = Rig::new(FakeDriveConfig {
+        disable: Readiness::AfterReads(2),
+        ..FakeDriveConfig::default()
+    });
     let enable = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
     assert_eq!(rig.registers.read32(0x2), u32::MAX);
     rig.expect_one_violation();
@@ -229,7 +232,10 @@ fn registers_are_used_as_they_are_meant_to_be() {
 
 #[test]
 fn a_shutdown_ends_the_work() {
-    let mut rig = Rig::ready(Config { shutdown: Readiness::AfterReads(1), ..Config::default() });
+    let mut rig = Rig::ready(FakeDriveConfig {
+        shutdown: Readiness::AfterReads(1),
+        ..FakeDriveConfig::default()
+    });
     let cc = Cc::from_bits(rig.registers.read32(offset::CC));
     rig.write_cc(cc.with_shn(CC_SHN_NORMAL));
     assert_eq!(rig.csts().shst(), 1);
@@ -244,7 +250,7 @@ fn a_shutdown_ends_the_work() {
 
 #[test]
 fn findings_name_the_command() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let sqe = Identify::new(Cns::CONTROLLER, 0).encode(0).with_prp(3, 0);
     rig.admin(sqe);
     let found = rig.fake.take_findings().0;

@@ -8,7 +8,7 @@ use nvmeof_wire::{Sqe, Status, U16};
 
 use super::rig::Rig;
 use crate::memory::Pages;
-use crate::{Config, Mode};
+use crate::{FakeDriveConfig, Mode};
 
 fn flush() -> Sqe {
     Sqe::io(IoOpcode::FLUSH, 0, 1).without_data()
@@ -22,7 +22,7 @@ struct Shadows {
 
 impl Shadows {
     fn new() -> Self {
-        let mut config = Config::default();
+        let mut config = FakeDriveConfig::default();
         config.identify.oacs = U16::new(oacs::DOORBELL_BUFFER);
         let mut rig = Rig::enabled(config, 8);
         let (shadow, events) = (rig.pages(4096), rig.pages(4096));
@@ -104,7 +104,7 @@ fn a_doorbell_without_its_shadow_is_a_violation() {
 
 #[test]
 fn buffers_are_pages_of_their_own() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     let mut rig = Rig::enabled(config.clone(), 8);
     let pages = rig.pages(8192);
     let at = |shadow: usize, events: usize| DoorbellBufferConfig {

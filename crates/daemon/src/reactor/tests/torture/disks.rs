@@ -12,7 +12,7 @@ use nvmeof_core::block::{
 };
 use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions, Wait};
-use nvmeof_fake_drive::{Fake, Fault, Mode, When};
+use nvmeof_fake_drive::{FakeDrive, Fault, Mode, When};
 use nvmeof_nvmf::DeviceId;
 use nvmeof_random::SplitMix64;
 use nvmeof_wire::Status;
@@ -53,7 +53,7 @@ struct Layers {
 
 /// The VFIO driver over a drive in memory.
 struct Drive {
-    fake: Fake,
+    fake: FakeDrive,
     controller: Arc<Controller>,
 }
 
@@ -91,7 +91,7 @@ impl Disk {
     pub(super) fn drive(
         number: u32,
         pool: &Arc<ChunkPool>,
-        fake: Fake,
+        fake: FakeDrive,
         time: Arc<dyn Wait>,
     ) -> Self {
         let options = ControllerOptions {

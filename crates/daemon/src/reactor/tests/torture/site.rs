@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nvmeof_core::dma::{ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::Wait;
-use nvmeof_fake_drive::{Config, Fake};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
 use nvmeof_history::History;
 use nvmeof_loopback_fabric::{LoopbackHost, LoopbackParams};
 use nvmeof_nvmf::{
@@ -50,7 +50,7 @@ pub(super) fn now() -> u64 {
 #[derive(Debug)]
 struct Time {
     now: AtomicU64,
-    drive: Fake,
+    drive: FakeDrive,
 }
 
 impl Wait for Time {
@@ -102,7 +102,7 @@ impl Site {
         })
         .expect("memory");
         let (senders, reactors) = reactors(&target, &pool, dice.coin());
-        let drive = Fake::new(Config::default());
+        let drive = FakeDrive::new(FakeDriveConfig::default());
         let time = Arc::new(Time { now: AtomicU64::new(1), drive: drive.clone() });
         let folder = tempfile::tempdir().expect("a folder");
         let wait = Arc::clone(&time) as Arc<dyn Wait>;

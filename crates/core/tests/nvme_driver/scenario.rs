@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_core::block::{BlockError, Completed, NvmeDevice};
 use nvmeof_core::nvme_driver::{ControllerOptions, ControllerState, Io, IoKind, IoQueue};
-use nvmeof_fake_drive::{Config, Fault, NamespaceConfig, Violation, When};
+use nvmeof_fake_drive::{FakeDriveConfig, Fault, NamespaceConfig, Violation, When};
 use nvmeof_random::SplitMix64;
 use nvmeof_wire::identify::{oacs, sgls};
 use nvmeof_wire::{Status, U16, U32};
@@ -33,14 +33,14 @@ struct Story {
     is_gone: bool,
 }
 
-fn config(dice: &mut SplitMix64) -> Config {
+fn config(dice: &mut SplitMix64) -> FakeDriveConfig {
     let mut namespace = NamespaceConfig::new(1, BLOCKS, 9);
     namespace.identify.noiob = U16::new([0, 16, 100][dice.index(3)]);
     namespace.identify.dlfeat = 0b1001;
-    let mut config = Config {
+    let mut config = FakeDriveConfig {
         namespaces: vec![namespace],
         abort_helps: dice.within(0..2) == 0,
-        ..Config::default()
+        ..FakeDriveConfig::default()
     };
     config.identify.mdts = [0, 1, 3, 5][dice.index(4)];
     if dice.within(0..2) == 0 {

@@ -14,7 +14,7 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 use zerocopy::FromBytes;
 
 use super::rig::Rig;
-use crate::{Config, Fault, Mode, NamespaceConfig, Readiness, Tamper, When};
+use crate::{FakeDriveConfig, Fault, Mode, NamespaceConfig, Readiness, Tamper, When};
 
 fn flush() -> Sqe {
     Sqe::io(IoOpcode::FLUSH, 0, 1).without_data()
@@ -26,7 +26,7 @@ fn event_request() -> Sqe {
 
 #[test]
 fn completions_that_do_not_come_or_come_late() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let data = rig.pages(4096);
     rig.fake.write_media(1, 0, &[7; 512]).unwrap();
     rig.fake.inject(When::io(1, IoOpcode::READ).after(1), Fault::Held);
@@ -53,7 +53,7 @@ fn completions_that_do_not_come_or_come_late() {
 
 #[test]
 fn an_abort_that_does_not_help() {
-    let mut rig = Rig::ready(Config { abort_helps: false, ..Config::default() });
+    let mut rig = Rig::ready(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
     rig.fake.inject(When::queue(1), Fault::Lost);
     let cid = rig.submit(1, flush());
     let cqe = rig.admin(Abort { sqid: 1, cid }.encode(0).without_data());
@@ -63,7 +63,7 @@ fn an_abort_that_does_not_help() {
 
 #[test]
 fn completions_that_are_wrong() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     let faults = [
         Fault::Status(Status::INTERNAL_ERROR),
         Fault::WrongCid(0xdead),
@@ -90,7 +90,7 @@ fn completions_that_are_wrong() {
 
 #[test]
 fn a_fatal_status_and_the_way_out_of_it() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.inject(When::next(), Fault::Fatal);
     rig.submit(1, flush());
     assert!(rig.poll(1).is_none() && rig.csts().cfs());
@@ -103,7 +103,8 @@ fn a_fatal_status_and_the_way_out_of_it() {
 
 #[test]
 fn a_controller_that_never_follows() {
-    let mut rig = Rig::new(Config { enable: Readiness::Never, ..Config::default() });
+    let mut rig =
+        Rig::new(FakeDriveConfig { enable: Readiness::Never, ..FakeDriveConfig::default() });
     rig.set_admin_queue(8);
     rig.write_cc(Cc::new().with_en(true));
     assert!((0..1000).all(|_| !rig.csts().rdy()));
@@ -124,7 +125,7 @@ fn a_controller_that_never_follows() {
 
 #[test]
 fn a_function_that_is_gone() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.inject(When::queue(1), Fault::Gone);
     rig.submit(1, flush());
     assert!(rig.poll(1).is_none());
@@ -140,7 +141,7 @@ fn a_function_that_is_gone() {
 #[test]
 fn resets_of_every_kind_forget_commands_in_flight() {
     for kind in 0..4 {
-        let mut rig = Rig::ready(Config::default());
+        let mut rig = Rig::ready(FakeDriveConfig::default());
         rig.fake.inject(When::queue(1), Fault::Held);
         rig.submit(1, flush());
         match kind {
@@ -158,7 +159,7 @@ fn resets_of_every_kind_forget_commands_in_flight() {
 
 #[test]
 fn events_wait_for_requests_and_for_their_log_page() {
-    let mut rig = Rig::enabled(Config::default(), 16);
+    let mut rig = Rig::enabled(FakeDriveConfig::default(), 16);
     rig.fake.raise(AsyncEvent::TEMPERATURE);
     let cid = rig.submit(0, event_request());
     let cqe = rig.poll(0).unwrap();
@@ -187,7 +188,7 @@ fn events_wait_for_requests_and_for_their_log_page() {
 
 #[test]
 fn namespaces_come_and_go() {
-    let mut config = Config::default();
+    let mut config = FakeDriveConfig::default();
     config.namespaces.push(NamespaceConfig::new(2, 8, 9));
     let mut rig = Rig::enabled(config, 16);
     rig.submit(0, event_request());
@@ -215,7 +216,7 @@ fn namespaces_come_and_go() {
 
 #[test]
 fn interrupts_go_to_their_vector() {
-    let mut rig = Rig::enabled(Config::default(), 8);
+    let mut rig = Rig::enabled(FakeDriveConfig::default(), 8);
     let vectors = rig.function.interrupts(3).unwrap();
     assert_eq!(rig.function.interrupts(100).unwrap().len(), 9);
     let vectors_now = rig.function.interrupts(3).unwrap();
@@ -252,7 +253,7 @@ fn answers_can_be_anything() {
             data[1] = 0xbb;
         }
     }
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.fake.inject(When::admin(AdminOpcode::IDENTIFY), Fault::Data(vec![0xff]));
     let (status, data) = rig.identify(Cns::CONTROLLER, 0);
     assert!(status.is_success() && data.iter().all(|byte| *byte == 0xff));
@@ -265,7 +266,7 @@ fn answers_can_be_anything() {
 
 #[test]
 fn by_hand_it_works_one_command_at_a_time_and_queues_take_turns() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     rig.create_pair(2, 16, None);
     rig.fake.set_mode(Mode::Manual);
     for _ in 0..2 {
@@ -284,7 +285,7 @@ fn by_hand_it_works_one_command_at_a_time_and_queues_take_turns() {
 
 #[test]
 fn completions_wait_for_room() {
-    let mut rig = Rig::ready(Config::default());
+    let mut rig = Rig::ready(FakeDriveConfig::default());
     for _ in 0..3 {
         for _ in 0..7 {
             rig.push(1, flush());

@@ -7,7 +7,7 @@ use nvmeof_core::dma::CorePool;
 use nvmeof_core::nvme_driver::{
     AdminError, BufferMaps, Controller, ControllerState, Io, IoKind, Wait,
 };
-use nvmeof_fake_drive::{Config, Fake, Fault, When};
+use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig, Fault, When};
 use nvmeof_wire::Status;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 
@@ -24,7 +24,7 @@ fn failed(state: ControllerState) -> String {
 
 #[test]
 fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::io(1, IoOpcode::READ).times(5), Fault::Lost);
     for block in 0..5 {
@@ -52,7 +52,7 @@ fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
 
 #[test]
 fn buffers_that_nothing_is_known_of_are_given_up() {
-    let rig = Rig::new(Config { alone: false, ..Config::default() });
+    let rig = Rig::new(FakeDriveConfig { alone: false, ..FakeDriveConfig::default() });
     let mut queue = rig.queue();
     let keep = rig.filled(4096, 0);
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
@@ -78,10 +78,10 @@ fn buffers_that_nothing_is_known_of_are_given_up() {
 
 #[test]
 fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     // Another drive in the same container: the buffers stay mapped for it.
-    let neighbor = rig.fake.neighbor(Config::default());
+    let neighbor = rig.fake.neighbor(FakeDriveConfig::default());
     let other = open(&neighbor, options()).unwrap();
     let other = NvmeDevice::new("other", other, 1, Arc::clone(&rig.maps)).unwrap();
     let mut others_queue = other.open_driver_queue(&rig.pool).unwrap();
@@ -110,7 +110,7 @@ fn a_drive_that_shares_its_buffers_with_others_is_taken_out_of_the_iommu() {
 
 #[test]
 fn a_drive_that_comes_back_in_time_goes_on() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 7)));
     rig.run(&mut queue, io(IoKind::Flush, 0, 0));
@@ -151,7 +151,7 @@ fn a_drive_that_comes_back_in_time_goes_on() {
 #[test]
 fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
     for is_cancelled in [false, true] {
-        let rig = Rig::new(Config::default());
+        let rig = Rig::new(FakeDriveConfig::default());
         let mut queue = rig.queue();
         queue.poll(&mut Vec::new());
         // Only the first of two commands of 128 KiB completes before the drive is disconnected.
@@ -183,7 +183,7 @@ fn a_long_write_amid_a_loss_of_the_cache_is_made_once_more() {
 
 #[test]
 fn a_flush_that_fails_is_reported_by_every_queue_once_and_then_flushes_count_again() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let (mut queue, mut other) = (rig.queue(), rig.queue());
     let flush = || io(IoKind::Flush, 0, 0);
     for status in [Status::WRITE_FAULT, Status::INTERNAL_ERROR] {
@@ -213,7 +213,7 @@ fn a_flush_that_fails_is_reported_by_every_queue_once_and_then_flushes_count_aga
 
 #[test]
 fn a_drive_that_goes_away_while_it_is_started_may_come_back() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 7)));
     // During the start: while it is identified, and when its queues are created.
@@ -235,7 +235,7 @@ fn a_drive_that_goes_away_while_it_is_started_may_come_back() {
 
 #[test]
 fn a_rule_broken_before_a_reset_is_no_reason_for_another_one() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     // The supervisor has no turn between the queue's report of a violation and a reset.
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::WrongCid(0x3fff));
@@ -257,7 +257,7 @@ fn a_rule_broken_before_a_reset_is_no_reason_for_another_one() {
 
 #[test]
 fn another_drive_in_its_place_is_not_taken_for_it() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.set_gone(true);
     let mut done = Vec::new();
@@ -272,7 +272,7 @@ fn another_drive_in_its_place_is_not_taken_for_it() {
 
 #[test]
 fn fatal_status_is_answered_by_a_reset() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.run(&mut queue, write(0, rig.filled(4096, 7)));
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Fatal);
@@ -292,7 +292,7 @@ fn fatal_status_is_answered_by_a_reset() {
 
 #[test]
 fn a_controller_that_resets_itself_is_brought_up_again() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     let mut other = rig.queue();
     for round in 1..4 {
@@ -320,7 +320,7 @@ fn a_controller_that_resets_itself_is_brought_up_again() {
 
 #[test]
 fn a_reset_waits_for_every_queue_and_queues_may_come_and_go_meanwhile() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut first = rig.queue();
     let mut second = rig.queue();
     let mut done = Vec::new();
@@ -348,7 +348,7 @@ fn a_reset_waits_for_every_queue_and_queues_may_come_and_go_meanwhile() {
 #[test]
 fn a_controller_that_does_not_start_again_has_failed() {
     for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::CREATE_IO_SQ, AdminOpcode::SET_FEATURES] {
-        let rig = Rig::new(Config::default());
+        let rig = Rig::new(FakeDriveConfig::default());
         let mut queue = rig.queue();
         rig.fake.inject(When::admin(opcode).times(100), Fault::Status(Status::INTERNAL_ERROR));
         queue.submit(read(0, rig.filled(512, 0))).unwrap();
@@ -364,7 +364,7 @@ fn a_controller_that_does_not_start_again_has_failed() {
         rig.end();
     }
     // A temporary failure is retried.
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     rig.fake.inject(When::admin(AdminOpcode::CREATE_IO_SQ), Fault::Lost);
     rig.controller.reset();
@@ -383,7 +383,7 @@ fn answers_to_nothing_are_answered_by_a_reset() {
         Fault::Duplicate,
         Fault::WrongPhase,
     ] {
-        let rig = Rig::new(Config { abort_helps: false, ..Config::default() });
+        let rig = Rig::new(FakeDriveConfig { abort_helps: false, ..FakeDriveConfig::default() });
         let mut queue = rig.queue();
         rig.run(&mut queue, write(0, rig.filled(4096, 3)));
         rig.fake.inject(When::io(1, IoOpcode::READ), fault.clone());
@@ -400,7 +400,7 @@ fn answers_to_nothing_are_answered_by_a_reset() {
         drop((done, queue));
         rig.end();
     }
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE), Fault::WrongCid(0x1234));
     assert!(rig.controller.smart().is_err());
     assert_eq!(rig.settle(&mut []), ControllerState::Live);
@@ -410,7 +410,7 @@ fn answers_to_nothing_are_answered_by_a_reset() {
 
 #[test]
 fn statuses_mean_what_they_say() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     for (status, expected) in [
         (Status::UNRECOVERED_READ_ERROR, BlockError::Media { errno: libc::EIO }),
@@ -436,7 +436,7 @@ fn statuses_mean_what_they_say() {
 
 #[test]
 fn the_system_may_take_the_function_away() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let device = rig.device(1);
     let mut queue = rig.queue();
     rig.fake.inject(When::io(1, IoOpcode::READ), Fault::Lost);
@@ -461,7 +461,7 @@ fn the_system_may_take_the_function_away_amid_other_trouble() {
     // During a reset that waits for a queue, and while the drive is disconnected: removal is
     // immediate, and no descriptor that the thread sleeps on stays readable.
     for is_away in [false, true] {
-        let rig = Rig::new(Config::default());
+        let rig = Rig::new(FakeDriveConfig::default());
         let mut queue = rig.queue();
         let mut done = Vec::new();
         queue.poll(&mut done);
@@ -490,7 +490,7 @@ fn the_system_may_take_the_function_away_amid_other_trouble() {
 
 #[test]
 fn an_interrupt_amid_a_reset_does_not_keep_the_thread_awake() {
-    let rig = Rig::new(Config::default());
+    let rig = Rig::new(FakeDriveConfig::default());
     let mut queue = rig.queue();
     queue.poll(&mut Vec::new());
     rig.controller.turn();
@@ -506,7 +506,7 @@ fn an_interrupt_amid_a_reset_does_not_keep_the_thread_awake() {
 
 #[test]
 fn while_a_controller_is_being_stopped_reactors_and_questions_do_not_wait() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let time = Arc::new(VirtualTime::default());
     let wait: Arc<dyn Wait> = time.clone();
     let controller = Controller::open_stepped(fake.function(), options(), wait).unwrap();
@@ -534,7 +534,7 @@ fn while_a_controller_is_being_stopped_reactors_and_questions_do_not_wait() {
 
 #[test]
 fn a_thread_watches_over_a_controller_that_is_not_stepped() {
-    let fake = Fake::new(Config::default());
+    let fake = FakeDrive::new(FakeDriveConfig::default());
     let controller = Controller::open(fake.function(), options()).unwrap();
     assert!(controller.smart().is_ok());
     fake.request_removal();
