@@ -41,32 +41,32 @@
 
 #![forbid(unsafe_code)]
 
+mod catalog;
 mod chain;
-mod config;
 mod due;
 mod flow_queues;
-pub mod keys;
 mod pacer;
 mod permit;
 pub mod policy;
 pub mod scheduler;
-mod setup;
 mod small_commands;
 mod sync;
 pub mod tenant;
 #[cfg(test)]
 mod tests;
 
-pub use config::{
-    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
-    TokenBucketConfig,
+pub use catalog::{
+    ConfigError, PacedMachine, PolicyConfig, PolicyKey, PolicyName, PolicyStatus, SharedPolicy,
+    TunerName,
 };
 pub use flow_queues::{FlowConfig, FlowId, FlowStats};
 pub use pacer::{Pacer, PacerConfig, PacerCounters, PacerParts, TooLarge};
 pub use permit::{CommandOutcome, Permit, leaked_permits};
-pub use policy::{AdmissionPolicy, BudgetMove, BufferCredit, SharedCredit, Waker};
+pub use policy::{
+    AdmissionPolicy, BudgetMove, BufferCredit, PrototypeConfig, PrototypePacer, PrototypePool,
+    PrototypeTuner, RateSpec, SharedCredit, TokenBucketConfig, Waker,
+};
 pub use scheduler::{DeficitRoundRobin, Scheduler, Selection};
-pub use setup::{ConfigError, PacedMachine, PolicyStatus, SharedPolicy};
 pub use small_commands::SmallCommandRule;
 pub use tenant::{CoreHandle, Tenant, TenantLimits, TenantStats, Tenants};
 

@@ -16,9 +16,11 @@ pub use adaptive::{Adaptive, BudgetMove, SharedAdaptive};
 pub use any::AnyPolicy;
 pub use buffer_credit::BufferCredit;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
-pub use spdk_io_pacing::SharedIoPacing;
+pub use spdk_io_pacing::{
+    PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, SharedIoPacing,
+};
 pub(crate) use token_bucket::RateLimit;
-pub use token_bucket::{SharedTokenBucket, TokenBucket};
+pub use token_bucket::{RateSpec, SharedTokenBucket, TokenBucket, TokenBucketConfig};
 pub use unpaced::Unpaced;
 
 use crate::permit::CommandOutcome;

@@ -25,10 +25,31 @@ use std::sync::Arc;
 
 use super::{Admission, AdmissionPolicy, AdmissionRequest, CompletedCommand, Grant};
 use crate::Nanos;
-use crate::config::{RateSpec, TokenBucketConfig};
+use crate::catalog::{ConfigError, PacedMachine};
 use crate::permit::CommandOutcome;
-use crate::setup::{ConfigError, PacedMachine};
 use crate::sync::{AtomicU64, Ordering};
+
+/// Parameters of [`PolicyConfig::TokenBucket`](crate::PolicyConfig::TokenBucket).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenBucketConfig {
+    /// Rate of the tokens, for the whole target.
+    pub pace: RateSpec,
+    /// Bytes that may start back to back after a quiet time; for a period, the I/Os. `None`: one
+    /// largest I/O per core, or one I/O per core.
+    pub burst: Option<u64>,
+    /// Bytes that may be in flight on all cores together. `None`: no bound. A rate without a bound
+    /// lets data pile up after every stall.
+    pub budget: Option<u64>,
+}
+
+/// Fill rate of a token bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateSpec {
+    /// Bytes per second.
+    Rate(u64),
+    /// Nanoseconds from one I/O to the next, whatever its size.
+    Period(Nanos),
+}
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;

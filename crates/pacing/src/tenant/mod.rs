@@ -32,8 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Nanos;
+use crate::catalog::{ConfigError, PacedMachine};
 use crate::policy::{CreditConfig, RateLimit, SharedCredit, SharedTokenBucket, Waker};
-use crate::setup::{ConfigError, PacedMachine};
 
 pub(crate) use limited_flow::CommandClass;
 pub(crate) use limiters::{Assigned, TenantLimiters};

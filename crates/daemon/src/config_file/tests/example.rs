@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvmeof_api::document::{Document, PacingConfig, Tagged};
 use nvmeof_core::block::fault::FaultPlan;
-use nvmeof_pacing::keys::PolicyName;
+use nvmeof_pacing::PolicyName;
 
 use super::{LEAST, machine, parse};
 use crate::config::{Config, DeviceKind};

@@ -7,10 +7,10 @@ use nvmeof_api::document::tagged::{KeyError, one_of};
 use nvmeof_api::document::{PacingConfig as Written, Size};
 use nvmeof_api::units::show_size;
 use nvmeof_api::units::{PERIOD_FORM, RATE_FORM, parse_period, parse_rate, show_period, show_rate};
-use nvmeof_pacing::keys::{Key as Name, TunerName};
+
 use nvmeof_pacing::{
-    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner, RateSpec,
-    TokenBucketConfig,
+    PolicyConfig, PolicyKey as Name, PrototypeConfig, PrototypePacer, PrototypePool,
+    PrototypeTuner, RateSpec, TokenBucketConfig, TunerName,
 };
 use toml::Spanned;
 

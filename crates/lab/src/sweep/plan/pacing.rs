@@ -1,6 +1,6 @@
 //! `[target.pacing]`: each policy accepts its own parameters and no others.
 
-use nvmeof_pacing::keys::{Key, PolicyName, TunerName};
+use nvmeof_pacing::{PolicyKey, PolicyName, TunerName};
 use toml::Spanned;
 
 use super::check::PlanChecker;
@@ -54,8 +54,8 @@ pub(super) fn pacing(
         Some(PolicyName::None) => Some(PacingSetup::None),
         Some(PolicyName::Adaptive) => Some(PacingSetup::Adaptive),
         Some(PolicyName::BufferCredit) => {
-            let budget = check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB);
-            missing(check, raw.budget.is_none(), &span, Key::Budget, "a size");
+            let budget = check.size(&path(PolicyKey::Budget), &raw.budget, block.into()..=TIB);
+            missing(check, raw.budget.is_none(), &span, PolicyKey::Budget, "a size");
             Some(PacingSetup::BufferCredit { budget: budget? })
         }
         Some(PolicyName::TokenBucket) => token_bucket(check, raw, block, &span),
@@ -64,7 +64,7 @@ pub(super) fn pacing(
 }
 
 /// Returns a key's name in messages.
-fn path(key: Key) -> String {
+fn path(key: PolicyKey) -> String {
     format!("target.pacing.{}", key.name())
 }
 
@@ -74,8 +74,8 @@ fn token_bucket(
     block: u32,
     span: &Span,
 ) -> Option<PacingSetup> {
-    let rate = check.size(&path(Key::Rate), &raw.rate, 1..=TIB);
-    let period = check.time(&path(Key::Period), &raw.period, 1..=LONGEST_PERIOD);
+    let rate = check.size(&path(PolicyKey::Rate), &raw.rate, 1..=TIB);
+    let period = check.time(&path(PolicyKey::Period), &raw.period, 1..=LONGEST_PERIOD);
     let pace = match (rate, period) {
         (Some(rate), None) => FillRate::Rate(rate),
         (None, Some(period)) => FillRate::Period(period),
@@ -99,8 +99,8 @@ fn token_bucket(
     let least = if matches!(pace, FillRate::Rate(_)) { block.into() } else { 1 };
     Some(PacingSetup::TokenBucket {
         pace,
-        burst: check.size(&path(Key::Burst), &raw.burst, least..=TIB),
-        budget: check.size(&path(Key::Budget), &raw.budget, block.into()..=TIB),
+        burst: check.size(&path(PolicyKey::Burst), &raw.burst, least..=TIB),
+        budget: check.size(&path(PolicyKey::Budget), &raw.budget, block.into()..=TIB),
     })
 }
 
@@ -110,16 +110,16 @@ fn prototype(
     block: u32,
     span: &Span,
 ) -> Option<PacingSetup> {
-    let buffers = check.whole(&path(Key::Buffers), &raw.buffers, 1..=1 << 24);
+    let buffers = check.whole(&path(PolicyKey::Buffers), &raw.buffers, 1..=1 << 24);
     let most = buffers.map_or(1 << 24, i64::from);
-    let cache = check.whole(&path(Key::Cache), &raw.cache, 0..=most);
+    let cache = check.whole(&path(PolicyKey::Cache), &raw.cache, 0..=most);
     let pool = buffers.map(|buffers| BufferPool { buffers, cache });
-    let period = check.time(&path(Key::Period), &raw.period, 0..=LONGEST_PERIOD);
+    let period = check.time(&path(PolicyKey::Period), &raw.period, 0..=LONGEST_PERIOD);
     let small = |size: Option<u64>| size.and_then(|size| u32::try_from(size).ok());
     // A tick that grants less than the largest I/O would never start it.
-    let credit = check.size(&path(Key::Credit), &raw.credit, block.into()..=1 << 30);
-    let bypass = check.size(&path(Key::BypassBelow), &raw.bypass_below, 0..=1 << 30);
-    let drive_limit = check.whole(&path(Key::DriveLimit), &raw.drive_limit, 1..=1 << 20);
+    let credit = check.size(&path(PolicyKey::Credit), &raw.credit, block.into()..=1 << 30);
+    let bypass = check.size(&path(PolicyKey::BypassBelow), &raw.bypass_below, 0..=1 << 30);
+    let drive_limit = check.whole(&path(PolicyKey::DriveLimit), &raw.drive_limit, 1..=1 << 20);
     let tuner = tuner(check, raw, span)?;
     let pacer = period.map(|period| PeriodicPacer {
         period,
@@ -147,14 +147,14 @@ fn tuner(
     raw: &RawPacing,
     span: &Span,
 ) -> Option<Option<PeriodTuner>> {
-    let threshold = check.size(&path(Key::TunerThreshold), &raw.tuner_threshold, 1..=TIB);
-    let interval = check.time(&path(Key::TunerInterval), &raw.tuner_interval, 1..=SECOND);
-    let step = check.time(&path(Key::TunerStep), &raw.tuner_step, 1..=LONGEST_PERIOD);
+    let threshold = check.size(&path(PolicyKey::TunerThreshold), &raw.tuner_threshold, 1..=TIB);
+    let interval = check.time(&path(PolicyKey::TunerInterval), &raw.tuner_interval, 1..=SECOND);
+    let step = check.time(&path(PolicyKey::TunerStep), &raw.tuner_step, 1..=LONGEST_PERIOD);
     let Some(word) = &raw.tuner else { return Some(None) };
     match TunerName::named(word.get_ref()) {
         Some(TunerName::BytesInFlight) => {
             let is_missing = raw.tuner_threshold.is_none();
-            missing(check, is_missing, span, Key::TunerThreshold, "a size");
+            missing(check, is_missing, span, PolicyKey::TunerThreshold, "a size");
             Some(Some(PeriodTuner::BytesInFlight { threshold: threshold? }))
         }
         Some(TunerName::Bandwidth) => Some(Some(PeriodTuner::Bandwidth {
@@ -164,41 +164,41 @@ fn tuner(
         None => {
             let what = format!("`{}` is no tuner", word.get_ref());
             let names = TunerName::NAMES.map(|(name, _)| name).join(", ");
-            check.error(&word.span(), &path(Key::Tuner), &what, &names);
+            check.error(&word.span(), &path(PolicyKey::Tuner), &what, &names);
             None
         }
     }
 }
 
-fn missing(check: &mut PlanChecker<'_, '_>, is: bool, span: &Span, key: Key, allowed: &str) {
+fn missing(check: &mut PlanChecker<'_, '_>, is: bool, span: &Span, key: PolicyKey, allowed: &str) {
     if is {
         check.error(span, &path(key), "is missing", allowed);
     }
 }
 
 /// Returns the parameters that are set.
-fn given(raw: &RawPacing) -> impl Iterator<Item = (Key, Span)> + '_ {
-    Key::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
+fn given(raw: &RawPacing) -> impl Iterator<Item = (PolicyKey, Span)> + '_ {
+    PolicyKey::ALL.into_iter().filter_map(|key| Some((key, span_of(raw, key)?)))
 }
 
 /// Returns the position of a parameter, if it is set.
-fn span_of(raw: &RawPacing, key: Key) -> Option<Span> {
+fn span_of(raw: &RawPacing, key: PolicyKey) -> Option<Span> {
     let of_size = |value: &Option<Spanned<_>>| value.as_ref().map(Spanned::span);
     let of_number = |value: &Option<Spanned<i64>>| value.as_ref().map(Spanned::span);
     let of_word = |value: &Option<Spanned<String>>| value.as_ref().map(Spanned::span);
     match key {
-        Key::Budget => of_size(&raw.budget),
-        Key::Burst => of_size(&raw.burst),
-        Key::Rate => of_size(&raw.rate),
-        Key::Credit => of_size(&raw.credit),
-        Key::BypassBelow => of_size(&raw.bypass_below),
-        Key::TunerThreshold => of_size(&raw.tuner_threshold),
-        Key::Buffers => of_number(&raw.buffers),
-        Key::Cache => of_number(&raw.cache),
-        Key::DriveLimit => of_number(&raw.drive_limit),
-        Key::Period => of_word(&raw.period),
-        Key::Tuner => of_word(&raw.tuner),
-        Key::TunerInterval => of_word(&raw.tuner_interval),
-        Key::TunerStep => of_word(&raw.tuner_step),
+        PolicyKey::Budget => of_size(&raw.budget),
+        PolicyKey::Burst => of_size(&raw.burst),
+        PolicyKey::Rate => of_size(&raw.rate),
+        PolicyKey::Credit => of_size(&raw.credit),
+        PolicyKey::BypassBelow => of_size(&raw.bypass_below),
+        PolicyKey::TunerThreshold => of_size(&raw.tuner_threshold),
+        PolicyKey::Buffers => of_number(&raw.buffers),
+        PolicyKey::Cache => of_number(&raw.cache),
+        PolicyKey::DriveLimit => of_number(&raw.drive_limit),
+        PolicyKey::Period => of_word(&raw.period),
+        PolicyKey::Tuner => of_word(&raw.tuner),
+        PolicyKey::TunerInterval => of_word(&raw.tuner_interval),
+        PolicyKey::TunerStep => of_word(&raw.tuner_step),
     }
 }

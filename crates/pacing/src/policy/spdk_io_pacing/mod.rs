@@ -13,6 +13,7 @@
 //! a buffer from those that wait for the pacer. Only the first kind blocks later ones from the
 //! pool.
 
+mod config;
 mod pacer;
 mod pool;
 mod tuner;
@@ -20,9 +21,9 @@ mod tuner;
 use std::sync::Arc;
 
 use super::{Admission, AdmissionPolicy, AdmissionRequest, AnyPolicy, CompletedCommand, Grant};
-use crate::config::PrototypeConfig;
-use crate::setup::{ConfigError, PacedMachine};
+use crate::catalog::{ConfigError, PacedMachine};
 use crate::{DeficitRoundRobin, Nanos, PacerParts, SmallCommandRule};
+pub use config::{PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner};
 use pacer::{CorePacer, PacerDecision, SharedPacer};
 use pool::{CorePool, SharedPool};
 

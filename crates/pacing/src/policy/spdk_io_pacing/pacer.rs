@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::{Admission, AdmissionRequest, CompletedCommand};
+use super::config::PrototypePacer;
 use super::tuner::Tuner;
 use crate::Nanos;
-use crate::config::PrototypePacer;
+use crate::catalog::ConfigError;
 use crate::permit::CommandOutcome;
-use crate::setup::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Number of drives that are distinguished; drives with equal numbers modulo this count as one.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::config::PrototypePool;
-use crate::setup::ConfigError;
+use super::config::PrototypePool;
+use crate::catalog::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Buffers that no core holds.

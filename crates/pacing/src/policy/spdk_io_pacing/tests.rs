@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use super::config::{PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner};
 use super::tuner::Tuner;
-use crate::config::{PrototypeConfig, PrototypePacer, PrototypePool, PrototypeTuner};
 use crate::{
     CommandOutcome, ConfigError, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig,
     Permit, PolicyConfig, SharedPolicy,

@@ -1,8 +1,8 @@
 //! Tuner of the io_pacing period at run time, with one state for all cores.
 
+use super::config::{PrototypePacer, PrototypeTuner};
 use crate::Nanos;
-use crate::config::{PrototypePacer, PrototypeTuner};
-use crate::setup::ConfigError;
+use crate::catalog::ConfigError;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Largest factor by which a tuner lengthens or shortens the period.

@@ -4,7 +4,7 @@
 //! with the plan's settings.
 
 use anyhow::{Context, Result, bail, ensure};
-use nvmeof_pacing::keys::{Key, TunerName};
+use nvmeof_pacing::{PolicyKey, TunerName};
 use toml::{Table, Value};
 
 use super::super::super::setup::{DeviceKind, FillRate, PacingSetup, PeriodTuner, PointSetup};
@@ -219,7 +219,7 @@ fn limits(setup: &PointSetup, daemon_setup: &DaemonSetup) -> Table {
 
 fn pacing(pacing: &PacingSetup) -> Result<Table> {
     let mut table = table([("policy", pacing.name().into())]);
-    let mut set = |key: Key, value: Value| {
+    let mut set = |key: PolicyKey, value: Value| {
         table.insert(key.name().to_owned(), value);
     };
     let number = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
@@ -230,38 +230,40 @@ fn pacing(pacing: &PacingSetup) -> Result<Table> {
              leave it out with only-where = [\"sim\"]"
         ),
         PacingSetup::None | PacingSetup::Adaptive => {}
-        PacingSetup::BufferCredit { budget } => set(Key::Budget, number(budget)),
+        PacingSetup::BufferCredit { budget } => set(PolicyKey::Budget, number(budget)),
         PacingSetup::TokenBucket { pace, burst, budget } => {
             match pace {
                 // Exact, in bytes per second.
                 FillRate::Rate(rate) => {
-                    set(Key::Rate, format!("{}.{:03}kB/s", rate / 1000, rate % 1000).into());
+                    set(PolicyKey::Rate, format!("{}.{:03}kB/s", rate / 1000, rate % 1000).into());
                 }
-                FillRate::Period(period) => set(Key::Period, nanos(period)),
+                FillRate::Period(period) => set(PolicyKey::Period, nanos(period)),
             }
-            burst.into_iter().for_each(|burst| set(Key::Burst, number(burst)));
-            budget.into_iter().for_each(|budget| set(Key::Budget, number(budget)));
+            burst.into_iter().for_each(|burst| set(PolicyKey::Burst, number(burst)));
+            budget.into_iter().for_each(|budget| set(PolicyKey::Budget, number(budget)));
         }
         PacingSetup::Prototype { pool, pacer } => {
             if let Some(pool) = pool {
-                set(Key::Buffers, number(pool.buffers.into()));
-                pool.cache.into_iter().for_each(|cache| set(Key::Cache, number(cache.into())));
+                set(PolicyKey::Buffers, number(pool.buffers.into()));
+                pool.cache
+                    .into_iter()
+                    .for_each(|cache| set(PolicyKey::Cache, number(cache.into())));
             }
             if let Some(pacer) = pacer {
-                set(Key::Period, nanos(pacer.period));
-                set(Key::Credit, number(pacer.credit.into()));
-                set(Key::BypassBelow, number(pacer.bypass_below.into()));
+                set(PolicyKey::Period, nanos(pacer.period));
+                set(PolicyKey::Credit, number(pacer.credit.into()));
+                set(PolicyKey::BypassBelow, number(pacer.bypass_below.into()));
                 let limit = pacer.drive_limit.map(|limit| number(limit.into()));
-                limit.into_iter().for_each(|limit| set(Key::DriveLimit, limit));
+                limit.into_iter().for_each(|limit| set(PolicyKey::DriveLimit, limit));
                 if let Some(tuner) = pacer.tuner {
-                    set(Key::Tuner, tuner_name(tuner).into());
+                    set(PolicyKey::Tuner, tuner_name(tuner).into());
                     match tuner {
                         PeriodTuner::BytesInFlight { threshold } => {
-                            set(Key::TunerThreshold, number(threshold));
+                            set(PolicyKey::TunerThreshold, number(threshold));
                         }
                         PeriodTuner::Bandwidth { interval, step } => {
-                            set(Key::TunerInterval, nanos(interval));
-                            set(Key::TunerStep, nanos(step));
+                            set(PolicyKey::TunerInterval, nanos(interval));
+                            set(PolicyKey::TunerStep, nanos(step));
                         }
                     }
                 }
