@@ -69,7 +69,8 @@ pub struct NamespaceConfig {
 /// Trigger of the controller's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Works on request ([`FakeDrive::step`](super::Fake::step), [`FakeDrive::run`](super::Fake::run)).
+    /// Works on request ([`FakeDrive::step`](super::FakeDrive::step),
+    /// [`FakeDrive::run`](super::FakeDrive::run)).
     Manual,
     /// Does all work at every doorbell write.
     Automatic,

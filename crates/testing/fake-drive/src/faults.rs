@@ -10,8 +10,8 @@ use nvmeof_wire::{Cqe, Sqe, Status};
 pub enum Fault {
     /// The command is taken and never completed; aborting it works (if aborts are configured to).
     Lost,
-    /// The command executes and completes when [`FakeDrive::release`](super::Fake::release) is called.
-    /// Until then it may still access its data.
+    /// The command executes and completes when [`FakeDrive::release`](super::FakeDrive::release) is
+    /// called. Until then it may still access its data.
     Held,
     /// The command does not execute, and completes with this status.
     Status(Status),

@@ -1,10 +1,10 @@
 //! A fake NVMe drive in memory, behind the driver's function interface, for tests.
 //!
 //! It behaves like a drive with real contents, and it checks the driver. Every violated rule is a
-//! [`Violation`], and every access to unmapped memory an [`IommuFault`]; [`FakeDrive::assert_clean`]
-//! verifies that there were none. Faults of a drive are injected on demand ([`Fault`], [`Tamper`],
-//! the methods of [`FakeDrive`]). It has no clock and no thread: it works when a doorbell is written, or
-//! on request ([`Mode`]).
+//! [`Violation`], and every access to unmapped memory an [`IommuFault`];
+//! [`FakeDrive::assert_clean`] verifies that there were none. Faults of a drive are injected on
+//! demand ([`Fault`], [`Tamper`], the methods of [`FakeDrive`]). It has no clock and no thread: it
+//! works when a doorbell is written, or on request ([`Mode`]).
 //!
 //! ```text
 //!   driver --Registers--> controller.rs -doorbell-> work.rs -> admin.rs, block_io.rs -> media.rs
