@@ -286,7 +286,7 @@ impl Limits {
     /// Returns the default bound on the bytes in flight: half of the buffer memory.
     ///
     /// A buffer can be up to twice as large as its I/O. Partly used chunks take more; see
-    /// `reactor/starved.rs`.
+    /// `reactor/buffer_wait.rs`.
     #[must_use]
     pub fn default_budget(&self) -> u64 {
         (self.settings.buffer_memory / 2).max(self.largest_cost().into())
