@@ -352,7 +352,7 @@ impl ControlState {
             namespaces: config.subsystems.iter().map(|one| one.namespaces.len()).sum(),
             controllers: self.server.controllers().len(),
             connections: counts.connections,
-            departing: self.server.departing(),
+            quiescing: self.server.quiescing(),
             in_flight: counts.requests,
             pending_restart: self.server.fixed_differences(config),
         }

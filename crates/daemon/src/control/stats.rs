@@ -25,7 +25,7 @@ use nvmeof_pacing::{BudgetMove, FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
     CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
-    StageCounts, add_source, add_tally,
+    StageCounts, add_counters, add_source,
 };
 
 pub(super) use json::{SCHEMA, sample as lines};
@@ -129,8 +129,9 @@ fn done(reports: &[Report]) -> BTreeMap<CounterKey, CommandCounters> {
     let mut sum = BTreeMap::new();
     for report in reports {
         let past = report.past.iter();
-        let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
-        past.chain(live).for_each(|(whose, tally)| add_tally(&mut sum, whose.clone(), tally));
+        let live = report.command_counters.iter().map(|(whose, counters)| (whose, counters));
+        past.chain(live)
+            .for_each(|(whose, counters)| add_counters(&mut sum, whose.clone(), counters));
     }
     sum
 }

@@ -18,7 +18,7 @@ use super::admin::Admin;
 use super::connection::FlowHandle;
 use super::failure::{from_block, from_fabric};
 use super::gen_slab::SlotKey;
-use super::holdings::Held;
+use super::holdings::CommandHoldings;
 use super::kind;
 use super::quiesce::Flush;
 use super::trace::{State, TraceMark};
@@ -84,7 +84,7 @@ pub(super) struct Io {
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
     /// Its part of its host's holdings.
-    pub(super) held: Held,
+    pub(super) holdings: CommandHoldings,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
     /// Guard of its queue, if the queue closes while the command is at a device.
@@ -118,7 +118,7 @@ impl Reactor {
             device_done_at: 0,
             mark: TraceMark::default(),
             abort: None,
-            held: Held::default(),
+            holdings: CommandHoldings::default(),
             request,
             guard: None,
         });
@@ -226,7 +226,7 @@ impl Reactor {
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
                     let device_flow = io.device_flow;
-                    if self.hears_of_loss(key, device_flow, &command) {
+                    if self.must_report_flush_failure(key, device_flow, &command) {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }
@@ -266,7 +266,7 @@ impl Reactor {
         let step = pooled.or_else(|| self.lease_own(request, key, wanted));
         if step.is_none() {
             if let Some(io) = self.requests.present_io(request) {
-                io.held.waits(now);
+                io.holdings.waits(now);
             }
             self.buffer_wait.push(request, now);
         }
@@ -361,7 +361,7 @@ impl Reactor {
         if let Some(waiting) = &mut io.abort {
             waiting.aborted = outcome == Err(Failure::Aborted);
         }
-        self.stats.completed(connection.port);
+        self.stats.completed(connection.listener);
         let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
         let token = request.token(kind::REQUEST);
         if data.is_some() {
@@ -388,7 +388,7 @@ impl Reactor {
             return;
         }
         if let Some(io) = self.requests.present_io(request) {
-            io.held.waits(now);
+            io.holdings.waits(now);
         }
         self.mark_dirty(key);
     }
@@ -411,7 +411,7 @@ impl Reactor {
                 {
                     permit.host_data_arrived(now);
                 }
-                io.held.goes_on();
+                io.holdings.goes_on();
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
                 self.drive(request, step, now);
             }
@@ -473,8 +473,9 @@ impl Reactor {
     #[inline]
     fn end_request(&mut self, request: SlotKey, outcome: CommandOutcome, now: u64) {
         self.trace_end(request);
-        let Some(Pending::Io(Io { connection: key, device_flow, request, abort, held, .. })) =
-            self.take_request(request)
+        let Some(Pending::Io(Io {
+            connection: key, device_flow, request, abort, holdings, ..
+        })) = self.take_request(request)
         else {
             return;
         };
@@ -482,7 +483,7 @@ impl Reactor {
         if let Some(permit) = request.into_permit() {
             self.pacer.release(permit, outcome, now);
         }
-        self.let_go(key, held);
+        self.let_go(key, holdings);
         if let Some(connection) = self.connections.get_mut(key)
             && connection.leave(device_flow)
         {

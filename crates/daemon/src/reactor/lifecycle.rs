@@ -53,9 +53,9 @@ impl Reactor {
                 return;
             }
         };
-        let port = self.stats.port(queue.port());
-        let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, own, now);
+        let listener = self.stats.port(queue.port());
+        let network_port = self.network_port_of(&queue);
+        let mut connection = Connection::new(fabric, queue, listener, network_port, own, now);
         connection.counts_as_io |= is_io;
         // If it moved here, its previous reactor has paused it.
         connection.fabric.set_paused(false);
@@ -90,12 +90,12 @@ impl Reactor {
     /// Returns the network port that a connection's data leaves through.
     ///
     /// The address that the host connected to identifies the port, because each port has its own.
-    fn path_of(&mut self, queue: &Queue) -> u16 {
+    fn network_port_of(&mut self, queue: &Queue) -> u16 {
         let address = queue.local_address();
-        let known = self.paths.iter().position(|known| *known == address);
+        let known = self.network_ports.iter().position(|known| *known == address);
         let at = known.unwrap_or_else(|| {
-            self.paths.push(address);
-            self.paths.len() - 1
+            self.network_ports.push(address);
+            self.network_ports.len() - 1
         });
         u16::try_from(at).unwrap_or(u16::MAX)
     }
@@ -305,9 +305,9 @@ impl Reactor {
         to: usize,
         now: u64,
     ) -> SlotKey {
-        let port = self.stats.port(queue.port());
-        let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, own, now);
+        let listener = self.stats.port(queue.port());
+        let network_port = self.network_port_of(&queue);
+        let mut connection = Connection::new(fabric, queue, listener, network_port, own, now);
         connection.phase = Phase::Leaving { to };
         let key = self.connections.insert(connection);
         self.claim(key);

@@ -85,8 +85,8 @@ impl Reactor {
         busy |= self.poll_devices(now);
         let (flushed, now) = self.flush_all(now);
         busy |= flushed;
-        if !self.departing.is_empty() {
-            busy |= self.depart_all(now);
+        if !self.tx_pending.is_empty() {
+            busy |= self.poll_tx_done_all(now);
         }
         if self.pacer.waiting() > 0 {
             // The flush returned permits: the next command starts in this turn, not in the next.
@@ -153,39 +153,39 @@ impl Reactor {
 
     /// Returns the time, to the microsecond, at which work is due even without an event.
     pub(super) fn next_due(&self) -> Option<u64> {
-        let departures = self.departing.iter().filter_map(|key| self.departing_at(*key));
+        let tx_polls = self.tx_pending.iter().filter_map(|key| self.next_tx_poll_of(*key));
         [self.pacer.next_wakeup(), self.devices.next_due()]
             .into_iter()
             .flatten()
-            .chain(departures)
+            .chain(tx_polls)
             .min()
     }
 
-    /// Returns the time to check next whether this connection's outgoing data has left.
-    fn departing_at(&self, key: SlotKey) -> Option<u64> {
+    /// Returns the time of the next poll for this connection's data that has left its socket.
+    fn next_tx_poll_of(&self, key: SlotKey) -> Option<u64> {
         self.connections.get(key)?.fabric.next_tx_poll()
     }
 
-    /// Checks for data that has left, on each connection where the check is due.
-    fn depart_all(&mut self, now: u64) -> bool {
+    /// Polls each connection whose poll is due for data that has left its socket.
+    fn poll_tx_done_all(&mut self, now: u64) -> bool {
         let mut busy = false;
         let mut events = std::mem::take(&mut self.events);
         let mut index = 0;
-        while let Some(&key) = self.departing.get(index) {
-            if self.departing_at(key).is_some_and(|due| due <= now)
+        while let Some(&key) = self.tx_pending.get(index) {
+            if self.next_tx_poll_of(key).is_some_and(|due| due <= now)
                 && let Some(connection) = self.connections.get_mut(key)
             {
                 connection.fabric.poll_tx_done(now, &mut events);
                 busy |= !events.is_empty();
                 self.handle_events(key, &mut events, now);
             }
-            if self.departing_at(key).is_some() {
+            if self.next_tx_poll_of(key).is_some() {
                 index += 1;
                 continue;
             }
-            self.departing.swap_remove(index);
+            self.tx_pending.swap_remove(index);
             if let Some(connection) = self.connections.get_mut(key) {
-                connection.departing = false;
+                connection.tx_pending = false;
             }
         }
         self.events = events;
@@ -279,7 +279,7 @@ impl Reactor {
     /// The connection stays on the list if the next turn is to read it without an epoll event.
     fn receive_one(&mut self, key: SlotKey, now: u64, direct: &mut usize) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        self.stats.polled(connection.port);
+        self.stats.polled(connection.listener);
         let mut events = std::mem::take(&mut self.events);
         let progress = connection.fabric.receive(now, &mut events);
         let busy = !events.is_empty() || progress == Progress::More;
@@ -322,9 +322,9 @@ impl Reactor {
             if !events.is_empty() {
                 now = (self.clock)();
             }
-            if !connection.departing && connection.fabric.next_tx_poll().is_some() {
-                connection.departing = true;
-                self.departing.push(key);
+            if !connection.tx_pending && connection.fabric.next_tx_poll().is_some() {
+                connection.tx_pending = true;
+                self.tx_pending.push(key);
             }
             self.handle_events(key, &mut events, now);
         }
