@@ -1,7 +1,7 @@
 //! Measurement: values at the hosts and the target, in the window after the warm-up.
 
 use crate::numbers::{gbps, id};
-use crate::run_result::{Figures, FlowFigures, Quantiles, RunResult, Sample};
+use crate::run_result::{FlowMetrics, Quantiles, RunMetrics, RunResult, Sample};
 use crate::scenario::{Nanos, Scenario};
 
 /// Histogram of times, in buckets at most 1.6 % wide.
@@ -95,8 +95,8 @@ impl FlowSizeCounters {
         self.at_target.merge(&other.at_target);
     }
 
-    fn figures(&self, time: Nanos) -> Figures {
-        Figures {
+    fn metrics(&self, time: Nanos) -> RunMetrics {
+        RunMetrics {
             commands: self.commands,
             gbps: gbps(self.bytes, time),
             latency: self.latency.quantiles(),
@@ -286,17 +286,17 @@ impl Recorder {
             by_job[job].merge(&flow);
             by_host[host].merge(&flow);
             total.merge(&flow);
-            let figures = flow.figures(time);
-            flows.push(FlowFigures { host: id(host), job: id(job), device: id(device), figures });
+            let metrics = flow.metrics(time);
+            flows.push(FlowMetrics { host: id(host), job: id(job), device: id(device), metrics });
         }
         let all =
-            |counters: &[FlowSizeCounters]| counters.iter().map(|t| t.figures(time)).collect();
+            |counters: &[FlowSizeCounters]| counters.iter().map(|t| t.metrics(time)).collect();
         RunResult {
-            total: total.figures(time),
+            total: total.metrics(time),
             hosts: all(&by_host),
             jobs: all(&by_job),
             flows,
-            sizes: sizes.iter().zip(&by_size).map(|(s, t)| (*s, t.figures(time))).collect(),
+            sizes: sizes.iter().zip(&by_size).map(|(s, t)| (*s, t.metrics(time))).collect(),
             wire_gbps: gbps(self.wire_bytes, time) * wire_bits,
             stddev_gbps: deviation(&self.by_host),
             hit_pct: percent(self.hit_bytes, self.read_bytes),

@@ -24,7 +24,7 @@ use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{BudgetMove, FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
-    CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
+    CommandCounters, CounterKey, DeviceStats, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
     StageCounts, add_counters, add_source,
 };
 
@@ -216,7 +216,7 @@ fn add_port(ports: &mut Vec<Port>, from: &Port) {
     }
 }
 
-fn add_device(devices: &mut Vec<Device>, from: &Device) {
+fn add_device(devices: &mut Vec<DeviceStats>, from: &DeviceStats) {
     match devices.iter_mut().find(|device| device.id == from.id) {
         None => devices.push(from.clone()),
         Some(into) => {
@@ -295,7 +295,7 @@ impl Interval<'_> {
     }
 
     /// Returns the times of commands for this device.
-    fn latencies_of(&self, device: &Device) -> Latencies {
+    fn latencies_of(&self, device: &DeviceStats) -> Latencies {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);
         before.map_or_else(
@@ -311,7 +311,7 @@ impl Interval<'_> {
     }
 
     /// Returns the reads that this device completed, and their total nanoseconds.
-    fn reads(&self, device: &Device) -> (u64, u64) {
+    fn reads(&self, device: &DeviceStats) -> (u64, u64) {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);
         let (reads, time) = before.map_or((0, 0), |before| (before.reads, before.read_time));

@@ -15,7 +15,7 @@ use super::abort::Victim;
 use super::admin::AdminStage;
 use super::failure::from_fabric;
 use super::gen_slab::SlotKey;
-use super::quiesce::Then;
+use super::quiesce::AfterFlush;
 use super::stats::Class;
 use crate::logs::{LogCategory, limited};
 
@@ -98,7 +98,7 @@ impl Reactor {
             }
             Disposition::Held => self.poll_queue(key, now),
             Disposition::Flush { devices, result } => {
-                let then = Then::Answer { cid: sqe.cid.get(), result };
+                let then = AfterFlush::Answer { cid: sqe.cid.get(), result };
                 self.start_flush(key, &devices, then, now);
             }
             Disposition::Abort { controller, sqid, cid, owner } => {

@@ -72,7 +72,7 @@ pub(crate) struct DeviceFlow {
     /// Its flow in the pacer.
     pub(crate) flow: FlowId,
     /// Key of the device's statistics.
-    figures: SlotKey,
+    stats_key: SlotKey,
     /// Counters of its responses.
     pub(super) counters: CommandCounters,
     /// Commands between capsule and response.
@@ -93,7 +93,7 @@ pub(super) struct FlowHandle {
     /// The flow whose queue the command waits in.
     pub(super) flow: FlowId,
     /// Key of the device's statistics.
-    pub(super) figures: SlotKey,
+    pub(super) stats_key: SlotKey,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
@@ -102,7 +102,7 @@ pub(crate) const OWN_BUFFER: usize = 4096;
 /// Phases of a connection's life on a reactor.
 ///
 /// ```text
-///   Serving --> Leaving (drains, then moves to another reactor)
+///   Serving --> Migrating (drains, then moves to another reactor)
 ///      |           |
 ///      v           v
 ///   Closing  (the fabric returns everything) --> removed
@@ -112,7 +112,7 @@ pub(crate) enum Phase {
     /// Takes commands.
     Serving,
     /// Takes no new command and moves to reactor `to` when nothing is in flight.
-    Leaving {
+    Migrating {
         /// Index of the other reactor.
         to: usize,
     },
@@ -184,7 +184,7 @@ impl Connection {
             return FlowHandle {
                 device_flow: key,
                 flow: device_flow.flow,
-                figures: device_flow.figures,
+                stats_key: device_flow.stats_key,
             };
         }
         let host = self.host_qos.get_or_insert_with(|| qos_of(self.info.as_ref(), qos)).clone();
@@ -194,18 +194,18 @@ impl Connection {
             network_port: self.network_port,
         });
         set_flow_qos(flow, &host, &qos.device(device), (pacer, core));
-        let (figures, counters) = (stats.device(device), CommandCounters::default());
+        let (stats_key, counters) = (stats.device(device), CommandCounters::default());
         let (is_ending, last_reported_flush_failure) = (false, self.since);
         let device_flow = DeviceFlow {
             device,
             flow,
-            figures,
+            stats_key,
             counters,
             in_flight: 1,
             is_ending,
             last_reported_flush_failure,
         };
-        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, figures }
+        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, stats_key }
     }
 
     /// Removes an ended command from its flow. Returns true if the flow must end now.

@@ -72,7 +72,7 @@ pub(super) struct Io {
     /// Its device flow among those of the connection.
     pub(super) device_flow: SlotKey,
     /// Key of the device's statistics.
-    pub(super) figures: SlotKey,
+    pub(super) stats_key: SlotKey,
     /// Time at which its capsule arrived.
     pub(super) arrived: u64,
     /// Time at which the device received its last operation.
@@ -104,7 +104,7 @@ impl Reactor {
         };
         let paced = (&mut self.pacer, &self.core);
         let joined = connection.join(io.device, &self.qos, paced, &mut self.stats);
-        let FlowHandle { device_flow, flow, figures } = joined;
+        let FlowHandle { device_flow, flow, stats_key } = joined;
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
@@ -112,7 +112,7 @@ impl Reactor {
             connection: key,
             flow,
             device_flow,
-            figures,
+            stats_key,
             arrived: now,
             submitted: now,
             device_done_at: 0,
@@ -151,7 +151,7 @@ impl Reactor {
                 continue;
             };
             let step = io.request.admitted(permit);
-            self.drive(request, step, now);
+            self.advance(request, step, now);
         }
         busy
     }
@@ -176,7 +176,7 @@ impl Reactor {
                     self.buffer_wait.put_last(request);
                     continue;
                 };
-                self.drive(request, step, now);
+                self.advance(request, step, now);
                 busy = true;
             }
             if bars || nth == 0 {
@@ -187,7 +187,7 @@ impl Reactor {
     }
 
     /// Performs the steps of a request until it waits for an event or ends.
-    fn drive(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
+    fn advance(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
         loop {
             let Some(io) = self.requests.present_io(request) else { return };
             let command = *io.request.io();
@@ -205,7 +205,7 @@ impl Reactor {
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
-                    match self.lease_or_starve(request, key, wanted, now) {
+                    match self.lease_or_wait(request, key, wanted, now) {
                         Some(step) => step,
                         None => return,
                     }
@@ -255,7 +255,7 @@ impl Reactor {
     ///
     /// While earlier requests bar it from the pool, it gets only the buffer of its connection.
     #[inline]
-    fn lease_or_starve(
+    fn lease_or_wait(
         &mut self,
         request: SlotKey,
         key: SlotKey,
@@ -336,7 +336,7 @@ impl Reactor {
         let Some(io) = self.requests.present_io(request) else { return false };
         io.request.lent();
         record_device_done(io, now);
-        self.stats.zero_copy_read(io.figures);
+        self.stats.zero_copy_read(io.stats_key);
         self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
         true
     }
@@ -413,7 +413,7 @@ impl Reactor {
                 }
                 io.holdings.goes_on();
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
-                self.drive(request, step, now);
+                self.advance(request, step, now);
             }
             Some(Pending::Admin(_)) => self.admin_pulled(request, &buf, result, now),
             _ => {}
@@ -444,10 +444,10 @@ impl Reactor {
         });
         if kind == IoKind::Read && result.is_ok() {
             record_device_done(io, now);
-            self.stats.read(io.figures, io.submitted, now);
+            self.stats.read(io.stats_key, io.submitted, now);
         }
         let step = io.request.device_done(done.buf, result);
-        self.drive(request, step, now);
+        self.advance(request, step, now);
     }
 
     /// Ends a request whose response data has left.

@@ -86,7 +86,7 @@ use requests::Requests;
 use stats::Stats;
 use timers::Overdue;
 use trace::Trace;
-use turn::Looks;
+use turn::QueuePollBackoff;
 
 /// Configuration of a reactor.
 pub(crate) struct ReactorConfig {
@@ -180,7 +180,7 @@ pub(crate) struct Reactor {
     target: Arc<Target>,
     /// The target's epoch at the last poll of all queues.
     seen_epoch: u64,
-    looks: Looks,
+    queue_poll_backoff: QueuePollBackoff,
     peers: Vec<Sender>,
     mailbox: Mailbox,
     poller: Poller,
@@ -221,7 +221,7 @@ pub(crate) struct Reactor {
     /// Connections with sent data that is still in their socket.
     tx_pending: Vec<SlotKey>,
     /// Connections that drain before they move to another reactor.
-    leaving: Vec<SlotKey>,
+    migrating: Vec<SlotKey>,
     /// Time of the next tick of the timers.
     next_tick: u64,
     /// Latest time at which the next turn should begin.
@@ -285,7 +285,7 @@ impl Reactor {
             index: plan.index,
             loads: plan.loads,
             seen_epoch: plan.target.epoch(),
-            looks: Looks::default(),
+            queue_poll_backoff: QueuePollBackoff::default(),
             target: plan.target,
             peers: plan.peers,
             mailbox: plan.mailbox,
@@ -312,7 +312,7 @@ impl Reactor {
             receive: Vec::new(),
             dirty: Vec::new(),
             tx_pending: Vec::new(),
-            leaving: Vec::new(),
+            migrating: Vec::new(),
             next_tick: 0,
             expected_at: u64::MAX,
             overdue: Vec::new(),

@@ -46,7 +46,7 @@ pub(crate) struct Counters {
     /// Counters of each listener that has had a connection here.
     pub(crate) ports: Vec<Port>,
     /// Counters of each device that has received a command here.
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<DeviceStats>,
     /// Wire delay of reads: from the data being complete in memory until it was sent.
     pub(crate) wire: Box<Histogram>,
     /// Counters of the completion queues of each RDMA device.
@@ -82,7 +82,7 @@ pub(crate) struct Port {
 
 /// Counters of a device.
 #[derive(Debug, Clone)]
-pub(crate) struct Device {
+pub(crate) struct DeviceStats {
     pub(crate) id: DeviceId,
     /// Reads that it has completed.
     pub(crate) reads: u64,
@@ -166,7 +166,7 @@ pub(super) enum SamplePoint {
 pub(super) struct Stats {
     pub(super) counters: Counters,
     /// The devices of `counters` while they are counted. Callers store their keys.
-    devices: GenSlab<Device>,
+    devices: GenSlab<DeviceStats>,
     past: Arc<BTreeMap<CounterKey, CommandCounters>>,
     closed: CommandCounters,
     asked: Vec<ReportRequest>,
@@ -186,7 +186,7 @@ impl Port {
     }
 }
 
-impl Device {
+impl DeviceStats {
     pub(crate) fn new(id: DeviceId) -> Self {
         Self { id, reads: 0, read_time: 0, zero_copy_reads: 0, latencies: Box::default() }
     }
@@ -245,7 +245,7 @@ impl Stats {
         if let Some(device_flow) = connection.device_flows.get_mut(io.device_flow) {
             device_flow.counters.count(class, command.data_len(), status);
         }
-        if let Some(device) = self.devices.get_mut(io.figures) {
+        if let Some(device) = self.devices.get_mut(io.stats_key) {
             device.latencies.record(class, took);
         }
     }
@@ -275,7 +275,7 @@ impl Stats {
     /// Returns the key of this device's counters.
     pub(super) fn device(&mut self, id: DeviceId) -> SlotKey {
         let known = self.devices.iter().find(|(_, device)| device.id == id).map(|(key, _)| key);
-        known.unwrap_or_else(|| self.devices.insert(Device::new(id)))
+        known.unwrap_or_else(|| self.devices.insert(DeviceStats::new(id)))
     }
 
     /// Keeps the counters of a completion queue that is closed.

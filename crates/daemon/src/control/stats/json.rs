@@ -203,7 +203,7 @@ fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {
 }
 
 fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
-    let one = |device: &crate::reactor::stats::Device| {
+    let one = |device: &crate::reactor::stats::DeviceStats| {
         let (reads, time) = interval.reads(device);
         json!({
             "device": labels.device(device.id).name,

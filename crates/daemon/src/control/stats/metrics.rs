@@ -170,7 +170,7 @@ impl Scrape {
     }
 
     fn namespaces(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
-        let label = |device: &crate::reactor::stats::Device| {
+        let label = |device: &crate::reactor::stats::DeviceStats| {
             let known = self.labels.device(device.id);
             vec![
                 ("subsystem", known.subsystem),

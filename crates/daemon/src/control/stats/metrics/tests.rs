@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exposition::{Family, read};
 use super::*;
 use crate::control::stats::TenantFigures;
-use crate::reactor::stats::{CommandCounters, CounterKey, Device, Flow, Port, RdmaDevice};
+use crate::reactor::stats::{CommandCounters, CounterKey, DeviceStats, Flow, Port, RdmaDevice};
 
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
 const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
@@ -31,7 +31,7 @@ fn scrape() -> Scrape {
     port.requests = 2;
     port.latencies.record(Class::Read, 90_000);
     report.counters.ports = vec![port];
-    let mut device = Device::new(DeviceId(0));
+    let mut device = DeviceStats::new(DeviceId(0));
     device.read_time = 80_000;
     device.latencies.record(Class::Read, 90_000);
     device.latencies.record(Class::Read, u64::MAX / 4);
