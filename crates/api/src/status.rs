@@ -42,7 +42,7 @@ pub struct Status {
     /// Connections of hosts, one per queue.
     pub connections: usize,
     /// Removed controllers and namespace changes that wait for earlier commands to end.
-    pub departing: usize,
+    pub quiescing: usize,
     /// Commands between capsule and response.
     pub in_flight: usize,
     /// Changed keys that take effect at the next start.

@@ -48,7 +48,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     if check {
-        return tell_costs(path, &loaded.config);
+        return print_costs(path, &loaded.config);
     }
     if let Err(error) = logs::start(loaded.config.log, loaded.config.log_format) {
         complain!("nvmeof-tgt: {error:#}");
@@ -57,7 +57,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
     let code = match stats.as_ref().map(Recorder::start).transpose() {
         Ok(recorder) => {
             let recording = stats.zip(recorder);
-            serve_until_told(path, loaded, recording.map(|(wanted, one)| (wanted.interval, one)))
+            serve_until_signal(path, loaded, recording.map(|(wanted, one)| (wanted.interval, one)))
         }
         Err(error) => {
             logs::write(&format!("nvmeof-tgt: {error:#}\n"));
@@ -69,7 +69,7 @@ pub fn run(path: &Path, check: bool, stats: Option<(&Path, &str)>) -> ExitCode {
 }
 
 /// Prints the result of `--check`.
-fn tell_costs(path: &Path, config: &Config) -> ExitCode {
+fn print_costs(path: &Path, config: &Config) -> ExitCode {
     for warning in config_warnings(config) {
         complain!("warning: {warning}");
     }
@@ -78,7 +78,7 @@ fn tell_costs(path: &Path, config: &Config) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve_until_told(
+fn serve_until_signal(
     path: &Path,
     loaded: Loaded,
     recording: Option<(Duration, Recorder)>,

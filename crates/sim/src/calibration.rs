@@ -279,18 +279,18 @@ pub struct RowsMet {
 impl RowsMet {
     /// Counts all stable rows.
     pub fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
-        let mut tally = Self::default();
+        let mut rows_met = Self::default();
         for one in compared.filter(|one| one.row.stable()) {
-            tally.rows += 1;
-            tally.mean_error += one.bandwidth_error().abs();
-            tally.bandwidth_met += u32::from(one.bandwidth_error().abs() <= 0.05);
+            rows_met.rows += 1;
+            rows_met.mean_error += one.bandwidth_error().abs();
+            rows_met.bandwidth_met += u32::from(one.bandwidth_error().abs() <= 0.05);
             if let Some(error) = one.hit_error() {
-                tally.hit_rows += 1;
-                tally.hit_met += u32::from(error.abs() <= 5.0);
+                rows_met.hit_rows += 1;
+                rows_met.hit_met += u32::from(error.abs() <= 5.0);
             }
         }
-        tally.mean_error /= f64::from(tally.rows.max(1));
-        tally
+        rows_met.mean_error /= f64::from(rows_met.rows.max(1));
+        rows_met
     }
 
     /// Returns the fraction of the rows with matched bandwidth.
@@ -371,16 +371,16 @@ fn line(one: &Compared) -> String {
     text
 }
 
-fn summary(fitted: bool, test: &str, tally: RowsMet) -> String {
+fn summary(fitted: bool, test: &str, rows_met: RowsMet) -> String {
     format!(
         "{:<9} {test:>5} {:>12} {:>8} {:>3.0} % {:>9.1} % {:>5}/{:<3} {:>3.0} %\n",
         if fitted { "fitted" } else { "held out" },
-        tally.rows,
-        tally.bandwidth_met,
-        100.0 * tally.bandwidth_share(),
-        100.0 * tally.mean_error,
-        tally.hit_met,
-        tally.hit_rows,
-        100.0 * tally.hit_share()
+        rows_met.rows,
+        rows_met.bandwidth_met,
+        100.0 * rows_met.bandwidth_share(),
+        100.0 * rows_met.mean_error,
+        rows_met.hit_met,
+        rows_met.hit_rows,
+        100.0 * rows_met.hit_share()
     )
 }

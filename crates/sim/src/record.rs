@@ -1,7 +1,7 @@
 //! Measurement: values at the hosts and the target, in the window after the warm-up.
 
 use crate::numbers::{gbps, id};
-use crate::run_result::{Figures, FlowFigures, Quantiles, RunResult, Sample};
+use crate::run_result::{FlowMetrics, Quantiles, RunMetrics, RunResult, Sample};
 use crate::scenario::{Nanos, Scenario};
 
 /// Histogram of times, in buckets at most 1.6 % wide.
@@ -95,8 +95,8 @@ impl FlowSizeCounters {
         self.at_target.merge(&other.at_target);
     }
 
-    fn figures(&self, time: Nanos) -> Figures {
-        Figures {
+    fn metrics(&self, time: Nanos) -> RunMetrics {
+        RunMetrics {
             commands: self.commands,
             gbps: gbps(self.bytes, time),
             latency: self.latency.quantiles(),
@@ -114,7 +114,7 @@ pub(crate) struct Recorder {
     devices: usize,
     sizes: usize,
     /// By job, host, device and size.
-    tallies: Vec<FlowSizeCounters>,
+    counters: Vec<FlowSizeCounters>,
     hit_bytes: f64,
     read_bytes: f64,
     wire_bytes: u64,
@@ -149,7 +149,7 @@ impl Recorder {
             hosts,
             devices,
             sizes,
-            tallies: vec![FlowSizeCounters::default(); all],
+            counters: vec![FlowSizeCounters::default(); all],
             hit_bytes: 0.0,
             read_bytes: 0.0,
             wire_bytes: 0,
@@ -173,17 +173,17 @@ impl Recorder {
     pub(crate) fn completed(&mut self, place: [u32; 4], bytes: u32, latency: Nanos, now: Nanos) {
         self.sample.by_host[place[1] as usize] += u64::from(bytes);
         if self.inside(now) {
-            let tally = self.tally(place);
-            tally.commands += 1;
-            tally.bytes += u64::from(bytes);
-            tally.latency.add(latency);
+            let counters = self.counters_of(place);
+            counters.commands += 1;
+            counters.bytes += u64::from(bytes);
+            counters.latency.add(latency);
         }
     }
 
     /// Records that the target has finished the data of a command.
     pub(crate) fn served(&mut self, place: [u32; 4], time: Nanos, now: Nanos) {
         if self.inside(now) {
-            self.tally(place).at_target.add(time);
+            self.counters_of(place).at_target.add(time);
         }
     }
 
@@ -255,9 +255,9 @@ impl Recorder {
         self.sample.by_host.fill(0);
     }
 
-    fn tally(&mut self, [job, host, device, size]: [u32; 4]) -> &mut FlowSizeCounters {
+    fn counters_of(&mut self, [job, host, device, size]: [u32; 4]) -> &mut FlowSizeCounters {
         let at = (job as usize * self.hosts + host as usize) * self.devices + device as usize;
-        &mut self.tallies[at * self.sizes + size as usize]
+        &mut self.counters[at * self.sizes + size as usize]
     }
 
     /// Returns all results. `wire_bits` is bits on the link per bit of data.
@@ -265,20 +265,20 @@ impl Recorder {
         self.flow_of_time(now);
         let time = self.until - self.from;
         let per_flow = self.sizes.max(1);
-        let jobs = self.tallies.len() / (per_flow * self.hosts * self.devices).max(1);
+        let jobs = self.counters.len() / (per_flow * self.hosts * self.devices).max(1);
         let mut total = FlowSizeCounters::default();
         let mut by_job = vec![FlowSizeCounters::default(); jobs];
         let mut by_host = vec![FlowSizeCounters::default(); self.hosts];
         let mut by_size = vec![FlowSizeCounters::default(); self.sizes];
         let mut flows = Vec::new();
-        for (at, tallies) in self.tallies.chunks(per_flow).enumerate() {
+        for (at, counters_by_size) in self.counters.chunks(per_flow).enumerate() {
             let device = at % self.devices;
             let host = at / self.devices % self.hosts;
             let job = at / self.devices / self.hosts;
             let mut flow = FlowSizeCounters::default();
-            for (size, tally) in tallies.iter().enumerate() {
-                flow.merge(tally);
-                by_size[size].merge(tally);
+            for (size, counters) in counters_by_size.iter().enumerate() {
+                flow.merge(counters);
+                by_size[size].merge(counters);
             }
             if flow.commands == 0 {
                 continue;
@@ -286,16 +286,17 @@ impl Recorder {
             by_job[job].merge(&flow);
             by_host[host].merge(&flow);
             total.merge(&flow);
-            let figures = flow.figures(time);
-            flows.push(FlowFigures { host: id(host), job: id(job), device: id(device), figures });
+            let metrics = flow.metrics(time);
+            flows.push(FlowMetrics { host: id(host), job: id(job), device: id(device), metrics });
         }
-        let all = |tallies: &[FlowSizeCounters]| tallies.iter().map(|t| t.figures(time)).collect();
+        let all =
+            |counters: &[FlowSizeCounters]| counters.iter().map(|t| t.metrics(time)).collect();
         RunResult {
-            total: total.figures(time),
+            total: total.metrics(time),
             hosts: all(&by_host),
             jobs: all(&by_job),
             flows,
-            sizes: sizes.iter().zip(&by_size).map(|(s, t)| (*s, t.figures(time))).collect(),
+            sizes: sizes.iter().zip(&by_size).map(|(s, t)| (*s, t.metrics(time))).collect(),
             wire_gbps: gbps(self.wire_bytes, time) * wire_bits,
             stddev_gbps: deviation(&self.by_host),
             hit_pct: percent(self.hit_bytes, self.read_bytes),

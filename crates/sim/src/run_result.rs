@@ -6,15 +6,15 @@ use crate::scenario::Nanos;
 #[derive(Debug, Clone, Default)]
 pub struct RunResult {
     /// All hosts together.
-    pub total: Figures,
+    pub total: RunMetrics,
     /// By host.
-    pub hosts: Vec<Figures>,
+    pub hosts: Vec<RunMetrics>,
     /// By job.
-    pub jobs: Vec<Figures>,
+    pub jobs: Vec<RunMetrics>,
     /// By flow (host x job x device).
-    pub flows: Vec<FlowFigures>,
+    pub flows: Vec<FlowMetrics>,
     /// By command size in bytes (one entry per size of the scenario).
-    pub sizes: Vec<(u32, Figures)>,
+    pub sizes: Vec<(u32, RunMetrics)>,
     /// Bits on the link in Gb/s, with headers.
     pub wire_gbps: f64,
     /// Standard deviation of the bandwidth in Gb/s over 100 ms samples and hosts.
@@ -37,9 +37,9 @@ pub struct RunResult {
     pub real_seconds: f64,
 }
 
-/// Figures over a set of commands.
+/// Metrics of a set of commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Figures {
+pub struct RunMetrics {
     /// Commands completed.
     pub commands: u64,
     /// Goodput in Gb/s.
@@ -67,15 +67,15 @@ pub struct Quantiles {
 
 /// One flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct FlowFigures {
+pub struct FlowMetrics {
     /// Host number.
     pub host: u32,
     /// Position in the scenario's jobs.
     pub job: u32,
     /// Position in the scenario's devices.
     pub device: u32,
-    /// Its figures.
-    pub figures: Figures,
+    /// Metrics of its commands.
+    pub metrics: RunMetrics,
 }
 
 /// One sample of the time series.

@@ -61,7 +61,7 @@ fn littles_law_holds_for_what_the_hosts_see() {
     let rate = run_result.total.commands as f64 / 0.2;
     let outstanding = rate * run_result.total.latency.mean / 1e9;
     assert!((outstanding / 64.0 - 1.0).abs() < 0.02, "{outstanding}");
-    let parts: u64 = run_result.flows.iter().map(|flow| flow.figures.commands).sum();
+    let parts: u64 = run_result.flows.iter().map(|flow| flow.metrics.commands).sum();
     assert_eq!(parts, run_result.total.commands);
 }
 
@@ -128,7 +128,7 @@ fn with_a_cache_of_one_on_the_cores_some_starve() {
         scenario.jobs = (0..16).map(|drive| Job::reads([drive], 64)).collect();
         let late = scenario.disturbed(DisturbanceKind::Core(3), 0, MS);
         let run_result = run(&a, &late).unwrap();
-        let flows: Vec<f64> = run_result.flows.iter().map(|flow| flow.figures.gbps).collect();
+        let flows: Vec<f64> = run_result.flows.iter().map(|flow| flow.metrics.gbps).collect();
         let mean = flows.iter().sum::<f64>() / flows.len() as f64;
         println!("cache {cache}: {:.1} Gb/s {flows:.1?}", run_result.total.gbps);
         flows.into_iter().fold(f64::INFINITY, f64::min) / mean

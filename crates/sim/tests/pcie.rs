@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nvmeof_sim::pcie::{Check, MEASURED, PcieMachine, Reading, compare, rows};
+use nvmeof_sim::pcie::{Check, MEASURED, PcieMachine, PcieReadMode, compare, rows};
 
 /// Rows with a larger deviation have to be in [`EXPLAINED`].
 const NEAR: f64 = 0.1;
@@ -52,7 +52,7 @@ fn a_root_complex_is_full_at_the_knee_and_a_pair_at_the_end() {
     let machine = machine();
     let full = |count: usize| {
         let drives: Vec<usize> = (0..count).collect();
-        let read = machine.read(&drives, Reading::Striped);
+        let read = machine.read(&drives, PcieReadMode::Striped);
         let full = read.loads.into_iter().filter(|load| load.is_full());
         full.map(|load| (load.of.join(" "), load.drives)).collect::<Vec<_>>()
     };
@@ -71,7 +71,7 @@ fn reads_from_a_queue_each_have_no_dips() {
     let machine = machine();
     let total = |count: usize| {
         let drives: Vec<usize> = (0..count).collect();
-        machine.read(&drives, Reading::Independent).total
+        machine.read(&drives, PcieReadMode::Independent).total
     };
     assert!((1..30).all(|count| total(count + 1) >= total(count) - 1e-9));
     assert!(total(30) > 122.0);

@@ -348,7 +348,7 @@ fn what_is_removed_twice_is_said_to_be_gone_when_its_commands_have_ended() {
         subsystem_for(&[&host], NQN, &[(1, "slow")]),
     ];
     let (daemon, api) = controlled(&config.concat());
-    let departing = || api.get("/v1/status")["departing"].as_u64().expect("a number");
+    let quiescing = || api.get("/v1/status")["quiescing"].as_u64().expect("a number");
     for path in [namespaces(NQN) + "/1", format!("/v1/subsystems/{NQN}/hosts/{host}?force=true")] {
         let (_admin, cntlid) = Raw::admin(daemon.address(), NQN, &options(1));
         let mut io = Raw::io(daemon.address(), NQN, &options(1), cntlid, 32);
@@ -358,11 +358,11 @@ fn what_is_removed_twice_is_said_to_be_gone_when_its_commands_have_ended() {
         while api.get("/v1/status")["in_flight"] == 0 {}
         std::thread::scope(|scope| {
             let first = scope.spawn(|| api.call(Method::DELETE, &path, None, None));
-            while departing() == 0 {
+            while quiescing() == 0 {
                 assert!(!first.is_finished(), "{path}: answered while the write is out");
             }
             let error = api.call(Method::DELETE, &path, None, None).expect_err("it is gone");
-            assert_eq!((error.error, departing()), (ErrorKind::NotFound, 0), "{path}");
+            assert_eq!((error.error, quiescing()), (ErrorKind::NotFound, 0), "{path}");
             first.join().expect("an answer").expect("a removal");
         });
         let namespace = json!({ "nsid": 1, "device": "slow" });

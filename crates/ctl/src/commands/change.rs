@@ -89,7 +89,7 @@ fn show(change: &Change, json: bool) -> anyhow::Result<()> {
     let mut text = String::new();
     for difference in &change.changes {
         text.push_str(if change.dry_run { "would " } else { "" });
-        text.push_str(&told(difference));
+        text.push_str(&format_difference(difference));
         text.push('\n');
     }
     for url in &change.listening {
@@ -108,7 +108,7 @@ fn show(change: &Change, json: bool) -> anyhow::Result<()> {
 }
 
 /// Formats a difference, like `change device ram0: size 64MiB -> 128MiB`.
-fn told(difference: &Difference) -> String {
+fn format_difference(difference: &Difference) -> String {
     let Difference { action, item, name, keys } = difference;
     let named = [item.as_str(), name.as_str()].into_iter().filter(|word| !word.is_empty());
     let named = named.collect::<Vec<_>>().join(" ");
@@ -144,10 +144,10 @@ mod tests {
             name: "a".into(),
             keys: vec![size],
         };
-        assert_eq!(told(&difference), "change device a: size 1 -> 2k");
+        assert_eq!(format_difference(&difference), "change device a: size 1 -> 2k");
         difference.action = Action::Remove;
-        assert_eq!(told(&difference), "remove device a");
+        assert_eq!(format_difference(&difference), "remove device a");
         difference.action = Action::Add;
-        assert_eq!(told(&difference), "add device a: size 2k");
+        assert_eq!(format_difference(&difference), "add device a: size 2k");
     }
 }

@@ -39,11 +39,11 @@ async fn get(
 )]
 async fn put(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(wanted): Body<Document>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
-        .change(wish, move |_, document| {
+        .change(options, move |_, document| {
             *document = wanted;
             Ok(())
         })
@@ -63,9 +63,9 @@ async fn put(
 )]
 async fn save(
     State(handle): State<Handle>,
-    ForceParams { wish, force }: ForceParams,
+    ForceParams { options, force }: ForceParams,
 ) -> Result<WithEtag<Saved>, ErrorResponse> {
-    handle.save(wish, force).await
+    handle.save(options, force).await
 }
 
 /// Applies the config file to the running state, as SIGHUP does.
@@ -78,7 +78,7 @@ async fn save(
 )]
 async fn reload(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.reload(wish).await
+    handle.reload(options).await
 }

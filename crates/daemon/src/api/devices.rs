@@ -60,10 +60,10 @@ async fn list(
 )]
 async fn add(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(device): Body<Device>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.add_device(device)).await
+    handle.change(options, move |_, document| document.add_device(device)).await
 }
 
 /// A device.
@@ -99,10 +99,10 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments(name): Segments<String>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(patch): Body<DevicePatch>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.patch_device(&name, &patch)).await
+    handle.change(options, move |_, document| document.patch_device(&name, &patch)).await
 }
 
 /// Removes an unused device.
@@ -116,7 +116,7 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments(name): Segments<String>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.remove_device(&name)).await
+    handle.change(options, move |_, document| document.remove_device(&name)).await
 }

@@ -33,7 +33,7 @@ pub(super) struct ChangeParams(pub(super) ChangeOptions);
 /// Conditions of a change that `force` permits although hosts use the removed item.
 #[derive(Debug)]
 pub(super) struct ForceParams {
-    pub(super) wish: ChangeOptions,
+    pub(super) options: ChangeOptions,
     pub(super) force: bool,
 }
 
@@ -185,7 +185,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ForceParams {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ErrorResponse> {
         let Forced { dry_run, force } = query(parts)?;
-        Ok(Self { wish: ChangeOptions { seen: seen(&parts.headers), dry_run }, force })
+        Ok(Self { options: ChangeOptions { seen: seen(&parts.headers), dry_run }, force })
     }
 }
 

@@ -39,30 +39,30 @@ impl Handle {
     /// Changes the running state by an edit of its document: the whole edit, or nothing.
     pub(super) async fn change<F>(
         &self,
-        wish: ChangeOptions,
+        options: ChangeOptions,
         edit: F,
     ) -> Result<WithEtag<Change>, ErrorResponse>
     where
         F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
-        tagged(self.0.change(wish, edit).await)
+        tagged(self.0.change(options, edit).await)
     }
 
     /// Applies the config file to the running state.
     pub(super) async fn reload(
         &self,
-        wish: ChangeOptions,
+        options: ChangeOptions,
     ) -> Result<WithEtag<Change>, ErrorResponse> {
-        tagged(self.0.reload(wish).await)
+        tagged(self.0.reload(options).await)
     }
 
     /// Writes the running state to the config file after any change in progress.
     pub(super) async fn save(
         &self,
-        wish: ChangeOptions,
+        options: ChangeOptions,
         force: bool,
     ) -> Result<WithEtag<Saved>, ErrorResponse> {
-        let saved = self.0.save(wish, force).await.map_err(refused)?;
+        let saved = self.0.save(options, force).await.map_err(refused)?;
         Ok(WithEtag::of(saved.revision.clone(), saved))
     }
 }

@@ -64,9 +64,9 @@ async fn list(
 async fn put(
     State(handle): State<Handle>,
     Segments((nqn, host)): Segments<(String, String)>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.allow_host(&nqn, &host).map(drop)).await
+    handle.change(options, move |_, document| document.allow_host(&nqn, &host).map(drop)).await
 }
 
 /// Removes a host from the list; with `force`, it disconnects the host if it is connected.
@@ -85,10 +85,10 @@ async fn put(
 async fn remove(
     State(handle): State<Handle>,
     Segments((nqn, host)): Segments<(String, String)>,
-    ForceParams { wish, force }: ForceParams,
+    ForceParams { options, force }: ForceParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
-        .change(wish, move |running, document| {
+        .change(options, move |running, document| {
             document.forbid_host(&nqn, &host)?;
             let mut connected = controllers(running, &nqn);
             connected.retain(|one| one.host == host);

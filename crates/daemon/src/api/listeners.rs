@@ -43,7 +43,7 @@ fn all(running: &ControlState) -> Vec<(Option<PortId>, ListenerView)> {
             id,
             config: config.clone(),
             listening: port.is_some() && waiting.is_none(),
-            waiting: waiting.map(|waiting| told(waiting, now)),
+            waiting: waiting.map(|waiting| to_view(waiting, now)),
             controllers: through,
         };
         (port, view)
@@ -56,7 +56,7 @@ pub(super) fn names(running: &ControlState) -> Vec<(PortId, String)> {
     all(running).into_iter().filter_map(|(port, view)| Some((port?, view.id))).collect()
 }
 
-fn told(waiting: &RetryState, now: Instant) -> ListenerWait {
+fn to_view(waiting: &RetryState, now: Instant) -> ListenerWait {
     ListenerWait {
         error: waiting.error.clone(),
         seconds: waiting.lasts(now).as_secs(),
@@ -95,10 +95,10 @@ async fn list(
 )]
 async fn add(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(listener): Body<Listener>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.add_listener(listener)).await
+    handle.change(options, move |_, document| document.add_listener(listener)).await
 }
 
 /// A listener.
@@ -137,10 +137,10 @@ async fn get(
 async fn remove(
     State(handle): State<Handle>,
     Segments(id): Segments<String>,
-    ForceParams { wish, force }: ForceParams,
+    ForceParams { options, force }: ForceParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
-        .change(wish, move |running, document| {
+        .change(options, move |running, document| {
             let all = all(running);
             let at = all.iter().position(|(_, view)| view.id == id);
             let at = at.ok_or_else(|| no_listener(&id))?;

@@ -73,7 +73,7 @@ fn router() -> OpenApiRouter<Handle> {
 /// Returns the calls as a service on the control plane, and their description.
 pub(crate) fn service(control: ControlHandle) -> (Router, Value) {
     let (router, document) = router().split_for_parts();
-    let document = openapi::told(&document);
+    let document = openapi::to_json(&document);
     let router = openapi::serve(router, &document);
     (error_response::guard(router).with_state(Handle(control)), document)
 }

@@ -82,10 +82,10 @@ async fn list(
 async fn add(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(namespace): Body<Namespace>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.add_namespace(&nqn, namespace)).await
+    handle.change(options, move |_, document| document.add_namespace(&nqn, namespace)).await
 }
 
 /// A namespace.
@@ -130,10 +130,10 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments((nqn, nsid)): Segments<(String, u32)>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(patch): Body<NamespacePatch>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.patch_namespace(&nqn, nsid, &patch)).await
+    handle.change(options, move |_, document| document.patch_namespace(&nqn, nsid, &patch)).await
 }
 
 /// Removes a namespace from the hosts' view; its device stays.
@@ -152,7 +152,7 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments((nqn, nsid)): Segments<(String, u32)>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.remove_namespace(&nqn, nsid)).await
+    handle.change(options, move |_, document| document.remove_namespace(&nqn, nsid)).await
 }

@@ -25,7 +25,7 @@ pub(super) fn head() -> OpenApi {
 /// Returns the served document, in which integers have the maximum of their type.
 ///
 /// The format alone does not specify it.
-pub(super) fn told(document: &OpenApi) -> Value {
+pub(super) fn to_json(document: &OpenApi) -> Value {
     let mut value = serde_json::to_value(document).unwrap_or_default();
     debug_assert!(value.is_object(), "every value of the document is valid JSON");
     bound(&mut value);

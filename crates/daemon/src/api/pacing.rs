@@ -56,11 +56,11 @@ async fn get(
 )]
 async fn put(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(pacing): Body<PacingConfig>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
-        .change(wish, move |_, document| {
+        .change(options, move |_, document| {
             document.pacing = Some(pacing);
             Ok(())
         })

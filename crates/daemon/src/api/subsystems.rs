@@ -81,10 +81,10 @@ async fn list(
 )]
 async fn add(
     State(handle): State<Handle>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(subsystem): Body<Subsystem>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.add_subsystem(subsystem)).await
+    handle.change(options, move |_, document| document.add_subsystem(subsystem)).await
 }
 
 /// A subsystem.
@@ -123,10 +123,10 @@ async fn get(
 async fn patch(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    ChangeParams(wish): ChangeParams,
+    ChangeParams(options): ChangeParams,
     Body(patch): Body<SubsystemPatch>,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
-    handle.change(wish, move |_, document| document.patch_subsystem(&nqn, &patch)).await
+    handle.change(options, move |_, document| document.patch_subsystem(&nqn, &patch)).await
 }
 
 /// Removes a subsystem with its namespaces; their devices stay.
@@ -140,10 +140,10 @@ async fn patch(
 async fn remove(
     State(handle): State<Handle>,
     Segments(nqn): Segments<String>,
-    ForceParams { wish, force }: ForceParams,
+    ForceParams { options, force }: ForceParams,
 ) -> Result<WithEtag<Change>, ErrorResponse> {
     handle
-        .change(wish, move |running, document| {
+        .change(options, move |running, document| {
             document.remove_subsystem(&nqn)?;
             let hosts = controllers(running, &nqn).into_iter().map(|one| one.host).collect();
             unless_connected(&nqn, hosts, force)

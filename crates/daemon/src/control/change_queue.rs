@@ -46,13 +46,13 @@ pub(super) enum ControlRequest {
 /// A caller that has disconnected needs no answer; this holds for all changes.
 pub(super) enum ChangeRequest {
     /// An edit of the document.
-    Edit { wish: ChangeOptions, edit: Edit, reply: Reply },
+    Edit { options: ChangeOptions, edit: Edit, reply: Reply },
     /// A reload of the config file.
-    Reload { wish: ChangeOptions, reply: Reply },
+    Reload { options: ChangeOptions, reply: Reply },
     /// Writes the running config to the file.
     ///
     /// It changes nothing, but it must not run between the steps of a change.
-    Save { wish: ChangeOptions, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
+    Save { options: ChangeOptions, force: bool, reply: oneshot::Sender<Result<Saved, ApiError>> },
     /// A reload of the config file, requested by SIGHUP.
     Sighup,
     /// Reopens these devices, because the namespaces of their drives changed.
@@ -209,22 +209,25 @@ impl ChangeQueue {
         let checking = |who, thread| Some(ActiveChange { who, stage: Stage::Checking(thread) });
         match order {
             order if order.is_left() => {}
-            ChangeRequest::Edit { wish, edit, reply } => match running.check_edit(&wish, edit) {
-                Ok(thread) => {
-                    let who = Requester::Caller { dry_run: wish.dry_run, is_file: false, reply };
-                    self.now = checking(who, thread);
+            ChangeRequest::Edit { options, edit, reply } => {
+                match running.check_edit(&options, edit) {
+                    Ok(thread) => {
+                        let who =
+                            Requester::Caller { dry_run: options.dry_run, is_file: false, reply };
+                        self.now = checking(who, thread);
+                    }
+                    Err(error) => refuse_edit(error, reply, running),
                 }
-                Err(error) => refuse_edit(error, reply, running),
-            },
-            ChangeRequest::Reload { wish, reply } => match running.check_file(&wish) {
+            }
+            ChangeRequest::Reload { options, reply } => match running.check_file(&options) {
                 Ok(thread) => {
-                    let who = Requester::Caller { dry_run: wish.dry_run, is_file: true, reply };
+                    let who = Requester::Caller { dry_run: options.dry_run, is_file: true, reply };
                     self.now = checking(who, thread);
                 }
                 Err(error) => drop(reply.send(Err(error))),
             },
-            ChangeRequest::Save { wish, force, reply } => {
-                drop(reply.send(running.save(&wish, force)));
+            ChangeRequest::Save { options, force, reply } => {
+                drop(reply.send(running.save(&options, force)));
             }
             ChangeRequest::Sighup => self.now = checking(Requester::Signal, running.read_again()),
             ChangeRequest::RefreshDrives(devices) => {
@@ -240,7 +243,7 @@ impl ChangeQueue {
     fn checked(&mut self, who: Requester, checked: Checked, running: &mut ControlState) {
         let loaded = match (checked, &who) {
             (Ok(loaded), _) => loaded,
-            (Err(wrong), Requester::Caller { .. }) => return who.refuse(wrong.told()),
+            (Err(wrong), Requester::Caller { .. }) => return who.refuse(wrong.to_api_error()),
             (Err(wrong), Requester::Signal | Requester::Drive) => {
                 // No change needs these devices any more.
                 self.given_up = None;
@@ -253,7 +256,7 @@ impl ChangeQueue {
         let wanted = running.wanted(loaded);
         match who {
             Requester::Caller { dry_run: true, reply, .. } => {
-                drop(reply.send(Ok(wanted.told(true, running.revision()))));
+                drop(reply.send(Ok(wanted.into_change(true, running.revision()))));
             }
             who => {
                 let begun = running.begin(Some(&wanted), self.given_up.take());

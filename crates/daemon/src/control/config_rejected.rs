@@ -20,7 +20,7 @@ pub(super) enum ConfigRejected {
 
 impl ConfigRejected {
     /// Converts it to an API error.
-    pub(super) fn told(&self) -> ApiError {
+    pub(super) fn to_api_error(&self) -> ApiError {
         match self {
             Self::Document(refused) => invalid(refused),
             Self::File(error) => in_file(error),

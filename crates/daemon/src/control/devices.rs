@@ -42,7 +42,7 @@ use crate::reactor::mailbox::{Message, Sender};
 use closing::ClosingDevices;
 use drives::Drives;
 pub(super) use drives::{OpenFunction, from_vfio};
-use open::{DeviceHandle, make, missing_device};
+use open::{DeviceHandle, missing_device, open_device};
 use preopen::{PreopenKind, PreopenRequest, drop_aside};
 pub(super) use preopen::{PreopenTask, PreopenedDevices};
 
@@ -56,7 +56,7 @@ pub(super) struct Devices {
     next_id: u32,
     drives: Arc<Mutex<Drives>>,
     /// Devices that are closing and may be opened again.
-    leaving: ClosingDevices,
+    closing: ClosingDevices,
 }
 
 /// An open device.
@@ -87,7 +87,7 @@ impl Devices {
     /// Creates an empty set; drives use buffers of `pool`, and `take` opens their PCI functions.
     pub(super) fn new(pool: &Arc<ChunkPool>, take: OpenFunction) -> Self {
         let drives = Arc::new(Mutex::new(Drives::new(pool, take)));
-        Self { open: BTreeMap::new(), next_id: 0, drives, leaving: ClosingDevices::new() }
+        Self { open: BTreeMap::new(), next_id: 0, drives, closing: ClosingDevices::new() }
     }
 
     /// Returns the open device with this name.
@@ -163,7 +163,7 @@ impl Devices {
 
     /// Waits until all discarded devices are closed.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.leaving.clone().over()
+        self.closing.clone().over()
     }
 
     /// Closes unused pre-opened devices in the background.
@@ -171,10 +171,10 @@ impl Devices {
     /// The next [`begin`](Self::begin) waits for that.
     pub(super) fn leave(&self, preopened: PreopenedDevices) {
         if !preopened.is_empty() {
-            let leaver = self.leaving.begin();
+            let guard = self.closing.begin();
             spawn_blocking(move || {
                 preopened.close();
-                drop(leaver);
+                drop(guard);
             });
         }
     }
@@ -220,7 +220,8 @@ impl Devices {
             if as_wanted && !config.kind.bases().iter().any(is_new) {
                 continue;
             }
-            let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
+            let was_gone =
+                open.is_some_and(|open| open.is_missing_device() && open.config == *config);
             match self.open_one(config, preopened, &opened, reactors).await {
                 Ok(open) => opened.push(open),
                 Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
@@ -245,7 +246,7 @@ impl Devices {
         if opened.is_empty() {
             return;
         }
-        let leaver = self.leaving.begin();
+        let guard = self.closing.begin();
         let reactors = reactors.to_vec();
         tokio::spawn(async move {
             // Devices layered on others come first.
@@ -253,7 +254,7 @@ impl Devices {
                 open.live.undo_create();
                 close(open, &reactors).await;
             }
-            drop(leaver);
+            drop(guard);
         });
     }
 
@@ -297,7 +298,7 @@ impl Devices {
     /// The returned future closes them.
     fn let_go_of_gone(&mut self, reactors: &[Sender]) -> impl Future<Output = ()> + Send + use<> {
         let mut closing = Vec::new();
-        for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
+        for open in self.open.values_mut().filter(|open| !open.is_missing_device()) {
             if open.device.is_gone() {
                 tracing::warn!(device = %open.config.name, "it is gone, and closed");
                 let missing_device = missing_device(open.device.info());
@@ -309,7 +310,7 @@ impl Devices {
             }
         }
         let answers: Vec<_> = closing.iter().flat_map(|open| remove(open, reactors)).collect();
-        let leaver = self.leaving.begin();
+        let guard = self.closing.begin();
         async move {
             if closing.is_empty() {
                 return;
@@ -326,7 +327,7 @@ impl Devices {
                 );
             }
             drop_aside(closing).await;
-            drop(leaver);
+            drop(guard);
         }
     }
 
@@ -388,7 +389,7 @@ impl Devices {
         let origin = preopened.origin(&config.name).or(before).unwrap_or_default();
         let (device, live) = match resized {
             Some(resized) => resized,
-            None => make(config, bases, preopened)?,
+            None => open_device(config, bases, preopened)?,
         };
         let id = DeviceId(self.next_id);
         Ok(Open { id, config: config.clone(), device, live, origin, is_outdated: false })
@@ -445,7 +446,7 @@ fn remove(open: &Open, reactors: &[Sender]) -> Vec<oneshot::Receiver<()>> {
 
 impl Open {
     /// Returns true if it is the placeholder of a missing device.
-    fn is_ghost(&self) -> bool {
+    fn is_missing_device(&self) -> bool {
         matches!(self.live, DeviceHandle::MissingDevice)
     }
 
@@ -469,7 +470,7 @@ impl Open {
     /// devices may share that drive.
     fn can_become(&self, wanted: &Device) -> bool {
         let open = &self.config;
-        let is_whole = !self.is_ghost() && !self.is_outdated;
+        let is_whole = !self.is_missing_device() && !self.is_outdated;
         let can_change = open.name == wanted.name && open.kind.can_become(&wanted.kind);
         is_whole && (can_change || open == wanted)
     }

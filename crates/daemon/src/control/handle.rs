@@ -79,7 +79,7 @@ impl ControlHandle {
         F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
         let edit = Box::new(edit);
-        self.order(|reply| ChangeRequest::Edit { wish: options, edit, reply }).await
+        self.order(|reply| ChangeRequest::Edit { options, edit, reply }).await
     }
 
     /// Applies the config file to the running state.
@@ -87,7 +87,7 @@ impl ControlHandle {
     /// # Errors
     /// As [`Self::change`].
     pub(crate) async fn reload(&self, options: ChangeOptions) -> Result<Change, ApiError> {
-        self.order(|reply| ChangeRequest::Reload { wish: options, reply }).await
+        self.order(|reply| ChangeRequest::Reload { options, reply }).await
     }
 
     /// Writes the running state to the config file after any change in progress.
@@ -100,7 +100,7 @@ impl ControlHandle {
         force: bool,
     ) -> Result<Saved, ApiError> {
         let (reply, answer) = oneshot::channel();
-        let save = ChangeRequest::Save { wish: options, force, reply };
+        let save = ChangeRequest::Save { options, force, reply };
         self.request(ControlRequest::Change(save), answer).await?
     }
 

@@ -75,7 +75,7 @@ pub(super) struct ProposedConfig {
 
 impl ProposedConfig {
     /// Converts it to the API's response, with the revision.
-    pub(super) fn told(self, dry_run: bool, revision: String) -> Change {
+    pub(super) fn into_change(self, dry_run: bool, revision: String) -> Change {
         let Self { loaded, changes, pending_restart } = self;
         let warnings = loaded.config.warnings.iter();
         let warnings = warnings.map(|one| warning(&loaded.text, one)).collect();
@@ -220,8 +220,11 @@ impl ControlState {
     ///
     /// # Errors
     /// The current revision is not one that the caller accepts.
-    pub(super) fn check_file(&self, wish: &ChangeOptions) -> Result<JoinHandle<Checked>, ApiError> {
-        self.expect(wish)?;
+    pub(super) fn check_file(
+        &self,
+        options: &ChangeOptions,
+    ) -> Result<JoinHandle<Checked>, ApiError> {
+        self.expect(options)?;
         Ok(self.read())
     }
 
@@ -231,10 +234,10 @@ impl ControlState {
     /// The current revision is not one that the caller accepts, or the edit is rejected.
     pub(super) fn check_edit(
         &self,
-        wish: &ChangeOptions,
+        options: &ChangeOptions,
         edit: Edit,
     ) -> Result<JoinHandle<Checked>, ApiError> {
-        self.expect(wish)?;
+        self.expect(options)?;
         let mut document = self.document.clone();
         edit(self, &mut document)?;
         let open = self.open_files();
@@ -301,7 +304,7 @@ impl ControlState {
         }
         let listening =
             self.server.urls().into_iter().filter(|url| !before.contains(url)).collect();
-        let mut change = Change { listening, ..wanted.told(false, self.revision()) };
+        let mut change = Change { listening, ..wanted.into_change(false, self.revision()) };
         change.warnings.extend(doubtful);
         Ok((change, removal))
     }
@@ -312,9 +315,9 @@ impl ControlState {
     ///
     /// # Errors
     /// The file has been edited or cannot be written; it is unchanged then.
-    pub(crate) fn save(&mut self, wish: &ChangeOptions, force: bool) -> Result<Saved, ApiError> {
-        self.expect(wish)?;
-        if wish.dry_run {
+    pub(crate) fn save(&mut self, options: &ChangeOptions, force: bool) -> Result<Saved, ApiError> {
+        self.expect(options)?;
+        if options.dry_run {
             let file = self.file.path().display().to_string();
             return Ok(Saved { file, previous: None, revision: self.revision() });
         }
@@ -352,7 +355,7 @@ impl ControlState {
             namespaces: config.subsystems.iter().map(|one| one.namespaces.len()).sum(),
             controllers: self.server.controllers().len(),
             connections: counts.connections,
-            departing: self.server.departing(),
+            quiescing: self.server.quiescing(),
             in_flight: counts.requests,
             pending_restart: self.server.fixed_differences(config),
         }
@@ -376,9 +379,9 @@ impl ControlState {
     }
 
     /// Checks that the current revision is one that the caller accepts, if the caller names any.
-    fn expect(&self, wish: &ChangeOptions) -> Result<(), ApiError> {
+    fn expect(&self, options: &ChangeOptions) -> Result<(), ApiError> {
         let now = self.revision();
-        match &wish.seen {
+        match &options.seen {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
                 let what = format!("the state is {now} by now, not {}", seen.join(" or "));
                 let hint = "look at it again, then decide anew";

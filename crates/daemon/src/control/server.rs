@@ -330,7 +330,7 @@ impl Server {
     }
 
     /// Returns the number of removals, of controllers or namespaces, whose commands have not ended.
-    pub(crate) fn departing(&self) -> usize {
+    pub(crate) fn quiescing(&self) -> usize {
         self.target.departing() + self.removals.of_namespaces()
     }
 

@@ -24,8 +24,8 @@ use nvmeof_nvmf::{DeviceId, PortId};
 use nvmeof_pacing::{BudgetMove, FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
-    CommandCounters, CounterKey, Device, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
-    StageCounts, add_source, add_tally,
+    CommandCounters, CounterKey, DeviceStats, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
+    StageCounts, add_counters, add_source,
 };
 
 pub(super) use json::{SCHEMA, sample as lines};
@@ -129,8 +129,9 @@ fn done(reports: &[Report]) -> BTreeMap<CounterKey, CommandCounters> {
     let mut sum = BTreeMap::new();
     for report in reports {
         let past = report.past.iter();
-        let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
-        past.chain(live).for_each(|(whose, tally)| add_tally(&mut sum, whose.clone(), tally));
+        let live = report.command_counters.iter().map(|(whose, counters)| (whose, counters));
+        past.chain(live)
+            .for_each(|(whose, counters)| add_counters(&mut sum, whose.clone(), counters));
     }
     sum
 }
@@ -215,7 +216,7 @@ fn add_port(ports: &mut Vec<Port>, from: &Port) {
     }
 }
 
-fn add_device(devices: &mut Vec<Device>, from: &Device) {
+fn add_device(devices: &mut Vec<DeviceStats>, from: &DeviceStats) {
     match devices.iter_mut().find(|device| device.id == from.id) {
         None => devices.push(from.clone()),
         Some(into) => {
@@ -294,7 +295,7 @@ impl Interval<'_> {
     }
 
     /// Returns the times of commands for this device.
-    fn latencies_of(&self, device: &Device) -> Latencies {
+    fn latencies_of(&self, device: &DeviceStats) -> Latencies {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);
         before.map_or_else(
@@ -310,7 +311,7 @@ impl Interval<'_> {
     }
 
     /// Returns the reads that this device completed, and their total nanoseconds.
-    fn reads(&self, device: &Device) -> (u64, u64) {
+    fn reads(&self, device: &DeviceStats) -> (u64, u64) {
         let before = self.before.into_iter().flat_map(|before| &before.counters.devices);
         let before = before.into_iter().find(|before| before.id == device.id);
         let (reads, time) = before.map_or((0, 0), |before| (before.reads, before.read_time));

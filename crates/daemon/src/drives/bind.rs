@@ -45,14 +45,14 @@ struct Reasons {
 }
 
 pub(super) fn bind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
-    rebind(host, args, output, VFIO_DRIVER, |census, function, along| {
-        BindPlan::bind(&host.system, &census.usage, function, along)
+    rebind(host, args, output, VFIO_DRIVER, |inventory, function, along| {
+        BindPlan::bind(&host.system, &inventory.usage, function, along)
     })
 }
 
 pub(super) fn unbind(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(), Failure> {
-    rebind(host, args, output, NVME_DRIVER, |census, function, _| {
-        BindPlan::unbind(&host.system, &census.usage, function)
+    rebind(host, args, output, NVME_DRIVER, |inventory, function, _| {
+        BindPlan::unbind(&host.system, &inventory.usage, function)
     })
 }
 
@@ -90,17 +90,17 @@ fn plan_all(
     plan: impl Fn(&DriveInventory, &PciFunction, &[Address]) -> Result<BindPlan, BindError>,
     done: &BTreeSet<Address>,
 ) -> Result<Vec<BindPlan>, Refused> {
-    let (census, functions) = find(host, &args.drives)?;
+    let (inventory, functions) = find(host, &args.drives)?;
     let addresses: Vec<Address> = functions.iter().map(|function| function.address).collect();
     let mut plans = Vec::new();
     let mut refused = Reasons::default();
     for function in &functions {
-        match plan(&census, function, &addresses) {
+        match plan(&inventory, function, &addresses) {
             Ok(plan) => plans.push(plan),
             Err(error) => refused.add(&error),
         }
     }
-    if driver == VFIO_DRIVER && census.usage.is_partial() {
+    if driver == VFIO_DRIVER && inventory.usage.is_partial() {
         let taken = plans.iter().filter(|plan| takes(plan)).map(|plan| plan.function.address);
         let unseen: Vec<String> = taken.map(unseen).collect();
         if args.dry_run {
@@ -190,22 +190,23 @@ fn unseen(address: Address) -> String {
 ///
 /// Drives on `vfio-pci` are queried only if a serial number may be theirs.
 fn find(host: &Host, names: &[String]) -> Result<(DriveInventory, Vec<PciFunction>), Failure> {
-    let mut census = DriveInventory::read(host, false)?;
-    let known = |census: &DriveInventory| names.iter().all(|name| census.find(host, name).is_ok());
-    if !known(&census) {
-        census = DriveInventory::read(host, true)?;
+    let mut inventory = DriveInventory::read(host, false)?;
+    let known =
+        |inventory: &DriveInventory| names.iter().all(|name| inventory.find(host, name).is_ok());
+    if !known(&inventory) {
+        inventory = DriveInventory::read(host, true)?;
     }
     let mut functions: Vec<PciFunction> = Vec::new();
     let mut unknown = Vec::new();
     for name in names {
-        match census.find(host, name) {
+        match inventory.find(host, name) {
             Ok(function) if functions.iter().any(|f| f.address == function.address) => {}
             Ok(function) => functions.push(function),
             Err(why) => unknown.push(why),
         }
     }
     if unknown.is_empty() {
-        Ok((census, functions))
+        Ok((inventory, functions))
     } else {
         Err(refusal(&unknown, "nothing was done"))
     }

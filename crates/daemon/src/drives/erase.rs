@@ -149,11 +149,11 @@ pub(super) fn sanitize(
 
 /// Opens the one drive with this serial number, if it is on `vfio-pci` and unused.
 fn open(host: &Host, serial: &str) -> Result<Arc<Controller>, Failure> {
-    let census = DriveInventory::read(host, true)?;
-    let named: Vec<_> = census.drives.iter().filter(|d| d.serial() == Some(serial)).collect();
+    let inventory = DriveInventory::read(host, true)?;
+    let named: Vec<_> = inventory.drives.iter().filter(|d| d.serial() == Some(serial)).collect();
     let drive = match named[..] {
         [one] => one,
-        [] => refuse(census.nobody(serial))?,
+        [] => refuse(inventory.nobody(serial))?,
         _ => {
             let all: Vec<String> =
                 named.iter().map(|drive| drive.function.address.to_string()).collect();

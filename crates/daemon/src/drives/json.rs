@@ -5,23 +5,23 @@ use nvmeof_core::pci::{Link, RootComplexLoad};
 use serde::Serialize;
 
 use super::inventory::{Drive, DriveNamespace, IdentifyResult};
-use super::list::Shown;
+use super::list::DriveListing;
 
 /// Version of the JSON format.
 const VERSION: u32 = 1;
 
 /// Formats the drives as JSON.
-pub(super) fn text(shown: &Shown) -> anyhow::Result<String> {
-    let drives = shown.census.drives.iter().enumerate().map(|(place, drive)| {
-        let order = shown.order.iter().position(|other| *other == place);
+pub(super) fn text(listing: &DriveListing) -> anyhow::Result<String> {
+    let drives = listing.inventory.drives.iter().enumerate().map(|(place, drive)| {
+        let order = listing.order.iter().position(|other| *other == place);
         JsonDrive::new(drive, order)
     });
     let all = JsonDrives {
         version: VERSION,
         drives: drives.collect(),
-        root_complexes: shown.loads.iter().map(JsonRootComplex::new).collect(),
-        warnings: &shown.warnings,
-        partial: shown.census.usage.is_partial(),
+        root_complexes: listing.loads.iter().map(JsonRootComplex::new).collect(),
+        warnings: &listing.warnings,
+        partial: listing.inventory.usage.is_partial(),
     };
     Ok(serde_json::to_string_pretty(&all)?)
 }

@@ -26,8 +26,8 @@ pub struct Args {
 }
 
 /// Data to print.
-pub(super) struct Shown {
-    pub(super) census: DriveInventory,
+pub(super) struct DriveListing {
+    pub(super) inventory: DriveInventory,
     /// Indexes into the inventory, in the order for a stripe.
     pub(super) order: Vec<usize>,
     pub(super) loads: Vec<nvmeof_core::pci::RootComplexLoad>,
@@ -39,30 +39,30 @@ pub(super) fn run(host: &Host, args: &Args, output: &mut Output<'_>) -> Result<(
     for (root_complex, gb_per_s) in &args.root_complex {
         capacities.set(*root_complex, *gb_per_s);
     }
-    let shown = Shown::read(host, &capacities)?;
+    let listing = DriveListing::read(host, &capacities)?;
     if args.json {
-        writeln!(output.out, "{}", json::text(&shown)?)?;
+        writeln!(output.out, "{}", json::text(&listing)?)?;
         return Ok(());
     }
-    write!(output.out, "{}", table(&shown, args.round_robin))?;
-    if shown.census.drives.is_empty() {
+    write!(output.out, "{}", table(&listing, args.round_robin))?;
+    if listing.inventory.drives.is_empty() {
         writeln!(output.notes, "this machine has no NVMe drive")?;
     }
-    if shown.census.usage.is_partial() {
+    if listing.inventory.usage.is_partial() {
         let what = "programs of other users were not looked into: run as root to see all uses";
         writeln!(output.notes, "note: {what}")?;
     }
-    for warning in &shown.warnings {
+    for warning in &listing.warnings {
         writeln!(output.notes, "warning: {warning}")?;
     }
     Ok(())
 }
 
-impl Shown {
+impl DriveListing {
     pub(super) fn read(host: &Host, capacities: &Capacities) -> anyhow::Result<Self> {
-        let census = DriveInventory::read(host, true)?;
+        let inventory = DriveInventory::read(host, true)?;
         let functions: Vec<PciFunction> =
-            census.drives.iter().map(|drive| drive.function.clone()).collect();
+            inventory.drives.iter().map(|drive| drive.function.clone()).collect();
         let ordered = order(&functions);
         let place = |wanted: &&PciFunction| {
             functions.iter().position(|function| function.address == wanted.address)
@@ -70,7 +70,7 @@ impl Shown {
         let order = ordered.iter().filter_map(place).collect();
         let warnings = warnings(&host.system, &functions, capacities);
         let warnings = warnings.iter().map(ToString::to_string).collect();
-        Ok(Self { order, loads: loads(&host.system, &functions, capacities), warnings, census })
+        Ok(Self { order, loads: loads(&host.system, &functions, capacities), warnings, inventory })
     }
 }
 
@@ -80,11 +80,11 @@ const COLUMNS: [&str; 12] = [
 ];
 
 /// Formats one line per drive, with columns as wide as required.
-fn table(shown: &Shown, round_robin: bool) -> String {
-    let drives = &shown.census.drives;
+fn table(listing: &DriveListing, round_robin: bool) -> String {
+    let drives = &listing.inventory.drives;
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     if round_robin {
-        rows.extend(shown.order.iter().filter_map(|place| drives.get(*place)).map(row));
+        rows.extend(listing.order.iter().filter_map(|place| drives.get(*place)).map(row));
     } else {
         rows.extend(drives.iter().map(row));
     }

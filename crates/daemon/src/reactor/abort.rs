@@ -21,7 +21,7 @@ pub(super) struct AbortWaiting {
 
 /// Result of an Abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum AbortResult {
     /// The command has ended.
     Aborted,
     /// The command does not exist, or the reactor cannot abort it any more.
@@ -62,9 +62,9 @@ impl Reactor {
         let owner = reactor as usize;
         let found = if owner == self.index { Some(self.abort_here(&victim, now)) } else { None };
         match found {
-            Some(Found::Aborted) => return self.abort_done(key, abort_cid, true),
-            Some(Found::Not) => return self.abort_done(key, abort_cid, false),
-            Some(Found::Later(_)) | None => {}
+            Some(AbortResult::Aborted) => return self.abort_done(key, abort_cid, true),
+            Some(AbortResult::Not) => return self.abort_done(key, abort_cid, false),
+            Some(AbortResult::Later(_)) | None => {}
         }
         let Some(connection) = self.connections.present_mut(key) else { return };
         connection.in_flight += 1;
@@ -72,7 +72,7 @@ impl Reactor {
         let request = self.requests.insert(&mut connection.newest, pending);
         let token = request.token(kind::REQUEST);
         match (found, self.peers.get(owner)) {
-            (Some(Found::Later(aborted)), _) => self.abort_later(aborted, self.index, token),
+            (Some(AbortResult::Later(aborted)), _) => self.abort_later(aborted, self.index, token),
             (_, Some(peer)) => {
                 peer.send(Message::Abort(AbortRequest { from: self.index, token, victim }));
             }
@@ -84,8 +84,8 @@ impl Reactor {
     pub(super) fn abort_for(&mut self, order: &AbortRequest, now: u64) {
         let AbortRequest { from, token, victim } = order;
         match self.abort_here(victim, now) {
-            Found::Later(request) => self.abort_later(request, *from, *token),
-            found => self.answer_abort(*from, *token, found == Found::Aborted),
+            AbortResult::Later(request) => self.abort_later(request, *from, *token),
+            found => self.answer_abort(*from, *token, found == AbortResult::Aborted),
         }
     }
 
@@ -93,14 +93,14 @@ impl Reactor {
     ///
     /// That is the case while the command waits for admission or memory, and between two pieces of
     /// a long one.
-    fn abort_here(&mut self, victim: &Victim, now: u64) -> Found {
+    fn abort_here(&mut self, victim: &Victim, now: u64) -> AbortResult {
         let (_, key) = SlotKey::from_token(victim.connection);
         let Some(connection) = self.connections.get(key).filter(|c| c.is_live()) else {
-            return Found::Not;
+            return AbortResult::Not;
         };
         // The queue can have moved to another reactor by now, or ended.
         if !connection.queue.is_io_queue(victim.controller, victim.sqid) {
-            return Found::Not;
+            return AbortResult::Not;
         }
         // The response to an earlier command with this identifier can still be in flight: that
         // command has completed.
@@ -111,25 +111,25 @@ impl Reactor {
                 io.request.io().cid == victim.cid && !matches!(stage, Stage::Sending | Stage::Done);
             is_it.then_some((request, stage, io.flow))
         });
-        let Some((request, stage, flow)) = named else { return Found::Not };
+        let Some((request, stage, flow)) = named else { return AbortResult::Not };
         let token = request.token(kind::REQUEST);
         match stage {
             Stage::Waiting
                 if self.pacer.cancel(flow, token) || self.cancel_deferred(key, request) => {}
             Stage::NeedsBuffer => {}
             Stage::OnDevice => {
-                let Some(io) = self.requests.present_io(request) else { return Found::Not };
+                let Some(io) = self.requests.present_io(request) else { return AbortResult::Not };
                 let ends = io.request.abort_between_pieces();
-                return if ends { Found::Later(request) } else { Found::Not };
+                return if ends { AbortResult::Later(request) } else { AbortResult::Not };
             }
-            _ => return Found::Not,
+            _ => return AbortResult::Not,
         }
         if let Some(connection) = self.connections.present_mut(key) {
             let response = connection.queue.complete(victim.cid, Err(Failure::Aborted));
             self.respond(key, response);
         }
         self.drop_request(request, now);
-        Found::Aborted
+        AbortResult::Aborted
     }
 
     /// Postpones the answer to an Abort until the command has ended.

@@ -201,9 +201,9 @@ impl Reactor {
                     self.respond(key, response);
                     return true;
                 }
-                self.stats.completed(connection.port);
+                self.stats.completed(connection.listener);
                 let bytes = u32::try_from(len).unwrap_or(u32::MAX);
-                connection.tally.count(Class::Other, bytes, cqe.status());
+                connection.counters.count(Class::Other, bytes, cqe.status());
                 let data = Some(Payload::Buffer(buf));
                 FabricOp::Respond { token, cqe, sgl, data, elidable }
             }

@@ -15,7 +15,7 @@ use super::abort::Victim;
 use super::admin::AdminStage;
 use super::failure::from_fabric;
 use super::gen_slab::SlotKey;
-use super::quiesce::Then;
+use super::quiesce::AfterFlush;
 use super::stats::Class;
 use crate::logs::{LogCategory, limited};
 
@@ -30,7 +30,7 @@ impl Reactor {
         if !connection.is_live() {
             return;
         }
-        self.stats.requested(connection.port);
+        self.stats.requested(connection.listener);
         let inline_len = data.as_ref().map_or(0, Buffer::len);
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
         let disposition = connection.queue.handle_command(sqe, inline_len, now);
@@ -45,7 +45,7 @@ impl Reactor {
         if !connection.is_live() {
             return;
         }
-        self.stats.requested(connection.port);
+        self.stats.requested(connection.listener);
         let inline_len = match sqe.dptr.parse() {
             Sgl::InCapsule { offset, length } => offset.saturating_add(u64::from(length)),
             _ => 0,
@@ -98,7 +98,7 @@ impl Reactor {
             }
             Disposition::Held => self.poll_queue(key, now),
             Disposition::Flush { devices, result } => {
-                let then = Then::Answer { cid: sqe.cid.get(), result };
+                let then = AfterFlush::Answer { cid: sqe.cid.get(), result };
                 self.start_flush(key, &devices, then, now);
             }
             Disposition::Abort { controller, sqid, cid, owner } => {
@@ -174,9 +174,9 @@ impl Reactor {
     #[inline]
     pub(super) fn respond(&mut self, key: SlotKey, response: Response) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        self.stats.completed(connection.port);
+        self.stats.completed(connection.listener);
         let Response { cqe, elidable } = response;
-        connection.tally.count(Class::Other, 0, cqe.status());
+        connection.counters.count(Class::Other, 0, cqe.status());
         let op = FabricOp::Respond { token: 0, cqe, sgl: NO_DATA, data: None, elidable };
         // Refused only while closing, and then no host is left to read the response.
         let _ = connection.fabric.submit(op);
@@ -187,11 +187,11 @@ impl Reactor {
     fn tell_connected(&mut self, key: SlotKey) {
         let owner = self.owner(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.told_connected {
+        if connection.connect_reported {
             return;
         }
         if let Some(info) = connection.queue.connected() {
-            connection.told_connected = true;
+            connection.connect_reported = true;
             connection.queue.set_owner(owner);
             if !info.admin && !connection.counts_as_io {
                 connection.counts_as_io = true;

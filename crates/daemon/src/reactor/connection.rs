@@ -7,7 +7,7 @@ use nvmeof_transport::HostQueue;
 
 use super::admin::AdminLine;
 use super::gen_slab::{GenSlab, SlotKey};
-use super::holdings::Holder;
+use super::holdings::ConnectionHoldings;
 use super::kind;
 use super::qos::{DeviceQos, HostQos, QosTable};
 use super::stats::{CommandCounters, Stats};
@@ -33,16 +33,16 @@ pub(crate) struct Connection {
     pub(crate) unsettled: bool,
     /// It is in the reactor's list of connections to flush.
     pub(crate) dirty: bool,
-    /// It is in the reactor's list of connections with outgoing data that has not left.
-    pub(crate) departing: bool,
+    /// It is in the reactor's list of connections with sent data that is still in their socket.
+    pub(crate) tx_pending: bool,
     /// The fabric has received the result of the Connect.
-    pub(crate) told_connected: bool,
+    pub(crate) connect_reported: bool,
     /// Result of the Connect, kept for reports after the queue has dropped it.
     pub(crate) info: Option<QueueInfo>,
     /// Index of its listener's statistics.
-    pub(crate) port: usize,
+    pub(crate) listener: usize,
     /// Network port that its data leaves through, for the pacer.
-    pub(crate) path: u16,
+    pub(crate) network_port: u16,
     /// A completion source reports its arrivals; it stays on this reactor.
     pub(crate) has_source: bool,
     /// It counts among its reactor's I/O queues, even after the queue has dropped its Connect.
@@ -50,11 +50,11 @@ pub(crate) struct Connection {
     /// Weight and limits of its host, read with its first I/O command.
     host_qos: Option<HostQos>,
     /// Its host's holdings, and its deferred commands.
-    pub(super) holder: Holder,
+    pub(super) holdings: ConnectionHoldings,
     /// Its flows, one per device.
     pub(super) device_flows: GenSlab<DeviceFlow>,
     /// Counters of responses that belong to no flow: admin commands and refusals.
-    pub(super) tally: CommandCounters,
+    pub(super) counters: CommandCounters,
     /// Head of the list of its commands.
     pub(super) newest: Option<SlotKey>,
     /// Its commands that move admin data.
@@ -72,9 +72,9 @@ pub(crate) struct DeviceFlow {
     /// Its flow in the pacer.
     pub(crate) flow: FlowId,
     /// Key of the device's statistics.
-    figures: SlotKey,
+    stats_key: SlotKey,
     /// Counters of its responses.
-    pub(super) tally: CommandCounters,
+    pub(super) counters: CommandCounters,
     /// Commands between capsule and response.
     ///
     /// A command that is past its device holds a permit of the flow until its response is sent.
@@ -82,7 +82,7 @@ pub(crate) struct DeviceFlow {
     /// Its device is closed.
     pub(super) is_ending: bool,
     /// Time of the device's last failed flush that this connection has been notified of.
-    pub(super) heard_of_loss: u64,
+    pub(super) last_reported_flush_failure: u64,
 }
 
 /// The device flow that a command has joined.
@@ -93,7 +93,7 @@ pub(super) struct FlowHandle {
     /// The flow whose queue the command waits in.
     pub(super) flow: FlowId,
     /// Key of the device's statistics.
-    pub(super) figures: SlotKey,
+    pub(super) stats_key: SlotKey,
 }
 
 /// Bytes of a connection's own buffer: the data of a Connect, an Identify, a list of ranges.
@@ -102,7 +102,7 @@ pub(crate) const OWN_BUFFER: usize = 4096;
 /// Phases of a connection's life on a reactor.
 ///
 /// ```text
-///   Serving --> Leaving (drains, then moves to another reactor)
+///   Serving --> Migrating (drains, then moves to another reactor)
 ///      |           |
 ///      v           v
 ///   Closing  (the fabric returns everything) --> removed
@@ -112,7 +112,7 @@ pub(crate) enum Phase {
     /// Takes commands.
     Serving,
     /// Takes no new command and moves to reactor `to` when nothing is in flight.
-    Leaving {
+    Migrating {
         /// Index of the other reactor.
         to: usize,
     },
@@ -124,18 +124,18 @@ impl Connection {
     pub(crate) fn new(
         fabric: Box<dyn HostQueue>,
         queue: Box<Queue>,
-        port: usize,
-        path: u16,
+        listener: usize,
+        network_port: u16,
         own: BufferReservation,
         now: u64,
     ) -> Self {
         let info = queue.connected();
         Self {
-            told_connected: info.is_some(),
+            connect_reported: info.is_some(),
             counts_as_io: info.as_ref().is_some_and(|info| !info.admin),
             info,
-            port,
-            path,
+            listener,
+            network_port,
             fabric,
             queue,
             in_flight: 0,
@@ -145,12 +145,12 @@ impl Connection {
             listed: false,
             unsettled: false,
             dirty: false,
-            departing: false,
+            tx_pending: false,
             has_source: false,
             host_qos: None,
-            holder: Holder::default(),
+            holdings: ConnectionHoldings::default(),
             device_flows: GenSlab::default(),
-            tally: CommandCounters::default(),
+            counters: CommandCounters::default(),
             newest: None,
             admin: AdminLine::default(),
             own,
@@ -184,18 +184,28 @@ impl Connection {
             return FlowHandle {
                 device_flow: key,
                 flow: device_flow.flow,
-                figures: device_flow.figures,
+                stats_key: device_flow.stats_key,
             };
         }
         let host = self.host_qos.get_or_insert_with(|| qos_of(self.info.as_ref(), qos)).clone();
-        let flow =
-            pacer.add_flow(FlowConfig { weight: 1, device: device.0, network_port: self.path });
+        let flow = pacer.add_flow(FlowConfig {
+            weight: 1,
+            device: device.0,
+            network_port: self.network_port,
+        });
         set_flow_qos(flow, &host, &qos.device(device), (pacer, core));
-        let (figures, tally) = (stats.device(device), CommandCounters::default());
-        let (is_ending, heard_of_loss) = (false, self.since);
-        let device_flow =
-            DeviceFlow { device, flow, figures, tally, in_flight: 1, is_ending, heard_of_loss };
-        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, figures }
+        let (stats_key, counters) = (stats.device(device), CommandCounters::default());
+        let (is_ending, last_reported_flush_failure) = (false, self.since);
+        let device_flow = DeviceFlow {
+            device,
+            flow,
+            stats_key,
+            counters,
+            in_flight: 1,
+            is_ending,
+            last_reported_flush_failure,
+        };
+        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, stats_key }
     }
 
     /// Removes an ended command from its flow. Returns true if the flow must end now.
@@ -235,7 +245,7 @@ impl Connection {
 
     /// Ends the flows. Returns the tokens of the commands that waited there or were deferred.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
-        let deferred = self.holder.deferred.drain(..).map(|request| request.token(kind::REQUEST));
+        let deferred = self.holdings.deferred.drain(..).map(|request| request.token(kind::REQUEST));
         let keys = self.device_flows.keys().into_iter();
         let device_flows = keys.filter_map(|key| self.device_flows.remove(key));
         let waiting = device_flows.flat_map(|device_flow| pacer.remove_flow(device_flow.flow));

@@ -24,7 +24,7 @@ const PAUSE_TO_CLOSE: Duration = Duration::from_millis(1);
 impl Reactor {
     /// Handles the messages in the mailbox.
     pub(super) fn read_mailbox(&mut self, now: u64) {
-        self.mailbox.silence();
+        self.mailbox.clear_wake();
         while let Some(message) = self.mailbox.try_recv() {
             self.handle_message(message, now);
         }

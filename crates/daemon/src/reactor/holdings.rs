@@ -66,9 +66,9 @@ pub(super) struct Holdings {
 
 /// A connection's part of its host's holdings.
 #[derive(Debug, Default)]
-pub(super) struct Holder {
+pub(super) struct ConnectionHoldings {
     /// Holdings of its host.
-    holdings: Option<Rc<Holdings>>,
+    of_host: Option<Rc<Holdings>>,
     /// Number of its commands whose permits were reclaimed. The connection is slow unless it is 0.
     slow: u32,
     /// Its commands that must not start yet.
@@ -78,16 +78,16 @@ pub(super) struct Holder {
 
 /// A command's part of its host's holdings.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct CommandHoldings {
     bytes: u64,
-    of: Option<Rc<Holdings>>,
+    of_host: Option<Rc<Holdings>>,
     /// Time since which its data is with its host, or it waits for a buffer.
     waits_since: Option<u64>,
     /// Its permit was reclaimed, which makes its connection slow.
     is_slow: bool,
 }
 
-impl Held {
+impl CommandHoldings {
     /// Records that the command now waits for its host, or for a buffer.
     #[inline]
     pub(super) fn waits(&mut self, now: u64) {
@@ -129,12 +129,12 @@ impl Reactor {
         };
         let key = io.connection;
         let Some(connection) = self.connections.get_mut(key) else { return Some(permit) };
-        if connection.holder.holdings.is_none() {
-            connection.holder.holdings =
+        if connection.holdings.of_host.is_none() {
+            connection.holdings.of_host =
                 connection.info.as_ref().map(|info| holdings_of(&mut self.holdings, &info.hostnqn));
         }
-        let holder = &mut connection.holder;
-        let Some(holdings) = &holder.holdings else { return Some(permit) };
+        let of_connection = &mut connection.holdings;
+        let Some(holdings) = &of_connection.of_host else { return Some(permit) };
         let is_over = || {
             let has = holdings.bytes.get();
             let is_alone = || self.target.hosts_connected() < 2;
@@ -142,9 +142,9 @@ impl Reactor {
                 && has + bytes > free / self.loads.len() as u64
                 && (!is_alone() || bytes + cap / KEPT > free)
         };
-        if holder.slow > 0 || is_over() {
-            holder.deferred.push_back(request);
-            if !std::mem::replace(&mut holder.is_listed, true) {
+        if of_connection.slow > 0 || is_over() {
+            of_connection.deferred.push_back(request);
+            if !std::mem::replace(&mut of_connection.is_listed, true) {
                 holdings.deferred.borrow_mut().push_back(key);
             }
             self.pacer.release(permit, CommandOutcome::Cancelled, now);
@@ -152,7 +152,11 @@ impl Reactor {
         }
         holdings.bytes.set(holdings.bytes.get() + bytes);
         self.memory_held += bytes;
-        io.held = Held { bytes, of: Some(Rc::clone(holdings)), ..Held::default() };
+        io.holdings = CommandHoldings {
+            bytes,
+            of_host: Some(Rc::clone(holdings)),
+            ..CommandHoldings::default()
+        };
         self.granted_at = now;
         Some(permit)
     }
@@ -162,7 +166,7 @@ impl Reactor {
     /// If commands wait to start, also reads what the other reactors hold.
     #[inline]
     pub(super) fn exchange_holdings(&mut self) {
-        self.load().held.store(self.memory_held, Ordering::Relaxed);
+        self.load().memory_bytes.store(self.memory_held, Ordering::Relaxed);
         if self.pacer.waiting() > 0 {
             self.look_at_others();
         }
@@ -171,22 +175,23 @@ impl Reactor {
     #[inline]
     fn look_at_others(&mut self) {
         if self.loads.len() > 1 {
-            self.load().held.store(self.memory_held, Ordering::Relaxed);
-            let all: u64 = self.loads.iter().map(|load| load.held.load(Ordering::Relaxed)).sum();
+            self.load().memory_bytes.store(self.memory_held, Ordering::Relaxed);
+            let all: u64 =
+                self.loads.iter().map(|load| load.memory_bytes.load(Ordering::Relaxed)).sum();
             self.memory_of_others = all.saturating_sub(self.memory_held);
         }
     }
 
     /// Releases the holdings of an ended command. Deferred commands of its host can follow.
     #[inline]
-    pub(super) fn let_go(&mut self, key: SlotKey, held: Held) {
-        let Some(holdings) = held.of else { return };
-        holdings.bytes.set(holdings.bytes.get() - held.bytes);
-        self.memory_held -= held.bytes;
-        if held.is_slow
+    pub(super) fn let_go(&mut self, key: SlotKey, ended: CommandHoldings) {
+        let Some(holdings) = ended.of_host else { return };
+        holdings.bytes.set(holdings.bytes.get() - ended.bytes);
+        self.memory_held -= ended.bytes;
+        if ended.is_slow
             && let Some(connection) = self.connections.get_mut(key)
         {
-            connection.holder.slow -= 1;
+            connection.holdings.slow -= 1;
         }
         if !holdings.deferred.borrow().is_empty() {
             self.resume(key, &holdings);
@@ -205,8 +210,8 @@ impl Reactor {
             let Some(next) = holdings.deferred.borrow_mut().pop_front() else { return };
             let resumed = self.resume_connection(next);
             let Some(connection) = self.connections.get_mut(next) else { continue };
-            if connection.holder.deferred.is_empty() {
-                connection.holder.is_listed = false;
+            if connection.holdings.deferred.is_empty() {
+                connection.holdings.is_listed = false;
             } else {
                 holdings.deferred.borrow_mut().push_back(next);
             }
@@ -221,10 +226,10 @@ impl Reactor {
         let mut resumed = false;
         for _ in 0..BACK_AT_ONCE {
             let Some(connection) = self.connections.get_mut(key) else { return resumed };
-            if connection.holder.slow > 0 || !connection.is_live() {
+            if connection.holdings.slow > 0 || !connection.is_live() {
                 return resumed;
             }
-            let Some(request) = connection.holder.deferred.pop_front() else { return resumed };
+            let Some(request) = connection.holdings.deferred.pop_front() else { return resumed };
             let Some(Pending::Io(Io { flow, request: command, .. })) = self.requests.get(request)
             else {
                 continue;
@@ -245,7 +250,7 @@ impl Reactor {
     /// Removes a command from the deferred ones. Returns false if it is not among them.
     pub(super) fn cancel_deferred(&mut self, key: SlotKey, request: SlotKey) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        let deferred = &mut connection.holder.deferred;
+        let deferred = &mut connection.holdings.deferred;
         let Some(at) = deferred.iter().position(|one| *one == request) else { return false };
         deferred.remove(at);
         true
@@ -253,7 +258,7 @@ impl Reactor {
 
     /// Returns the time at which the reactor reclaims permits if nothing starts before.
     pub(super) fn patience_ends(&self) -> Option<u64> {
-        self.is_held_up().then(|| self.granted_at.saturating_add(PATIENCE))
+        self.is_blocked().then(|| self.granted_at.saturating_add(PATIENCE))
     }
 
     /// Returns true if commands wait that commands in flight can block.
@@ -261,14 +266,14 @@ impl Reactor {
     /// If nothing is in flight, they wait for a rate: a reactor may always start one command,
     /// whatever the budget.
     #[inline]
-    fn is_held_up(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         self.pacer.waiting() > 0 && self.pacer.outstanding() > 0
     }
 
     /// Reclaims permits, here and on other reactors, if commands wait and none starts.
     #[inline]
     pub(super) fn watch_admission(&mut self, now: u64) {
-        if !self.is_held_up() {
+        if !self.is_blocked() {
             self.granted_at = now;
         } else if now.saturating_sub(self.granted_at) >= PATIENCE {
             self.granted_at = now;
@@ -308,8 +313,9 @@ impl Reactor {
         let mut taken = 0;
         for (_, pending) in requests.iter_mut() {
             let Pending::Io(io) = pending else { continue };
-            let is_due = io.held.waits_since.is_some_and(|at| now.saturating_sub(at) >= PATIENCE);
-            if !is_due || io.held.of.is_none() {
+            let is_due =
+                io.holdings.waits_since.is_some_and(|at| now.saturating_sub(at) >= PATIENCE);
+            if !is_due || io.holdings.of_host.is_none() {
                 continue;
             }
             let needs_buffer = io.request.stage() == Stage::NeedsBuffer;
@@ -320,8 +326,8 @@ impl Reactor {
             taken += 1;
             // A missing buffer is not its host's fault.
             if !needs_buffer && let Some(connection) = connections.get_mut(io.connection) {
-                connection.holder.slow += 1;
-                io.held.is_slow = true;
+                connection.holdings.slow += 1;
+                io.holdings.is_slow = true;
             }
         }
         if taken > 0 {

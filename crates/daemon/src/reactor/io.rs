@@ -18,7 +18,7 @@ use super::admin::Admin;
 use super::connection::FlowHandle;
 use super::failure::{from_block, from_fabric};
 use super::gen_slab::SlotKey;
-use super::holdings::Held;
+use super::holdings::CommandHoldings;
 use super::kind;
 use super::quiesce::Flush;
 use super::trace::{State, TraceMark};
@@ -72,7 +72,7 @@ pub(super) struct Io {
     /// Its device flow among those of the connection.
     pub(super) device_flow: SlotKey,
     /// Key of the device's statistics.
-    pub(super) figures: SlotKey,
+    pub(super) stats_key: SlotKey,
     /// Time at which its capsule arrived.
     pub(super) arrived: u64,
     /// Time at which the device received its last operation.
@@ -84,7 +84,7 @@ pub(super) struct Io {
     /// An Abort that waits for its end.
     pub(super) abort: Option<Box<AbortWaiting>>,
     /// Its part of its host's holdings.
-    pub(super) held: Held,
+    pub(super) holdings: CommandHoldings,
     /// Its state.
     pub(super) request: Request<Buffer, Permit>,
     /// Guard of its queue, if the queue closes while the command is at a device.
@@ -104,7 +104,7 @@ impl Reactor {
         };
         let paced = (&mut self.pacer, &self.core);
         let joined = connection.join(io.device, &self.qos, paced, &mut self.stats);
-        let FlowHandle { device_flow, flow, figures } = joined;
+        let FlowHandle { device_flow, flow, stats_key } = joined;
         connection.in_flight += 1;
         let request = Request::new(io, inline);
         let cost = request.cost();
@@ -112,13 +112,13 @@ impl Reactor {
             connection: key,
             flow,
             device_flow,
-            figures,
+            stats_key,
             arrived: now,
             submitted: now,
             device_done_at: 0,
             mark: TraceMark::default(),
             abort: None,
-            held: Held::default(),
+            holdings: CommandHoldings::default(),
             request,
             guard: None,
         });
@@ -151,7 +151,7 @@ impl Reactor {
                 continue;
             };
             let step = io.request.admitted(permit);
-            self.drive(request, step, now);
+            self.advance(request, step, now);
         }
         busy
     }
@@ -176,7 +176,7 @@ impl Reactor {
                     self.buffer_wait.put_last(request);
                     continue;
                 };
-                self.drive(request, step, now);
+                self.advance(request, step, now);
                 busy = true;
             }
             if bars || nth == 0 {
@@ -187,7 +187,7 @@ impl Reactor {
     }
 
     /// Performs the steps of a request until it waits for an event or ends.
-    fn drive(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
+    fn advance(&mut self, request: SlotKey, mut step: Step<Buffer>, now: u64) {
         loop {
             let Some(io) = self.requests.present_io(request) else { return };
             let command = *io.request.io();
@@ -205,7 +205,7 @@ impl Reactor {
                     if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
                         return;
                     }
-                    match self.lease_or_starve(request, key, wanted, now) {
+                    match self.lease_or_wait(request, key, wanted, now) {
                         Some(step) => step,
                         None => return,
                     }
@@ -226,7 +226,7 @@ impl Reactor {
                 Step::Device { op, offset, len, buf } => {
                     let token = request.token(kind::REQUEST);
                     let device_flow = io.device_flow;
-                    if self.hears_of_loss(key, device_flow, &command) {
+                    if self.must_report_flush_failure(key, device_flow, &command) {
                         self.finish(request, Err(Failure::MediaWrite), None, now);
                         return;
                     }
@@ -255,7 +255,7 @@ impl Reactor {
     ///
     /// While earlier requests bar it from the pool, it gets only the buffer of its connection.
     #[inline]
-    fn lease_or_starve(
+    fn lease_or_wait(
         &mut self,
         request: SlotKey,
         key: SlotKey,
@@ -266,7 +266,7 @@ impl Reactor {
         let step = pooled.or_else(|| self.lease_own(request, key, wanted));
         if step.is_none() {
             if let Some(io) = self.requests.present_io(request) {
-                io.held.waits(now);
+                io.holdings.waits(now);
             }
             self.buffer_wait.push(request, now);
         }
@@ -336,7 +336,7 @@ impl Reactor {
         let Some(io) = self.requests.present_io(request) else { return false };
         io.request.lent();
         record_device_done(io, now);
-        self.stats.zero_copy_read(io.figures);
+        self.stats.zero_copy_read(io.stats_key);
         self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
         true
     }
@@ -361,7 +361,7 @@ impl Reactor {
         if let Some(waiting) = &mut io.abort {
             waiting.aborted = outcome == Err(Failure::Aborted);
         }
-        self.stats.completed(connection.port);
+        self.stats.completed(connection.listener);
         let Response { cqe, elidable } = connection.queue.complete(cid, outcome);
         let token = request.token(kind::REQUEST);
         if data.is_some() {
@@ -388,7 +388,7 @@ impl Reactor {
             return;
         }
         if let Some(io) = self.requests.present_io(request) {
-            io.held.waits(now);
+            io.holdings.waits(now);
         }
         self.mark_dirty(key);
     }
@@ -411,9 +411,9 @@ impl Reactor {
                 {
                     permit.host_data_arrived(now);
                 }
-                io.held.goes_on();
+                io.holdings.goes_on();
                 let step = io.request.pulled(buf, result.map_err(from_fabric));
-                self.drive(request, step, now);
+                self.advance(request, step, now);
             }
             Some(Pending::Admin(_)) => self.admin_pulled(request, &buf, result, now),
             _ => {}
@@ -444,10 +444,10 @@ impl Reactor {
         });
         if kind == IoKind::Read && result.is_ok() {
             record_device_done(io, now);
-            self.stats.read(io.figures, io.submitted, now);
+            self.stats.read(io.stats_key, io.submitted, now);
         }
         let step = io.request.device_done(done.buf, result);
-        self.drive(request, step, now);
+        self.advance(request, step, now);
     }
 
     /// Ends a request whose response data has left.
@@ -473,8 +473,9 @@ impl Reactor {
     #[inline]
     fn end_request(&mut self, request: SlotKey, outcome: CommandOutcome, now: u64) {
         self.trace_end(request);
-        let Some(Pending::Io(Io { connection: key, device_flow, request, abort, held, .. })) =
-            self.take_request(request)
+        let Some(Pending::Io(Io {
+            connection: key, device_flow, request, abort, holdings, ..
+        })) = self.take_request(request)
         else {
             return;
         };
@@ -482,7 +483,7 @@ impl Reactor {
         if let Some(permit) = request.into_permit() {
             self.pacer.release(permit, outcome, now);
         }
-        self.let_go(key, held);
+        self.let_go(key, holdings);
         if let Some(connection) = self.connections.get_mut(key)
             && connection.leave(device_flow)
         {

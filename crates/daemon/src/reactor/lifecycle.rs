@@ -13,7 +13,7 @@ use super::gen_slab::SlotKey;
 use super::io::Pending;
 use super::kind;
 use super::mailbox::Message;
-use super::quiesce::Then;
+use super::quiesce::AfterFlush;
 use crate::logs::{LogCategory, limited};
 
 impl Reactor {
@@ -53,9 +53,9 @@ impl Reactor {
                 return;
             }
         };
-        let port = self.stats.port(queue.port());
-        let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, own, now);
+        let listener = self.stats.port(queue.port());
+        let network_port = self.network_port_of(&queue);
+        let mut connection = Connection::new(fabric, queue, listener, network_port, own, now);
         connection.counts_as_io |= is_io;
         // If it moved here, its previous reactor has paused it.
         connection.fabric.set_paused(false);
@@ -90,12 +90,12 @@ impl Reactor {
     /// Returns the network port that a connection's data leaves through.
     ///
     /// The address that the host connected to identifies the port, because each port has its own.
-    fn path_of(&mut self, queue: &Queue) -> u16 {
+    fn network_port_of(&mut self, queue: &Queue) -> u16 {
         let address = queue.local_address();
-        let known = self.paths.iter().position(|known| *known == address);
+        let known = self.network_ports.iter().position(|known| *known == address);
         let at = known.unwrap_or_else(|| {
-            self.paths.push(address);
-            self.paths.len() - 1
+            self.network_ports.push(address);
+            self.network_ports.len() - 1
         });
         u16::try_from(at).unwrap_or(u16::MAX)
     }
@@ -229,7 +229,7 @@ impl Reactor {
             } else if let Some(barrier) = connection.queue.poll_barrier() {
                 return self.send_barrier(barrier);
             } else if let Some(devices) = connection.queue.poll_shutdown() {
-                self.start_flush(key, &devices, Then::ShutDown, now);
+                self.start_flush(key, &devices, AfterFlush::ShutDown, now);
             } else if let Some(response) = connection.queue.poll_disconnect() {
                 self.respond(key, response);
             } else if let Some(response) = connection.queue.poll_event() {
@@ -251,26 +251,26 @@ impl Reactor {
             .map(|(key, _)| key);
         let Some(key) = found else { return };
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.phase = Phase::Leaving { to };
+            connection.phase = Phase::Migrating { to };
             connection.fabric.set_paused(true);
-            self.leaving.push(key);
+            self.migrating.push(key);
         }
-        self.move_leaving(now);
+        self.move_migrating(now);
     }
 
-    /// Moves the leaving connections that have nothing in flight here any more.
-    pub(super) fn move_leaving(&mut self, now: u64) {
-        for key in std::mem::take(&mut self.leaving) {
+    /// Moves the migrating connections that have nothing in flight here any more.
+    pub(super) fn move_migrating(&mut self, now: u64) {
+        for key in std::mem::take(&mut self.migrating) {
             if let Some(still_here) = self.move_if_idle(key, now) {
-                self.leaving.push(still_here);
+                self.migrating.push(still_here);
             }
         }
     }
 
-    /// Moves one leaving connection. Returns its key if it must stay for now.
+    /// Moves one migrating connection. Returns its key if it must stay for now.
     fn move_if_idle(&mut self, key: SlotKey, now: u64) -> Option<SlotKey> {
         let connection = self.connections.get_mut(key)?;
-        let Phase::Leaving { to } = connection.phase else { return None };
+        let Phase::Migrating { to } = connection.phase else { return None };
         if connection.in_flight > 0 || connection.dirty {
             return Some(key);
         }
@@ -305,10 +305,10 @@ impl Reactor {
         to: usize,
         now: u64,
     ) -> SlotKey {
-        let port = self.stats.port(queue.port());
-        let path = self.path_of(&queue);
-        let mut connection = Connection::new(fabric, queue, port, path, own, now);
-        connection.phase = Phase::Leaving { to };
+        let listener = self.stats.port(queue.port());
+        let network_port = self.network_port_of(&queue);
+        let mut connection = Connection::new(fabric, queue, listener, network_port, own, now);
+        connection.phase = Phase::Migrating { to };
         let key = self.connections.insert(connection);
         self.claim(key);
         self.watch(key, now);

@@ -17,7 +17,7 @@ impl Reactor {
     /// Its device has failed a flush, and the connection has not been notified. This call counts as
     /// the notification. The flush behind a Deallocate does not count: it vouches for that
     /// command alone.
-    pub(super) fn hears_of_loss(
+    pub(super) fn must_report_flush_failure(
         &mut self,
         connection: SlotKey,
         device_flow: SlotKey,
@@ -32,8 +32,9 @@ impl Reactor {
             .get_mut(connection)
             .and_then(|one| one.device_flows.get_mut(device_flow));
         device_flow.is_some_and(|device_flow| {
-            let is_new = lost_at > device_flow.heard_of_loss;
-            device_flow.heard_of_loss = device_flow.heard_of_loss.max(lost_at);
+            let is_new = lost_at > device_flow.last_reported_flush_failure;
+            device_flow.last_reported_flush_failure =
+                device_flow.last_reported_flush_failure.max(lost_at);
             is_new
         })
     }
@@ -59,7 +60,7 @@ impl Reactor {
         if let Some(owner) = self.connections.get_mut(connection)
             && let Some(device_flow) = owner.device_flows.get_mut(device_flow)
         {
-            device_flow.heard_of_loss = now;
+            device_flow.last_reported_flush_failure = now;
         }
     }
 }

@@ -153,7 +153,7 @@ impl std::ops::AddAssign for Counts {
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
     queue: mpsc::Sender<Message>,
-    bell: Arc<WakeFd>,
+    wake_fd: Arc<WakeFd>,
 }
 
 impl Sender {
@@ -163,13 +163,13 @@ impl Sender {
     /// requester.
     pub(crate) fn send(&self, message: Message) {
         if self.queue.send(message).is_ok() {
-            self.bell.ring();
+            self.wake_fd.ring();
         }
     }
 
     /// Wakes the reactor without a message.
     pub(crate) fn wake(&self) {
-        self.bell.ring();
+        self.wake_fd.ring();
     }
 }
 
@@ -177,33 +177,36 @@ impl Sender {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     queue: mpsc::Receiver<Message>,
-    bell: Arc<WakeFd>,
+    wake_fd: Arc<WakeFd>,
 }
 
 impl Mailbox {
-    /// Returns true if the bell has been rung since it was last silenced.
+    /// Returns true if a sender has woken the reactor since the last
+    /// [`clear_wake`](Self::clear_wake).
     ///
     /// The call costs one load.
     #[inline]
     pub(crate) fn is_signalled(&self) -> bool {
-        self.bell.is_signalled.load(Ordering::Relaxed)
+        self.wake_fd.is_signalled.load(Ordering::Relaxed)
     }
 
-    /// Silences the bell. Call it before draining with [`try_recv`](Self::try_recv).
-    pub(crate) fn silence(&self) {
-        if self.bell.is_signalled.swap(false, Ordering::AcqRel) {
+    /// Clears the flag and the eventfd.
+    ///
+    /// Call it before draining with [`try_recv`](Self::try_recv).
+    pub(crate) fn clear_wake(&self) {
+        if self.wake_fd.is_signalled.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];
-            // An empty eventfd means that an earlier call has silenced it already.
-            let _ = rustix::io::read(&self.bell.fd, &mut count);
+            // An empty eventfd means that an earlier call has cleared it already.
+            let _ = rustix::io::read(&self.wake_fd.fd, &mut count);
         }
     }
 
     /// Records that the eventfd is readable.
     ///
-    /// A slow sender sets the bell, and the reactor reads its message before the sender writes the
+    /// A slow sender sets the flag, and the reactor reads its message before the sender writes the
     /// eventfd. Without this call the late write would wake the reactor forever.
     pub(crate) fn clear(&self) {
-        self.bell.is_signalled.store(true, Ordering::Release);
+        self.wake_fd.is_signalled.store(true, Ordering::Release);
     }
 
     pub(crate) fn try_recv(&self) -> Option<Message> {
@@ -213,7 +216,7 @@ impl Mailbox {
 
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd.as_fd()
+        self.wake_fd.fd.as_fd()
     }
 }
 
@@ -237,9 +240,12 @@ impl WakeFd {
 pub(crate) fn mailbox() -> anyhow::Result<(Sender, Mailbox)> {
     let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
         .context("cannot make the eventfd that wakes a reactor")?;
-    let bell = Arc::new(WakeFd { fd, is_signalled: AtomicBool::new(false) });
+    let wake_fd = Arc::new(WakeFd { fd, is_signalled: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
-    Ok((Sender { queue: sender, bell: Arc::clone(&bell) }, Mailbox { queue: receiver, bell }))
+    Ok((
+        Sender { queue: sender, wake_fd: Arc::clone(&wake_fd) },
+        Mailbox { queue: receiver, wake_fd },
+    ))
 }
 
 #[cfg(test)]
@@ -253,7 +259,7 @@ mod tests {
         sender.send(Message::MoveOne { to: 1 });
         sender.send(Message::MoveOne { to: 2 });
         assert!(mailbox.is_signalled());
-        mailbox.silence();
+        mailbox.clear_wake();
         assert!(!mailbox.is_signalled());
         assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 1 })));
         assert!(matches!(mailbox.try_recv(), Some(Message::MoveOne { to: 2 })));
@@ -263,20 +269,20 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_sounds_late_is_silenced_too() {
+    fn a_wake_that_arrives_late_is_cleared_too() {
         let (_sender, mailbox) = mailbox().unwrap();
-        let sounds = || {
+        let is_readable = || {
             let mut fds = [rustix::event::PollFd::new(&mailbox, rustix::event::PollFlags::IN)];
             rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() > 0
         };
-        // The sender sets the bell and writes only after the reactor has read its message.
-        mailbox.bell.is_signalled.store(true, Ordering::Relaxed);
-        mailbox.silence();
-        rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes()).unwrap();
-        assert!(sounds() && !mailbox.is_signalled());
+        // The sender sets the flag and writes only after the reactor has read its message.
+        mailbox.wake_fd.is_signalled.store(true, Ordering::Relaxed);
+        mailbox.clear_wake();
+        rustix::io::write(&mailbox.wake_fd.fd, &1u64.to_ne_bytes()).unwrap();
+        assert!(is_readable() && !mailbox.is_signalled());
         mailbox.clear();
         assert!(mailbox.is_signalled());
-        mailbox.silence();
-        assert!(!sounds() && !mailbox.is_signalled());
+        mailbox.clear_wake();
+        assert!(!is_readable() && !mailbox.is_signalled());
     }
 }

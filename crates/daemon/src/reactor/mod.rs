@@ -86,7 +86,7 @@ use requests::Requests;
 use stats::Stats;
 use timers::Overdue;
 use trace::Trace;
-use turn::Looks;
+use turn::QueuePollBackoff;
 
 /// Configuration of a reactor.
 pub(crate) struct ReactorConfig {
@@ -131,7 +131,7 @@ pub(crate) struct ReactorLoad {
     /// I/O queues among them.
     pub(crate) io_queues: AtomicUsize,
     /// Bytes of memory that its commands hold.
-    pub(crate) held: AtomicU64,
+    pub(crate) memory_bytes: AtomicU64,
     /// Commands of some reactor cannot start, so this one must reclaim permits of stalled commands.
     pub(crate) is_pressed: AtomicBool,
     /// One of its commands has waited long for buffer memory.
@@ -180,7 +180,7 @@ pub(crate) struct Reactor {
     target: Arc<Target>,
     /// The target's epoch at the last poll of all queues.
     seen_epoch: u64,
-    looks: Looks,
+    queue_poll_backoff: QueuePollBackoff,
     peers: Vec<Sender>,
     mailbox: Mailbox,
     poller: Poller,
@@ -196,8 +196,8 @@ pub(crate) struct Reactor {
     connections: GenSlab<Connection>,
     /// Objects that connections share: the completion queues of RDMA devices.
     sources: PollGroup,
-    /// Addresses that hosts connected to, indexed by path.
-    paths: Vec<Option<IpAddr>>,
+    /// Addresses that hosts connected to, indexed by network port.
+    network_ports: Vec<Option<IpAddr>>,
     /// A connection has gone, and a source may be unused since.
     has_unused_sources: bool,
     requests: Requests,
@@ -218,10 +218,10 @@ pub(crate) struct Reactor {
     receive: Vec<SlotKey>,
     /// Connections with output.
     dirty: Vec<SlotKey>,
-    /// Connections with outgoing data that has not left.
-    departing: Vec<SlotKey>,
+    /// Connections with sent data that is still in their socket.
+    tx_pending: Vec<SlotKey>,
     /// Connections that drain before they move to another reactor.
-    leaving: Vec<SlotKey>,
+    migrating: Vec<SlotKey>,
     /// Time of the next tick of the timers.
     next_tick: u64,
     /// Latest time at which the next turn should begin.
@@ -285,7 +285,7 @@ impl Reactor {
             index: plan.index,
             loads: plan.loads,
             seen_epoch: plan.target.epoch(),
-            looks: Looks::default(),
+            queue_poll_backoff: QueuePollBackoff::default(),
             target: plan.target,
             peers: plan.peers,
             mailbox: plan.mailbox,
@@ -300,7 +300,7 @@ impl Reactor {
             connections: GenSlab::with_capacity(16),
             sources: PollGroup::default(),
             has_unused_sources: false,
-            paths: Vec::new(),
+            network_ports: Vec::new(),
             requests: Requests::with_capacity(plan.requests),
             buffer_wait: BufferWaitQueue::default(),
             admin_work: AdminWork::default(),
@@ -311,8 +311,8 @@ impl Reactor {
             granted_at: 0,
             receive: Vec::new(),
             dirty: Vec::new(),
-            departing: Vec::new(),
-            leaving: Vec::new(),
+            tx_pending: Vec::new(),
+            migrating: Vec::new(),
             next_tick: 0,
             expected_at: u64::MAX,
             overdue: Vec::new(),

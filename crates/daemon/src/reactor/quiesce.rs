@@ -29,12 +29,12 @@ pub(super) struct Flush {
     answers_due: usize,
     /// No device has failed the flush.
     is_durable: bool,
-    then: Then,
+    then: AfterFlush,
 }
 
 /// The action that follows a flush.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Then {
+pub(super) enum AfterFlush {
     /// The shutdown is complete.
     ShutDown,
     /// The admin command is answered.
@@ -108,7 +108,7 @@ impl Reactor {
         &mut self,
         connection: SlotKey,
         devices: &[DeviceId],
-        then: Then,
+        then: AfterFlush,
         now: u64,
     ) {
         let Some(owner) = self.connections.present_mut(connection) else { return };
@@ -143,8 +143,8 @@ impl Reactor {
             return;
         };
         match then {
-            Then::ShutDown => connection.queue.shutdown_flushed(is_durable),
-            Then::Answer { cid, result } => {
+            AfterFlush::ShutDown => connection.queue.shutdown_flushed(is_durable),
+            AfterFlush::Answer { cid, result } => {
                 let response = connection.queue.complete_flush(cid, result, is_durable);
                 self.respond(key, response);
             }

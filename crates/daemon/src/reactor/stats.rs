@@ -7,10 +7,10 @@
 //! | file | content |
 //! |---|---|
 //! | `histogram` | histogram of times |
-//! | `tally` | counters of commands by class, host, subsystem and device |
+//! | `command_counters` | counters of commands by class, host, subsystem and device |
 
+mod command_counters;
 mod histogram;
-mod tally;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use super::Reactor;
 use super::connection::{Connection, DeviceFlow};
 use super::gen_slab::{GenSlab, SlotKey};
 use super::io::{Io, Pending};
+pub(crate) use command_counters::{Class, CommandCounters, CounterKey, ErrorClass, Latencies};
 pub(crate) use histogram::Histogram;
-pub(crate) use tally::{Class, CommandCounters, CounterKey, ErrorClass, Latencies};
 
 /// Maximum number of names with separate counters on a reactor, or in the daemon.
 ///
@@ -46,7 +46,7 @@ pub(crate) struct Counters {
     /// Counters of each listener that has had a connection here.
     pub(crate) ports: Vec<Port>,
     /// Counters of each device that has received a command here.
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<DeviceStats>,
     /// Wire delay of reads: from the data being complete in memory until it was sent.
     pub(crate) wire: Box<Histogram>,
     /// Counters of the completion queues of each RDMA device.
@@ -82,7 +82,7 @@ pub(crate) struct Port {
 
 /// Counters of a device.
 #[derive(Debug, Clone)]
-pub(crate) struct Device {
+pub(crate) struct DeviceStats {
     pub(crate) id: DeviceId,
     /// Reads that it has completed.
     pub(crate) reads: u64,
@@ -135,7 +135,7 @@ pub(crate) struct Report {
     pub(crate) stages: [StageCounts; 3],
     pub(crate) flows: Vec<Flow>,
     /// Counters of the current connections on this reactor, one entry per connection and device.
-    pub(crate) tallies: Vec<(CounterKey, CommandCounters)>,
+    pub(crate) command_counters: Vec<(CounterKey, CommandCounters)>,
     /// Counters of earlier connections.
     pub(crate) past: Arc<BTreeMap<CounterKey, CommandCounters>>,
     /// Counters of all connections for devices that are closed.
@@ -166,7 +166,7 @@ pub(super) enum SamplePoint {
 pub(super) struct Stats {
     pub(super) counters: Counters,
     /// The devices of `counters` while they are counted. Callers store their keys.
-    devices: GenSlab<Device>,
+    devices: GenSlab<DeviceStats>,
     past: Arc<BTreeMap<CounterKey, CommandCounters>>,
     closed: CommandCounters,
     asked: Vec<ReportRequest>,
@@ -186,7 +186,7 @@ impl Port {
     }
 }
 
-impl Device {
+impl DeviceStats {
     pub(crate) fn new(id: DeviceId) -> Self {
         Self { id, reads: 0, read_time: 0, zero_copy_reads: 0, latencies: Box::default() }
     }
@@ -235,7 +235,7 @@ impl Stats {
         let took = now.saturating_sub(io.arrived);
         let command = io.request.io();
         let class = Class::of(command.kind);
-        if let Some(port) = self.counters.ports.get_mut(connection.port) {
+        if let Some(port) = self.counters.ports.get_mut(connection.listener) {
             port.ios += 1;
             port.latency += took;
             port.latency_max = port.latency_max.max(took);
@@ -243,9 +243,9 @@ impl Stats {
         }
         // A connection that is about to end has no flows.
         if let Some(device_flow) = connection.device_flows.get_mut(io.device_flow) {
-            device_flow.tally.count(class, command.data_len(), status);
+            device_flow.counters.count(class, command.data_len(), status);
         }
-        if let Some(device) = self.devices.get_mut(io.figures) {
+        if let Some(device) = self.devices.get_mut(io.stats_key) {
             device.latencies.record(class, took);
         }
     }
@@ -275,7 +275,7 @@ impl Stats {
     /// Returns the key of this device's counters.
     pub(super) fn device(&mut self, id: DeviceId) -> SlotKey {
         let known = self.devices.iter().find(|(_, device)| device.id == id).map(|(key, _)| key);
-        known.unwrap_or_else(|| self.devices.insert(Device::new(id)))
+        known.unwrap_or_else(|| self.devices.insert(DeviceStats::new(id)))
     }
 
     /// Keeps the counters of a completion queue that is closed.
@@ -291,10 +291,10 @@ impl Stats {
         }
         if self.past.keys().any(|whose| whose.device == Some(device.0)) {
             let Self { past, closed, .. } = self;
-            Arc::make_mut(past).retain(|whose, tally| {
+            Arc::make_mut(past).retain(|whose, counters| {
                 let stays = whose.device != Some(device.0);
                 if !stays {
-                    closed.add(tally);
+                    closed.add(counters);
                 }
                 stays
             });
@@ -304,12 +304,16 @@ impl Stats {
     /// Keeps the counters of an ending connection under its names while the device exists.
     fn keep(&mut self, connection: &Connection) {
         let (past, info) = (Arc::make_mut(&mut self.past), connection.info.as_ref());
-        add_tally(past, CounterKey::of(info, None), &connection.tally);
+        add_counters(past, CounterKey::of(info, None), &connection.counters);
         for (_, device_flow) in connection.device_flows.iter() {
             if device_flow.is_ending {
-                self.closed.add(&device_flow.tally);
+                self.closed.add(&device_flow.counters);
             } else {
-                add_tally(past, CounterKey::of(info, Some(device_flow.device)), &device_flow.tally);
+                add_counters(
+                    past,
+                    CounterKey::of(info, Some(device_flow.device)),
+                    &device_flow.counters,
+                );
             }
         }
     }
@@ -321,7 +325,7 @@ impl Stats {
         device_flow: &DeviceFlow,
         figures: Option<FlowStats>,
     ) {
-        self.closed.add(&device_flow.tally);
+        self.closed.add(&device_flow.counters);
         if let Some(figures) = figures.filter(|_| self.recorded) {
             let (queue, device) = (connection.info.clone(), device_flow.device);
             self.ended.push(Flow { queue, device, figures, ended: true });
@@ -340,26 +344,26 @@ impl Stats {
 }
 
 /// Visits the counters of a connection, one part at a time.
-fn tallies_of(connection: &Connection, mut each: impl FnMut(CounterKey, &CommandCounters)) {
+fn visit_counters(connection: &Connection, mut each: impl FnMut(CounterKey, &CommandCounters)) {
     let info = connection.info.as_ref();
-    each(CounterKey::of(info, None), &connection.tally);
+    each(CounterKey::of(info, None), &connection.counters);
     for (_, device_flow) in connection.device_flows.iter() {
-        each(CounterKey::of(info, Some(device_flow.device)), &device_flow.tally);
+        each(CounterKey::of(info, Some(device_flow.device)), &device_flow.counters);
     }
 }
 
 /// Adds to the counters of an entry, or to the unnamed entry if there are too many.
-pub(crate) fn add_tally(
-    tallies: &mut BTreeMap<CounterKey, CommandCounters>,
+pub(crate) fn add_counters(
+    sums: &mut BTreeMap<CounterKey, CommandCounters>,
     whose: CounterKey,
     more: &CommandCounters,
 ) {
     if more.is_empty() {
         return;
     }
-    let full = tallies.len() >= NAMES_MAX && !tallies.contains_key(&whose);
+    let full = sums.len() >= NAMES_MAX && !sums.contains_key(&whose);
     let whose = if full { CounterKey::default() } else { whose };
-    tallies.entry(whose).or_default().add(more);
+    sums.entry(whose).or_default().add(more);
 }
 
 /// Adds to the counters of an RDMA device, by its name.
@@ -409,9 +413,11 @@ impl Reactor {
             for (_, connection) in self.connections.iter() {
                 self.flows_of(connection, false, &mut flows);
             }
-            let mut tallies = Vec::new();
+            let mut command_counters = Vec::new();
             for (_, connection) in self.connections.iter() {
-                tallies_of(connection, |whose, tally| tallies.push((whose, *tally)));
+                visit_counters(connection, |whose, counters| {
+                    command_counters.push((whose, *counters))
+                });
             }
             let mut counters = self.stats.counters.clone();
             counters.devices = self.stats.devices.iter().map(|(_, one)| one.clone()).collect();
@@ -424,7 +430,7 @@ impl Reactor {
                 pacer: self.pacer.counts(),
                 stages: self.stats.stages,
                 flows,
-                tallies,
+                command_counters,
                 past: Arc::clone(&self.stats.past),
                 closed: self.stats.closed,
             };

@@ -17,7 +17,7 @@ const DIRECT: usize = 8;
 /// Turns between two polls of epoll while the reactor reads connections without asking it.
 const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Nanoseconds until the next try when the pool is empty and another core may return buffers.
-const STARVED_RETRY: u64 = 200_000;
+const BUFFER_RETRY_NS: u64 = 200_000;
 /// Bytes that all copying connections together may send in one turn.
 ///
 /// A response that was begun is sent whole. During a socket copy the reactor receives no commands,
@@ -37,16 +37,16 @@ const SHORTEST_SLEEP: u64 = 15_000;
 /// resetting its controller or with event requests. After each poll the reactor therefore waits ten
 /// times as long as the poll took.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct QueuePollBackoff {
     due: u64,
 }
 
-impl Looks {
+impl QueuePollBackoff {
     fn is_due(&self, now: u64) -> bool {
         now >= self.due
     }
 
-    fn looked(&mut self, begin: u64, end: u64) {
+    fn on_polled(&mut self, begin: u64, end: u64) {
         self.due = end.saturating_add(end.saturating_sub(begin).saturating_mul(10));
     }
 }
@@ -63,11 +63,11 @@ impl Reactor {
             self.read_mailbox(now);
             busy = true;
         }
-        if self.target.epoch() != self.seen_epoch && self.looks.is_due(now) {
+        if self.target.epoch() != self.seen_epoch && self.queue_poll_backoff.is_due(now) {
             self.seen_epoch = self.target.epoch();
             let begin = (self.clock)();
             self.poll_queues(now);
-            self.looks.looked(begin, (self.clock)());
+            self.queue_poll_backoff.on_polled(begin, (self.clock)());
             busy = true;
         }
         self.find_ready();
@@ -85,15 +85,15 @@ impl Reactor {
         busy |= self.poll_devices(now);
         let (flushed, now) = self.flush_all(now);
         busy |= flushed;
-        if !self.departing.is_empty() {
-            busy |= self.depart_all(now);
+        if !self.tx_pending.is_empty() {
+            busy |= self.poll_tx_done_all(now);
         }
         if self.pacer.waiting() > 0 {
             // The flush returned permits: the next command starts in this turn, not in the next.
             busy |= self.admit(now);
         }
-        if !self.leaving.is_empty() {
-            self.move_leaving(now);
+        if !self.migrating.is_empty() {
+            self.move_migrating(now);
         }
         if !self.barriers.is_empty() {
             self.complete_barriers();
@@ -115,15 +115,15 @@ impl Reactor {
     /// The reactor has read every connection until nothing was left, so epoll reports the next
     /// edge.
     pub(super) fn sleep(&mut self, now: u64) {
-        if !self.receive_is_settled() || !self.dirty.is_empty() || !self.leaving.is_empty() {
+        if !self.receive_is_settled() || !self.dirty.is_empty() || !self.migrating.is_empty() {
             return;
         }
         if self.admin_work.is_due() {
             return;
         }
         let has_changed = self.target.epoch() != self.seen_epoch;
-        let look = has_changed.then_some(self.looks.due);
-        if let Some(at) = self.next_due().into_iter().chain(look).min() {
+        let queue_poll = has_changed.then_some(self.queue_poll_backoff.due);
+        if let Some(at) = self.next_due().into_iter().chain(queue_poll).min() {
             if at < now + SHORTEST_SLEEP {
                 return;
             }
@@ -143,7 +143,7 @@ impl Reactor {
             due = Some(self.next_tick);
         }
         if !self.buffer_wait.is_empty() {
-            due = Some(due.unwrap_or(u64::MAX).min(now + STARVED_RETRY));
+            due = Some(due.unwrap_or(u64::MAX).min(now + BUFFER_RETRY_NS));
         }
         due = due.into_iter().chain(self.patience_ends()).min();
         self.expected_at = due.unwrap_or(u64::MAX);
@@ -153,39 +153,39 @@ impl Reactor {
 
     /// Returns the time, to the microsecond, at which work is due even without an event.
     pub(super) fn next_due(&self) -> Option<u64> {
-        let departures = self.departing.iter().filter_map(|key| self.departing_at(*key));
+        let tx_polls = self.tx_pending.iter().filter_map(|key| self.next_tx_poll_of(*key));
         [self.pacer.next_wakeup(), self.devices.next_due()]
             .into_iter()
             .flatten()
-            .chain(departures)
+            .chain(tx_polls)
             .min()
     }
 
-    /// Returns the time to check next whether this connection's outgoing data has left.
-    fn departing_at(&self, key: SlotKey) -> Option<u64> {
+    /// Returns the time of the next poll for this connection's data that has left its socket.
+    fn next_tx_poll_of(&self, key: SlotKey) -> Option<u64> {
         self.connections.get(key)?.fabric.next_tx_poll()
     }
 
-    /// Checks for data that has left, on each connection where the check is due.
-    fn depart_all(&mut self, now: u64) -> bool {
+    /// Polls each connection whose poll is due for data that has left its socket.
+    fn poll_tx_done_all(&mut self, now: u64) -> bool {
         let mut busy = false;
         let mut events = std::mem::take(&mut self.events);
         let mut index = 0;
-        while let Some(&key) = self.departing.get(index) {
-            if self.departing_at(key).is_some_and(|due| due <= now)
+        while let Some(&key) = self.tx_pending.get(index) {
+            if self.next_tx_poll_of(key).is_some_and(|due| due <= now)
                 && let Some(connection) = self.connections.get_mut(key)
             {
                 connection.fabric.poll_tx_done(now, &mut events);
                 busy |= !events.is_empty();
                 self.handle_events(key, &mut events, now);
             }
-            if self.departing_at(key).is_some() {
+            if self.next_tx_poll_of(key).is_some() {
                 index += 1;
                 continue;
             }
-            self.departing.swap_remove(index);
+            self.tx_pending.swap_remove(index);
             if let Some(connection) = self.connections.get_mut(key) {
-                connection.departing = false;
+                connection.tx_pending = false;
             }
         }
         self.events = events;
@@ -279,7 +279,7 @@ impl Reactor {
     /// The connection stays on the list if the next turn is to read it without an epoll event.
     fn receive_one(&mut self, key: SlotKey, now: u64, direct: &mut usize) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
-        self.stats.polled(connection.port);
+        self.stats.polled(connection.listener);
         let mut events = std::mem::take(&mut self.events);
         let progress = connection.fabric.receive(now, &mut events);
         let busy = !events.is_empty() || progress == Progress::More;
@@ -322,9 +322,9 @@ impl Reactor {
             if !events.is_empty() {
                 now = (self.clock)();
             }
-            if !connection.departing && connection.fabric.next_tx_poll().is_some() {
-                connection.departing = true;
-                self.departing.push(key);
+            if !connection.tx_pending && connection.fabric.next_tx_poll().is_some() {
+                connection.tx_pending = true;
+                self.tx_pending.push(key);
             }
             self.handle_events(key, &mut events, now);
         }
@@ -383,20 +383,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_take_less_than_a_tenth_of_the_time() {
-        let mut looks = Looks::default();
-        let (mut looking, end) = (0, 1_000_000);
+    fn queue_polls_take_less_than_a_tenth_of_the_time() {
+        let mut backoff = QueuePollBackoff::default();
+        let (mut polling, end) = (0, 1_000_000);
         let mut now = 0;
         while now < end {
-            if looks.is_due(now) {
+            if backoff.is_due(now) {
                 let took = 700 + now % 300;
-                looks.looked(now, now + took);
-                looking += took;
+                backoff.on_polled(now, now + took);
+                polling += took;
                 now += took;
             }
             now += 10;
         }
-        assert!(looking * 10 < end, "{looking} of {end}");
-        assert!(looking * 15 > end, "{looking} of {end}");
+        assert!(polling * 10 < end, "{polling} of {end}");
+        assert!(polling * 15 > end, "{polling} of {end}");
     }
 }

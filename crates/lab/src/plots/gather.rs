@@ -169,7 +169,7 @@ fn judged(case: &Case, verdict: &CaseResult) -> SuiteCase {
         met: verdict.passes(),
         runs: verdict.judged,
         missed: verdict.missed,
-        gbps: verdict.figures.gbps,
+        gbps: verdict.metrics.gbps,
         percent: Some(verdict.percent()).filter(|percent| percent.is_finite()),
         checks: verdict.checks.iter().map(held).collect(),
         violations: verdict.violations.clone(),

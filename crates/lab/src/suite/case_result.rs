@@ -1,4 +1,4 @@
-//! Result of a case: figures of the run, and every bound with its value.
+//! Result of a case: metrics of the run, and every bound with its value.
 
 use nvmeof_sim::RunResult;
 use nvmeof_sim::run_result::Sample;
@@ -6,8 +6,8 @@ use nvmeof_sim::run_result::Sample;
 /// Result of a case.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CaseResult {
-    /// Figures of the decisive run (the only one, or the worst).
-    pub(crate) figures: Figures,
+    /// Metrics of the decisive run (the only one, or the worst).
+    pub(crate) metrics: CaseMetrics,
     /// Bandwidth of the reference, in Gb/s.
     pub(crate) reference_gbps: f64,
     /// Every bound.
@@ -26,9 +26,9 @@ pub(crate) struct CaseResult {
     pub(crate) missed: usize,
 }
 
-/// Figures of one run.
+/// Metrics of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Figures {
+pub(crate) struct CaseMetrics {
     /// Goodput in Gb/s.
     pub(crate) gbps: f64,
     /// Its standard deviation over samples and hosts in Gb/s.
@@ -83,7 +83,7 @@ impl Check {
     }
 }
 
-impl Figures {
+impl CaseMetrics {
     pub(super) fn of(run_result: &RunResult) -> Self {
         Self {
             gbps: run_result.total.gbps,
@@ -101,7 +101,7 @@ impl CaseResult {
     /// Creates a verdict of this run, compared with `reference_gbps`, without bounds.
     pub(super) fn of(run_result: &RunResult, reference_gbps: f64) -> Self {
         Self {
-            figures: Figures::of(run_result),
+            metrics: CaseMetrics::of(run_result),
             reference_gbps,
             series: run_result.series.clone(),
             violations: run_result.violations.clone(),
@@ -121,7 +121,7 @@ impl CaseResult {
 
     /// Returns the bandwidth in percent of the reference.
     pub(crate) fn percent(&self) -> f64 {
-        100.0 * self.figures.gbps / self.reference_gbps
+        100.0 * self.metrics.gbps / self.reference_gbps
     }
 
     /// Adds another run of the case: its violations count, too.
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_verdict_fails_by_any_bound_or_violation() {
         let mut case_result = CaseResult { reference_gbps: 10.0, ..CaseResult::default() };
-        case_result.figures.gbps = 9.9;
+        case_result.metrics.gbps = 9.9;
         case_result.share(99.0);
         case_result.at_most("x", 1.0, 1.0);
         assert!(case_result.passes());

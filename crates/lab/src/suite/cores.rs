@@ -94,7 +94,7 @@ fn judge_service(
 }
 
 fn least_of_mean(run_result: &RunResult) -> f64 {
-    let commands = || run_result.flows.iter().map(|flow| flow.figures.commands as f64);
+    let commands = || run_result.flows.iter().map(|flow| flow.metrics.commands as f64);
     let mean = commands().sum::<f64>() / run_result.flows.len() as f64;
     100.0 * commands().fold(f64::INFINITY, f64::min) / mean
 }

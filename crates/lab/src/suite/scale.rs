@@ -19,7 +19,7 @@ pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, norma
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
+enum ScalingRule {
     Bytes,
     Faster,
     Literal,
@@ -28,14 +28,16 @@ enum Reading {
 pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, platform) in runner.platforms() {
-        for (kind, reading) in
-            [("bytes", Reading::Bytes), ("faster", Reading::Faster), ("literal", Reading::Literal)]
-        {
+        for (kind, rule) in [
+            ("bytes", ScalingRule::Bytes),
+            ("faster", ScalingRule::Faster),
+            ("literal", ScalingRule::Literal),
+        ] {
             for &depth in runner.pick(&[64, 256, 2048][..], &[256]) {
                 let platform = platform.clone();
                 let name = format!("{name} {kind}, qd {depth}");
                 cases.push(Case::new(Family::Scale, name, move |runner| {
-                    judge(runner, &platform, depth, reading)
+                    judge(runner, &platform, depth, rule)
                 }));
             }
         }
@@ -48,12 +50,12 @@ fn judge(
     runner: &SuiteRunner,
     platform: &Platform,
     depth: u32,
-    reading: Reading,
+    rule: ScalingRule,
 ) -> Result<CaseResult, SuiteError> {
     let mut case_result: Option<CaseResult> = None;
     let mut most: f64 = 0.0;
     for factor in FACTORS {
-        let mut next = attempt(runner, platform, depth, reading, factor)?;
+        let mut next = attempt(runner, platform, depth, rule, factor)?;
         most = most.max(next.percent());
         case_result = match case_result {
             Some(mut least) if least.percent() <= next.percent() => {
@@ -76,17 +78,17 @@ fn attempt(
     runner: &SuiteRunner,
     platform: &Platform,
     depth: u32,
-    reading: Reading,
+    rule: ScalingRule,
     factor: f64,
 ) -> Result<CaseResult, SuiteError> {
     let scenario = Scenario::reads(setups::drives(16), depth);
-    let (machine, scenario, stretch) = match reading {
-        Reading::Bytes => {
+    let (machine, scenario, stretch) = match rule {
+        ScalingRule::Bytes => {
             let scenario = scenario.blocks(whole_u32(f64::from(BLOCK) * factor));
             (platform.scaled(1.0, factor, factor), scenario, factor)
         }
-        Reading::Faster => (platform.scaled(factor, 1.0, 1.0 / factor), scenario, 1.0 / factor),
-        Reading::Literal => {
+        ScalingRule::Faster => (platform.scaled(factor, 1.0, 1.0 / factor), scenario, 1.0 / factor),
+        ScalingRule::Literal => {
             // The core time of a command is work, not a latency.
             let Platform { turn_us, step_us, waiting_ns, .. } = *platform;
             let scaled = platform.scaled(factor, factor, factor);
@@ -100,9 +102,9 @@ fn attempt(
     );
     under_test.sample = whole(under_test.sample as f64 * stretch);
     let run_result = runner.run(&machine, &under_test)?;
-    let reference = match reading {
+    let reference = match rule {
         // The search may miss a narrow optimum: a better result is no failure.
-        Reading::Literal => {
+        ScalingRule::Literal => {
             runner.best_static(&machine, &scenario)?.gbps.max(run_result.total.gbps)
         }
         _ => machine.link_gbps(),

@@ -126,7 +126,7 @@ mod tests {
 
     fn of(gbps: f64, late: f64) -> CaseResult {
         let mut case_result = CaseResult { reference_gbps: 100.0, ..CaseResult::default() };
-        case_result.figures.gbps = gbps;
+        case_result.metrics.gbps = gbps;
         case_result.share(99.0);
         case_result.at_most("late", late, 10.0);
         case_result
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((found.judged, found.missed), (3, 2));
         let values: Vec<f64> = found.checks.iter().map(|check| check.value).collect();
         assert_eq!(values, [99.2, 2.0]);
-        assert_eq!(found.figures.gbps, 99.2);
+        assert_eq!(found.metrics.gbps, 99.2);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn only_slow(scenario: &Scenario) -> Option<Scenario> {
 
 fn of_slow(scenario: &Scenario, run_result: &RunResult) -> f64 {
     let slow = run_result.flows.iter().filter(|flow| is_slow(scenario, flow.device as usize));
-    slow.map(|flow| flow.figures.gbps).sum()
+    slow.map(|flow| flow.metrics.gbps).sum()
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn unloaded(scenario: &Scenario) -> Scenario {
 
 fn of_small(run_result: &RunResult) -> Quantiles {
     let small = run_result.sizes.iter().find(|(bytes, _)| *bytes == SMALL);
-    small.map_or(Quantiles::default(), |(_, figures)| figures.at_target)
+    small.map_or(Quantiles::default(), |(_, metrics)| metrics.at_target)
 }
 
 fn in_us(ns: u64) -> f64 {

@@ -43,7 +43,7 @@ pub(crate) fn heading(style: Style) -> String {
 
 /// Returns the line of a case.
 pub(crate) fn line(style: Style, case: &Case, case_result: &CaseResult) -> String {
-    let f = &case_result.figures;
+    let f = &case_result.metrics;
     let cells = [
         case.name.clone(),
         format!("{:.1}", f.gbps),

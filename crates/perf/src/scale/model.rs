@@ -109,8 +109,8 @@ fn step(
     reading: ReadMode,
 ) -> ScaleStep {
     let reading = match reading {
-        ReadMode::Striped => pcie::Reading::Striped,
-        ReadMode::Independent => pcie::Reading::Independent,
+        ReadMode::Striped => pcie::PcieReadMode::Striped,
+        ReadMode::Independent => pcie::PcieReadMode::Independent,
     };
     let read = machine.read(numbers, reading);
     let full = read.loads.iter().filter(|load| load.is_full());

@@ -1,7 +1,7 @@
 //! Measured rows of a machine with 30 drives, compared with the model.
 
 use super::machine::PcieMachine;
-use super::shared_link::Reading;
+use super::shared_link::PcieReadMode;
 
 /// Sequential reads of the first 1 to 30 drives: `drives,read_gib_s`. Measured outside this
 /// project, on another machine than the figures of this project.
@@ -60,7 +60,7 @@ pub fn compare(machine: &PcieMachine, rows: &[MeasuredRow]) -> Vec<Check> {
         Check {
             what: format!("{} in system order", row.drives),
             measured: row.gib_per_s,
-            simulated: machine.read(&drives, Reading::Striped).total,
+            simulated: machine.read(&drives, PcieReadMode::Striped).total,
         }
     };
     rows.iter().map(check).collect()
@@ -90,7 +90,7 @@ pub fn checks(machine: &PcieMachine, round_robin: &[usize]) -> Vec<Check> {
     let check = |what: &str, drives: &[usize], measured| Check {
         what: what.to_owned(),
         measured,
-        simulated: machine.read(drives, Reading::Striped).total,
+        simulated: machine.read(drives, PcieReadMode::Striped).total,
     };
     let first = |count: usize| &round_robin[..count.min(round_robin.len())];
     vec![

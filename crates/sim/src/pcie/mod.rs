@@ -27,4 +27,4 @@ mod shared_link;
 
 pub use machine::{PcieError, PcieMachine};
 pub use measured::{Check, MEASURED, MeasuredRow, checks, compare, rows};
-pub use shared_link::{LinkLoad, Read, Reading};
+pub use shared_link::{LinkLoad, PcieReadMode, Read};

@@ -6,7 +6,7 @@ use super::machine::PcieMachine;
 
 /// Way in which drives are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum PcieReadMode {
     /// From one queue in turn: all at the rate of the slowest.
     Striped,
     /// From one queue each.
@@ -61,10 +61,10 @@ impl PcieMachine {
     /// Returns the joint read rate of the drives with these numbers (in system order). Numbers
     /// without a drive are omitted.
     #[must_use]
-    pub fn read(&self, drives: &[usize], reading: Reading) -> Read {
+    pub fn read(&self, drives: &[usize], mode: PcieReadMode) -> Read {
         let shared = self.shared(drives);
         let mut shares = self.max_min(drives.len(), &shared);
-        if reading == Reading::Striped {
+        if mode == PcieReadMode::Striped {
             let slowest = shares.iter().copied().fold(f64::INFINITY, f64::min);
             shares.fill(slowest);
         }
@@ -151,24 +151,24 @@ mod tests {
         }
     }
 
-    fn total(drives: &[usize], reading: Reading) -> f64 {
-        machine().read(drives, reading).total
+    fn total(drives: &[usize], mode: PcieReadMode) -> f64 {
+        machine().read(drives, mode).total
     }
 
     #[test]
     fn drives_that_share_nothing_that_is_full_read_all_they_can() {
-        for reading in [Reading::Striped, Reading::Independent] {
-            assert_eq!(total(&[0, 1, 8, 9], reading), 20.0);
-            assert_eq!(total(&[], reading), 0.0);
+        for mode in [PcieReadMode::Striped, PcieReadMode::Independent] {
+            assert_eq!(total(&[0, 1, 8, 9], mode), 20.0);
+            assert_eq!(total(&[], mode), 0.0);
         }
     }
 
     #[test]
     fn a_full_root_complex_slows_its_own_drives_or_all_of_a_stripe() {
         let drives = [0, 1, 2, 8];
-        let independent = machine().read(&drives, Reading::Independent);
+        let independent = machine().read(&drives, PcieReadMode::Independent);
         assert_eq!(independent.shares, [4.0, 4.0, 4.0, 5.0]);
-        let striped = machine().read(&drives, Reading::Striped);
+        let striped = machine().read(&drives, PcieReadMode::Striped);
         assert_eq!(striped.shares, [4.0; 4]);
         assert!(striped.loads[0].is_full() && !striped.loads[1].is_full());
         assert_eq!((striped.loads[0].drives, striped.loads[1].drives), (3, 1));
@@ -177,11 +177,11 @@ mod tests {
     #[test]
     fn what_one_drive_leaves_goes_to_those_that_can_take_it() {
         // The group is full: 18 over five drives, but three already share the 12 of a root complex.
-        let read = machine().read(&[0, 1, 2, 3, 4], Reading::Independent);
+        let read = machine().read(&[0, 1, 2, 3, 4], PcieReadMode::Independent);
         assert_eq!(read.shares, [3.0, 3.0, 3.0, 3.0, 5.0]);
-        let read = machine().read(&[0, 1, 2, 3, 4, 5], Reading::Independent);
+        let read = machine().read(&[0, 1, 2, 3, 4, 5], PcieReadMode::Independent);
         assert_eq!(read.shares, [3.0; 6]);
-        let read = machine().read(&[0, 1, 2, 3, 4, 5, 6, 7], Reading::Independent);
+        let read = machine().read(&[0, 1, 2, 3, 4, 5, 6, 7], PcieReadMode::Independent);
         assert_eq!((read.total, read.shares[0]), (18.0, 2.25));
         let group = read.loads.iter().find(|load| load.of.len() == 2).unwrap();
         assert!(group.is_full());

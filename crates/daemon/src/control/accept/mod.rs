@@ -22,8 +22,8 @@ use crate::reactor::ReactorLoad;
 use crate::reactor::mailbox::{Message, Sender};
 
 pub(crate) use rdma::Rdma;
-use unconnected::ConnectionPlace;
 pub(crate) use unconnected::Unconnected;
+use unconnected::UnconnectedSlot;
 
 /// The reactors, from the view of a listener.
 #[derive(Debug)]
@@ -66,10 +66,10 @@ impl Reactors {
     ) {
         let number = parked.number();
         let index = choose_reactor(&self.loads, &self.nodes, node, number);
-        let here = ConnectionPlace { reactor: index, id: queue.id() };
+        let here = UnconnectedSlot { reactor: index, id: queue.id() };
         let (token, replaced) = self.unconnected.admit(from.ip(), here);
         queue.keep_until_connect(token);
-        if let Some(ConnectionPlace { reactor, id }) = replaced {
+        if let Some(UnconnectedSlot { reactor, id }) = replaced {
             limited!(
                 LogCategory::ConnectionRefused,
                 warn,

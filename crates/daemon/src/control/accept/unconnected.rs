@@ -27,12 +27,12 @@ struct Entry {
     /// Alive while the queue waits for Connect; true once its host has sent data.
     token: Weak<AtomicBool>,
     from: IpAddr,
-    place: ConnectionPlace,
+    slot: UnconnectedSlot,
 }
 
-/// Location of a connection.
+/// Reactor and queue of a connection without a Connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ConnectionPlace {
+pub(crate) struct UnconnectedSlot {
     /// Its reactor.
     pub(crate) reactor: usize,
     /// Its queue.
@@ -53,13 +53,13 @@ impl Unconnected {
     pub(crate) fn admit(
         &self,
         from: IpAddr,
-        place: ConnectionPlace,
-    ) -> (Arc<AtomicBool>, Option<ConnectionPlace>) {
+        slot: UnconnectedSlot,
+    ) -> (Arc<AtomicBool>, Option<UnconnectedSlot>) {
         let (token, from) = (Arc::new(AtomicBool::new(false)), network_of(from));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|one| one.token.strong_count() > 0);
         let replaced = if list.len() < self.most { None } else { remove_oldest(&mut list) };
-        list.push_back(Entry { token: Arc::downgrade(&token), from, place });
+        list.push_back(Entry { token: Arc::downgrade(&token), from, slot });
         (token, replaced)
     }
 }
@@ -67,7 +67,7 @@ impl Unconnected {
 /// Removes the oldest connection from the address with the most.
 ///
 /// If any connection has sent no data, only these are considered.
-fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<ConnectionPlace> {
+fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<UnconnectedSlot> {
     let any_silent = list.iter().any(Entry::is_silent);
     let may_go: Vec<bool> = list.iter().map(|one| !any_silent || one.is_silent()).collect();
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
@@ -77,7 +77,7 @@ fn remove_oldest(list: &mut VecDeque<Entry>) -> Option<ConnectionPlace> {
     let most = counts.values().copied().max()?;
     let goes = |(one, may_go): (&Entry, &bool)| *may_go && counts.get(&one.from) == Some(&most);
     let oldest = list.iter().zip(&may_go).position(goes)?;
-    list.remove(oldest).map(|one| one.place)
+    list.remove(oldest).map(|one| one.slot)
 }
 
 impl Entry {
@@ -94,8 +94,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn place(id: u64) -> ConnectionPlace {
-        ConnectionPlace { reactor: 0, id }
+    fn slot(id: u64) -> UnconnectedSlot {
+        UnconnectedSlot { reactor: 0, id }
     }
 
     #[test]
@@ -105,16 +105,16 @@ mod tests {
         let mut tokens = Vec::new();
         for id in 0..4 {
             let from = if id == 0 { other } else { one };
-            let (token, replaced) = unconnected.admit(from, place(id));
+            let (token, replaced) = unconnected.admit(from, slot(id));
             assert_eq!(replaced, None);
             tokens.push(token);
         }
-        let (token, replaced) = unconnected.admit(other, place(4));
-        assert_eq!(replaced, Some(place(1)), "not the oldest of all");
+        let (token, replaced) = unconnected.admit(other, slot(4));
+        assert_eq!(replaced, Some(slot(1)), "not the oldest of all");
         tokens.push(token);
         // A connection sends Connect, or closes.
         tokens.remove(2);
-        assert_eq!(unconnected.admit(one, place(5)).1, None);
+        assert_eq!(unconnected.admit(one, slot(5)).1, None);
     }
 
     #[test]
@@ -122,13 +122,13 @@ mod tests {
         let unconnected = Unconnected::new(4);
         // The host's address has the most connections.
         let tokens: Vec<_> =
-            (0..3).map(|id| unconnected.admit(address("192.0.2.1"), place(id))).collect();
+            (0..3).map(|id| unconnected.admit(address("192.0.2.1"), slot(id))).collect();
         tokens.iter().for_each(|(token, _)| token.store(true, Ordering::Relaxed));
         let mut silent = Vec::new();
         for id in 3..50u8 {
             let from = IpAddr::from([198, 51, 100, id]);
-            let (token, replaced) = unconnected.admit(from, place(id.into()));
-            let expected = (id > 3).then(|| place(u64::from(id) - 1));
+            let (token, replaced) = unconnected.admit(from, slot(id.into()));
+            let expected = (id > 3).then(|| slot(u64::from(id) - 1));
             assert_eq!(replaced, expected);
             silent.push(token);
         }
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn addresses_of_one_network_count_together() {
         let unconnected = Unconnected::new(3);
-        let honest = unconnected.admit(address("2001:db8:1::1"), place(0));
-        let one = unconnected.admit(address("2001:db8:2::1"), place(1));
-        let two = unconnected.admit(address("2001:db8:2::2"), place(2));
-        assert_eq!(unconnected.admit(address("2001:db8:2::3"), place(3)).1, Some(place(1)));
+        let honest = unconnected.admit(address("2001:db8:1::1"), slot(0));
+        let one = unconnected.admit(address("2001:db8:2::1"), slot(1));
+        let two = unconnected.admit(address("2001:db8:2::2"), slot(2));
+        assert_eq!(unconnected.admit(address("2001:db8:2::3"), slot(3)).1, Some(slot(1)));
         drop((honest, one, two));
     }
 }

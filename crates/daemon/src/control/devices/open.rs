@@ -35,7 +35,7 @@ pub(super) enum DeviceHandle {
 }
 
 /// Opens the device of a config entry on its bases; drives and files come from `preopened`.
-pub(super) fn make(
+pub(super) fn open_device(
     config: &Device,
     mut bases: Vec<Arc<dyn BlockDevice>>,
     preopened: &mut PreopenedDevices,

@@ -116,7 +116,7 @@ fn what_is_gone_is_opened_anew_with_what_stands_on_it_and_nothing_else_is() {
         assert_eq!(reload(&mut devices, &gone).unwrap(), ["bad"], "it knows no reactor to fail on");
         let missing_device = devices.get("s").unwrap();
         assert!(
-            missing_device.is_ghost()
+            missing_device.is_missing_device()
                 && missing_device.device.is_gone()
                 && missing_device.id == stripe.id
         );
@@ -172,11 +172,11 @@ fn namespaces_of_a_drive_share_it_and_come_back_when_it_does() {
         assert!(reload(&mut devices, &wanted).unwrap().is_empty());
         let missing_device = devices.get("drive").unwrap();
         assert!(
-            missing_device.is_ghost()
+            missing_device.is_missing_device()
                 && missing_device.id == id
-                && devices.get("part").unwrap().is_ghost()
+                && devices.get("part").unwrap().is_missing_device()
         );
-        assert!(!devices.get("ram").unwrap().is_ghost());
+        assert!(!devices.get("ram").unwrap().is_missing_device());
     }
     plug_in(PCI);
     assert_eq!(reload(&mut devices, &wanted).unwrap(), ["drive", "part"]);

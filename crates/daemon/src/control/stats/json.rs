@@ -164,19 +164,19 @@ pub(super) fn commands(
         let pairs = names.iter().zip(figures).map(|(name, figure)| ((*name).into(), json!(figure)));
         pairs.collect::<serde_json::Map<_, _>>().into()
     };
-    let one = |(name, tally): (FlowName, &CommandCounters)| {
+    let one = |(name, counters): (FlowName, &CommandCounters)| {
         let FlowName { subsystem, nsid, host, device } = name;
         json!({
             "subsystem": subsystem,
             "nsid": nsid,
             "host": host,
             "device": device,
-            "ops": by(&Class::ALL.map(Class::name), &tally.ops),
-            "bytes": by(&Class::ALL.map(Class::name), &tally.bytes),
-            "errors": by(&ErrorClass::ALL.map(ErrorClass::name), &tally.errors),
+            "ops": by(&Class::ALL.map(Class::name), &counters.ops),
+            "bytes": by(&Class::ALL.map(Class::name), &counters.bytes),
+            "errors": by(&ErrorClass::ALL.map(ErrorClass::name), &counters.errors),
         })
     };
-    let done = done.iter().map(|(whose, tally)| (FlowName::known(whose, labels), tally));
+    let done = done.iter().map(|(whose, counters)| (FlowName::known(whose, labels), counters));
     let all_closed = FlowName { device: "closed".to_owned(), ..FlowName::default() };
     let closed = (!closed.is_empty()).then_some((all_closed, closed));
     done.chain(closed).map(one).collect()
@@ -203,7 +203,7 @@ fn listeners(interval: Interval<'_>, labels: &Labels) -> Value {
 }
 
 fn devices(interval: Interval<'_>, labels: &Labels) -> Value {
-    let one = |device: &crate::reactor::stats::Device| {
+    let one = |device: &crate::reactor::stats::DeviceStats| {
         let (reads, time) = interval.reads(device);
         json!({
             "device": labels.device(device.id).name,

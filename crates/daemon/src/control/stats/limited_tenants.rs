@@ -12,12 +12,12 @@ use super::{FlowName, Labels, Sample, done};
 /// The tenants with the most waiting commands come first.
 pub(super) fn limited(sample: &Sample, labels: &Labels) -> Vec<TenantSnapshot> {
     let mut done_for = BTreeMap::<Key, (u64, u64)>::new();
-    for (whose, tally) in done(&sample.reactors) {
+    for (whose, counters) in done(&sample.reactors) {
         // Admin commands are never limited.
         for key in keys(&FlowName::known(&whose, labels)).filter(|_| whose.device.is_some()) {
             let (ops, bytes) = done_for.entry(key).or_default();
-            *ops += tally.ops.iter().sum::<u64>();
-            *bytes += tally.bytes.iter().sum::<u64>();
+            *ops += counters.ops.iter().sum::<u64>();
+            *bytes += counters.bytes.iter().sum::<u64>();
         }
     }
     let mut waiting = BTreeMap::<Key, u64>::new();

@@ -18,17 +18,17 @@ const TENANTS_MAX: usize = 200;
 /// Returns the current state.
 pub(crate) fn live(sample: &Sample, labels: &Labels) -> LiveStats {
     let all = total(&sample.reactors);
-    let (flows, mut tally) = flows(sample, labels);
-    tally.add(&all.closed);
+    let (flows, mut counters) = flows(sample, labels);
+    counters.add(&all.closed);
     let tenants = limited(sample, labels);
     let beyond =
         |all: usize, most: usize| u64::try_from(all.saturating_sub(most)).unwrap_or(u64::MAX);
     LiveStats {
         at_ns: all.at,
         pacer: pacer(sample, &all),
-        work: work(&all, &tally),
+        work: work(&all, &counters),
         wire_delay: times([&*all.counters.wire]),
-        errors: tally.errors.iter().sum(),
+        errors: counters.errors.iter().sum(),
         reactors: sample.reactors.iter().map(reactor).collect(),
         flows_omitted: beyond(flows.len(), FLOWS_MAX),
         flows: flows.into_iter().take(FLOWS_MAX).collect(),
@@ -52,11 +52,11 @@ fn pacer(sample: &Sample, all: &Report) -> PacerSnapshot {
     }
 }
 
-fn work(all: &Report, tally: &CommandCounters) -> Vec<OpStats> {
+fn work(all: &Report, counters: &CommandCounters) -> Vec<OpStats> {
     let one = |class: Class| {
         let latencies = all.counters.ports.iter().map(|port| port.latencies.of(class));
         let times = times(latencies);
-        let bytes = tally.bytes[class as usize];
+        let bytes = counters.bytes[class as usize];
         OpStats { op: class.name().to_owned(), ops: times.count, bytes, times }
     };
     Class::ALL.map(one).into()
@@ -88,20 +88,20 @@ fn reactor(report: &Report) -> ReactorSnapshot {
 fn flows(sample: &Sample, labels: &Labels) -> (Vec<FlowSnapshot>, CommandCounters) {
     let mut named = BTreeMap::<FlowName, FlowSnapshot>::new();
     let mut sum = CommandCounters::default();
-    for (whose, tally) in done(&sample.reactors) {
-        sum.add(&tally);
+    for (whose, counters) in done(&sample.reactors) {
+        sum.add(&counters);
         // Admin commands belong to no flow.
         if whose.device.is_none() && whose.names.is_some() {
             continue;
         }
         let flow = named.entry(FlowName::known(&whose, labels)).or_default();
-        let [reads, writes, others] = tally.ops;
+        let [reads, writes, others] = counters.ops;
         flow.reads += reads;
         flow.writes += writes;
         flow.others += others;
-        flow.read_bytes += tally.bytes[Class::Read as usize];
-        flow.write_bytes += tally.bytes[Class::Write as usize];
-        flow.errors += tally.errors.iter().sum::<u64>();
+        flow.read_bytes += counters.bytes[Class::Read as usize];
+        flow.write_bytes += counters.bytes[Class::Write as usize];
+        flow.errors += counters.errors.iter().sum::<u64>();
     }
     for flow in sample.reactors.iter().flat_map(|report| &report.flows) {
         // Flows of a host that did not fit are added to the unnamed flow.
@@ -151,14 +151,14 @@ mod tests {
     fn reactors_are_added_up_by_host_and_namespace() {
         let mut labels = Labels::default();
         labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
-        let mut tally = CommandCounters::default();
-        tally.count(Class::Read, 4096, Status::SUCCESS);
-        tally.count(Class::Write, 512, Status::WRITE_FAULT);
+        let mut counters = CommandCounters::default();
+        counters.count(Class::Read, 4096, Status::SUCCESS);
+        counters.count(Class::Write, 512, Status::WRITE_FAULT);
         let mut report = Report { at: 5, ..Report::default() };
-        report.tallies = vec![(whose("a", 3), tally)];
-        report.past = Arc::new([(whose("a", 3), tally), (whose("b", 3), tally)].into());
+        report.command_counters = vec![(whose("a", 3), counters)];
+        report.past = Arc::new([(whose("a", 3), counters), (whose("b", 3), counters)].into());
         // Completed work that no longer belongs to a flow.
-        report.closed = tally;
+        report.closed = counters;
         let mut port = Port::new(PortId(1));
         port.latencies.record(Class::Read, 10_000);
         report.counters.ports = vec![port];
@@ -188,12 +188,13 @@ mod tests {
         let mut labels = Labels::default();
         labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
         labels.add_device(DeviceId(4), "other", Some(("subsystem", 8)));
-        let mut tally = CommandCounters::default();
-        tally.count(Class::Read, 4096, Status::SUCCESS);
+        let mut counters = CommandCounters::default();
+        counters.count(Class::Read, 4096, Status::SUCCESS);
         let admin = CounterKey { device: None, ..whose("a", 3) };
         let mut report = Report { at: 5, ..Report::default() };
-        report.tallies = vec![(whose("a", 3), tally), (whose("a", 4), tally), (admin, tally)];
-        report.past = Arc::new([(whose("b", 3), tally)].into());
+        report.command_counters =
+            vec![(whose("a", 3), counters), (whose("a", 4), counters), (admin, counters)];
+        report.past = Arc::new([(whose("b", 3), counters)].into());
         let figures = FlowStats { waiting: 7, ..FlowStats::default() };
         report.flows = vec![Flow { queue: None, device: DeviceId(3), figures, ended: false }];
         let tenants = vec![

@@ -170,7 +170,7 @@ impl Scrape {
     }
 
     fn namespaces(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
-        let label = |device: &crate::reactor::stats::Device| {
+        let label = |device: &crate::reactor::stats::DeviceStats| {
             let known = self.labels.device(device.id);
             vec![
                 ("subsystem", known.subsystem),
@@ -200,16 +200,16 @@ impl Scrape {
 
     fn hosts(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let mut named = BTreeMap::new();
-        for (whose, tally) in done(&self.sample.reactors) {
+        for (whose, counters) in done(&self.sample.reactors) {
             let name = FlowName::known(&whose, &self.labels);
             named
                 .entry(name)
                 .or_insert_with(crate::reactor::stats::CommandCounters::default)
-                .add(&tally);
+                .add(&counters);
         }
         let by_class = |figures: fn(&crate::reactor::stats::CommandCounters) -> [u64; 3]| {
-            named.iter().flat_map(move |(name, tally)| {
-                let figures = Class::ALL.into_iter().zip(figures(tally));
+            named.iter().flat_map(move |(name, counters)| {
+                let figures = Class::ALL.into_iter().zip(figures(counters));
                 figures.map(|(class, figure)| {
                     let mut labels = of_flow(name);
                     labels.push(("op", class.name().to_owned()));
@@ -219,12 +219,12 @@ impl Scrape {
         };
         let help =
             "Commands that were answered; those of no namespace are admin commands and refusals";
-        page.counters("commands", help, None, by_class(|tally| tally.ops))?;
+        page.counters("commands", help, None, by_class(|counters| counters.ops))?;
         let help = "Bytes that moved between host and target";
-        let bytes = by_class(|tally| tally.bytes);
+        let bytes = by_class(|counters| counters.bytes);
         page.counters("transferred", help, Some(&Unit::Bytes), bytes)?;
-        let errors = named.iter().flat_map(|(name, tally)| {
-            let figures = ErrorClass::ALL.into_iter().zip(tally.errors);
+        let errors = named.iter().flat_map(|(name, counters)| {
+            let figures = ErrorClass::ALL.into_iter().zip(counters.errors);
             figures.filter(|(_, count)| *count > 0).map(|(class, count)| {
                 let mut labels = of_flow(name);
                 labels.push(("type", class.name().to_owned()));
@@ -234,7 +234,7 @@ impl Scrape {
         let help = "Commands that failed, by status code type";
         page.counters("command_errors", help, None, errors)?;
         let mut connections = BTreeMap::new();
-        let live = self.sample.reactors.iter().flat_map(|report| &report.tallies);
+        let live = self.sample.reactors.iter().flat_map(|report| &report.command_counters);
         for (whose, _) in live.filter(|(whose, _)| whose.device.is_none()) {
             *connections.entry(FlowName::known(whose, &self.labels)).or_insert(0) += 1;
         }

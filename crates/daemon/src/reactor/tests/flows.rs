@@ -14,9 +14,9 @@ const SIZES: [u64; 2] = [BLOCKS / 2, BLOCKS];
 
 /// Returns the counters of all commands.
 fn done(report: &Report) -> CommandCounters {
-    let live = report.tallies.iter().map(|(_, tally)| tally);
+    let live = report.command_counters.iter().map(|(_, counters)| counters);
     let mut sum = report.closed;
-    live.chain(report.past.values()).for_each(|tally| sum.add(tally));
+    live.chain(report.past.values()).for_each(|counters| sum.add(counters));
     sum
 }
 

@@ -5,7 +5,7 @@ use nvmeof_wire::{Nqn, Sgl};
 
 use super::rig::{Rig, pattern};
 use crate::reactor::stats::{
-    Class, CommandCounters, CounterKey, ErrorClass, NAMES_MAX, Report, StageCounts, add_tally,
+    Class, CommandCounters, CounterKey, ErrorClass, NAMES_MAX, Report, StageCounts, add_counters,
 };
 
 const KIB: u32 = 1024;
@@ -70,10 +70,10 @@ fn flows_that_end_are_kept_for_the_recorder_once() {
 /// Returns the counters of a device, or of commands answered without one.
 fn done(report: &Report, device: Option<u32>) -> CommandCounters {
     let mut sum = CommandCounters::default();
-    let live = report.tallies.iter().map(|(whose, tally)| (whose, tally));
+    let live = report.command_counters.iter().map(|(whose, counters)| (whose, counters));
     live.chain(report.past.iter())
         .filter(|(whose, _)| whose.device == device)
-        .for_each(|(_, tally)| sum.add(tally));
+        .for_each(|(_, counters)| sum.add(counters));
     sum
 }
 
@@ -99,7 +99,7 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
         errors: [0, 0, 1, 0, 0],
     };
     let report = rig.report(false);
-    assert_eq!(done(&report, Some(0)), expected, "{:?}", report.tallies);
+    assert_eq!(done(&report, Some(0)), expected, "{:?}", report.command_counters);
     let [device] = &report.counters.devices[..] else { panic!("one device") };
     assert_eq!(Class::ALL.map(|class| device.latencies.of(class).count()), expected.ops);
     let refused = done(&report, None).errors[ErrorClass::Generic as usize];
@@ -109,7 +109,7 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
     host.close();
     rig.settle();
     let report = rig.report(false);
-    assert!(report.tallies.is_empty(), "{:?}", report.tallies);
+    assert!(report.command_counters.is_empty(), "{:?}", report.command_counters);
     assert_eq!((done(&report, Some(0)), done(&report, None)), (expected, answered));
     // The names are those of the Connect.
     let whose = report.past.keys().next_back().unwrap();
@@ -129,14 +129,14 @@ fn what_was_done_for_a_host_is_counted_by_kind_and_kept_when_it_has_gone() {
 
 #[test]
 fn hosts_of_ever_new_names_are_added_up_under_none() {
-    let mut tallies = std::collections::BTreeMap::new();
+    let mut command_counters = std::collections::BTreeMap::new();
     let mut one = CommandCounters::default();
     one.count(Class::Read, 512, nvmeof_wire::Status::SUCCESS);
     for index in 0..NAMES_MAX + 10 {
         let name = Nqn::relaxed(&format!("nqn.2026-11.org.example:{index}")).unwrap();
         let whose = CounterKey { names: Some((name.clone(), name)), device: Some(1) };
-        add_tally(&mut tallies, whose, &one);
+        add_counters(&mut command_counters, whose, &one);
     }
-    assert_eq!(tallies.len(), NAMES_MAX + 1);
-    assert_eq!(tallies[&CounterKey::default()].ops, [10, 0, 0]);
+    assert_eq!(command_counters.len(), NAMES_MAX + 1);
+    assert_eq!(command_counters[&CounterKey::default()].ops, [10, 0, 0]);
 }

@@ -217,8 +217,8 @@ fn policy(setup: &PacingSetup, cores: u32) -> scenario::Pacing {
 fn point(run: &PointRun<'_>, platform: &str, fingerprint: String, outcome: RunResult) -> Point {
     let setup = &run.point.setup;
     let seconds = precise(setup.time) / NS_A_SECOND;
-    let figures = |of: &run_result::Figures| figures(of, seconds);
-    let part = |name: String, of: &run_result::Figures| PointPart { name, figures: figures(of) };
+    let figures = |of: &run_result::RunMetrics| figures(of, seconds);
+    let part = |name: String, of: &run_result::RunMetrics| PointPart { name, figures: figures(of) };
     let hosts = outcome.hosts.iter().enumerate();
     let jobs = setup.jobs.iter().zip(&outcome.jobs);
     let flows: Vec<_> = outcome.flows.iter().map(|flow| self::flow(flow, &setup.jobs)).collect();
@@ -295,7 +295,7 @@ pub(crate) fn setting(setup: &PointSetup) -> PointConfig {
     }
 }
 
-fn figures(of: &run_result::Figures, seconds: f64) -> Figures {
+fn figures(of: &run_result::RunMetrics, seconds: f64) -> Figures {
     Figures {
         kiops: precise(of.commands) / seconds / 1e3,
         gbps: of.gbps,
@@ -314,7 +314,7 @@ fn latency(of: &run_result::Quantiles) -> Latency {
     }
 }
 
-fn flow(of: &run_result::FlowFigures, jobs: &[HostJob]) -> Flow {
+fn flow(of: &run_result::FlowMetrics, jobs: &[HostJob]) -> Flow {
     let weight =
         usize::try_from(of.job).ok().and_then(|at| jobs.get(at)).map_or(1, |job| job.weight);
     Flow {
@@ -322,9 +322,9 @@ fn flow(of: &run_result::FlowFigures, jobs: &[HostJob]) -> Flow {
         job: of.job,
         device: of.device,
         weight,
-        gbps: of.figures.gbps,
-        mean_us: of.figures.latency.mean / 1e3,
-        p99_us: precise(of.figures.latency.p99) / 1e3,
+        gbps: of.metrics.gbps,
+        mean_us: of.metrics.latency.mean / 1e3,
+        p99_us: precise(of.metrics.latency.p99) / 1e3,
     }
 }
 

@@ -39,13 +39,13 @@ impl<'a> ProblemReport<'a> {
     /// Reports that the value at `span` cannot be used.
     pub(super) fn error(&mut self, span: &Span, key: &str, what: &str, allowed: &str) {
         let (line, column) = position(self.text, span.start);
-        let text = format!("{}:{line}:{column}: {}", self.file, told(key, what, allowed));
+        let text = format!("{}:{line}:{column}: {}", self.file, format_problem(key, what, allowed));
         self.problems.insert((span.start, text));
     }
 
     /// Reports that the plan as a whole cannot be used.
     pub(super) fn error_in_file(&mut self, key: &str, what: &str, allowed: &str) {
-        let text = format!("{}: {}", self.file, told(key, what, allowed));
+        let text = format!("{}: {}", self.file, format_problem(key, what, allowed));
         self.problems.insert((usize::MAX, text));
     }
 
@@ -59,7 +59,7 @@ impl<'a> ProblemReport<'a> {
     }
 }
 
-fn told(key: &str, what: &str, allowed: &str) -> String {
+fn format_problem(key: &str, what: &str, allowed: &str) -> String {
     let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
     let allowed = if allowed.is_empty() { String::new() } else { format!("; allowed: {allowed}") };
     format!("{key}{what}{allowed}")

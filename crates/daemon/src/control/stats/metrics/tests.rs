@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exposition::{Family, read};
 use super::*;
 use crate::control::stats::TenantFigures;
-use crate::reactor::stats::{CommandCounters, CounterKey, Device, Flow, Port, RdmaDevice};
+use crate::reactor::stats::{CommandCounters, CounterKey, DeviceStats, Flow, Port, RdmaDevice};
 
 const PAGE: &str = include_str!("../../../../../../docs/observe.md");
 const DASHBOARD: &str = include_str!("../../../../../../docs/grafana/nvmeof-tgt.json");
@@ -22,16 +22,16 @@ fn scrape() -> Scrape {
     labels.add_port(PortId(1), "tcp://[::1]:4420".into());
     labels.add_device(DeviceId(0), "disk\\0", Some(("nqn.2026-11.org.example:a", 7)));
     let names = Some((nqn("nqn.2026-11.org.example:a"), nqn("host \"of\" \\ all, {evil}")));
-    let mut tally = CommandCounters::default();
-    tally.count(Class::Read, 4096, Status::SUCCESS);
-    tally.count(Class::Write, 4096, Status::WRITE_FAULT);
+    let mut counters = CommandCounters::default();
+    counters.count(Class::Read, 4096, Status::SUCCESS);
+    counters.count(Class::Write, 4096, Status::WRITE_FAULT);
     let mut report = Report::default();
     report.counters.turns = 10;
     let mut port = Port::new(PortId(1));
     port.requests = 2;
     port.latencies.record(Class::Read, 90_000);
     report.counters.ports = vec![port];
-    let mut device = Device::new(DeviceId(0));
+    let mut device = DeviceStats::new(DeviceId(0));
     device.read_time = 80_000;
     device.latencies.record(Class::Read, 90_000);
     device.latencies.record(Class::Read, u64::MAX / 4);
@@ -39,8 +39,9 @@ fn scrape() -> Scrape {
     report.counters.wire.record(20_000);
     report.counters.sources = vec![RdmaDevice { name: "rxe0".into(), ..Default::default() }];
     let of_device = CounterKey { names: names.clone(), device: Some(0) };
-    report.tallies = vec![(CounterKey { names, device: None }, tally), (of_device.clone(), tally)];
-    report.past = Arc::new([(of_device, tally), (CounterKey::default(), tally)].into());
+    report.command_counters =
+        vec![(CounterKey { names, device: None }, counters), (of_device.clone(), counters)];
+    report.past = Arc::new([(of_device, counters), (CounterKey::default(), counters)].into());
     let figures = FlowStats { in_flight: 3, bytes_in_flight: 12288, ..FlowStats::default() };
     report.flows = vec![Flow { queue: None, device: DeviceId(0), figures, ended: false }];
     let pacing =
