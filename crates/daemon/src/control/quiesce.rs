@@ -72,7 +72,7 @@ pub(crate) struct OpenRemovals(Arc<Mutex<Vec<Removal>>>);
 #[derive(Debug, thiserror::Error)]
 #[error(
     "commands of what was removed have not ended after {} s{}: the change is made, but a write of before may still \
-     land; repair or remove the device, and wait until `nvmeofctl status` shows nothing departing",
+     land; repair or remove the device, and wait until `nvmeofctl status` shows quiescing 0",
     .after.as_secs(),
     of(.hosts)
 )]
