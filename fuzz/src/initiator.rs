@@ -133,7 +133,7 @@ impl World {
                 self.submitted.push_back(token);
             }
             Err(rejected) => {
-                assert_eq!(rejected.why, RejectReason::Full);
+                assert_eq!(rejected.reason, RejectReason::Full);
                 assert_eq!((rejected.command.token, self.wanted.len()), (token, self.depth));
             }
         }

@@ -44,10 +44,10 @@ thread_local! {
 /// # Panics
 /// If the target violates an invariant.
 pub fn run(bytes: &[u8]) {
-    SHARED.with(|(pool, lender)| {
+    SHARED.with(|(pool, source)| {
         let mut input = Input::new(bytes);
         let mode = input.byte();
-        let mut world = World::new(pool, lender, params(&mut input), input.one_in(4));
+        let mut world = World::new(pool, source, params(&mut input), input.one_in(4));
         if mode & 1 == 0 {
             program(&mut world, &mut input);
         } else {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvmeof_core::block::{
-    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, FileConfig, FileDevice, OpenErrorWhy,
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, FileConfig, FileDevice,
+    OpenErrorReason,
 };
 use nvmeof_core::dma::{ChunkPool, CorePool, PoolConfig};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -58,7 +59,7 @@ fn serve(device: &Loop, image: &Path, block_size: u32) {
     assert_eq!((info.size, info.block_size), (SIZE, block_size));
     assert!(info.volatile_cache && info.write_zeroes);
     let second = FileDevice::open(&config).unwrap_err();
-    assert!(matches!(second.why, OpenErrorWhy::InUse), "{second}");
+    assert!(matches!(second.reason, OpenErrorReason::InUse), "{second}");
 
     let pool = CorePool::new(&ChunkPool::new(PoolConfig::default()).unwrap());
     let mut queue = disk.open_queue(&pool).unwrap();
@@ -101,7 +102,10 @@ fn block_devices_are_served_and_kept_from_others() {
         let Some(device) = Loop::attach(&image, sector) else { continue };
         if sector == 4096 {
             let error = FileDevice::open(&FileConfig::new("disk", &device.0, 512)).unwrap_err();
-            assert!(matches!(error.why, OpenErrorWhy::Sector { sector: 4096, block_size: 512 }));
+            assert!(matches!(
+                error.reason,
+                OpenErrorReason::Sector { sector: 4096, block_size: 512 }
+            ));
             assert!(error.to_string().ends_with("choose 4096"), "{error}");
         }
         let large = FileConfig {
@@ -109,7 +113,7 @@ fn block_devices_are_served_and_kept_from_others() {
             ..FileConfig::new("disk", &device.0, block_size)
         };
         let error = FileDevice::open(&large).unwrap_err();
-        assert!(matches!(error.why, OpenErrorWhy::Size { .. }), "{error}");
+        assert!(matches!(error.reason, OpenErrorReason::Size { .. }), "{error}");
         serve(&device, &image, block_size);
         served += 1;
     }
@@ -135,5 +139,5 @@ fn a_block_device_that_the_kernel_has_as_read_only_is_write_protected() {
     let write = BlockOp::write(2, 0, pool.lease(4096).unwrap(), true);
     assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
     let second = FileDevice::open(&config).unwrap_err();
-    assert!(matches!(second.why, OpenErrorWhy::InUse), "{second}");
+    assert!(matches!(second.reason, OpenErrorReason::InUse), "{second}");
 }

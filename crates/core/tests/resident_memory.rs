@@ -93,8 +93,8 @@ fn null_devices_take_no_memory() {
         let device = NullDevice::new("null0", 1 << 40, 512).unwrap();
         let mut queue = device.open_queue(&pool).unwrap();
         for _ in 0..100 {
-            let lent = queue.lend(0, 2 << 20).unwrap();
-            let (file, offset) = lent.file().unwrap();
+            let data = queue.zero_copy_read(0, 2 << 20).unwrap();
+            let (file, offset) = data.file().unwrap();
             let mut bytes = vec![1; 4096];
             rustix::io::pread(file, &mut bytes, offset).unwrap();
             assert!(bytes.iter().all(|byte| *byte == 0));

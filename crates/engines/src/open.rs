@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, Direct, FileConfig, FileDevice, NvmeDevice, OpenError,
-    OpenErrorWhy, OpenFile,
+    OpenErrorReason, OpenFile,
 };
 use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_core::nvme_driver::function::Function;
@@ -199,7 +199,7 @@ pub fn open_with(
 pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
     let failed = |what, error: rustix::io::Errno| OpenError {
         path: path.to_owned(),
-        why: OpenErrorWhy::System { what, source: error.into() },
+        reason: OpenErrorReason::System { what, source: error.into() },
     };
     let stat = rustix::fs::stat(path).map_err(|error| failed("look at it", error))?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
@@ -217,7 +217,9 @@ pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
         };
         match OpenFile::open(&config) {
             Ok(_) => return Ok(block_size),
-            Err(error) if matches!(error.why, OpenErrorWhy::NotDirect(_)) => last = Some(error),
+            Err(error) if matches!(error.reason, OpenErrorReason::NotDirect(_)) => {
+                last = Some(error)
+            }
             Err(error) => return Err(error),
         }
     }

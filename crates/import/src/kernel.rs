@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Disks;
+use crate::DiskProperties;
 use crate::config_builder::{
     ConfigBuilder, DeviceBackend, Listener, Namespace, NamespaceLimit, Referral, Subsystem,
 };
@@ -23,7 +23,7 @@ const CNTLID_MAX: u64 = 65_519;
 /// Reads the config of a target.
 pub(crate) fn read(
     root: &JsonNode<'_>,
-    disks: &dyn Disks,
+    disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<ConfigBuilder, ImportError> {
     let mut builder = ConfigBuilder::default();
@@ -216,7 +216,7 @@ fn subsystem(
     node: &JsonNode<'_>,
     ports: &Ports<'_>,
     locked: &BTreeSet<&str>,
-    disks: &dyn Disks,
+    disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let mut raw = node.object()?;
@@ -331,7 +331,7 @@ fn namespace(
     builder: &mut ConfigBuilder,
     subsystem: &mut Subsystem,
     node: &JsonNode<'_>,
-    disks: &dyn Disks,
+    disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let mut raw = node.object()?;
@@ -380,7 +380,7 @@ fn namespace(
 /// Returns the bytes of a block as hosts saw it. For a block device these are its own. For a file
 /// they are those of its filesystem, at most 4096; all common filesystems have 4096 (nvmet of Linux
 /// 6.1).
-fn block_size(path: &str, file: &str, disks: &dyn Disks, notes: &mut Notes) -> u32 {
+fn block_size(path: &str, file: &str, disks: &dyn DiskProperties, notes: &mut Notes) -> u32 {
     let assumed = if file.starts_with("/dev/") { 512 } else { 4096 };
     match disks.block_size(file) {
         Some(known @ (512 | 4096)) => known,

@@ -34,7 +34,7 @@ use note::Notes;
 pub const TEXT_MAX: usize = 16 << 20;
 
 /// Properties of the machine's disks that a config depends on and does not state.
-pub trait Disks {
+pub trait DiskProperties {
     /// Returns the bytes of a logical block of the block device at `path`. `None` if `path` is not
     /// a block device, or does not exist on this machine.
     fn block_size(&self, path: &str) -> Option<u32>;
@@ -47,7 +47,7 @@ pub trait Disks {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoDisks;
 
-impl Disks for NoDisks {
+impl DiskProperties for NoDisks {
     fn block_size(&self, _path: &str) -> Option<u32> {
         None
     }
@@ -82,7 +82,7 @@ pub struct ImportedConfig {
 /// # Errors
 /// If the text is not JSON, has neither format, or has a value of the wrong kind for its key. The
 /// message names the value's path.
-pub fn import(text: &str, disks: &dyn Disks) -> Result<ImportedConfig, ImportError> {
+pub fn import(text: &str, disks: &dyn DiskProperties) -> Result<ImportedConfig, ImportError> {
     if text.len() > TEXT_MAX {
         return Err(ImportError::TooLong { bytes: text.len() });
     }

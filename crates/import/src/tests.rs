@@ -227,7 +227,7 @@ fn a_raid_with_a_superblock_is_unsupported() {
 #[test]
 fn what_stands_on_a_disk_is_asked_of_the_machine() {
     struct Large;
-    impl Disks for Large {
+    impl DiskProperties for Large {
         fn block_size(&self, path: &str) -> Option<u32> {
             path.ends_with("b.raw").then_some(4096)
         }

@@ -106,7 +106,7 @@ impl AdminQueue {
         self.next_token += 1;
         let deadline = self.clock.now().saturating_add(nanos(self.timeout));
         if let Err(rejected) = self.pair.submit(Command { token, sqe, transfer }, deadline) {
-            return Err(ExecuteError::Connection(self.rejected(rejected.why)));
+            return Err(ExecuteError::Connection(self.rejected(rejected.reason)));
         }
         loop {
             self.pair.flush().map_err(ExecuteError::Connection)?;
@@ -160,7 +160,7 @@ impl AdminQueue {
                 let sqe = Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0);
                 let command = Command { token: KEEP_ALIVE, sqe, transfer: Transfer::None };
                 if let Err(rejected) = self.pair.submit(command, Nanos::MAX) {
-                    return Err(self.rejected(rejected.why));
+                    return Err(self.rejected(rejected.reason));
                 }
             }
             _ => {}
@@ -183,7 +183,10 @@ impl AdminQueue {
         Ok(())
     }
 
-    fn rejected(&self, why: RejectReason) -> Error {
-        Error::Unusable { peer: self.peer(), what: format!("cannot send an admin command: {why}") }
+    fn rejected(&self, reason: RejectReason) -> Error {
+        Error::Unusable {
+            peer: self.peer(),
+            what: format!("cannot send an admin command: {reason}"),
+        }
     }
 }

@@ -45,7 +45,7 @@ pub struct RejectedCommand {
     /// The command, unchanged.
     pub command: Command,
     /// Reason of the rejection.
-    pub why: RejectReason,
+    pub reason: RejectReason,
 }
 
 /// Reason of a rejected submission.

@@ -7,7 +7,7 @@
 //! let mut controller = Controller::connect(&endpoint, &ConnectOptions::default())?;
 //! let mut queue = controller.open_queue()?;
 //! let read = Io { token: 1, nsid: 1, slba: 0, blocks: 8, kind: IoKind::Read(Buffer::zeroed(4096)) };
-//! queue.submit(read, controller.clock().now()).map_err(|rejected| rejected.why)?;
+//! queue.submit(read, controller.clock().now()).map_err(|rejected| rejected.reason)?;
 //! let mut done = Vec::new();
 //! while done.is_empty() {
 //!     queue.flush()?;

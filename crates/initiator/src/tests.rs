@@ -274,7 +274,7 @@ fn a_command_without_an_answer_times_out() {
     assert_eq!(done[2].result, Err(CommandError::TimedOut));
     assert_eq!(queue.in_flight(), 0);
     let rejected = queue.submit(read(9, 0, 512), late).unwrap_err();
-    assert_eq!(rejected.why, RejectReason::Closed);
+    assert_eq!(rejected.reason, RejectReason::Closed);
     assert!(queue.poll(late, &mut done).is_err());
 }
 

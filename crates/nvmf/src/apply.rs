@@ -209,7 +209,7 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
         is_shut_out(&registry, one.association())
             || one.port().is_some_and(|port| gone.contains(&port))
     };
-    for quiesce in target.departing.matching(is_removed) {
+    for quiesce in target.quiescing.matching(is_removed) {
         if !changes.quiescing.contains(&quiesce) {
             changes.quiescing.push(quiesce);
         }

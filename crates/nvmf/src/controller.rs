@@ -40,7 +40,7 @@ use crate::failure::Failure;
 use crate::hosts::HostRegistry;
 use crate::limits::Limits;
 use crate::namespace::NamespaceTable;
-use crate::quiesce::{Association, Departing, Quiesce, QuiesceGuard};
+use crate::quiesce::{Association, Quiesce, QuiesceGuard, QuiescingControllers};
 use crate::spec::{PortId, TransportKind};
 use crate::subsystem::{Subsystem, SubsystemKind};
 use crate::target::Notifier;
@@ -139,7 +139,7 @@ pub(crate) struct Controller {
     resetting: AtomicBool,
     /// Commands that can still change a device.
     quiesce: Quiesce,
-    departing: Arc<Departing>,
+    quiescing: Arc<QuiescingControllers>,
     /// Effective keep-alive timeout in milliseconds, 0: none (feature 0Fh).
     kato_ms: AtomicU32,
     /// Every write must be durable at completion: feature 06h is off, or the host sees no cache.
@@ -179,7 +179,7 @@ pub(crate) struct NewController {
     pub(crate) transport: TransportKind,
     pub(crate) limits: Limits,
     pub(crate) hosts: Arc<HostRegistry>,
-    pub(crate) departing: Arc<Departing>,
+    pub(crate) quiescing: Arc<QuiescingControllers>,
     /// As requested by the host; rounded here.
     pub(crate) kato_ms: u32,
 }
@@ -199,7 +199,7 @@ impl Controller {
         };
         Self {
             quiesce: Quiesce::new(association, Some(new.port), Arc::clone(&notifier)),
-            departing: new.departing,
+            quiescing: new.quiescing,
             resetting: AtomicBool::new(false),
             key: new.key,
             cntlid,
@@ -282,7 +282,7 @@ impl Controller {
         if first {
             self.end_incarnation();
             // Before another controller can take its place.
-            self.departing.add(&self.quiesce);
+            self.quiescing.add(&self.quiesce);
             self.subsystem.remove_controller(self);
             self.notifier.notify();
         }

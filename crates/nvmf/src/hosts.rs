@@ -95,8 +95,8 @@ struct Discovery {
     controller: Weak<Controller>,
 }
 
-/// Limits on the queues of all hosts together.
-pub(crate) struct Room<'a> {
+/// Limits on the queues of all hosts together, and the host that connects.
+pub(crate) struct QuotaContext<'a> {
     pub(crate) limits: &'a Limits,
     /// Returns two flags: any subsystem lists hosts; a subsystem lists this host.
     pub(crate) lists: &'a dyn Fn() -> (bool, bool),
@@ -149,7 +149,7 @@ impl HostRegistry {
         self: &Arc<Self>,
         host: &Nqn,
         kind: QueueLeaseKind,
-        room: &Room<'_>,
+        quota: &QuotaContext<'_>,
         number: u64,
     ) -> Result<QueueLease, (Failure, HostUsage)> {
         let mut state = self.state();
@@ -161,11 +161,11 @@ impl HostRegistry {
         } else if kind != QueueLeaseKind::Discovery && is_full(limits.io_queues, had.io_queues) {
             Some(Failure::HostQueues)
         } else {
-            state.has_room(room).err()
+            state.check_connections(quota).err()
         };
         let mut ended = None;
         let why = match why {
-            None if kind == QueueLeaseKind::Discovery => match state.discovery_room(room) {
+            None if kind == QueueLeaseKind::Discovery => match state.displaced_discovery(quota) {
                 Ok(oldest) => {
                     ended = oldest;
                     None
@@ -188,8 +188,8 @@ impl HostRegistry {
         self.connected.store(state.counts.len(), Ordering::Relaxed);
         let discovery = (kind == QueueLeaseKind::Discovery).then_some(number);
         if let Some(lease) = discovery {
-            let from = address_of(room.peer);
-            let (_, is_listed) = (room.lists)();
+            let from = address_of(quota.peer);
+            let (_, is_listed) = (quota.lists)();
             state.discovery.push(Discovery { lease, from, is_listed, controller: Weak::new() });
         }
         // The kill ends the queue of the controller, which locks the state, too.
@@ -242,14 +242,14 @@ impl QueueLease {
 
 impl State {
     /// Checks the limits for another queue.
-    fn has_room(&self, room: &Room<'_>) -> Result<(), Failure> {
-        if self.connections >= room.limits.connections {
+    fn check_connections(&self, quota: &QuotaContext<'_>) -> Result<(), Failure> {
+        if self.connections >= quota.limits.connections {
             return Err(Failure::TargetConnections);
         }
-        if self.connections < room.limits.unlisted_connections() {
+        if self.connections < quota.limits.unlisted_connections() {
             return Ok(());
         }
-        match (room.lists)() {
+        match (quota.lists)() {
             (true, false) => Err(Failure::UnlistedConnections),
             _ => Ok(()),
         }
@@ -260,8 +260,11 @@ impl State {
     /// That is the oldest from the network with the most controllers, or the oldest of the new
     /// one's network if that has as many. For a host that a subsystem lists, it is the oldest of an
     /// unlisted host, if there is one.
-    fn discovery_room(&mut self, room: &Room<'_>) -> Result<Option<Weak<Controller>>, Failure> {
-        if self.discovery.len() < room.limits.discovery_controllers() as usize {
+    fn displaced_discovery(
+        &mut self,
+        quota: &QuotaContext<'_>,
+    ) -> Result<Option<Weak<Controller>>, Failure> {
+        if self.discovery.len() < quota.limits.discovery_controllers() as usize {
             return Ok(None);
         }
         let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
@@ -269,15 +272,15 @@ impl State {
             *counts.entry(one.from).or_default() += 1;
         }
         let most = counts.values().copied().max().unwrap_or(0);
-        let own = counts.get(&address_of(room.peer)).copied().unwrap_or(0);
-        let from = address_of(room.peer);
+        let own = counts.get(&address_of(quota.peer)).copied().unwrap_or(0);
+        let from = address_of(quota.peer);
         let goes = |one: &Discovery| match own {
             // The oldest of the same network.
             own if own == most => one.from == from,
             _ => counts.get(&one.from) == Some(&most),
         };
         let unlisted = self.discovery.iter().position(|one| !one.is_listed);
-        if let (Some(at), (_, true)) = (unlisted, (room.lists)()) {
+        if let (Some(at), (_, true)) = (unlisted, (quota.lists)()) {
             return Ok(Some(self.discovery.remove(at).controller));
         }
         match self.discovery.iter().position(goes) {

@@ -380,10 +380,10 @@ impl Queue {
     }
 
     /// Postpones [`Self::deadline`] by `nanos`, a period in which the target was stalled.
-    pub fn excuse(&mut self, nanos: Nanos) {
+    pub fn extend_deadlines(&mut self, nanos: Nanos) {
         match &mut self.state {
             State::Fresh { deadline, .. } => *deadline = deadline.saturating_add(nanos),
-            State::Admin(admin) => admin.excuse(nanos),
+            State::Admin(admin) => admin.extend_deadlines(nanos),
             State::Io(_) | State::Ended(_) => {}
         }
     }

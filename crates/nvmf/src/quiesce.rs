@@ -192,11 +192,11 @@ impl Drop for QuiesceGuard {
 
 /// Ended controllers with commands that are still at a device.
 #[derive(Debug, Default)]
-pub(crate) struct Departing {
+pub(crate) struct QuiescingControllers {
     list: Mutex<Vec<Quiesce>>,
 }
 
-impl Departing {
+impl QuiescingControllers {
     /// Adds an ended controller.
     pub(crate) fn add(&self, quiesce: &Quiesce) {
         let mut list = self.list();
@@ -302,17 +302,17 @@ mod tests {
 
     #[test]
     fn what_departs_is_known_until_it_is_quiet() {
-        let departing = Departing::default();
+        let quiescing = QuiescingControllers::default();
         let quiesce = Quiesce::new(association(1), None, Arc::default());
-        departing.add(&quiesce);
-        assert!(!departing.has(&association(1)), "nothing is with a device");
+        quiescing.add(&quiesce);
+        assert!(!quiescing.has(&association(1)), "nothing is with a device");
         let guard = quiesce.guard(1);
-        departing.add(&quiesce);
-        assert!(departing.has(&association(1)) && !departing.has(&association(2)));
-        assert_eq!(departing.matching(|one| one.association().host_id == [1; 16]), [quiesce]);
+        quiescing.add(&quiesce);
+        assert!(quiescing.has(&association(1)) && !quiescing.has(&association(2)));
+        assert_eq!(quiescing.matching(|one| one.association().host_id == [1; 16]), [quiesce]);
         drop(guard);
-        assert!(!departing.has(&association(1)));
-        assert_eq!(departing.count(), 0);
+        assert!(!quiescing.has(&association(1)));
+        assert_eq!(quiescing.count(), 0);
     }
 
     #[test]

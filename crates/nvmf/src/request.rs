@@ -326,7 +326,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
 
     /// Handles a zero-copy read: it needs no buffer, and the fabric sends immediately.
     #[inline]
-    pub fn lent(&mut self) {
+    pub fn zero_copy(&mut self) {
         if let State::NeedsBuffer { permit, .. } = self.take() {
             self.state = State::Sending { permit };
         }

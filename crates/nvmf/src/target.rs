@@ -11,7 +11,7 @@ pub use crate::apply::{ApplyError, Changes, RetiredNamespace};
 use crate::controller::{Controller, ControllerKey};
 use crate::hosts::{HostLimits, HostQuotas, HostRegistry, HostUsage};
 use crate::limits::Limits;
-use crate::quiesce::Departing;
+use crate::quiesce::QuiescingControllers;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
 use crate::subsystem::Subsystem;
 
@@ -22,7 +22,7 @@ pub struct Target {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) hosts: Arc<HostRegistry>,
     /// Ended controllers with commands that are still at a device.
-    pub(crate) departing: Arc<Departing>,
+    pub(crate) quiescing: Arc<QuiescingControllers>,
     registry: RwLock<Registry>,
     next_key: AtomicU64,
     next_queue: AtomicU64,
@@ -90,7 +90,7 @@ impl Target {
             limits,
             notifier: Arc::default(),
             hosts: Arc::default(),
-            departing: Arc::default(),
+            quiescing: Arc::default(),
             registry: RwLock::new(Registry {
                 subsystems: BTreeMap::new(),
                 discovery: Arc::new(Subsystem::discovery()),
@@ -148,8 +148,8 @@ impl Target {
 
     /// Number of ended controllers with commands that are still at a device.
     #[must_use]
-    pub fn departing(&self) -> usize {
-        self.departing.count()
+    pub fn quiescing(&self) -> usize {
+        self.quiescing.count()
     }
 
     /// The limits of the target.

@@ -46,10 +46,10 @@ impl PolicyChain {
                 if self.others.is_empty() {
                     Ok(grants)
                 } else {
-                    self.admit_others(grants, true, &request.apart(), now)
+                    self.admit_others(grants, true, &request.copy_fields(), now)
                 }
             }
-            other => Err(self.not_granted(other, &request.apart(), now)),
+            other => Err(self.not_granted(other, &request.copy_fields(), now)),
         }
     }
 
@@ -68,7 +68,7 @@ impl PolicyChain {
             return granted.map_or_else(|not_granted| not_granted, NotGranted::GrantedOutOfOrder);
         }
         self.rest_others();
-        NotGranted::refusal(answer)
+        NotGranted::from_admission(answer)
     }
 
     /// Asks the other policies after the first one granted.
@@ -81,10 +81,10 @@ impl PolicyChain {
         now: Nanos,
     ) -> Result<Grants, NotGranted> {
         for at in 0..self.others.len() {
-            let answer = self.others[at].admit(request.apart(), now);
+            let answer = self.others[at].admit(request.copy_fields(), now);
             let Some(grant) = answer.grant() else {
                 self.back_out(at, request, grants, now);
-                return Err(NotGranted::refusal(answer));
+                return Err(NotGranted::from_admission(answer));
             };
             grants.set(at + 1, grant);
             in_turn &= matches!(answer, Admission::Granted(_));
@@ -96,14 +96,14 @@ impl PolicyChain {
     pub(crate) fn release(&mut self, done: CompletedCommand, grants: Grants, now: Nanos) {
         self.first.release(done, grants.get(0), now);
         if !self.others.is_empty() {
-            self.release_others(&done.apart(), grants, now);
+            self.release_others(&done.copy_fields(), grants, now);
         }
     }
 
     #[inline(never)]
     fn release_others(&mut self, done: &CompletedCommand, grants: Grants, now: Nanos) {
         for (at, policy) in self.others.iter_mut().enumerate() {
-            policy.release(done.apart(), grants.get(at + 1), now);
+            policy.release(done.copy_fields(), grants.get(at + 1), now);
         }
     }
 
@@ -129,10 +129,16 @@ impl PolicyChain {
         }
     }
 
-    /// Policy number `refused` of the others deferred the command. The policies before it reclaim
-    /// their grants, and only `refused` keeps anything for the deferred command.
+    /// Policy number `deferred` of the others deferred the command. The policies before it reclaim
+    /// their grants, and only `deferred` keeps anything for the deferred command.
     #[cold]
-    fn back_out(&mut self, refused: usize, request: &AdmissionRequest, grants: Grants, now: Nanos) {
+    fn back_out(
+        &mut self,
+        deferred: usize,
+        request: &AdmissionRequest,
+        grants: Grants,
+        now: Nanos,
+    ) {
         let withdrawn = CompletedCommand {
             cost: request.cost,
             device: request.device,
@@ -143,10 +149,10 @@ impl PolicyChain {
         self.first.release(withdrawn, grants.get(0), now);
         self.first.return_unused();
         for (at, policy) in self.others.iter_mut().enumerate() {
-            if at < refused {
+            if at < deferred {
                 policy.release(withdrawn, grants.get(at + 1), now);
             }
-            if at != refused {
+            if at != deferred {
                 policy.return_unused();
             }
         }
@@ -167,8 +173,8 @@ pub(crate) enum NotGranted {
 impl NotGranted {
     /// Converts an answer that is not a grant.
     #[inline]
-    fn refusal(refused: Admission) -> Self {
-        match refused {
+    fn from_admission(answer: Admission) -> Self {
+        match answer {
             Admission::WaitUntil(when) => NotGranted::Until(Some(when)),
             Admission::DeviceBusy => NotGranted::ThisDevice,
             Admission::WaitForRelease | Admission::Granted(_) | Admission::GrantedOutOfOrder(_) => {

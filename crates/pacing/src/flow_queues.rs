@@ -52,7 +52,7 @@ pub struct FlowConfig {
 }
 
 impl FlowConfig {
-    /// Creates a flow of this weight on device 0 and path 0.
+    /// Creates a flow of this weight on device 0 and port 0.
     #[must_use]
     pub const fn weight(weight: u16) -> Self {
         Self { weight, device: 0, network_port: 0 }
@@ -157,7 +157,7 @@ struct FlowQueue {
     live: bool,
     /// Removed from the scheduler because its device accepts nothing now.
     parked: bool,
-    /// Its commands pass the limits of its tenants first: see `tenant::tenant_limiters`.
+    /// Its commands pass the limits of its tenants first: see `tenant::limiters`.
     limited: bool,
     config: FlowConfig,
     counters: FlowCounters,

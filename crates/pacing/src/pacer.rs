@@ -404,7 +404,7 @@ impl Pacer {
         } else if policy_epoch == NO_EPOCH {
             self.early -= 1;
         } else {
-            self.release_retired(&done.apart(), grants, policy_epoch, now);
+            self.release_retired(&done.copy_fields(), grants, policy_epoch, now);
         }
     }
 
@@ -430,7 +430,7 @@ impl Pacer {
             self.chain.release(done, grants, now);
             self.unpark();
         } else {
-            self.release_retired(&done.apart(), grants, policy_epoch, now);
+            self.release_retired(&done.copy_fields(), grants, policy_epoch, now);
         }
         true
     }

@@ -136,7 +136,7 @@ fn cpu_time() -> f64 {
 /// Returns the number of commands answered, and CPU seconds.
 fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(u64, f64), Error> {
     let pool = CorePool::new(&ChunkPool::new(PoolConfig::default())?);
-    let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes()?);
+    let source = ZeroCopySource::new(&ZeroCopyRegion::zeroes()?);
     let mut queue = accepted(stream, TcpParams::default())
         .attach(&mut ReactorResources { pool: &pool, sources: &mut PollGroup::default() })?;
     queue.connected(Connected { admin: false, depth });
@@ -152,8 +152,8 @@ fn serve(stream: TcpStream, len: u32, depth: u16, stop: &AtomicBool) -> Result<(
             let op = match event {
                 Event::Command { sqe, data: Some(_) } => respond(sqe.cid.get(), sgl, None),
                 Event::Command { sqe, data: None } if sqe.io_opcode() == IoOpcode::READ => {
-                    let lent = lender.lend(len as usize).ok_or("too long to lend")?;
-                    respond(sqe.cid.get(), sgl, Some(Payload::ZeroCopy(lent)))
+                    let data = source.data(len as usize).ok_or("too long to lend")?;
+                    respond(sqe.cid.get(), sgl, Some(Payload::ZeroCopy(data)))
                 }
                 Event::Command { sqe, data: None } => {
                     let cid = sqe.cid.get();

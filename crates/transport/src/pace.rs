@@ -71,7 +71,7 @@ impl Pace {
 
     /// Extends the deadline by the time for which the target was stalled: the host could not move
     /// anything.
-    pub(crate) fn excuse(&mut self, nanos: Nanos) {
+    pub(crate) fn extend_deadlines(&mut self, nanos: Nanos) {
         if let Some((_, by)) = &mut self.mark {
             *by = by.saturating_add(nanos);
         }
@@ -103,7 +103,7 @@ mod tests {
         // More data to send does not change the deadline of the earlier data.
         pace.look(6, 1 << 30, SECOND);
         assert_eq!(pace.due(), Some(10 * SECOND + SECOND / 2));
-        pace.excuse(3 * SECOND);
+        pace.extend_deadlines(3 * SECOND);
         assert_eq!(pace.due(), Some(13 * SECOND + SECOND / 2));
         pace.look(1 << 30, 1 << 30, SECOND);
         assert_eq!(pace.due(), None);

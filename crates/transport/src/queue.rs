@@ -61,7 +61,7 @@ pub trait HostQueue: Debug {
     ///
     /// Later calls of `receive` or `flush` return every operation and then [`Event::Closed`]. A
     /// second call changes nothing.
-    fn close(&mut self, why: CloseReason);
+    fn close(&mut self, reason: CloseReason);
 
     /// Applies the parameters of the accepted Connect command.
     fn connected(&mut self, info: Connected);
@@ -77,7 +77,7 @@ pub trait HostQueue: Debug {
     fn deadline(&self) -> Option<Nanos>;
 
     /// Moves every [`deadline`](Self::deadline) by the time for which the target was stalled.
-    fn excuse(&mut self, _nanos: Nanos) {}
+    fn extend_deadlines(&mut self, _nanos: Nanos) {}
 
     /// Makes the queue movable to another reactor. Fails while anything is in flight.
     fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>>;
@@ -112,7 +112,7 @@ pub trait HostQueue: Debug {
     ///
     /// False if a device must have registered the memory it sends from, and has not registered
     /// this.
-    fn supports_zero_copy(&self, _lent: &ZeroCopyData) -> bool {
+    fn supports_zero_copy(&self, _data: &ZeroCopyData) -> bool {
         true
     }
 }
@@ -184,24 +184,24 @@ pub struct CqCounters {
     /// Polls of the completion queue.
     pub polls: u64,
     /// Polls that found a completion.
-    pub found: u64,
+    pub busy_polls: u64,
     /// Completions.
     pub completions: u64,
     /// Command capsules among the completions.
     pub requests: u64,
     /// Queue pairs that could not be destroyed in time, and whose memory is quarantined until they
     /// are.
-    pub withheld: u64,
+    pub quarantined_qps: u64,
 }
 
 impl CqCounters {
     /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Self) {
         self.polls += other.polls;
-        self.found += other.found;
+        self.busy_polls += other.busy_polls;
         self.completions += other.completions;
         self.requests += other.requests;
-        self.withheld += other.withheld;
+        self.quarantined_qps += other.quarantined_qps;
     }
 }
 
@@ -363,12 +363,12 @@ pub enum FabricOp {
 
 /// A rejected operation, returned to the caller.
 #[derive(Debug, thiserror::Error)]
-#[error("operation not taken: {why}")]
+#[error("operation not taken: {reason}")]
 pub struct Rejected {
     /// The operation, unchanged.
     pub op: FabricOp,
     /// Reason of the rejection.
-    pub why: RejectReason,
+    pub reason: RejectReason,
 }
 
 /// Reason for rejecting an operation.

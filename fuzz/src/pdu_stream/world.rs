@@ -51,7 +51,7 @@ struct Pull {
 #[derive(Debug)]
 pub(super) struct World {
     pool: CorePool,
-    lender: Rc<ZeroCopySource>,
+    source: Rc<ZeroCopySource>,
     params: TcpParams,
     /// `None` only while it is detached.
     queue: Option<Box<dyn HostQueue>>,
@@ -86,7 +86,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(
         pool: &CorePool,
-        lender: &Rc<ZeroCopySource>,
+        source: &Rc<ZeroCopySource>,
         params: TcpParams,
         small_buffers: bool,
     ) -> Self {
@@ -100,7 +100,7 @@ impl World {
         let queue = attach(accepted(TcpStream::from(target), params), pool);
         Self {
             pool: pool.clone(),
-            lender: Rc::clone(lender),
+            source: Rc::clone(source),
             params,
             queue: Some(queue),
             host: Host::new(host),
@@ -370,8 +370,8 @@ impl World {
                 let elidable = input.coin();
                 if input.one_in(16) {
                     let len = [1, 512, 65_536, 100_000][input.below(4)];
-                    let lent = self.lender.lend(len).expect("less than the limit");
-                    self.respond(cid, Some(Payload::ZeroCopy(lent)), None, elidable);
+                    let data = self.source.data(len).expect("less than the limit");
+                    self.respond(cid, Some(Payload::ZeroCopy(data)), None, elidable);
                 } else {
                     let seed = input.byte();
                     let len = [4, 16, 512, 4096, 0, 1, 6000, 20_000][input.below(8)];
@@ -422,7 +422,7 @@ impl World {
                 self.host.due.push_back(Due::R2t { cid, len });
             }
             Err(rejected) => {
-                assert_eq!(rejected.why, RejectReason::Closing);
+                assert_eq!(rejected.reason, RejectReason::Closing);
                 assert!(
                     matches!(rejected.op, FabricOp::FetchHostData { token: same, .. } if same == token)
                 );
@@ -451,7 +451,7 @@ impl World {
                 });
                 self.sending.extend(len.map(|_| token));
             }
-            Err(rejected) => assert_eq!(rejected.why, RejectReason::Closing),
+            Err(rejected) => assert_eq!(rejected.reason, RejectReason::Closing),
         }
     }
 

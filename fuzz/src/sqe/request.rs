@@ -54,7 +54,7 @@ pub(super) fn run(
             Step::Lease(wanted) => {
                 assert_eq!(wanted, request.wanted());
                 if io.kind == IoKind::Read && input.one_in(4) {
-                    request.lent();
+                    request.zero_copy();
                     assert!(request.into_permit().is_some());
                     return Ok(());
                 }

@@ -1,14 +1,14 @@
 //! `delay`: a device layered on another one that delivers completions later.
 //!
 //! ```text
-//!  submit --> base --done--> Lane (reads | all others) --latency expired--> returned by poll
+//!  submit --> base --done--> line (reads | all others) --latency expired--> returned by poll
 //! ```
 //!
 //! The latency is added after the base has completed the operation, including failed ones. The data
 //! stays in its buffer for that time, as with a slow drive behind a fast cache. Each direction has
-//! one latency, so completions are due in order and a lane is a FIFO without sorting. With
+//! one latency, so completions are due in order and a delay line is a FIFO without sorting. With
 //! *jitter*, each operation gets a random additional latency and is delivered when that expires, in
-//! any order. A lane has a heap for those.
+//! any order. A line has a heap for those.
 //!
 //! Nothing here sleeps: [`BlockQueue::next_due`] schedules the next poll of the reactor.
 
@@ -186,14 +186,14 @@ impl BlockQueue for DelayQueue {
                 continue;
             };
             completed.token = caller.token;
-            let (lane, (latency, jitter)) =
+            let (line, (latency, jitter)) =
                 if caller.read { (&mut self.reads, read) } else { (&mut self.others, write) };
             let due = now.saturating_add(latency);
             if jitter == 0 {
-                lane.push(completed, due);
+                line.push(completed, due);
             } else {
                 let more = self.rng.below(jitter.saturating_add(1));
-                lane.push_any_order(completed, due.saturating_add(more));
+                line.push_any_order(completed, due.saturating_add(more));
             }
         }
         self.reads.hand_out(now, done);
@@ -222,14 +222,14 @@ impl BlockQueue for DelayQueue {
     }
 
     /// A zero-copy read completes immediately, so only a read without latency is served this way.
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let latency = &self.latency;
         if latency.read.load(Ordering::Relaxed) > 0
             || latency.read_jitter.load(Ordering::Relaxed) > 0
         {
             return None;
         }
-        self.base.lend(offset, len)
+        self.base.zero_copy_read(offset, len)
     }
 }
 

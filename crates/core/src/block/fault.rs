@@ -20,7 +20,7 @@ use nvmeof_random::SplitMix64;
 use super::signal::{Signal, any_of};
 use super::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Clock, Completed, DeviceInfo,
-    Rejected, RejectedWhy,
+    RejectReason, Rejected,
 };
 use crate::dma::{CorePool, ZeroCopyData};
 
@@ -75,7 +75,7 @@ struct State {
     hold: bool,
     /// Number of releases; held operations of an earlier count proceed.
     released: u64,
-    held: usize,
+    stalled: usize,
     wakers: Vec<Weak<Signal>>,
 }
 
@@ -124,7 +124,7 @@ impl BlockDevice for FaultDevice {
             control: Arc::clone(&self.control),
             clock: self.clock,
             rng,
-            held: Vec::new(),
+            stalled: Vec::new(),
             late: Vec::new(),
             failed: Vec::new(),
             corrupt: Vec::new(),
@@ -172,9 +172,9 @@ impl FaultControl {
         self.wake();
     }
 
-    /// Number of operations held or stalled now.
-    pub fn held(&self) -> usize {
-        self.state().held
+    /// Number of operations stalled now, until a release or for a time.
+    pub fn stalled(&self) -> usize {
+        self.state().stalled
     }
 
     /// Removes the device: operations it has, and new ones, fail with [`BlockError::Gone`].
@@ -236,11 +236,11 @@ impl FaultControl {
             return FaultAction::Fail(BlockError::Media { errno: libc::EIO });
         }
         if state.hold {
-            state.held += 1;
+            state.stalled += 1;
             return FaultAction::Hold(Until::Released { after: state.released });
         }
         if rng.chance(state.plan.stalls) {
-            state.held += 1;
+            state.stalled += 1;
             let stall = u64::try_from(state.plan.stall.as_nanos()).unwrap_or(u64::MAX);
             return FaultAction::Hold(Until::Time(clock().saturating_add(stall)));
         }
@@ -280,7 +280,7 @@ struct FaultQueue {
     control: Arc<FaultControl>,
     clock: Clock,
     rng: SplitMix64,
-    held: Vec<(BlockOp, Until)>,
+    stalled: Vec<(BlockOp, Until)>,
     /// Completed operations that a later poll delivers.
     late: Vec<Completed>,
     failed: Vec<Completed>,
@@ -297,8 +297,8 @@ impl FaultQueue {
         };
         let now = (self.clock)();
         let mut at = 0;
-        while at < self.held.len() {
-            let over = match self.held[at].1 {
+        while at < self.stalled.len() {
+            let over = match self.stalled[at].1 {
                 Until::Released { after } => after != released,
                 Until::Time(due) => due <= now,
             };
@@ -306,16 +306,16 @@ impl FaultQueue {
                 at += 1;
                 continue;
             }
-            let (op, until) = self.held.remove(at);
+            let (op, until) = self.stalled.remove(at);
             if gone {
                 self.failed.push(op.complete(Err(BlockError::Gone)));
             } else if let Err(rejected) = self.base.submit(op) {
                 // The base is full: a later poll submits it.
-                self.held.insert(at, (rejected.op, until));
+                self.stalled.insert(at, (rejected.op, until));
                 self.wakers.raise();
                 return;
             }
-            self.control.state().held -= 1;
+            self.control.state().stalled -= 1;
         }
     }
 
@@ -359,7 +359,7 @@ impl FaultQueue {
 impl FaultQueue {
     /// Returns true if the queue itself has nothing to do.
     fn is_idle(&self) -> bool {
-        let kept = self.held.len() + self.late.len() + self.failed.len() + self.corrupt.len();
+        let kept = self.stalled.len() + self.late.len() + self.failed.len() + self.corrupt.len();
         kept == 0
     }
 }
@@ -385,10 +385,10 @@ impl BlockQueue for FaultQueue {
             FaultAction::Reject => {
                 // Possibly nothing is in flight whose completion would signal free space.
                 self.wakers.raise();
-                Err(Rejected { op, why: RejectedWhy::QueueFull })
+                Err(Rejected { op, reason: RejectReason::QueueFull })
             }
             FaultAction::Hold(until) => {
-                self.held.push((op, until));
+                self.stalled.push((op, until));
                 Ok(())
             }
         }
@@ -400,7 +400,7 @@ impl BlockQueue for FaultQueue {
             self.base.poll(done);
             return;
         }
-        if !self.held.is_empty() {
+        if !self.stalled.is_empty() {
             self.let_go();
         }
         let mut ready = std::mem::take(&mut self.failed);
@@ -409,17 +409,17 @@ impl BlockQueue for FaultQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.base.in_flight() + self.held.len() + self.late.len() + self.failed.len()
+        self.base.in_flight() + self.stalled.len() + self.late.len() + self.failed.len()
     }
 
     /// Held or stalled operations never reach the base.
     fn cancel(&mut self, token: u64) {
-        let stalled = self.held.extract_if(.., |(op, _)| op.token == token);
+        let stalled = self.stalled.extract_if(.., |(op, _)| op.token == token);
         let before = self.failed.len();
         self.failed.extend(stalled.map(|(op, _)| op.complete(Err(BlockError::Cancelled))));
         let count = self.failed.len() - before;
         if count > 0 {
-            self.control.state().held -= count;
+            self.control.state().stalled -= count;
             self.wakers.raise();
         }
         self.base.cancel(token);
@@ -430,21 +430,25 @@ impl BlockQueue for FaultQueue {
     }
 
     fn next_due(&self) -> Option<u64> {
-        let stalled = self.held.iter().filter_map(|(_, until)| match until {
+        let stalled = self.stalled.iter().filter_map(|(_, until)| match until {
             Until::Time(due) => Some(*due),
             Until::Released { .. } => None,
         });
         stalled.chain(self.base.next_due()).min()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
-        if self.control.quiet.load(Ordering::Acquire) { self.base.lend(offset, len) } else { None }
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+        if self.control.quiet.load(Ordering::Acquire) {
+            self.base.zero_copy_read(offset, len)
+        } else {
+            None
+        }
     }
 }
 
 impl Drop for FaultQueue {
     fn drop(&mut self) {
-        self.control.state().held -= self.held.len();
+        self.control.state().stalled -= self.stalled.len();
     }
 }
 

@@ -25,12 +25,12 @@ use std::time::Duration;
 
 pub use delay::{Clock, DelayDevice, Latency};
 pub use file::{
-    Backing, Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorWhy,
+    Backing, Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorReason,
     OpenFile, start_kernel_worker,
 };
 pub use null::NullDevice;
 pub use nvme::NvmeDevice;
-pub use op::{BlockError, BlockOp, BlockOpKind, Completed, Rejected, RejectedWhy};
+pub use op::{BlockError, BlockOp, BlockOpKind, Completed, RejectReason, Rejected};
 pub use ram::RamDevice;
 pub use split::{SplitDevice, SplitError};
 pub use stripe::{StripeDevice, StripeError};
@@ -138,7 +138,7 @@ pub trait BlockQueue: Debug {
 
     /// Returns the bytes of a read without a buffer or an operation (zero-copy read). The bytes do
     /// not change until the lease is dropped. `None`: submit a read.
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let _ = (offset, len);
         None
     }

@@ -83,8 +83,8 @@ impl BlockQueue for NullQueue {
         self.done.len()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
-        (end <= self.info.size).then(|| self.zeroes.lend(len as usize))?
+        (end <= self.info.size).then(|| self.zeroes.data(len as usize))?
     }
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
-    RejectedWhy,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, RejectReason,
+    Rejected,
 };
 use crate::dma::CorePool;
 use crate::nvme_driver::{
     BufferMaps, Controller, ControllerState, Io, IoKind, IoQueue, NamespaceInfo, OpenError,
-    OpenErrorWhy,
+    OpenErrorReason,
 };
 
 /// An NVMe namespace as a block device. Several may share a controller.
@@ -45,7 +45,7 @@ impl NvmeDevice {
         // Maps now, so that a limit on locked memory fails here and not in the first I/O.
         controller.attach(&maps).map_err(|error| OpenError {
             address: controller.address().to_owned(),
-            why: OpenErrorWhy::System { what: "mapping buffers for the drive", error },
+            reason: OpenErrorReason::System { what: "mapping buffers for the drive", error },
         })?;
         let abilities = controller.abilities();
         let info = DeviceInfo {
@@ -80,7 +80,8 @@ impl NvmeDevice {
     pub fn is_current(&self) -> Result<bool, OpenError> {
         let changes = self.controller.namespace_changes();
         let answer = self.controller.namespace(self.namespace.nsid);
-        let is_answer = |error: &OpenError| matches!(error.why, OpenErrorWhy::Namespace { .. });
+        let is_answer =
+            |error: &OpenError| matches!(error.reason, OpenErrorReason::Namespace { .. });
         if answer.as_ref().err().is_none_or(is_answer) {
             self.seen.store(changes, Ordering::Relaxed);
         }
@@ -134,7 +135,10 @@ impl BlockQueue for NvmeQueue {
         let io = Io { token, kind: driver_kind(kind), offset, len, buf };
         self.0.submit(io).map_err(|io| {
             let Io { token, offset, len, buf, .. } = io;
-            Rejected { op: BlockOp { token, kind, offset, len, buf }, why: RejectedWhy::QueueFull }
+            Rejected {
+                op: BlockOp { token, kind, offset, len, buf },
+                reason: RejectReason::QueueFull,
+            }
         })
     }
 

@@ -56,17 +56,17 @@ pub struct Completed {
 
 /// An operation that a queue did not take.
 #[derive(Debug, Error)]
-#[error("operation {} was not taken: {why}", .op.token)]
+#[error("operation {} was not taken: {reason}", .op.token)]
 pub struct Rejected {
     /// The operation, unchanged.
     pub op: BlockOp,
     /// Reason.
-    pub why: RejectedWhy,
+    pub reason: RejectReason,
 }
 
 /// Reason why a queue did not take an operation.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
-pub enum RejectedWhy {
+pub enum RejectReason {
     /// The queue is full: poll, then retry.
     #[error("the queue is full")]
     QueueFull,

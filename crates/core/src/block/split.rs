@@ -152,11 +152,11 @@ impl BlockQueue for SplitQueue {
         self.base.next_due()
     }
 
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.info.size {
             return None;
         }
-        self.base.lend(offset + self.offset, len)
+        self.base.zero_copy_read(offset + self.offset, len)
     }
 }

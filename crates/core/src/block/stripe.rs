@@ -30,8 +30,8 @@ use self::layout::{Layout, MemberOffset};
 use self::parents::{SplitOps, is_child};
 use super::signal::any_of;
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
-    RejectedWhy,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, RejectReason,
+    Rejected,
 };
 use crate::dma::{CorePool, SplitBuffer, ZeroCopyData};
 
@@ -282,8 +282,8 @@ impl StripeQueue {
     fn submit_child(&mut self, member: usize, op: BlockOp) -> Option<BlockOp> {
         match self.members[member].submit(op) {
             Ok(()) => None,
-            Err(Rejected { op, why: RejectedWhy::QueueFull }) => Some(op),
-            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+            Err(Rejected { op, reason: RejectReason::QueueFull }) => Some(op),
+            Err(Rejected { op, reason: RejectReason::Invalid(error) }) => {
                 let child = op.complete(Err(error));
                 self.ended.extend(self.parents.completed(child));
                 None
@@ -323,7 +323,7 @@ impl BlockQueue for StripeQueue {
     #[inline]
     fn submit(&mut self, op: BlockOp) -> Result<(), Rejected> {
         if !self.waiting.is_empty() {
-            return Err(Rejected { op, why: RejectedWhy::QueueFull });
+            return Err(Rejected { op, reason: RejectReason::QueueFull });
         }
         let is_inside = op.offset.checked_add(op.len).is_some_and(|end| end <= self.info.size);
         if is_inside && self.may_pass(&op) {
@@ -395,7 +395,7 @@ impl BlockQueue for StripeQueue {
 
     /// Passes a zero-copy read to the member, if one chunk holds it all.
     #[inline]
-    fn lend(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
+    fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {
         let end = offset.checked_add(u64::from(len))?;
         if end > self.info.size {
             return None;
@@ -404,6 +404,6 @@ impl BlockQueue for StripeQueue {
         if u64::from(len) > place.left {
             return None;
         }
-        self.members.get_mut(place.member)?.lend(place.offset, len)
+        self.members.get_mut(place.member)?.zero_copy_read(place.offset, len)
     }
 }

@@ -49,7 +49,7 @@ fn run(queue: &mut dyn BlockQueue, op: BlockOp) -> Completed {
 }
 
 #[test]
-fn null_reads_zeroes_lends_them_and_forgets_writes() {
+fn null_reads_zeroes_exposes_them_and_forgets_writes() {
     let device = NullDevice::new("null0", MIB + 100, 4096).unwrap();
     assert_eq!((device.info().size, device.info().name.as_str()), (MIB, "null0"));
     let pool = pool();
@@ -71,14 +71,16 @@ fn null_reads_zeroes_lends_them_and_forgets_writes() {
         run(&mut *queue, past).result,
         Err(BlockError::OutOfRange { offset: MIB, len: 4096 })
     );
-    assert_eq!(queue.lend(4096, 8192).unwrap().len(), 8192);
-    assert!(queue.lend(MIB, 4096).is_none() && queue.lend(u64::MAX, 1).is_none());
+    assert_eq!(queue.zero_copy_read(4096, 8192).unwrap().len(), 8192);
+    assert!(
+        queue.zero_copy_read(MIB, 4096).is_none() && queue.zero_copy_read(u64::MAX, 1).is_none()
+    );
     assert!(queue.event_fd().is_none());
-    let lent = queue.lend(0, 4096).unwrap();
+    let data = queue.zero_copy_read(0, 4096).unwrap();
     drop((queue, device));
     // Zero-copy bytes outlive their device.
     let mut total = 0;
-    crate::dma::Payload::from(lent).for_each_piece(|_, len| total += len);
+    crate::dma::Payload::from(data).for_each_piece(|_, len| total += len);
     assert_eq!(total, 4096);
     assert_eq!(pool.leased(), 0);
 }
@@ -119,7 +121,7 @@ fn ram_does_what_a_plain_array_does() {
             assert_eq!((done.token, done.result), (token, Ok(())));
             let untouched = done.buf.as_ref().is_none_or(|buf| buf.as_slice() == &*area);
             assert!(untouched, "operation {token}");
-            assert!(queue.lend(offset, 4096).is_none());
+            assert!(queue.zero_copy_read(offset, 4096).is_none());
         }
         drop(queues);
         assert_eq!(pool.leased(), 0);
@@ -261,7 +263,7 @@ fn faults_come_on_demand_once_and_in_order() {
     control.reject_next(2);
     let op = BlockOp::write(7, 0, filled(&pool, 512, 1), false);
     let rejected = queue.submit(op).unwrap_err();
-    assert_eq!((rejected.op.token, rejected.why), (7, RejectedWhy::QueueFull));
+    assert_eq!((rejected.op.token, rejected.reason), (7, RejectReason::QueueFull));
     let rejected = queue.submit(rejected.op).unwrap_err();
     for expect in [Err(BlockError::NoSpace), Err(BlockError::Gone), Ok(())] {
         let op = BlockOp::write(7, 0, filled(&pool, 512, 1), false);
@@ -325,7 +327,7 @@ fn completions_are_reordered_and_none_is_lost() {
 fn corrupted_reads_differ_by_one_bit() {
     let plan = FaultPlan { seed: 1, corruptions: 1_000_000, ..FaultPlan::default() };
     let (mut queue, control, pool) = faulty(plan);
-    assert!(queue.lend(0, 512).is_none());
+    assert!(queue.zero_copy_read(0, 512).is_none());
     let done = run(&mut *queue, BlockOp::read(0, 0, filled(&pool, 512, 0xff)));
     assert_eq!(done.result, Ok(()));
     let bits: u32 = done.buf.unwrap().as_slice().iter().map(|byte| byte.count_ones()).sum();
@@ -343,17 +345,17 @@ fn held_operations_stay_until_released_or_their_queue_is_dropped() {
     queue.submit(BlockOp::flush(2)).unwrap();
     let mut done = Vec::new();
     (0..10).for_each(|_| queue.poll(&mut done));
-    assert_eq!((done.len(), queue.in_flight(), control.held()), (0, 2, 2));
+    assert_eq!((done.len(), queue.in_flight(), control.stalled()), (0, 2, 2));
     assert!(!is_readable(queue.event_fd().unwrap()));
     control.release();
     assert!(is_readable(queue.event_fd().unwrap()));
     assert_eq!(finish(&mut *queue).len(), 2);
-    assert_eq!(control.held(), 0);
+    assert_eq!(control.stalled(), 0);
     control.hold();
     queue.submit(BlockOp::write(3, 0, filled(&pool, 512, 1), false)).unwrap();
-    assert_eq!((control.held(), pool.leased()), (1, 1));
+    assert_eq!((control.stalled(), pool.leased()), (1, 1));
     drop(queue);
-    assert_eq!((control.held(), pool.leased()), (0, 0));
+    assert_eq!((control.stalled(), pool.leased()), (0, 0));
 }
 
 #[test]

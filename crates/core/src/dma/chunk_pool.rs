@@ -66,7 +66,7 @@ pub struct PoolStats {
     /// Cap for reservations, in bytes.
     pub reserve_cap: usize,
     /// Bytes of chunks that cores hold for data buffers.
-    pub held: usize,
+    pub data_bytes: usize,
     /// Bytes of chunks that cores hold for reservations.
     pub reserve_held: usize,
     /// Bytes mapped from the kernel, held by cores or free.
@@ -120,7 +120,7 @@ struct State {
     bases: Vec<Option<usize>>,
     registrars: Vec<Arc<dyn MemoryRegistrar>>,
     /// Registrars whose chunks are being deregistered: until that is done, no chunk is unmapped.
-    leaving: usize,
+    deregistering: usize,
 }
 
 impl ChunkPool {
@@ -149,7 +149,7 @@ impl ChunkPool {
             try_huge: reserved_pages > 0,
             bases: Vec::new(),
             registrars: Vec::new(),
-            leaving: 0,
+            deregistering: 0,
         };
         tracing::info!(
             cap_mib = (state.data_cap * CHUNK) >> 20,
@@ -182,7 +182,7 @@ impl ChunkPool {
         PoolStats {
             cap: state.data_cap * CHUNK,
             reserve_cap: state.reserve_cap * CHUNK,
-            held: state.data_held * CHUNK,
+            data_bytes: state.data_held * CHUNK,
             reserve_held: state.reserve_held * CHUNK,
             mapped: state.mapped * CHUNK,
             huge: state.huge * CHUNK,
@@ -218,9 +218,9 @@ impl ChunkPool {
     pub fn add_registrar(&self, registrar: Arc<dyn MemoryRegistrar>) -> std::io::Result<()> {
         let mut state = self.state();
         for id in state.mapped_ids() {
-            if let Err(error) = state.tell(registrar.as_ref(), id) {
-                state.mapped_ids().take_while(|told| *told < id).for_each(|told| {
-                    registrar.unmapping(told);
+            if let Err(error) = state.register_with(registrar.as_ref(), id) {
+                state.mapped_ids().take_while(|known| *known < id).for_each(|known| {
+                    registrar.unmapping(known);
                 });
                 return Err(error);
             }
@@ -239,10 +239,10 @@ impl ChunkPool {
             return;
         }
         let known: Vec<ChunkId> = state.mapped_ids().collect();
-        state.leaving += 1;
+        state.deregistering += 1;
         drop(state);
         known.into_iter().for_each(|id| registrar.unmapping(id));
-        self.state().leaving -= 1;
+        self.state().deregistering -= 1;
     }
 
     /// Returns true if a core was refused a chunk and none has been returned since.
@@ -308,7 +308,7 @@ impl ChunkPool {
             Arena::BufferReservation => state.reserve_held -= 1,
         }
         // Registered chunks stay mapped: deregistering takes long, and the lock is held during it.
-        let is_known = !state.registrars.is_empty() || state.leaving > 0;
+        let is_known = !state.registrars.is_empty() || state.deregistering > 0;
         let stays = chunk.is_huge() || is_known;
         let surplus = if state.free.len() < WARM || stays {
             state.free.push(chunk);
@@ -349,7 +349,7 @@ impl State {
             self.bases.push(None);
         }
         self.bases[free] = Some(chunk.base().as_ptr().expose_provenance());
-        self.tell_all(id)?;
+        self.register_with_all(id)?;
         if self.try_huge && !chunk.is_huge() {
             self.try_huge = false;
             tracing::info!(
@@ -374,11 +374,11 @@ impl State {
     }
 
     /// Registers a new chunk with every registrar, or with none if one of them fails.
-    fn tell_all(&mut self, id: ChunkId) -> std::io::Result<()> {
+    fn register_with_all(&mut self, id: ChunkId) -> std::io::Result<()> {
         for (count, registrar) in self.registrars.iter().enumerate() {
-            if let Err(error) = self.tell(registrar.as_ref(), id) {
+            if let Err(error) = self.register_with(registrar.as_ref(), id) {
                 tracing::warn!(%error, "a device cannot reach another chunk of buffers");
-                self.registrars[..count].iter().for_each(|told| told.unmapping(id));
+                self.registrars[..count].iter().for_each(|known| known.unmapping(id));
                 self.bases[id.index()] = None;
                 return Err(error);
             }
@@ -386,7 +386,7 @@ impl State {
         Ok(())
     }
 
-    fn tell(&self, registrar: &dyn MemoryRegistrar, id: ChunkId) -> std::io::Result<()> {
+    fn register_with(&self, registrar: &dyn MemoryRegistrar, id: ChunkId) -> std::io::Result<()> {
         let base = self.bases.get(id.index()).copied().flatten();
         match base.and_then(|base| NonNull::new(std::ptr::with_exposed_provenance_mut(base))) {
             Some(base) => registrar.mapped(id, base, CHUNK),

@@ -40,6 +40,6 @@ pub use registrar::{ChunkId, MemoryRegistrar};
 pub use reserve::BufferReservation;
 pub use slab::MIN_CLASS;
 pub use split_buffer::SplitBuffer;
-pub use zero_copy::{MAX_LEND, ZeroCopyData, ZeroCopyRegion, ZeroCopySource};
+pub use zero_copy::{MAX_ZERO_COPY_BYTES, ZeroCopyData, ZeroCopyRegion, ZeroCopySource};
 
 pub(crate) use mapping::{Mapping, PAGE};

@@ -17,7 +17,7 @@ impl Payload {
     pub fn len(&self) -> usize {
         match self {
             Self::Buffer(buffer) => buffer.len(),
-            Self::ZeroCopy(lent) => lent.len(),
+            Self::ZeroCopy(data) => data.len(),
         }
     }
 
@@ -31,7 +31,7 @@ impl Payload {
     pub fn for_each_piece(&self, mut piece: impl FnMut(*const u8, usize)) {
         match self {
             Self::Buffer(buffer) => piece(buffer.as_ptr(), buffer.len()),
-            Self::ZeroCopy(lent) => lent.pieces().for_each(|(at, len)| piece(at, len)),
+            Self::ZeroCopy(data) => data.pieces().for_each(|(at, len)| piece(at, len)),
         }
     }
 
@@ -39,8 +39,8 @@ impl Payload {
     pub fn for_each_slice(&self, mut each: impl FnMut(&[u8])) {
         self.for_each_piece(|at, len| {
             // SAFETY: a payload's pieces are readable and unchanged until it is dropped. The
-            // payload owns its buffer, and lent bytes do not change while lent (`ZeroCopyData`'s
-            // contract).
+            // payload owns its buffer, and bytes of a zero-copy read do not change while it exists
+            // (`ZeroCopyData`'s contract).
             each(unsafe { std::slice::from_raw_parts(at, len) });
         });
     }
@@ -53,7 +53,7 @@ impl From<Buffer> for Payload {
 }
 
 impl From<ZeroCopyData> for Payload {
-    fn from(lent: ZeroCopyData) -> Self {
-        Self::ZeroCopy(lent)
+    fn from(data: ZeroCopyData) -> Self {
+        Self::ZeroCopy(data)
     }
 }

@@ -147,7 +147,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
                 let out = cores[0].leased() + cores[1].leased();
                 assert_eq!(out, live.buffers.len());
                 let stats = shared.stats();
-                assert!(stats.held <= stats.cap && stats.reserve_held <= stats.reserve_cap);
+                assert!(stats.data_bytes <= stats.cap && stats.reserve_held <= stats.reserve_cap);
             }
             assert!(leased > 500, "seed {seed} leases");
             assert!(exhausted > 0, "seed {seed} reaches the cap");
@@ -156,7 +156,7 @@ fn random_interleavings_never_overlap_and_all_chunks_come_back() {
             assert_eq!(cores[0].leased() + cores[1].leased(), 0);
             cores.iter().for_each(CorePool::clear);
             let stats = shared.stats();
-            assert_eq!((stats.held, stats.reserve_held), (0, 0), "all chunks are back");
+            assert_eq!((stats.data_bytes, stats.reserve_held), (0, 0), "all chunks are back");
         }
         assert_eq!(shared.stats().cores, 0);
     }
@@ -329,29 +329,29 @@ fn what_a_core_holds_goes_back_with_its_last_buffer() {
     let buffer = core.lease(100).unwrap();
     let reserve = core.clone().reserve(3, 100).unwrap();
     drop(core);
-    assert_eq!((shared.stats().held, shared.stats().reserve_held), (CHUNK, CHUNK));
+    assert_eq!((shared.stats().data_bytes, shared.stats().reserve_held), (CHUNK, CHUNK));
     drop(reserve);
     drop(buffer);
     let stats = shared.stats();
-    assert_eq!((stats.held, stats.reserve_held, stats.cores), (0, 0, 0));
+    assert_eq!((stats.data_bytes, stats.reserve_held, stats.cores), (0, 0, 0));
 }
 
 #[test]
-fn lent_zeroes_are_zero_in_memory_and_file() {
+fn zeroes_of_a_zero_copy_read_are_zero_in_memory_and_file() {
     let region = ZeroCopyRegion::zeroes().unwrap();
-    let lender = ZeroCopySource::new(&region);
-    assert!(lender.lend(MAX_LEND + 1).is_none());
-    for len in [1, 4096, 65536, 65537, 1 << 20, MAX_LEND] {
-        let lent = lender.lend(len).unwrap();
+    let source = ZeroCopySource::new(&region);
+    assert!(source.data(MAX_ZERO_COPY_BYTES + 1).is_none());
+    for len in [1, 4096, 65536, 65537, 1 << 20, MAX_ZERO_COPY_BYTES] {
+        let data = source.data(len).unwrap();
         let mut total = 0;
-        for (at, piece) in lent.pieces() {
-            // SAFETY: `pieces` names bytes that are readable as long as `lent` lives.
+        for (at, piece) in data.pieces() {
+            // SAFETY: `pieces` names bytes that are readable as long as `data` lives.
             let bytes = unsafe { std::slice::from_raw_parts(at, piece) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             total += piece;
         }
         assert_eq!(total, len);
-        let (file, offset) = lent.file().unwrap();
+        let (file, offset) = data.file().unwrap();
         let mut bytes = vec![1; len];
         let mut got = 0;
         while got < len {
@@ -359,7 +359,7 @@ fn lent_zeroes_are_zero_in_memory_and_file() {
         }
         assert!(bytes.iter().all(|byte| *byte == 0));
         let mut pieces = 0;
-        Payload::from(lent).for_each_piece(|_, piece| pieces += piece);
+        Payload::from(data).for_each_piece(|_, piece| pieces += piece);
         assert_eq!(pieces, len);
     }
 }

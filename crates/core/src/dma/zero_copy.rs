@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 use super::mapping::Mapping;
 
 /// Maximum bytes of a zero-copy read.
-pub const MAX_LEND: usize = 2 << 20;
+pub const MAX_ZERO_COPY_BYTES: usize = 2 << 20;
 
 /// Bytes of the mapped window of zeroes, repeated for longer runs.
 ///
@@ -24,12 +24,13 @@ const ZERO_WINDOW: usize = 64 << 10;
 #[derive(Debug)]
 pub struct ZeroCopyRegion {
     window: Mapping,
-    /// Reads as the region does at every offset up to [`MAX_LEND`].
+    /// Reads as the region does at every offset up to [`MAX_ZERO_COPY_BYTES`].
     file: Option<OwnedFd>,
 }
 
 impl ZeroCopyRegion {
-    /// Returns a window of zeroes, and a file of [`MAX_LEND`] zero bytes that uses no memory.
+    /// Returns a window of zeroes, and a file of [`MAX_ZERO_COPY_BYTES`] zero bytes that uses no
+    /// memory.
     ///
     /// All devices share one region, so that several of them use no more of the TLB than one.
     ///
@@ -55,7 +56,9 @@ impl ZeroCopyRegion {
     fn new_zeroes() -> io::Result<Arc<Self>> {
         let window = Mapping::zeroes(ZERO_WINDOW)?;
         let file = rustix::fs::memfd_create("nvmeof-zeroes", MemfdFlags::CLOEXEC)
-            .and_then(|file| rustix::fs::ftruncate(&file, MAX_LEND as u64).map(|()| file))
+            .and_then(|file| {
+                rustix::fs::ftruncate(&file, MAX_ZERO_COPY_BYTES as u64).map(|()| file)
+            })
             .inspect_err(|error| tracing::debug!(%error, "no file of zeroes to send from"))
             .ok();
         Ok(Arc::new(Self { window, file }))
@@ -74,15 +77,15 @@ impl ZeroCopySource {
         Rc::new(Self { region: Arc::clone(region) })
     }
 
-    /// Returns `len` bytes of the region, which repeats; `None` above [`MAX_LEND`].
-    pub fn lend(self: &Rc<Self>, len: usize) -> Option<ZeroCopyData> {
-        (len <= MAX_LEND).then(|| ZeroCopyData { lender: Rc::clone(self), len })
+    /// Returns `len` bytes of the region, which repeats; `None` above [`MAX_ZERO_COPY_BYTES`].
+    pub fn data(self: &Rc<Self>, len: usize) -> Option<ZeroCopyData> {
+        (len <= MAX_ZERO_COPY_BYTES).then(|| ZeroCopyData { source: Rc::clone(self), len })
     }
 }
 
 /// A run of bytes that does not change until this value is dropped.
 pub struct ZeroCopyData {
-    lender: Rc<ZeroCopySource>,
+    source: Rc<ZeroCopySource>,
     len: usize,
 }
 
@@ -99,20 +102,20 @@ impl ZeroCopyData {
 
     /// Returns the region of the run, which starts at the beginning of its window.
     pub fn region(&self) -> &Arc<ZeroCopyRegion> {
-        &self.lender.region
+        &self.source.region
     }
 
     /// Returns the memory as `(address, length)` pieces in order. The addresses are valid for reads
     /// until this value is dropped.
     pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize)> + '_ {
-        let window = self.lender.region.window.len();
-        let base = self.lender.region.window.as_ptr().cast_const();
+        let window = self.source.region.window.len();
+        let base = self.source.region.window.as_ptr().cast_const();
         (0..self.len).step_by(window).map(move |at| (base, window.min(self.len - at)))
     }
 
     /// Returns the same bytes as `(file, offset)`, for `sendfile`.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.lender.region.file.as_ref().map(|file| (file.as_fd(), 0))
+        self.source.region.file.as_ref().map(|file| (file.as_fd(), 0))
     }
 }
 

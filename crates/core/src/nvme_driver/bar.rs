@@ -17,7 +17,7 @@ use nvmeof_wire::properties::{
     CC_CSS_NVM, CC_SHN_NORMAL, CSTS_SHST_COMPLETE, Cap, Cc, Crto, Csts, Version, offset,
 };
 
-use super::error::OpenErrorWhy;
+use super::error::OpenErrorReason;
 use super::function::Registers;
 use super::wait::Wait;
 
@@ -59,23 +59,23 @@ impl Bar {
         regs: Arc<dyn Registers>,
         len: u64,
         wait: Arc<dyn Wait>,
-    ) -> Result<Self, OpenErrorWhy> {
+    ) -> Result<Self, OpenErrorReason> {
         if len <= REGISTERS_MIN {
-            return Err(OpenErrorWhy::NotNvme(format!("{len} bytes of registers are too few")));
+            return Err(OpenErrorReason::NotNvme(format!("{len} bytes of registers are too few")));
         }
         let cap = regs.read64(offset::CAP);
         if cap == u64::MAX {
-            return Err(OpenErrorWhy::Gone);
+            return Err(OpenErrorReason::Gone);
         }
         let version = Version::from_bits(regs.read32(offset::VS));
         if !(1..=9).contains(&version.mjr()) {
             let bits = version.into_bits();
-            return Err(OpenErrorWhy::NotNvme(format!("its version reads as {bits:#010x}")));
+            return Err(OpenErrorReason::NotNvme(format!("its version reads as {bits:#010x}")));
         }
         let bar = Self { regs, len, cap: Cap::from_bits(cap), wait };
         match bar.complaint() {
             None => Ok(bar),
-            Some(why) => Err(OpenErrorWhy::Capabilities { cap, why }),
+            Some(reason) => Err(OpenErrorReason::Capabilities { cap, reason }),
         }
     }
 
@@ -216,23 +216,23 @@ pub(super) struct Enabled(Arc<Bar>);
 
 impl UnknownController {
     /// Clears CC.EN and waits until CSTS.RDY = 0.
-    pub(super) fn disable(self) -> Result<Disabled, (Self, OpenErrorWhy)> {
+    pub(super) fn disable(self) -> Result<Disabled, (Self, OpenErrorReason)> {
         let bar = &self.0;
         let millis = bar.ready_millis();
         let failed = |waited| match waited {
-            Waited::Gone => OpenErrorWhy::Gone,
-            Waited::TooLong => OpenErrorWhy::Slow { ready: false, millis },
+            Waited::Gone => OpenErrorReason::Gone,
+            Waited::TooLong => OpenErrorReason::Slow { ready: false, millis },
         };
         let cc = bar.regs.read32(offset::CC);
         if cc == u32::MAX {
-            return Err((self, OpenErrorWhy::Gone));
+            return Err((self, OpenErrorReason::Gone));
         }
         let cc = Cc::from_bits(cc);
         if cc.en() {
             // Clearing EN before the controller is ready is not defined (Base 3.1.3.5). If it never
             // becomes ready, EN is cleared nevertheless.
             match bar.await_status(millis, |csts| csts.rdy() || csts.cfs()) {
-                Err(Waited::Gone) => return Err((self, OpenErrorWhy::Gone)),
+                Err(Waited::Gone) => return Err((self, OpenErrorReason::Gone)),
                 Ok(_) | Err(Waited::TooLong) => {}
             }
             bar.regs.write32(offset::CC, cc.with_en(false).with_shn(0).into_bits());
@@ -240,8 +240,8 @@ impl UnknownController {
         match bar.await_status(millis, |csts| !csts.rdy()) {
             Ok(_) => Ok(Disabled(self.0)),
             Err(waited) => {
-                let why = failed(waited);
-                Err((self, why))
+                let reason = failed(waited);
+                Err((self, reason))
             }
         }
     }
@@ -249,7 +249,7 @@ impl UnknownController {
 
 impl Disabled {
     /// Discards the proof that the controller is disabled.
-    pub(super) fn into_unsure(self) -> UnknownController {
+    pub(super) fn into_unknown(self) -> UnknownController {
         UnknownController(self.0)
     }
 
@@ -257,7 +257,7 @@ impl Disabled {
     pub(super) fn enable(
         self,
         admin: AdminRings,
-    ) -> Result<Enabled, (UnknownController, OpenErrorWhy)> {
+    ) -> Result<Enabled, (UnknownController, OpenErrorReason)> {
         let bar = self.0;
         let (regs, millis) = (&bar.regs, bar.ready_millis());
         let aqa = Aqa::with_entries(admin.entries, admin.entries);
@@ -269,13 +269,13 @@ impl Disabled {
         let cc = Cc::new().with_css(css).with_iosqes(IOSQES).with_iocqes(IOCQES);
         regs.write32(offset::CC, cc.into_bits());
         regs.write32(offset::CC, cc.with_en(true).into_bits());
-        let why = match bar.await_status(millis, |csts| csts.rdy() || csts.cfs()) {
-            Ok(csts) if csts.cfs() => OpenErrorWhy::Fatal,
+        let reason = match bar.await_status(millis, |csts| csts.rdy() || csts.cfs()) {
+            Ok(csts) if csts.cfs() => OpenErrorReason::Fatal,
             Ok(_) => return Ok(Enabled(bar)),
-            Err(Waited::Gone) => OpenErrorWhy::Gone,
-            Err(Waited::TooLong) => OpenErrorWhy::Slow { ready: true, millis },
+            Err(Waited::Gone) => OpenErrorReason::Gone,
+            Err(Waited::TooLong) => OpenErrorReason::Slow { ready: true, millis },
         };
-        Err((UnknownController(bar), why))
+        Err((UnknownController(bar), reason))
     }
 }
 
@@ -296,7 +296,7 @@ impl Enabled {
         self.0.await_status(millis, |csts| csts.shst() == CSTS_SHST_COMPLETE).is_ok()
     }
 
-    pub(super) fn into_unsure(self) -> UnknownController {
+    pub(super) fn into_unknown(self) -> UnknownController {
         UnknownController(self.0)
     }
 }

@@ -13,7 +13,7 @@ use nvmeof_wire::zerocopy::transmute_ref;
 
 use super::admin::{AdminQueue, AdminReply, Owner, Page};
 use super::bar::Bar;
-use super::error::{AdminError, OpenErrorWhy};
+use super::error::{AdminError, OpenErrorReason};
 use super::identify::{ControllerCapabilities, Identity, controller};
 use super::ring::Shadows;
 use super::wait::Wait;
@@ -51,11 +51,13 @@ impl BringUp<'_> {
     }
 
     /// Reads identity and capabilities of the controller.
-    pub(super) fn identify(&mut self) -> Result<(Identity, ControllerCapabilities), OpenErrorWhy> {
+    pub(super) fn identify(
+        &mut self,
+    ) -> Result<(Identity, ControllerCapabilities), OpenErrorReason> {
         let cap = self.bar.cap();
         let page = self
             .identify_page(Cns::CONTROLLER)
-            .map_err(OpenErrorWhy::command("Identify Controller"))?;
+            .map_err(OpenErrorReason::command("Identify Controller"))?;
         let answer: &IdentifyController = transmute_ref!(&*page);
         let (identity, abilities) = controller(answer, cap)?;
         // Other controllers do not support it, and would log the command as an error.
@@ -64,18 +66,20 @@ impl BringUp<'_> {
         }
         let page = match self.identify_page(Cns::CSI_CONTROLLER) {
             Err(AdminError::Status(_)) => return Ok((identity, abilities)),
-            page => page.map_err(OpenErrorWhy::command("Identify Controller (NVM command set)"))?,
+            page => {
+                page.map_err(OpenErrorReason::command("Identify Controller (NVM command set)"))?
+            }
         };
         let answer: &NvmController = transmute_ref!(&*page);
         Ok((identity, abilities.with_nvm(answer, cap)))
     }
 
     /// Requests `count` I/O queue pairs; returns the number granted, which may be lower or higher.
-    pub(super) fn grant_queues(&mut self, count: u16) -> Result<u16, OpenErrorWhy> {
+    pub(super) fn grant_queues(&mut self, count: u16) -> Result<u16, OpenErrorReason> {
         let asked = NumberOfQueues::from_counts(count, count);
         let reply = self
             .set_feature(Fid::NUMBER_OF_QUEUES, asked.into_bits())
-            .map_err(OpenErrorWhy::command("Set Features (Number of Queues)"))?;
+            .map_err(OpenErrorReason::command("Set Features (Number of Queues)"))?;
         let (submission, completion) = NumberOfQueues::from_bits(reply.dw0).counts();
         Ok(u16::try_from(submission.min(completion)).unwrap_or(u16::MAX))
     }
@@ -90,7 +94,7 @@ impl BringUp<'_> {
     }
 
     /// Creates a completion queue and the submission queue that completes to it.
-    pub(super) fn create_queue(&mut self, plan: &QueuePlan) -> Result<(), OpenErrorWhy> {
+    pub(super) fn create_queue(&mut self, plan: &QueuePlan) -> Result<(), OpenErrorReason> {
         let entries = u32::from(plan.entries);
         let completion = CreateIoCq {
             qid: plan.qid,
@@ -100,7 +104,7 @@ impl BringUp<'_> {
             vector: plan.vector,
         };
         self.run(completion.encode(0), false)
-            .map_err(OpenErrorWhy::command("Create I/O Completion Queue"))?;
+            .map_err(OpenErrorReason::command("Create I/O Completion Queue"))?;
         let submission = CreateIoSq {
             qid: plan.qid,
             entries,
@@ -111,7 +115,7 @@ impl BringUp<'_> {
             nvm_set: 0,
         };
         self.run(submission.encode(0), false)
-            .map_err(OpenErrorWhy::command("Create I/O Submission Queue"))?;
+            .map_err(OpenErrorReason::command("Create I/O Submission Queue"))?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use nvmeof_wire::zerocopy::transmute_ref;
 
 use super::admin::AdminReply;
 use super::buffers::{BufferMap, BufferMaps, MappedPools};
-use super::error::{AdminError, OpenError, OpenErrorWhy};
+use super::error::{AdminError, OpenError, OpenErrorReason};
 use super::events::DriveEvent;
 use super::function::Registers;
 use super::gate::{ControllerGate, ControllerState, QueueShared};
@@ -53,7 +53,7 @@ pub struct Controller {
     shared: Arc<ControllerGate>,
     identity: Identity,
     abilities: ControllerCapabilities,
-    lanes: Arc<FreePool<QueuePairMemory>>,
+    queue_pair_memory: Arc<FreePool<QueuePairMemory>>,
     reach: Arc<MappedPools>,
     /// Registers, kept mapped by other owners until the controller has failed.
     regs: Mutex<Weak<dyn Registers>>,
@@ -162,18 +162,18 @@ impl Controller {
     /// # Errors
     /// The namespace does not exist, or cannot be served: metadata, blocks of more than 4 KiB.
     pub fn namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenError> {
-        self.identify_namespace(nsid).map_err(|why| why.at(&self.address))
+        self.identify_namespace(nsid).map_err(|reason| reason.at(&self.address))
     }
 
-    fn identify_namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenErrorWhy> {
+    fn identify_namespace(&self, nsid: u32) -> Result<NamespaceInfo, OpenErrorReason> {
         let most = self.abilities.namespaces;
         if nsid == 0 || nsid > most {
-            let why = format!("the drive's namespaces are numbered 1 to {most}");
-            return Err(OpenErrorWhy::Namespace { nsid, why });
+            let reason = format!("the drive's namespaces are numbered 1 to {most}");
+            return Err(OpenErrorReason::Namespace { nsid, reason });
         }
         let page = self
             .query(Identify::new(Cns::NAMESPACE, nsid).encode(0))
-            .map_err(OpenErrorWhy::command("Identify Namespace"))?;
+            .map_err(OpenErrorReason::command("Identify Namespace"))?;
         let answer: &Namespace = transmute_ref!(&*page);
         let info = namespace(nsid, answer)?;
         if !self.abilities.descriptors {
@@ -186,7 +186,7 @@ impl Controller {
                 tracing::debug!(drive = self.address, nsid, %status, "no list of identifiers");
                 Ok(info)
             }
-            Err(error) => Err(OpenErrorWhy::Command { command: "Identify (CNS 03h)", error }),
+            Err(error) => Err(OpenErrorReason::Command { command: "Identify (CNS 03h)", error }),
         }
     }
 

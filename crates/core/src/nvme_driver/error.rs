@@ -7,17 +7,17 @@ use thiserror::Error;
 
 /// Error that prevents the use of a controller or namespace.
 #[derive(Debug, Error)]
-#[error("{address}: {why}")]
+#[error("{address}: {reason}")]
 pub struct OpenError {
     /// PCI address of the controller.
     pub address: String,
     /// Reason.
-    pub why: OpenErrorWhy,
+    pub reason: OpenErrorReason,
 }
 
 /// Reason why a controller or namespace cannot be used.
 #[derive(Debug, Error)]
-pub enum OpenErrorWhy {
+pub enum OpenErrorReason {
     /// The registers read as all ones.
     #[error("no device answers: the registers read as all ones")]
     Gone,
@@ -25,12 +25,12 @@ pub enum OpenErrorWhy {
     #[error("this is no NVMe controller: {0}")]
     NotNvme(String),
     /// The controller's capabilities are invalid or insufficient.
-    #[error("the controller's capabilities (CAP {cap:#018x}) do not do: {why}")]
+    #[error("the controller's capabilities (CAP {cap:#018x}) do not do: {reason}")]
     Capabilities {
         /// The register.
         cap: u64,
         /// Problem with it.
-        why: String,
+        reason: String,
     },
     /// CSTS.RDY did not follow CC.EN in time.
     #[error("the controller did not become {} within {millis} ms (CAP.TO, CRTO)", if *.ready { "ready" } else { "disabled" })]
@@ -50,12 +50,12 @@ pub enum OpenErrorWhy {
     #[error("{0}")]
     Unsuitable(String),
     /// A namespace does not exist, or cannot be used.
-    #[error("namespace {nsid}: {why}")]
+    #[error("namespace {nsid}: {reason}")]
     Namespace {
         /// The namespace.
         nsid: u32,
         /// Problem with it.
-        why: String,
+        reason: String,
     },
     /// An admin command failed.
     #[error("{command}: {error}")]
@@ -110,9 +110,9 @@ pub enum AdminError {
     Unsuccessful(String),
 }
 
-impl OpenErrorWhy {
+impl OpenErrorReason {
     pub(super) fn at(self, address: &str) -> OpenError {
-        OpenError { address: address.to_owned(), why: self }
+        OpenError { address: address.to_owned(), reason: self }
     }
 
     /// Wraps an [`Self::System`] error.

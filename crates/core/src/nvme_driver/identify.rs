@@ -8,7 +8,7 @@ use nvmeof_wire::identify::{
 use nvmeof_wire::properties::Cap;
 use nvmeof_wire::zerocopy::IntoBytes;
 
-use super::error::OpenErrorWhy;
+use super::error::OpenErrorReason;
 use crate::dma::CHUNK;
 
 /// VER of version 1.3.
@@ -74,28 +74,28 @@ pub(crate) struct ControllerCapabilities {
 pub(super) fn controller(
     answer: &IdentifyController,
     cap: Cap,
-) -> Result<(Identity, ControllerCapabilities), OpenErrorWhy> {
+) -> Result<(Identity, ControllerCapabilities), OpenErrorReason> {
     let bytes = answer.as_bytes();
     for (byte, name) in [(0x00, "zeroes"), (0xff, "ones")] {
         if bytes.iter().all(|other| *other == byte) {
-            return Err(OpenErrorWhy::Identify(format!("it is full of {name}")));
+            return Err(OpenErrorReason::Identify(format!("it is full of {name}")));
         }
     }
     if answer.entry_sizes() != (6, 4) {
         let sizes = answer.entry_sizes();
-        return Err(OpenErrorWhy::Identify(format!(
+        return Err(OpenErrorReason::Identify(format!(
             "queue entries of 2^{} and 2^{} bytes are needed (SQES, CQES), where 64 and 16 are used",
             sizes.0, sizes.1
         )));
     }
     let kind = ControllerType(answer.cntrltype);
     if !matches!(kind, ControllerType::NOT_REPORTED | ControllerType::IO) {
-        return Err(OpenErrorWhy::Unsuitable(format!(
+        return Err(OpenErrorReason::Unsuitable(format!(
             "this is no I/O controller but one of type {kind}"
         )));
     }
     if answer.nn.get() == 0 {
-        return Err(OpenErrorWhy::Identify("there can be no namespaces (NN is 0)".to_owned()));
+        return Err(OpenErrorReason::Identify("there can be no namespaces (NN is 0)".to_owned()));
     }
     Ok((identity(answer), abilities(answer, cap)))
 }
@@ -188,8 +188,8 @@ pub struct NamespaceInfo {
 }
 
 /// Parses Identify Namespace; rejects namespaces that cannot be served.
-pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, OpenErrorWhy> {
-    let refuse = |why: String| Err(OpenErrorWhy::Namespace { nsid, why });
+pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, OpenErrorReason> {
+    let refuse = |reason: String| Err(OpenErrorReason::Namespace { nsid, reason });
     if answer.as_bytes().iter().all(|byte| *byte == 0) || answer.nsze.get() == 0 {
         return refuse("there is no active namespace of that number".to_owned());
     }

@@ -50,7 +50,7 @@ mod wait;
 
 pub use buffers::BufferMaps;
 pub use controller::{Controller, ControllerStats};
-pub use error::{AdminError, OpenError, OpenErrorWhy};
+pub use error::{AdminError, OpenError, OpenErrorReason};
 pub use events::DriveEvent;
 pub use gate::ControllerState;
 pub use identify::{Identity, NamespaceInfo};

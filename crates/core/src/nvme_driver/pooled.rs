@@ -14,8 +14,8 @@ impl<T> FreePool<T> {
         Arc::new(Self(Mutex::new(values)))
     }
 
-    /// Takes a value, if one is available; dropping the loan returns it.
-    pub(super) fn lend(self: &Arc<Self>) -> Option<Pooled<T>> {
+    /// Takes a value, if one is available; dropping the guard returns it.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Pooled<T>> {
         let value = ManuallyDrop::new(self.values().pop()?);
         Some(Pooled { value, shelf: Arc::clone(self) })
     }

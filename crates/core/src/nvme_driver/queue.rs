@@ -74,7 +74,7 @@ pub struct Io {
 pub struct IoQueue {
     controller: Arc<Controller>,
     /// Returns to the controller on drop.
-    lane: Pooled<QueuePairMemory>,
+    queue_pair: Pooled<QueuePairMemory>,
     regs: Option<Arc<dyn Registers>>,
     buffers: Arc<BufferMap>,
     namespace: NamespaceInfo,
@@ -93,7 +93,7 @@ pub struct IoQueue {
     again: Vec<Piece>,
     done: Vec<Completed>,
     /// [Losses](super::gate::ControllerGate::losses) that a flush of this queue has reported.
-    told: u64,
+    reported_losses: u64,
     /// Consecutive polls without a completion.
     quiet: u32,
 }
@@ -137,14 +137,14 @@ struct Command {
 }
 
 impl IoQueue {
-    /// Creates a queue on `lane`, which the controller provided.
+    /// Creates a queue on `queue_pair`, which the controller provided.
     pub(super) fn new(
         controller: Arc<Controller>,
-        lane: Pooled<QueuePairMemory>,
+        queue_pair: Pooled<QueuePairMemory>,
         buffers: Arc<BufferMap>,
         namespace: NamespaceInfo,
     ) -> Self {
-        let slots = lane.ring.entries() - 1;
+        let slots = queue_pair.ring.entries() - 1;
         let abilities = *controller.abilities();
         Self {
             regs: controller.registers(),
@@ -155,14 +155,14 @@ impl IoQueue {
             free_parents: (0..slots).rev().collect(),
             commands: (0..slots).map(|_| Command::default()).collect(),
             free_commands: (0..slots).rev().collect(),
-            slot_bits: u32::from(lane.ring.entries()).ilog2(),
+            slot_bits: u32::from(queue_pair.ring.entries()).ilog2(),
             pending: VecDeque::with_capacity(slots.into()),
             again: Vec::with_capacity(slots.into()),
             done: Vec::with_capacity(slots.into()),
-            told: controller.shared().losses.load(Ordering::Acquire),
+            reported_losses: controller.shared().losses.load(Ordering::Acquire),
             quiet: 0,
             controller,
-            lane,
+            queue_pair,
             buffers,
             namespace,
         }
@@ -269,7 +269,7 @@ impl IoQueue {
         self.reap();
         self.send_pending();
         if let Some(regs) = &self.regs {
-            self.lane.ring.ring(regs.as_ref());
+            self.queue_pair.ring.ring(regs.as_ref());
         }
     }
 
@@ -278,7 +278,7 @@ impl IoQueue {
     }
 
     fn queue_shared(&self) -> &QueueShared {
-        &self.controller.shared().queues[self.lane.index]
+        &self.controller.shared().queues[self.queue_pair.index]
     }
 
     /// Checks an operation. Returns the buffer's address (0 without one), or `None` if there is
@@ -387,14 +387,15 @@ impl IoQueue {
         let command = &mut self.commands[slot];
         // Slot in the low bits, generation in the high bits: a late completion does not match the
         // reused slot.
-        let at = self.lane.ring.tail();
-        let cid = (command.cid & !(self.lane.ring.entries() - 1)).wrapping_add(1 << self.slot_bits)
+        let at = self.queue_pair.ring.tail();
+        let cid = (command.cid & !(self.queue_pair.ring.entries() - 1))
+            .wrapping_add(1 << self.slot_bits)
             | index;
         *command = Command { piece, cid, at, is_out: true };
         let sqe = self.entry(parent, slot, piece, cid);
         let shared = self.controller.shared();
-        shared.queues[self.lane.index].begin(slot, cid, shared.tick());
-        self.lane.ring.push(&sqe);
+        shared.queues[self.queue_pair.index].begin(slot, cid, shared.tick());
+        self.queue_pair.ring.push(&sqe);
     }
 
     /// Builds the submission queue entry of a piece.
@@ -427,7 +428,11 @@ impl IoQueue {
                     integral_write: false,
                     integral_read: false,
                 };
-                return self.lane.lists.carry(command.encode(cid, nsid), slot, range.as_bytes());
+                return self.queue_pair.lists.carry(
+                    command.encode(cid, nsid),
+                    slot,
+                    range.as_bytes(),
+                );
             }
             IoKind::Flush => return Sqe::io(IoOpcode::FLUSH, cid, nsid).without_data(),
         };
@@ -435,29 +440,35 @@ impl IoQueue {
         if !has_data {
             return sqe.without_data();
         }
-        self.lane.lists.point(sqe, slot, parent.address + piece.at, piece.len, self.lane.sgl)
+        self.queue_pair.lists.point(
+            sqe,
+            slot,
+            parent.address + piece.at,
+            piece.len,
+            self.queue_pair.sgl,
+        )
     }
 
     /// Processes the available completions.
     #[inline]
     fn reap(&mut self) {
         // More completions than the queue has entries match no command.
-        for _ in 0..self.lane.ring.entries() {
-            let Some(cqe) = self.lane.ring.pop() else { return };
+        for _ in 0..self.queue_pair.ring.entries() {
+            let Some(cqe) = self.queue_pair.ring.pop() else { return };
             let cid = cqe.cid.get();
-            let slot = usize::from(cid & (self.lane.ring.entries() - 1));
+            let slot = usize::from(cid & (self.queue_pair.ring.entries() - 1));
             let command = self.commands.get_mut(slot);
             let Some(command) = command.filter(|command| command.is_out && command.cid == cid)
             else {
                 return self.broken(Violation::UnknownCommand);
             };
-            if cqe.sqid.get() != self.lane.ring.qid() {
+            if cqe.sqid.get() != self.queue_pair.ring.qid() {
                 return self.broken(Violation::OtherQueue);
             }
             command.is_out = false;
             let piece = command.piece;
             self.queue_shared().end(slot);
-            self.free_commands.push(cid & (self.lane.ring.entries() - 1));
+            self.free_commands.push(cid & (self.queue_pair.ring.entries() - 1));
             self.answered(piece, cqe.status());
         }
     }
@@ -504,10 +515,10 @@ impl IoQueue {
             losses.fetch_add(1, Ordering::AcqRel);
         }
         let losses = losses.load(Ordering::Acquire);
-        if losses == self.told {
+        if losses == self.reported_losses {
             return result;
         }
-        self.told = losses;
+        self.reported_losses = losses;
         let flushes = self.parents.iter_mut().flatten();
         for flush in flushes.filter(|parent| parent.io.kind == IoKind::Flush) {
             if flush.result.is_ok() {
@@ -545,7 +556,7 @@ impl IoQueue {
     #[cold]
     fn gate_changed(&mut self, word: GateState) {
         match word.mode() {
-            QueueMode::Running => self.lane.ring.begin(word.generation()),
+            QueueMode::Running => self.queue_pair.ring.begin(word.generation()),
             QueueMode::Halted => {}
             QueueMode::Stopped => self.take_back(),
             QueueMode::Failed | QueueMode::Abandoned => {
@@ -569,7 +580,7 @@ impl IoQueue {
             }
             let mut piece = command.piece;
             // A command that the doorbell did not cover loses no attempt.
-            let is_shown = self.lane.ring.is_shown(command.at);
+            let is_shown = self.queue_pair.ring.is_shown(command.at);
             self.queue_shared().end(slot);
             self.free_commands.push(index);
             let Some(parent) = parent_of(&mut self.parents, piece.parent) else { continue };
@@ -690,7 +701,7 @@ impl fmt::Debug for IoQueue {
         f.debug_struct("IoQueue")
             .field("drive", &self.controller.address())
             .field("nsid", &self.namespace.nsid)
-            .field("ring", &self.lane.ring)
+            .field("ring", &self.queue_pair.ring)
             .field("gate", &self.seen)
             .field("in_flight", &self.in_flight())
             .field("pending", &self.pending.len())

@@ -42,7 +42,7 @@ use super::admin::{AdminCompletion, AdminQueue, AdminReply, Owner};
 use super::bar::{Bar, Disabled, Enabled, StatusSnapshot, UnknownController};
 use super::bring_up::{BringUp, QueuePlan};
 use super::buffers::MappedPools;
-use super::error::{AdminError, OpenErrorWhy};
+use super::error::{AdminError, OpenErrorReason};
 use super::events::{DriveEvent, Events};
 use super::function::Function;
 use super::gate::{ControllerGate, ControllerState, Counters, GateState, QueueMode, QueueShared};
@@ -85,7 +85,7 @@ enum Phase {
     },
     /// The registers read as all ones; the state may last until `until`.
     Absent {
-        unsure: UnknownController,
+        unknown: UnknownController,
         until: u64,
     },
     /// Permanently failed; waits for queues to release the registers.
@@ -206,8 +206,8 @@ impl ControllerSupervisor {
                     self.phase = Phase::Stopped { disabled, starts, since };
                 }
             }
-            Phase::Absent { unsure, .. } if self.is_removed => self.fail(unsure, TAKEN),
-            Phase::Absent { unsure, until } => self.absent(unsure, until, now),
+            Phase::Absent { unknown, .. } if self.is_removed => self.fail(unknown, TAKEN),
+            Phase::Absent { unknown, until } => self.absent(unknown, until, now),
             Phase::Failing => {
                 if self.shared.all_acked(self.shared.word()) {
                     self.release_function();
@@ -254,8 +254,8 @@ impl ControllerSupervisor {
         wants_data: bool,
         timeout: Option<u64>,
     ) -> Result<u64, AdminError> {
-        if let Some(why) = self.failure() {
-            return Err(AdminError::Failed(why.to_owned()));
+        if let Some(reason) = self.failure() {
+            return Err(AdminError::Failed(reason.to_owned()));
         }
         let (true, Some(hardware)) = (self.is_live(), &mut self.hardware) else {
             return Err(AdminError::Busy);
@@ -275,17 +275,17 @@ impl ControllerSupervisor {
     }
 
     /// Stops the controller on request, as after an error.
-    pub(super) fn reset(&mut self, why: &str) {
+    pub(super) fn reset(&mut self, reason: &str) {
         let now = self.wait.now();
         match std::mem::replace(&mut self.phase, Phase::Failed) {
-            Phase::Live(enabled) => self.stop(enabled.into_unsure(), why, now),
+            Phase::Live(enabled) => self.stop(enabled.into_unknown(), reason, now),
             other => self.phase = other,
         }
     }
 
     /// Ends the use of the controller, with a normal shutdown if it is live.
     pub(super) fn end(&mut self) {
-        let unsure = match std::mem::replace(&mut self.phase, Phase::Failed) {
+        let unknown = match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => {
                 let millis = u64::from(self.abilities.shutdown_micros) / 1000;
                 if !enabled.shut_down(millis.clamp(5_000, 30_000)) {
@@ -294,14 +294,14 @@ impl ControllerSupervisor {
                         "the controller did not shut down in time"
                     );
                 }
-                enabled.into_unsure()
+                enabled.into_unknown()
             }
-            Phase::Absent { unsure, .. } => unsure,
+            Phase::Absent { unknown, .. } => unknown,
             Phase::Stopped { .. } | Phase::Failing | Phase::Failed => {
                 return self.release_function();
             }
         };
-        if let QuiesceOutcome::Unproven = self.quiesce(unsure) {
+        if let QuiesceOutcome::Unproven = self.quiesce(unknown) {
             tracing::error!(drive = self.address, "the controller cannot be stopped");
         }
         self.release_function();
@@ -329,7 +329,7 @@ impl ControllerSupervisor {
 
     fn live(&mut self, enabled: Enabled, now: u64) {
         if self.is_removed {
-            return self.fail(enabled.into_unsure(), TAKEN);
+            return self.fail(enabled.into_unknown(), TAKEN);
         }
         match enabled.bar().look() {
             StatusSnapshot::Absent => {
@@ -337,14 +337,14 @@ impl ControllerSupervisor {
                 self.shared.set_state(ControllerState::Resetting);
                 self.shared.set(GateState::new(self.generation, QueueMode::Halted));
                 let until = now.saturating_add(nanos(self.options.absence));
-                self.phase = Phase::Absent { unsure: enabled.into_unsure(), until };
+                self.phase = Phase::Absent { unknown: enabled.into_unknown(), until };
                 return;
             }
             StatusSnapshot::There(csts) if csts.cfs() => {
-                return self.stop(enabled.into_unsure(), "it reports a fatal status", now);
+                return self.stop(enabled.into_unknown(), "it reports a fatal status", now);
             }
             StatusSnapshot::There(csts) if !csts.rdy() => {
-                return self.stop(enabled.into_unsure(), "it was reset by somebody else", now);
+                return self.stop(enabled.into_unknown(), "it was reset by somebody else", now);
             }
             StatusSnapshot::There(_) => {}
         }
@@ -356,7 +356,7 @@ impl ControllerSupervisor {
         let complaint =
             complaint.or_else(|| self.broken_rules()).or_else(|| self.check_timeouts(now));
         match complaint {
-            Some(why) => self.stop(enabled.into_unsure(), &why, now),
+            Some(reason) => self.stop(enabled.into_unknown(), &reason, now),
             None => self.phase = Phase::Live(enabled),
         }
     }
@@ -485,43 +485,43 @@ impl ControllerSupervisor {
         }
     }
 
-    fn absent(&mut self, unsure: UnknownController, until: u64, now: u64) {
-        match unsure.0.look() {
-            StatusSnapshot::There(_) if unsure.0.same_again() => {
+    fn absent(&mut self, unknown: UnknownController, until: u64, now: u64) {
+        match unknown.0.look() {
+            StatusSnapshot::There(_) if unknown.0.same_again() => {
                 // The device may have lost power, and with it the contents of its cache.
                 if self.abilities.volatile_cache {
                     self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
                 self.interrupts_lost = true;
-                self.stop(unsure, "it was away", now);
+                self.stop(unknown, "it was away", now);
             }
-            StatusSnapshot::There(_) => self.fail(unsure, "another device answers in its place"),
-            StatusSnapshot::Absent if now >= until => self.fail(unsure, "it is gone"),
-            StatusSnapshot::Absent => self.phase = Phase::Absent { unsure, until },
+            StatusSnapshot::There(_) => self.fail(unknown, "another device answers in its place"),
+            StatusSnapshot::Absent if now >= until => self.fail(unknown, "it is gone"),
+            StatusSnapshot::Absent => self.phase = Phase::Absent { unknown, until },
         }
     }
 
     /// Stops the controller after an error, to restart it when the queues have reclaimed their
     /// buffers.
-    fn stop(&mut self, unsure: UnknownController, why: &str, now: u64) {
+    fn stop(&mut self, unknown: UnknownController, reason: &str, now: u64) {
         Counters::add(&self.shared.counters.resets, 1);
         self.resets.retain(|at| now.saturating_sub(*at) < RESETS_OVER);
         self.resets.push_back(now);
         let most = usize::try_from(self.options.resets).unwrap_or(usize::MAX);
         if self.resets.len() > most {
-            let why = format!("{why}, and it was reset {most} times before");
-            return self.fail(unsure, &why);
+            let reason = format!("{reason}, and it was reset {most} times before");
+            return self.fail(unknown, &reason);
         }
-        tracing::warn!(drive = self.address, why, "resetting the controller");
+        tracing::warn!(drive = self.address, why = reason, "resetting the controller");
         self.halt();
-        match self.quiesce(unsure) {
+        match self.quiesce(unknown) {
             QuiesceOutcome::Disabled(disabled) => {
                 self.answer_all(&AdminError::Reset, now);
                 self.shared.set(GateState::new(self.generation, QueueMode::Stopped));
                 self.phase = Phase::Stopped { disabled, starts: 0, since: now };
             }
-            QuiesceOutcome::ForGood(how) => self.failed(Some(how), why),
-            QuiesceOutcome::Unproven => self.failed(None, why),
+            QuiesceOutcome::ForGood(how) => self.failed(Some(how), reason),
+            QuiesceOutcome::Unproven => self.failed(None, reason),
         }
     }
 
@@ -540,43 +540,43 @@ impl ControllerSupervisor {
     }
 
     /// Stops the controller permanently.
-    fn fail(&mut self, unsure: UnknownController, why: &str) {
+    fn fail(&mut self, unknown: UnknownController, reason: &str) {
         self.halt();
-        match self.quiesce(unsure) {
-            QuiesceOutcome::Disabled(_) => self.failed(Some("it is disabled"), why),
-            QuiesceOutcome::ForGood(how) => self.failed(Some(how), why),
-            QuiesceOutcome::Unproven => self.failed(None, why),
+        match self.quiesce(unknown) {
+            QuiesceOutcome::Disabled(_) => self.failed(Some("it is disabled"), reason),
+            QuiesceOutcome::ForGood(how) => self.failed(Some(how), reason),
+            QuiesceOutcome::Unproven => self.failed(None, reason),
         }
     }
 
-    fn failed(&mut self, proof: Option<&'static str>, why: &str) {
+    fn failed(&mut self, proof: Option<&'static str>, reason: &str) {
         tracing::error!(
             drive = self.address,
-            why,
+            why = reason,
             proof = proof.unwrap_or("none: buffers in flight are given up"),
             "the controller has failed; everything in flight ends with an error"
         );
-        why.clone_into(&mut self.failure);
+        reason.clone_into(&mut self.failure);
         let mode = if proof.is_some() { QueueMode::Failed } else { QueueMode::Abandoned };
-        self.answer_all(&AdminError::Failed(why.to_owned()), self.wait.now());
-        self.shared.set_state(ControllerState::Failed(why.to_owned()));
+        self.answer_all(&AdminError::Failed(reason.to_owned()), self.wait.now());
+        self.shared.set_state(ControllerState::Failed(reason.to_owned()));
         self.shared.set(GateState::new(self.generation, mode));
         self.phase = Phase::Failing;
     }
 
     /// Quiesces the device: ensures that it writes to no buffer any more.
-    fn quiesce(&mut self, unsure: UnknownController) -> QuiesceOutcome {
+    fn quiesce(&mut self, unknown: UnknownController) -> QuiesceOutcome {
         let Some(function) = self.function().cloned() else {
             return QuiesceOutcome::ForGood("it was let go");
         };
-        let (unsure, why) = match unsure.disable() {
+        let (unknown, reason) = match unknown.disable() {
             Ok(disabled) => return QuiesceOutcome::Disabled(disabled),
             Err(failed) => failed,
         };
-        tracing::warn!(drive = self.address, %why, "the controller cannot be disabled");
+        tracing::warn!(drive = self.address, why = %reason, "the controller cannot be disabled");
         match function.reset() {
             Ok(()) => {
-                return match unsure.disable() {
+                return match unknown.disable() {
                     Ok(disabled) => QuiesceOutcome::Disabled(disabled),
                     Err(_) => QuiesceOutcome::ForGood("its function was reset"),
                 };
@@ -614,7 +614,7 @@ impl ControllerSupervisor {
 
     /// Starts the controller again while the queues wait.
     fn start(&mut self, disabled: Disabled, starts: u32, since: u64, now: u64) {
-        let (unsure, why) = match self.try_start(disabled) {
+        let (unknown, reason) = match self.try_start(disabled) {
             Ok(enabled) => {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
                 tracing::info!(drive = self.address, millis = took, "the controller runs again");
@@ -635,10 +635,10 @@ impl ControllerSupervisor {
             }
             Err(failed) => failed,
         };
-        tracing::warn!(drive = self.address, %why, "the controller did not start");
+        tracing::warn!(drive = self.address, why = %reason, "the controller did not start");
         let until = since.saturating_add(nanos(self.options.absence));
-        if unsure.0.look() == StatusSnapshot::Absent && now < until {
-            self.phase = Phase::Absent { unsure, until };
+        if unknown.0.look() == StatusSnapshot::Absent && now < until {
+            self.phase = Phase::Absent { unknown, until };
             return;
         }
         if starts + 1 < STARTS {
@@ -647,29 +647,29 @@ impl ControllerSupervisor {
             {
                 tracing::warn!(drive = self.address, %error, "no reset of the function");
             }
-            if let QuiesceOutcome::Disabled(disabled) = self.quiesce(unsure) {
+            if let QuiesceOutcome::Disabled(disabled) = self.quiesce(unknown) {
                 self.phase = Phase::Stopped { disabled, starts: starts + 1, since };
                 return;
             }
         } else {
-            self.quiesce(unsure);
+            self.quiesce(unknown);
         }
         // The device has had no commands since it was stopped.
-        self.failed(Some("nothing was in flight"), &format!("it does not start: {why}"));
+        self.failed(Some("nothing was in flight"), &format!("it does not start: {reason}"));
     }
 
     fn try_start(
         &mut self,
         disabled: Disabled,
-    ) -> Result<Enabled, (UnknownController, OpenErrorWhy)> {
+    ) -> Result<Enabled, (UnknownController, OpenErrorReason)> {
         self.generation += 1;
         let now = self.wait.now();
         let Some(hardware) = &mut self.hardware else {
-            return Err((disabled.into_unsure(), OpenErrorWhy::Gone));
+            return Err((disabled.into_unknown(), OpenErrorReason::Gone));
         };
         if let Err(error) = hardware.function.set_bus_master(true) {
-            let why = OpenErrorWhy::System { what: "bus master", error };
-            return Err((disabled.into_unsure(), why));
+            let reason = OpenErrorReason::System { what: "bus master", error };
+            return Err((disabled.into_unknown(), reason));
         }
         if self.interrupts_lost {
             match hardware.function.rearm() {
@@ -689,33 +689,33 @@ impl ControllerSupervisor {
         let enabled = enabled?;
         match self.bring_up(enabled.bar()) {
             Ok(()) => Ok(enabled),
-            Err(why) => Err((enabled.into_unsure(), why)),
+            Err(reason) => Err((enabled.into_unknown(), reason)),
         }
     }
 
-    fn bring_up(&mut self, bar: &Bar) -> Result<(), OpenErrorWhy> {
-        let Some(hardware) = &mut self.hardware else { return Err(OpenErrorWhy::Gone) };
+    fn bring_up(&mut self, bar: &Bar) -> Result<(), OpenErrorReason> {
+        let Some(hardware) = &mut self.hardware else { return Err(OpenErrorReason::Gone) };
         let timeout = nanos(self.options.admin_timeout);
         let admin = &mut hardware.admin;
         let mut session = BringUp { bar, admin, wait: self.wait.as_ref(), timeout };
         let (identity, _) = session.identify()?;
         if (&identity.serial, &identity.model) != (&self.identity.serial, &self.identity.model) {
             let (model, serial) = (identity.model, identity.serial);
-            return Err(OpenErrorWhy::Unsuitable(format!(
+            return Err(OpenErrorReason::Unsuitable(format!(
                 "another drive, {model} {serial}, came back"
             )));
         }
         let count = u16::try_from(self.plans.len()).unwrap_or(u16::MAX);
         let granted = session.grant_queues(count)?;
         if granted < count {
-            return Err(OpenErrorWhy::Unsuitable(format!(
+            return Err(OpenErrorReason::Unsuitable(format!(
                 "it grants {granted} I/O queues, and {count} before"
             )));
         }
         if let Some(shadows) = &hardware.shadows {
             session
                 .configure_shadows(shadows)
-                .map_err(OpenErrorWhy::command("Doorbell Buffer Config"))?;
+                .map_err(OpenErrorReason::command("Doorbell Buffer Config"))?;
         }
         for plan in &self.plans {
             session.create_queue(plan)?;

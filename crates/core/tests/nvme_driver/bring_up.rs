@@ -48,14 +48,14 @@ fn a_controller_that_somebody_left_enabled_is_reset_first() {
 fn capabilities_that_make_no_sense_are_refused() {
     let cap = FakeDriveConfig::default().cap;
     let with = |cap: Cap| refused(FakeDriveConfig { cap, ..FakeDriveConfig::default() });
-    for (cap, why) in [
+    for (cap, reason) in [
         (cap.with_mqes(0), "MQES"),
         (cap.with_mpsmin(1), "MPSMIN"),
         (cap.with_css(CAP_CSS_ADMIN_ONLY), "no NVM command set"),
         (cap.with_css(0), "no NVM command set"),
     ] {
         let error = with(cap);
-        assert!(error.contains(why) && error.contains("0000:01:00.0"), "{error}");
+        assert!(error.contains(reason) && error.contains("0000:01:00.0"), "{error}");
     }
     let ones = with(Cap::from_bits(u64::MAX));
     assert!(ones.contains("all ones"), "{ones}");
@@ -123,11 +123,11 @@ fn one_that_cannot_be_disabled_has_its_function_reset() {
 
 #[test]
 fn identify_of_zeroes_or_ones_is_refused() {
-    for (byte, why) in [(0x00, "zeroes"), (0xff, "ones")] {
+    for (byte, reason) in [(0x00, "zeroes"), (0xff, "ones")] {
         let fake = FakeDrive::new(FakeDriveConfig::default());
         fake.inject(When::admin(AdminOpcode::IDENTIFY), Fault::Data(vec![byte]));
         let error = open(&fake, options()).unwrap_err().to_string();
-        assert!(error.contains("Identify Controller makes no sense") && error.contains(why));
+        assert!(error.contains("Identify Controller makes no sense") && error.contains(reason));
         fake.assert_clean();
         assert_eq!((fake.mappings(), fake.is_running()), (vec![], false));
 

@@ -17,7 +17,7 @@ use crate::rig::{
 
 fn failed(state: ControllerState) -> String {
     match state {
-        ControllerState::Failed(why) => why,
+        ControllerState::Failed(reason) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -264,8 +264,8 @@ fn another_drive_in_its_place_is_not_taken_for_it() {
     rig.pass(&mut queue, SECOND, &mut done);
     rig.fake.reconfigure(|config| nvmeof_wire::ascii::fill(&mut config.identify.sn, "OTHER"));
     rig.fake.set_gone(false);
-    let why = failed(rig.settle(&mut [&mut queue]));
-    assert!(why.contains("another drive") && why.contains("OTHER"), "{why}");
+    let reason = failed(rig.settle(&mut [&mut queue]));
+    assert!(reason.contains("another drive") && reason.contains("OTHER"), "{reason}");
     drop(queue);
     rig.end();
 }
@@ -354,8 +354,8 @@ fn a_controller_that_does_not_start_again_has_failed() {
         queue.submit(read(0, rig.filled(512, 0))).unwrap();
         rig.controller.reset();
         let done = rig.finish(&mut queue);
-        if let ControllerState::Failed(why) = rig.settle(&mut [&mut queue]) {
-            assert!(why.contains("does not start"), "{why}");
+        if let ControllerState::Failed(reason) = rig.settle(&mut [&mut queue]) {
+            assert!(reason.contains("does not start"), "{reason}");
             assert_eq!(done[0].result, Err(BlockError::Gone));
         } else {
             panic!("{opcode:?}");

@@ -1,6 +1,6 @@
 //! Operations: data, splitting, limits, full queues.
 
-use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, RejectedWhy};
+use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, RejectReason};
 use nvmeof_core::nvme_driver::{ControllerOptions, IoKind};
 use nvmeof_fake_drive::{FakeDriveConfig, Mode, NamespaceConfig};
 use nvmeof_random::SplitMix64;
@@ -265,7 +265,7 @@ fn a_full_queue_hands_the_operation_back() {
         queue.submit(BlockOp::read(token, 0, rig.filled(512, 0))).unwrap();
     }
     let rejected = queue.submit(BlockOp::read(99, 512, rig.filled(1024, 5))).unwrap_err();
-    assert_eq!(rejected.why, RejectedWhy::QueueFull);
+    assert_eq!(rejected.reason, RejectReason::QueueFull);
     assert_eq!((rejected.op.token, rejected.op.offset, rejected.op.len), (99, 512, 1024));
     assert_eq!(rejected.op.buf.as_ref().unwrap().as_slice(), [5; 1024]);
     drop(rejected);

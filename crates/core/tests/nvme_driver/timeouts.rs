@@ -107,8 +107,8 @@ fn a_controller_that_needs_too_many_resets_has_failed() {
         results.extend(rig.finish(&mut queue).into_iter().map(|done| done.result));
     }
     assert!(results.contains(&Err(BlockError::Gone)), "{results:?}");
-    let ControllerState::Failed(why) = rig.controller.state() else { panic!("not failed") };
-    assert!(why.contains("reset 2 times before"), "{why}");
+    let ControllerState::Failed(reason) = rig.controller.state() else { panic!("not failed") };
+    assert!(reason.contains("reset 2 times before"), "{reason}");
     assert_eq!(rig.controller.stats().leaked_buffers, 0);
     assert!(rig.device_is_refused());
     drop(queue);

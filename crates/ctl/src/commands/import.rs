@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nvmeof_console::complain;
-use nvmeof_import::{Disks, ImportSource, ImportedConfig, Note, TEXT_MAX, import};
+use nvmeof_import::{DiskProperties, ImportSource, ImportedConfig, Note, TEXT_MAX, import};
 use serde_json::json;
 
 use crate::output::{print, print_json};
@@ -96,11 +96,11 @@ fn as_value(imported: &ImportedConfig) -> serde_json::Value {
     })
 }
 
-/// Disks of this machine, from sysfs.
+/// Disk properties of this machine, from sysfs.
 #[derive(Debug)]
 struct ThisMachine;
 
-impl Disks for ThisMachine {
+impl DiskProperties for ThisMachine {
     fn block_size(&self, path: &str) -> Option<u32> {
         let folder = block_folder(path)?;
         // A partition has the block size of its disk.

@@ -331,7 +331,7 @@ impl Server {
 
     /// Returns the number of removals, of controllers or namespaces, whose commands have not ended.
     pub(crate) fn quiescing(&self) -> usize {
-        self.target.departing() + self.removals.of_namespaces()
+        self.target.quiescing() + self.removals.of_namespaces()
     }
 
     /// Removals whose commands have not ended.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nvmeof_core::block::{
-    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, RejectReason, Rejected,
 };
 use nvmeof_core::dma::{CorePool, ZeroCopyData};
 use nvmeof_nvmf::DeviceId;
@@ -90,11 +90,11 @@ impl Devices {
         }
         match device.queue.submit(op) {
             Ok(()) => Ok(()),
-            Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
+            Err(Rejected { op, reason: RejectReason::QueueFull }) => {
                 device.backlog.push_back(op);
                 Ok(())
             }
-            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => Err((op, error)),
+            Err(Rejected { op, reason: RejectReason::Invalid(error) }) => Err((op, error)),
         }
     }
 
@@ -127,10 +127,15 @@ impl Devices {
         }
     }
 
-    /// Returns device memory for a zero-copy read, if the device can lend it.
+    /// Returns device memory for a zero-copy read, if the device can expose it.
     #[inline]
-    pub(crate) fn lend(&mut self, id: DeviceId, offset: u64, len: u32) -> Option<ZeroCopyData> {
-        self.get(id)?.queue.lend(offset, len)
+    pub(crate) fn zero_copy_read(
+        &mut self,
+        id: DeviceId,
+        offset: u64,
+        len: u32,
+    ) -> Option<ZeroCopyData> {
+        self.get(id)?.queue.zero_copy_read(offset, len)
     }
 
     /// Submits the batched operations, collects the completed ones, and refills from the backlogs.
@@ -224,11 +229,11 @@ impl Device {
         while let Some(op) = self.backlog.pop_front() {
             match self.queue.submit(op) {
                 Ok(()) => taken = true,
-                Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
+                Err(Rejected { op, reason: RejectReason::QueueFull }) => {
                     self.backlog.push_front(op);
                     break;
                 }
-                Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+                Err(Rejected { op, reason: RejectReason::Invalid(error) }) => {
                     done.push(op.complete(Err(error)));
                 }
             }

@@ -202,7 +202,9 @@ impl Reactor {
             step = match step {
                 Step::Lease(wanted) => {
                     self.trace_state(request, State::BufferWait);
-                    if command.kind == IoKind::Read && self.lend(request, key, &command, now) {
+                    if command.kind == IoKind::Read
+                        && self.try_zero_copy(request, key, &command, now)
+                    {
                         return;
                     }
                     match self.lease_or_wait(request, key, wanted, now) {
@@ -317,9 +319,9 @@ impl Reactor {
 
     /// Answers a read from device memory (a zero-copy read).
     ///
-    /// Returns false if the device does not lend that memory, or the fabric cannot send it.
+    /// Returns false if the device does not expose that memory, or the fabric cannot send it.
     #[inline]
-    fn lend(
+    fn try_zero_copy(
         &mut self,
         request: SlotKey,
         connection: SlotKey,
@@ -327,17 +329,17 @@ impl Reactor {
         now: u64,
     ) -> bool {
         let Ok(len) = u32::try_from(command.len) else { return false };
-        let Some(lent) = self.devices.lend(command.device, command.offset, len) else {
+        let Some(data) = self.devices.zero_copy_read(command.device, command.offset, len) else {
             return false;
         };
-        if !self.connections.get(connection).is_some_and(|c| c.fabric.supports_zero_copy(&lent)) {
+        if !self.connections.get(connection).is_some_and(|c| c.fabric.supports_zero_copy(&data)) {
             return false;
         }
         let Some(io) = self.requests.present_io(request) else { return false };
-        io.request.lent();
+        io.request.zero_copy();
         record_device_done(io, now);
         self.stats.zero_copy_read(io.stats_key);
-        self.finish(request, Ok(()), Some(Payload::ZeroCopy(lent)), now);
+        self.finish(request, Ok(()), Some(Payload::ZeroCopy(data)), now);
         true
     }
 

@@ -30,12 +30,12 @@ impl Reactor {
     pub(super) fn note_standstill(&mut self, now: u64) {
         let lost = now.saturating_sub(std::mem::replace(&mut self.expected_at, now));
         if lost > STANDSTILL {
-            self.excuse(lost);
+            self.extend_deadlines(lost);
         }
     }
 
     #[cold]
-    fn excuse(&mut self, lost: u64) {
+    fn extend_deadlines(&mut self, lost: u64) {
         tracing::warn!(
             reactor = self.index,
             seconds = lost as f64 / 1e9,
@@ -43,8 +43,8 @@ impl Reactor {
         );
         for key in self.connections.keys() {
             if let Some(connection) = self.connections.get_mut(key) {
-                connection.fabric.excuse(lost);
-                connection.queue.excuse(lost);
+                connection.fabric.extend_deadlines(lost);
+                connection.queue.extend_deadlines(lost);
             }
         }
     }

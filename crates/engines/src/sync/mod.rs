@@ -6,7 +6,7 @@ mod tests;
 
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, FileConfig,
-    OpenError, OpenFile, Rejected, RejectedWhy,
+    OpenError, OpenFile, RejectReason, Rejected,
 };
 use nvmeof_core::dma::CorePool;
 
@@ -92,7 +92,7 @@ impl SyncQueue {
 impl BlockQueue for SyncQueue {
     fn submit(&mut self, mut op: BlockOp) -> Result<(), Rejected> {
         if self.held.is_some() {
-            return Err(Rejected { op, why: RejectedWhy::QueueFull });
+            return Err(Rejected { op, reason: RejectReason::QueueFull });
         }
         let result = self.run(&mut op);
         self.held = Some(op.complete(result));

@@ -74,7 +74,7 @@ fn a_queue_holds_one_operation_and_hands_the_next_back() {
     let mut queue = device.open_queue(&pool).unwrap();
     queue.submit(BlockOp::read(1, 0, pool.lease(BLOCK).unwrap())).unwrap();
     let rejected = queue.submit(BlockOp::read(2, 0, pool.lease(BLOCK).unwrap())).unwrap_err();
-    assert_eq!((rejected.op.token, rejected.why), (2, RejectedWhy::QueueFull));
+    assert_eq!((rejected.op.token, rejected.reason), (2, RejectReason::QueueFull));
     assert_eq!(one(&mut *queue).token, 1);
 }
 

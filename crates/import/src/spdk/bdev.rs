@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::RpcCall;
-use crate::Disks;
+use crate::DiskProperties;
 use crate::config_builder::{ConfigBuilder, DeviceBackend, NamespaceLimit};
 use crate::json::{ImportError, JsonNode, JsonObject};
 use crate::note::Notes;
@@ -61,7 +61,7 @@ struct Quota {
 
 /// The block devices so far.
 pub(super) struct Bdevs<'d> {
-    disks: &'d dyn Disks,
+    disks: &'d dyn DiskProperties,
     bdevs: BTreeMap<String, Bdev>,
     drives: BTreeMap<String, Drive>,
     /// Timeout of commands from `bdev_nvme_set_options`.
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Bdevs<'_> {
 }
 
 impl<'d> Bdevs<'d> {
-    pub(super) fn new(disks: &'d dyn Disks) -> Self {
+    pub(super) fn new(disks: &'d dyn DiskProperties) -> Self {
         Self {
             disks,
             bdevs: BTreeMap::new(),

@@ -9,7 +9,7 @@
 mod bdev;
 mod nvmf;
 
-use crate::Disks;
+use crate::DiskProperties;
 use crate::config_builder::ConfigBuilder;
 use crate::json::{ImportError, JsonNode, JsonObject};
 use crate::note::Notes;
@@ -62,7 +62,7 @@ impl<'a> RpcCall<'a> {
 /// Reads the config of a target.
 pub(crate) fn read(
     root: &JsonNode<'_>,
-    disks: &dyn Disks,
+    disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<ConfigBuilder, ImportError> {
     let mut builder = ConfigBuilder::default();

@@ -156,13 +156,13 @@ impl RdmaCommands {
         let buffer = buffer.filter(|buffer| !buffer.is_empty());
         let length = match buffer.as_ref().map_or(Ok(0), |buffer| u32::try_from(buffer.len())) {
             Ok(length) if u64::from(length) <= MAX_TRANSFER => length,
-            _ => return Err(RejectedCommand { command, why: RejectReason::TooLarge }),
+            _ => return Err(RejectedCommand { command, reason: RejectReason::TooLarge }),
         };
         if self.error.is_some() {
-            return Err(RejectedCommand { command, why: RejectReason::Closed });
+            return Err(RejectedCommand { command, reason: RejectReason::Closed });
         }
         if self.table.is_full() {
-            return Err(RejectedCommand { command, why: RejectReason::Full });
+            return Err(RejectedCommand { command, reason: RejectReason::Full });
         }
         let in_capsule = is_out && length > 0 && length <= self.limits.in_capsule;
         let needed = if in_capsule { AccessFlags::default() } else { remote };
@@ -172,7 +172,7 @@ impl RdmaCommands {
             Ok(keys) => keys,
             Err(error) => {
                 self.error = Some(ConnectionError::Verbs(error));
-                return Err(RejectedCommand { command, why: RejectReason::Closed });
+                return Err(RejectedCommand { command, reason: RejectReason::Closed });
             }
         };
         let MemoryKeys { address, lkey, rkey: key } = keys;

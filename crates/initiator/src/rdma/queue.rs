@@ -180,8 +180,8 @@ impl<R: RouteResolver> RdmaQueuePair<R> {
             (error @ ConnectionError::Peer(_), _) => error,
             // A flush has its reason in an event of the connection. A failure after the end of the
             // connection has no other reason.
-            (ConnectionError::Flushed, Some(why))
-            | (_, Some(why @ (ConnectionError::Gone(_) | ConnectionError::Flushed))) => why,
+            (ConnectionError::Flushed, Some(reason))
+            | (_, Some(reason @ (ConnectionError::Gone(_) | ConnectionError::Flushed))) => reason,
             (error, _) => error,
         };
         self.polled.clear();
@@ -204,7 +204,7 @@ impl<R: RouteResolver> QueuePair for RdmaQueuePair<R> {
     #[inline]
     fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), RejectedCommand> {
         let LinkState::Ready(qp) = &mut self.link else {
-            return Err(RejectedCommand { command, why: RejectReason::Closed });
+            return Err(RejectedCommand { command, reason: RejectReason::Closed });
         };
         self.commands.submit(qp, &self.device, command, deadline)
     }

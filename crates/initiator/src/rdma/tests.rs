@@ -146,7 +146,7 @@ fn no_more_is_sent_than_the_controller_can_take_in() {
             }
             let kind = IoKind::Read(crate::Buffer::zeroed(512));
             let rejected = queue.submit(io(9, 0, 1, kind), 0).unwrap_err();
-            assert_eq!(rejected.why, crate::RejectReason::Full);
+            assert_eq!(rejected.reason, crate::RejectReason::Full);
             network.complete(&mut queue, 8).unwrap();
         }
         let counters = network.fabric().endpoint(number).unwrap();
@@ -217,7 +217,7 @@ fn what_fits_no_descriptor_is_handed_back() {
     let (mut queue, _) = network.queue(2).unwrap();
     let kind = IoKind::Read(crate::Buffer::zeroed(1 << 24));
     let rejected = queue.submit(io(1, 0, 1, kind), 0).unwrap_err();
-    assert_eq!(rejected.why, crate::RejectReason::TooLarge);
+    assert_eq!(rejected.reason, crate::RejectReason::TooLarge);
     assert_eq!(queue.in_flight(), 0);
     // A transfer of zero bytes needs no registration.
     let empty = Io { kind: IoKind::Read(crate::Buffer::zeroed(0)), ..read(2, 0, 512) };

@@ -68,10 +68,10 @@ impl TcpEngine {
             Transfer::In(buffer) | Transfer::Out(buffer) => buffer.len(),
         };
         if len > MAX_DATA {
-            return Err(RejectedCommand { command, why: RejectReason::TooLarge });
+            return Err(RejectedCommand { command, reason: RejectReason::TooLarge });
         }
         if self.commands.is_full() {
-            return Err(RejectedCommand { command, why: RejectReason::Full });
+            return Err(RejectedCommand { command, reason: RejectReason::Full });
         }
         let length = u32::try_from(len).unwrap_or(u32::MAX);
         let is_out = matches!(command.transfer, Transfer::Out(_));

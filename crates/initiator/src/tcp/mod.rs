@@ -133,7 +133,7 @@ impl QueuePair for TcpQueuePair {
     #[inline]
     fn submit(&mut self, command: Command, deadline: Nanos) -> Result<(), RejectedCommand> {
         if self.is_closed {
-            return Err(RejectedCommand { command, why: RejectReason::Closed });
+            return Err(RejectedCommand { command, reason: RejectReason::Closed });
         }
         self.engine.submit(command, deadline)
     }

@@ -79,7 +79,7 @@ pub(crate) fn connect(subsystem: &Arc<Subsystem>, limits: Limits, host: &str) ->
         limits,
         kato_ms: KATO_MS,
         hosts: Arc::default(),
-        departing: Arc::default(),
+        quiescing: Arc::default(),
     };
     let make = |cntlid| Controller::new(cntlid, Arc::clone(subsystem), Arc::default(), new);
     let controller = subsystem.add_controller(make).unwrap();

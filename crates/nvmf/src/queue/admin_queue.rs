@@ -73,7 +73,7 @@ impl AdminQueue {
     }
 
     /// Excludes `nanos` from the timer, a period in which the target was stalled.
-    pub(super) fn excuse(&mut self, nanos: Nanos) {
+    pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         self.restarted = self.restarted.saturating_add(nanos);
     }
 

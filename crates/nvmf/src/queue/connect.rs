@@ -15,7 +15,7 @@ use crate::Nanos;
 use crate::controller::{Controller, NewController};
 use crate::disposition::Disposition;
 use crate::failure::Failure;
-use crate::hosts::{QueueLease, QueueLeaseKind, QuotaRefusal, Room};
+use crate::hosts::{QueueLease, QueueLeaseKind, QuotaContext, QuotaRefusal};
 use crate::quiesce::{Association, QuiesceGuard};
 use crate::subsystem::{Subsystem, SubsystemKind};
 
@@ -103,8 +103,8 @@ impl Queue {
             _ => QueueLeaseKind::IoQueue,
         };
         let lists = || registry.lists(&request.host_nqn);
-        let room = Room { limits: &self.target.limits, lists: &lists, peer: &self.peer };
-        let lease = self.target.hosts.lease(&request.host_nqn, kind, &room, self.id);
+        let quota = QuotaContext { limits: &self.target.limits, lists: &lists, peer: &self.peer };
+        let lease = self.target.hosts.lease(&request.host_nqn, kind, &quota, self.id);
         let lease = lease.map_err(|(why, had)| {
             let (host, subsystem) = (request.host_nqn.clone(), subnqn.clone());
             self.refused = Some(QuotaRefusal { host, subsystem, qid: command.qid, why, had });
@@ -167,7 +167,7 @@ impl Queue {
             limits,
             kato_ms: request.command.kato_ms,
             hosts: Arc::clone(&self.target.hosts),
-            departing: Arc::clone(&self.target.departing),
+            quiescing: Arc::clone(&self.target.quiescing),
         };
         let notifier = Arc::clone(&self.target.notifier);
         let controller = subsystem

@@ -142,7 +142,7 @@ pub(super) fn pass_barrier(
     }
     let is_pending = barrier.as_ref().is_some_and(|one| !one.quiesce.is_quiet() && now < one.until);
     let has_closing = subsystem.has_closing_queue(&association.host_nqn, &association.host_id);
-    if is_pending || has_closing || target.departing.has(association) {
+    if is_pending || has_closing || target.quiescing.has(association) {
         return Err(Failure::Quiescing);
     }
     Ok(())

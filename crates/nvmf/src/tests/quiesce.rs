@@ -41,9 +41,9 @@ fn the_same_host_waits_for_the_commands_of_its_association_before() {
     let mut io = connect_io(&target, cntlid, 1);
     io.io(read());
     let guard = io.queue.handle_disconnect();
-    assert_eq!(target.departing(), 0, "the association lives");
+    assert_eq!(target.quiescing(), 0, "the association lives");
     drop(admin.queue.handle_disconnect());
-    assert_eq!(target.departing(), 1);
+    assert_eq!(target.quiescing(), 1);
 
     let request = ConnectRequest::admin(SUBSYSTEM);
     let mut again = Link::new(&target, PORT);
@@ -59,7 +59,7 @@ fn the_same_host_waits_for_the_commands_of_its_association_before() {
     assert!(target.epoch() > epoch, "reactors are to look");
     assert_eq!(decided(&mut again, 1), Status::SUCCESS);
     assert!(again.queue.connected().is_some());
-    assert_eq!(target.departing(), 0);
+    assert_eq!(target.quiescing(), 0);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl AnyPolicy {
             AnyPolicy::BufferCredit(policy) => policy.admit(&request, now),
             AnyPolicy::TokenBucket(policy) => policy.admit(&request, now),
             AnyPolicy::Adaptive(policy) => policy.admit(&request, now),
-            AnyPolicy::Custom(policy) => policy.admit(&request.apart(), now),
+            AnyPolicy::Custom(policy) => policy.admit(&request.copy_fields(), now),
         }
     }
 
@@ -53,7 +53,7 @@ impl AnyPolicy {
             AnyPolicy::BufferCredit(policy) => policy.release(&done, grant, now),
             AnyPolicy::TokenBucket(policy) => policy.release(&done, grant, now),
             AnyPolicy::Adaptive(policy) => policy.release(&done, grant, now),
-            AnyPolicy::Custom(policy) => policy.release(&done.apart(), grant, now),
+            AnyPolicy::Custom(policy) => policy.release(&done.copy_fields(), grant, now),
         }
     }
 

@@ -273,7 +273,7 @@ impl AdmissionPolicy for BufferCredit {
             self.overdraft += bytes;
             Admission::Granted(OVERDRAFT)
         } else {
-            self.admit_short(bytes, &request.apart())
+            self.admit_short(bytes, &request.copy_fields())
         }
     }
 

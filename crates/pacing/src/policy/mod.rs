@@ -71,7 +71,7 @@ pub struct AdmissionRequest {
     /// with about equal urgency are served by load, and otherwise in turn.
     pub urgency: u64,
     /// Bytes in flight of its flow over its weight, if the scheduler provides them, plus those of
-    /// its device and path on all cores. A stalled flow counts more. Of two requests with about
+    /// its device and port on all cores. A stalled flow counts more. Of two requests with about
     /// equal urgency the one with less load comes first.
     pub load: u64,
     /// It is small relative to the commands in flight, and bypassed the queue.
@@ -101,16 +101,16 @@ impl AdmissionRequest {
     /// that were the address of the original, the compiler would keep the original in memory on
     /// every other path, too.
     #[inline(always)]
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn copy_fields(&self) -> Self {
         let Self { cost, device, urgency, load, small } = *self;
         Self { cost, device, urgency, load, small }
     }
 }
 
 impl CompletedCommand {
-    /// As [`AdmissionRequest::apart`].
+    /// As [`AdmissionRequest::copy_fields`].
     #[inline(always)]
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn copy_fields(&self) -> Self {
         let Self { cost, device, outcome, started, network } = *self;
         Self { cost, device, outcome, started, network }
     }

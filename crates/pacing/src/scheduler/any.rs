@@ -99,7 +99,9 @@ impl AnyScheduler {
         match self {
             AnyScheduler::DeficitRoundRobin(_) => {}
             AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.on_complete(slot, &done, now),
-            AnyScheduler::Custom(scheduler) => scheduler.on_complete(slot, &done.apart(), now),
+            AnyScheduler::Custom(scheduler) => {
+                scheduler.on_complete(slot, &done.copy_fields(), now)
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ pub trait Scheduler: Debug + Send {
     }
 }
 
-/// Reason why a flow is not in.
+/// Reason why a flow is not in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
     /// It has no waiting command, or is throttled.

@@ -429,7 +429,7 @@ impl TenantLimiters {
         }
         let partial = partial.filter(|partial| partial.limit_request == limit_request);
         let mut granted = partial.map_or([false; LIMITERS], |partial| partial.granted);
-        let mut refused = None;
+        let mut deferred = None;
         for nth in 0..LIMITERS {
             let is_meant =
                 limiters[nth] != NONE && !(class == CommandClass::NoData && nth == IN_FLIGHT);
@@ -444,17 +444,17 @@ impl TenantLimiters {
             };
             self.touch(limiters[nth]);
             if let Err(until) = answer {
-                refused = Some((nth, until));
+                deferred = Some((nth, until));
                 break;
             }
             granted[nth] = true;
             self.served((slot, class), nth, limit_request, weight);
         }
         let Some(limited_flow) = self.limited_flow_mut(slot) else { return Ok(()) };
-        let keeps = refused.is_some() && granted != [false; LIMITERS];
+        let keeps = deferred.is_some() && granted != [false; LIMITERS];
         limited_flow.queues[class as usize].partial =
             keeps.then_some(PartialGrant { limit_request, granted });
-        refused.map_or(Ok(()), Err)
+        deferred.map_or(Ok(()), Err)
     }
 
     /// Records the grant of a limiter: advances the queue's start tag and the limiter's virtual

@@ -98,7 +98,7 @@ fn a_flow_that_comes_and_goes_takes_its_debt_along() {
 }
 
 /// Makes a pacer in which commands that are small relative to the others bypass them.
-fn with_small_lane() -> Pacer {
+fn with_small_bypass() -> Pacer {
     let parts =
         PacerParts { small: SmallCommandRule::BesideOthers, ..PacerParts::round_robin(Vec::new()) };
     Pacer::with_parts(parts, PacerConfig::default())
@@ -123,7 +123,7 @@ proptest! {
         sizes in prop::collection::vec(prop_oneof![1u32..=4 * KIB, 64 * KIB..=256 * KIB], 2..20),
         rounds in 100usize..2000,
     ) {
-        let mut pacer = with_small_lane();
+        let mut pacer = with_small_bypass();
         let flows = [(); 3].map(|()| pacer.add_flow(FlowConfig::weight(1)));
         let (mut small, mut large) = (0u64, 0u64);
         for nth in 0..rounds {
@@ -145,7 +145,7 @@ proptest! {
 /// Small commands that start while no other command waits are not charged later.
 #[test]
 fn small_commands_that_passed_nobody_owe_nothing() {
-    let mut pacer = with_small_lane();
+    let mut pacer = with_small_bypass();
     let flow = pacer.add_flow(FlowConfig::weight(1));
     let mut smalls = 0;
     for nth in 0..100_000 {
@@ -265,7 +265,7 @@ proptest! {
 /// A flow is parked because its device is busy, and is emptied in that state. It is in again under
 /// the next policy.
 #[test]
-fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
+fn a_flow_whose_device_was_busy_goes_on_under_another_policy() {
     let limit: AnyPolicy = AnyPolicy::Custom(Box::new(DeviceLimit { limit: 1, in_flight: [0; 4] }));
     let mut pacer = Pacer::new(vec![limit], PacerConfig::default());
     let flow = pacer.add_flow(FlowConfig::weight(1));
@@ -288,7 +288,7 @@ fn a_lane_whose_device_was_busy_goes_on_under_another_policy() {
 /// However many flows are added and removed: otherwise a permit could be mistaken for one of a
 /// successor.
 #[test]
-fn a_lane_is_given_to_nobody_while_a_command_of_it_is_in_flight() {
+fn a_flow_is_given_to_nobody_while_a_command_of_it_is_in_flight() {
     let mut pacer = Pacer::new(Vec::new(), PacerConfig { flow_depth: 1 });
     let come_and_go = |pacer: &mut Pacer, flows: usize| -> Vec<u32> {
         let flow = |_| {

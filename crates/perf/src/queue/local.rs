@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use nvmeof_core::block::{
-    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, Rejected, RejectedWhy,
+    BlockDevice, BlockError, BlockOp, BlockQueue, Completed, RejectReason, Rejected,
 };
 use nvmeof_core::dma::{CHUNK, CorePool};
 use nvmeof_initiator::Nanos;
@@ -88,11 +88,11 @@ impl LocalQueue {
     fn try_start(&mut self, op: BlockOp) -> bool {
         match self.queue.submit(op) {
             Ok(()) => true,
-            Err(Rejected { op, why: RejectedWhy::QueueFull }) => {
+            Err(Rejected { op, reason: RejectReason::QueueFull }) => {
                 self.waiting.push_front(op);
                 false
             }
-            Err(Rejected { op, why: RejectedWhy::Invalid(error) }) => {
+            Err(Rejected { op, reason: RejectReason::Invalid(error) }) => {
                 self.completed.push(op.complete(Err(error)));
                 true
             }

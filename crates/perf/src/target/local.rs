@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use nvmeof_core::block::{
-    BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, OpenError, OpenErrorWhy, RamDevice,
+    BlockDevice, FileConfig, FileDevice, NullDevice, NvmeDevice, OpenError, OpenErrorReason,
+    RamDevice,
 };
 use nvmeof_core::dma::ChunkPool;
 use nvmeof_core::nvme_driver::{BufferMaps, Controller, ControllerOptions};
@@ -156,9 +157,9 @@ impl<'a> DeviceOpener<'a> {
             queue_depth: depth,
             ..FileConfig::new(name, path, 512)
         };
-        let opened = FileDevice::open(&config).or_else(|error| match error.why {
+        let opened = FileDevice::open(&config).or_else(|error| match error.reason {
             // Its sectors, or those of the filesystem, may be larger.
-            OpenErrorWhy::Sector { .. } => {
+            OpenErrorReason::Sector { .. } => {
                 FileDevice::open(&FileConfig { block_size: BLOCK_SIZE, ..config.clone() })
             }
             _ => Err(error),
@@ -184,18 +185,18 @@ impl<'a> DeviceOpener<'a> {
 
     /// Explains why a file or block device does not open, and the remedy.
     fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
-        match (&error.why, block) {
-            (OpenErrorWhy::Missing, _) => {
+        match (&error.reason, block) {
+            (OpenErrorReason::Missing, _) => {
                 UsageError(format!("--device {name}: there is no such file or device")).into()
             }
-            (OpenErrorWhy::InUse, Some(block)) => {
+            (OpenErrorReason::InUse, Some(block)) => {
                 let users = Usage::read(&self.system).map(|usage| usage.of_block(block));
                 refuse_used(name, &users.unwrap_or_default()).err().unwrap_or(error.into())
             }
-            (OpenErrorWhy::System { source, .. }, _) if source.raw_os_error() == Some(EROFS) => {
+            (OpenErrorReason::System { source, .. }, _) if source.raw_os_error() == Some(EROFS) => {
                 UsageError(read_only(name)).into()
             }
-            (OpenErrorWhy::System { source, .. }, _)
+            (OpenErrorReason::System { source, .. }, _)
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
             {
                 anyhow::anyhow!("--device {error}; run this as root, or as the owner of the device")

@@ -112,14 +112,14 @@ impl HostQueue for LoopbackQueue {
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
         if !matches!(self.end, End::Open) {
-            return Err(Rejected { op, why: RejectReason::Closing });
+            return Err(Rejected { op, reason: RejectReason::Closing });
         }
         match &op {
             FabricOp::FetchHostData { buf, .. } if buf.is_empty() => {
-                return Err(Rejected { op, why: RejectReason::Invalid });
+                return Err(Rejected { op, reason: RejectReason::Invalid });
             }
             FabricOp::Respond { .. } if self.out == 0 => {
-                return Err(Rejected { op, why: RejectReason::Invalid });
+                return Err(Rejected { op, reason: RejectReason::Invalid });
             }
             FabricOp::Respond { .. } => self.out -= 1,
             FabricOp::FetchHostData { .. } => {}
@@ -143,9 +143,9 @@ impl HostQueue for LoopbackQueue {
         if self.submitted.is_empty() { Progress::Idle } else { Progress::More }
     }
 
-    fn close(&mut self, why: CloseReason) {
+    fn close(&mut self, reason: CloseReason) {
         if matches!(self.end, End::Open) {
-            self.end = End::Closing(why);
+            self.end = End::Closing(reason);
         }
     }
 

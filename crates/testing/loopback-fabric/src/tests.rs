@@ -104,7 +104,7 @@ fn closing_gives_everything_back() {
         assert!(turn(&mut queue, 99).is_empty());
         assert!(host.closed().is_some());
         let rejected = queue.submit(respond(7, sgl, None)).unwrap_err();
-        assert_eq!(rejected.why, RejectReason::Closing);
+        assert_eq!(rejected.reason, RejectReason::Closing);
         drop(events);
         assert_eq!(pool.leased(), 0);
     }

@@ -54,7 +54,7 @@ pub(super) struct CqShared<D: Device> {
     /// Queues, by the number of their slips.
     inboxes: RefCell<HashMap<u64, Rc<QueueInbox<D>>>>,
     /// Memory of queue pairs that could not be destroyed, by the same number.
-    withheld: RefCell<Vec<(u64, Box<dyn Any>)>>,
+    quarantined: RefCell<Vec<(u64, Box<dyn Any>)>>,
     /// Entries of the completion queue, and those reserved for queue pairs.
     depth: u32,
     promised: Cell<u32>,
@@ -153,7 +153,7 @@ impl<D: Device> CqPoller<D> {
             both,
             routes: RefCell::default(),
             inboxes: RefCell::default(),
-            withheld: RefCell::default(),
+            quarantined: RefCell::default(),
             depth,
             promised: Cell::new(0),
             made: Cell::new(0),
@@ -290,7 +290,7 @@ impl<D: Device> CqShared<D> {
         let polled = completions.poll(BATCH, &mut batch);
         let mut counts = self.counts.get();
         counts.polls += 1;
-        counts.found += u64::from(!batch.is_empty());
+        counts.busy_polls += u64::from(!batch.is_empty());
         counts.completions += batch.len() as u64;
         let routes = self.routes.borrow();
         for completion in batch.iter() {
@@ -326,7 +326,7 @@ impl<D: Device> CqShared<D> {
                 inbox.answer.replace(Some(answer));
                 inbox.tell(&mut ready);
             }
-            self.withheld.borrow_mut().retain(|(whose, _)| *whose != number);
+            self.quarantined.borrow_mut().retain(|(whose, _)| *whose != number);
             return;
         };
         let watched = made.map_err(|error| error.to_string()).and_then(|completions| {
@@ -350,12 +350,12 @@ impl<D: Device> Drop for CqShared<D> {
         if let Some(completions) = self.completions.get_mut().take() {
             self.cm_worker.dispose(completions);
         }
-        let withheld = self.withheld.get_mut();
-        if self.has_undestroyed_qp.get() || !withheld.is_empty() {
+        let quarantined = self.quarantined.get_mut();
+        if self.has_undestroyed_qp.get() || !quarantined.is_empty() {
             // This queue pair can have taken any of the shared receives.
             std::mem::forget(self.shared.take());
         }
-        for (_, memory) in withheld.drain(..) {
+        for (_, memory) in quarantined.drain(..) {
             tracing::error!(
                 device = self.device.name(),
                 "a queue pair is left that cannot be destroyed: its memory is never used again"
@@ -408,7 +408,8 @@ impl<D: Device> CompletionSource for CqPoller<D> {
     }
 
     fn is_used(&self) -> bool {
-        !self.cq_shared.inboxes.borrow().is_empty() || !self.cq_shared.withheld.borrow().is_empty()
+        !self.cq_shared.inboxes.borrow().is_empty()
+            || !self.cq_shared.quarantined.borrow().is_empty()
     }
 
     fn counts(&self) -> CqCounters {
@@ -446,7 +447,7 @@ impl<D: Device> CqHandle<D> {
     /// Returns the state of the completion queue.
     pub(super) fn readiness(&self) -> Readiness {
         match &*self.cq_shared.failure.borrow() {
-            Some(why) => Readiness::Failed(why.clone()),
+            Some(reason) => Readiness::Failed(reason.clone()),
             None if self.cq_shared.completions.borrow().is_some() => Readiness::Ready,
             None => Readiness::Wait,
         }
@@ -506,14 +507,14 @@ impl<D: Device> CqHandle<D> {
 
     /// Keeps memory that the queue pair may use until it is destroyed, for ever if it never is.
     pub(super) fn quarantine_memory(&self, memory: Box<dyn Any>) {
-        self.cq_shared.withheld.borrow_mut().push((self.reply_to.number, memory));
+        self.cq_shared.quarantined.borrow_mut().push((self.reply_to.number, memory));
         let mut counts = self.cq_shared.counts.get();
-        counts.withheld += 1;
+        counts.quarantined_qps += 1;
         self.cq_shared.counts.set(counts);
     }
 
     /// Records that the queue pair is never destroyed.
-    pub(super) fn haunt(&self) {
+    pub(super) fn set_undestroyed_qp(&self) {
         self.cq_shared
             .has_undestroyed_qp
             .set(self.share.is_some() || self.cq_shared.has_undestroyed_qp.get());

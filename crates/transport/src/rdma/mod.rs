@@ -3,7 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `listener` | decision about a connection request, and the response (no I/O) |
-//! | `registration` | local keys: the pool's memory and lent zeroes, registered with a device |
+//! | `registration` | local keys of the pool's memory and of the zeroes for zero-copy reads |
 //! | `cq_poller` | a device's completion queue on one reactor, and the routes of its completions |
 //! | `srq` | the shared receive queue (SRQ) of a source's connections |
 //! | `cm_worker` | worker threads for blocking CM and verbs calls |

@@ -9,9 +9,9 @@
 //!   memory is kept permanently (`RdmaQueue::take_memory`).
 //! * **Registered while leased.** All of it is leased from the pool. The pool notifies the
 //!   [`Registration`](super::Registration) of a chunk before it leases from it, and after nothing
-//!   of it is leased. Each key is therefore that of a live region with local write access. Lent
-//!   memory, which is only sent from, is in a region that the registration keeps for its lifetime.
-//!   Each queue keeps the registration.
+//!   of it is leased. Each key is therefore that of a live region with local write access.
+//!   Zero-copy memory, which is only sent from, is in a region that the registration keeps for its
+//!   lifetime. Each queue keeps the registration.
 
 use std::io;
 use std::ptr::NonNull;
@@ -38,15 +38,15 @@ pub(super) fn register_chunk<D: Device>(
     unsafe { device.register(base.as_ptr(), len, access) }
 }
 
-/// Registers lent memory; only work requests of the target read it.
-pub(super) fn register_lent<D: Device>(
+/// Registers zero-copy memory; only work requests of the target read it.
+pub(super) fn register_zero_copy<D: Device>(
     device: &Arc<D>,
-    lent: &Arc<ZeroCopyRegion>,
+    memory: &Arc<ZeroCopyRegion>,
 ) -> Result<D::MemoryRegion, VerbsError> {
-    let (base, len) = lent.window();
-    // SAFETY: the window stays mapped while `lent` exists, and `Lending` keeps it until it has
-    // dropped the region. Without any access, nothing writes to it through the region, and no other
-    // code writes to it.
+    let (base, len) = memory.window();
+    // SAFETY: the window stays mapped while `memory` exists, and `ZeroCopyRegistration` keeps it
+    // until it has dropped the region. Without any access, nothing writes to it through the region,
+    // and no other code writes to it.
     unsafe { device.register(base.as_ptr(), len, AccessFlags::default()) }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct ReceiveBuffers {
     pool: Option<CorePool>,
     posted: usize,
     /// Slots that could not be posted for lack of a buffer.
-    starved: Vec<u32>,
+    unposted: Vec<u32>,
 }
 
 impl ReceiveBuffers {
@@ -83,7 +83,7 @@ impl ReceiveBuffers {
             reserve,
             pool: Some(pool.clone()),
             posted: 0,
-            starved: Vec::with_capacity(count),
+            unposted: Vec::with_capacity(count),
         })
     }
 
@@ -99,7 +99,7 @@ impl ReceiveBuffers {
             reserve: if behind == 0 { None } else { Some(pool.reserve(0, behind as usize)?) },
             pool: None,
             posted: 0,
-            starved: Vec::new(),
+            unposted: Vec::new(),
         })
     }
 
@@ -145,8 +145,8 @@ impl ReceiveBuffers {
     }
 
     /// Returns true if a receive waits for a buffer.
-    pub(super) fn has_starved(&self) -> bool {
-        !self.starved.is_empty()
+    pub(super) fn has_unposted(&self) -> bool {
+        !self.unposted.is_empty()
     }
 
     /// Posts every receive that is not posted.
@@ -155,7 +155,7 @@ impl ReceiveBuffers {
         to: &mut impl PostReceive,
         registration: &Registration<D>,
     ) -> io::Result<()> {
-        self.starved.clear();
+        self.unposted.clear();
         for (slot, at) in (0..=u32::MAX).zip(0..self.slots.len()) {
             if !self.slots[at].is_posted {
                 self.post(slot, to, registration)?;
@@ -165,16 +165,16 @@ impl ReceiveBuffers {
     }
 
     /// Posts the receives that had no buffer.
-    pub(super) fn post_starved<D: Device>(
+    pub(super) fn post_unposted<D: Device>(
         &mut self,
         to: &mut impl PostReceive,
         registration: &Registration<D>,
     ) -> io::Result<()> {
-        for _ in 0..self.starved.len() {
-            let Some(slot) = self.starved.pop() else { break };
-            let before = self.starved.len();
+        for _ in 0..self.unposted.len() {
+            let Some(slot) = self.unposted.pop() else { break };
+            let before = self.unposted.len();
             self.post(slot, to, registration)?;
-            if self.starved.len() > before {
+            if self.unposted.len() > before {
                 break;
             }
         }
@@ -182,7 +182,7 @@ impl ReceiveBuffers {
     }
 
     /// Posts a receive. If no buffer is available, it waits for
-    /// [`post_starved`](Self::post_starved).
+    /// [`post_unposted`](Self::post_unposted).
     pub(super) fn post<D: Device>(
         &mut self,
         slot: u32,
@@ -198,7 +198,7 @@ impl ReceiveBuffers {
             if entry.behind.is_none() {
                 let more = || self.pool.as_ref()?.lease(self.behind as usize).ok();
                 let Some(buffer) = reserve.lease().or_else(more) else {
-                    self.starved.push(slot);
+                    self.unposted.push(slot);
                     return Ok(());
                 };
                 let key = registration.key_of(&buffer);

@@ -1,4 +1,4 @@
-//! Registration of the pool's memory and of lent memory with an RDMA device.
+//! Registration of the pool's memory and of zero-copy memory with an RDMA device.
 //!
 //! Chunks are added and removed under a lock; on the I/O path, a key is one load.
 
@@ -18,7 +18,7 @@ use super::post;
 /// Chunks by which a pool can grow beyond its reported maximum: one per reactor.
 const SLACK: usize = 1024;
 
-/// A device's registrations of all buffer memory, one per chunk, and of lent zeroes.
+/// A device's registrations: all buffer memory, one per chunk, and zeroes for zero-copy reads.
 #[derive(Debug)]
 pub struct Registration<D: Device> {
     device: Arc<D>,
@@ -26,12 +26,12 @@ pub struct Registration<D: Device> {
     /// Local key of each chunk, by its number.
     keys: Box<[AtomicU32]>,
     regions: Mutex<Vec<Option<D::MemoryRegion>>>,
-    zeroes: Option<Lending<D>>,
+    zeroes: Option<ZeroCopyRegistration<D>>,
 }
 
-/// Lent memory that is registered with the device.
+/// Zero-copy memory that is registered with the device.
 #[derive(Debug)]
-struct Lending<D: Device> {
+struct ZeroCopyRegistration<D: Device> {
     /// Declared before the memory, which must exist until the device has deregistered it.
     region: D::MemoryRegion,
     memory: Arc<ZeroCopyRegion>,
@@ -78,7 +78,7 @@ impl<D: Device> Registration<D> {
             cm_worker: Arc::new(cm_worker),
             keys: (0..places).map(|_| AtomicU32::new(0)).collect(),
             regions: Mutex::new(Vec::new()),
-            zeroes: Lending::zeroes(device),
+            zeroes: ZeroCopyRegistration::zeroes(device),
         });
         pool.add_registrar(registration.clone())?;
         Ok(registration)
@@ -102,7 +102,7 @@ impl<D: Device> Registration<D> {
         self.keys[buffer.chunk().index()].load(Ordering::Relaxed)
     }
 
-    /// Returns the location of `payload` for the device; `None` for unregistered lent memory.
+    /// Returns the location of `payload` for the device; `None` for unregistered zero-copy memory.
     #[inline]
     pub(super) fn span_of(&self, payload: &mut Payload) -> Option<Span> {
         match payload {
@@ -111,18 +111,18 @@ impl<D: Device> Registration<D> {
                 lkey: self.key_of(buffer),
                 window: u32::try_from(buffer.len()).ok()?,
             }),
-            Payload::ZeroCopy(lent) => self.lending(lent)?.span(),
+            Payload::ZeroCopy(data) => self.registered(data)?.span(),
         }
     }
 
-    /// Returns true if the memory of `lent` is registered with the device.
+    /// Returns true if the memory of `data` is registered with the device.
     #[inline]
-    pub(super) fn knows(&self, lent: &ZeroCopyData) -> bool {
-        self.lending(lent).is_some()
+    pub(super) fn knows(&self, data: &ZeroCopyData) -> bool {
+        self.registered(data).is_some()
     }
 
-    fn lending(&self, lent: &ZeroCopyData) -> Option<&Lending<D>> {
-        self.zeroes.as_ref().filter(|lending| Arc::ptr_eq(&lending.memory, lent.region()))
+    fn registered(&self, data: &ZeroCopyData) -> Option<&ZeroCopyRegistration<D>> {
+        self.zeroes.as_ref().filter(|zeroes| Arc::ptr_eq(&zeroes.memory, data.region()))
     }
 
     /// Returns the number of registered chunks.
@@ -135,18 +135,18 @@ impl<D: Device> Registration<D> {
     }
 }
 
-impl<D: Device> Lending<D> {
-    /// Registers the lent zeroes. For a device that rejects them, zeroes are copied.
+impl<D: Device> ZeroCopyRegistration<D> {
+    /// Registers zeroes for zero-copy reads. For a device that rejects them, zeroes are copied.
     fn zeroes(device: &Arc<D>) -> Option<Self> {
-        let lend = || -> io::Result<Self> {
+        let register = || -> io::Result<Self> {
             let memory = ZeroCopyRegion::zeroes()?;
-            let region = post::register_lent(device, &memory).map_err(io::Error::other)?;
+            let region = post::register_zero_copy(device, &memory).map_err(io::Error::other)?;
             Ok(Self { region, memory })
         };
         let copied = |error: &io::Error| {
             tracing::debug!(device = device.name(), %error, "zeroes are copied for it");
         };
-        lend().inspect_err(copied).ok()
+        register().inspect_err(copied).ok()
     }
 
     fn span(&self) -> Option<Span> {

@@ -9,7 +9,7 @@
 //! | `transfer` | R2Ts and the pulls that wait for their data |
 //! | `send` | responses and data, one vectored send per turn while they are small |
 //! | `tx_tracker` | detection that data has left the socket |
-//! | `send_method` | choice between copying large lent data and sending it from its file |
+//! | `send_method` | choice between copying large zero-copy data and sending it from its file |
 //! | `terminate` | C2HTermReq |
 //! | `digest` | CRC32C |
 //! | `listener` | [`listen`] |
@@ -37,7 +37,7 @@
 //! many sockets are ready in one turn, and costs one completion per call. Calling a busy queue
 //! without `epoll` is another 5 to 8 % faster; the reactor decides that.
 //!
-//! **Lent data of 32 KiB and more leaves by `sendfile` while that is cheaper**
+//! **Zero-copy data of 32 KiB and more leaves by `sendfile` while that is cheaper**
 //! (`benches/send_file.rs`). The table compares one vectored send for the responses of a turn with
 //! a header and `sendfile` for each response. It gives the ratio of rates, zeroes / filled pages:
 //!

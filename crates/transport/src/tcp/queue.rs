@@ -59,7 +59,7 @@ pub(super) struct TcpQueue {
     /// Time of the last received bytes; in the handshake, its start.
     ///
     /// The time is unknown before the first call of `receive`.
-    heard: Option<Nanos>,
+    last_rx: Option<Nanos>,
     /// Start of the incomplete PDU, and the number of headers received by then.
     within: Option<(Nanos, u64)>,
     /// Time at which requested data last arrived, or was requested while none was awaited, and the
@@ -86,7 +86,7 @@ pub(super) struct DetachedTcp {
     negotiated: Option<Negotiated>,
     connected: Option<Connected>,
     leftover: Vec<u8>,
-    heard: Option<Nanos>,
+    last_rx: Option<Nanos>,
     paused: bool,
     held: Vec<HeldCommand>,
 }
@@ -100,7 +100,7 @@ impl DetachedTcp {
             negotiated: None,
             connected: None,
             leftover: Vec::new(),
-            heard: None,
+            last_rx: None,
             paused: false,
             held: Vec::new(),
         }
@@ -149,7 +149,7 @@ impl DetachedQueue for DetachedTcp {
             capsules,
             transfers,
             outbound,
-            heard: self.heard,
+            last_rx: self.last_rx,
             within: None,
             supplied: (0, 0),
             urgent: None,
@@ -234,9 +234,9 @@ impl TcpQueue {
         }
         // Bytes that have arrived by now count, so all of them are read first.
         if read < receive::BUDGET
-            && let Some((_, why)) = self.patience().filter(|(until, _)| now >= *until)
+            && let Some((_, reason)) = self.patience().filter(|(until, _)| now >= *until)
         {
-            self.close(CloseReason::Timeout(why));
+            self.close(CloseReason::Timeout(reason));
         }
         progress
     }
@@ -244,7 +244,7 @@ impl TcpQueue {
     /// Records progress: a single byte is no progress where a whole PDU, or data, is due.
     fn note_progress(&mut self, has_come: bool, now: Nanos) {
         if has_come {
-            self.heard = Some(now);
+            self.last_rx = Some(now);
         }
         // These fields also cover bytes that another reactor has read.
         let pdus = self.inbound.pdus();
@@ -332,15 +332,15 @@ impl TcpQueue {
         let timeout = self.params.pdu_timeout;
         if matches!(self.phase, Phase::Handshake) {
             // The first call of `receive` starts the clock.
-            let until = self.heard.map_or(0, |since| since + self.params.handshake_timeout);
+            let until = self.last_rx.map_or(0, |since| since + self.params.handshake_timeout);
             return Some((until, "no ICReq"));
         }
         let pull = (self.transfers.live() > 0).then(|| {
             let silent = self.supplied.0.saturating_add(timeout);
             self.transfers.due().map(|due| due.min(silent))
         });
-        let pdu = self.within.zip(self.heard).map(|((began, _), heard)| {
-            let silent = heard.saturating_add(timeout);
+        let pdu = self.within.zip(self.last_rx).map(|((began, _), last_rx)| {
+            let silent = last_rx.saturating_add(timeout);
             if self.inbound.is_within_pull() {
                 return silent;
             }
@@ -359,7 +359,7 @@ impl TcpQueue {
             (pdu, "the host stopped within a PDU"),
         ]
         .into_iter()
-        .filter_map(|(until, why)| Some((until?, why)))
+        .filter_map(|(until, reason)| Some((until?, reason)))
         .min_by_key(|(until, _)| *until)
     }
 
@@ -403,7 +403,7 @@ impl HostQueue for TcpQueue {
     }
 
     fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        self.heard.get_or_insert(now);
+        self.last_rx.get_or_insert(now);
         let progress = match self.phase {
             Phase::Handshake | Phase::Open(_) => self.read(now, events),
             Phase::Terminating { .. } => self.linger(now),
@@ -418,7 +418,7 @@ impl HostQueue for TcpQueue {
 
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
         if !matches!(self.phase, Phase::Open(_)) {
-            return Err(Rejected { op, why: RejectReason::Closing });
+            return Err(Rejected { op, reason: RejectReason::Closing });
         }
         match op {
             FabricOp::FetchHostData { token, cid, sgl, buf } => {
@@ -431,10 +431,10 @@ impl HostQueue for TcpQueue {
                 };
                 match begun {
                     Ok((ttag, len)) => self.outbound.r2t(cid, ttag, len),
-                    Err((buf, why)) => {
+                    Err((buf, reason)) => {
                         return Err(Rejected {
                             op: FabricOp::FetchHostData { token, cid, sgl, buf },
-                            why,
+                            reason,
                         });
                     }
                 }
@@ -443,7 +443,7 @@ impl HostQueue for TcpQueue {
                 let len = u32::try_from(data.as_ref().map_or(0, Payload::len)).ok();
                 let (Some(len), true) = (len, self.capsules.answered()) else {
                     let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
-                    return Err(Rejected { op, why: RejectReason::Invalid });
+                    return Err(Rejected { op, reason: RejectReason::Invalid });
                 };
                 match data {
                     Some(data) => {
@@ -482,12 +482,12 @@ impl HostQueue for TcpQueue {
         }
     }
 
-    fn close(&mut self, why: CloseReason) {
+    fn close(&mut self, reason: CloseReason) {
         match &self.phase {
             Phase::Closing(_) | Phase::Closed => {}
             // The first failure is the reason.
             Phase::Terminating { reason, .. } => self.phase = Phase::Closing(reason.clone()),
-            Phase::Handshake | Phase::Open(_) => self.phase = Phase::Closing(why),
+            Phase::Handshake | Phase::Open(_) => self.phase = Phase::Closing(reason),
         }
     }
 
@@ -512,16 +512,16 @@ impl HostQueue for TcpQueue {
         }
     }
 
-    fn excuse(&mut self, nanos: Nanos) {
+    fn extend_deadlines(&mut self, nanos: Nanos) {
         let later = |at: Nanos| at.saturating_add(nanos);
-        self.heard = self.heard.map(later);
+        self.last_rx = self.last_rx.map(later);
         self.within = self.within.map(|(began, pdus)| (later(began), pdus));
         self.supplied.0 = later(self.supplied.0);
-        self.transfers.excuse(nanos);
-        self.outbound.excuse(nanos);
+        self.transfers.extend_deadlines(nanos);
+        self.outbound.extend_deadlines(nanos);
         if let Some(urgent) = &mut self.urgent {
-            urgent.from_host.excuse(nanos);
-            urgent.to_host.excuse(nanos);
+            urgent.from_host.extend_deadlines(nanos);
+            urgent.to_host.extend_deadlines(nanos);
         }
         if let Phase::Terminating { until, .. } = &mut self.phase {
             *until = later(*until);
@@ -550,7 +550,7 @@ impl HostQueue for TcpQueue {
             negotiated,
             connected: self.connected,
             leftover: self.receiver.into_leftover(),
-            heard: self.heard,
+            last_rx: self.last_rx,
         }))
     }
 

@@ -91,9 +91,9 @@ impl PduWriter {
     }
 
     /// Adds the time for which the target was stalled.
-    pub(super) fn excuse(&mut self, nanos: Nanos) {
-        self.pace.excuse(nanos);
-        self.tx_tracker.excuse(nanos);
+    pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
+        self.pace.extend_deadlines(nanos);
+        self.tx_tracker.extend_deadlines(nanos);
         self.stalled = self.stalled.map(|since| since.saturating_add(nanos));
     }
 
@@ -322,8 +322,8 @@ impl PduWriter {
         false
     }
 
-    /// Returns true for large lent data without a digest: it can change during the send without
-    /// damage.
+    /// Returns true for large zero-copy data without a digest: it can change during the send
+    /// without damage.
     fn may_go_by_file(&self, data: &Data) -> bool {
         data.len >= send_method::LARGE
             && !self.framing.ddgst
@@ -333,10 +333,10 @@ impl PduWriter {
     /// Returns the file to send data from instead of copying it.
     fn file_of<'a>(&self, data: &'a Data) -> Option<(BorrowedFd<'a>, u64)> {
         match &data.payload {
-            Payload::ZeroCopy(lent)
+            Payload::ZeroCopy(run)
                 if self.chooser.way() == SendMethod::File && self.may_go_by_file(data) =>
             {
-                lent.file()
+                run.file()
             }
             _ => None,
         }

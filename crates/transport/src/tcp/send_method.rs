@@ -1,11 +1,11 @@
-//! Selects how large lent data leaves: by a copy, or from its file.
+//! Selects how large zero-copy data leaves: by a copy, or from its file.
 //!
 //! `sendfile` saves the sender's copy, but has a cost per page. The cheaper method depends on the
 //! distance between the cores of sender and receiver. It changes on the same machine from one
 //! minute to the next, by a factor of two in both directions. The threshold is therefore not a
 //! constant: both methods are measured while in use.
 
-/// Minimum length of lent data that can leave from its file.
+/// Minimum length of zero-copy data that can leave from its file.
 pub(super) const LARGE: usize = 32 << 10;
 
 /// Flushes between two probes of the more expensive method.
@@ -42,7 +42,7 @@ impl SendMethodSelector {
         self.way
     }
 
-    /// Records a flush with large lent data: `bytes` took `nanos`.
+    /// Records a flush with large zero-copy data: `bytes` took `nanos`.
     pub(super) fn record(&mut self, bytes: usize, nanos: u64) {
         if bytes < LARGE {
             return;

@@ -145,7 +145,7 @@ impl Transfers {
     }
 
     /// Adds the time for which the target was stalled.
-    pub(super) fn excuse(&mut self, nanos: Nanos) {
+    pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         for (_, due) in &mut self.dues {
             *due = due.saturating_add(nanos);
         }

@@ -68,7 +68,7 @@ impl TxTracker {
     }
 
     /// Adds the time for which the target was stalled.
-    pub(super) fn excuse(&mut self, nanos: Nanos) {
+    pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         self.still = self.still.map(|since| since.saturating_add(nanos));
     }
 

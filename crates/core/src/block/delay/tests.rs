@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nvmeof_random::SplitMix64;
 
 use super::super::fault::{FaultControl, FaultDevice, FaultPlan};
-use super::super::{NullDevice, RamDevice, RejectedWhy};
+use super::super::{NullDevice, RamDevice, RejectReason};
 use super::*;
 use crate::dma::{Buffer, ChunkPool, PoolConfig};
 
@@ -132,7 +132,7 @@ fn what_the_base_refuses_comes_back_as_it_was_and_what_fails_comes_late() {
     let mut op = BlockOp::read(u64::MAX, 0, filled(&pool, 9));
     for _ in 0..3 {
         let rejected = queue.submit(op).unwrap_err();
-        assert_eq!((rejected.op.token, rejected.why), (u64::MAX, RejectedWhy::QueueFull));
+        assert_eq!((rejected.op.token, rejected.reason), (u64::MAX, RejectReason::QueueFull));
         op = rejected.op;
         assert_eq!(op.buf.as_ref().unwrap().as_slice()[0], 9);
     }
@@ -174,15 +174,15 @@ fn delays_add_up_and_may_share_a_base() {
 }
 
 #[test]
-fn bytes_are_lent_only_where_reads_are_not_slowed() {
+fn bytes_are_exposed_only_where_reads_are_not_slowed() {
     let base = Arc::new(NullDevice::new("null0", MIB, 512).unwrap());
     let device = DelayDevice::new("slow0", base, SLOW, now);
     let mut queue = device.open_queue(&pool()).unwrap();
-    assert!(queue.lend(0, 512).is_none());
+    assert!(queue.zero_copy_read(0, 512).is_none());
     device.set_latency(Latency { read: Duration::ZERO, ..SLOW });
-    assert_eq!(queue.lend(0, 512).unwrap().len(), 512);
+    assert_eq!(queue.zero_copy_read(0, 512).unwrap().len(), 512);
     device.set_latency(SLOW);
-    assert!(queue.lend(0, 512).is_none());
+    assert!(queue.zero_copy_read(0, 512).is_none());
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn jitter_is_within_bounds_changes_the_order_and_repeats_itself() {
         let device = DelayDevice::new("slow0", base, latency, now).seeded(seed);
         let pool = pool();
         let mut queue = device.open_queue(&pool).unwrap();
-        assert!(queue.lend(0, 512).is_none());
+        assert!(queue.zero_copy_read(0, 512).is_none());
         for token in 0..50 {
             queue.submit(BlockOp::read(token, 0, filled(&pool, 0))).unwrap();
             queue.submit(BlockOp::write(100 + token, 0, filled(&pool, 0), false)).unwrap();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, FlockOperation, Stat};
 use rustix::io::Errno;
 
-use super::error::{OpenErrorWhy, system};
+use super::error::{OpenErrorReason, system};
 
 /// A claim to an open file.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct Claim(Arc<OwnedFd>);
 
 impl Claim {
     /// Locks a file for one writer, or for several readers.
-    pub(super) fn lock(file: Arc<OwnedFd>, read_only: bool) -> Result<Self, OpenErrorWhy> {
+    pub(super) fn lock(file: Arc<OwnedFd>, read_only: bool) -> Result<Self, OpenErrorReason> {
         flock(&file, read_only)?;
         Ok(Self(file))
     }
@@ -41,11 +41,11 @@ impl Claim {
 
     /// Shares the claim with another open of the file. It stays exclusive even if that open only
     /// reads, because the first one may still write.
-    pub(super) fn share(self, file: &OwnedFd, read_only: bool) -> Result<Self, OpenErrorWhy> {
+    pub(super) fn share(self, file: &OwnedFd, read_only: bool) -> Result<Self, OpenErrorReason> {
         let stat = system("look at it", rustix::fs::fstat(file))?;
         // Another file has replaced it.
         if !self.is_to(&stat) {
-            return Err(OpenErrorWhy::InUse);
+            return Err(OpenErrorReason::InUse);
         }
         if !read_only && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
             let locked = flock(&self.0, false);
@@ -67,14 +67,14 @@ impl Claim {
     }
 }
 
-fn flock(file: &OwnedFd, read_only: bool) -> Result<(), OpenErrorWhy> {
+fn flock(file: &OwnedFd, read_only: bool) -> Result<(), OpenErrorReason> {
     let operation = if read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
     match rustix::fs::flock(file, operation) {
-        Err(Errno::WOULDBLOCK) => Err(OpenErrorWhy::InUse),
+        Err(Errno::WOULDBLOCK) => Err(OpenErrorReason::InUse),
         result => system("lock it", result),
     }
 }

@@ -8,17 +8,17 @@ use thiserror::Error;
 
 /// Error that prevents a file from being a device.
 #[derive(Debug, Error)]
-#[error("{}: {why}", .path.display())]
+#[error("{}: {reason}", .path.display())]
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
     /// The problem and the remedy.
-    pub why: OpenErrorWhy,
+    pub reason: OpenErrorReason,
 }
 
 /// Problem with a file.
 #[derive(Debug, Error)]
-pub enum OpenErrorWhy {
+pub enum OpenErrorReason {
     /// The file does not exist, and no size is given to create it.
     #[error("there is no such file; give a size to have it created")]
     Missing,
@@ -84,6 +84,6 @@ pub enum OpenErrorWhy {
 pub(super) fn system<T, E: Into<io::Error>>(
     what: &'static str,
     result: Result<T, E>,
-) -> Result<T, OpenErrorWhy> {
-    result.map_err(|source| OpenErrorWhy::System { what, source: source.into() })
+) -> Result<T, OpenErrorReason> {
+    result.map_err(|source| OpenErrorReason::System { what, source: source.into() })
 }

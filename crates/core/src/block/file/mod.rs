@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use claim::Claim;
 pub use config::{DEFAULT_DEPTH, Direct, FileConfig};
-pub use error::{OpenError, OpenErrorWhy};
+pub use error::{OpenError, OpenErrorReason};
 pub use open::OpenFile;
 pub use ring::start_kernel_worker;
 pub use wwid::Backing;
@@ -70,7 +70,7 @@ impl FileDevice {
         // Checked first, so that no file is created without io_uring.
         ring::probe().map_err(|error| OpenError {
             path: config.path.clone(),
-            why: OpenErrorWhy::NoRing(error),
+            reason: OpenErrorReason::NoRing(error),
         })?;
         let opened = OpenFile::take_over(config, claims)?;
         let info = DeviceInfo {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::claim::Claim;
 use super::config::{Direct, FileConfig};
-use super::error::{OpenError, OpenErrorWhy, system};
+use super::error::{OpenError, OpenErrorReason, system};
 use super::extent::FileExtent;
 use super::sysfs::{block_folder, queue_attribute};
 use super::wwid::of_block_device;
@@ -64,7 +64,7 @@ impl OpenFile {
         config: &FileConfig,
         claims: &mut Vec<Claim>,
     ) -> Result<Self, OpenError> {
-        open_inner(config, claims).map_err(|why| OpenError { path: config.path.clone(), why })
+        open_inner(config, claims).map_err(|reason| OpenError { path: config.path.clone(), reason })
     }
 
     /// Returns the size in bytes, in whole blocks.
@@ -117,11 +117,11 @@ impl FileConfig {
     /// # Errors
     /// The reason why it could not.
     pub fn check(&self) -> Result<(), OpenError> {
-        check_inner(self).map_err(|why| OpenError { path: self.path.clone(), why })
+        check_inner(self).map_err(|reason| OpenError { path: self.path.clone(), reason })
     }
 }
 
-fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, OpenErrorWhy> {
+fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, OpenErrorReason> {
     check_block_size(config.block_size)?;
     let kind = kind_of(&config.path)?;
     let claim = Claim::take(&config.path, claims);
@@ -146,14 +146,16 @@ fn open_inner(config: &FileConfig, claims: &mut Vec<Claim>) -> Result<OpenFile, 
     };
     let size = size - size % u64::from(config.block_size);
     if size == 0 {
-        return Err(OpenErrorWhy::Empty { size, block_size: config.block_size });
+        return Err(OpenErrorReason::Empty { size, block_size: config.block_size });
     }
     let (direct, why_mode) = match config.direct {
         Direct::Never => (false, Cow::Borrowed("through the page cache, as configured")),
         wanted => match takes_direct(&file, flags, kind, config.block_size) {
             Ok(()) => (true, Cow::Borrowed("direct")),
-            Err(why) if wanted == Direct::Required => return Err(OpenErrorWhy::NotDirect(why)),
-            Err(why) => (false, format!("through the page cache: {why}").into()),
+            Err(reason) if wanted == Direct::Required => {
+                return Err(OpenErrorReason::NotDirect(reason));
+            }
+            Err(reason) => (false, format!("through the page cache: {reason}").into()),
         },
     };
     let deallocate = !config.read_only && can_deallocate(&file, kind, size);
@@ -184,7 +186,7 @@ fn open_as_it_goes(
     config: &FileConfig,
     kind: FileKind,
     is_claimed: bool,
-) -> Result<(OwnedFd, OFlags), OpenErrorWhy> {
+) -> Result<(OwnedFd, OFlags), OpenErrorReason> {
     // Exclusive: fails if the device is mounted, part of an array, or used by another server. (A
     // file lock would collide with udev, which locks a drive while it probes it.)
     let is_exclusive = kind == FileKind::Block && !is_claimed;
@@ -208,11 +210,11 @@ fn open_as_it_goes(
 }
 
 /// Opens the path, for reading only if configured or not writable; returns true in that case.
-fn try_open(config: &FileConfig, more: OFlags) -> Result<(OwnedFd, bool), OpenErrorWhy> {
+fn try_open(config: &FileConfig, more: OFlags) -> Result<(OwnedFd, bool), OpenErrorReason> {
     let open = |access| {
         let opened = rustix::fs::open(&config.path, access | OFlags::CLOEXEC | more, Mode::empty());
         match opened {
-            Err(Errno::BUSY) if !more.is_empty() => Err(OpenErrorWhy::InUse),
+            Err(Errno::BUSY) if !more.is_empty() => Err(OpenErrorReason::InUse),
             Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) if access != OFlags::RDONLY => Ok(None),
             opened => system("open it", opened).map(Some),
         }
@@ -223,20 +225,20 @@ fn try_open(config: &FileConfig, more: OFlags) -> Result<(OwnedFd, bool), OpenEr
         return Ok((file, false));
     }
     let file = open(OFlags::RDONLY)?;
-    file.map(|file| (file, true)).ok_or(OpenErrorWhy::Missing)
+    file.map(|file| (file, true)).ok_or(OpenErrorReason::Missing)
 }
 
-fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
+fn check_inner(config: &FileConfig) -> Result<(), OpenErrorReason> {
     check_block_size(config.block_size)?;
     let Some(kind) = kind_of(&config.path)? else {
         let folder = folder_of(&config.path);
         return match config.size {
-            _ if !folder.is_dir() => Err(OpenErrorWhy::System {
+            _ if !folder.is_dir() => Err(OpenErrorReason::System {
                 what: "create it: its folder is not there",
                 source: Errno::NOENT.into(),
             }),
             Some(size) if !config.read_only => check_whole(size, config.block_size),
-            _ => Err(OpenErrorWhy::Missing),
+            _ => Err(OpenErrorReason::Missing),
         };
     };
     let (file, read_only) = try_open(config, OFlags::empty())?;
@@ -252,22 +254,22 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
     }
 }
 
-fn check_block_size(block_size: u32) -> Result<(), OpenErrorWhy> {
+fn check_block_size(block_size: u32) -> Result<(), OpenErrorReason> {
     match block_size {
         512 | 4096 => Ok(()),
-        other => Err(OpenErrorWhy::BlockSize(other)),
+        other => Err(OpenErrorReason::BlockSize(other)),
     }
 }
 
-pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy> {
+pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorReason> {
     if size < u64::from(block_size) {
-        return Err(OpenErrorWhy::Empty { size, block_size });
+        return Err(OpenErrorReason::Empty { size, block_size });
     }
     Ok(())
 }
 
 /// Returns the type of the file at the path; `None` if there is none.
-fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorWhy> {
+fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorReason> {
     let stat = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => return Ok(None),
         stat => system("look at it", stat)?,
@@ -281,13 +283,13 @@ fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorWhy> {
         FileType::Socket => "a socket",
         _ => "something else",
     };
-    Err(OpenErrorWhy::FileKind(other))
+    Err(OpenErrorReason::FileKind(other))
 }
 
 /// Creates the file. It is empty until [`regular_size`] sets its size under the lock.
-fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorWhy> {
+fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorReason> {
     if config.size.is_none() || config.read_only {
-        return Err(OpenErrorWhy::Missing);
+        return Err(OpenErrorReason::Missing);
     }
     // Not exclusive: another server that creates the file concurrently collides at the lock.
     let file =
@@ -310,7 +312,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Returns the size of a regular file; sets it if the file is empty and a size is configured.
-fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
+fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorReason> {
     let actual = system("read its size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
     let Some(wanted) = config.size else {
         return check_whole(actual, config.block_size).map(|()| actual);
@@ -324,27 +326,30 @@ fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy
     check_size(actual, wanted).map(|()| actual)
 }
 
-pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
+pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorReason> {
     let advice = match actual.cmp(&wanted) {
         std::cmp::Ordering::Equal => return Ok(()),
         std::cmp::Ordering::Less => "leave the size out, or extend the file with `truncate`",
         std::cmp::Ordering::Greater => "leave the size out, or give the file's own",
     };
-    Err(OpenErrorWhy::Size { actual, wanted, advice })
+    Err(OpenErrorReason::Size { actual, wanted, advice })
 }
 
 /// Returns the size of a block device, or the configured part of it.
-pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
+pub(super) fn block_device_size(
+    file: &OwnedFd,
+    config: &FileConfig,
+) -> Result<u64, OpenErrorReason> {
     let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
     let block_size = config.block_size;
     if sector > block_size {
-        return Err(OpenErrorWhy::Sector { sector, block_size });
+        return Err(OpenErrorReason::Sector { sector, block_size });
     }
     let actual = system("read its size", rustix::fs::seek(file, SeekFrom::End(0)))?;
     match config.size {
         Some(wanted) if wanted > actual => {
             let advice = "leave the size out, or give no more than it has";
-            Err(OpenErrorWhy::Size { actual, wanted, advice })
+            Err(OpenErrorReason::Size { actual, wanted, advice })
         }
         Some(wanted) => check_whole(wanted, block_size).map(|()| wanted),
         None => check_whole(actual, block_size).map(|()| actual),

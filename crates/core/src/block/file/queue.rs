@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::{
-    BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected, RejectedWhy,
+    BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, RejectReason, Rejected,
 };
 use super::backend::{FileBackend, FileCall, FileResult, ZERO_CALL, ZERO_WRITE};
 
@@ -72,7 +72,7 @@ pub(super) struct FileQueue<M> {
     is_polled: bool,
     health: Arc<Health>,
     /// Losses that this queue has reported.
-    told: u64,
+    reported_losses: u64,
     slots: Box<[Option<InFlightOp>]>,
     free: Vec<usize>,
     sync: SyncQueue,
@@ -135,7 +135,7 @@ impl<M: FileBackend> FileQueue<M> {
             medium,
             info,
             is_polled: mode.polled,
-            told: health.losses.load(Ordering::Acquire),
+            reported_losses: health.losses.load(Ordering::Acquire),
             health,
             slots: (0..mode.depth).map(|_| None).collect(),
             free: (0..mode.depth).rev().collect(),
@@ -250,7 +250,7 @@ impl<M: FileBackend> FileQueue<M> {
                 self.count_loss(-result);
             }
             let losses = self.health.losses.load(Ordering::Acquire);
-            let is_news = losses != self.told;
+            let is_news = losses != self.reported_losses;
             let outcome = match to_result(result) {
                 Ok(()) if is_news => Err(BlockError::FlushLost),
                 outcome => outcome,
@@ -259,7 +259,7 @@ impl<M: FileBackend> FileQueue<M> {
                 self.finish(slot, outcome.clone(), done);
             }
             if is_news {
-                self.told = losses;
+                self.reported_losses = losses;
                 // Waiting operations may have been answered before the loss, too.
                 for slot in std::mem::take(&mut self.sync.waiting) {
                     self.finish(slot, Err(BlockError::FlushLost), done);
@@ -318,7 +318,7 @@ impl<M: FileBackend> BlockQueue for FileQueue<M> {
         }
         match self.free.pop() {
             Some(slot) => self.start(slot, op),
-            None => return Err(Rejected { op, why: RejectedWhy::QueueFull }),
+            None => return Err(Rejected { op, reason: RejectReason::QueueFull }),
         }
         Ok(())
     }

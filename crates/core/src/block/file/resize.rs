@@ -12,7 +12,7 @@ use std::sync::{MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 
 use super::config::FileConfig;
-use super::error::{OpenError, OpenErrorWhy, system};
+use super::error::{OpenError, OpenErrorReason, system};
 use super::extent::FileExtent;
 use super::open::{FileKind, OpenFile, block_device_size, check_size, check_whole};
 
@@ -26,7 +26,7 @@ impl OpenFile {
         read_only: bool,
     ) -> Result<u64, OpenError> {
         let size = self.resize_inner(wanted, block_size, read_only);
-        size.map_err(|why| OpenError { path: self.path.clone(), why })
+        size.map_err(|reason| OpenError { path: self.path.clone(), reason })
     }
 
     fn resize_inner(
@@ -34,7 +34,7 @@ impl OpenFile {
         wanted: Option<u64>,
         block_size: u32,
         read_only: bool,
-    ) -> Result<u64, OpenErrorWhy> {
+    ) -> Result<u64, OpenErrorReason> {
         let mut extent = self.extent();
         let size = match (self.kind, wanted) {
             (FileKind::Block, _) => {
@@ -62,7 +62,7 @@ impl OpenFile {
 
     /// Zeroes bytes of a larger device that is still in use, because added bytes must read as
     /// zeroes.
-    fn zero_what_is_left(&self, extent: &FileExtent, wanted: u64) -> Result<(), OpenErrorWhy> {
+    fn zero_what_is_left(&self, extent: &FileExtent, wanted: u64) -> Result<(), OpenErrorReason> {
         let there = system("read its size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
         let len = there.min(wanted).saturating_sub(extent.size);
         if !extent.is_less || len == 0 {

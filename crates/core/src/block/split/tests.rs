@@ -1,7 +1,7 @@
 //! Partitions of a memory device.
 
 use super::super::fault::{FaultDevice, FaultPlan};
-use super::super::{NullDevice, RamDevice, RejectedWhy};
+use super::super::{NullDevice, RamDevice, RejectReason};
 use super::*;
 use crate::dma::{Buffer, ChunkPool, PoolConfig};
 
@@ -75,8 +75,10 @@ fn nothing_beyond_the_part_is_reached() {
     let null = Arc::new(NullDevice::new("null0", MIB, 512).unwrap());
     let device = SplitDevice::new("one", null, 4096, Some(8192)).unwrap();
     let mut queue = device.open_queue(&pool).unwrap();
-    assert_eq!(queue.lend(4096, 4096).unwrap().len(), 4096);
-    assert!(queue.lend(4096, 4608).is_none() && queue.lend(u64::MAX, 512).is_none());
+    assert_eq!(queue.zero_copy_read(4096, 4096).unwrap().len(), 4096);
+    assert!(
+        queue.zero_copy_read(4096, 4608).is_none() && queue.zero_copy_read(u64::MAX, 512).is_none()
+    );
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn what_the_base_refuses_comes_back_as_it_was() {
     let mut queue = device.open_queue(&pool).unwrap();
     faults.reject_next(1);
     let rejected = queue.submit(BlockOp::read(1, 512, filled(&pool, 512, 0))).unwrap_err();
-    assert_eq!((rejected.op.offset, rejected.why), (512, RejectedWhy::QueueFull));
+    assert_eq!((rejected.op.offset, rejected.reason), (512, RejectReason::QueueFull));
     assert_eq!(run(&mut *queue, rejected.op).result, Ok(()));
     assert!(!device.is_gone());
     faults.remove();

@@ -151,7 +151,7 @@ fn a_flush_goes_to_every_member() {
     }
     rig.faults.iter().for_each(|fault| fault.hold());
     rig.queue.submit(BlockOp::flush(1)).unwrap();
-    assert!(rig.faults.iter().all(|fault| fault.held() == 1));
+    assert!(rig.faults.iter().all(|fault| fault.stalled() == 1));
 }
 
 /// A range without data is one operation for each member that has a part of it.
@@ -159,11 +159,11 @@ fn a_flush_goes_to_every_member() {
 fn ranges_are_one_run_of_a_member() {
     let mut rig = Rig::new();
     rig.faults.iter().for_each(|fault| fault.hold());
-    let held = |rig: &Rig| [0, 1, 2].map(|at| rig.faults[at].held());
+    let stalled = |rig: &Rig| [0, 1, 2].map(|at| rig.faults[at].stalled());
     rig.queue.submit(BlockOp::write_zeroes(1, 512, 160 * KIB, false, true)).unwrap();
-    assert_eq!(held(&rig), [1, 1, 1]);
+    assert_eq!(stalled(&rig), [1, 1, 1]);
     rig.queue.submit(BlockOp::deallocate(2, 5 * 4096, 2 * 4096)).unwrap();
-    assert_eq!(held(&rig), [2, 1, 2]);
+    assert_eq!(stalled(&rig), [2, 1, 2]);
     rig.faults.iter().for_each(|fault| fault.release());
     let mut done = Vec::new();
     while rig.queue.in_flight() > 0 {
@@ -181,7 +181,10 @@ fn a_full_member_rejects_what_is_its_own_and_children_wait() {
     let op = BlockOp::read(u64::MAX, 3 * 4096 + 512, rig.buffer(512, 0));
     let rejected = rig.queue.submit(op).unwrap_err();
     let BlockOp { token, offset, .. } = rejected.op;
-    assert_eq!((token, offset, rejected.why), (u64::MAX, 3 * 4096 + 512, RejectedWhy::QueueFull));
+    assert_eq!(
+        (token, offset, rejected.reason),
+        (u64::MAX, 3 * 4096 + 512, RejectReason::QueueFull)
+    );
     assert_eq!(rig.queue.in_flight(), 0);
     drop(rejected.op);
     // Three children wait, the first of which is refused twice: no new operation is taken until
@@ -189,7 +192,7 @@ fn a_full_member_rejects_what_is_its_own_and_children_wait() {
     rig.faults[0].reject_next(2);
     rig.queue.submit(BlockOp::read(1, 0, rig.buffer(12 << 10, 9))).unwrap();
     let next = rig.queue.submit(BlockOp::read(2, 0, rig.buffer(512, 0))).unwrap_err();
-    assert_eq!((next.why, rig.queue.next_due()), (RejectedWhy::QueueFull, Some(0)));
+    assert_eq!((next.reason, rig.queue.next_due()), (RejectReason::QueueFull, Some(0)));
     assert!(rig.poll().is_empty(), "refused again");
     assert_eq!((rig.queue.in_flight(), rig.queue.next_due()), (1, Some(0)));
     let done = rig.poll();
@@ -252,15 +255,18 @@ fn a_token_that_looks_like_a_childs_is_the_callers_all_the_same() {
 }
 
 #[test]
-fn bytes_of_one_member_are_lent() {
+fn bytes_of_one_member_are_exposed() {
     let null =
         |_| -> Arc<dyn BlockDevice> { Arc::new(NullDevice::new("null", 64 * KIB, 512).unwrap()) };
     let device = StripeDevice::new("s", [0, 1].map(null).to_vec(), 8192).unwrap();
     let mut queue = device.open_queue(&pool()).unwrap();
     assert!(queue.event_fd().is_none());
-    assert_eq!(queue.lend(8192, 8192).unwrap().len(), 8192);
-    assert!(queue.lend(8192, 8704).is_none(), "of two members");
-    assert!(queue.lend(128 * KIB - 512, 1024).is_none() && queue.lend(u64::MAX, 512).is_none());
+    assert_eq!(queue.zero_copy_read(8192, 8192).unwrap().len(), 8192);
+    assert!(queue.zero_copy_read(8192, 8704).is_none(), "of two members");
+    assert!(
+        queue.zero_copy_read(128 * KIB - 512, 1024).is_none()
+            && queue.zero_copy_read(u64::MAX, 512).is_none()
+    );
 }
 
 #[test]

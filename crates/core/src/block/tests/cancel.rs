@@ -57,9 +57,9 @@ fn a_stalled_write_whose_requester_is_gone_never_reaches_the_medium() {
         }
         queue.submit(BlockOp::flush(8)).unwrap();
         assert!(poll(&mut *queue).is_empty());
-        assert_eq!(control.held(), 3, "{device:?}");
+        assert_eq!(control.stalled(), 3, "{device:?}");
         queue.cancel(7);
-        assert_eq!(control.held(), 1, "{device:?}");
+        assert_eq!(control.stalled(), 1, "{device:?}");
         control.release();
         let mut done = Vec::new();
         while queue.in_flight() > 0 {
@@ -82,13 +82,13 @@ fn every_part_of_what_a_stripe_spread_is_cancelled() {
     let pool = pool();
     let mut queue = stripe.open_queue(&pool).unwrap();
     queue.submit(BlockOp::write(7, 0, filled(&pool, 64 << 10, 7), false)).unwrap();
-    assert_eq!((first.held(), second.held()), (8, 8));
+    assert_eq!((first.stalled(), second.stalled()), (8, 8));
     // One member is full: its part waits in the stripe.
     second.reject_next(1);
     queue.submit(BlockOp::write(8, 0, filled(&pool, 8192, 8), false)).unwrap();
-    assert_eq!((first.held(), second.held()), (9, 8));
+    assert_eq!((first.stalled(), second.stalled()), (9, 8));
     queue.cancel(8);
-    assert_eq!((first.held(), second.held()), (8, 8));
+    assert_eq!((first.stalled(), second.stalled()), (8, 8));
     let done = poll(&mut *queue);
     assert_eq!((done.len(), done[0].token, &done[0].result), (1, 8, &CANCELLED));
     assert_eq!(done[0].buf.as_ref().unwrap().len(), 8192, "made whole again");
@@ -112,7 +112,7 @@ fn a_token_that_looks_like_a_part_of_a_stripe_is_cancelled_too() {
     let mut queue = outer.open_queue(&pool).unwrap();
     // Its parts carry the outer stripe's tokens, which the inner one replaces by its own.
     queue.submit(BlockOp::write(7, 0, filled(&pool, 16 << 10, 7), false)).unwrap();
-    assert_eq!(control.held(), 4);
+    assert_eq!(control.stalled(), 4);
     queue.cancel(7);
     control.release();
     let done = finish(&mut *queue);

@@ -32,14 +32,14 @@ fn a_share_of_operations_stalls_for_its_time() {
         queue.submit(BlockOp::read(token, 0, pool.lease(512).unwrap())).unwrap();
     }
     let at_once = poll(&mut *queue).len();
-    let stalled = control.held();
+    let stalled = control.stalled();
     assert!((250..350).contains(&stalled) && at_once + stalled == 1000, "{stalled} of 1000");
     assert_eq!((queue.in_flight(), queue.next_due()), (stalled, Some(3_000_001)));
     NOW.set(3_000_000);
     assert!(poll(&mut *queue).is_empty());
     NOW.set(3_000_001);
     assert_eq!(poll(&mut *queue).len(), stalled);
-    assert_eq!((queue.in_flight(), queue.next_due(), control.held()), (0, None, 0));
+    assert_eq!((queue.in_flight(), queue.next_due(), control.stalled()), (0, None, 0));
 }
 
 #[test]
@@ -56,17 +56,17 @@ fn a_device_that_is_gone_fails_all_it_has_and_comes_back_with_its_data() {
     control.set_plan(plan);
     queue.submit(BlockOp::flush(2)).unwrap();
     control.set_plan(FaultPlan::default());
-    assert_eq!(control.held(), 2);
+    assert_eq!(control.stalled(), 2);
     assert!(poll(&mut *queue).is_empty());
     assert!(!device.is_gone() && !is_readable(queue.event_fd().unwrap()));
     control.remove();
     assert!(device.is_gone() && is_readable(queue.event_fd().unwrap()));
     queue.submit(BlockOp::deallocate(3, 0, 512)).unwrap();
-    assert!(queue.lend(0, 512).is_none());
+    assert!(queue.zero_copy_read(0, 512).is_none());
     let done = finish(&mut *queue);
     assert_eq!(done.len(), 3);
     assert!(done.iter().all(|completed| completed.result == Err(BlockError::Gone)));
-    assert_eq!((control.held(), device.open_queue(&pool).unwrap_err()), (0, BlockError::Gone));
+    assert_eq!((control.stalled(), device.open_queue(&pool).unwrap_err()), (0, BlockError::Gone));
     assert!(!is_readable(queue.event_fd().unwrap()));
     control.restore();
     control.release();

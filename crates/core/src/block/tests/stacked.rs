@@ -172,10 +172,10 @@ impl Story {
         let before = (op.offset, op.len, op.buf.as_ref().map(Buffer::as_ptr));
         match self.queue.submit(op) {
             Ok(()) => assert!(self.flying.insert(token, flying).is_none()),
-            Err(Rejected { op, why }) => {
+            Err(Rejected { op, reason }) => {
                 let after = (op.offset, op.len, op.buf.as_ref().map(Buffer::as_ptr));
                 assert_eq!((op.token, after), (token, before), "{}", self.name);
-                assert_eq!(why, RejectedWhy::QueueFull, "{}", self.name);
+                assert_eq!(reason, RejectReason::QueueFull, "{}", self.name);
             }
         }
     }
@@ -348,7 +348,7 @@ fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
         story.finish();
         assert_eq!(story.pool.leased(), 0, "{}", story.name);
         for control in &tower.faults {
-            assert_eq!(control.held(), 0, "{}", story.name);
+            assert_eq!(control.stalled(), 0, "{}", story.name);
         }
         failed += story.failed;
     }
@@ -357,11 +357,11 @@ fn any_device_on_any_other_lets_nothing_cancelled_come_later() {
 
 /// Zero-copy reads pass through splits and stripes.
 #[test]
-fn bytes_are_lent_through_a_stack() {
+fn bytes_are_exposed_through_a_stack() {
     let null = |_| -> Arc<dyn BlockDevice> { Arc::new(NullDevice::new("n", MIB, 512).unwrap()) };
     let stripe = StripeDevice::new("s", [0, 1].map(null).to_vec(), 64 << 10).unwrap();
     let split = SplitDevice::new("p", Arc::new(stripe), 32 << 10, None).unwrap();
     let mut queue = split.open_queue(&pool()).unwrap();
-    assert_eq!(Payload::from(queue.lend(0, 32 << 10).unwrap()).len(), 32 << 10);
-    assert!(queue.lend(0, 33 << 10).is_none());
+    assert_eq!(Payload::from(queue.zero_copy_read(0, 32 << 10).unwrap()).len(), 32 << 10);
+    assert!(queue.zero_copy_read(0, 33 << 10).is_none());
 }

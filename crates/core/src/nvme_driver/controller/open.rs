@@ -13,7 +13,7 @@ use crate::nvme_driver::admin::AdminQueue;
 use crate::nvme_driver::bar::{Bar, Disabled, Enabled, UnknownController};
 use crate::nvme_driver::bring_up::{BringUp, QueuePlan};
 use crate::nvme_driver::buffers::{BufferMap, MappedPools};
-use crate::nvme_driver::error::{AdminError, OpenError, OpenErrorWhy};
+use crate::nvme_driver::error::{AdminError, OpenError, OpenErrorReason};
 use crate::nvme_driver::function::{DmaSpace, Function, Registers};
 use crate::nvme_driver::gate::{ControllerGate, ControllerState, Event, QueueShared};
 use crate::nvme_driver::identify::{ControllerCapabilities, Identity, NamespaceInfo};
@@ -43,8 +43,8 @@ impl Controller {
     ) -> Result<Arc<Self>, OpenError> {
         let address = function.address().to_owned();
         let controller = Self::open_stepped(function, options, Arc::new(SystemWait))?;
-        let thread = watch(&controller).map_err(OpenErrorWhy::system("a thread for the drive"));
-        *lock(&controller.thread) = Some(thread.map_err(|why| why.at(&address))?);
+        let thread = watch(&controller).map_err(OpenErrorReason::system("a thread for the drive"));
+        *lock(&controller.thread) = Some(thread.map_err(|reason| reason.at(&address))?);
         Ok(controller)
     }
 
@@ -59,7 +59,7 @@ impl Controller {
         wait: Arc<dyn Wait>,
     ) -> Result<Arc<Self>, OpenError> {
         let address = function.address().to_owned();
-        ControllerBuilder { function, options, wait }.open().map_err(|why| why.at(&address))
+        ControllerBuilder { function, options, wait }.open().map_err(|reason| reason.at(&address))
     }
 
     /// Opens a queue pair for one thread and one namespace, with the mapped buffers of `buffers`.
@@ -74,13 +74,13 @@ impl Controller {
         if let ControllerState::Failed(_) = self.state() {
             return Err(BlockError::Gone);
         }
-        let Some(lane) = self.lanes.lend() else {
+        let Some(queue_pair) = self.queue_pair_memory.take() else {
             return Err(BlockError::NoQueue { granted: self.queues() });
         };
-        if let Some(queue) = self.shared.queues.get(lane.index) {
+        if let Some(queue) = self.shared.queues.get(queue_pair.index) {
             queue.set_claimed(true);
         }
-        Ok(IoQueue::new(Arc::clone(self), lane, buffers, namespace))
+        Ok(IoQueue::new(Arc::clone(self), queue_pair, buffers, namespace))
     }
 }
 
@@ -102,56 +102,57 @@ struct ExposedMemory {
 /// Memory of the I/O queues, and the parameters announced to the controller.
 #[derive(Default)]
 struct Queues {
-    lanes: Vec<QueuePairMemory>,
+    queue_pair_memory: Vec<QueuePairMemory>,
     shared: Box<[QueueShared]>,
     plans: Vec<QueuePlan>,
 }
 
 impl ControllerBuilder {
-    fn open(self) -> Result<Arc<Controller>, OpenErrorWhy> {
+    fn open(self) -> Result<Arc<Controller>, OpenErrorReason> {
         let (regs, len) = (self.function.registers(), self.function.registers_len());
         let bar = Arc::new(Bar::probe(Arc::clone(&regs), len, Arc::clone(&self.wait))?);
         let (disabled, events) = self.take_over(&bar)?;
         let mut events = events.into_iter();
         let space = self.function.dma();
         let mut admin = AdminQueue::new(&bar, &space, events.next())
-            .map_err(OpenErrorWhy::system("memory for the admin queue"))?;
+            .map_err(OpenErrorReason::system("memory for the admin queue"))?;
         admin.begin(FIRST_GENERATION);
-        let enabled = disabled.enable(admin.rings()).map_err(|(unsure, why)| {
-            give_up(unsure);
-            why
+        let enabled = disabled.enable(admin.rings()).map_err(|(unknown, reason)| {
+            give_up(unknown);
+            reason
         })?;
-        let mut told = ExposedMemory::default();
-        let result = self.bring_up(&bar, &mut admin, &space, events.collect(), &mut told);
+        let mut exposed = ExposedMemory::default();
+        let result = self.bring_up(&bar, &mut admin, &space, events.collect(), &mut exposed);
         let (identity, abilities, queues, shadows) = match result {
             Ok(result) => result,
-            Err(why) => {
-                give_up(enabled.into_unsure());
-                return Err(why);
+            Err(reason) => {
+                give_up(enabled.into_unknown());
+                return Err(reason);
             }
         };
         let regs = Arc::downgrade(&regs);
-        let refused = told.shadows.filter(|_| shadows.is_none());
+        let refused = exposed.shadows.filter(|_| shadows.is_none());
         let function = Arc::clone(&self.function);
         let hardware = Hardware { function, admin, shadows, _refused_shadows: refused };
         self.finish(regs, hardware, enabled, identity, abilities, queues)
     }
 
     /// Disables the controller, whatever its previous state, and sets up its interrupts.
-    fn take_over(&self, bar: &Arc<Bar>) -> Result<(Disabled, Vec<Event>), OpenErrorWhy> {
+    fn take_over(&self, bar: &Arc<Bar>) -> Result<(Disabled, Vec<Event>), OpenErrorReason> {
         let mut disabled = UnknownController(Arc::clone(bar)).disable();
-        if let Err((unsure, why)) = disabled {
-            tracing::warn!(drive = self.function.address(), %why, "resetting the function");
-            self.function.reset().map_err(OpenErrorWhy::system("a reset of the function"))?;
-            disabled = unsure.disable();
+        if let Err((unknown, reason)) = disabled {
+            let drive = self.function.address();
+            tracing::warn!(drive, why = %reason, "resetting the function");
+            self.function.reset().map_err(OpenErrorReason::system("a reset of the function"))?;
+            disabled = unknown.disable();
         }
-        let disabled = disabled.map_err(|(_, why)| why)?;
+        let disabled = disabled.map_err(|(_, reason)| reason)?;
         let wanted = if self.options.interrupts { self.options.io_queues.max(1) } else { 0 };
         let events = self
             .function
             .interrupts(wanted.saturating_add(1))
-            .map_err(OpenErrorWhy::system("interrupts"))?;
-        self.function.set_bus_master(true).map_err(OpenErrorWhy::system("bus master"))?;
+            .map_err(OpenErrorReason::system("interrupts"))?;
+        self.function.set_bus_master(true).map_err(OpenErrorReason::system("bus master"))?;
         Ok((disabled, events.into_iter().map(Event::from).collect()))
     }
 
@@ -162,8 +163,8 @@ impl ControllerBuilder {
         admin: &mut AdminQueue,
         space: &Arc<dyn DmaSpace>,
         events: Vec<Event>,
-        told: &mut ExposedMemory,
-    ) -> Result<(Identity, ControllerCapabilities, Queues, Option<Arc<Shadows>>), OpenErrorWhy>
+        exposed: &mut ExposedMemory,
+    ) -> Result<(Identity, ControllerCapabilities, Queues, Option<Arc<Shadows>>), OpenErrorReason>
     {
         let timeout = nanos(self.options.admin_timeout);
         let mut session = BringUp { bar, admin, wait: self.wait.as_ref(), timeout };
@@ -171,15 +172,15 @@ impl ControllerBuilder {
         let count = self.queue_count(&mut session, events.len())?;
         let mut shadows = None;
         if abilities.shadow_doorbells && self.options.shadow_doorbells {
-            shadows = self.shadows(&mut session, space, told)?;
+            shadows = self.shadows(&mut session, space, exposed)?;
         }
         let sgl = abilities.sgl && self.options.sgl;
         let lists = Lists::size_for(abilities.max_transfer);
         let layout = Layout { count, sgl, lists, entries: self.entries(bar) };
         let queues = layout
             .queues(bar, space, shadows.as_ref(), events)
-            .map_err(OpenErrorWhy::system("memory for I/O queues"))?;
-        let queues = told.queues.insert(queues);
+            .map_err(OpenErrorReason::system("memory for I/O queues"))?;
+        let queues = exposed.queues.insert(queues);
         for plan in &queues.plans {
             session.create_queue(plan)?;
         }
@@ -190,7 +191,11 @@ impl ControllerBuilder {
 
     /// Returns the number of I/O queue pairs to create: the requested number, or as many as the
     /// drive has.
-    fn queue_count(&self, session: &mut BringUp<'_>, vectors: usize) -> Result<u16, OpenErrorWhy> {
+    fn queue_count(
+        &self,
+        session: &mut BringUp<'_>,
+        vectors: usize,
+    ) -> Result<u16, OpenErrorReason> {
         let asked = self.options.io_queues.max(1);
         let granted = session.grant_queues(asked)?;
         let mut count = asked.min(granted).min(session.bar.queues_with_doorbells());
@@ -198,7 +203,7 @@ impl ControllerBuilder {
             count = count.min(u16::try_from(vectors).unwrap_or(u16::MAX));
         }
         if count == 0 {
-            return Err(OpenErrorWhy::Unsuitable(format!(
+            return Err(OpenErrorReason::Unsuitable(format!(
                 "there is no I/O queue: the drive grants {granted}, with {vectors} interrupt vectors for them"
             )));
         }
@@ -219,12 +224,12 @@ impl ControllerBuilder {
         &self,
         session: &mut BringUp<'_>,
         space: &Arc<dyn DmaSpace>,
-        told: &mut ExposedMemory,
-    ) -> Result<Option<Arc<Shadows>>, OpenErrorWhy> {
+        exposed: &mut ExposedMemory,
+    ) -> Result<Option<Arc<Shadows>>, OpenErrorReason> {
         let memory = DmaMemory::new(space, Shadows::SIZE)
-            .map_err(OpenErrorWhy::system("memory for shadow doorbells"))?;
+            .map_err(OpenErrorReason::system("memory for shadow doorbells"))?;
         let shadows = Arc::new(Shadows::new(memory));
-        told.shadows = Some(Arc::clone(&shadows));
+        exposed.shadows = Some(Arc::clone(&shadows));
         match session.configure_shadows(&shadows) {
             Ok(()) => Ok(Some(shadows)),
             Err(AdminError::Status(status)) => {
@@ -232,7 +237,9 @@ impl ControllerBuilder {
                 tracing::warn!(drive, %status, "no shadow doorbells, though the drive offers them");
                 Ok(None)
             }
-            Err(error) => Err(OpenErrorWhy::Command { command: "Doorbell Buffer Config", error }),
+            Err(error) => {
+                Err(OpenErrorReason::Command { command: "Doorbell Buffer Config", error })
+            }
         }
     }
 
@@ -251,13 +258,13 @@ impl ControllerBuilder {
         identity: Identity,
         abilities: ControllerCapabilities,
         queues: Queues,
-    ) -> Result<Arc<Controller>, OpenErrorWhy> {
+    ) -> Result<Arc<Controller>, OpenErrorReason> {
         let address = self.function.address().to_owned();
         let shared = match ControllerGate::new(queues.shared) {
             Ok(shared) => Arc::new(shared),
             Err(error) => {
-                give_up(enabled.into_unsure());
-                return Err(OpenErrorWhy::System { what: "a descriptor", error });
+                give_up(enabled.into_unknown());
+                return Err(OpenErrorReason::System { what: "a descriptor", error });
             }
         };
         tracing::info!(
@@ -265,7 +272,7 @@ impl ControllerBuilder {
             model = identity.model,
             serial = identity.serial,
             firmware = identity.firmware,
-            queues = queues.lanes.len(),
+            queues = queues.queue_pair_memory.len(),
             shadow_doorbells = hardware.shadows.is_some(),
             max_transfer = abilities.max_transfer,
             "the drive is up"
@@ -293,7 +300,7 @@ impl ControllerBuilder {
             shared,
             identity,
             abilities,
-            lanes: FreePool::new(queues.lanes),
+            queue_pair_memory: FreePool::new(queues.queue_pair_memory),
             reach,
             regs: Mutex::new(regs),
             supervisor: Arc::new(Mutex::new(supervisor)),
@@ -321,7 +328,8 @@ impl Layout {
         events: Vec<Event>,
     ) -> io::Result<Queues> {
         let mut events = events.into_iter();
-        let mut queues = Queues { lanes: Vec::new(), shared: Box::default(), plans: Vec::new() };
+        let mut queues =
+            Queues { queue_pair_memory: Vec::new(), shared: Box::default(), plans: Vec::new() };
         let mut shared = Vec::new();
         let slots = usize::from(self.entries) - 1;
         for qid in 1..=self.count {
@@ -337,19 +345,19 @@ impl Layout {
             shared.push(QueueShared::new(slots, event));
             let lists = Lists::new(DmaMemory::new(space, slots * self.lists)?, self.lists);
             let index = usize::from(qid) - 1;
-            queues.lanes.push(QueuePairMemory { index, ring, lists, sgl: self.sgl });
+            queues.queue_pair_memory.push(QueuePairMemory { index, ring, lists, sgl: self.sgl });
         }
         // The first queue is handed out first.
-        queues.lanes.reverse();
+        queues.queue_pair_memory.reverse();
         queues.shared = shared.into();
         Ok(queues)
     }
 }
 
 /// Quiesces a controller that cannot be used, if possible.
-fn give_up(unsure: UnknownController) {
-    if let Err((_, why)) = unsure.disable() {
-        tracing::warn!(%why, "a controller that cannot be used cannot be disabled either");
+fn give_up(unknown: UnknownController) {
+    if let Err((_, reason)) = unknown.disable() {
+        tracing::warn!(why = %reason, "a controller that cannot be used cannot be disabled either");
     }
 }
 

@@ -224,10 +224,10 @@ fn rdma_devices(sources: &[RdmaDevice]) -> Value {
         json!({
             "device": device.name,
             "polls": counts.polls,
-            "busy_polls": counts.found,
+            "busy_polls": counts.busy_polls,
             "completions": counts.completions,
             "requests": counts.requests,
-            "quarantined_qps": counts.withheld,
+            "quarantined_qps": counts.quarantined_qps,
             "completions_per_1000_polls": mean(counts.completions.saturating_mul(1000), counts.polls),
         })
     };

@@ -339,7 +339,7 @@ fn rdma(page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
     let completions = each(|one| one.completions);
     page.counters("rdma_completions", "Completions that they brought", None, completions)?;
     let help = "Queue pairs that the device has not destroyed";
-    page.gauges("rdma_quarantined_qps", help, None, each(|one| one.withheld))
+    page.gauges("rdma_quarantined_qps", help, None, each(|one| one.quarantined_qps))
 }
 
 fn of_reactor(index: usize) -> Names {

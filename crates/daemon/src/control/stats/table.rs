@@ -133,7 +133,7 @@ fn rdma_devices(text: &mut String, sum: &Report) -> std::fmt::Result {
              requests {}",
             device.name,
             counts.polls,
-            counts.found,
+            counts.busy_polls,
             counts.completions,
             shown(mean(counts.completions.saturating_mul(1000), counts.polls)),
             counts.requests,

@@ -17,7 +17,7 @@ fn time_out(network: &TestNetwork, queue: &mut IoQueue, number: u32) -> Vec<Comp
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(network.fabric().endpoint(number).is_none(), "the queue pair is gone first");
     assert_eq!(queue.in_flight(), 0);
-    assert_eq!(queue.submit(read(9, 0, 512), LATE).unwrap_err().why, RejectReason::Closed);
+    assert_eq!(queue.submit(read(9, 0, 512), LATE).unwrap_err().reason, RejectReason::Closed);
     done
 }
 
@@ -207,7 +207,7 @@ fn memory_that_cannot_be_registered_is_said_and_nothing_is_lost() {
     queue.submit(read(0, 0, 4096), 0).unwrap();
     network.fabric().faults().refuse_register(network.host(), 0);
     let rejected = queue.submit(read(1, 0, 4096), 0).unwrap_err();
-    assert_eq!(rejected.why, RejectReason::Closed);
+    assert_eq!(rejected.reason, RejectReason::Closed);
     let mut done = Vec::new();
     let error = queue.poll(0, &mut done).unwrap_err();
     assert!(error.to_string().contains("ulimit -l"), "{error}");

@@ -245,7 +245,7 @@ fn a_full_queue_hands_the_command_back() {
     engine.submit(read(1, 512), u64::MAX).unwrap();
     engine.submit(read(2, 512), u64::MAX).unwrap();
     let rejected = engine.submit(write(3, &pattern(512)), u64::MAX).unwrap_err();
-    assert_eq!((rejected.why, rejected.command.token), (RejectReason::Full, 3));
+    assert_eq!((rejected.reason, rejected.command.token), (RejectReason::Full, 3));
     assert!(matches!(rejected.command.transfer, Transfer::Out(buffer) if buffer.len() == 512));
 }
 

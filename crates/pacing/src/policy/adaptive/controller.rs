@@ -361,7 +361,7 @@ impl BudgetController {
                 self.record_preemption(&sample);
                 // A fraction of a command cannot be used.
                 let usable = (sample.budget / self.command).floor().max(1.0) * self.command;
-                let is_unused = sample.in_flight < IN_USE * usable && sample.refused < DEFERRED;
+                let is_unused = sample.in_flight < IN_USE * usable && sample.deferred < DEFERRED;
                 self.is_unused = is_unused;
                 let is_back = self.reason == BudgetMove::AppLimited && self.is_far_below(&sample);
                 // Twice in a row: a short stall is no change of workload.
@@ -401,7 +401,7 @@ impl BudgetController {
     /// Returns whether the hosts paused during this measurement, so that it is no sample of the
     /// budget. A second pause in a row is the normal behavior of the hosts.
     fn is_first_pause(&mut self, sample: &RateSample, elapsed: Nanos) -> bool {
-        let is_lull = sample.refused >= DEFERRED
+        let is_lull = sample.deferred >= DEFERRED
             && sample.in_flight < PAUSE_USE * sample.budget
             && float(elapsed) > PAUSE * float(self.expected);
         let had_pause = std::mem::replace(&mut self.had_pause, is_lull);
@@ -451,7 +451,7 @@ impl BudgetController {
             reserve_bytes,
             rate: rate.max((rate + missed / elapsed).min(self.pace)),
             commands,
-            refused: since(|t| t.refused) / commands,
+            deferred: since(|t| t.deferred) / commands,
             missed: missed / self.command,
         }
     }
@@ -484,7 +484,7 @@ impl BudgetController {
         let was_blind = self.coarse_search.is_noise_limited();
         // Without waiting commands the hosts decide the bytes in flight, so the measurement
         // contains no information about probes.
-        if !self.in_startup && sample.refused >= DEFERRED {
+        if !self.in_startup && sample.deferred >= DEFERRED {
             self.coarse_search.observe(&sample, self.probing_up, self.ceiling.certainty());
         }
         if was_blind && !self.coarse_search.is_noise_limited() {

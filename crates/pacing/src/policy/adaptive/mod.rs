@@ -63,7 +63,7 @@ struct CoreCounters {
     /// Commands that were small relative to the others, and bypassed them.
     small: AtomicU64,
     /// Deferrals of commands.
-    refused: AtomicU64,
+    deferred: AtomicU64,
     /// Bytes that could have been sent while the core was preempted.
     missed: AtomicU64,
 }
@@ -185,7 +185,7 @@ impl SharedAdaptive {
             residence: sum(|s| &s.residence),
             network: sum(|s| &s.network),
             small: sum(|s| &s.small),
-            refused: sum(|s| &s.refused),
+            deferred: sum(|s| &s.deferred),
             missed: sum(|s| &s.missed),
         }
     }
@@ -240,8 +240,8 @@ impl Adaptive {
     /// Counts a deferral. If all commands in flight of the core may hang, it enlarges the budget,
     /// so that other commands need not wait for them. The core has the credit when it asks again.
     #[inline(never)]
-    fn note_refused(&mut self, bytes: u32, now: Nanos) {
-        add(&self.counters.refused, 1);
+    fn note_deferred(&mut self, bytes: u32, now: Nanos) {
+        add(&self.counters.deferred, 1);
         let stall_timeout = self.shared.stall_timeout.load(Ordering::Relaxed);
         if self.stall_timer.has_expired(now, stall_timeout)
             && self.shared.cover_hung(&mut self.credit, bytes.into())
@@ -263,7 +263,7 @@ impl AdmissionPolicy for Adaptive {
             self.note_small();
         }
         if answer == Admission::WaitForRelease {
-            self.note_refused(request.cost.bytes, now);
+            self.note_deferred(request.cost.bytes, now);
         }
         answer
     }

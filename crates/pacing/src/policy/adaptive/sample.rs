@@ -24,7 +24,7 @@ pub(super) struct Totals {
     /// Commands started that were small relative to the others.
     pub(super) small: u64,
     /// Deferrals of commands.
-    pub(super) refused: u64,
+    pub(super) deferred: u64,
     /// Bytes that could have been sent while cores were preempted.
     pub(super) missed: u64,
 }
@@ -42,7 +42,7 @@ pub(super) struct RateSample {
     pub(super) rate: f64,
     pub(super) commands: f64,
     /// Deferrals per completed command.
-    pub(super) refused: f64,
+    pub(super) deferred: f64,
     /// Commands that could have completed while cores were preempted.
     pub(super) missed: f64,
 }
@@ -58,7 +58,7 @@ impl RateSample {
             reserve_bytes: 0.0,
             rate,
             commands: super::controller::COMMANDS,
-            refused: 1.0,
+            deferred: 1.0,
             missed: 0.0,
         }
     }

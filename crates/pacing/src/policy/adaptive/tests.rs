@@ -105,7 +105,7 @@ impl Plant {
             self.totals.residence += whole(n.min(self.seen) * IO * elapsed / 1024.0);
             self.totals.network += whole((self.draining)(n) * IO * elapsed / 1024.0);
             if self.offered > n {
-                self.totals.refused = self.totals.commands;
+                self.totals.deferred = self.totals.commands;
             }
             self.now += pause;
             if look >= looks / 2 {
@@ -455,7 +455,7 @@ fn a_lull_in_a_measurement_is_no_harm() {
         plant.commands += went;
         plant.totals.commands = whole(plant.commands);
         plant.totals.bytes = whole(plant.commands * IO);
-        plant.totals.refused = plant.totals.commands;
+        plant.totals.deferred = plant.totals.commands;
         let elapsed = went / (plant.rate)(n) * 1000.0;
         plant.totals.residence += whole(n * IO * elapsed / 1024.0);
         plant.totals.network += whole((plant.draining)(n) * IO * elapsed / 1024.0);

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LANES: u32 = 12;
+    const FLOWS: u32 = 12;
     const BUCKET: u64 = 1 << FIRST_WIDTH;
 
     /// A queue, its flows, and the flows that are in.
@@ -344,13 +344,13 @@ mod tests {
         fn new() -> Self {
             let queue = CalendarQueue::default();
             let all =
-                vec![FlowState { sort_key: 100 * BUCKET, ..FlowState::default() }; LANES as usize];
-            Self { queue, all, is_in: vec![false; LANES as usize] }
+                vec![FlowState { sort_key: 100 * BUCKET, ..FlowState::default() }; FLOWS as usize];
+            Self { queue, all, is_in: vec![false; FLOWS as usize] }
         }
 
         fn all_in() -> Self {
             let mut model = Self::new();
-            for flow in 0..LANES {
+            for flow in 0..FLOWS {
                 model.join(flow);
             }
             model
@@ -396,7 +396,7 @@ mod tests {
         /// Checks that every flow that is in is in exactly the bucket of its link, and that this
         /// bucket is marked.
         fn check(&self) {
-            let mut found = vec![false; LANES as usize];
+            let mut found = vec![false; FLOWS as usize];
             for (place, list) in self.queue.lists.iter().enumerate() {
                 assert_eq!(self.queue.filled >> place & 1 == 1, list.first != NIL);
                 let (mut at, mut before) = (list.first, NIL);
@@ -423,7 +423,7 @@ mod tests {
         #[test]
         fn the_first_is_of_the_lowest_bucket(
             spread in prop_oneof![1..=u64::from(COUNT) - 1 - REACH, Just(200), Just(100_000)],
-            steps in prop::collection::vec((0..LANES, 0u8..8, 0u64..1 << 32), 1..300),
+            steps in prop::collection::vec((0..FLOWS, 0u8..8, 0u64..1 << 32), 1..300),
         ) {
             let mut model = Model::new();
             for (flow, what, by) in steps {
@@ -440,7 +440,7 @@ mod tests {
                 }
                 model.check();
                 let first = model.top();
-                let lowest = (0..LANES).filter(|flow| model.is_in[*flow as usize]);
+                let lowest = (0..FLOWS).filter(|flow| model.is_in[*flow as usize]);
                 let lowest = lowest.map(|flow| model.bucket(flow)).min();
                 prop_assert_eq!(first.is_some(), lowest.is_some());
                 prop_assert_eq!(first.map(|flow| model.bucket(flow)), lowest);
@@ -459,7 +459,7 @@ mod tests {
                 assert!(model.bucket(first) <= bucket, "{far} is passed over");
                 model.set_key(first, model.all[first as usize].sort_key + BUCKET);
             }
-            let others = (0..LANES).filter(|flow| ![3, 7].contains(flow));
+            let others = (0..FLOWS).filter(|flow| ![3, 7].contains(flow));
             assert!(others.map(|flow| model.bucket(flow)).min() >= Some(bucket));
             model.set_key(far, 2000 * BUCKET);
         }
@@ -470,20 +470,20 @@ mod tests {
     fn where_all_are_far_ahead_the_lowest_is_first() {
         let mut model = Model::all_in();
         assert_eq!(model.top(), Some(0));
-        for flow in 0..LANES {
+        for flow in 0..FLOWS {
             model.set_key(flow, u64::MAX / 2 - u64::from(flow) * BUCKET);
         }
-        assert_eq!(model.top(), Some(LANES - 1));
+        assert_eq!(model.top(), Some(FLOWS - 1));
         model.check();
     }
 
     /// As above, for flows that wait in different buckets because none is that far ahead.
     #[test]
-    fn far_lanes_in_different_buckets_take_no_walk_either() {
+    fn far_flows_in_different_buckets_take_no_walk_either() {
         let mut model = Model::all_in();
         let far = u64::MAX / 4;
         model.set_key(0, far);
-        for flow in 2..LANES {
+        for flow in 2..FLOWS {
             model.set_key(flow, 120 * BUCKET);
         }
         model.leave(1);
@@ -491,16 +491,16 @@ mod tests {
         model.set_key(1, far - BUCKET);
         model.join(1);
         model.check();
-        (2..LANES).for_each(|flow| model.leave(flow));
+        (2..FLOWS).for_each(|flow| model.leave(flow));
         assert_eq!(model.top(), Some(1));
         model.check();
     }
 
     #[test]
-    fn equal_lanes_are_taken_in_turn() {
+    fn equal_flows_are_taken_in_turn() {
         let mut model = Model::all_in();
-        for turn in 0..5 * LANES {
-            let flow = turn % LANES;
+        for turn in 0..5 * FLOWS {
+            let flow = turn % FLOWS;
             assert_eq!(model.top(), Some(flow));
             let sort_key = model.all[flow as usize].sort_key;
             model.set_key(flow, sort_key + 3 * BUCKET);
@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn a_key_that_becomes_the_lowest_is_first() {
         let mut model = Model::all_in();
-        for flow in 0..LANES {
+        for flow in 0..FLOWS {
             model.set_key(flow, (100 + u64::from(flow)) * BUCKET);
         }
         model.set_key(9, 90 * BUCKET);

@@ -166,7 +166,7 @@ struct Uneven {
 }
 
 impl Uneven {
-    const LANES: u32 = 8;
+    const FLOWS: u32 = 8;
     /// Time of each command.
     const HOLD: u64 = 1000;
 
@@ -176,7 +176,7 @@ impl Uneven {
             [0, 1].map(|core| ResidenceFairQueue::new(Arc::clone(&virtual_time), core));
         quick.add(0, FlowConfig::weight(1));
         quick.flow_backlogged(0, Pause::Idle);
-        for flow in 0..Self::LANES {
+        for flow in 0..Self::FLOWS {
             busy.add(flow, FlowConfig::weight(1));
             busy.flow_backlogged(flow, Pause::Idle);
         }
@@ -226,7 +226,7 @@ impl Uneven {
 
 /// Commands that all flows of a core together may start before one that joins as near as allowed,
 /// plus some more.
-const A_FEW: u64 = Uneven::LANES as u64 * (2 * MAX_LEAD);
+const A_FEW: u64 = Uneven::FLOWS as u64 * (2 * MAX_LEAD);
 
 #[test]
 fn who_pauses_on_a_core_that_is_behind_goes_on_with_its_neighbours() {
@@ -295,7 +295,7 @@ fn what_went_first_as_small_is_not_paid_for_for_long() {
 /// The more urgent flows of another core are never served, for example because the whole budget
 /// hangs. A new flow is then not served alone for as long as that lasted.
 #[test]
-fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_lane() {
+fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_flow() {
     let mut scheduler = ResidenceFairQueue::new(VirtualTime::new(2), 0);
     scheduler.add(0, FlowConfig::weight(1));
     scheduler.flow_backlogged(0, Pause::Idle);
@@ -335,7 +335,7 @@ fn starts(load: &mut Load) -> u32 {
 }
 
 #[test]
-fn where_the_network_is_busy_slow_lanes_start_their_floor_though_nobody_else_waits() {
+fn where_the_network_is_busy_slow_flows_start_their_floor_though_nobody_else_waits() {
     for (is_busy, is_another_there) in [(true, true), (true, false), (false, true)] {
         let mut load = Load::new(&[(1, 100_000), (1, 1_600_000)]);
         load.run(10_000);
@@ -409,7 +409,7 @@ const MOST_HELD: u32 = 12;
 const PROBES: u32 = 2;
 
 #[test]
-fn of_lanes_served_alike_the_one_with_the_least_in_flight_is_next() {
+fn of_flows_served_alike_the_one_with_the_least_in_flight_is_next() {
     for outcome in [CommandOutcome::Completed, CommandOutcome::Failed, CommandOutcome::Cancelled] {
         let mut busy = Busy::new(&[1; 4]);
         let mut started: Vec<u32> = (0..12).map(|_| busy.start()).collect();
@@ -507,7 +507,7 @@ fn to_devices(devices: &[u32], virtual_time: &Arc<VirtualTime>, core: usize) -> 
 
 /// Bytes in flight of another core count.
 #[test]
-fn of_lanes_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is_next() {
+fn of_flows_about_equally_urgent_the_one_whose_device_has_the_least_in_flight_is_next() {
     let virtual_time = VirtualTime::new(2);
     let mut one = to_devices(&[0, 1, 2], &virtual_time, 0);
     let mut other = to_devices(&[0, 1, 2], &virtual_time, 1);
@@ -569,7 +569,7 @@ fn stand_still(busy: &mut Busy, rounds: u32) -> u32 {
 }
 
 #[test]
-fn a_lane_that_stands_still_does_not_fill_the_memory() {
+fn a_flow_that_stands_still_does_not_fill_the_memory() {
     for weights in [[1; 4], [2, 4, 4, 4]] {
         let mut busy = Busy::new(&weights);
         for flow in 0..4 {
@@ -594,7 +594,7 @@ fn a_lane_that_stands_still_does_not_fill_the_memory() {
 
 /// No other flow waits: a stalled flow gets everything available.
 #[test]
-fn a_lane_alone_is_next_however_long_it_stands_still() {
+fn a_flow_alone_is_next_however_long_it_stands_still() {
     let mut busy = Busy::new(&[1]);
     busy.start();
     busy.now += HOLD;
@@ -607,7 +607,7 @@ fn a_lane_alone_is_next_however_long_it_stands_still() {
 
 /// A flow to a drive that never answered is judged by the time of commands elsewhere.
 #[test]
-fn a_lane_that_never_answered_does_not_fill_the_memory() {
+fn a_flow_that_never_answered_does_not_fill_the_memory() {
     let mut busy = Busy::new(&[1, 1, 1]);
     for _ in 0..100 {
         let flow = busy.start();
@@ -625,11 +625,11 @@ fn a_lane_that_never_answered_does_not_fill_the_memory() {
 /// The first commands of flow 0 never complete, all others do. Returns the commands that flow 0
 /// starts in the second half, relative to its even share.
 fn share_while_some_hang(weight: u16, hang: u32) -> f64 {
-    const LANES: u32 = 256;
-    let mut busy = Busy::new(&[weight; LANES as usize]);
+    const FLOWS: u32 = 256;
+    let mut busy = Busy::new(&[weight; FLOWS as usize]);
     let (mut held, mut started) = (0, 0);
     let mut out = std::collections::VecDeque::new();
-    let rounds = 2000 * LANES;
+    let rounds = 2000 * FLOWS;
     for round in 0..rounds {
         while out.len() + (held as usize) < 16 {
             let flow = busy.start();
@@ -643,11 +643,11 @@ fn share_while_some_hang(weight: u16, hang: u32) -> f64 {
         busy.now += HOLD / 16;
         busy.over(out.pop_front().expect("some are out"), CommandOutcome::Completed);
     }
-    f64::from(started) * f64::from(LANES) / f64::from(rounds / 2)
+    f64::from(started) * f64::from(FLOWS) / f64::from(rounds / 2)
 }
 
 #[test]
-fn a_command_that_hangs_holds_up_no_other_of_its_lane() {
+fn a_command_that_hangs_holds_up_no_other_of_its_flow() {
     // Of two, the second is the first probe.
     for (weight, hang) in [(1, 1), (1, 2), (4, 2), (u16::MAX, 2)] {
         let share = share_while_some_hang(weight, hang);

@@ -35,7 +35,7 @@ const LONGEST_GOODBYE: Duration = Duration::from_secs(2);
 
 /// Times and reasons.
 #[derive(Debug, Default)]
-pub(super) struct Life {
+pub(super) struct QueueLifecycle {
     /// Time of the first call of `receive`.
     begun: Option<Nanos>,
     is_connected: bool,
@@ -60,14 +60,14 @@ pub(super) struct Life {
     has_said_closed: bool,
 }
 
-impl Life {
+impl QueueLifecycle {
     /// Creates the state with the timeouts of `params`.
     pub(super) fn new(params: &RdmaParams) -> Self {
         Self { pace: Pace::new(params.transfer_timeout), ..Self::default() }
     }
 
     /// Moves every deadline by the time for which the target was stalled.
-    pub(super) fn excuse(&mut self, nanos: Nanos) {
+    pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         let times = [
             &mut self.begun,
             &mut self.waiting_since,
@@ -78,7 +78,7 @@ impl Life {
         for at in times.into_iter().flatten() {
             *at = at.saturating_add(nanos);
         }
-        self.pace.excuse(nanos);
+        self.pace.extend_deadlines(nanos);
     }
 
     /// Records that the Connect command was accepted.
@@ -152,7 +152,7 @@ impl Life {
 impl<D: Device> RdmaQueue<D> {
     /// Runs one call of `receive`.
     pub(super) fn live(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        self.life.begun.get_or_insert(now);
+        self.lifecycle.begun.get_or_insert(now);
         if !self.is_paused && self.link.stage().is_live() {
             events.append(&mut self.held);
         }
@@ -173,17 +173,18 @@ impl<D: Device> RdmaQueue<D> {
             self.lose("the completion queue is broken");
         }
         if self.link.stage().is_live() {
-            self.repost_starved();
+            self.repost_unposted();
             if self.outgoing.is_waiting() {
                 self.post(events);
             }
-            self.life.posted(self.outgoing.awaits(), now);
+            self.lifecycle.posted(self.outgoing.awaits(), now);
             self.watch(now);
             // Completions that exist by now count, so all of them come first.
             if progress == Progress::Idle
-                && let Some((_, why)) = self.life.timeout(&self.params).filter(|(at, _)| now >= *at)
+                && let Some((_, reason)) =
+                    self.lifecycle.timeout(&self.params).filter(|(at, _)| now >= *at)
             {
-                self.end(CloseReason::Timeout(why));
+                self.end(CloseReason::Timeout(reason));
             }
         }
         self.settle(now, events);
@@ -192,17 +193,17 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Checks the progress of the send queue, and probes if its work is unsignaled.
     pub(super) fn watch(&mut self, now: Nanos) {
-        self.life.watch(&self.outgoing, now);
-        if self.life.probe_at(&self.params).is_none_or(|at| now < at) {
+        self.lifecycle.watch(&self.outgoing, now);
+        if self.lifecycle.probe_at(&self.params).is_none_or(|at| now < at) {
             return;
         }
         let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.probe(pair.sends()) {
             return self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
         }
-        self.life.watch(&self.outgoing, now);
+        self.lifecycle.watch(&self.outgoing, now);
         // Half of the timeout is left for the response, however late this probe is.
-        self.life.stuck_since = Some(now.saturating_sub(self.params.transfer_timeout / 2));
+        self.lifecycle.stuck_since = Some(now.saturating_sub(self.params.transfer_timeout / 2));
     }
 
     /// Handles a reply of the CM worker.
@@ -214,7 +215,7 @@ impl<D: Device> RdmaQueue<D> {
                 None => debug_assert!(false, "accepted in {:?}", self.link.stage()),
             },
             CmReply::Refused(error) => {
-                self.life.reason.get_or_insert_with(|| {
+                self.lifecycle.reason.get_or_insert_with(|| {
                     CloseReason::Lost(format!("it could not be accepted: {error}"))
                 });
                 self.step(QpTransition::Destroyed);
@@ -236,11 +237,11 @@ impl<D: Device> RdmaQueue<D> {
         let failed = match self.port.readiness() {
             Readiness::Wait => return,
             Readiness::Ready => self.make().err().map(|error| error.to_string()),
-            Readiness::Failed(why) => Some(why),
+            Readiness::Failed(reason) => Some(reason),
         };
-        if let Some(why) = failed {
-            tracing::warn!(peer = %self.peer, why, "connection refused");
-            self.life.reason.get_or_insert(CloseReason::Lost(why));
+        if let Some(reason) = failed {
+            tracing::warn!(peer = %self.peer, why = reason, "connection refused");
+            self.lifecycle.reason.get_or_insert(CloseReason::Lost(reason));
             self.step(QpTransition::End);
         }
     }
@@ -252,16 +253,16 @@ impl<D: Device> RdmaQueue<D> {
 
     /// Checks for connection events, if a check is due.
     fn look(&mut self, now: Nanos) {
-        let since = now.saturating_sub(self.life.asked);
+        let since = now.saturating_sub(self.lifecycle.asked);
         let is_due = self.link.stage() != QpStage::Established
-            || self.life.unasked >= CALLS_BETWEEN_LOOKS
+            || self.lifecycle.unasked >= CALLS_BETWEEN_LOOKS
             || since >= LATEST_LOOK
             || (self.port.is_empty() && since >= SOONEST_LOOK);
         if !is_due {
-            self.life.unasked += 1;
+            self.lifecycle.unasked += 1;
             return;
         }
-        (self.life.unasked, self.life.asked) = (0, now);
+        (self.lifecycle.unasked, self.lifecycle.asked) = (0, now);
         self.take_events();
     }
 
@@ -306,7 +307,7 @@ impl<D: Device> RdmaQueue<D> {
                     }
                 }
                 _ => {
-                    self.life.waiting_since = None;
+                    self.lifecycle.waiting_since = None;
                     if !self.outgoing.complete(completion.id, completion.status, events) {
                         self.port.count_stale();
                     } else {
@@ -315,7 +316,7 @@ impl<D: Device> RdmaQueue<D> {
                 }
             }
         }
-        self.life.posted(self.outgoing.awaits(), now);
+        self.lifecycle.posted(self.outgoing.awaits(), now);
         Progress::More
     }
 
@@ -344,17 +345,17 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Posts receives that had no buffer.
-    pub(super) fn repost_starved(&mut self) {
+    pub(super) fn repost_unposted(&mut self) {
         if self.receives.is_none() {
             return self.port.refill();
         }
-        let Some(receives) = self.receives.as_mut().filter(|receives| receives.has_starved())
+        let Some(receives) = self.receives.as_mut().filter(|receives| receives.has_unposted())
         else {
             return;
         };
         let posted = match &mut self.link {
-            AnyQp::Accepted(pair) => receives.post_starved(pair, &self.registration),
-            AnyQp::Established(pair) => receives.post_starved(pair, &self.registration),
+            AnyQp::Accepted(pair) => receives.post_unposted(pair, &self.registration),
+            AnyQp::Established(pair) => receives.post_unposted(pair, &self.registration),
             _ => Ok(()),
         };
         if let Err(error) = posted {
@@ -432,11 +433,11 @@ impl<D: Device> RdmaQueue<D> {
     }
 
     /// Ends the connection: posted work returns. A second call changes nothing.
-    pub(super) fn end(&mut self, why: CloseReason) {
+    pub(super) fn end(&mut self, reason: CloseReason) {
         if self.step(QpTransition::End).is_none() {
             return;
         }
-        self.life.reason.get_or_insert(why);
+        self.lifecycle.reason.get_or_insert(reason);
         self.held.clear();
         self.mark_end();
     }
@@ -446,16 +447,16 @@ impl<D: Device> RdmaQueue<D> {
         if let AnyQp::Draining(pair) = &mut self.link {
             // The return of the whole send queue also gives information about shared receives.
             let always = self.receives.is_none();
-            self.life.is_mute = !self.outgoing.mark_end(pair, always);
+            self.lifecycle.is_mute = !self.outgoing.mark_end(pair, always);
         }
     }
 
     /// Handles the loss of the device: posted work will not return.
-    fn lose(&mut self, why: &str) {
+    fn lose(&mut self, reason: &str) {
         if !self.link.stage().is_live() && self.link.stage() != QpStage::Draining {
             return;
         }
-        self.life.reason.get_or_insert_with(|| CloseReason::Lost(why.to_owned()));
+        self.lifecycle.reason.get_or_insert_with(|| CloseReason::Lost(reason.to_owned()));
         self.held.clear();
         self.leave(QpTransition::Lost);
     }
@@ -493,8 +494,8 @@ impl<D: Device> RdmaQueue<D> {
     pub(super) fn settle(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if self.link.stage() == QpStage::Draining {
             let until = now.saturating_add(self.params.drain_timeout);
-            let until = *self.life.drained_by.get_or_insert(until);
-            if self.has_receives_back() && (self.life.is_mute || self.outgoing.is_quiet()) {
+            let until = *self.lifecycle.drained_by.get_or_insert(until);
+            if self.has_receives_back() && (self.lifecycle.is_mute || self.outgoing.is_quiet()) {
                 self.leave(QpTransition::Flushed);
             } else if now >= until {
                 tracing::warn!(peer = %self.peer, "a queue pair did not give back its work in time");
@@ -503,14 +504,14 @@ impl<D: Device> RdmaQueue<D> {
         }
         if self.link.stage() == QpStage::Destroying {
             let until = now.saturating_add(self.params.drain_timeout);
-            if now >= *self.life.ended_by.get_or_insert(until) {
+            if now >= *self.lifecycle.ended_by.get_or_insert(until) {
                 self.quarantine_memory(now, events);
             }
         }
-        if self.link.stage() == QpStage::Destroyed && !self.life.has_said_closed {
-            self.life.has_said_closed = true;
+        if self.link.stage() == QpStage::Destroyed && !self.lifecycle.has_said_closed {
+            self.lifecycle.has_said_closed = true;
             self.outgoing.give_back(events);
-            let reason = self.life.reason.clone().unwrap_or(CloseReason::Shutdown);
+            let reason = self.lifecycle.reason.clone().unwrap_or(CloseReason::Shutdown);
             events.push(Event::Closed { reason });
         }
     }
@@ -523,7 +524,7 @@ impl<D: Device> RdmaQueue<D> {
         let Some(mut empty) = wanted.map(|_| self.pool.lease(0).ok()).collect::<Option<Vec<_>>>()
         else {
             // Operations cannot return without replacement buffers.
-            self.life.ended_by = Some(now.saturating_add(self.params.drain_timeout));
+            self.lifecycle.ended_by = Some(now.saturating_add(self.params.drain_timeout));
             return;
         };
         let memory = self.take_memory(&mut empty, events);

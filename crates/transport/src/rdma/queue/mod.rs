@@ -33,7 +33,7 @@ pub use self::detached::DetachedRdma;
 pub(super) use self::detached::NegotiatedParams;
 
 use self::commands::Commands;
-use self::lifecycle::Life;
+use self::lifecycle::QueueLifecycle;
 use self::outgoing::{SendLimits, SendQueue};
 use self::transfers::{HostBuffers, HostTransfer};
 use super::any_qp::AnyQp;
@@ -67,7 +67,7 @@ struct RdmaQueue<D: Device> {
     /// Commands that arrived while paused.
     held: Vec<Event>,
     is_paused: bool,
-    life: Life,
+    lifecycle: QueueLifecycle,
     params: RdmaParams,
     registration: Arc<Registration<D>>,
     pool: CorePool,
@@ -199,7 +199,7 @@ pub(super) fn open<D: Device>(
         commands: Commands::new(terms.receives),
         held: Vec::new(),
         is_paused: false,
-        life: Life::new(&params),
+        lifecycle: QueueLifecycle::new(&params),
         params,
         registration,
         pool,
@@ -298,7 +298,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected> {
         let transfer = match self.transfer(&op) {
             Ok(transfer) => transfer,
-            Err(why) => return Err(Rejected { op, why }),
+            Err(reason) => return Err(Rejected { op, reason }),
         };
         match (op, transfer) {
             (FabricOp::FetchHostData { token, buf, .. }, Some(transfer)) => {
@@ -311,7 +311,7 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                 let answered = is_known.then(|| self.commands.answered(cqe.cid.get())).flatten();
                 let Some(invalidate) = answered else {
                     let op = FabricOp::Respond { token, cqe, sgl, data, elidable };
-                    return Err(Rejected { op, why: RejectReason::Invalid });
+                    return Err(Rejected { op, reason: RejectReason::Invalid });
                 };
                 match data {
                     Some(payload) => {
@@ -322,27 +322,27 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
                 }
             }
             (op @ FabricOp::FetchHostData { .. }, None) => {
-                return Err(Rejected { op, why: RejectReason::Invalid });
+                return Err(Rejected { op, reason: RejectReason::Invalid });
             }
         }
         Ok(())
     }
 
     fn flush(&mut self, _room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
-        self.repost_starved();
+        self.repost_unposted();
         self.post(events);
-        self.life.posted(self.outgoing.awaits(), now);
+        self.lifecycle.posted(self.outgoing.awaits(), now);
         self.watch(now);
         self.settle(now, events);
         Progress::Idle
     }
 
-    fn close(&mut self, why: CloseReason) {
-        self.end(why);
+    fn close(&mut self, reason: CloseReason) {
+        self.end(reason);
     }
 
     fn connected(&mut self, info: Connected) {
-        self.life.connected();
+        self.lifecycle.connected();
         self.commands.set_depth(info.depth);
         self.outgoing.set_depth(usize::from(info.depth));
     }
@@ -352,11 +352,11 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.life.deadline(self.link.stage(), &self.params)
+        self.lifecycle.deadline(self.link.stage(), &self.params)
     }
 
-    fn excuse(&mut self, nanos: Nanos) {
-        self.life.excuse(nanos);
+    fn extend_deadlines(&mut self, nanos: Nanos) {
+        self.lifecycle.extend_deadlines(nanos);
     }
 
     fn detach(self: Box<Self>) -> Result<Box<dyn DetachedQueue>, Box<dyn HostQueue>> {
@@ -372,8 +372,8 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         true
     }
 
-    fn supports_zero_copy(&self, lent: &ZeroCopyData) -> bool {
-        self.registration.knows(lent)
+    fn supports_zero_copy(&self, data: &ZeroCopyData) -> bool {
+        self.registration.knows(data)
     }
 }
 
@@ -387,7 +387,7 @@ impl<D: Device> Drop for RdmaQueue<D> {
                 "a queue pair is left that cannot be destroyed: its memory is never used again"
             );
             let mut events = Vec::new();
-            self.port.haunt();
+            self.port.set_undestroyed_qp();
             std::mem::forget(self.take_memory(&mut Vec::new(), &mut events));
             std::mem::forget(events);
         }

@@ -197,7 +197,7 @@ fn what_cannot_work_is_handed_back() {
     ];
     for op in ops {
         let rejected = world.queues[at].submit(op).unwrap_err();
-        assert_eq!(rejected.why, crate::queue::RejectReason::Invalid, "{:?}", rejected.op);
+        assert_eq!(rejected.reason, crate::queue::RejectReason::Invalid, "{:?}", rejected.op);
     }
     drop(memory);
     world.check_empty(vec![host]);
@@ -331,7 +331,7 @@ fn a_reactor_that_sleeps_is_woken() {
     assert_eq!(world.queues[at].commands.len(), 2);
     let counts = world.source().counts();
     assert_eq!(counts.requests - before.requests, 2);
-    assert!(counts.found > before.found && counts.polls > counts.found);
+    assert!(counts.busy_polls > before.busy_polls && counts.polls > counts.busy_polls);
     assert!(!is_readable(world.queues[at].queue.as_ref().unwrap().fd().unwrap()));
     nvmeof_verbs::Endpoint::disconnect(&mut host.endpoint);
     world.fabric.settle();

@@ -129,7 +129,7 @@ fn a_queue_pair_that_cannot_be_destroyed_is_tried_again() {
     }
     world.settle(&mut [&mut host]);
     assert_eq!(world.queues[at].closed, Some(CloseReason::Shutdown));
-    assert_eq!(world.source().counts().withheld, 0);
+    assert_eq!(world.source().counts().quarantined_qps, 0);
     drop(memory);
     world.check_empty(vec![host]);
 }
@@ -147,7 +147,7 @@ fn memory_of_a_queue_pair_that_stays_is_used_for_nothing_else() {
     assert_eq!(world.queues[at].closed, Some(CloseReason::Shutdown));
     assert!(world.queues[at].held.is_empty());
     assert_eq!(world.pool.leased(), before);
-    assert_eq!(world.source().counts().withheld, 1);
+    assert_eq!(world.source().counts().quarantined_qps, 1);
     assert_eq!(world.fabric.counters().endpoints, 2);
     world.sources.drop_unused(|_| ());
     assert_eq!(world.sources.iter().count(), 1, "who keeps the memory stays");
@@ -246,8 +246,8 @@ fn a_host_that_takes_no_response_is_not_waited_for() {
         world.settle(&mut [&mut host]);
         assert!(waited <= 2 * world.params.transfer_timeout, "for ever");
     }
-    let why = CloseReason::Timeout("the host takes no responses");
-    assert_eq!(world.queues[at].closed, Some(why));
+    let reason = CloseReason::Timeout("the host takes no responses");
+    assert_eq!(world.queues[at].closed, Some(reason));
     assert!(waited >= world.params.transfer_timeout / 2);
     world.check_empty(vec![host]);
 }

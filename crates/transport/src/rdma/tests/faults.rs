@@ -439,8 +439,8 @@ fn a_host_that_moves_hardly_anything_is_not_waited_for() {
         let waited = world.fabric.now() - began;
         assert!(waited <= 5 * world.params.transfer_timeout, "for ever");
     }
-    let why = CloseReason::Timeout("the host gives or takes hardly any data");
-    assert_eq!(world.queues[at].closed, Some(why));
+    let reason = CloseReason::Timeout("the host gives or takes hardly any data");
+    assert_eq!(world.queues[at].closed, Some(reason));
     drop(memories);
     world.check_empty(vec![host]);
 }

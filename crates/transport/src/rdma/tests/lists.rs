@@ -78,7 +78,7 @@ fn sixteen_descriptors_are_written_and_read() {
 }
 
 #[test]
-fn lent_zeroes_are_written_from_one_window_and_come_back() {
+fn zeroes_of_a_zero_copy_read_are_written_from_one_window_and_come_back() {
     // Runs that begin and end anywhere in the window, and messages longer and shorter than it.
     let lens = [1_u32, 70_000, 65_536, 3, 131_072, 4096];
     let total: u32 = lens.iter().sum();
@@ -92,17 +92,17 @@ fn lent_zeroes_are_written_from_one_window_and_come_back() {
         host.send(Sqe::new(2, 1, 1).with_sgl(sgl), &behind);
         world.settle(&mut [&mut host]);
         let (sqe, _) = world.queues[at].commands.pop().unwrap();
-        let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
-        let lent = lender.lend(total as usize).unwrap();
-        assert!(world.queues[at].queue.as_ref().unwrap().supports_zero_copy(&lent));
-        let token = world.queues[at].answer_with(&sqe, Some(Payload::ZeroCopy(lent)));
-        assert_eq!(Rc::strong_count(&lender), 2);
+        let source = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
+        let data = source.data(total as usize).unwrap();
+        assert!(world.queues[at].queue.as_ref().unwrap().supports_zero_copy(&data));
+        let token = world.queues[at].answer_with(&sqe, Some(Payload::ZeroCopy(data)));
+        assert_eq!(Rc::strong_count(&source), 2);
         for _ in 0..40 {
             world.settle(&mut [&mut host]);
         }
         assert_eq!(host.responses(), [(1, Some(memory.rkey()))]);
         assert_eq!(gathered(&memory, &lens), vec![0; total as usize]);
-        assert_eq!((&world.queues[at].sent[..], Rc::strong_count(&lender)), (&[token][..], 1));
+        assert_eq!((&world.queues[at].sent[..], Rc::strong_count(&source)), (&[token][..], 1));
         drop(memory);
         world.check_empty(vec![host]);
     }

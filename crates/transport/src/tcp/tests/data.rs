@@ -47,15 +47,15 @@ fn reads_of_all_sizes_and_forms() {
 }
 
 #[test]
-fn lent_data_goes_out_from_memory_and_from_its_file() {
-    let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
+fn zero_copy_data_goes_out_from_memory_and_from_its_file() {
+    let source = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
     for (hdgst, ddgst, hpda) in FORMS {
         let mut world = World::open_with(TcpParams::default(), hdgst, ddgst, hpda);
         let sizes = [4096, 65_536, 131_072, 1 << 20, 512];
         for (cid, len) in (1..).zip(sizes) {
             world.command(cid);
-            let lent = lender.lend(len).unwrap();
-            world.respond_with(cid, Some(Payload::ZeroCopy(lent)), true);
+            let data = source.data(len).unwrap();
+            world.respond_with(cid, Some(Payload::ZeroCopy(data)), true);
         }
         for (cid, len) in (1..).zip(sizes) {
             let pdu = world.pdu();
@@ -113,7 +113,7 @@ fn a_turn_of_many_responses_comes_in_order() {
 
 #[test]
 fn a_slow_host_gets_everything() {
-    let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
+    let source = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
     for ddgst in [false, true] {
         let (target, host) = streams();
         rustix::net::sockopt::set_socket_recv_buffer_size(&host, 32 << 10).unwrap();
@@ -126,7 +126,7 @@ fn a_slow_host_gets_everything() {
         for cid in 0..6 {
             world.command(cid);
             let payload = match cid {
-                2 | 5 => Payload::ZeroCopy(lender.lend(200_000).unwrap()),
+                2 | 5 => Payload::ZeroCopy(source.data(200_000).unwrap()),
                 _ => Payload::Buffer(world.buffer(&data)),
             };
             world.respond_with(cid, Some(payload), cid % 2 == 0);
@@ -305,12 +305,12 @@ proptest! {
         world.hello(nvmeof_wire::tcp::IcParams { pda: hpda, hdgst, ddgst, max: 1 });
         world.queue.connected(crate::Connected { admin: false, depth: 32 });
         world.host.read_step = read_step;
-        let lender = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
-        for (((len, lent, elidable), cid), turns) in responses.iter().zip(0..).zip(turns) {
+        let source = ZeroCopySource::new(&ZeroCopyRegion::zeroes().unwrap());
+        for (((len, is_zero_copy, elidable), cid), turns) in responses.iter().zip(0..).zip(turns) {
             world.command(cid);
-            let payload = match (*len, lent) {
+            let payload = match (*len, is_zero_copy) {
                 (0, _) => None,
-                (len, true) => lender.lend(len).map(Payload::ZeroCopy),
+                (len, true) => source.data(len).map(Payload::ZeroCopy),
                 (len, false) => Some(Payload::Buffer(world.buffer(&pattern(len, cid)))),
             };
             world.respond_with(cid, payload, *elidable);
@@ -318,11 +318,11 @@ proptest! {
                 world.turn();
             }
         }
-        for ((len, lent, elidable), cid) in responses.iter().zip(0..) {
+        for ((len, is_zero_copy, elidable), cid) in responses.iter().zip(0..) {
             if *len > 0 {
                 let pdu = world.pdu();
                 prop_assert_eq!(pdu.c2h().cccid.get(), cid);
-                let expected = if *lent { vec![0; *len] } else { pattern(*len, cid) };
+                let expected = if *is_zero_copy { vec![0; *len] } else { pattern(*len, cid) };
                 prop_assert!(pdu.data == expected, "data of {}", cid);
             }
             if *len == 0 || !elidable {

@@ -149,7 +149,7 @@ fn answer_all(world: &mut World) -> usize {
 ///
 /// A response to no command is rejected for another reason.
 fn is_closing(world: &mut World) -> bool {
-    matches!(world.queue.submit(respond(0)), Err(no) if no.why == RejectReason::Closing)
+    matches!(world.queue.submit(respond(0)), Err(no) if no.reason == RejectReason::Closing)
 }
 
 fn is_command(event: &Event) -> bool {
@@ -245,7 +245,7 @@ fn a_host_that_does_not_close_after_a_termreq() {
     world.events.clear();
     assert_eq!(world.pool.leased(), 0);
     let refused = world.queue.submit(respond(1)).unwrap_err();
-    assert_eq!(refused.why, RejectReason::Closing);
+    assert_eq!(refused.reason, RejectReason::Closing);
     assert!(matches!(closes_at(&mut world, 6000), CloseReason::Protocol(_)));
 }
 
@@ -346,7 +346,7 @@ fn close_gives_everything_back_once() {
     world.queue.close(CloseReason::Shutdown);
     world.queue.close(CloseReason::ControllerGone);
     assert_eq!(world.queue.deadline(), Some(0));
-    assert_eq!(world.queue.submit(respond(1)).unwrap_err().why, RejectReason::Closing);
+    assert_eq!(world.queue.submit(respond(1)).unwrap_err().reason, RejectReason::Closing);
     assert_eq!(world.closed(), CloseReason::Shutdown);
     let mut tokens: Vec<_> = world
         .events
@@ -367,19 +367,19 @@ fn close_gives_everything_back_once() {
 #[test]
 fn operations_that_cannot_be() {
     let mut world = open();
-    assert_eq!(world.queue.submit(respond(1)).unwrap_err().why, RejectReason::Invalid);
+    assert_eq!(world.queue.submit(respond(1)).unwrap_err().reason, RejectReason::Invalid);
     world.command(1);
     let mut buf = world.pool.lease(1).unwrap();
     buf.truncate(0);
     let sgl = Sgl::Transport { length: 0 };
     let op = FabricOp::FetchHostData { token: 1, cid: 1, sgl, buf };
-    assert_eq!(world.queue.submit(op).unwrap_err().why, RejectReason::Invalid);
+    assert_eq!(world.queue.submit(op).unwrap_err().reason, RejectReason::Invalid);
     for _ in 0..32 {
         world.pull(1, 512);
     }
     let op = FabricOp::FetchHostData { token: 1, cid: 1, sgl, buf: world.pool.lease(1).unwrap() };
     let rejected = world.queue.submit(op).unwrap_err();
-    assert_eq!(rejected.why, RejectReason::QueueFull);
+    assert_eq!(rejected.reason, RejectReason::QueueFull);
     assert!(matches!(rejected.op, FabricOp::FetchHostData { buf, .. } if buf.len() == 1));
 }
 

@@ -139,7 +139,7 @@ fn time_that_the_target_stood_still_is_not_the_hosts() {
     let mut world = open();
     world.asked(1, LEN);
     let due = world.queue.deadline().unwrap();
-    world.queue.excuse(6 * SECOND);
+    world.queue.extend_deadlines(6 * SECOND);
     assert_eq!(world.queue.deadline(), Some(due + 6 * SECOND));
     world.now = due + 6 * SECOND - 1;
     world.settle();
@@ -158,7 +158,7 @@ fn while_memory_is_short_a_host_that_hardly_moves_has_two_seconds() {
     let due = world.now + 2 * SECOND;
     assert_eq!(world.queue.deadline(), Some(due));
     // Time that the target stood still is not the host's here, either.
-    world.queue.excuse(3 * SECOND);
+    world.queue.extend_deadlines(3 * SECOND);
     assert_eq!(world.queue.deadline(), Some(due + 3 * SECOND));
     // What moves 16 KiB has as long again.
     world.now += 4 * SECOND;

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
-use crate::block::{BlockError, BlockOpKind, RejectedWhy};
+use crate::block::{BlockError, BlockOpKind, RejectReason};
 
 const MIB: u64 = 1 << 20;
 
-fn why(result: Result<FileDevice, OpenError>) -> OpenErrorWhy {
-    result.expect_err("must not open").why
+fn reason(result: Result<FileDevice, OpenError>) -> OpenErrorReason {
+    result.expect_err("must not open").reason
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn many_operations_at_once_all_come_back_with_their_own_data() {
                 let mut op =
                     BlockOp::write(token, token * 8192, filled(&pool, 8192, byte), token % 9 == 0);
                 while let Err(rejected) = queue.submit(op) {
-                    assert_eq!(rejected.why, RejectedWhy::QueueFull);
+                    assert_eq!(rejected.reason, RejectReason::QueueFull);
                     assert_eq!(queue.in_flight(), 64);
                     op = rejected.op;
                     queue.poll(&mut done);
@@ -241,8 +241,8 @@ fn what_cannot_be_written_to_is_write_protected() {
     FileDevice::open(&config).unwrap();
     // A read-only file is not created with the configured size.
     let sized = FileConfig { size: Some(MIB), ..config };
-    assert!(matches!(why(FileDevice::open(&sized)), OpenErrorWhy::Size { .. }));
-    assert!(matches!(sized.check().unwrap_err().why, OpenErrorWhy::Size { .. }));
+    assert!(matches!(reason(FileDevice::open(&sized)), OpenErrorReason::Size { .. }));
+    assert!(matches!(sized.check().unwrap_err().reason, OpenErrorReason::Size { .. }));
     drop(queue);
     // Writable files are not read-only.
     for (_folder, config) in configs(MIB, 4096) {
@@ -269,15 +269,15 @@ fn a_second_server_is_kept_out_until_the_first_is_gone() {
     for (_folder, config) in configs(MIB, 512) {
         let first = FileDevice::open(&config).unwrap();
         let error = FileDevice::open(&config).unwrap_err();
-        assert!(matches!(error.why, OpenErrorWhy::InUse));
+        assert!(matches!(error.reason, OpenErrorReason::InUse));
         assert!(error.to_string().contains("in use"), "{error}");
         assert!(error.to_string().starts_with(config.path.to_str().unwrap()));
         let reader = FileConfig { read_only: true, ..config.clone() };
-        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::InUse));
+        assert!(matches!(reason(FileDevice::open(&reader)), OpenErrorReason::InUse));
         config.check().unwrap();
         drop(first);
         let readers = [FileDevice::open(&reader).unwrap(), FileDevice::open(&reader).unwrap()];
-        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::InUse));
+        assert!(matches!(reason(FileDevice::open(&config)), OpenErrorReason::InUse));
         drop(readers);
         FileDevice::open(&config).unwrap();
     }
@@ -292,25 +292,34 @@ fn a_file_is_taken_over_from_a_device_that_ends_and_from_nobody_else() {
         let second = FileDevice::take_over(&other, &mut claims).unwrap();
         assert!(claims.is_empty());
         // Each claim works once, and for its own file only.
-        assert!(matches!(why(FileDevice::take_over(&other, &mut claims)), OpenErrorWhy::InUse));
+        assert!(matches!(
+            reason(FileDevice::take_over(&other, &mut claims)),
+            OpenErrorReason::InUse
+        ));
         let elsewhere = configs(MIB, 512).remove(0);
         claims.push(FileDevice::open(&elsewhere.1).unwrap().claim());
-        assert!(matches!(why(FileDevice::take_over(&other, &mut claims)), OpenErrorWhy::InUse));
+        assert!(matches!(
+            reason(FileDevice::take_over(&other, &mut claims)),
+            OpenErrorReason::InUse
+        ));
         assert_eq!(claims.len(), 1);
         drop(first);
-        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::InUse), "still claimed");
+        assert!(
+            matches!(reason(FileDevice::open(&config)), OpenErrorReason::InUse),
+            "still claimed"
+        );
         drop(second);
         // A read claim does not become a write claim while other devices read.
         let reader = FileConfig { read_only: true, ..config.clone() };
         let [one, two] = [FileDevice::open(&reader).unwrap(), FileDevice::open(&reader).unwrap()];
         let taken = FileDevice::take_over(&config, &mut vec![one.claim()]);
-        assert!(matches!(why(taken), OpenErrorWhy::InUse));
+        assert!(matches!(reason(taken), OpenErrorReason::InUse));
         drop(two);
         FileDevice::open(&reader).unwrap();
         let writer = FileDevice::take_over(&config, &mut vec![one.claim()]).unwrap();
         assert!(!writer.info().read_only);
         drop(one);
-        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::InUse));
+        assert!(matches!(reason(FileDevice::open(&reader)), OpenErrorReason::InUse));
     }
 }
 
@@ -320,14 +329,14 @@ fn sizes_are_made_checked_and_explained() {
         let path = folder.path().join("disk");
         let plain = FileConfig::new("disk", &path, 4096);
         let sized = |size| FileConfig { size: Some(size), ..plain.clone() };
-        assert!(matches!(plain.check().unwrap_err().why, OpenErrorWhy::Missing));
-        assert!(matches!(why(FileDevice::open(&plain)), OpenErrorWhy::Missing));
+        assert!(matches!(plain.check().unwrap_err().reason, OpenErrorReason::Missing));
+        assert!(matches!(reason(FileDevice::open(&plain)), OpenErrorReason::Missing));
         let reader = FileConfig { read_only: true, ..sized(MIB) };
-        assert!(matches!(reader.check().unwrap_err().why, OpenErrorWhy::Missing));
-        assert!(matches!(why(FileDevice::open(&reader)), OpenErrorWhy::Missing));
+        assert!(matches!(reader.check().unwrap_err().reason, OpenErrorReason::Missing));
+        assert!(matches!(reason(FileDevice::open(&reader)), OpenErrorReason::Missing));
         sized(MIB).check().unwrap();
         assert!(!path.exists(), "a check creates nothing");
-        assert!(matches!(sized(100).check().unwrap_err().why, OpenErrorWhy::Empty { .. }));
+        assert!(matches!(sized(100).check().unwrap_err().reason, OpenErrorReason::Empty { .. }));
 
         // The size is no multiple of the block size: the rest is not served.
         let device = FileDevice::open(&sized((1 << 30) + 100)).unwrap();
@@ -338,7 +347,7 @@ fn sizes_are_made_checked_and_explained() {
         drop(device);
         assert_eq!(FileDevice::open(&plain).unwrap().info().size, 1 << 30);
         for size in [1 << 20, 1 << 31] {
-            assert!(matches!(why(FileDevice::open(&sized(size))), OpenErrorWhy::Size { .. }));
+            assert!(matches!(reason(FileDevice::open(&sized(size))), OpenErrorReason::Size { .. }));
             let error = sized(size).check().unwrap_err().to_string();
             assert!(
                 error.contains(&size.to_string()) && error.contains("leave the size out"),
@@ -346,7 +355,7 @@ fn sizes_are_made_checked_and_explained() {
             );
         }
         fs::write(&path, [1; 100]).unwrap();
-        assert!(matches!(why(FileDevice::open(&plain)), OpenErrorWhy::Empty { .. }));
+        assert!(matches!(reason(FileDevice::open(&plain)), OpenErrorReason::Empty { .. }));
         fs::write(&path, []).unwrap();
         assert_eq!(FileDevice::open(&sized(MIB)).unwrap().info().size, MIB);
     }
@@ -355,19 +364,19 @@ fn sizes_are_made_checked_and_explained() {
 #[test]
 fn what_is_no_disk_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let open = |path: &std::path::Path| why(FileDevice::open(&FileConfig::new("d", path, 512)));
-    assert!(matches!(open(folder.path()), OpenErrorWhy::FileKind("a directory")));
-    assert!(matches!(open("/dev/zero".as_ref()), OpenErrorWhy::FileKind("a character device")));
+    let open = |path: &std::path::Path| reason(FileDevice::open(&FileConfig::new("d", path, 512)));
+    assert!(matches!(open(folder.path()), OpenErrorReason::FileKind("a directory")));
+    assert!(matches!(open("/dev/zero".as_ref()), OpenErrorReason::FileKind("a character device")));
     let missing =
         FileConfig { size: Some(MIB), ..FileConfig::new("d", "/no/such/folder/disk", 512) };
-    assert!(matches!(missing.check().unwrap_err().why, OpenErrorWhy::System { .. }));
-    assert!(matches!(why(FileDevice::open(&missing)), OpenErrorWhy::System { .. }));
+    assert!(matches!(missing.check().unwrap_err().reason, OpenErrorReason::System { .. }));
+    assert!(matches!(reason(FileDevice::open(&missing)), OpenErrorReason::System { .. }));
     let path = folder.path().join("disk");
     fs::write(&path, vec![0; 8192]).unwrap();
     for block_size in [0, 1, 1024, 8192] {
         let config = FileConfig::new("d", &path, block_size);
-        assert!(matches!(config.check().unwrap_err().why, OpenErrorWhy::BlockSize(_)));
-        assert!(matches!(why(FileDevice::open(&config)), OpenErrorWhy::BlockSize(_)));
+        assert!(matches!(config.check().unwrap_err().reason, OpenErrorReason::BlockSize(_)));
+        assert!(matches!(reason(FileDevice::open(&config)), OpenErrorReason::BlockSize(_)));
     }
 }
 
@@ -382,7 +391,7 @@ fn direct_io_is_used_where_it_goes_and_can_be_required() {
         let required = FileConfig { direct: Direct::Required, ..base };
         match FileDevice::open(&required) {
             Ok(device) => assert!(auto && device.mode.direct),
-            Err(error) => assert!(!auto && matches!(error.why, OpenErrorWhy::NotDirect(_))),
+            Err(error) => assert!(!auto && matches!(error.reason, OpenErrorReason::NotDirect(_))),
         }
     }
 }

@@ -149,7 +149,7 @@ impl BudgetController {
     /// there would need as many turnovers as it needs commands.
     pub(super) fn workload_changed(&self, sample: &RateSample) -> bool {
         !self.in_startup
-            && sample.refused >= DEFERRED
+            && sample.deferred >= DEFERRED
             && self.peak.is_some_and(|peak| OTHER_WORKLOAD * sample.rate < peak.rate)
             && self.is_far_below(sample)
     }
