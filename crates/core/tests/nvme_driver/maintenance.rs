@@ -183,9 +183,12 @@ fn an_event_is_asked_for_again_when_there_is_room() {
     rig.fake.inject(When::admin(AdminOpcode::GET_LOG_PAGE).times(27), Fault::Held);
     rig.time.stop();
     std::thread::scope(|scope| {
-        let callers: Vec<_> =
-            (0..=FREE_SLOTS).map(|_| scope.spawn(|| rig.controller.smart())).collect();
-        rig.time.await_waiting(callers.len());
+        // One after the other: a caller that meets another one at the queue would wait, too.
+        let mut callers = Vec::new();
+        for number in 1..=FREE_SLOTS + 1 {
+            callers.push(scope.spawn(|| rig.controller.smart()));
+            rig.time.await_waiting(number);
+        }
         assert_eq!(rig.fake.taken(0, AdminOpcode::GET_LOG_PAGE.0), FREE_SLOTS as u64);
         assert_eq!(rig.fake.held(), FREE_SLOTS);
         for count in 1..=4 {
