@@ -109,7 +109,7 @@ part_engines() {
         --time 100ms --ramp 0s >/tmp/engines.txt; then fail "a drive in use was read: $(cat /tmp/engines.txt)"; fi
     mountpoint -q /mnt/drive || fail "it is no longer mounted"
     umount /mnt/drive
-    assert_has "why our driver did not read it" "$(cat /tmp/engines.txt)" 'vfio.*is in use, and is left alone.*mounted'
+    assert_has "why our driver did not read it" "$(cat /tmp/engines.txt)" 'vfio.*is in use and stays unchanged.*mounted'
     assert_has "why psync did not read it" "$(cat /tmp/engines.txt)" 'psync.*in use'
     # As a drive of our own driver's: given back to it.
     drive_give vfio-pci 0

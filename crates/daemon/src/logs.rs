@@ -86,7 +86,7 @@ pub(crate) fn report_suppressed() {
     }
     for (limit, kind) in LIMITS.iter().zip(LogCategory::ALL) {
         if let Some(suppressed) = limit.left_out(clock::now()) {
-            tracing::warn!(suppressed, "no more lines of a kind: {}", kind.name());
+            tracing::warn!(suppressed, "log lines suppressed by the rate limit: {}", kind.name());
         }
     }
 }

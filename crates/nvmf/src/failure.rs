@@ -58,10 +58,10 @@ pub enum Failure {
     #[error("no controller is free")]
     ConnectBusy,
     /// The host has reached its limit on connections, in all subsystems.
-    #[error("the host has as many connections as it may")]
+    #[error("the host has reached its limit on connections")]
     HostConnections,
     /// The host has reached its limit on I/O queues, in all subsystems.
-    #[error("the host has as many I/O queues as it may")]
+    #[error("the host has reached its limit on I/O queues")]
     HostQueues,
     /// The target has reached its limit on queues.
     #[error("the target has as many connections as limits.connections allows")]

@@ -184,7 +184,7 @@ fn a_listener_takes_its_port_from_one_whose_address_it_takes_in() {
     let too_large = [at("0.0.0.0"), ram("ram1", "1000TiB", 512)].concat();
     let said = daemon.reload_refused(&too_large);
     assert!(said.contains("nothing changes"), "{said}");
-    daemon.wait_for_line("cannot give it 1000TiB of memory");
+    daemon.wait_for_line("cannot allocate 1000TiB");
     worker.goes_on();
     worker.stop();
     let (mut admin, _) = Raw::admin(daemon.address(), NQN, &options(2));

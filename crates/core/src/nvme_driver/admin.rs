@@ -221,7 +221,7 @@ impl AdminQueue {
             }
             if let Err(violation) = verdict {
                 self.early = answers;
-                let what = format!("it answered what was not asked ({violation:?})");
+                let what = format!("admin queue: unexpected completion ({violation:?})");
                 return Err(AdminError::Failed(what));
             }
             match bar.look() {

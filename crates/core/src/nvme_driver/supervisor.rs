@@ -333,7 +333,10 @@ impl ControllerSupervisor {
         }
         match enabled.bar().look() {
             StatusSnapshot::Absent => {
-                tracing::warn!(drive = self.address, "no device answers any more");
+                tracing::warn!(
+                    drive = self.address,
+                    "controller not responding: registers read as all ones"
+                );
                 self.shared.set_state(ControllerState::Resetting);
                 self.shared.set(GateState::new(self.generation, QueueMode::Halted));
                 let until = now.saturating_add(nanos(self.options.absence));
@@ -371,7 +374,7 @@ impl ControllerSupervisor {
         }
         if let Err(violation) = verdict {
             Counters::add(&self.shared.counters.violations, 1);
-            return Some(format!("its admin queue answers what was not asked ({violation:?})"));
+            return Some(format!("admin queue: unexpected completion ({violation:?})"));
         }
         let patience = nanos(self.options.admin_timeout);
         let is_overdue = self.hardware.as_mut().is_some_and(|h| h.admin.is_overdue(now, patience));
@@ -421,7 +424,7 @@ impl ControllerSupervisor {
             .enumerate()
             .find_map(|(index, queue)| Some((index, queue.take_violation()?)))?;
         Counters::add(&self.shared.counters.violations, 1);
-        Some(format!("I/O queue {} answers what was not asked ({violation:?})", index + 1))
+        Some(format!("I/O queue {}: unexpected completion ({violation:?})", index + 1))
     }
 
     /// Checks for I/O commands that take too long.
@@ -554,7 +557,7 @@ impl ControllerSupervisor {
             drive = self.address,
             why,
             proof = proof.unwrap_or("none: buffers in flight are given up"),
-            "the controller has failed; everything in flight ends with an error"
+            "controller failed; completing all commands in flight with an error"
         );
         why.clone_into(&mut self.failure);
         let mode = if proof.is_some() { QueueMode::Failed } else { QueueMode::Abandoned };
@@ -573,7 +576,10 @@ impl ControllerSupervisor {
             Ok(disabled) => return QuiesceOutcome::Disabled(disabled),
             Err(failed) => failed,
         };
-        tracing::warn!(drive = self.address, %why, "the controller cannot be disabled");
+        tracing::warn!(
+            drive = self.address, %why,
+            "controller cannot be disabled; resetting the function"
+        );
         match function.reset() {
             Ok(()) => {
                 return match unsure.disable() {
@@ -581,11 +587,14 @@ impl ControllerSupervisor {
                     Err(_) => QuiesceOutcome::ForGood("its function was reset"),
                 };
             }
-            Err(error) => tracing::warn!(drive = self.address, %error, "no reset of the function"),
+            Err(error) => tracing::warn!(drive = self.address, %error, "cannot reset the function"),
         }
         match function.set_bus_master(false) {
             Ok(()) => return QuiesceOutcome::ForGood("it may not access memory"),
-            Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
+            Err(error) => tracing::warn!(
+                drive = self.address, %error,
+                "cannot clear the bus master bit of the function"
+            ),
         }
         // Withdraws all maps, even after one that stays.
         let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
@@ -617,7 +626,7 @@ impl ControllerSupervisor {
         let (unsure, why) = match self.try_start(disabled) {
             Ok(enabled) => {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
-                tracing::info!(drive = self.address, millis = took, "the controller runs again");
+                tracing::info!(drive = self.address, millis = took, "controller restarted");
                 self.aborted.clear();
                 // All event requests were submitted again.
                 self.events.forget_owed();
@@ -645,7 +654,7 @@ impl ControllerSupervisor {
             if let Some(function) = self.function()
                 && let Err(error) = function.reset()
             {
-                tracing::warn!(drive = self.address, %error, "no reset of the function");
+                tracing::warn!(drive = self.address, %error, "cannot reset the function");
             }
             if let QuiesceOutcome::Disabled(disabled) = self.quiesce(unsure) {
                 self.phase = Phase::Stopped { disabled, starts: starts + 1, since };

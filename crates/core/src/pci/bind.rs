@@ -69,8 +69,8 @@ pub enum BindError {
     },
     /// Functions are not taken from the current driver.
     #[error(
-        "{address} is bound to {driver}, and is left alone: only drives of {NVME_DRIVER}, {VFIO_DRIVER} or no driver \
-         are handed over"
+        "{address} is bound to {driver} and stays unchanged: only drives of {NVME_DRIVER}, \
+         {VFIO_DRIVER} or no driver are handed over"
     )]
     OtherDriver {
         /// The function.
@@ -79,7 +79,7 @@ pub enum BindError {
         driver: String,
     },
     /// The drive is in use.
-    #[error("{address} is in use, and is left alone: {}", list(users))]
+    #[error("{address} is in use and stays unchanged: {}", list(users))]
     InUse {
         /// The function.
         address: Address,
@@ -285,7 +285,10 @@ impl BindPlan {
         let folder = system.function_folder(address);
         let write = |file: &Path, text: &str| {
             if let Err(error) = writes.write(file, text) {
-                tracing::error!(%address, file = %file.display(), %error, "cannot be taken back");
+                tracing::error!(
+                    %address, file = %file.display(), %error,
+                    "cannot return the function to its driver; write the file manually"
+                );
             }
         };
         write(&folder.join("driver_override"), "\n");

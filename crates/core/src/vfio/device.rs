@@ -193,7 +193,10 @@ impl Drop for Device {
         if let Err(error) = self.bar.revoke() {
             // The device stays open as long as any code holds the registers.
             self.taken.group().set_stuck();
-            tracing::warn!(address = self.address(), %error, "cannot let go of the registers");
+            tracing::warn!(
+                address = self.address(), %error,
+                "cannot unmap the registers; the device stays open"
+            );
         }
         // The fields drop in their order: config space, then the device and its group with `taken`.
     }

@@ -127,7 +127,7 @@ fn identify_of_zeroes_or_ones_is_refused() {
         let fake = FakeDrive::new(FakeDriveConfig::default());
         fake.inject(When::admin(AdminOpcode::IDENTIFY), Fault::Data(vec![byte]));
         let error = open(&fake, options()).unwrap_err().to_string();
-        assert!(error.contains("Identify Controller makes no sense") && error.contains(why));
+        assert!(error.contains("Identify Controller data is invalid") && error.contains(why));
         fake.assert_clean();
         assert_eq!((fake.mappings(), fake.is_running()), (vec![], false));
 

@@ -105,12 +105,13 @@ impl ApiListener {
                 Ok(listener) => tcp.push(listener),
                 // Hosts and the UNIX socket are served even while the operators' network is down.
                 Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-                    tracing::warn!(%address, %error, "api.listen: cannot listen yet, and is tried again");
+                    tracing::warn!(%address, %error, "api.listen: cannot listen yet, retrying");
                     late.push(address);
                 }
                 Err(error) => {
                     let what = format!(
-                        "api.listen: cannot listen at {address}; stop what does, or choose another"
+                        "api.listen: {address} is in use; stop the other server or change the \
+                         address"
                     );
                     return Err(anyhow::Error::from(error).context(what));
                 }
@@ -124,14 +125,17 @@ impl ApiListener {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut tasks = Vec::new();
-        tracing::info!(socket = %self.file.0.display(), "controlled at");
+        tracing::info!(socket = %self.file.0.display(), "API listens on UNIX socket");
         let guarded = match self.token {
             Some(token) => token.ask(router.clone()),
             None => by_address(router.clone()),
         };
         for listener in self.tcp {
             if let Ok(address) = listener.local_addr() {
-                tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+                tracing::warn!(
+                    %address,
+                    "API listens on TCP without encryption; use it on trusted networks only"
+                );
             }
             tasks.push(tokio::spawn(accept_tcp(listener, guarded.clone(), Arc::clone(&room))));
         }
@@ -237,7 +241,10 @@ async fn accept_late(address: SocketAddr, router: Router, room: Arc<Semaphore>) 
             Err(error) => tracing::debug!(%address, %error, "api.listen: not yet"),
         }
     };
-    tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+    tracing::warn!(
+        %address,
+        "API listens on TCP without encryption; use it on trusted networks only"
+    );
     accept_tcp(listener, router, room).await;
 }
 
@@ -331,7 +338,7 @@ mod tests {
             })
         };
         let error = with(taken.local_addr().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("stop what does"), "{error}");
+        assert!(error.to_string().contains("stop the other server"), "{error}");
         // An address of the documentation block.
         let listener = with("192.0.2.1:4480".parse().unwrap()).unwrap();
         assert_eq!((listener.tcp.len(), listener.late.len()), (0, 1));

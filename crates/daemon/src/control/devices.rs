@@ -299,7 +299,7 @@ impl Devices {
         let mut closing = Vec::new();
         for open in self.open.values_mut().filter(|open| !open.is_ghost()) {
             if open.device.is_gone() {
-                tracing::warn!(device = %open.config.name, "it is gone, and closed");
+                tracing::warn!(device = %open.config.name, "device is missing; closing it");
                 let missing_device = missing_device(open.device.info());
                 closing.push(Open {
                     device: std::mem::replace(&mut open.device, missing_device),
@@ -322,7 +322,8 @@ impl Devices {
             };
             if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
                 tracing::warn!(
-                    "a device that is gone still has commands, and keeps what is behind it"
+                    "missing device still has commands in flight; its file or drive stays open \
+                     until they complete"
                 );
             }
             drop_aside(closing).await;
@@ -421,14 +422,20 @@ pub(super) fn changed(changed_drives: Vec<ChangedDrive>) -> Vec<String> {
         Ok(is_current) => !is_current,
         Err(error) => {
             let device = &suspect.name;
-            tracing::warn!(%device, %error, "what became of its namespace is not known, and not followed");
+            tracing::warn!(
+                %device, %error,
+                "cannot identify the drive's namespace; the device stays open unchanged"
+            );
             false
         }
     };
     let changed: Vec<String> =
         changed_drives.into_iter().filter(has_changed).map(|suspect| suspect.name).collect();
     for device in &changed {
-        tracing::warn!(%device, "the drive's namespace has changed: it is opened anew, with what stands on it");
+        tracing::warn!(
+            %device,
+            "drive's namespace has changed; reopening the device and the devices layered on it"
+        );
     }
     changed
 }

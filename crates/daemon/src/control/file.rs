@@ -120,7 +120,7 @@ fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option
             // The folder is on a read-only file system, but the file itself may be a writable
             // mount.
             Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.writable().is_ok() => {
-                tracing::warn!(file = %name.display(), "what the file said before cannot be kept here");
+                tracing::warn!(file = %name.display(), "cannot back up the previous config file");
             }
             Err(failed) => return Err(failed.of(&name)),
         }

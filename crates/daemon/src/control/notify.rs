@@ -115,14 +115,14 @@ fn post(states: &[NotifyState<'_>]) {
     let message = states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     if messages.try_send(message).is_err() {
         tracing::warn!(
-            "the service manager does not read its socket (NOTIFY_SOCKET): it is not told"
+            "service manager does not read its socket (NOTIFY_SOCKET): state message dropped"
         );
     }
 }
 
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot tell the service manager (NOTIFY_SOCKET)");
+        tracing::warn!(%error, "cannot send the state to the service manager (NOTIFY_SOCKET)");
     }
 }
 

@@ -579,7 +579,7 @@ impl Server {
         let joined = ended(spawn_blocking(move || join(threads)), limit).await;
         if !joined {
             tracing::warn!(
-                "a device does not answer: what it was asked is left to the system, with its memory"
+                "a device does not respond; the kernel cancels its commands and frees their memory"
             );
         }
         let flushed = spawn_blocking(move || {
@@ -590,10 +590,10 @@ impl Server {
         match tokio::time::timeout(to_flush, flushed).await {
             Ok(Ok(devices)) => {
                 if !ended(spawn_blocking(move || drop(devices)), limit).await {
-                    tracing::warn!("a drive does not shut down; it is left to the system");
+                    tracing::warn!("a drive does not shut down in time; the kernel closes it");
                 }
             }
-            _ => tracing::error!("a file is not flushed in time; it is left to the system"),
+            _ => tracing::error!("a file is not flushed in time; the kernel closes it"),
         }
         tracing::info!("stopped");
     }

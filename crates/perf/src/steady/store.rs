@@ -125,13 +125,14 @@ impl ResultStore {
         // An interruption cut off a line without an end.
         let end = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..end].lines().enumerate();
-        let Some((_, first)) = lines.next() else {
-            bail!("{shown} is empty: there is nothing to go on with")
-        };
+        let Some((_, first)) = lines.next() else { bail!("{shown} is empty: nothing to resume") };
         let head: StoreHeader = serde_json::from_str(first)
             .with_context(|| format!("{shown}: line 1 is not the beginning of a drive test"))?;
         if head.version != VERSION {
-            bail!("{shown} is of version {}; this program goes on with {VERSION}", head.version);
+            bail!(
+                "{shown} has format version {}; this program resumes version {VERSION}",
+                head.version
+            );
         }
         let mut procedure = Procedure::new(head.plan.clone());
         let mut resumed = 0;

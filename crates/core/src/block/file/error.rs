@@ -44,7 +44,7 @@ pub enum OpenErrorWhy {
         block_size: u32,
     },
     /// The size differs from the configured one.
-    #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
+    #[error("the file has {actual} bytes but {wanted} are configured: {advice}")]
     Size {
         /// Actual bytes.
         actual: u64,
@@ -62,12 +62,15 @@ pub enum OpenErrorWhy {
         block_size: u32,
     },
     /// Direct I/O is required but not supported.
-    #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
+    #[error(
+        "the file does not support direct I/O ({0}): leave `direct` to \"auto\", or use larger \
+         blocks"
+    )]
     NotDirect(Cow<'static, str>),
     /// The kernel denies io_uring to this process.
     #[error(
-        "it needs io_uring, which is not to be had here ({0}): see the sysctl \
-         kernel.io_uring_disabled, and in a container its seccomp profile"
+        "io_uring is not available ({0}): see the sysctl kernel.io_uring_disabled, \
+         and in a container the seccomp profile"
     )]
     NoRing(io::Error),
     /// A system call failed.

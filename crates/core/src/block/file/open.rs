@@ -199,8 +199,8 @@ fn open_as_it_goes(
     if read_only && !config.read_only {
         tracing::warn!(
             device = %config.name, path = %config.path.display(),
-            "it cannot be written to (write-protected, on a file system that is mounted read-only, \
-             or without permission to write): hosts see it as write-protected"
+            "file or device is not writable (write-protected, on a read-only file system, or no \
+             write permission); hosts see the device as write-protected"
         );
     }
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };

@@ -124,7 +124,7 @@ impl Ring {
             // Temporarily out of memory. Sleeping on it would mean sleeping permanently.
             Err(error) if is_transient(&error) => std::thread::yield_now(),
             Err(error) if !self.broken => {
-                tracing::error!(%error, "io_uring takes no operations any more");
+                tracing::error!(%error, "io_uring failed; the queue accepts no further operations");
                 self.broken = true;
                 self.take_back();
             }

@@ -96,7 +96,7 @@ fn a_file_of_another_size_is_refused() {
     );
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.starts_with("t.toml:7:8: device.path: "), "{error}");
-    assert!(error.contains("it has 4096 bytes but 8192 are configured"), "{error}");
+    assert!(error.contains("the file has 4096 bytes but 8192 are configured"), "{error}");
 }
 
 #[test]

@@ -82,9 +82,7 @@ pub(super) fn missing_device(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
 /// Formats the reason why memory of this size is not available.
 fn no_memory(size: u64) -> String {
     let size = show_size(size);
-    format!(
-        "this machine cannot give it {size} of memory; make it smaller, or the process's limit larger"
-    )
+    format!("cannot allocate {size}: reduce \"size\" or raise the memory limit of the process")
 }
 
 fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, DeviceHandle) {

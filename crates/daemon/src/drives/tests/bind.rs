@@ -50,7 +50,7 @@ fn all_or_nothing() {
     let ran = rig.bind(&["0000:61:00.0", "0000:62:00.0", "0000:23:00.0"]);
     let failure = ran.failure();
     let expected = format!(
-        "0000:62:00.0 is in use, and is left alone: {disk}n1 is mounted at /: the root disk\n\
+        "0000:62:00.0 is in use and stays unchanged: {disk}n1 is mounted at /: the root disk\n\
          0000:23:00.0 is no NVMe drive (class 020000): only drives are handed over\nnothing was done"
     );
     assert_eq!(failure, expected);
