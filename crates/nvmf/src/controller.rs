@@ -90,7 +90,7 @@ pub enum TeardownReason {
     #[error("the host overran its queue")]
     QueueOverrun,
     /// A discovery controller was ended for a newer one, because the maximum was reached.
-    #[error("there were too many discovery controllers from its address")]
+    #[error("too many discovery controllers from this address")]
     MadeRoom,
 }
 

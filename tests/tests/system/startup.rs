@@ -200,7 +200,7 @@ fn a_drain_that_takes_too_long_is_cut_short() {
     io.send(&capsule);
     io.r2t();
     assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log_text());
-    daemon.wait_for_line("drain-timeout is over");
+    daemon.wait_for_line("drain-timeout expired");
 }
 
 #[test]

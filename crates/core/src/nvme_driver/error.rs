@@ -85,7 +85,7 @@ pub enum AdminError {
     #[error("the controller did not answer in time")]
     Timeout,
     /// The controller was reset before the command completed.
-    #[error("the controller was reset before it answered")]
+    #[error("the controller was reset before the command completed")]
     Reset,
     /// The controller has failed or is gone.
     #[error("the controller has failed: {0}")]

@@ -198,7 +198,9 @@ impl ControllerSupervisor {
         self.note_removal();
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => self.live(enabled, now),
-            Phase::Stopped { .. } if self.is_removed => self.failed(Some("it is disabled"), TAKEN),
+            Phase::Stopped { .. } if self.is_removed => {
+                self.failed(Some("the controller is disabled"), TAKEN)
+            }
             Phase::Stopped { disabled, starts, since } => {
                 if self.shared.all_acked(self.shared.word()) {
                     self.start(disabled, starts, since, now);
@@ -344,10 +346,18 @@ impl ControllerSupervisor {
                 return;
             }
             StatusSnapshot::There(csts) if csts.cfs() => {
-                return self.stop(enabled.into_unsure(), "it reports a fatal status", now);
+                return self.stop(
+                    enabled.into_unsure(),
+                    "the controller reports a fatal status",
+                    now,
+                );
             }
             StatusSnapshot::There(csts) if !csts.rdy() => {
-                return self.stop(enabled.into_unsure(), "it was reset by somebody else", now);
+                return self.stop(
+                    enabled.into_unsure(),
+                    "the controller was reset by another program",
+                    now,
+                );
             }
             StatusSnapshot::There(_) => {}
         }
@@ -479,12 +489,7 @@ impl ControllerSupervisor {
         if hardware.admin.submit(sqe, false, Owner::Abort { queue, cid }, Some(deadline)).is_ok() {
             Counters::add(&self.shared.counters.timeouts, 1);
             self.aborted.push(this);
-            tracing::warn!(
-                drive = self.address,
-                sqid,
-                cid,
-                "a command takes too long: aborting it"
-            );
+            tracing::warn!(drive = self.address, sqid, cid, "command takes too long, aborting");
         }
     }
 
@@ -496,10 +501,10 @@ impl ControllerSupervisor {
                     self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
                 self.interrupts_lost = true;
-                self.stop(unsure, "it was away", now);
+                self.stop(unsure, "the device was missing for a time", now);
             }
-            StatusSnapshot::There(_) => self.fail(unsure, "another device answers in its place"),
-            StatusSnapshot::Absent if now >= until => self.fail(unsure, "it is gone"),
+            StatusSnapshot::There(_) => self.fail(unsure, "another device responds at the address"),
+            StatusSnapshot::Absent if now >= until => self.fail(unsure, "the device is missing"),
             StatusSnapshot::Absent => self.phase = Phase::Absent { unsure, until },
         }
     }
@@ -512,7 +517,7 @@ impl ControllerSupervisor {
         self.resets.push_back(now);
         let most = usize::try_from(self.options.resets).unwrap_or(usize::MAX);
         if self.resets.len() > most {
-            let why = format!("{why}, and it was reset {most} times before");
+            let why = format!("{why}, after {most} resets");
             return self.fail(unsure, &why);
         }
         tracing::warn!(drive = self.address, why, "resetting the controller");
@@ -546,7 +551,7 @@ impl ControllerSupervisor {
     fn fail(&mut self, unsure: UnknownController, why: &str) {
         self.halt();
         match self.quiesce(unsure) {
-            QuiesceOutcome::Disabled(_) => self.failed(Some("it is disabled"), why),
+            QuiesceOutcome::Disabled(_) => self.failed(Some("the controller is disabled"), why),
             QuiesceOutcome::ForGood(how) => self.failed(Some(how), why),
             QuiesceOutcome::Unproven => self.failed(None, why),
         }
@@ -556,7 +561,7 @@ impl ControllerSupervisor {
         tracing::error!(
             drive = self.address,
             why,
-            proof = proof.unwrap_or("none: buffers in flight are given up"),
+            proof = proof.unwrap_or("none: buffers in flight are abandoned"),
             "controller failed; completing all commands in flight with an error"
         );
         why.clone_into(&mut self.failure);
@@ -570,7 +575,7 @@ impl ControllerSupervisor {
     /// Quiesces the device: ensures that it writes to no buffer any more.
     fn quiesce(&mut self, unsure: UnknownController) -> QuiesceOutcome {
         let Some(function) = self.function().cloned() else {
-            return QuiesceOutcome::ForGood("it was let go");
+            return QuiesceOutcome::ForGood("the function was released");
         };
         let (unsure, why) = match unsure.disable() {
             Ok(disabled) => return QuiesceOutcome::Disabled(disabled),
@@ -584,13 +589,13 @@ impl ControllerSupervisor {
             Ok(()) => {
                 return match unsure.disable() {
                     Ok(disabled) => QuiesceOutcome::Disabled(disabled),
-                    Err(_) => QuiesceOutcome::ForGood("its function was reset"),
+                    Err(_) => QuiesceOutcome::ForGood("the function was reset"),
                 };
             }
             Err(error) => tracing::warn!(drive = self.address, %error, "cannot reset the function"),
         }
         match function.set_bus_master(false) {
-            Ok(()) => return QuiesceOutcome::ForGood("it may not access memory"),
+            Ok(()) => return QuiesceOutcome::ForGood("the bus master bit is cleared"),
             Err(error) => tracing::warn!(
                 drive = self.address, %error,
                 "cannot clear the bus master bit of the function"
@@ -603,7 +608,7 @@ impl ControllerSupervisor {
         }
         drop(function);
         if self.give_back() {
-            QuiesceOutcome::ForGood("it was given back")
+            QuiesceOutcome::ForGood("the function was released to the kernel")
         } else {
             QuiesceOutcome::Unproven
         }
@@ -616,7 +621,10 @@ impl ControllerSupervisor {
     /// controllers that share them.
     fn give_back(&mut self) -> bool {
         let flag = self.function().and_then(|function| function.given_back());
-        self.answer_all(&AdminError::Failed("it was given back".to_owned()), self.wait.now());
+        self.answer_all(
+            &AdminError::Failed("the function was released to the kernel".to_owned()),
+            self.wait.now(),
+        );
         self.hardware = None;
         flag.is_some_and(|flag| flag.load(Ordering::Acquire))
     }
@@ -664,7 +672,10 @@ impl ControllerSupervisor {
             self.quiesce(unsure);
         }
         // The device has had no commands since it was stopped.
-        self.failed(Some("nothing was in flight"), &format!("it does not start: {why}"));
+        self.failed(
+            Some("nothing was in flight"),
+            &format!("the controller does not start: {why}"),
+        );
     }
 
     fn try_start(
@@ -686,7 +697,7 @@ impl ControllerSupervisor {
                 Err(error) => tracing::warn!(
                     drive = self.address,
                     %error,
-                    "it has no interrupts any more: completions are looked for every 10 ms"
+                    "interrupts cannot be restored; polling for completions every 10 ms"
                 ),
             }
         }
@@ -718,7 +729,7 @@ impl ControllerSupervisor {
         let granted = session.grant_queues(count)?;
         if granted < count {
             return Err(OpenErrorWhy::Unsuitable(format!(
-                "it grants {granted} I/O queues, and {count} before"
+                "{granted} I/O queues granted after the reset, {count} before"
             )));
         }
         if let Some(shadows) = &hardware.shadows {

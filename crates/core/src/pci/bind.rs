@@ -88,7 +88,8 @@ pub enum BindError {
     },
     /// The machine has no active IOMMU.
     #[error(
-        "{address} has no IOMMU group: the IOMMU is off; switch it on in the firmware and boot with \
+        "{address} has no IOMMU group: the IOMMU is off; enable the IOMMU in the firmware and \
+         boot with \
          intel_iommu=on or amd_iommu=on"
     )]
     NoIommu {
@@ -129,7 +130,7 @@ pub enum BindError {
     },
     /// All steps succeeded, but another driver or none has the function. The steps are rolled back.
     #[error(
-        "{address}: {driver} did not take it, {} has it; `dmesg` may tell why",
+        "{address}: {driver} did not bind the function, {} has it; `dmesg` may show the reason",
         now.as_deref().unwrap_or("no driver")
     )]
     NotTaken {

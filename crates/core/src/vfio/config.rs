@@ -65,7 +65,7 @@ impl ConfigSpace {
             return Err(gone());
         }
         if (now & BUS_MASTER != 0) != on {
-            return Err(io::Error::other("the function does not take its bus master bit"));
+            return Err(io::Error::other("cannot change the bus master bit of the function"));
         }
         Ok(())
     }

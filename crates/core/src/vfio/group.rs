@@ -82,7 +82,7 @@ impl Group {
     /// Opens a function of this group.
     pub(super) fn take(self: &Arc<Self>, address: &str) -> Result<GroupDevice, VfioError> {
         if !self.taken().insert(address.to_owned()) {
-            let by = "this process has it already".to_owned();
+            let by = "this process has the group already".to_owned();
             return Err(VfioError::Busy { address: address.to_owned(), by });
         }
         // From here on the value's drop releases the function.

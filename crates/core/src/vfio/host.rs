@@ -111,7 +111,8 @@ fn is_address(text: &str) -> bool {
 fn class_of(folder: &Path) -> io::Result<u32> {
     let text = fs::read_to_string(folder.join("class"))?;
     let digits = text.trim().trim_start_matches("0x");
-    u32::from_str_radix(digits, 16).map_err(|_| io::Error::other(format!("it says `{digits}`")))
+    u32::from_str_radix(digits, 16)
+        .map_err(|_| io::Error::other(format!("the file contains `{digits}`")))
 }
 
 /// Returns the last component of a link's target; `None` without a link.

@@ -170,7 +170,7 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
     let folder = parent.unwrap_or(Path::new("."));
     let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
-        .with_context(|| format!("api.socket {shown}: its folder cannot be used; make it"))?;
+        .with_context(|| format!("api.socket {shown}: the folder cannot be used; create it"))?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             anyhow::bail!(
@@ -182,15 +182,18 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
                 tracing::info!("the socket {shown} was left by a daemon that has died");
             }
             _ => anyhow::bail!(
-                "api.socket {shown}: another daemon serves there; stop it, or give this one a socket \
-                 of its own"
+                "api.socket {shown}: another daemon serves the socket; stop it, or set another path"
             ),
         },
         Err(_) => {}
     }
     let made = with_suffix(path);
-    let cannot =
-        || format!("api.socket {shown}: cannot be made; may this user write to its folder?");
+    let cannot = || {
+        format!(
+            "api.socket {shown}: cannot be created; check that the daemon's user may write to the \
+             folder"
+        )
+    };
     // Left by a daemon that died at this point.
     let _ = std::fs::remove_file(&made);
     let listener = UnixListener::bind(&made).with_context(cannot)?;

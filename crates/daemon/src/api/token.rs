@@ -50,7 +50,7 @@ impl Token {
         let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
         anyhow::ensure!(
             graphic && (16..=256).contains(&token.len()),
-            "api.token-file {shown}: it has to hold one line of 16 to 256 printable ASCII characters \
+            "api.token-file {shown}: has to hold one line of 16 to 256 printable ASCII characters \
              without spaces"
         );
         Ok(Self(token.as_bytes().into()))

@@ -374,8 +374,8 @@ impl Devices {
         let base = |name: &String| {
             let new = opened.iter().find(|open| open.config.name == *name);
             let open = new.or_else(|| self.open.get(name));
-            let open = open.with_context(|| format!("its base {name:?} is not open"))?;
-            anyhow::ensure!(!open.device.is_gone(), "its base {name:?} is gone");
+            let open = open.with_context(|| format!("base {name:?} is not open"))?;
+            anyhow::ensure!(!open.device.is_gone(), "base {name:?} is missing");
             Ok(Arc::clone(&open.device))
         };
         let bases: Vec<_> = config.kind.bases().iter().map(base).collect::<anyhow::Result<_>>()?;

@@ -71,8 +71,8 @@ impl ConfigFile {
         };
         if !force && is.as_ref().is_some_and(|text| *text != self.text) {
             let what = "the file has been changed since it was last read";
-            let hint =
-                "look at it with `reload --dry-run`, apply it with `reload`, or `save --force`";
+            let hint = "show the changes with `reload --dry-run`, apply the file with `reload`, or \
+                 overwrite it with `save --force`";
             return Err(ApiError::new(ErrorKind::Conflict, what).at(shown).hint(hint));
         }
         if is.is_some() && self.says(document) && !force {
@@ -98,7 +98,7 @@ fn hint(error: &anyhow::Error) -> &'static str {
             "mount it writable, or add it to ReadWritePaths= of the unit"
         }
         Some(Io::StorageFull | Io::QuotaExceeded) => "make room there",
-        _ => "look at the file and its folder; `config show` prints what runs",
+        _ => "check the file and its folder; `config show` prints the running config",
     }
 }
 

@@ -86,7 +86,10 @@ pub(super) fn watch(reactors: Vec<Sender>) {
     match spawned {
         Ok(_) => tracing::info!("watchdog: a sign of life every {} ms", every.as_millis()),
         Err(error) => {
-            tracing::error!(%error, "no thread for the watchdog: the service manager will end the daemon");
+            tracing::error!(
+                %error,
+                "cannot start the watchdog thread; the service manager will stop the daemon"
+            );
         }
     }
 }

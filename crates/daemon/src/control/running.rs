@@ -383,7 +383,7 @@ impl ControlState {
         match &wish.seen {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
                 let what = format!("the state is {now} by now, not {}", seen.join(" or "));
-                let hint = "look at it again, then decide anew";
+                let hint = "read the current state and repeat the change";
                 Err(ApiError::new(ErrorKind::PreconditionFailed, what).hint(hint))
             }
             _ => Ok(()),

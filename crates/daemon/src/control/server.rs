@@ -564,7 +564,7 @@ impl Server {
             tracing::warn!(
                 requests = left.requests,
                 connections = left.connections,
-                "drain-timeout is over; commands still in flight end unanswered"
+                "drain-timeout expired; commands still in flight get no response"
             );
         }
         if let Some(recorder) = self.recorder.take() {

@@ -134,7 +134,7 @@ fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> Ident
         });
     }
     let Some(driver) = function.driver.as_deref() else {
-        return IdentifyResult::Nothing("it has no driver".to_owned());
+        return IdentifyResult::Nothing("no driver is bound".to_owned());
     };
     if let Some(User::Process { pid, command, .. }) = users.first() {
         return IdentifyResult::Nothing(format!(

@@ -116,7 +116,7 @@ fn reason(status: i32, said: Option<RejectStatus>) -> String {
             "the two RDMA devices do not agree on how many RDMA READs may be outstanding; check their limits"
         }
         RejectStatus::INVALID_CNTLID => {
-            "its controller is gone, so the admin queue's connection was lost; connect anew"
+            "its controller is gone, so the admin queue's connection was lost; connect again"
         }
         _ => "it is of a newer version than this host",
     };

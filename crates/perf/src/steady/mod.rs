@@ -314,7 +314,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 fn point_time(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         time if time >= SHORTEST => Ok(time),
-        _ => Err("it must be 10ms at least".into()),
+        _ => Err("must be at least 10ms".into()),
     }
 }
 

@@ -219,7 +219,8 @@ impl DriveTestPlan {
             let lost: Vec<String> = lost.into_iter().map(show_size).collect();
             let (lost, block) = (lost.join(", "), self.block_size);
             all.push(format!(
-                "sizes that the device does not take in one command (its blocks have {block} bytes) are left out: {lost}."
+                "sizes that the device does not take in one command (its blocks have {block} \
+                 bytes) are skipped: {lost}."
             ));
         }
         all

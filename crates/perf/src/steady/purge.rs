@@ -55,7 +55,7 @@ pub(crate) fn method(args: &TargetArgs, nsid: u32) -> Result<PurgeMethod, String
         }
         DeviceSpec::File(path) => kernel(path),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
-            Err("it is memory, which has no state to go back to".into())
+            Err("memory has no state to purge".into())
         }
     }
 }
@@ -79,11 +79,11 @@ fn kernel(path: &Path) -> Result<PurgeMethod, String> {
             rest.is_some_and(|number| number.chars().all(|digit| digit.is_ascii_digit()))
         });
     if is_namespace && siblings.count() > 1 {
-        return Err("its drive has other namespaces, and may format all at once".into());
+        return Err("the drive has other namespaces, and may format all of them".into());
     }
     match is_namespace {
         true => Ok(PurgeMethod::Kernel { path: path.display().to_string() }),
-        false => Err("it is no whole NVMe namespace, so it has no Format".into()),
+        false => Err("not a whole NVMe namespace: Format is not available".into()),
     }
 }
 
@@ -121,7 +121,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     let _ = controller.disconnect();
     Ok(match formatted {
         FormatOutcome::Done => Ok("Format NVM with user data erase, over the fabric".into()),
-        FormatOutcome::Unsupported => Err("its controller has no Format NVM".into()),
+        FormatOutcome::Unsupported => Err("the controller does not support Format NVM".into()),
         FormatOutcome::Others => Err(format!("its controller {ALL}")),
     })
 }

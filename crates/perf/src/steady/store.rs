@@ -74,7 +74,8 @@ impl ResultStore {
         let file = OpenOptions::new().create_new(true).append(true).open(path);
         let file = match file {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
-                "{} has results already: go on with them (--resume {0}), or choose another name (--out NAME)",
+                "{} has results already: resume the test (--resume {0}), or choose another name \
+                 (--out NAME)",
                 path.display()
             ),
             other => other.with_context(|| format!("cannot make {}", path.display()))?,
@@ -218,7 +219,7 @@ impl ResultStore {
     fn full(&self, error: &io::Error) -> DriveTestError {
         let path = self.path.display();
         DriveTestError::Results(format!(
-            "cannot write {path}: {error}; what it has is kept: make room there"
+            "cannot write {path}: {error}; earlier results are kept: free space there"
         ))
     }
 }

@@ -186,7 +186,7 @@ impl<'a> DeviceOpener<'a> {
     fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
         match (&error.why, block) {
             (OpenErrorWhy::Missing, _) => {
-                UsageError(format!("--device {name}: there is no such file or device")).into()
+                UsageError(format!("--device {name}: file or device does not exist")).into()
             }
             (OpenErrorWhy::InUse, Some(block)) => {
                 let users = Usage::read(&self.system).map(|usage| usage.of_block(block));

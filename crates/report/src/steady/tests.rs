@@ -201,7 +201,7 @@ fn what_is_missing_is_said_on_top() {
     drive_test.partial = "the device is gone".into();
     drive_test.resumed = 2;
     drive_test.tests[0].purge =
-        Some(Preparation { how: "it has no Format".into(), ..Preparation::default() });
+        Some(Preparation { how: "Format is not available".into(), ..Preparation::default() });
     let SteadyStateResult::Steady(window) = drive_test.tests[1].result.clone() else { panic!() };
     drive_test.tests[1].result = SteadyStateResult::Unsteady { window, most: 25 };
     drive_test.tests[2].result = SteadyStateResult::Cut;
@@ -217,7 +217,7 @@ fn what_is_missing_is_said_on_top() {
         "sought for 25 rounds",
         "PARTIAL: the device is gone",
         "several times (2)",
-        "NOT purged: it has no Format",
+        "NOT purged: Format is not available",
         "no steady state was reached in 25 rounds",
         "cut short after 1 whole rounds",
         "Nothing was measured.",

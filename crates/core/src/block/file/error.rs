@@ -20,23 +20,22 @@ pub struct OpenError {
 #[derive(Debug, Error)]
 pub enum OpenErrorWhy {
     /// The file does not exist, and no size is given to create it.
-    #[error("there is no such file; give a size to have it created")]
+    #[error("file does not exist; set \"size\" to create it")]
     Missing,
     /// The path is neither a regular file nor a block device.
-    #[error("this is no regular file and no block device but {0}")]
+    #[error("not a regular file or a block device but {0}")]
     FileKind(&'static str),
     /// Another process or device uses the file.
     #[error(
-        "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
+        "the file is in use: another process or device serves the file, or has mounted it; stop \
+         that use, or choose another file"
     )]
     InUse,
     /// The block size is not supported.
-    #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
+    #[error("block size of {0} bytes is not supported: choose 512 or 4096")]
     BlockSize(u32),
     /// The drive's sectors are larger than the blocks.
-    #[error(
-        "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
-    )]
+    #[error("sectors of {sector} bytes exceed the block size {block_size}: choose {sector}")]
     Sector {
         /// Bytes per sector.
         sector: u32,

@@ -232,7 +232,7 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
         let folder = folder_of(&config.path);
         return match config.size {
             _ if !folder.is_dir() => Err(OpenErrorWhy::System {
-                what: "create it: its folder is not there",
+                what: "create the file: the folder does not exist",
                 source: Errno::NOENT.into(),
             }),
             Some(size) if !config.read_only => check_whole(size, config.block_size),
@@ -317,7 +317,7 @@ fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy
     };
     if actual == 0 && !config.read_only {
         check_whole(wanted, config.block_size)?;
-        system("give it its size", rustix::fs::ftruncate(file, wanted))?;
+        system("set the size of the file", rustix::fs::ftruncate(file, wanted))?;
         system("sync it", rustix::fs::fsync(file))?;
         return Ok(wanted);
     }
@@ -343,7 +343,7 @@ pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u
     let actual = system("read its size", rustix::fs::seek(file, SeekFrom::End(0)))?;
     match config.size {
         Some(wanted) if wanted > actual => {
-            let advice = "leave the size out, or give no more than it has";
+            let advice = "omit \"size\", or set no more than the actual size";
             Err(OpenErrorWhy::Size { actual, wanted, advice })
         }
         Some(wanted) => check_whole(wanted, block_size).map(|()| wanted),
@@ -368,7 +368,7 @@ fn takes_direct(
     match align {
         Some(0) => Err("the file system does none for this file".into()),
         Some(align) if align > block_size => {
-            Err(format!("it needs multiples of {align} bytes, blocks are {block_size}").into())
+            Err(format!("multiples of {align} bytes are required, blocks are {block_size}").into())
         }
         Some(_) => Ok(()),
         None => probe(&direct, block_size),

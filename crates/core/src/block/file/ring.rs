@@ -266,7 +266,10 @@ impl FileBackend for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if let Err(error) = self.drain() {
-            tracing::error!(%error, calls = self.out, "io_uring does not answer: buffers are given up");
+            tracing::error!(
+                %error, calls = self.out,
+                "io_uring does not respond; buffers abandoned"
+            );
             for call in &mut self.calls {
                 // The kernel may still write there: never lease that memory again.
                 std::mem::forget(call.take());

@@ -132,7 +132,7 @@ impl fmt::Display for User {
                 )
             }
             Self::Unknown { device, why } => {
-                write!(f, "cannot tell whether {device} is used: {why}")
+                write!(f, "cannot determine whether {device} is in use: {why}")
             }
         }
     }

@@ -21,17 +21,17 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[api]\nlisten = [\"127.0.0.1:4480\", \"192.0.2.1:4480\"]",
         place: "5:10: api.listen",
-        parts: &["whoever reaches 192.0.2.1:4480", "token-file", "insecure = true"],
+        parts: &["any client that reaches 192.0.2.1:4480", "token-file", "insecure = true"],
     },
     Bad {
         text: "[api]\nlisten = [\"[::]:4480\"]\ninsecure = false",
         place: "5:10: api.listen",
-        parts: &["whoever reaches [::]:4480"],
+        parts: &["any client that reaches [::]:4480"],
     },
     Bad {
         text: "[api]\nlisten = [\"0.0.0.0:4480\"]",
         place: "5:10: api.listen",
-        parts: &["whoever reaches 0.0.0.0:4480"],
+        parts: &["any client that reaches 0.0.0.0:4480"],
     },
     // Unknown keys, everywhere.
     Bad {
@@ -375,18 +375,18 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere/at/all\"",
         place: "7:8: device.path",
-        parts: &["/nowhere/at/all: there is no such file", "create = true"],
+        parts: &["/nowhere/at/all: file does not exist", "create = true"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere\\n\\u007f\"",
         place: "7:8: device.path",
-        parts: &["/nowhere\\n\\u{7f}: there is no such file"],
+        parts: &["/nowhere\\n\\u{7f}: file does not exist"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere/at/all\"\n\
                create = true\nsize = 512",
         place: "7:8: device.path",
-        parts: &["its folder is not there"],
+        parts: &["the folder does not exist"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/\"",
@@ -413,7 +413,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nread-latency = \"1ms\"",
         place: "4:1: device.base",
-        parts: &["missing; add a [[device]] for it to stand on"],
+        parts: &["missing; add a [[device]] as the base"],
     },
     Bad {
         text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
@@ -424,13 +424,13 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
         place: "7:8: device.base",
-        parts: &["it cannot stand on itself"],
+        parts: &["a device cannot be its own base"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"b\"\nread-latency = \"1ms\"\n\
                [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
         place: "7:8: device.base",
-        parts: &["its bases lead back to \"a\" itself"],
+        parts: &["the bases form a cycle through \"a\""],
     },
     Bad {
         text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
@@ -504,7 +504,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"",
         place: "4:1: subsystem.allow-any-host",
-        parts: &["not said which hosts", "allow-any-host = true, or hosts"],
+        parts: &["neither allow-any-host nor hosts", "allow-any-host = true, or hosts"],
     },
     Bad {
         text: "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = false",

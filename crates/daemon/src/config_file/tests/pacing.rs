@@ -94,7 +94,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "budget = 1",
         "5:10: pacing.budget",
-        &["\"adaptive\" (the default) has no budget", "leave it out, or set policy"],
+        &["\"adaptive\" (the default) has no budget", "omit the key, or set policy"],
     ),
     (
         "policy = \"buffer-credit\"\nrate = \"1Gb/s\"",

@@ -125,14 +125,14 @@ fn check_file(
     if files.stays_open(config) {
         if missing {
             let what = format!(
-                "{}: there is no such file any more; what was opened is still served",
+                "{}: the file no longer exists; the open file is still served",
                 config.path.display()
             );
-            let advice = "the next start needs it: put it back, or remove the device";
+            let advice = "restore the file before the next start, or remove the device";
             report.warning(&span, "device.path", what, advice);
         }
     } else if missing && !create {
-        let what = format!("{}: there is no such file", config.path.display());
+        let what = format!("{}: file does not exist", config.path.display());
         let allowed = "name a file or block device, or set create = true and a size";
         report.error(&span, "device.path", what, allowed);
     } else {

@@ -52,7 +52,7 @@ fn refuse(report: &mut Report<'_>, error: &KeyError, at: &Positions) {
             let owners: Vec<String> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
             let default = if at.of("policy").is_none() { " (the default)" } else { "" };
             let what = format!("policy \"{variant}\"{default} has no {key}");
-            let allowed = format!("leave it out, or set policy = {}", owners.join(" or "));
+            let allowed = format!("omit the key, or set policy = {}", owners.join(" or "));
             report.error(&at.or_header(key), &format!("pacing.{key}"), what, allowed);
         }
         // The parser has reported the others, and there is a default policy.
@@ -214,8 +214,8 @@ fn prototype(
     for (key, span) in present(at) {
         let needs = key.needs().filter(|needs| at.of(needs.name()).is_none());
         let Some(needs) = needs else { continue };
-        let what = format!("it means nothing without {}", needs.name());
-        let allowed = format!("add {}, or leave it out", needs.name());
+        let what = format!("no effect without {}", needs.name());
+        let allowed = format!("add {}, or omit the key", needs.name());
         report.error(&span, &format!("pacing.{}", key.name()), what, allowed);
     }
     PrototypeConfig { pool: pool(report, keys, at, bounds), pacer: pacer(report, keys, at, bounds) }
@@ -289,7 +289,7 @@ fn tuner(
     for (key, span) in present(at) {
         if key.needs() == Some(Name::Tuner) && !kind.keys().contains(&key) {
             let what = format!("the tuner \"{}\" has none", value.get_ref());
-            report.error(&span, &format!("pacing.{}", key.name()), what, "leave it out");
+            report.error(&span, &format!("pacing.{}", key.name()), what, "omit the key");
         }
     }
     let mut time = |key: &str, text: &Option<String>| match at.key(key, text) {

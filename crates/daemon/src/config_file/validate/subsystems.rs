@@ -126,7 +126,7 @@ fn hosts(report: &mut Report<'_>, header: &Span, raw: &RawSubsystem) -> Option<B
     let any = raw.allow_any_host.as_ref();
     match (any.map(|value| (*value.get_ref(), value.span())), &raw.hosts) {
         (None, None) => {
-            let what = "it is not said which hosts may connect";
+            let what = "neither allow-any-host nor hosts is set";
             report.error(header, "subsystem.allow-any-host", what, FORM);
             None
         }
@@ -213,7 +213,7 @@ fn namespace<'r>(
     nsid?;
     if let (Some(value), None) = (&raw.medium, &raw.uuid) {
         let what = "it says which medium a uuid is of, and there is none";
-        report.error(&value.span(), "namespace.medium", what, "leave it out, or set uuid");
+        report.error(&value.span(), "namespace.medium", what, "omit the key, or set uuid");
     }
     Some(Namespace {
         nsid: number,

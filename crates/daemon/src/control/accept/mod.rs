@@ -221,7 +221,9 @@ impl Listening {
 
     /// Returns the reason why it has ended.
     pub(crate) async fn why_ended(mut self) -> String {
-        (&mut self.task).await.unwrap_or_else(|_| "its task was ended, or has panicked".to_owned())
+        (&mut self.task)
+            .await
+            .unwrap_or_else(|_| "the listener task was cancelled or panicked".to_owned())
     }
 
     /// Ends it; afterwards the address is free.

@@ -161,8 +161,8 @@ impl BoundRdmaListener {
         let Self { rdma, listener, settings, .. } = self;
         let params = params(&service.limits, &settings);
         match serve(listener, &rdma, params, &service).await {
-            ListenerError::Device => "its RDMA device was removed".to_owned(),
-            ListenerError::Address => "its address has left its RDMA device".to_owned(),
+            ListenerError::Device => "the RDMA device was removed".to_owned(),
+            ListenerError::Address => "the address was removed from the RDMA device".to_owned(),
             ListenerError::Listener(error) => format!("the connection manager has failed: {error}"),
         }
     }

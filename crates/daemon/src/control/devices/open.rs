@@ -41,8 +41,8 @@ pub(super) fn make(
     preopened: &mut PreopenedDevices,
 ) -> anyhow::Result<(Arc<dyn BlockDevice>, DeviceHandle)> {
     let name = config.name.as_str();
-    let block_size = || config.block_size.context("its block size is not known");
-    let mut base = || bases.pop().context("its base is not open");
+    let block_size = || config.block_size.context("block size is unknown");
+    let mut base = || bases.pop().context("base is not open");
     Ok(match &config.kind {
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
         DeviceKind::Ram { size } => {

@@ -195,7 +195,7 @@ impl RecordOptions {
         let interval =
             parse_duration(interval).map_err(|what| format!("{what}; {DURATION_FORM}"))?;
         if !(least..=most).contains(&interval) {
-            return Err("it is out of range; allowed: 10ms to 1h".into());
+            return Err("out of range; allowed: 10ms to 1h".into());
         }
         Ok(Self { file: file.to_owned(), interval })
     }

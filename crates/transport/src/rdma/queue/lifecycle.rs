@@ -215,7 +215,7 @@ impl<D: Device> RdmaQueue<D> {
             },
             CmReply::Refused(error) => {
                 self.life.reason.get_or_insert_with(|| {
-                    CloseReason::Lost(format!("it could not be accepted: {error}"))
+                    CloseReason::Lost(format!("connection cannot be accepted: {error}"))
                 });
                 self.step(QpTransition::Destroyed);
                 self.gone();
@@ -411,9 +411,9 @@ impl<D: Device> RdmaQueue<D> {
         self.take_events();
         let is_receive = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
         self.end(match completion.status {
-            WcStatus::RemoteAccess => {
-                CloseReason::Protocol("the host's memory is not where its command says".to_owned())
-            }
+            WcStatus::RemoteAccess => CloseReason::Protocol(
+                "the host's memory is not at the address in its command".to_owned(),
+            ),
             WcStatus::Other(status) if is_receive => {
                 CloseReason::Protocol(format!("a capsule could not be received: status {status}"))
             }
@@ -497,7 +497,10 @@ impl<D: Device> RdmaQueue<D> {
             if self.has_receives_back() && (self.life.is_mute || self.outgoing.is_quiet()) {
                 self.leave(QpTransition::Flushed);
             } else if now >= until {
-                tracing::warn!(peer = %self.peer, "a queue pair did not give back its work in time");
+                tracing::warn!(
+                    peer = %self.peer,
+                    "queue pair did not return its work requests in time"
+                );
                 self.leave(QpTransition::Overdue);
             }
         }

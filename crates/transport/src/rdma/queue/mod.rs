@@ -384,7 +384,7 @@ impl<D: Device> Drop for RdmaQueue<D> {
         if !self.take_pair_away() {
             tracing::error!(
                 peer = %self.peer,
-                "a queue pair is left that cannot be destroyed: its memory is never used again"
+                "cannot destroy queue pair; its memory stays quarantined until the process ends"
             );
             let mut events = Vec::new();
             self.port.haunt();

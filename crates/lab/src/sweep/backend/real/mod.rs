@@ -326,7 +326,7 @@ impl SweepBackend for RealMachines {
         let setup = &point.setup;
         ensure!(
             setup.disturbances.is_empty(),
-            "disturb: only the simulator can; leave it out with only-where = [\"sim\"]"
+            "disturb: only the simulator can; exclude the entry with only-where = [\"sim\"]"
         );
         ensure!(
             setup.platform.is_empty(),
