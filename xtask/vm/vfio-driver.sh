@@ -153,7 +153,7 @@ part_removal() {
     sleep 3
     hands remove 1
     if wait "$pid"; then fail "reads of a drive that is gone: $(cat /tmp/bench.txt)"; fi
-    assert_has "how it ended" "$(cat /tmp/bench.txt)" '^FAIL: the device is gone'
+    assert_has "how it ended" "$(cat /tmp/bench.txt)" '^FAIL: the device is missing'
     hands add 1
     wait_for 10 drive_there 1
     drive_give vfio-pci 1

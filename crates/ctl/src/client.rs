@@ -34,8 +34,9 @@ pub enum CallError {
     },
     /// The connection failed.
     #[error(
-        "cannot reach the daemon at {url}: {source}; is nvmeof-tgt running, has its config an [api] \
-         section, and may this user use its socket? --api URL names another one"
+        "cannot reach the daemon at {url}: {source}; check that nvmeof-tgt runs with an [api] \
+         section in the config and that this user may use the socket, or choose another address \
+         with --api URL"
     )]
     Connect {
         /// URL of the API.
@@ -232,7 +233,7 @@ impl ApiClient {
     fn refusal(&self, status: StatusCode, response: &ApiResponse) -> anyhow::Error {
         match serde_json::from_slice(&response.body) {
             Ok(error) => CallError::Refused(error).into(),
-            Err(_) => self.broken(format!("it says {status}")).into(),
+            Err(_) => self.broken(format!("HTTP status {status}")).into(),
         }
     }
 
@@ -301,7 +302,7 @@ impl Address {
                 Ok(Self::Unix(path.into()))
             };
         }
-        let host = url.strip_prefix("http://").ok_or_else(|| wrong("no such scheme"))?;
+        let host = url.strip_prefix("http://").ok_or_else(|| wrong("unknown scheme"))?;
         let host = host.trim_end_matches('/');
         let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         match port {

@@ -461,7 +461,7 @@ impl Limits {
         problems.push(LimitProblem {
             key: "connections",
             what: format!(
-                "it takes {} file descriptors, but the process may have {open_files_max}",
+                "{} file descriptors are required, but the process may have {open_files_max}",
                 self.open_files
             ),
             allowed: if besides < open_files_max {

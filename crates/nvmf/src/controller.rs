@@ -66,7 +66,7 @@ pub enum TeardownReason {
     #[error("the association was idle for too long")]
     Idle,
     /// The admin queue's connection is gone.
-    #[error("the admin queue is gone")]
+    #[error("the admin queue was deleted")]
     AdminQueueGone,
     /// The host reset the controller, which ends its I/O queues.
     #[error("the controller was reset")]

@@ -117,7 +117,7 @@ impl ResumableRun {
             });
         }
         self.writer.write(&measured.done)?;
-        complain!("the run is not complete; the same command goes on from {}", path.display());
+        complain!("the run is not complete; the same command resumes from {}", path.display());
         Ok(())
     }
 }
@@ -135,7 +135,8 @@ impl CheckpointWriter {
         {
             last.has_failed = true;
             complain!(
-                "warning: {error:#}; the run goes on, but can be resumed from further back only"
+                "warning: {error:#}; the run continues, but can only be resumed from an earlier \
+                 point"
             );
         }
     }

@@ -153,7 +153,7 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
     let everywhere = "listen = [\"0.0.0.0:0\"]";
     let (status, error) = run(everywhere, &["--check"]);
     assert_eq!(status, Some(2), "{error}");
-    assert!(error.contains("api.listen: whoever reaches 0.0.0.0:0"), "{error}");
+    assert!(error.contains("api.listen: any client that reaches 0.0.0.0:0"), "{error}");
     assert!(error.contains("token-file") && error.contains("insecure = true"), "{error}");
     assert_eq!(run(everywhere, &[]).0, Some(2));
     let meant = format!("{everywhere}\ninsecure = true");

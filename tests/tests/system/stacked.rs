@@ -76,7 +76,7 @@ fn a_device_that_goes_away_fails_its_namespace_alone_and_comes_back() {
     // Still missing: closed, and nothing is opened.
     let said = daemon.reload(&text(true));
     assert!(said.contains("0 devices opened"), "{said}");
-    daemon.wait_for_line("still gone: device \"bad0\": cannot be used: the device is gone");
+    daemon.wait_for_line("still missing: device \"bad0\": cannot be used: the device is missing");
     assert!(!reads(&mut host, 2));
     worker.goes_on();
     let said = daemon.reload(&text(false));

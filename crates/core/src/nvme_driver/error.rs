@@ -106,7 +106,7 @@ pub enum AdminError {
     #[error("the operation was started and may still be running; its state is unknown: {0}")]
     Unknown(String),
     /// The operation began, and failed on the drive.
-    #[error("the drive reports that it failed: {0}")]
+    #[error("the drive reports a failure: {0}")]
     Unsuccessful(String),
 }
 

@@ -59,7 +59,7 @@ const STARTS: u32 = 3;
 /// Period over which resets are counted.
 const RESETS_OVER: u64 = 600_000 * MILLISECOND;
 /// Failure reason of a controller that the system removes.
-const TAKEN: &str = "the system takes it away";
+const TAKEN: &str = "the system removes the device";
 
 /// Resources of the controller's function that the driver holds; released when the controller has
 /// failed.

@@ -119,7 +119,7 @@ impl ConfigSpace {
 
 /// Returns the error of a function that no longer responds.
 pub(super) fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the function is gone")
+    io::Error::new(io::ErrorKind::NotConnected, "the function is missing")
 }
 
 #[cfg(test)]

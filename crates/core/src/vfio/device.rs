@@ -56,8 +56,9 @@ impl Device {
         let group = Group::join(host, &place)?;
         let taken = group.take(address)?;
         let unusable = |why| VfioError::Unusable { address: address.to_owned(), why };
-        let file = taken.file().map_err(failed(address, "opening its device"))?;
-        let info = sys::device_info(file).map_err(failed(address, "asking what it is"))?;
+        let file = taken.file().map_err(failed(address, "opening the device"))?;
+        let info =
+            sys::device_info(file).map_err(failed(address, "reading the device information"))?;
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0
             || info.regions <= VFIO_PCI_CONFIG_REGION_INDEX
             || info.irqs <= VFIO_PCI_MSIX_IRQ_INDEX
@@ -68,10 +69,10 @@ impl Device {
             let answer = sys::region_info(file, index);
             answer
                 .map(|answer| RegionInfo::parse(&answer))
-                .map_err(failed(address, "asking for its regions"))
+                .map_err(failed(address, "reading the region information"))
         };
         let config_region = region(VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let clone = file.try_clone().map_err(failed(address, "opening its config space"))?;
+        let clone = file.try_clone().map_err(failed(address, "opening the config space"))?;
         let config = ConfigSpace::new(clone, config_region.offset);
         if !config.is_there() {
             return Err(unusable("device not responding: the vendor ID reads as all ones"));
@@ -83,7 +84,7 @@ impl Device {
         }
         let len = usize::try_from(len).map_err(|_| unusable("too many registers"))?;
         let bar = Bar::map(file, registers.offset, len)
-            .map_err(failed(address, "mapping its registers"))?;
+            .map_err(failed(address, "mapping the registers"))?;
         let vectors = vectors(file, &config).map_err(failed(address, "asking for interrupts"))?;
         let removal = arm_removal(file, info.irqs)
             .map_err(failed(address, "requesting removal notifications"))?;

@@ -56,7 +56,7 @@ impl SysfsRoots {
         if !folder.is_dir() {
             return Err(VfioError::NoFunction(address.to_owned()));
         }
-        let class = class_of(&folder).map_err(failed(address, "reading its class"))?;
+        let class = class_of(&folder).map_err(failed(address, "reading the class"))?;
         if class != NVME_CLASS {
             return Err(VfioError::NotNvme { address: address.to_owned(), class });
         }

@@ -187,7 +187,8 @@ fn a_driver_that_does_not_take_it() {
     let error = bind(&system, &kernel).unwrap_err().to_string();
     assert_eq!(
         error,
-        "0000:61:00.0: vfio-pci did not take it, no driver has it; `dmesg` may tell why"
+        "0000:61:00.0: vfio-pci did not bind the function, no driver has it; `dmesg` \
+         may show the reason"
     );
     assert_eq!(driver(&system).as_deref(), Some("nvme"));
 }

@@ -387,7 +387,7 @@ mod tests {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         let error = unix_socket(&path, 0o640).unwrap_err().to_string();
-        assert!(error.contains("another daemon serves there"), "{error}");
+        assert!(error.contains("another daemon serves the socket"), "{error}");
         drop((file, listener));
         assert!(!path.exists() && !with_suffix(&path).exists());
         std::fs::write(&path, "precious").unwrap();

@@ -223,7 +223,7 @@ impl Devices {
             let was_gone = open.is_some_and(|open| open.is_ghost() && open.config == *config);
             match self.open_one(config, preopened, &opened, reactors).await {
                 Ok(open) => opened.push(open),
-                Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
+                Err(error) if was_gone => tracing::warn!("still missing: {error:#}"),
                 Err(error) => {
                     self.abandon(opened, reactors);
                     return Err(error);

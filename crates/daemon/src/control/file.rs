@@ -67,7 +67,9 @@ impl ConfigFile {
         let is = match regular::read(&self.path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == Io::NotFound => None,
-            Err(error) => return Err(failed(anyhow::Error::from(error).context("cannot read it"))),
+            Err(error) => {
+                return Err(failed(anyhow::Error::from(error).context("cannot read the file")));
+            }
         };
         if !force && is.as_ref().is_some_and(|text| *text != self.text) {
             let what = "the file has been changed since it was last read";
@@ -240,7 +242,7 @@ impl Target {
         self.writable().with_context(cannot)?;
         let previous = kept.take().map(Kept::name);
         self.overwrite(text, before).with_context(cannot)?;
-        tracing::info!(file = %shown, "written in place: it is a mount of its own");
+        tracing::info!(file = %shown, "written in place: the file is a mount point");
         Ok(previous)
     }
 

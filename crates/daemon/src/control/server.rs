@@ -247,7 +247,7 @@ impl Server {
         let (started, ended) = self.settle_listeners(&config, bound);
         self.labels = self.labels_of(&config);
         for key in self.fixed_differences(&config) {
-            tracing::warn!("{key} has changed in the config; it takes effect at the next start");
+            tracing::warn!("{key} has changed in the config and takes effect at the next start");
         }
         self.config = config;
         let summary = format!(

@@ -293,7 +293,7 @@ fn what_does_not_fit_the_target_is_said() {
         ("--offset 100", "--offset 100 is no multiple"),
         ("--size 1m", "reach beyond namespace 1"),
         ("--offset 256k", "no I/O of 4 KiB fits"),
-        ("--verify --jobs 65", "each job a part of its own"),
+        ("--verify --jobs 65", "each job its own part"),
     ] {
         let arguments = format!("--rw randread --ios 200 {arguments}");
         let error = try_run(&target, &arguments).unwrap_err();
@@ -467,7 +467,7 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let error = local(&write).unwrap_err();
     assert!(error.is::<UsageError>() && error.to_string().contains("not empty"), "{error}");
     let error = local(&format!("{write} --destroy-data ./disk")).unwrap_err();
-    assert!(error.to_string().contains("./disk is none of what is loaded"), "{error}");
+    assert!(error.to_string().contains("./disk is not a tested device"), "{error}");
     let error = local("--device /nowhere/disk --rw write").unwrap_err();
     assert!(error.to_string().contains("file or device does not exist"), "{error}");
     let report = local(&format!("{write} --destroy-data {file}")).unwrap();

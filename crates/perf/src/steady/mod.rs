@@ -141,7 +141,9 @@ pub(crate) fn run(args: &SteadyArgs) -> Result<ExitCode> {
     }
     if let Err(error) = ended {
         let shown = results.display();
-        complain!("error: {error}; the results so far are in {shown}: go on with --resume {shown}");
+        complain!(
+            "error: {error}; the results so far are in {shown}: resume with --resume {shown}"
+        );
         written?;
         return Ok(ExitCode::FAILURE);
     }

@@ -100,8 +100,8 @@ pub(crate) enum UntestableDrive {
     )]
     Blocks { block: u32, needed: u64 },
     #[error(
-        "the target takes {} a command (MDTS), and throughput has to be steady at 1 MiB: raise its max-transfer, or \
-         leave that test out with --tests iops,latency,saturation",
+        "the target takes {} a command (MDTS), and throughput has to be steady at 1 MiB: raise \
+         its max-transfer, or omit that test with --tests iops,latency,saturation",
         show_size(*largest)
     )]
     Transfer { largest: u64 },

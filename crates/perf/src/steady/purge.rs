@@ -111,7 +111,7 @@ impl PurgeMethod {
 type Purged = Result<Result<String, String>, DriveTestError>;
 
 fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
-    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purge: {what}"));
     let options =
         host::options(host, [&endpoint.address]).map_err(|error| failed(format!("{error:#}")))?;
     let mut controller = nvmeof_initiator::Controller::connect(endpoint, &options)
@@ -122,7 +122,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     Ok(match formatted {
         FormatOutcome::Done => Ok("Format NVM with user data erase, over the fabric".into()),
         FormatOutcome::Unsupported => Err("the controller does not support Format NVM".into()),
-        FormatOutcome::Others => Err(format!("its controller {ALL}")),
+        FormatOutcome::Others => Err(format!("the controller {ALL}")),
     })
 }
 
@@ -130,7 +130,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
 const ALL: &str = "would format other namespaces, too";
 
 fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
-    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purge: {what}"));
     let function = vfio::open(&address.to_string()).map_err(|error| failed(error.to_string()))?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| failed(error.to_string()))?;
@@ -143,7 +143,7 @@ fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
     if all.len() > 1 {
         let count = all.len();
         return Ok(Err(format!(
-            "the drive has {count} namespaces, and may format or sanitize all at once"
+            "the drive has {count} namespaces, and may format or sanitize all of them"
         )));
     }
     let format = controller.namespace(nsid).map_err(|error| failed(error.to_string()))?.format;

@@ -239,7 +239,7 @@ impl<'a> DeviceOpener<'a> {
 }
 
 fn read_only(name: &str) -> String {
-    format!("--device {name} is read-only; it can be loaded with reads")
+    format!("--device {name} is read-only; use --rw read or randread")
 }
 
 /// Rejects a device in use.
@@ -247,7 +247,8 @@ fn refuse_used(name: &str, users: &[User]) -> Result<()> {
     let shown: Vec<String> = users.iter().map(ToString::to_string).collect();
     usage_error!(
         !users.is_empty(),
-        "--device {name} is in use: {}; stop that first, because it would be ruined and would spoil the figures",
+        "--device {name} is in use: {}; stop that use first: this test would destroy its data, \
+         and it would distort the results",
         shown.join("; ")
     );
     Ok(())

@@ -198,7 +198,7 @@ fn what_is_missing_is_said_on_top() {
     let mut drive_test = drive_test();
     drive_test.setup.quick = true;
     drive_test.setup.departures = vec!["no 512 B".into()];
-    drive_test.partial = "the device is gone".into();
+    drive_test.partial = "the device is missing".into();
     drive_test.resumed = 2;
     drive_test.tests[0].purge =
         Some(Preparation { how: "Format is not available".into(), ..Preparation::default() });
@@ -215,7 +215,7 @@ fn what_is_missing_is_said_on_top() {
         "QUICK MODE",
         "Departs from the specification: no 512 B",
         "sought for 25 rounds",
-        "PARTIAL: the device is gone",
+        "PARTIAL: the device is missing",
         "several times (2)",
         "NOT purged: Format is not available",
         "no steady state was reached in 25 rounds",

@@ -354,7 +354,7 @@ impl TcpQueue {
             .and_then(|pace| pace.from_host.due().into_iter().chain(pace.to_host.due()).min());
         [
             (urgent, "buffer memory is short, and the host transfers its data too slowly"),
-            (taken, "the host takes no data, or hardly any"),
+            (taken, "the host receives too little data"),
             (pull.flatten(), "the host sends too little of the requested data"),
             (pdu, "the host stopped within a PDU"),
         ]

@@ -244,7 +244,7 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorWhy> {
         return block_device_size(&file, config).map(drop);
     }
     let config = &FileConfig { read_only, ..config.clone() };
-    let actual = system("read its size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
+    let actual = system("read the size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
     match config.size {
         Some(wanted) if actual != 0 || config.read_only => check_size(actual, wanted),
         Some(wanted) => check_whole(wanted, config.block_size),
@@ -270,7 +270,7 @@ pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorWhy
 fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorWhy> {
     let stat = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => return Ok(None),
-        stat => system("look at it", stat)?,
+        stat => system("stat the file", stat)?,
     };
     let other = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(Some(FileKind::Regular)),
@@ -290,15 +290,17 @@ fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorWhy> {
         return Err(OpenErrorWhy::Missing);
     }
     // Not exclusive: another server that creates the file concurrently collides at the lock.
-    let file =
-        system("create it", rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE))?;
+    let file = system(
+        "create the file",
+        rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE),
+    )?;
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // The new name is durable when its folder is.
     let folder = system(
-        "open its folder",
+        "open the folder",
         rustix::fs::open(folder_of(&config.path), folder, Mode::empty()),
     )?;
-    system("sync its folder", rustix::fs::fsync(&folder))?;
+    system("sync the folder", rustix::fs::fsync(&folder))?;
     Ok(file)
 }
 
@@ -311,7 +313,7 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Returns the size of a regular file; sets it if the file is empty and a size is configured.
 fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
-    let actual = system("read its size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
+    let actual = system("read the size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
     let Some(wanted) = config.size else {
         return check_whole(actual, config.block_size).map(|()| actual);
     };
@@ -327,20 +329,20 @@ fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy
 pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorWhy> {
     let advice = match actual.cmp(&wanted) {
         std::cmp::Ordering::Equal => return Ok(()),
-        std::cmp::Ordering::Less => "leave the size out, or extend the file with `truncate`",
-        std::cmp::Ordering::Greater => "leave the size out, or give the file's own",
+        std::cmp::Ordering::Less => "omit \"size\", or extend the file with `truncate`",
+        std::cmp::Ordering::Greater => "omit \"size\", or give the file's own",
     };
     Err(OpenErrorWhy::Size { actual, wanted, advice })
 }
 
 /// Returns the size of a block device, or the configured part of it.
 pub(super) fn block_device_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorWhy> {
-    let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
+    let sector = system("read the sector size", rustix::fs::ioctl_blksszget(file))?;
     let block_size = config.block_size;
     if sector > block_size {
         return Err(OpenErrorWhy::Sector { sector, block_size });
     }
-    let actual = system("read its size", rustix::fs::seek(file, SeekFrom::End(0)))?;
+    let actual = system("read the size", rustix::fs::seek(file, SeekFrom::End(0)))?;
     match config.size {
         Some(wanted) if wanted > actual => {
             let advice = "omit \"size\", or set no more than the actual size";
@@ -360,7 +362,7 @@ fn takes_direct(
 ) -> Result<(), Cow<'static, str>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(&path, flags | OFlags::DIRECT, Mode::empty())
-        .map_err(|error| format!("opening it with O_DIRECT: {}", io::Error::from(error)))?;
+        .map_err(|error| format!("opening the file with O_DIRECT: {}", io::Error::from(error)))?;
     if kind == Some(FileKind::Block) {
         return Ok(());
     }

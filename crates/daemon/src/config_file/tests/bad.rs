@@ -240,7 +240,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[listener]]\ntype = \"tcp\"\naddress = \"::1\"\ntraffic-class = 106",
         place: "7:17: listener.traffic-class",
-        parts: &["type \"tcp\" has no such key; remove it, or set type = \"rdma\""],
+        parts: &["unknown key of a listener of type \"tcp\"; remove it, or set type = \"rdma\""],
     },
     Bad {
         text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nretry-count = -1",
@@ -355,12 +355,12 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 4096\npath = \"/tmp/x\"",
         place: "8:8: device.path",
-        parts: &["type \"ram\" has no such key", "allowed: name, type, size, block-size"],
+        parts: &["unknown key of type \"ram\"", "allowed: name, type, size, block-size"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 4096\ndirect = \"on\"",
         place: "8:10: device.direct",
-        parts: &["no such key"],
+        parts: &["unknown key"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"",
@@ -456,7 +456,7 @@ const BAD: &[Bad] = &[
                [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\nsize = 512",
         place: "12:8: device.size",
         parts: &[
-            "type \"delay\" has no such key",
+            "unknown key of type \"delay\"",
             "allowed: name, type, base, read-latency, write-latency, read-jitter, write-jitter, seed \
              (size is for type \"null\", \"ram\", \"file\", \"split\")",
         ],
@@ -464,13 +464,13 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 512\nread-latency = \"1ms\"",
         place: "8:16: device.read-latency",
-        parts: &["type \"ram\" has no such key", "(read-latency is for type \"delay\")"],
+        parts: &["unknown key of type \"ram\"", "(read-latency is for type \"delay\")"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\nbase = \"b\"\npath = \"/tmp/x\"",
         place: "7:8: device.base",
         parts: &[
-            "type \"file\" has no such key",
+            "unknown key of type \"file\"",
             "direct (base is for type \"split\", \"delay\", \"fault\")",
         ],
     },
@@ -614,7 +614,10 @@ const BAD_NAMESPACES: &[Bad] = &[
         text: "[[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\n\
                [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram0\"",
         place: "16:10: namespace.device",
-        parts: &["the namespace of line 13 has device \"ram0\" already", "none can be shared yet"],
+        parts: &[
+            "the namespace of line 13 has device \"ram0\" already",
+            "devices cannot be shared yet",
+        ],
     },
     Bad {
         text: "[[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\nuuid = \"7a2f\"",

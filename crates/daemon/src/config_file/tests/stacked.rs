@@ -143,7 +143,7 @@ fn splits_that_are_none_are_refused() {
     );
     assert_refused(&on(small(), "size = 100"), &["t.toml:12:8: device.size", "multiples of 512"]);
     assert_refused(&on(small(), "size = 0"), &["t.toml:12:8: device.size: a device of 0 bytes"]);
-    assert_refused(&on(small(), "offset = \"1MiB\""), &["device.offset: its base ends at 1MiB"]);
+    assert_refused(&on(small(), "offset = \"1MiB\""), &["device.offset: the base ends at 1MiB"]);
     let beyond = "offset = \"512KiB\"\nsize = \"513KiB\"";
     assert_refused(
         &on(small(), beyond),
@@ -283,7 +283,7 @@ fn drives_are_named_by_address_and_their_namespaces_once() {
         ("pci = \"01:00.0\"\nnsid = 4294967295", "device.nsid: 4294967295 is out of range"),
         ("pci = \"01:00.0\"\nqueue-depth = 1", "device.queue-depth: 1 is out of range"),
         ("pci = \"01:00.0\"\nio-timeout = \"0s\"", "device.io-timeout: 0ms is out of range"),
-        ("pci = \"01:00.0\"\nblock-size = 512", "type \"nvme\" has no such key"),
+        ("pci = \"01:00.0\"\nblock-size = 512", "unknown key of type \"nvme\""),
     ] {
         assert_refused(&[drive("a", keys)], &[part]);
     }

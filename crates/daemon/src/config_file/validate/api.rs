@@ -48,7 +48,7 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
         open_to_whom(report, &list.span(), &listen, token_file.is_some(), insecure);
     }
     if let (Some(value), true) = (&raw.token_file, listen.is_empty()) {
-        let what = "the socket asks for no token: its file mode says who may use it";
+        let what = "the socket requires no token: the file mode controls the access";
         report.warning(&value.span(), "api.token-file", what, "remove it, or set listen");
     }
     if let Some(value) = raw.token_file.as_ref().filter(|value| value.get_ref().is_empty()) {
@@ -83,7 +83,7 @@ fn open_to_whom(
         }
         (Some(_), true) => {
             let what = "the token and all that is said can be read on the network";
-            let allowed = "use it on networks that you trust, or through a tunnel";
+            let allowed = "use the API on trusted networks, or through a tunnel";
             report.warning(span, "api.listen", what, allowed);
         }
         (None, true) => {}

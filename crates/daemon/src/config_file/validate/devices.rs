@@ -60,7 +60,7 @@ fn refuse(report: &mut Report<'_>, error: &KeyError, at: &Positions) {
             report.error(&at.or_header("type"), "device.type", what, allowed);
         }
         KeyError::Foreign { key, variant, keys, owners } => {
-            let what = format!("type \"{variant}\" has no such key");
+            let what = format!("unknown key of type \"{variant}\"");
             let keys = [DeviceConfig::COMMON, &[DeviceConfig::TAG], *keys].concat().join(", ");
             let owners: Vec<String> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
             let allowed = format!("allowed: {keys} ({key} is for type {})", owners.join(", "));
@@ -86,7 +86,7 @@ fn name(
     }
     if let Some(first) = names.insert(name.to_owned(), report.line(&value.span())) {
         let what = format!("the device of line {first} is called \"{name}\" already");
-        report.error(&value.span(), "device.name", what, "give each device a name of its own");
+        report.error(&value.span(), "device.name", what, "give each device its own name");
     }
     Some(name.to_owned())
 }
@@ -150,7 +150,7 @@ fn check_file(
         && !(reads && config.read_only)
     {
         let what = format!("the device of line {first} has this file already");
-        let allowed = "give each device a file of its own, or make both read-only";
+        let allowed = "give each device its own file, or make both read-only";
         report.error(&span, "device.path", what, allowed);
     }
 }

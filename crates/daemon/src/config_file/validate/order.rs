@@ -110,7 +110,7 @@ fn check_split(
         for (key, bytes, span) in parts {
             if bytes % block != 0 {
                 let what = format!("{bytes} bytes are not whole blocks of {block}");
-                let allowed = format!("allowed: multiples of {block}, the blocks of its base");
+                let allowed = format!("allowed: multiples of {block}, the block size of the base");
                 report.error(span, &format!("device.{key}"), what, allowed);
             }
         }
@@ -143,14 +143,14 @@ fn check_stripe(report: &mut Report<'_>, at: &Positions, bases: &[&Placed<'_>], 
     if let Some(small) = bases.iter().find(|base| base.size.is_some_and(|size| size < chunk)) {
         let what =
             format!("\"{}\" does not hold a chunk of {}", small.device.name, show_size(chunk));
-        report.error(&chunk_at, "device.chunk", what, "give it a larger member, or smaller chunks");
+        report.error(&chunk_at, "device.chunk", what, "use larger members, or smaller chunks");
     }
     for (number, base) in bases.iter().enumerate() {
         for other in &bases[..number] {
             if let Some(shared) = base.owns.intersection(&other.owns).next() {
                 let (one, two) = (&other.device.name, &base.device.name);
                 let what = format!("\"{one}\" and \"{two}\" are both layered on \"{shared}\"");
-                let allowed = "give each member data of its own, as splits of it";
+                let allowed = "use separate data per member, as splits do";
                 report.error(&span, key, what, allowed);
                 return;
             }

@@ -103,7 +103,7 @@ fn token_bucket(
             None
         }
         (None, None) => {
-            let what = "a token bucket needs to know how fast it fills";
+            let what = "a token bucket requires a rate";
             let allowed = "add rate = \"180Gb/s\" (bytes) or period = \"5700ns\" (commands)";
             report.error(&policy_at(at), "pacing.policy", what, allowed);
             None
@@ -154,7 +154,7 @@ fn burst_of_commands(
             report.error(&value.span(), name, format!("{commands} is out of range"), allowed);
         }
         Size::Text(text) => {
-            let what = format!("behind a period it is a number of commands, not \"{text}\"");
+            let what = format!("with a period, the value is a number of commands, not \"{text}\"");
             report.error(&value.span(), name, what, allowed);
         }
     }
@@ -295,7 +295,7 @@ fn tuner(
     let mut time = |key: &str, text: &Option<String>| match at.key(key, text) {
         Some(value) => period_of(report, &format!("pacing.{key}"), &value, &bounds.period),
         None => {
-            let what = "the tuner \"bandwidth\" needs it";
+            let what = "the tuner \"bandwidth\" requires the key";
             report.error(&value.span(), &format!("pacing.{key}"), what, PERIOD_FORM);
             None
         }
@@ -308,7 +308,7 @@ fn tuner(
         }
         TunerName::BytesInFlight => {
             if keys.tuner_threshold.is_none() {
-                let what = "the tuner \"bytes-in-flight\" needs it";
+                let what = "the tuner \"bytes-in-flight\" requires the key";
                 let allowed = "add bytes in flight above which the period grows, as \"12MiB\"";
                 report.error(&value.span(), "pacing.tuner-threshold", what, allowed);
             }

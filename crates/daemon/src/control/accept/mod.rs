@@ -51,7 +51,8 @@ impl Reactors {
         let (now_serving, max) = (self.connections(), self.max_connections);
         anyhow::ensure!(
             now_serving < max,
-            "{now_serving} connections are open, those before Connect among them, and limits.connections allows no more"
+            "{now_serving} connections are open, including those before Connect: \
+             limits.connections is reached"
         );
         Ok(())
     }

@@ -155,8 +155,10 @@ impl DeviceHandle {
                 tracing::info!(device = %name, gone, ?plan, "faults changed");
             }
             (DeviceKind::Nvme(_), _) => {
-                tracing::warn!(device = %name, "queue-depth and io-timeout take effect when the drive \
-                    is opened anew");
+                tracing::warn!(
+                    device = %name,
+                    "queue-depth and io-timeout take effect when the drive is reopened"
+                );
             }
             _ => {}
         }

@@ -69,7 +69,8 @@ impl Recorder {
                     tracing::error!(
                         file = %shown.display(),
                         %error,
-                        "statistics end here, service goes on; make room and start again to have more"
+                        "statistics end here, the daemon continues; free space and restart the \
+                         daemon to record more"
                     );
                 }
                 // If the end took too long, no receiver waits.

@@ -140,10 +140,9 @@ impl Life {
         let waiting = self.waiting_since.map(|at| {
             (at.saturating_add(params.transfer_timeout), "the host neither gives nor takes data")
         });
-        let stuck = self
-            .stuck_since
-            .filter(|_| !self.is_silent)
-            .map(|at| (at.saturating_add(params.transfer_timeout), "the host takes no responses"));
+        let stuck = self.stuck_since.filter(|_| !self.is_silent).map(|at| {
+            (at.saturating_add(params.transfer_timeout), "the host receives no responses")
+        });
         let slow = self.pace.due().map(|at| (at, "the host gives or takes hardly any data"));
         connect.into_iter().chain(waiting).chain(stuck).chain(slow).min()
     }
@@ -198,7 +197,8 @@ impl<D: Device> RdmaQueue<D> {
         }
         let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.probe(pair.sends()) {
-            return self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
+            return self
+                .end(CloseReason::Lost(format!("the device accepts no work requests: {error}")));
         }
         self.life.watch(&self.outgoing, now);
         // Half of the timeout is left for the response, however late this probe is.

@@ -262,7 +262,7 @@ impl<D: Device> RdmaQueue<D> {
     fn post(&mut self, events: &mut Vec<Event>) {
         let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.post(pair.sends(), events) {
-            self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
+            self.end(CloseReason::Lost(format!("the device accepts no work requests: {error}")));
         }
     }
 
