@@ -45,7 +45,7 @@ pub enum CallError {
         source: std::io::Error,
     },
     /// The connection broke.
-    #[error("the daemon at {url} did not answer: {what}")]
+    #[error("the daemon at {url} did not respond: {what}")]
     Broken {
         /// URL of the API.
         url: String,
@@ -129,7 +129,7 @@ impl ApiClient {
     ) -> anyhow::Result<T> {
         let response = self.send(method, path, body, revision)?;
         serde_json::from_slice(&response.body)
-            .with_context(|| format!("the daemon's answer to {path} is not understood"))
+            .with_context(|| format!("cannot parse the daemon's response to {path}"))
     }
 
     /// Sends a call like [`Self::call`], and returns the response unparsed.
@@ -146,7 +146,7 @@ impl ApiClient {
         let request = self.request(method, path, body, revision)?;
         let result = self.runtime.block_on(async {
             let result = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
-            result.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
+            result.unwrap_or_else(|_| Err(self.broken(format!("no response in {TIMEOUT:?}"))))
         });
         let (status, response) = result?;
         if status.is_success() { Ok(response) } else { Err(self.refusal(status, &response)) }

@@ -94,7 +94,7 @@ fn a_kernel_config_loses_nothing_silently() {
         ("$.ports[3].addr", "TLS only"),
         ("$.subsystems[0].attr.qid_max", "io-queues"),
         ("$.subsystems[0].allowed_hosts[1]", "DH-HMAC-CHAP"),
-        ("$.subsystems[0].namespaces[2]", "switched off"),
+        ("$.subsystems[0].namespaces[2]", "disabled"),
         ("$.subsystems[0].namespaces[3]", "1024"),
         ("$.subsystems[1].attr.model", "40"),
         ("$.subsystems[2]", "no port"),

@@ -82,7 +82,7 @@ fn read(
         }
         std::thread::yield_now();
     }
-    bail!("{space} does not answer a read at byte {place}")
+    bail!("{space} does not respond to a read at byte {place}")
 }
 
 /// Offsets of the samples: at both ends, and evenly spaced between them.

@@ -79,10 +79,10 @@ pub enum OpenErrorWhy {
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum AdminError {
     /// The controller returned an error status.
-    #[error("the controller answered: {0}")]
+    #[error("the controller responded: {0}")]
     Status(Status),
     /// No completion in time.
-    #[error("the controller did not answer in time")]
+    #[error("the controller did not respond in time")]
     Timeout,
     /// The controller was reset before the command completed.
     #[error("the controller was reset before the command completed")]

@@ -423,7 +423,7 @@ impl<D: Device> RdmaQueue<D> {
             WcStatus::ReceiverNotReady => {
                 CloseReason::Lost("the host posts no receives".to_owned())
             }
-            WcStatus::Unreachable => CloseReason::Lost("the host does not answer".to_owned()),
+            WcStatus::Unreachable => CloseReason::Lost("the host does not respond".to_owned()),
             WcStatus::Flushed | WcStatus::Success => {
                 CloseReason::Lost("the queue pair failed".to_owned())
             }

@@ -135,8 +135,8 @@ impl RealMachines {
             let behind = clock_apart(machine)?;
             ensure!(
                 behind < 5.0,
-                "the clock of {machine} is {behind:.0} s apart from this machine's: set it, or results cannot \
-                 be told apart by time"
+                "the clock of {machine} is {behind:.0} s off: set the clock, or results cannot be \
+                 distinguished by time"
             );
         }
         let stands_in = |point: &PlannedPoint| {
