@@ -21,7 +21,7 @@ use crate::build::target_daemon;
 pub type Counts = BTreeMap<String, u64>;
 
 /// Part of its log line about a rejected config.
-const REFUSED: &str = "is not reloaded";
+const REFUSED: &str = "config reload rejected";
 
 /// A running `nvmeof-tgt`, killed when dropped.
 #[derive(Debug)]

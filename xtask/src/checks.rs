@@ -145,7 +145,7 @@ fn stray_unsafe(file: &str, text: &str) -> Vec<String> {
 fn too_long(file: &str, text: &str) -> Option<String> {
     let lines = text.lines().count();
     (lines > LINES)
-        .then(|| format!("{file}: {lines} lines, more than {LINES}: split it by meaning"))
+        .then(|| format!("{file}: {lines} lines, more than {LINES}: split the file by meaning"))
 }
 
 fn ignored_tests(file: &str, text: &str) -> Vec<String> {

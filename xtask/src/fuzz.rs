@@ -250,7 +250,7 @@ impl Fuzzer {
     fn coverage(&self, targets: &[&FuzzTarget]) -> Result<()> {
         setup::ensure(&[setup::COVERAGE])?;
         let target_dir = self.workspace.target().join("fuzz-coverage");
-        say!("building the fuzz targets once more, to count lines");
+        say!("building the fuzz targets again, to count lines");
         // Low optimization: the program runs once, and the build takes most of the time.
         let flags = ["-Cinstrument-coverage", "-Copt-level=1"];
         let binaries = build(&self.workspace, &self.triple, &target_dir, &flags)?;

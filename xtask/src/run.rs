@@ -21,7 +21,7 @@ const PERF: &str = "cargo run --release -p nvmeof-perf --";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: cargo xtask run\n\
-    Ctrl-C stops the target: it drains what is under way and exits with 0.")]
+    Ctrl-C stops the target: the target drains commands in flight and exits with 0.")]
 pub(crate) struct RunArgs {
     /// Configuration to serve
     #[arg(long, value_name = "FILE", default_value = "configs/loopback.toml")]

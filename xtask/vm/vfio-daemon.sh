@@ -70,11 +70,11 @@ reload_waits() {
     before=$(wc -l <"$DAEMON_LOG")
     daemon_reload
     wait_for 40 reloaded_since "$before"
-    if log_since "$before" | grep 'not reloaded'; then fail "the daemon refuses the configuration"; fi
+    if log_since "$before" | grep 'reload rejected'; then fail "the daemon refuses the configuration"; fi
 }
 
 reloaded_since() {
-    [ -n "$(log_since "$1" | grep -E 'config (is not )?reloaded')" ]
+    [ -n "$(log_since "$1" | grep -E 'config (reloaded|reload rejected)')" ]
 }
 
 log_since() {

@@ -109,7 +109,7 @@ part_engines() {
         --time 100ms --ramp 0s >/tmp/engines.txt; then fail "a drive in use was read: $(cat /tmp/engines.txt)"; fi
     mountpoint -q /mnt/drive || fail "it is no longer mounted"
     umount /mnt/drive
-    assert_has "why our driver did not read it" "$(cat /tmp/engines.txt)" 'vfio.*is in use, and is left alone.*mounted'
+    assert_has "why our driver did not read it" "$(cat /tmp/engines.txt)" 'vfio.*is in use and stays unchanged.*mounted'
     assert_has "why psync did not read it" "$(cat /tmp/engines.txt)" 'psync.*in use'
     # As a drive of our own driver's: given back to it.
     drive_give vfio-pci 0
@@ -153,7 +153,7 @@ part_removal() {
     sleep 3
     hands remove 1
     if wait "$pid"; then fail "reads of a drive that is gone: $(cat /tmp/bench.txt)"; fi
-    assert_has "how it ended" "$(cat /tmp/bench.txt)" '^FAIL: the device is gone'
+    assert_has "how it ended" "$(cat /tmp/bench.txt)" '^FAIL: the device is missing'
     hands add 1
     wait_for 10 drive_there 1
     drive_give vfio-pci 1

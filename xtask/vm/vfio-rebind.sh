@@ -14,7 +14,7 @@ part_bind() {
 
 # What we serve nobody else takes, and nobody erases.
 part_ours_alone() {
-    drives_refused 'is in use, and is left alone: /dev/vfio/[0-9]+ is open in pid' unbind "$(drive 0)"
+    drives_refused 'is in use and stays unchanged: /dev/vfio/[0-9]+ is open in pid' unbind "$(drive 0)"
     drives_refused 'in use by pid' format --block-size 4096 --destroy-data DRIVE0
     driver_is 0 vfio-pci || fail "drive 0 was taken from the daemon"
     connect "$DEMO"

@@ -34,8 +34,9 @@ pub enum CallError {
     },
     /// The connection failed.
     #[error(
-        "cannot reach the daemon at {url}: {source}; is nvmeof-tgt running, has its config an [api] \
-         section, and may this user use its socket? --api URL names another one"
+        "cannot reach the daemon at {url}: {source}; check that nvmeof-tgt runs with an [api] \
+         section in the config and that this user may use the socket, or choose another address \
+         with --api URL"
     )]
     Connect {
         /// URL of the API.
@@ -44,7 +45,7 @@ pub enum CallError {
         source: std::io::Error,
     },
     /// The connection broke.
-    #[error("the daemon at {url} did not answer: {what}")]
+    #[error("the daemon at {url} did not respond: {what}")]
     Broken {
         /// URL of the API.
         url: String,
@@ -128,7 +129,7 @@ impl ApiClient {
     ) -> anyhow::Result<T> {
         let response = self.send(method, path, body, revision)?;
         serde_json::from_slice(&response.body)
-            .with_context(|| format!("the daemon's answer to {path} is not understood"))
+            .with_context(|| format!("cannot parse the daemon's response to {path}"))
     }
 
     /// Sends a call like [`Self::call`], and returns the response unparsed.
@@ -145,7 +146,7 @@ impl ApiClient {
         let request = self.request(method, path, body, revision)?;
         let result = self.runtime.block_on(async {
             let result = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
-            result.unwrap_or_else(|_| Err(self.broken(format!("no answer in {TIMEOUT:?}"))))
+            result.unwrap_or_else(|_| Err(self.broken(format!("no response in {TIMEOUT:?}"))))
         });
         let (status, response) = result?;
         if status.is_success() { Ok(response) } else { Err(self.refusal(status, &response)) }
@@ -232,7 +233,7 @@ impl ApiClient {
     fn refusal(&self, status: StatusCode, response: &ApiResponse) -> anyhow::Error {
         match serde_json::from_slice(&response.body) {
             Ok(error) => CallError::Refused(error).into(),
-            Err(_) => self.broken(format!("it says {status}")).into(),
+            Err(_) => self.broken(format!("HTTP status {status}")).into(),
         }
     }
 
@@ -301,7 +302,7 @@ impl Address {
                 Ok(Self::Unix(path.into()))
             };
         }
-        let host = url.strip_prefix("http://").ok_or_else(|| wrong("no such scheme"))?;
+        let host = url.strip_prefix("http://").ok_or_else(|| wrong("unknown scheme"))?;
         let host = host.trim_end_matches('/');
         let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         match port {

@@ -427,14 +427,14 @@ impl Limits {
         if settings.in_capsule > settings.max_transfer {
             problems.push(LimitProblem {
                 key: "in-capsule",
-                what: "it is more than max-transfer".into(),
+                what: "exceeds max-transfer".into(),
                 allowed: format!("allowed: up to {}", show_size(settings.max_transfer.into())),
             });
         }
         if !settings.keep_alive_min.as_millis().is_multiple_of(100) {
             problems.push(LimitProblem {
                 key: "keep-alive-min",
-                what: "it is no multiple of 100 ms, the unit hosts are told it in".into(),
+                what: "not a multiple of 100 ms, the unit of the Identify field".into(),
                 allowed: "allowed: multiples of 100ms".into(),
             });
         }
@@ -461,7 +461,7 @@ impl Limits {
         problems.push(LimitProblem {
             key: "connections",
             what: format!(
-                "it takes {} file descriptors, but the process may have {open_files_max}",
+                "{} file descriptors are required, but the process may have {open_files_max}",
                 self.open_files
             ),
             allowed: if besides < open_files_max {

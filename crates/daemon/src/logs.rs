@@ -60,7 +60,7 @@ impl LogCategory {
         match self {
             Self::ConnectionRefused => "connections refused",
             Self::ConnectionEnded => "connections ended for their host's fault",
-            Self::Controller => "controllers connected or gone",
+            Self::Controller => "controllers connected or disconnected",
             Self::ConnectRefused => "Connect commands refused",
             Self::CommandRefused => "commands refused",
             Self::DeviceError => "commands failed by a device",
@@ -86,7 +86,7 @@ pub(crate) fn report_suppressed() {
     }
     for (limit, kind) in LIMITS.iter().zip(LogCategory::ALL) {
         if let Some(suppressed) = limit.left_out(clock::now()) {
-            tracing::warn!(suppressed, "no more lines of a kind: {}", kind.name());
+            tracing::warn!(suppressed, "log lines suppressed by the rate limit: {}", kind.name());
         }
     }
 }
@@ -179,7 +179,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
         LogFormat::Json => stderr::notice_json,
     };
     let (queue, drain) = log_queue();
-    let mut out = Stderr::open().context("cannot open standard error once more for the log")?;
+    let mut out = Stderr::open().context("cannot reopen standard error for the log")?;
     std::thread::Builder::new()
         .name("log".into())
         .spawn(move || drain.write_all(&mut out, notice))

@@ -16,10 +16,9 @@ use nvmeof_tgt::drives;
     after_help = "Examples:\n  nvmeof-tgt --config configs/loopback.toml\n  \
         nvmeof-tgt --config configs/loopback.toml --stats stats.jsonl --stats-interval 1s\n  \
         nvmeof-tgt drives list\n\n\
-        Signals: SIGHUP reads the config again, SIGUSR1 logs what is held and what was \
-        counted, SIGTERM and SIGINT \
-        drain and stop.\nExit status: 0 stopped in good order, 1 failed, 2 the config or the \
-        command line is wrong."
+        Signals: SIGHUP reloads the config, SIGUSR1 logs resources and counters, \
+        SIGTERM and SIGINT drain and stop.\n\
+        Exit status: 0 stopped cleanly, 1 failed, 2 the config or the command line is wrong."
 )]
 struct Args {
     /// Config file (TOML); configs/target.toml documents every key

@@ -16,7 +16,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(no_waiting).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")),
     }
 }
 

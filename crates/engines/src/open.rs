@@ -76,8 +76,8 @@ pub enum EngineUnavailable {
     Driver(#[from] DriverError),
     /// The kernel's engines require a block device.
     #[error(
-        "{address} is read past the kernel, which has no block device of it: give /dev/nvmeXnY of a drive that the \
-         kernel's driver has (`nvmeof-tgt drives unbind {address}`)"
+        "{address} has no block device, because the VFIO driver has the drive: pass /dev/nvmeXnY \
+         of a drive of the kernel driver (`nvmeof-tgt drives unbind {address}`)"
     )]
     RequiresBlockDevice {
         /// PCI address.
@@ -103,7 +103,10 @@ pub enum EngineUnavailable {
         path: PathBuf,
     },
     /// Neither the filesystem nor the driver can be polled.
-    #[error("{} cannot be polled: its filesystem, or its drive's driver, does not do that ({why})", path.display())]
+    #[error(
+        "{} cannot be polled: the filesystem or the driver does not support polling ({why})",
+        path.display()
+    )]
     PollingUnsupported {
         /// Its path.
         path: PathBuf,
@@ -201,12 +204,12 @@ pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
         path: path.to_owned(),
         reason: OpenErrorReason::System { what, source: error.into() },
     };
-    let stat = rustix::fs::stat(path).map_err(|error| failed("look at it", error))?;
+    let stat = rustix::fs::stat(path).map_err(|error| failed("stat the file", error))?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let file = file.map_err(|error| failed("open it", error))?;
         return rustix::fs::ioctl_blksszget(file)
-            .map_err(|error| failed("read its sector size", error));
+            .map_err(|error| failed("read the sector size", error));
     }
     let mut last = None;
     for block_size in SECTORS {

@@ -84,7 +84,9 @@ fn a_drive_in_memory_opens_with_our_driver_and_with_no_other() {
 #[test]
 fn what_is_not_there_or_no_drive_is_an_error_in_words() {
     let pool = pool();
-    for (path, says) in [("/no/such/file", "no such file"), ("/dev/null", "a character device")] {
+    for (path, says) in
+        [("/no/such/file", "file does not exist"), ("/dev/null", "a character device")]
+    {
         for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
             let source =
                 ReadSource::Path { path: path.into(), block_size: 512, direct: Direct::Auto };

@@ -130,7 +130,7 @@ impl<'a> JsonNode<'a> {
     pub(crate) fn wrong(&self, allowed: &str) -> ImportError {
         ImportError::Wrong {
             path: self.path.clone(),
-            what: format!("{} does not do", self.shown()),
+            what: format!("{} is not valid", self.shown()),
             allowed: format!("allowed: {allowed}"),
         }
     }

@@ -119,12 +119,15 @@ fn listener(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<Option<Liste
     let address = listen_address::read(&mut addr, PORT, notes)?;
     addr.finish(notes);
     if tls && required {
-        let what = "it takes TLS only, which is not spoken here: hosts would talk in the clear";
+        let what = "TLS only, which is not supported: hosts would connect without encryption";
         notes.unsupported(node.path(), what);
         return Ok(None);
     }
     if tls {
-        notes.converted(node.path(), "it offers TLS, which is not spoken here: without it");
+        notes.converted(
+            node.path(),
+            "TLS is offered, which is not supported: converted without TLS",
+        );
     }
     Ok(address.map(|(fabric, address, port)| Listener { fabric, address, port }))
 }
@@ -174,7 +177,7 @@ fn referrals(
         let mut referral = node.object()?;
         referral.skip(&["name", "portid"]);
         if referral.get("enable").is_some_and(|node| node.flag() == Ok(false)) {
-            notes.unsupported(node.path(), "it is switched off");
+            notes.unsupported(node.path(), "the referral is disabled");
             continue;
         }
         let mut addr = referral.need("addr")?.object()?;
@@ -202,7 +205,7 @@ fn groups(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<(), ImportErro
         let Some(ana) = group.get("ana") else { continue };
         let mut ana = ana.object()?;
         if let Some(state) = ana.text("state")?.filter(|state| *state != "optimized") {
-            let what = format!("asymmetric access is not told to hosts: \"{state}\" is lost");
+            let what = format!("asymmetric access is not reported to hosts: \"{state}\" is lost");
             notes.unsupported(node.path(), what);
         }
         ana.finish(notes);
@@ -316,7 +319,7 @@ fn allowed_hosts(
         let nqn = node.text()?;
         if locked.contains(nqn) {
             let what = format!(
-                "{nqn} has to prove who it is (DH-HMAC-CHAP), which is not asked for here: add it \
+                "{nqn} has to authenticate (DH-HMAC-CHAP), which is not supported here: add it \
                  to `hosts` if its network is trusted"
             );
             notes.unsupported(node.path(), what);
@@ -337,7 +340,7 @@ fn namespace(
     let mut raw = node.object()?;
     let nsid = raw.need("nsid")?.number(1..=u64::from(u32::MAX) - 1)?;
     if raw.get("enable").map(|node| node.flag()).transpose()? == Some(false) {
-        notes.unsupported(node.path(), format!("namespace {nsid} is switched off"));
+        notes.unsupported(node.path(), format!("namespace {nsid} is disabled"));
         return Ok(());
     }
     raw.skip(&["ana_grpid", "ana"]);
@@ -392,8 +395,8 @@ fn block_size(path: &str, file: &str, disks: &dyn DiskProperties, notes: &mut No
         }
         None if assumed == 512 => {
             let what = format!(
-                "blocks of 512 bytes are assumed: `blockdev --getss {file}` on the old target tells, \
-                 and `block-size` has to be the same"
+                "blocks of 512 bytes are assumed: `blockdev --getss {file}` on the old target \
+                 shows the size, and `block-size` has to match"
             );
             notes.converted(path, what);
             assumed

@@ -94,7 +94,7 @@ fn a_kernel_config_loses_nothing_silently() {
         ("$.ports[3].addr", "TLS only"),
         ("$.subsystems[0].attr.qid_max", "io-queues"),
         ("$.subsystems[0].allowed_hosts[1]", "DH-HMAC-CHAP"),
-        ("$.subsystems[0].namespaces[2]", "switched off"),
+        ("$.subsystems[0].namespaces[2]", "disabled"),
         ("$.subsystems[0].namespaces[3]", "1024"),
         ("$.subsystems[1].attr.model", "40"),
         ("$.subsystems[2]", "no port"),
@@ -269,30 +269,32 @@ fn what_is_no_config_is_told_apart() {
         ("", "no JSON: line 1"),
         ("{", "no JSON: line 1"),
         ("[listener]", "no JSON"),
-        ("[]", "$: a list of 0 does not do; allowed: an object"),
+        ("[]", "$: a list of 0 is not valid; allowed: an object"),
         ("{}", "neither \"ports\" nor \"subsystems\""),
         ("{\"subsystems\": []}", "neither \"nqn\""),
-        ("{\"subsystems\": 7}", "$.subsystems: 7 does not do; allowed: a list"),
+        ("{\"subsystems\": 7}", "$.subsystems: 7 is not valid; allowed: a list"),
         ("{\"jsonrpc\": \"2.0\", \"method\": \"x\"}", "a call of SPDK's RPC"),
-        ("{\"ports\": [7]}", "$.ports[0]: 7 does not do; allowed: an object"),
+        ("{\"ports\": [7]}", "$.ports[0]: 7 is not valid; allowed: an object"),
         ("{\"ports\": [{}]}", "$.ports[0]: it has no \"addr\""),
         (
             "{\"hosts\": [{\"nqn\": 3}], \"ports\": []}",
-            "$.hosts[0].nqn: 3 does not do; allowed: a text",
+            "$.hosts[0].nqn: 3 is not valid; allowed: a text",
         ),
         (
             "{\"ports\": [{\"addr\": {\"trtype\": \"tcp\", \"traddr\": \"::1\", \"trsvcid\": \"99999\"}}]}",
-            "$.ports[0].addr.trsvcid: \"99999\" does not do; allowed: a whole number from 0 to 65535",
+            "$.ports[0].addr.trsvcid: \"99999\" is not valid; allowed: a whole number from 0 to \
+             65535",
         ),
         (
             "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\", \
              \"params\": {\"name\": \"n\", \"block_size\": 4096, \"num_blocks\": 18446744073709551615}}]}]}",
-            "$.subsystems[0].config[0].params.num_blocks: 18446744073709551615 does not do; allowed: fewer",
+            "$.subsystems[0].config[0].params.num_blocks: 18446744073709551615 is not valid; \
+             allowed: fewer",
         ),
         (
             "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\", \
              \"params\": {\"name\": \"n\", \"block_size\": 1e300, \"num_blocks\": 1}}]}]}",
-            "params.block_size: 1e+300 does not do",
+            "params.block_size: 1e+300 is not valid",
         ),
         (
             "{\"subsystems\": [{\"subsystem\": \"bdev\", \"config\": [{\"method\": \"bdev_null_create\"}]}]}",

@@ -339,7 +339,7 @@ impl Controller {
             PropertySize::Eight,
         )?);
         if cap.mqes() == 0 {
-            return Err(self.unusable("CAP.MQES is 0: its queues hold no command".into()));
+            return Err(self.unusable("CAP.MQES is 0: queues hold no command".into()));
         }
         let css = if cap.css() & CAP_CSS_NVM != 0 {
             CC_CSS_NVM
@@ -429,7 +429,7 @@ impl Controller {
             for &nsid in &nsids {
                 if nsid <= after || self.namespaces.len() >= MAX_NAMESPACES {
                     let what =
-                        format!("its namespace list goes from {after} to {nsid}, not upwards");
+                        format!("the namespace list goes from {after} to {nsid}, not upwards");
                     return Err(self.unusable(what));
                 }
                 after = nsid;
@@ -571,21 +571,24 @@ fn refusal(error: CommandError, address: &Address, hostnqn: &Nqn) -> String {
             if at.in_data && at.ipo == ConnectData::SUBNQN_OFFSET =>
         {
             format!(
-                "it has no subsystem of this name; `nvmeof-perf discover --connect {address}` lists those \
-                 it has ({status})"
+                "unknown subsystem; `nvmeof-perf discover --connect {address}` lists the known \
+                 ones ({status})"
             )
         }
         Status::CONNECT_INVALID_PARAMETERS
             if at.in_data && at.ipo == ConnectData::HOSTNQN_OFFSET =>
         {
-            format!("it does not take the host's name; check --hostnqn ({status})")
+            format!("the target rejects the host NQN; check --hostnqn ({status})")
         }
         Status::CONNECT_INVALID_HOST => format!(
             "the host is not allowed; add {hostnqn} to the subsystem's hosts in the target's \
              configuration, or pass --hostnqn with an allowed name ({status})"
         ),
         Status::CONTROLLER_BUSY => {
-            format!("it takes no more connections now; try again or raise its limits ({status})")
+            format!(
+                "the target accepts no more connections now; try again or raise the limits of the \
+                 target ({status})"
+            )
         }
         _ => {
             let place = if at.in_data { "data" } else { "command" };

@@ -158,7 +158,8 @@ fn read_header(controller: &mut Controller) -> Result<(u64, u64), Error> {
     let Ok(header) = DiscoveryHeader::ref_from_bytes(buffer.as_slice()) else { return Ok((0, 0)) };
     let records = header.numrec.get();
     if records > MAX_ENTRIES {
-        let what = format!("it lists {records} discovery entries; at most {MAX_ENTRIES} are read");
+        let what =
+            format!("the target lists {records} discovery entries; at most {MAX_ENTRIES} are read");
         return Err(Error::Unusable { peer: controller.peer(), what });
     }
     Ok((header.genctr.get(), records))

@@ -147,7 +147,7 @@ pub enum Error {
         option: &'static str,
     },
     /// The peer did not respond in time.
-    #[error("{peer} did not answer {what} within {} s", after.as_secs_f64())]
+    #[error("{peer} did not respond to {what} within {} s", after.as_secs_f64())]
     Timeout {
         /// Address and port.
         peer: String,

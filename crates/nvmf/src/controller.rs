@@ -66,7 +66,7 @@ pub enum TeardownReason {
     #[error("the association was idle for too long")]
     Idle,
     /// The admin queue's connection is gone.
-    #[error("the admin queue is gone")]
+    #[error("the admin queue was deleted")]
     AdminQueueGone,
     /// The host reset the controller, which ends its I/O queues.
     #[error("the controller was reset")]
@@ -90,7 +90,7 @@ pub enum TeardownReason {
     #[error("the host overran its queue")]
     QueueOverrun,
     /// A discovery controller was ended for a newer one, because the maximum was reached.
-    #[error("there were too many discovery controllers from its address")]
+    #[error("too many discovery controllers from this address")]
     MadeRoom,
 }
 

@@ -58,10 +58,10 @@ pub enum Failure {
     #[error("no controller is free")]
     ConnectBusy,
     /// The host has reached its limit on connections, in all subsystems.
-    #[error("the host has as many connections as it may")]
+    #[error("the host has reached its limit on connections")]
     HostConnections,
     /// The host has reached its limit on I/O queues, in all subsystems.
-    #[error("the host has as many I/O queues as it may")]
+    #[error("the host has reached its limit on I/O queues")]
     HostQueues,
     /// The target has reached its limit on queues.
     #[error("the target has as many connections as limits.connections allows")]
@@ -83,7 +83,7 @@ pub enum Failure {
     /// The controller that a Connect of an I/O queue names has ended, or was replaced.
     ///
     /// The host's next association has a controller, so the host may retry.
-    #[error("the controller is gone: byte {offset} of the data names it")]
+    #[error("the controller no longer exists: byte {offset} of the data")]
     ConnectGone {
         /// First byte of the parameter (IPO).
         offset: u16,
@@ -92,7 +92,7 @@ pub enum Failure {
     #[error("the controller is not ready for the queue")]
     ConnectTooSoon,
     /// The subsystem does not exist now; a later config can create it.
-    #[error("there is no such subsystem: byte {offset} of the data names it")]
+    #[error("unknown subsystem: byte {offset} of the data")]
     ConnectSubsystem {
         /// First byte of the parameter (IPO).
         offset: u16,
@@ -153,7 +153,7 @@ pub enum Failure {
     #[error("the device has no space left")]
     NoSpace,
     /// The device behind the namespace is gone.
-    #[error("the device is gone")]
+    #[error("the device is missing")]
     DeviceGone,
     /// The device does not support the operation.
     #[error("the device does not support the operation")]

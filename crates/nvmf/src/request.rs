@@ -332,7 +332,7 @@ impl<B: AsRef<[u8]>, P> Request<B, P> {
         }
     }
 
-    /// Ends the command with `failure`: no buffer can ever be available, or the device is gone.
+    /// Ends the command with `failure`: no buffer can ever be available, or the device is missing.
     pub fn fail(&mut self, failure: Failure) -> Step<B> {
         match self.take() {
             State::NeedsBuffer { permit, .. }

@@ -13,7 +13,7 @@ use crate::{Cost, Nanos};
 ///
 /// Dropping it instead loses its grants permanently. A debug build panics then; a release build
 /// counts the permit in [`leaked_permits`].
-#[must_use = "a permit must be given back with Pacer::release"]
+#[must_use = "a permit must be returned with Pacer::release"]
 #[derive(Debug)]
 pub struct Permit {
     pub(crate) started: Nanos,

@@ -268,14 +268,14 @@ pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
 
 pub(crate) fn nonzero_size(text: &str) -> Result<u64, String> {
     match units::size(text)? {
-        0 => Err("it must be more than 0".into()),
+        0 => Err("must be more than 0".into()),
         size => Ok(size),
     }
 }
 
 pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
     let time = units::duration(text)?;
-    if time.is_zero() { Err("it must be more than 0".into()) } else { Ok(time) }
+    if time.is_zero() { Err("must be more than 0".into()) } else { Ok(time) }
 }
 
 #[cfg(test)]

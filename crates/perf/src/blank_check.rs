@@ -66,7 +66,7 @@ fn read(
     let blocks = u32::try_from(bytes as u64 / block)?;
     let io = Io { token: 0, nsid: space.nsid, slba: place / block, blocks, op: IoOp::Read(data) };
     if queue.submit(io, clock.now()).is_err() {
-        bail!("{space} takes no read");
+        bail!("{space} accepts no reads");
     }
     let (began, mut done) = (Instant::now(), Vec::new());
     let deadline = clock.now().saturating_add(nanos(PATIENCE));
@@ -82,7 +82,7 @@ fn read(
         }
         std::thread::yield_now();
     }
-    bail!("{space} does not answer a read at byte {place}")
+    bail!("{space} does not respond to a read at byte {place}")
 }
 
 /// Offsets of the samples: at both ends, and evenly spaced between them.

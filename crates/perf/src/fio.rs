@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(
             ours,
             sorted_keys(&serde_json::from_str(OURS).unwrap()),
-            "record it anew: see docs/perf.md"
+            "record the file again: see docs/perf.md"
         );
     }
 

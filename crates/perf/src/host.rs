@@ -23,8 +23,8 @@ pub(crate) fn options<'a>(
     if let Some(rdma) = rdma.filter(|_| args.hdgst || args.ddgst) {
         usage_error!(
             true,
-            "--hdgst and --ddgst are for tcp://, and {rdma} is not: RDMA protects its packets by itself, so \
-             leave them out"
+            "--hdgst and --ddgst are for tcp://, and {rdma} is not: RDMA protects its packets, so \
+             omit both"
         );
     }
     let random = || -> Result<[u8; 16]> {

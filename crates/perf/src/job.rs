@@ -473,7 +473,7 @@ impl JobLoop {
         let is_read = matches!(io.op, IoOp::Read(_));
         if let Err(io) = queue.submit(io, now) {
             // If the queue has failed, `poll` returns the reason.
-            let result = Err("its queue has failed, or has no memory for it".to_owned());
+            let result = Err("the queue has failed, or is out of memory".to_owned());
             let lost = IoDone { token: io.token, result, buffer: io.op.into_buffer() };
             streams[at].complete(lost, now, false, buffers);
             return false;

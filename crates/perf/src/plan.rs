@@ -132,7 +132,8 @@ fn flow(spec: &LoadSpec, index: usize, space: &TargetSpace) -> Result<Flow> {
     let sizes = sizes(spec);
     usage_error!(
         space.metadata != 0,
-        "{space} has {} bytes of metadata a block, which this tool does not support; format it without",
+        "{space} has {} bytes of metadata a block, which this tool does not support; format the \
+         namespace without metadata",
         space.metadata
     );
     check_abilities(spec, space)?;
@@ -216,7 +217,7 @@ fn check_abilities(spec: &LoadSpec, space: &TargetSpace) -> Result<()> {
     );
     usage_error!(
         spec.mix.trim != TrimUse::None && !space.deallocate,
-        "{space} cannot be trimmed: it does not deallocate blocks; leave trims out of --rw"
+        "{space} cannot be trimmed: deallocation is not supported; omit trims from --rw"
     );
     Ok(())
 }
@@ -242,7 +243,7 @@ fn check_verify(spec: &LoadSpec, space: &TargetSpace, units: u64) -> Result<()> 
     );
     usage_error!(
         units < u64::from(spec.jobs),
-        "--verify gives each job a part of its own: {} jobs do not fit {units} I/Os of {} in {space}",
+        "--verify gives each job its own part: {} jobs do not fit {units} I/Os of {} in {space}",
         spec.jobs,
         show_size(bs)
     );

@@ -83,7 +83,10 @@ impl ResultsWriter {
             && !self.has_failed
         {
             self.has_failed = true;
-            complain!("error: {error:#}; measuring goes on, and it is tried again at the end");
+            complain!(
+                "error: {error:#}; the measurement continues, and the results are written again \
+                 at the end"
+            );
         }
     }
 

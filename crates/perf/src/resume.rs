@@ -117,7 +117,7 @@ impl ResumableRun {
             });
         }
         self.writer.write(&measured.done)?;
-        complain!("the run is not complete; the same command goes on from {}", path.display());
+        complain!("the run is not complete; the same command resumes from {}", path.display());
         Ok(())
     }
 }
@@ -135,7 +135,8 @@ impl CheckpointWriter {
         {
             last.has_failed = true;
             complain!(
-                "warning: {error:#}; the run goes on, but can be resumed from further back only"
+                "warning: {error:#}; the run continues, but can only be resumed from an earlier \
+                 point"
             );
         }
     }
@@ -169,7 +170,8 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
     })?;
     usage_error!(
         state.schema_version != SCHEMA_VERSION,
-        "--resume {shown} is of version {}, and this program knows {SCHEMA_VERSION}; remove it to begin anew",
+        "--resume {shown} has format version {}, this program reads version {SCHEMA_VERSION}; \
+         remove the file to start over",
         state.schema_version
     );
     let differs = |key: &&String| state.parameters.get(*key) != parameters.get(*key);
@@ -178,7 +180,7 @@ fn read(path: &Path, bytes: &[u8], parameters: &Value) -> Result<Vec<Vec<u64>>> 
         usage_error!(
             true,
             "--resume {shown} is of a run with other arguments ({key}: {}, and now {}); use the same ones, or \
-             remove it to begin anew",
+             remove the file to start over",
             state.parameters[key],
             parameters[key]
         );

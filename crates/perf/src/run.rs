@@ -137,11 +137,11 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
     let is_bounded = args.io_size.is_some() || args.loops.is_some();
     usage_error!(
         args.intervals && args.json.as_deref() == Some(Path::new("-")),
-        "--intervals writes its results to standard output: name a file for --json"
+        "--intervals writes to standard output: set a file for --json"
     );
     usage_error!(
         args.resume.is_some() && !is_bounded,
-        "--resume is for runs that end after --io-size or --loops: only these have a place to go on from"
+        "--resume is for runs that end after --io-size or --loops: only these can be resumed"
     );
     usage_error!(
         !args.rw.random && args.random_distribution != Distribution::Uniform,

@@ -102,13 +102,13 @@ impl std::fmt::Display for BlockDefect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Corrupt => f.write_str("the checksum does not fit: damaged or torn"),
-            Self::Misplaced { lba } => write!(f, "it holds the data of LBA {lba}"),
-            Self::WrongNamespace => f.write_str("it holds data of another namespace"),
+            Self::Misplaced { lba } => write!(f, "data of LBA {lba} found"),
+            Self::WrongNamespace => f.write_str("data of another namespace found"),
             Self::Stale { found, this_run: true } => {
-                write!(f, "it holds generation {found}, which was overwritten: stale or lost write")
+                write!(f, "overwritten generation {found} found: stale or lost write")
             }
             Self::Stale { found, this_run: false } => {
-                write!(f, "it holds generation {found} of an earlier run: lost write")
+                write!(f, "generation {found} of an earlier run found: lost write")
             }
             Self::Lost => f.write_str("what was written is not there: lost write"),
         }

@@ -434,7 +434,7 @@ pub enum CloseReason {
     #[error("no memory: {0}")]
     NoMemory(String),
     /// The controller of this queue no longer exists.
-    #[error("the controller is gone")]
+    #[error("the controller no longer exists")]
     ControllerGone,
     /// The daemon is stopping, or an operator removed the listener or the host.
     #[error("closed by the target")]

@@ -32,7 +32,8 @@ pub enum VerbsError {
     },
     /// NVMe/RDMA is not served over the transport of the device.
     #[error(
-        "the RDMA device {device} is {what}, and hosts are served over InfiniBand and RoCE only: listen at an \
+        "the RDMA device {device} is {what}, and only InfiniBand and RoCE are supported: listen \
+         at an \
          address of such a device, or serve this one's address with type = \"tcp\""
     )]
     Unserved {
@@ -80,8 +81,8 @@ pub enum VerbsError {
     },
     /// The limit of locked memory is too small for the registration.
     #[error(
-        "cannot register {bytes} bytes with {device}: the limit of locked memory is too small (`ulimit -l` \
-         shows it; raise it, LimitMEMLOCK=infinity for a service)"
+        "cannot register {bytes} bytes with {device}: the limit of locked memory is too small \
+         (`ulimit -l`); raise the limit (LimitMEMLOCK=infinity for a service)"
     )]
     LockedMemory {
         /// Bytes of the registration.

@@ -68,7 +68,7 @@ fn the_command_line_does_what_it_says() {
         ("device set r1 sice=1", 1, "no such key; there are"),
         ("device show none", 1, "there is no device"),
         ("device resize r1", 2, "Usage"),
-        ("reload --revision x-1", 1, "look at it again"),
+        ("reload --revision x-1", 1, "read the current state"),
     ] {
         let output = ctl(&socket, arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -94,7 +94,7 @@ fn two_daemons_never_serve_one_socket_and_a_dead_ones_is_replaced() {
     let second = second.expect("it runs");
     let error = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(1), "{error}");
-    assert!(error.contains("another daemon serves there"), "{error}");
+    assert!(error.contains("another daemon serves the socket"), "{error}");
     assert!(Api::of(&first).get("/v1/status").is_object());
 
     let again = first.kill_and_restart();
@@ -117,7 +117,7 @@ fn over_tcp_only_with_the_token() {
         token.path().display()
     );
     let daemon = Daemon::start(&config);
-    daemon.wait_for_line("controlled over TCP");
+    daemon.wait_for_line("API listens on TCP");
     let url = format!("http://{address}");
     let with = ApiClient::new(&url, Some(token.path())).expect("a client");
     assert!(with.get::<Value>("/v1/status").expect("the status").is_object());
@@ -153,7 +153,7 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
     let everywhere = "listen = [\"0.0.0.0:0\"]";
     let (status, error) = run(everywhere, &["--check"]);
     assert_eq!(status, Some(2), "{error}");
-    assert!(error.contains("api.listen: whoever reaches 0.0.0.0:0"), "{error}");
+    assert!(error.contains("api.listen: any client that reaches 0.0.0.0:0"), "{error}");
     assert!(error.contains("token-file") && error.contains("insecure = true"), "{error}");
     assert_eq!(run(everywhere, &[]).0, Some(2));
     let meant = format!("{everywhere}\ninsecure = true");
@@ -174,7 +174,7 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
         }
     };
     set(0o640);
-    refused(&["its mode 0640", "chmod 0600"]);
+    refused(&["mode 0640", "chmod 0600"]);
     assert_eq!(run(&format!("{with_token}\ninsecure = true"), &["--check"]).0, Some(0));
     set(0o600);
     assert_eq!(run(&with_token, &["--check"]).0, Some(0));
@@ -185,7 +185,7 @@ fn what_is_open_to_others_is_refused_unless_it_is_meant() {
     std::fs::remove_file(&token).expect("a removal");
     refused(&["api.token-file", "No such file", "mode 0600"]);
     mknodat(CWD, &token, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
-    refused(&["api.token-file", "no regular file"]);
+    refused(&["api.token-file", "not a regular file"]);
 }
 
 /// The server's unit tests check that these callers lose their places in time, without the long

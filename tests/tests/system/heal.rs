@@ -62,7 +62,7 @@ fn a_listener_whose_port_is_taken_is_shown_and_comes_up_when_it_is_free() {
     let daemon = Daemon::start(&config);
     let control = Api::of(&daemon);
     let (place, url) = (format!("127.0.0.2:{port}"), format!("tcp://127.0.0.2:{port}"));
-    let said = daemon.wait_for_line("cannot listen yet, and is tried again");
+    let said = daemon.wait_for_line("cannot listen yet, retrying");
     assert!(said.contains(&place) && said.contains("listener.port: "), "{said}");
     assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
 

@@ -106,7 +106,7 @@ fn a_policy_changes_together_with_the_limits_only_at_the_next_start() {
     let said = daemon.reload(&other);
     assert!(!said.contains("replaced"), "{said}");
     for key in ["[limits]", "[pacing]"] {
-        daemon.wait_for_line(&format!("{key} has changed in the config; it takes effect at the"));
+        daemon.wait_for_line(&format!("{key} has changed in the config and takes effect at the"));
     }
     let daemon = daemon.restart();
     daemon.counts();

@@ -26,7 +26,7 @@ fn a_stripe_holds_what_was_written_over_all_its_members() {
     let text = striped(&subsystem(NQN, &[(1, "stripe0"), (2, "ram0")]));
     let daemon = Daemon::start(&text);
     // The log reports the unused ends of the members: 16 and 17 MiB are not whole chunks of 24 KiB.
-    daemon.wait_for_line("bytes at its end are unused");
+    daemon.wait_for_line("bytes at the end are unused");
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     let chunk = 24 << 10;
     let each = (16 << 20) / chunk * chunk;
@@ -76,7 +76,7 @@ fn a_device_that_goes_away_fails_its_namespace_alone_and_comes_back() {
     // Still missing: closed, and nothing is opened.
     let said = daemon.reload(&text(true));
     assert!(said.contains("0 devices opened"), "{said}");
-    daemon.wait_for_line("still gone: device \"bad0\": cannot be used: the device is gone");
+    daemon.wait_for_line("still missing: device \"bad0\": cannot be used: the device is missing");
     assert!(!reads(&mut host, 2));
     worker.goes_on();
     let said = daemon.reload(&text(false));

@@ -110,7 +110,7 @@ fn a_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     let elsewhere = listener_at("192.0.2.1", 4420);
     let mut daemon = Daemon::start(&[&small(), elsewhere.as_str()].concat());
     assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
-    assert!(daemon.wait_for_line("cannot listen yet, and is tried again").contains("192.0.2.1"));
+    assert!(daemon.wait_for_line("cannot listen yet, retrying").contains("192.0.2.1"));
     Worker::start(&daemon.endpoint(NQN), &options(1)).stop();
     assert_eq!(daemon.stop().code(), Some(0));
     let alone = small().replace("127.0.0.1", "192.0.2.1");
@@ -124,7 +124,7 @@ fn an_rdma_listener_that_cannot_work_is_a_warning_beside_one_that_does() {
     let rdma = listener_at("192.0.2.1", 4420).replace("\"tcp\"", "\"rdma\"");
     let mut daemon = Daemon::start(&[&small(), rdma.as_str()].concat());
     assert_eq!(daemon.addresses().len(), 1, "{}", daemon.ready_line());
-    let said = daemon.wait_for_line("cannot listen yet, and is tried again");
+    let said = daemon.wait_for_line("cannot listen yet, retrying");
     assert!(said.contains("cannot listen at 192.0.2.1:4420 for RDMA: "), "{said}");
     Worker::start(&daemon.endpoint(NQN), &options(1)).stop();
     assert_eq!(daemon.stop().code(), Some(0));
@@ -200,7 +200,7 @@ fn a_drain_that_takes_too_long_is_cut_short() {
     io.send(&capsule);
     io.r2t();
     assert_eq!(daemon.stop().code(), Some(0), "{}", daemon.log_text());
-    daemon.wait_for_line("drain-timeout is over");
+    daemon.wait_for_line("drain-timeout expired");
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn what_cannot_be_recorded_is_refused_with_what_to_do() {
 fn a_full_disk_ends_the_statistics_and_not_the_service() {
     let arguments = ["--stats", "/dev/full", "--stats-interval", "10ms"];
     let mut daemon = Daemon::start_with(&small(), &arguments);
-    let line = daemon.wait_for_line("statistics end here, service goes on");
+    let line = daemon.wait_for_line("statistics end here, the daemon continues");
     assert!(line.contains("No space left"), "{line}");
     let mut host = Host::connect(&daemon.endpoint(NQN), &options(1));
     host.write(1, 0, 64 << 10, 1);

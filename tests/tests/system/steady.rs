@@ -190,7 +190,7 @@ fn an_interrupted_test_is_partial_and_goes_on() {
     let output = resume(&daemon, &results);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(readings(&results) > before);
-    assert!(page(&results).contains("gone on with once") && !page(&results).contains("PARTIAL"));
+    assert!(page(&results).contains("resumed once") && !page(&results).contains("PARTIAL"));
     assert_whole(&results);
 }
 

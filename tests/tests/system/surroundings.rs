@@ -281,7 +281,7 @@ fn a_file_that_lost_its_name_is_served_and_stops_no_change() {
         served.client.call(method, &path, body.as_ref(), None).expect("it does not concern them")
     };
     let pacing = call(Method::PUT, "pacing", Some(json!({ "policy": "none" })));
-    assert!(pacing["warnings"].to_string().contains("no such file any more"), "{pacing}");
+    assert!(pacing["warnings"].to_string().contains("file no longer exists"), "{pacing}");
     call(Method::POST, "devices", Some(json!({ "name": "n", "type": "null", "size": 4096 })));
     call(Method::DELETE, &format!("subsystems/{NQN}/namespaces/3"), None);
     call(Method::PATCH, "devices/gone", Some(json!({ "size": "512KiB" })));

@@ -43,7 +43,7 @@ pub(super) fn findings(root: &Path, files: &[String]) -> Result<Vec<String>> {
                     block.info
                 )),
                 None if block.info.is_empty() => {
-                    findings.push(format!("{at}: a block that does not say what it holds"));
+                    findings.push(format!("{at}: a block without a language"));
                 }
                 None => {}
             }

@@ -93,8 +93,9 @@ pub(super) fn changelog(version: &str, epoch: u64) -> Result<String> {
     date.args(["--utc", "--rfc-email", "--date", &format!("@{epoch}")]);
     let date = String::from_utf8(output_of(&mut date)?)?;
     Ok(format!(
-        "nvmeof-tgt ({version}) unstable; urgency=medium\n\n  * Built by cargo xtask deb; changelog.gz \
-         tells what changed.\n\n -- nvmeof-tgt maintainers <maintainers@nvmeof-tgt.example>  {date}"
+        "nvmeof-tgt ({version}) unstable; urgency=medium\n\n  * Built by cargo xtask deb; \
+         changelog.gz lists the changes.\n\n -- nvmeof-tgt maintainers \
+         <maintainers@nvmeof-tgt.example>  {date}"
     ))
 }
 

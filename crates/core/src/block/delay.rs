@@ -182,7 +182,7 @@ impl BlockQueue for DelayQueue {
         let write = (load(&latency.write), load(&latency.write_jitter));
         for mut completed in self.finished.drain(..) {
             let Some(caller) = take_caller(&mut self.running, completed.token) else {
-                debug_assert!(false, "the base finished what it was not asked for");
+                debug_assert!(false, "the base completed an unknown operation");
                 continue;
             };
             completed.token = caller.token;

@@ -114,7 +114,7 @@ pub enum BlockError {
     #[error("no space left on the medium")]
     NoSpace,
     /// The device has disappeared.
-    #[error("the device is gone")]
+    #[error("the device is missing")]
     Gone,
     /// The device does not support the operation.
     #[error("the device does not support this")]

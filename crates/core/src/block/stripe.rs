@@ -54,7 +54,8 @@ pub enum StripeError {
     Empty,
     /// The members have different block sizes.
     #[error(
-        "its members have different blocks: {first:?} of {first_size} bytes, {other:?} of {other_size}"
+        "members have different block sizes: {first:?} {first_size} bytes, {other:?} {other_size} \
+         bytes"
     )]
     BlockSize {
         /// The first member's name.
@@ -125,7 +126,7 @@ impl StripeDevice {
                 stripe = name,
                 member = info.name,
                 unused,
-                "bytes at its end are unused"
+                "bytes at the end are unused"
             );
         }
         let medium = medium(&members, chunk);

@@ -51,7 +51,7 @@ pub enum PoolError {
         max_lease: usize,
     },
     /// The cap is smaller than one chunk.
-    #[error("buffer memory of {cap} bytes is too little: it is at least {CHUNK} bytes")]
+    #[error("buffer memory of {cap} bytes is too small: the minimum is {CHUNK} bytes")]
     TooSmall {
         /// Requested bytes.
         cap: usize,

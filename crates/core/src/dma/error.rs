@@ -18,7 +18,7 @@ pub enum LeaseError {
     },
     /// There is no room for a second buffer, and there may never be: two of that size need two
     /// chunks, and only one is guaranteed to a core.
-    #[error("no memory for two buffers of {len} bytes at once")]
+    #[error("no memory for two buffers of {len} bytes")]
     NotTwo {
         /// Requested bytes of each.
         len: usize,

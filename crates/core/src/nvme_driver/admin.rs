@@ -105,7 +105,7 @@ impl AdminQueue {
         let pages = DmaMemory::new(space, SLOTS * PAGE)?;
         let doorbells = bar.doorbells(0).ok_or_else(|| {
             // `Bar::probe` refuses such a controller.
-            std::io::Error::other("its admin doorbells are outside of its registers")
+            std::io::Error::other("admin doorbells are outside of the registers")
         })?;
         let slots = [Slot { generation: 0, out: None }; SLOTS];
         let ring = RingPair::new(memory, 0, ENTRIES, doorbells);
@@ -221,13 +221,17 @@ impl AdminQueue {
             }
             if let Err(violation) = verdict {
                 self.early = answers;
-                let what = format!("it answered what was not asked ({violation:?})");
+                let what = format!("admin queue: unexpected completion ({violation:?})");
                 return Err(AdminError::Failed(what));
             }
             match bar.look() {
-                StatusSnapshot::Absent => return Err(AdminError::Failed("it is gone".to_owned())),
+                StatusSnapshot::Absent => {
+                    return Err(AdminError::Failed("the controller is missing".to_owned()));
+                }
                 StatusSnapshot::There(csts) if csts.cfs() => {
-                    return Err(AdminError::Failed("it reports a fatal status".to_owned()));
+                    return Err(AdminError::Failed(
+                        "the controller reports a fatal status".to_owned(),
+                    ));
                 }
                 StatusSnapshot::There(_) if wait.now() >= end => return Err(AdminError::Timeout),
                 StatusSnapshot::There(_) => wait.wait(self.event().as_slice(), LOOK),

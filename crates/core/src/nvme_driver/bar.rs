@@ -70,7 +70,9 @@ impl Bar {
         let version = Version::from_bits(regs.read32(offset::VS));
         if !(1..=9).contains(&version.mjr()) {
             let bits = version.into_bits();
-            return Err(OpenErrorReason::NotNvme(format!("its version reads as {bits:#010x}")));
+            return Err(OpenErrorReason::NotNvme(format!(
+                "the version register reads as {bits:#010x}"
+            )));
         }
         let bar = Self { regs, len, cap: Cap::from_bits(cap), wait };
         match bar.complaint() {
@@ -82,21 +84,19 @@ impl Bar {
     fn complaint(&self) -> Option<String> {
         let cap = self.cap;
         if cap.queue_entries() < nvmeof_wire::queues::QUEUE_ENTRIES_MIN {
-            return Some(
-                "its queues would hold one entry (MQES), and two are the least".to_owned(),
-            );
+            return Some("queues hold one entry (MQES), the minimum is two".to_owned());
         }
         if cap.mpsmin() > 0 {
             let least = cap.page_size_min();
             return Some(format!(
-                "it needs memory pages of {least} bytes (MPSMIN), and 4096 are used"
+                "memory pages of {least} bytes are required (MPSMIN), only 4096 is supported"
             ));
         }
         if cap.css() & (CAP_CSS_NVM | CAP_CSS_IO_SETS) == 0 {
-            return Some(format!("it has no NVM command set (CSS {:#04x})", cap.css()));
+            return Some(format!("no NVM command set (CSS {:#04x})", cap.css()));
         }
         if self.doorbells(0).is_none() {
-            return Some("its admin doorbells are outside of its registers (DSTRD)".to_owned());
+            return Some("admin doorbells are outside of the registers (DSTRD)".to_owned());
         }
         None
     }

@@ -219,7 +219,7 @@ impl Controller {
     /// Resets the controller, as after a command timeout. Operations wait until the reset
     /// completes.
     pub fn reset(&self) {
-        self.supervisor().reset("it was asked for");
+        self.supervisor().reset("reset requested");
     }
 
     /// Runs an admin command to completion. `timeout` in nanoseconds; `None` waits indefinitely.

@@ -19,13 +19,13 @@ pub struct OpenError {
 #[derive(Debug, Error)]
 pub enum OpenErrorReason {
     /// The registers read as all ones.
-    #[error("no device answers: the registers read as all ones")]
+    #[error("controller not responding: registers read as all ones")]
     Gone,
     /// The registers are not those of an NVMe controller.
     #[error("this is no NVMe controller: {0}")]
     NotNvme(String),
     /// The controller's capabilities are invalid or insufficient.
-    #[error("the controller's capabilities (CAP {cap:#018x}) do not do: {reason}")]
+    #[error("unsupported controller capabilities (CAP {cap:#018x}): {reason}")]
     Capabilities {
         /// The register.
         cap: u64,
@@ -44,7 +44,7 @@ pub enum OpenErrorReason {
     #[error("the controller reports a fatal status (CSTS.CFS)")]
     Fatal,
     /// Identify Controller is invalid.
-    #[error("Identify Controller makes no sense: {0}")]
+    #[error("Identify Controller data is invalid: {0}")]
     Identify(String),
     /// The controller is of another type, or lacks a required feature.
     #[error("{0}")]
@@ -79,13 +79,13 @@ pub enum OpenErrorReason {
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum AdminError {
     /// The controller returned an error status.
-    #[error("the controller answered: {0}")]
+    #[error("the controller responded: {0}")]
     Status(Status),
     /// No completion in time.
-    #[error("the controller did not answer in time")]
+    #[error("the controller did not respond in time")]
     Timeout,
     /// The controller was reset before the command completed.
-    #[error("the controller was reset before it answered")]
+    #[error("the controller was reset before the command completed")]
     Reset,
     /// The controller has failed or is gone.
     #[error("the controller has failed: {0}")]
@@ -103,10 +103,10 @@ pub enum AdminError {
     #[error("{0}")]
     Invalid(String),
     /// The operation began, but its state is unknown: it may be running, completed or failed.
-    #[error("it was begun and may still go on; its state is unknown: {0}")]
+    #[error("the operation was started and may still be running; its state is unknown: {0}")]
     Unknown(String),
     /// The operation began, and failed on the drive.
-    #[error("the drive reports that it failed: {0}")]
+    #[error("the drive reports a failure: {0}")]
     Unsuccessful(String),
 }
 

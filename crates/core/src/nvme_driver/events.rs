@@ -61,7 +61,7 @@ impl Events {
     /// controller can report the next.
     pub(super) fn happened(&mut self, event: AsyncEvent, now: u64, address: &str) {
         if let Some(silent) = self.rate.begins_anew(now) {
-            tracing::warn!(drive = address, silent, "the drive told of more events");
+            tracing::warn!(drive = address, silent, "drive reported more events than are logged");
         }
         self.rate.count += 1;
         if self.rate.count <= MOST {
@@ -70,7 +70,7 @@ impl Events {
                 kind = %event.event_type,
                 info = event.info,
                 log = %event.log,
-                "the drive tells of an event"
+                "drive reported an event"
             );
         }
         if self.last.len() == KEPT {

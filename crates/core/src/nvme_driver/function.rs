@@ -92,7 +92,7 @@ pub trait Function: Debug + Send + Sync {
     /// Allows or forbids reads and writes of memory by the function (the bus master bit).
     ///
     /// # Errors
-    /// The bit did not change: the function is gone.
+    /// The bit did not change: the function is missing.
     fn set_bus_master(&self, on: bool) -> io::Result<()>;
 
     /// Resets the function. Afterwards it reads and writes no memory, and its controller is

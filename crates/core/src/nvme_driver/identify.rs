@@ -78,7 +78,7 @@ pub(super) fn controller(
     let bytes = answer.as_bytes();
     for (byte, name) in [(0x00, "zeroes"), (0xff, "ones")] {
         if bytes.iter().all(|other| *other == byte) {
-            return Err(OpenErrorReason::Identify(format!("it is full of {name}")));
+            return Err(OpenErrorReason::Identify(format!("all bytes are {name}")));
         }
     }
     if answer.entry_sizes() != (6, 4) {
@@ -198,12 +198,13 @@ pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, 
     }
     let format = answer.format_index();
     if usize::from(format) >= answer.formats().len() {
-        return refuse(format!("it uses LBA format {format}, which does not exist"));
+        return refuse(format!("LBA format {format} in use does not exist"));
     }
     let lba = answer.format();
     if lba.ms.get() > 0 || answer.protection() > 0 {
         return refuse(format!(
-            "its blocks have {} bytes of metadata (LBA format {format}), which is not supported: format it without",
+            "blocks have {} bytes of metadata (LBA format {format}), which is not supported: \
+             format the namespace without metadata",
             lba.ms.get()
         ));
     }
@@ -213,7 +214,8 @@ pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, 
     };
     if block_size > BLOCK_MAX {
         return refuse(format!(
-            "its blocks have {block_size} bytes (LBA format {format}), and {BLOCK_MAX} are the most: format it anew"
+            "blocks have {block_size} bytes (LBA format {format}), the maximum is {BLOCK_MAX}: \
+             format the namespace with smaller blocks"
         ));
     }
     let blocks = answer.nsze.get();

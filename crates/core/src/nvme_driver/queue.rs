@@ -653,7 +653,7 @@ impl IoQueue {
                 tracing::error!(
                     drive = self.controller.address(),
                     bytes = buf.capacity(),
-                    "a buffer is given up: nothing proves that the drive cannot write to it any more"
+                    "buffer abandoned: nothing proves that the drive cannot write to its memory"
                 );
                 // Deliberate: dropping it would lease it again.
                 std::mem::forget(buf);

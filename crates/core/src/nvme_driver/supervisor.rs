@@ -59,7 +59,7 @@ const STARTS: u32 = 3;
 /// Period over which resets are counted.
 const RESETS_OVER: u64 = 600_000 * MILLISECOND;
 /// Failure reason of a controller that the system removes.
-const TAKEN: &str = "the system takes it away";
+const TAKEN: &str = "the system removes the device";
 
 /// Resources of the controller's function that the driver holds; released when the controller has
 /// failed.
@@ -198,7 +198,9 @@ impl ControllerSupervisor {
         self.note_removal();
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => self.live(enabled, now),
-            Phase::Stopped { .. } if self.is_removed => self.failed(Some("it is disabled"), TAKEN),
+            Phase::Stopped { .. } if self.is_removed => {
+                self.failed(Some("the controller is disabled"), TAKEN)
+            }
             Phase::Stopped { disabled, starts, since } => {
                 if self.shared.all_acked(self.shared.word()) {
                     self.start(disabled, starts, since, now);
@@ -333,7 +335,10 @@ impl ControllerSupervisor {
         }
         match enabled.bar().look() {
             StatusSnapshot::Absent => {
-                tracing::warn!(drive = self.address, "no device answers any more");
+                tracing::warn!(
+                    drive = self.address,
+                    "controller not responding: registers read as all ones"
+                );
                 self.shared.set_state(ControllerState::Resetting);
                 self.shared.set(GateState::new(self.generation, QueueMode::Halted));
                 let until = now.saturating_add(nanos(self.options.absence));
@@ -341,10 +346,18 @@ impl ControllerSupervisor {
                 return;
             }
             StatusSnapshot::There(csts) if csts.cfs() => {
-                return self.stop(enabled.into_unknown(), "it reports a fatal status", now);
+                return self.stop(
+                    enabled.into_unknown(),
+                    "the controller reports a fatal status",
+                    now,
+                );
             }
             StatusSnapshot::There(csts) if !csts.rdy() => {
-                return self.stop(enabled.into_unknown(), "it was reset by somebody else", now);
+                return self.stop(
+                    enabled.into_unknown(),
+                    "the controller was reset by another program",
+                    now,
+                );
             }
             StatusSnapshot::There(_) => {}
         }
@@ -371,7 +384,7 @@ impl ControllerSupervisor {
         }
         if let Err(violation) = verdict {
             Counters::add(&self.shared.counters.violations, 1);
-            return Some(format!("its admin queue answers what was not asked ({violation:?})"));
+            return Some(format!("admin queue: unexpected completion ({violation:?})"));
         }
         let patience = nanos(self.options.admin_timeout);
         let is_overdue = self.hardware.as_mut().is_some_and(|h| h.admin.is_overdue(now, patience));
@@ -421,7 +434,7 @@ impl ControllerSupervisor {
             .enumerate()
             .find_map(|(index, queue)| Some((index, queue.take_violation()?)))?;
         Counters::add(&self.shared.counters.violations, 1);
-        Some(format!("I/O queue {} answers what was not asked ({violation:?})", index + 1))
+        Some(format!("I/O queue {}: unexpected completion ({violation:?})", index + 1))
     }
 
     /// Checks for I/O commands that take too long.
@@ -476,12 +489,7 @@ impl ControllerSupervisor {
         if hardware.admin.submit(sqe, false, Owner::Abort { queue, cid }, Some(deadline)).is_ok() {
             Counters::add(&self.shared.counters.timeouts, 1);
             self.aborted.push(this);
-            tracing::warn!(
-                drive = self.address,
-                sqid,
-                cid,
-                "a command takes too long: aborting it"
-            );
+            tracing::warn!(drive = self.address, sqid, cid, "command takes too long, aborting");
         }
     }
 
@@ -493,10 +501,12 @@ impl ControllerSupervisor {
                     self.shared.losses.fetch_add(1, Ordering::AcqRel);
                 }
                 self.interrupts_lost = true;
-                self.stop(unknown, "it was away", now);
+                self.stop(unknown, "the device was missing for a time", now);
             }
-            StatusSnapshot::There(_) => self.fail(unknown, "another device answers in its place"),
-            StatusSnapshot::Absent if now >= until => self.fail(unknown, "it is gone"),
+            StatusSnapshot::There(_) => {
+                self.fail(unknown, "another device responds at the address")
+            }
+            StatusSnapshot::Absent if now >= until => self.fail(unknown, "the device is missing"),
             StatusSnapshot::Absent => self.phase = Phase::Absent { unknown, until },
         }
     }
@@ -509,7 +519,7 @@ impl ControllerSupervisor {
         self.resets.push_back(now);
         let most = usize::try_from(self.options.resets).unwrap_or(usize::MAX);
         if self.resets.len() > most {
-            let reason = format!("{reason}, and it was reset {most} times before");
+            let reason = format!("{reason}, after {most} resets");
             return self.fail(unknown, &reason);
         }
         tracing::warn!(drive = self.address, why = reason, "resetting the controller");
@@ -543,7 +553,7 @@ impl ControllerSupervisor {
     fn fail(&mut self, unknown: UnknownController, reason: &str) {
         self.halt();
         match self.quiesce(unknown) {
-            QuiesceOutcome::Disabled(_) => self.failed(Some("it is disabled"), reason),
+            QuiesceOutcome::Disabled(_) => self.failed(Some("the controller is disabled"), reason),
             QuiesceOutcome::ForGood(how) => self.failed(Some(how), reason),
             QuiesceOutcome::Unproven => self.failed(None, reason),
         }
@@ -552,9 +562,9 @@ impl ControllerSupervisor {
     fn failed(&mut self, proof: Option<&'static str>, reason: &str) {
         tracing::error!(
             drive = self.address,
-            why = reason,
-            proof = proof.unwrap_or("none: buffers in flight are given up"),
-            "the controller has failed; everything in flight ends with an error"
+            reason,
+            proof = proof.unwrap_or("none: buffers in flight are abandoned"),
+            "controller failed; completing all commands in flight with an error"
         );
         reason.clone_into(&mut self.failure);
         let mode = if proof.is_some() { QueueMode::Failed } else { QueueMode::Abandoned };
@@ -567,25 +577,31 @@ impl ControllerSupervisor {
     /// Quiesces the device: ensures that it writes to no buffer any more.
     fn quiesce(&mut self, unknown: UnknownController) -> QuiesceOutcome {
         let Some(function) = self.function().cloned() else {
-            return QuiesceOutcome::ForGood("it was let go");
+            return QuiesceOutcome::ForGood("the function was released");
         };
         let (unknown, reason) = match unknown.disable() {
             Ok(disabled) => return QuiesceOutcome::Disabled(disabled),
             Err(failed) => failed,
         };
-        tracing::warn!(drive = self.address, why = %reason, "the controller cannot be disabled");
+        tracing::warn!(
+            drive = self.address, %reason,
+            "controller cannot be disabled; resetting the function"
+        );
         match function.reset() {
             Ok(()) => {
                 return match unknown.disable() {
                     Ok(disabled) => QuiesceOutcome::Disabled(disabled),
-                    Err(_) => QuiesceOutcome::ForGood("its function was reset"),
+                    Err(_) => QuiesceOutcome::ForGood("the function was reset"),
                 };
             }
-            Err(error) => tracing::warn!(drive = self.address, %error, "no reset of the function"),
+            Err(error) => tracing::warn!(drive = self.address, %error, "cannot reset the function"),
         }
         match function.set_bus_master(false) {
-            Ok(()) => return QuiesceOutcome::ForGood("it may not access memory"),
-            Err(error) => tracing::warn!(drive = self.address, %error, "it stays bus master"),
+            Ok(()) => return QuiesceOutcome::ForGood("the bus master bit is cleared"),
+            Err(error) => tracing::warn!(
+                drive = self.address, %error,
+                "cannot clear the bus master bit of the function"
+            ),
         }
         // Withdraws all maps, even after one that stays.
         let are_out = self.reach.close().iter().filter(|map| !map.withdraw()).count() == 0;
@@ -594,7 +610,7 @@ impl ControllerSupervisor {
         }
         drop(function);
         if self.give_back() {
-            QuiesceOutcome::ForGood("it was given back")
+            QuiesceOutcome::ForGood("the function was released to the kernel")
         } else {
             QuiesceOutcome::Unproven
         }
@@ -607,7 +623,10 @@ impl ControllerSupervisor {
     /// controllers that share them.
     fn give_back(&mut self) -> bool {
         let flag = self.function().and_then(|function| function.given_back());
-        self.answer_all(&AdminError::Failed("it was given back".to_owned()), self.wait.now());
+        self.answer_all(
+            &AdminError::Failed("the function was released to the kernel".to_owned()),
+            self.wait.now(),
+        );
         self.hardware = None;
         flag.is_some_and(|flag| flag.load(Ordering::Acquire))
     }
@@ -617,7 +636,7 @@ impl ControllerSupervisor {
         let (unknown, reason) = match self.try_start(disabled) {
             Ok(enabled) => {
                 let took = (self.wait.now().saturating_sub(since)) / MILLISECOND;
-                tracing::info!(drive = self.address, millis = took, "the controller runs again");
+                tracing::info!(drive = self.address, millis = took, "controller restarted");
                 self.aborted.clear();
                 // All event requests were submitted again.
                 self.events.forget_owed();
@@ -645,7 +664,7 @@ impl ControllerSupervisor {
             if let Some(function) = self.function()
                 && let Err(error) = function.reset()
             {
-                tracing::warn!(drive = self.address, %error, "no reset of the function");
+                tracing::warn!(drive = self.address, %error, "cannot reset the function");
             }
             if let QuiesceOutcome::Disabled(disabled) = self.quiesce(unknown) {
                 self.phase = Phase::Stopped { disabled, starts: starts + 1, since };
@@ -655,7 +674,10 @@ impl ControllerSupervisor {
             self.quiesce(unknown);
         }
         // The device has had no commands since it was stopped.
-        self.failed(Some("nothing was in flight"), &format!("it does not start: {reason}"));
+        self.failed(
+            Some("nothing was in flight"),
+            &format!("the controller does not start: {reason}"),
+        );
     }
 
     fn try_start(
@@ -677,7 +699,7 @@ impl ControllerSupervisor {
                 Err(error) => tracing::warn!(
                     drive = self.address,
                     %error,
-                    "it has no interrupts any more: completions are looked for every 10 ms"
+                    "interrupts cannot be restored; polling for completions every 10 ms"
                 ),
             }
         }
@@ -709,7 +731,7 @@ impl ControllerSupervisor {
         let granted = session.grant_queues(count)?;
         if granted < count {
             return Err(OpenErrorReason::Unsuitable(format!(
-                "it grants {granted} I/O queues, and {count} before"
+                "{granted} I/O queues granted after the reset, {count} before"
             )));
         }
         if let Some(shadows) = &hardware.shadows {

@@ -69,8 +69,8 @@ pub enum BindError {
     },
     /// Functions are not taken from the current driver.
     #[error(
-        "{address} is bound to {driver}, and is left alone: only drives of {NVME_DRIVER}, {VFIO_DRIVER} or no driver \
-         are handed over"
+        "{address} is bound to {driver} and stays unchanged: only drives of {NVME_DRIVER}, \
+         {VFIO_DRIVER} or no driver are handed over"
     )]
     OtherDriver {
         /// The function.
@@ -79,7 +79,7 @@ pub enum BindError {
         driver: String,
     },
     /// The drive is in use.
-    #[error("{address} is in use, and is left alone: {}", list(users))]
+    #[error("{address} is in use and stays unchanged: {}", list(users))]
     InUse {
         /// The function.
         address: Address,
@@ -88,7 +88,8 @@ pub enum BindError {
     },
     /// The machine has no active IOMMU.
     #[error(
-        "{address} has no IOMMU group: the IOMMU is off; switch it on in the firmware and boot with \
+        "{address} has no IOMMU group: the IOMMU is off; enable the IOMMU in the firmware and \
+         boot with \
          intel_iommu=on or amd_iommu=on"
     )]
     NoIommu {
@@ -129,7 +130,7 @@ pub enum BindError {
     },
     /// All steps succeeded, but another driver or none has the function. The steps are rolled back.
     #[error(
-        "{address}: {driver} did not take it, {} has it; `dmesg` may tell why",
+        "{address}: {driver} did not bind the function, {} has it; `dmesg` may show the reason",
         now.as_deref().unwrap_or("no driver")
     )]
     NotTaken {
@@ -285,7 +286,10 @@ impl BindPlan {
         let folder = system.function_folder(address);
         let write = |file: &Path, text: &str| {
             if let Err(error) = writes.write(file, text) {
-                tracing::error!(%address, file = %file.display(), %error, "cannot be taken back");
+                tracing::error!(
+                    %address, file = %file.display(), %error,
+                    "cannot return the function to its driver; write the file manually"
+                );
             }
         };
         write(&folder.join("driver_override"), "\n");

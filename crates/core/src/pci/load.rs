@@ -180,8 +180,8 @@ impl fmt::Display for Warning {
                 let capacity = load.capacity_gb_per_s.unwrap_or_default();
                 write!(
                     f,
-                    "root complex {root_complex}: its {drives} drives can do {demand_gb_per_s:.1} GB/s together, \
-                     it carries {capacity:.1} GB/s"
+                    "root complex {root_complex}: {drives} drives can do {demand_gb_per_s:.1} \
+                     GB/s together, the root complex carries {capacity:.1} GB/s"
                 )?;
                 if load.is_set {
                     return Ok(());

@@ -65,7 +65,7 @@ impl ConfigSpace {
             return Err(gone());
         }
         if (now & BUS_MASTER != 0) != on {
-            return Err(io::Error::other("the function does not take its bus master bit"));
+            return Err(io::Error::other("cannot change the bus master bit of the function"));
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl ConfigSpace {
 
 /// Returns the error of a function that no longer responds.
 pub(super) fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the function is gone")
+    io::Error::new(io::ErrorKind::NotConnected, "the function is missing")
 }
 
 #[cfg(test)]

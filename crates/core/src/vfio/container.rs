@@ -87,7 +87,9 @@ impl Container {
             return Err(io::Error::other("the IOMMU has no pages of 4 KiB"));
         }
         if info.ranges.is_empty() {
-            return Err(io::Error::other("the kernel does not say which addresses its IOMMU maps"));
+            return Err(io::Error::other(
+                "the kernel does not report the addresses that its IOMMU maps",
+            ));
         }
         Ok(info)
     }

@@ -56,37 +56,38 @@ impl Device {
         let group = Group::join(host, &place)?;
         let taken = group.take(address)?;
         let unusable = |why| VfioError::Unusable { address: address.to_owned(), why };
-        let file = taken.file().map_err(failed(address, "opening its device"))?;
-        let info = sys::device_info(file).map_err(failed(address, "asking what it is"))?;
+        let file = taken.file().map_err(failed(address, "opening the device"))?;
+        let info =
+            sys::device_info(file).map_err(failed(address, "reading the device information"))?;
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0
             || info.regions <= VFIO_PCI_CONFIG_REGION_INDEX
             || info.irqs <= VFIO_PCI_MSIX_IRQ_INDEX
         {
-            return Err(unusable("VFIO does not hand it over as a PCI function"));
+            return Err(unusable("VFIO does not present the device as a PCI function"));
         }
         let region = |index| {
             let answer = sys::region_info(file, index);
             answer
                 .map(|answer| RegionInfo::parse(&answer))
-                .map_err(failed(address, "asking for its regions"))
+                .map_err(failed(address, "reading the region information"))
         };
         let config_region = region(VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let clone = file.try_clone().map_err(failed(address, "opening its config space"))?;
+        let clone = file.try_clone().map_err(failed(address, "opening the config space"))?;
         let config = ConfigSpace::new(clone, config_region.offset);
         if !config.is_there() {
-            return Err(unusable("it does not answer: its vendor reads as all ones"));
+            return Err(unusable("device not responding: the vendor ID reads as all ones"));
         }
         let registers = region(VFIO_PCI_BAR0_REGION_INDEX)?;
         let len = registers.mappable.min(MOST_REGISTERS) / PAGE * PAGE;
         if !registers.accessible || len < LEAST_REGISTERS + PAGE {
-            return Err(unusable("its registers (BAR0) cannot be mapped, or are too few"));
+            return Err(unusable("registers (BAR0) cannot be mapped, or are too few"));
         }
-        let len = usize::try_from(len).map_err(|_| unusable("its registers are too many"))?;
+        let len = usize::try_from(len).map_err(|_| unusable("too many registers"))?;
         let bar = Bar::map(file, registers.offset, len)
-            .map_err(failed(address, "mapping its registers"))?;
+            .map_err(failed(address, "mapping the registers"))?;
         let vectors = vectors(file, &config).map_err(failed(address, "asking for interrupts"))?;
         let removal = arm_removal(file, info.irqs)
-            .map_err(failed(address, "asking to be told of its removal"))?;
+            .map_err(failed(address, "requesting removal notifications"))?;
         let can_reset = info.flags & VFIO_DEVICE_FLAGS_RESET != 0;
         tracing::debug!(
             address,
@@ -193,7 +194,10 @@ impl Drop for Device {
         if let Err(error) = self.bar.revoke() {
             // The device stays open as long as any code holds the registers.
             self.taken.group().set_stuck();
-            tracing::warn!(address = self.address(), %error, "cannot let go of the registers");
+            tracing::warn!(
+                address = self.address(), %error,
+                "cannot unmap the registers; the device stays open"
+            );
         }
         // The fields drop in their order: config space, then the device and its group with `taken`.
     }

@@ -26,7 +26,7 @@ pub enum VfioError {
     },
     /// The function is not behind an IOMMU.
     #[error(
-        "{0} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi) and boot Linux with \
+        "{0} has no IOMMU: enable the IOMMU in the firmware (VT-d, AMD-Vi) and boot Linux with \
          intel_iommu=on or amd_iommu=on"
     )]
     NoIommu(String),

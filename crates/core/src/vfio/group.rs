@@ -82,7 +82,7 @@ impl Group {
     /// Opens a function of this group.
     pub(super) fn take(self: &Arc<Self>, address: &str) -> Result<GroupDevice, VfioError> {
         if !self.taken().insert(address.to_owned()) {
-            let by = "this process has it already".to_owned();
+            let by = "this process has the group already".to_owned();
             return Err(VfioError::Busy { address: address.to_owned(), by });
         }
         // From here on the value's drop releases the function.
@@ -93,7 +93,7 @@ impl Group {
             let group = self.file.as_ref().ok_or_else(super::config::gone)?;
             sys::open_device(group, &name)
         };
-        taken.file = Some(open().map_err(failed(address, "opening its device"))?.into());
+        taken.file = Some(open().map_err(failed(address, "opening the device"))?.into());
         Ok(taken)
     }
 
@@ -105,7 +105,7 @@ impl Group {
     ) -> Result<Self, VfioError> {
         let address = place.address.as_str();
         let file = open_file(host, place)?;
-        let flags = sys::group_status(&file).map_err(failed(address, "asking for its group"))?;
+        let flags = sys::group_status(&file).map_err(failed(address, "reading the IOMMU group"))?;
         if flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
             let others = host.obstacles(place.group);
             return Err(VfioError::NotViable {
@@ -129,7 +129,7 @@ impl Group {
         let container = Container::open(host, address)?;
         container.attach_group(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => VfioError::UnsafeInterrupts(address.to_owned()),
-            _ => failed(address, "putting its group into a container")(error),
+            _ => failed(address, "adding the group to a container")(error),
         })?;
         Ok(Self::new(place.group, file, Arc::new(container)))
     }
@@ -212,9 +212,12 @@ fn open_file(host: &SysfsRoots, place: &VfioCandidate) -> Result<File, VfioError
             Some(libc::EACCES | libc::EPERM) => VfioError::Permission(path),
             Some(libc::EBUSY) => VfioError::Busy {
                 address,
-                by: format!("another process has {} (`fuser` names it)", path.display()),
+                by: format!(
+                    "another process has {} open (`fuser` names the process)",
+                    path.display()
+                ),
             },
-            _ => failed(&address, "opening its group")(error),
+            _ => failed(&address, "opening the group")(error),
         }
     })
 }

@@ -56,7 +56,7 @@ impl SysfsRoots {
         if !folder.is_dir() {
             return Err(VfioError::NoFunction(address.to_owned()));
         }
-        let class = class_of(&folder).map_err(failed(address, "reading its class"))?;
+        let class = class_of(&folder).map_err(failed(address, "reading the class"))?;
         if class != NVME_CLASS {
             return Err(VfioError::NotNvme { address: address.to_owned(), class });
         }
@@ -111,7 +111,8 @@ fn is_address(text: &str) -> bool {
 fn class_of(folder: &Path) -> io::Result<u32> {
     let text = fs::read_to_string(folder.join("class"))?;
     let digits = text.trim().trim_start_matches("0x");
-    u32::from_str_radix(digits, 16).map_err(|_| io::Error::other(format!("it says `{digits}`")))
+    u32::from_str_radix(digits, 16)
+        .map_err(|_| io::Error::other(format!("the file contains `{digits}`")))
 }
 
 /// Returns the last component of a link's target; `None` without a link.

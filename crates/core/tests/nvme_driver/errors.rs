@@ -446,7 +446,7 @@ fn the_system_may_take_the_function_away() {
     let done = rig.finish(&mut queue);
     assert_eq!(done[0].result, Err(BlockError::Gone));
     assert!(done[0].buf.is_some());
-    assert!(failed(rig.controller.state()).contains("takes it away"));
+    assert!(failed(rig.controller.state()).contains("removes the device"));
     assert!(!rig.fake.is_running(), "it was disabled before");
     assert!(rig.fake.is_held());
     rig.controller.turn();
@@ -479,7 +479,7 @@ fn the_system_may_take_the_function_away_amid_other_trouble() {
         rig.fake.request_removal();
         assert!(!quiet());
         rig.controller.turn();
-        assert!(failed(rig.controller.state()).contains("takes it away"));
+        assert!(failed(rig.controller.state()).contains("removes the device"));
         assert!(quiet(), "or the thread spins until the queue lets go");
         queue.poll(&mut done);
         rig.controller.turn();
@@ -541,7 +541,7 @@ fn a_thread_watches_over_a_controller_that_is_not_stepped() {
     while !matches!(controller.state(), ControllerState::Failed(_)) {
         std::thread::yield_now();
     }
-    assert!(failed(controller.state()).contains("takes it away"));
+    assert!(failed(controller.state()).contains("removes the device"));
     drop(controller);
     fake.assert_clean();
     assert_eq!(fake.mappings(), []);

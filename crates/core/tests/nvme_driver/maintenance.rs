@@ -168,7 +168,7 @@ fn looks_at_a_sanitize_operation_may_fail_and_it_goes_on() {
     rig.fake.inject(log().after(1).times(1000), failing);
     let error = rig.controller.sanitize(SanitizeAction::BLOCK_ERASE, &mut |_| ()).unwrap_err();
     assert!(matches!(error, AdminError::Unknown(_)), "{error}");
-    assert!(error.to_string().contains("may still go on"), "{error}");
+    assert!(error.to_string().contains("may still be running"), "{error}");
     rig.fake.clear_faults();
     rig.end();
 }

@@ -108,7 +108,7 @@ fn a_controller_that_needs_too_many_resets_has_failed() {
     }
     assert!(results.contains(&Err(BlockError::Gone)), "{results:?}");
     let ControllerState::Failed(reason) = rig.controller.state() else { panic!("not failed") };
-    assert!(reason.contains("reset 2 times before"), "{reason}");
+    assert!(reason.contains("after 2 resets"), "{reason}");
     assert_eq!(rig.controller.stats().leaked_buffers, 0);
     assert!(rig.device_is_refused());
     drop(queue);

@@ -87,7 +87,7 @@ fn a_drive_in_use_is_left_alone() {
         machine.process(5, "dd", "4026531841", &[&format!("/dev/{disk}")]).unwrap();
     });
     let text = error.to_string();
-    assert!(text.starts_with("0000:61:00.0 is in use, and is left alone: nvme"), "{text}");
+    assert!(text.starts_with("0000:61:00.0 is in use and stays unchanged: nvme"), "{text}");
     assert!(text.contains("the root disk; ") && text.ends_with("is open in pid 5 (dd)"), "{text}");
 }
 
@@ -131,7 +131,7 @@ fn drivers_that_nothing_is_taken_from() {
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink(format!("../drivers/{other}"), &link).unwrap();
         for error in [bind(&system, &kernel).unwrap_err(), unbind(&system, &kernel).unwrap_err()] {
-            let expected = format!("{ADDRESS} is bound to {other}, and is left alone: ");
+            let expected = format!("{ADDRESS} is bound to {other} and stays unchanged: ");
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
         assert!(kernel.take_record().is_empty());
@@ -187,7 +187,8 @@ fn a_driver_that_does_not_take_it() {
     let error = bind(&system, &kernel).unwrap_err().to_string();
     assert_eq!(
         error,
-        "0000:61:00.0: vfio-pci did not take it, no driver has it; `dmesg` may tell why"
+        "0000:61:00.0: vfio-pci did not bind the function, no driver has it; `dmesg` \
+         may show the reason"
     );
     assert_eq!(driver(&system).as_deref(), Some("nvme"));
 }

@@ -120,7 +120,8 @@ fn root_complexes_with_more_than_they_carry_are_named() {
         .iter()
         .map(ToString::to_string)
         .collect();
-    let expected = "root complex 0000:60: its 8 drives can do 56.7 GB/s together, it carries 42.6 GB/s \
+    let expected = "root complex 0000:60: 8 drives can do 56.7 GB/s together, the root complex \
+                    carries 42.6 GB/s \
                     (assumed: see docs/drives.md)";
     assert!(text.iter().any(|line| line == expected), "{text:?}");
     // Seven drives exceed its capacity, too, one of them of PCIe 3.0; six would not.
@@ -139,7 +140,7 @@ fn root_complexes_with_more_than_they_carry_are_named() {
     assert!(load.is_set);
     assert_eq!(load.drives, 6);
     let shown = warned[0].to_string();
-    assert!(shown.ends_with("it carries 40.0 GB/s"), "{shown}");
+    assert!(shown.ends_with("root complex carries 40.0 GB/s"), "{shown}");
 }
 
 #[test]

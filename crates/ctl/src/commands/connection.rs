@@ -15,11 +15,10 @@ pub(crate) enum ConnectionCommand {
     /// List them
     List,
     /// Drop connections; an admin queue (qid 0) also drops its controller's I/O queues
-    #[command(
-        after_help = "The host may connect again at once: `nvmeofctl host remove` keeps it out.\n\n\
+    #[command(after_help = "The host may reconnect immediately: `nvmeofctl host remove` prevents \
+        that.\n\n\
         Examples:\n  nvmeofctl connection drop 7\n  \
-        nvmeofctl connection drop --host nqn.2014-08.org.nvmexpress:uuid:..."
-    )]
+        nvmeofctl connection drop --host nqn.2014-08.org.nvmexpress:uuid:...")]
     Drop {
         /// Its ID in the list
         #[arg(required_unless_present = "host")]

@@ -26,7 +26,7 @@ pub(crate) enum DeviceCommand {
     #[command(after_help = "Examples:\n  nvmeofctl device add ram1 ram size=1GiB\n  \
         nvmeofctl device add disk1 file path=/dev/sdb\n  \
         nvmeofctl device add drive1 nvme pci=0000:01:00.0\n\n\
-        configs/target.toml tells of every key.")]
+        configs/target.toml documents every key.")]
     Add {
         /// Its name
         name: String,
@@ -49,10 +49,8 @@ pub(crate) enum DeviceCommand {
         args: ChangeArgs,
     },
     /// Resize one; hosts see the new size immediately
-    #[command(
-        after_help = "What is in a file or in memory stays, as far as it fits. What is cut off is \
-        lost.\n\nExample:\n  nvmeofctl device resize disk1 2TiB"
-    )]
+    #[command(after_help = "The content is kept up to the new size; the rest is lost.\n\n\
+            Example:\n  nvmeofctl device resize disk1 2TiB")]
     Resize {
         /// Its name
         name: String,

@@ -76,8 +76,7 @@ fn write(output: &Path, toml: &str, force: bool) -> anyhow::Result<()> {
         open.create_new(true)
     };
     let mut file = open.open(output).with_context(|| {
-        let hint =
-            if force { "" } else { " (a file that is there is kept: --force writes over it)" };
+        let hint = if force { "" } else { " (an existing file is kept: --force overwrites it)" };
         format!("cannot write {}{hint}", output.display())
     })?;
     file.write_all(toml.as_bytes()).with_context(|| format!("cannot write {}", output.display()))

@@ -19,7 +19,7 @@ pub(crate) enum PacingCommand {
     #[command(after_help = "Examples:\n  nvmeofctl pacing set adaptive\n  \
         nvmeofctl pacing set buffer-credit budget=64MiB\n  \
         nvmeofctl pacing set token-bucket rate=180Gb/s\n\n\
-        Keys that are not given are at their defaults. configs/target.toml tells of every key.")]
+        Omitted keys have their defaults. configs/target.toml documents every key.")]
     Set {
         #[arg(help = format!("One of {}", names::<PacingConfig>()))]
         policy: String,

@@ -57,7 +57,7 @@ pub(super) fn by_address(router: Router) -> Router {
         if host.is_none_or(is_address) {
             return next.run(request).await;
         }
-        let what = "without a token the daemon is asked by its address, not by a name";
+        let what = "without a token, use the address of the daemon, not a name";
         let error = ApiError::new(ErrorKind::Forbidden, what).at("host");
         ErrorResponse(error.hint("use the address, or set api.token-file")).into_response()
     }))

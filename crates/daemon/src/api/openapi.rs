@@ -13,10 +13,11 @@ pub(super) const PATH: &str = "/openapi.json";
 pub(super) fn head() -> OpenApi {
     let mut info = Info::new("nvmeof-tgt", env!("CARGO_PKG_VERSION"));
     info.description = Some(
-        "Control a running nvmeof-tgt. Keys of the config are called as in target.toml, everything \
-         else is in snake_case. Unknown fields are refused. A change is made as a whole or not at all; changes are made \
-         one after the other, and what only looks is answered meanwhile. A change that takes longer than a minute, or \
-         waits so long for its turn, is answered with 503, and may still be made: look at the state's number."
+        "Control a running nvmeof-tgt. Keys of the config have the names of target.toml, all other \
+         fields are in snake_case. Unknown fields are rejected. Each change is applied completely \
+         or not at all; changes are applied one after the other, and requests that only read are \
+         served in between. A change that runs or waits for longer than a minute gets the response \
+         503, and may still be applied: compare the revision of the state."
             .into(),
     );
     OpenApiBuilder::new().info(info).build()

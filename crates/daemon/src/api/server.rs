@@ -105,12 +105,13 @@ impl ApiListener {
                 Ok(listener) => tcp.push(listener),
                 // Hosts and the UNIX socket are served even while the operators' network is down.
                 Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-                    tracing::warn!(%address, %error, "api.listen: cannot listen yet, and is tried again");
+                    tracing::warn!(%address, %error, "api.listen: cannot listen yet, retrying");
                     late.push(address);
                 }
                 Err(error) => {
                     let what = format!(
-                        "api.listen: cannot listen at {address}; stop what does, or choose another"
+                        "api.listen: {address} is in use; stop the other server or change the \
+                         address"
                     );
                     return Err(anyhow::Error::from(error).context(what));
                 }
@@ -124,14 +125,17 @@ impl ApiListener {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut tasks = Vec::new();
-        tracing::info!(socket = %self.file.0.display(), "controlled at");
+        tracing::info!(socket = %self.file.0.display(), "API listens on UNIX socket");
         let guarded = match self.token {
             Some(token) => token.ask(router.clone()),
             None => by_address(router.clone()),
         };
         for listener in self.tcp {
             if let Ok(address) = listener.local_addr() {
-                tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+                tracing::warn!(
+                    %address,
+                    "API listens on TCP without encryption; use it on trusted networks only"
+                );
             }
             tasks.push(tokio::spawn(accept_tcp(listener, guarded.clone(), Arc::clone(&room))));
         }
@@ -166,7 +170,7 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
     let folder = parent.unwrap_or(Path::new("."));
     let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
-        .with_context(|| format!("api.socket {shown}: its folder cannot be used; make it"))?;
+        .with_context(|| format!("api.socket {shown}: the folder cannot be used; create it"))?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             anyhow::bail!(
@@ -178,15 +182,18 @@ fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListen
                 tracing::info!("the socket {shown} was left by a daemon that has died");
             }
             _ => anyhow::bail!(
-                "api.socket {shown}: another daemon serves there; stop it, or give this one a socket \
-                 of its own"
+                "api.socket {shown}: another daemon serves the socket; stop it, or set another path"
             ),
         },
         Err(_) => {}
     }
     let made = with_suffix(path);
-    let cannot =
-        || format!("api.socket {shown}: cannot be made; may this user write to its folder?");
+    let cannot = || {
+        format!(
+            "api.socket {shown}: cannot be created; check that the daemon's user may write to the \
+             folder"
+        )
+    };
     // Left by a daemon that died at this point.
     let _ = std::fs::remove_file(&made);
     let listener = UnixListener::bind(&made).with_context(cannot)?;
@@ -237,7 +244,10 @@ async fn accept_late(address: SocketAddr, router: Router, room: Arc<Semaphore>) 
             Err(error) => tracing::debug!(%address, %error, "api.listen: not yet"),
         }
     };
-    tracing::warn!(%address, "controlled over TCP, too: anybody on the way can listen");
+    tracing::warn!(
+        %address,
+        "API listens on TCP without encryption; use it on trusted networks only"
+    );
     accept_tcp(listener, router, room).await;
 }
 
@@ -331,7 +341,7 @@ mod tests {
             })
         };
         let error = with(taken.local_addr().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("stop what does"), "{error}");
+        assert!(error.to_string().contains("stop the other server"), "{error}");
         // An address of the documentation block.
         let listener = with("192.0.2.1:4480".parse().unwrap()).unwrap();
         assert_eq!((listener.tcp.len(), listener.late.len()), (0, 1));
@@ -377,7 +387,7 @@ mod tests {
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         let error = unix_socket(&path, 0o640).unwrap_err().to_string();
-        assert!(error.contains("another daemon serves there"), "{error}");
+        assert!(error.contains("another daemon serves the socket"), "{error}");
         drop((file, listener));
         assert!(!path.exists() && !with_suffix(&path).exists());
         std::fs::write(&path, "precious").unwrap();

@@ -49,7 +49,7 @@ pub(super) fn unless_connected(
         return Ok(());
     }
     let what = format!("{what} is in use by {}", hosts.join(", "));
-    let hint = "disconnect the hosts first, or set force: they lose it";
+    let hint = "disconnect the hosts first, or set force: connected hosts lose the namespace";
     Err(ApiError::new(ErrorKind::Conflict, what).hint(hint))
 }
 

@@ -50,7 +50,7 @@ impl Token {
         let graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
         anyhow::ensure!(
             graphic && (16..=256).contains(&token.len()),
-            "api.token-file {shown}: it has to hold one line of 16 to 256 printable ASCII characters \
+            "api.token-file {shown}: has to hold one line of 16 to 256 printable ASCII characters \
              without spaces"
         );
         Ok(Self(token.as_bytes().into()))
@@ -96,8 +96,8 @@ fn check_mode(file: &Path, meta: &Metadata, open: bool) -> anyhow::Result<()> {
     let (shown, mode) = (file.display(), meta.permissions().mode() & 0o777);
     anyhow::ensure!(
         open || mode & OTHERS == 0,
-        "api.token-file {shown}: its mode {mode:04o} lets others than its owner at it; chmod 0600 it and give it to \
-         the daemon's user, or say insecure = true in [api]"
+        "api.token-file {shown}: mode {mode:04o} gives other users access; chmod 0600 the file \
+         and chown it to the daemon's user, or set insecure = true in [api]"
     );
     Ok(())
 }

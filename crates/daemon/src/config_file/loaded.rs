@@ -55,13 +55,13 @@ impl Loaded {
         let name = file.display().to_string();
         let machine = machine(&name, open)?;
         let text = text.map_err(|error| {
-            let what = format!("cannot read it: {error}");
+            let what = format!("cannot read the file: {error}");
             whole(&name, what, "name a readable TOML file")
         })?;
         let config = Config::parse(&name, &text, &machine)?;
         // The document accepts what the parser accepts: a test compares their keys.
         let document = Document::from_toml(&text)
-            .map_err(|error| whole(&name, error.to_string(), "report this: it is a defect"))?;
+            .map_err(|error| whole(&name, error.to_string(), "this is a defect: report it"))?;
         Ok(Self { config, document: Document { format: Some(FORMAT), ..document }, text })
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let fifo = folder.path().join("target.toml");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let error = Loaded::read_again(&fifo, Vec::new()).unwrap_err();
-        assert!(error.to_string().contains("it is no regular file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -95,8 +95,8 @@ fn is_newer(report: &mut Report<'_>) -> bool {
     let version = env!("CARGO_PKG_VERSION");
     let what = format!("this file was written for format {} by a newer version", format.get_ref());
     let allowed = format!(
-        "nvmeof-tgt {version} knows formats up to {FORMAT}: use the version that wrote it, or the file \
-         that was there before"
+        "nvmeof-tgt {version} reads formats up to {FORMAT}: use the version that wrote the file, \
+         or restore the previous file"
     );
     report.error(&format.span(), "format", what, allowed);
     true

@@ -121,7 +121,7 @@ impl ChangeQueue {
         let before = self.now.as_ref().filter(|now| matches!(now.who, Requester::Signal));
         if before.is_some_and(|now| now.stage.give_up()) {
             tracing::info!(
-                "the config is read once more before what it said before could be applied"
+                "config reload restarted: a new SIGHUP replaces the reload that was opening devices"
             );
             if let Some(ActiveChange { stage: Stage::Opening(_, begun), .. }) = self.now.take() {
                 self.given_up = Some(begun);
@@ -129,7 +129,7 @@ impl ChangeQueue {
             self.waiting.push_front(ChangeRequest::Sighup);
         } else if !self.waiting.iter().any(|order| matches!(order, ChangeRequest::Sighup)) {
             if self.now.is_some() {
-                tracing::info!("the config is read when the change before is made");
+                tracing::info!("config reload queued behind the change in progress");
             }
             // A reload that still waits will read the current file.
             self.waiting.push_back(ChangeRequest::Sighup);
@@ -192,7 +192,9 @@ impl ChangeQueue {
             begun.done().await.close_in_background().await;
         };
         if tokio::time::timeout(limit, closed).await.is_err() {
-            tracing::warn!("a device that was being opened is left to the system");
+            tracing::warn!(
+                "drain-timeout expired while a device was opening; the kernel closes it"
+            );
         }
     }
 

@@ -224,7 +224,7 @@ impl Devices {
                 open.is_some_and(|open| open.is_missing_device() && open.config == *config);
             match self.open_one(config, preopened, &opened, reactors).await {
                 Ok(open) => opened.push(open),
-                Err(error) if was_gone => tracing::warn!("still gone: {error:#}"),
+                Err(error) if was_gone => tracing::warn!("still missing: {error:#}"),
                 Err(error) => {
                     self.abandon(opened, reactors);
                     return Err(error);
@@ -300,7 +300,7 @@ impl Devices {
         let mut closing = Vec::new();
         for open in self.open.values_mut().filter(|open| !open.is_missing_device()) {
             if open.device.is_gone() {
-                tracing::warn!(device = %open.config.name, "it is gone, and closed");
+                tracing::warn!(device = %open.config.name, "device is missing; closing it");
                 let missing_device = missing_device(open.device.info());
                 closing.push(Open {
                     device: std::mem::replace(&mut open.device, missing_device),
@@ -323,7 +323,8 @@ impl Devices {
             };
             if tokio::time::timeout(GONE_TIMEOUT, all).await.is_err() {
                 tracing::warn!(
-                    "a device that is gone still has commands, and keeps what is behind it"
+                    "missing device still has commands in flight; its file or drive stays open \
+                     until they complete"
                 );
             }
             drop_aside(closing).await;
@@ -374,8 +375,8 @@ impl Devices {
         let base = |name: &String| {
             let new = opened.iter().find(|open| open.config.name == *name);
             let open = new.or_else(|| self.open.get(name));
-            let open = open.with_context(|| format!("its base {name:?} is not open"))?;
-            anyhow::ensure!(!open.device.is_gone(), "its base {name:?} is gone");
+            let open = open.with_context(|| format!("base {name:?} is not open"))?;
+            anyhow::ensure!(!open.device.is_gone(), "base {name:?} is missing");
             Ok(Arc::clone(&open.device))
         };
         let bases: Vec<_> = config.kind.bases().iter().map(base).collect::<anyhow::Result<_>>()?;
@@ -422,14 +423,20 @@ pub(super) fn changed(changed_drives: Vec<ChangedDrive>) -> Vec<String> {
         Ok(is_current) => !is_current,
         Err(error) => {
             let device = &suspect.name;
-            tracing::warn!(%device, %error, "what became of its namespace is not known, and not followed");
+            tracing::warn!(
+                %device, %error,
+                "cannot identify the drive's namespace; the device stays open unchanged"
+            );
             false
         }
     };
     let changed: Vec<String> =
         changed_drives.into_iter().filter(has_changed).map(|suspect| suspect.name).collect();
     for device in &changed {
-        tracing::warn!(%device, "the drive's namespace has changed: it is opened anew, with what stands on it");
+        tracing::warn!(
+            %device,
+            "drive's namespace has changed; reopening the device and the devices layered on it"
+        );
     }
     changed
 }

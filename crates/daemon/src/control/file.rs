@@ -67,12 +67,14 @@ impl ConfigFile {
         let is = match regular::read(&self.path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == Io::NotFound => None,
-            Err(error) => return Err(failed(anyhow::Error::from(error).context("cannot read it"))),
+            Err(error) => {
+                return Err(failed(anyhow::Error::from(error).context("cannot read the file")));
+            }
         };
         if !force && is.as_ref().is_some_and(|text| *text != self.text) {
             let what = "the file has been changed since it was last read";
-            let hint =
-                "look at it with `reload --dry-run`, apply it with `reload`, or `save --force`";
+            let hint = "show the changes with `reload --dry-run`, apply the file with `reload`, or \
+                 overwrite it with `save --force`";
             return Err(ApiError::new(ErrorKind::Conflict, what).at(shown).hint(hint));
         }
         if is.is_some() && self.says(document) && !force {
@@ -98,7 +100,7 @@ fn hint(error: &anyhow::Error) -> &'static str {
             "mount it writable, or add it to ReadWritePaths= of the unit"
         }
         Some(Io::StorageFull | Io::QuotaExceeded) => "make room there",
-        _ => "look at the file and its folder; `config show` prints what runs",
+        _ => "check the file and its folder; `config show` prints the running config",
     }
 }
 
@@ -120,7 +122,7 @@ fn write(path: &Path, text: &str, before: Option<&str>) -> anyhow::Result<Option
             // The folder is on a read-only file system, but the file itself may be a writable
             // mount.
             Err(failed) if failed.is(&[Io::ReadOnlyFilesystem]) && target.writable().is_ok() => {
-                tracing::warn!(file = %name.display(), "what the file said before cannot be kept here");
+                tracing::warn!(file = %name.display(), "cannot back up the previous config file");
             }
             Err(failed) => return Err(failed.of(&name)),
         }
@@ -240,7 +242,7 @@ impl Target {
         self.writable().with_context(cannot)?;
         let previous = kept.take().map(Kept::name);
         self.overwrite(text, before).with_context(cannot)?;
-        tracing::info!(file = %shown, "written in place: it is a mount of its own");
+        tracing::info!(file = %shown, "written in place: the file is a mount point");
         Ok(previous)
     }
 

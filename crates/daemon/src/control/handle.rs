@@ -122,7 +122,7 @@ impl ControlHandle {
             Ok(done) => done,
             Err(_) => Err(ApiError::new(
                 ErrorKind::Unavailable,
-                "this takes long: it, or a change before it, waits for a drive or a file",
+                "the change waits for a drive or a file, or for an earlier change",
             )
             .hint("look at the state before you try again: this call may still be done")),
         }

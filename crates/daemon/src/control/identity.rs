@@ -249,8 +249,8 @@ fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -
     if let Some(saved_for) = &now.saved_for {
         said.push(format!(
             "namespace {nsid} of {nqn} is on {medium}, but its uuid was saved for {saved_for}: hosts see another \
-             disk, with UUID {uuid}; `save` keeps that; if it is the same disk, as a copy that was put back, \
-             remove `medium` from it in the config, and its uuid counts"
+             disk, with UUID {uuid}; `save` keeps that; if this is the same disk, as a restored \
+             copy, remove `medium` of the namespace in the config, so that its uuid is used"
         ));
     }
     if now.is_for_place {
@@ -261,8 +261,8 @@ fn doubts((nqn, nsid): &(Nqn, u32), before: Option<&Identity>, now: &Identity) -
     }
     if now.is_shared {
         said.push(format!(
-            "namespace {nsid} of {nqn}: another namespace is on {medium}, too, so its UUID {uuid} does not \
-             follow the medium alone; set uuid to tell them apart"
+            "namespace {nsid} of {nqn}: another namespace is on {medium}, too, so UUID {uuid} \
+             does not follow the medium alone; set uuid to distinguish them"
         ));
     }
     if let Some(before) = before.filter(|before| before.medium != *medium) {

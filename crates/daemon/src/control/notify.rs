@@ -86,7 +86,10 @@ pub(super) fn watch(reactors: Vec<Sender>) {
     match spawned {
         Ok(_) => tracing::info!("watchdog: a sign of life every {} ms", every.as_millis()),
         Err(error) => {
-            tracing::error!(%error, "no thread for the watchdog: the service manager will end the daemon");
+            tracing::error!(
+                %error,
+                "cannot start the watchdog thread; the service manager will stop the daemon"
+            );
         }
     }
 }
@@ -115,14 +118,14 @@ fn post(states: &[NotifyState<'_>]) {
     let message = states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     if messages.try_send(message).is_err() {
         tracing::warn!(
-            "the service manager does not read its socket (NOTIFY_SOCKET): it is not told"
+            "service manager does not read its socket (NOTIFY_SOCKET): state message dropped"
         );
     }
 }
 
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot tell the service manager (NOTIFY_SOCKET)");
+        tracing::warn!(%error, "cannot send the state to the service manager (NOTIFY_SOCKET)");
     }
 }
 

@@ -84,7 +84,7 @@ impl ControlState {
     pub(super) fn end_overdue_trace(&mut self) {
         let server = self.server_mut();
         if server.tracing.end_overdue(Instant::now()) {
-            tracing::warn!("commands were followed for a caller that has gone; that ends now");
+            tracing::warn!("trace stopped: its caller has disconnected");
             server.tell(|| Message::Trace(TraceControl::Off));
         }
     }

@@ -160,7 +160,7 @@ impl ControlState {
 
     /// Reports that the file read after SIGHUP is invalid; nothing changes.
     pub(super) fn refuse_file(&self, wrong: &ConfigRejected) {
-        tracing::error!("the config is not reloaded, nothing changes:\n{wrong}");
+        tracing::error!("config reload rejected, the running config is unchanged:\n{wrong}");
         self.tell_refused();
     }
 
@@ -171,7 +171,9 @@ impl ControlState {
         match &adopted {
             Ok(_) => self.file.is_now(text, self.document.clone()),
             Err(error) => {
-                tracing::error!("the config is not reloaded, nothing changes: {error:#}");
+                tracing::error!(
+                    "config reload rejected, the running config is unchanged: {error:#}"
+                );
             }
         }
         match adopted {
@@ -204,14 +206,14 @@ impl ControlState {
         let before = self.server.identities();
         match self.server.reload(config, preopened, BindPolicy::Optional).await {
             Ok(Reloaded { summary, .. }) => {
-                tracing::info!("followed a drive's namespaces: {summary}");
+                tracing::info!("drive namespaces changed, devices reopened: {summary}");
                 for what in identity_warnings(&before, &self.server.identities()) {
                     tracing::warn!("{what}");
                 }
             }
             Err(error) => tracing::error!(
-                "a drive's namespace has changed and cannot be followed, it is served as it was: {error:#}; \
-                 change the config to what can be, and reload it"
+                "drive's namespace has changed and cannot be reopened, the old one stays in use: \
+                 {error:#}; correct the config and run \"nvmeofctl reload\""
             ),
         }
     }
@@ -326,7 +328,7 @@ impl ControlState {
         let previous = self.file.save(&document, force)?;
         self.server.pin_identities();
         self.take_document(document);
-        tracing::info!(file = %self.file.path().display(), "what runs is saved");
+        tracing::info!(file = %self.file.path().display(), "running config saved");
         Ok(Saved {
             file: self.file.path().display().to_string(),
             previous: previous.map(|path| path.display().to_string()),
@@ -384,7 +386,7 @@ impl ControlState {
         match &options.seen {
             Some(seen) if !seen.iter().any(|one| *one == now || one == "*") => {
                 let what = format!("the state is {now} by now, not {}", seen.join(" or "));
-                let hint = "look at it again, then decide anew";
+                let hint = "read the current state and repeat the change";
                 Err(ApiError::new(ErrorKind::PreconditionFailed, what).hint(hint))
             }
             _ => Ok(()),

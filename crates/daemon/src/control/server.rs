@@ -247,7 +247,7 @@ impl Server {
         let (started, ended) = self.settle_listeners(&config, bound);
         self.labels = self.labels_of(&config);
         for key in self.fixed_differences(&config) {
-            tracing::warn!("{key} has changed in the config; it takes effect at the next start");
+            tracing::warn!("{key} has changed in the config and takes effect at the next start");
         }
         self.config = config;
         let summary = format!(
@@ -564,7 +564,7 @@ impl Server {
             tracing::warn!(
                 requests = left.requests,
                 connections = left.connections,
-                "drain-timeout is over; commands still in flight end unanswered"
+                "drain-timeout expired; commands still in flight get no response"
             );
         }
         if let Some(recorder) = self.recorder.take() {
@@ -579,7 +579,7 @@ impl Server {
         let joined = ended(spawn_blocking(move || join(threads)), limit).await;
         if !joined {
             tracing::warn!(
-                "a device does not answer: what it was asked is left to the system, with its memory"
+                "a device does not respond; the kernel cancels its commands and frees their memory"
             );
         }
         let flushed = spawn_blocking(move || {
@@ -590,10 +590,10 @@ impl Server {
         match tokio::time::timeout(to_flush, flushed).await {
             Ok(Ok(devices)) => {
                 if !ended(spawn_blocking(move || drop(devices)), limit).await {
-                    tracing::warn!("a drive does not shut down; it is left to the system");
+                    tracing::warn!("a drive does not shut down in time; the kernel closes it");
                 }
             }
-            _ => tracing::error!("a file is not flushed in time; it is left to the system"),
+            _ => tracing::error!("a file is not flushed in time; the kernel closes it"),
         }
         tracing::info!("stopped");
     }

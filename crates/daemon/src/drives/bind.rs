@@ -144,7 +144,7 @@ fn run_all(
         done.insert(address);
         let was = function.driver.as_deref().unwrap_or("no driver");
         if steps.is_empty() {
-            writeln!(output.out, "{address}: {driver} has it already")?;
+            writeln!(output.out, "{address}: bound to {driver} already")?;
         } else {
             writeln!(output.out, "{address}: {was} -> {driver}")?;
         }
@@ -181,8 +181,8 @@ fn takes(plan: &BindPlan) -> bool {
 
 fn unseen(address: Address) -> String {
     format!(
-        "{address} may be in use: there are programs whose open files cannot be seen; run it as root, and with the \
-         machine's own /proc"
+        "{address} may be in use: the open files of some programs are not visible; run the \
+         command as root, with the /proc of the machine"
     )
 }
 

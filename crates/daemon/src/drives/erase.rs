@@ -112,7 +112,7 @@ pub(super) fn format(
     writeln!(output.out, "format with LBA format {lbaf}{of}, lost is:")?;
     lost(&drive, &[nsid], output)?;
     if nsids.len() > 1 {
-        let what = "some drives format all their namespaces at once; of this one these would be lost, too:";
+        let what = "some drives format all namespaces together; here these would be lost, too:";
         writeln!(output.out, "{what}")?;
         let others: Vec<u32> = nsids.iter().copied().filter(|other| *other != nsid).collect();
         lost(&drive, &others, output)?;
@@ -124,7 +124,7 @@ pub(super) fn format(
         Some(Erase::Crypto) => SecureErase::CRYPTOGRAPHIC,
     };
     with_progress("formatting", output, |progress| drive.format(nsid, lbaf, erase, progress))?;
-    writeln!(output.out, "formatted; it is now:")?;
+    writeln!(output.out, "formatted; the namespace is now:")?;
     lost(&drive, &[nsid], output)
 }
 
@@ -187,7 +187,7 @@ fn lost(drive: &Controller, nsids: &[u32], output: &mut Output<'_>) -> Result<()
     let identity = drive.identity();
     let name = format!("{} {} {}", drive.address(), identity.serial, identity.model);
     if nsids.is_empty() {
-        writeln!(output.out, "  {name}: what is left of deleted namespaces")?;
+        writeln!(output.out, "  {name}: remaining data of deleted namespaces")?;
     }
     for nsid in nsids {
         match drive.namespace(*nsid) {
@@ -209,7 +209,7 @@ fn confirmed(is_confirmed: bool) -> Result<(), Failure> {
     if is_confirmed {
         return Ok(());
     }
-    Err(Failure::Usage("nothing was done: with --destroy-data it is".to_owned()))
+    Err(Failure::Usage("nothing was done: repeat with --destroy-data to erase".to_owned()))
 }
 
 /// Runs a long operation and prints its progress on a terminal.

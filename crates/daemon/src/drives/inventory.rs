@@ -89,7 +89,7 @@ impl DriveInventory {
     /// Formats the error that no drive has this serial number, and lists drives that were not
     /// queried.
     pub(super) fn nobody(&self, serial: &str) -> String {
-        let mut text = format!("no drive says that its serial number is {serial}");
+        let mut text = format!("no drive has the serial number {serial}");
         for drive in &self.drives {
             if let IdentifyResult::Nothing(why) = &drive.says {
                 text += &format!("; {} was not asked: {why}", drive.function.address);
@@ -134,7 +134,7 @@ fn says(host: &Host, function: &PciFunction, users: &[User], ask: bool) -> Ident
         });
     }
     let Some(driver) = function.driver.as_deref() else {
-        return IdentifyResult::Nothing("it has no driver".to_owned());
+        return IdentifyResult::Nothing("no driver is bound".to_owned());
     };
     if let Some(User::Process { pid, command, .. }) = users.first() {
         return IdentifyResult::Nothing(format!(

@@ -11,8 +11,8 @@ use super::{Failure, Host, Output, json, size};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nvmeof-tgt drives list\n  \
     nvmeof-tgt drives list --json --root-complex 0000:60=42.6\n\n\
-    Drives that are bound to vfio-pci and that nobody uses are opened to ask for their names.\n\
-    docs/drives.md tells what the columns and the JSON mean.")]
+    Unused drives that are bound to vfio-pci are opened to read their names.\n\
+    docs/drives.md describes the columns and the JSON.")]
 pub struct Args {
     /// Write JSON; docs/drives.md documents the fields
     #[arg(long)]

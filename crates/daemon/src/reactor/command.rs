@@ -216,7 +216,7 @@ fn log_full(refusal: &QuotaRefusal) {
     let QuotaRefusal { host, subsystem, qid, why, had } = refusal;
     let remedy = match why {
         Failure::HostConnections | Failure::HostQueues => {
-            "raise max-connections or max-queues of its [[host]] or of [host-defaults] if it should have more"
+            "raise max-connections or max-queues in its [[host]] or in [host-defaults]"
         }
         _ => "raise limits.connections if hosts should have more",
     };

@@ -35,7 +35,7 @@ impl Reactor {
                     warn,
                     peer,
                     %error,
-                    "connection refused: no memory for its own buffer"
+                    "connection refused: no memory for the connection buffer"
                 );
                 parked.refuse();
                 self.refuse(*queue, is_io);
@@ -81,7 +81,7 @@ impl Reactor {
                 LogCategory::ConnectionRefused,
                 warn,
                 %error,
-                "connection refused: it cannot be watched"
+                "connection refused: cannot watch its socket"
             );
             self.begin_close(key, CloseReason::Lost(error.to_string()), now);
         }
@@ -193,7 +193,7 @@ impl Reactor {
                 warn,
                 peer,
                 %reason,
-                "connection ended for its host's fault"
+                "connection closed: protocol error of the host"
             );
         }
     }

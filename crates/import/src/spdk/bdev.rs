@@ -109,7 +109,7 @@ impl<'d> Bdevs<'d> {
                 Ok(())
             }
             other => {
-                notes.unsupported(&call.path, format!("{other}: there is no such device here"));
+                notes.unsupported(&call.path, format!("{other}: no such device here"));
                 Ok(())
             }
         }
@@ -166,8 +166,8 @@ impl<'d> Bdevs<'d> {
         for (name, quota) in self.quotas {
             if quota.namespaces == 0 && !quota.limit.is_empty() {
                 let what = format!(
-                    "no namespace is block device \"{}\" itself: what stands on other devices has no limit \
-                     of its own here, only namespaces and hosts have (docs/tenants.md)",
+                    "no namespace is block device \"{}\" itself: only namespaces and hosts have \
+                     limits here, not layered devices (docs/tenants.md)",
                     name.escape_debug()
                 );
                 notes.unsupported(&quota.path, what);
@@ -201,7 +201,7 @@ impl<'d> Bdevs<'d> {
             return Some(bdev);
         }
         let what = format!(
-            "block device \"{}\" is not made by this file, or was left out",
+            "block device \"{}\" is not created by this file, or was skipped",
             name.escape_debug()
         );
         notes.unsupported(path, what);
@@ -299,8 +299,9 @@ impl<'d> Bdevs<'d> {
             // SPDK uses the block size of the device.
             self.disks.block_size(file).filter(|size| matches!(size, 512 | 4096)).unwrap_or_else(
                 || {
-                    let what =
-                        format!("blocks of 512 bytes are assumed: `blockdev --getss {file}` tells");
+                    let what = format!(
+                        "blocks of 512 bytes are assumed: check with `blockdev --getss {file}`"
+                    );
                     notes.converted(path.path(), what);
                     512
                 },
@@ -387,7 +388,7 @@ impl<'d> Bdevs<'d> {
         let why = if !matches!(level.to_ascii_lowercase().as_str(), "raid0" | "0") {
             format!("is a {level}: only RAID-0 is served")
         } else if superblock {
-            "has a superblock, behind which SPDK puts its data: a stripe would not find it".into()
+            "has a superblock in front of the data: a stripe would not find the data".into()
         } else if kib == 0 {
             "does not say how large its strips are".into()
         } else if !MEMBERS.contains(&names.len()) {

@@ -53,7 +53,7 @@ impl SpdkTarget {
             "nvmf_subsystem_allow_any_host" => self.any_host(call, notes),
             "nvmf_discovery_add_referral" => referral(builder, call, notes),
             "nvmf_subsystem_listener_set_ana_state" => {
-                notes.unsupported(&call.path, "asymmetric access is not told to hosts");
+                notes.unsupported(&call.path, "asymmetric access is not reported to hosts");
                 Ok(())
             }
             inner if INNER.contains(&inner) => {
@@ -150,7 +150,7 @@ impl SpdkTarget {
             (new.cntlid_min, new.cntlid_max) = (None, None);
         }
         if params.flag("ana_reporting")? {
-            notes.unsupported(params.path(), "asymmetric access is not told to hosts");
+            notes.unsupported(params.path(), "asymmetric access is not reported to hosts");
         }
         if params.flag("passthrough")? {
             notes.unsupported(params.path(), "commands are not passed through to a drive");
@@ -222,7 +222,7 @@ impl SpdkTarget {
         let address = listen_address::read(&mut raw, PORT, notes)?;
         raw.finish(notes);
         if secure {
-            let what = "it takes TLS only, which is not spoken here: hosts would talk in the clear";
+            let what = "TLS only, which is not supported: hosts would connect without encryption";
             notes.unsupported(&call.path, what);
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl SpdkTarget {
         let Some(subsystem) = self.find(&mut params, notes)? else { return Ok(()) };
         if locked {
             let what = format!(
-                "{host} has to prove who it is (a key), which is not asked for here: add it to \
+                "{host} has to authenticate (a key), which is not supported here: add it to \
                  `hosts` if its network is trusted"
             );
             notes.unsupported(&call.path, what);
@@ -369,7 +369,7 @@ fn referral(
             builder.add_referral(Referral { fabric, address, port });
         }
     }
-    params.without_counterpart("subnqn", "it is told by the well-known name", notes);
+    params.without_counterpart("subnqn", "discovery uses the well-known name", notes);
     raw.skip(&["subnqn"]);
     raw.finish(notes);
     params.finish(notes);

@@ -337,7 +337,7 @@ impl RdmaCommands {
 }
 
 fn stray(id: WrId) -> ConnectionError {
-    ConnectionError::Link(format!("the device reports the end of work it was not given ({id:?})"))
+    ConnectionError::Link(format!("device completed an unknown work request ({id:?})"))
 }
 
 /// Converts the status of a failed work request.
@@ -352,7 +352,7 @@ fn failure(id: WrId, status: WcStatus) -> ConnectionError {
             ConnectionError::Link("the target had no receive for a command for too long".into())
         }
         WcStatus::Unreachable => ConnectionError::Link(
-            "the target does not answer any more; check the network and the target".into(),
+            "the target stopped responding; check the network and the target".into(),
         ),
         WcStatus::Other(status) => {
             ConnectionError::Link(format!("{what} ended with work completion status {status}"))

@@ -59,7 +59,7 @@ pub(super) fn connect<R: RouteResolver>(
                 return Err(Error::Connect { peer: peer.to_owned(), cause: cause(status) });
             }
             Some(event) => {
-                let what = format!("it ended while connecting ({event:?})");
+                let what = format!("the connection ended while connecting ({event:?})");
                 return Err(Error::Link { peer: peer.to_owned(), what });
             }
             None => {}
@@ -96,29 +96,36 @@ fn reason(status: i32, said: Option<RejectStatus>) -> String {
              of type rdma there"
                 .into()
         } else {
-            format!("it does not say why (connection manager status {status}); is it NVMe/RDMA?")
+            format!(
+                "no reason given (connection manager status {status}); check that the target \
+                 speaks NVMe/RDMA"
+            )
         };
     };
     let hint = match said {
         RejectStatus::INVALID_LENGTH | RejectStatus::INVALID_RECFMT => {
-            "it does not understand this host; check that it is NVMe/RDMA"
+            "the target does not understand this host; check that the target speaks NVMe/RDMA"
         }
         RejectStatus::INVALID_QID => {
-            "it does not have so many queues; run fewer jobs (--jobs), or raise the target's limit"
+            "the target does not have that number of queues; run fewer jobs (--jobs), or raise \
+             the target's limit"
         }
         RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => {
-            "it does not have queues of this size; lower --qd, or raise the target's limit"
+            "the target does not support queues of this size; lower --qd, or raise the target's \
+             limit"
         }
         RejectStatus::NO_RESOURCES => {
-            "it has no room for another queue now; try again, run fewer jobs, or raise its limits"
+            "the target has no room for another queue now; try again, run fewer jobs, or raise \
+             the limits of the target"
         }
         RejectStatus::INVALID_IRD | RejectStatus::INVALID_ORD => {
             "the two RDMA devices do not agree on how many RDMA READs may be outstanding; check their limits"
         }
         RejectStatus::INVALID_CNTLID => {
-            "its controller is gone, so the admin queue's connection was lost; connect anew"
+            "the controller no longer exists, so the connection of the admin queue was lost; \
+             connect again"
         }
-        _ => "it is of a newer version than this host",
+        _ => "the target has a newer version than this host",
     };
     format!("{said}: {hint}")
 }

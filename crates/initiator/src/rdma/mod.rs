@@ -84,8 +84,8 @@ impl<R: RouteResolver> RdmaConnector<R> {
         resolver: R,
     ) -> Result<Self, Error> {
         if options.hdgst || options.ddgst {
-            let what = "--hdgst and --ddgst are for tcp://; RDMA protects its packets by itself, so run \
-                        without them";
+            let what =
+                "--hdgst and --ddgst are for tcp://; RDMA protects its packets, so omit both";
             return Err(Error::Unusable { peer: address.to_string(), what: what.into() });
         }
         Ok(Self { address: address.clone(), resolver: Arc::new(resolver) })

@@ -143,7 +143,7 @@ impl<R: RouteResolver> RdmaQueuePair<R> {
         if self.polled.is_empty() {
             let polled = qp.poll(BATCH, &mut self.polled);
             polled.map_err(|error| {
-                ConnectionError::Link(format!("its completion queue broke: {error}"))
+                ConnectionError::Link(format!("the completion queue failed: {error}"))
             })?;
         }
         for completion in &self.polled {
@@ -162,13 +162,13 @@ impl<R: RouteResolver> RdmaQueuePair<R> {
             ConnectionEvent::Disconnected => ConnectionError::Flushed,
             ConnectionEvent::DeviceRemoved => ConnectionError::Gone("the RDMA device was removed"),
             ConnectionEvent::AddressChanged => {
-                ConnectionError::Gone("its address has moved to another device, or is gone")
+                ConnectionError::Gone("the address was moved to another device, or removed")
             }
             ConnectionEvent::QueuePairError => {
                 ConnectionError::Link("the queue pair is in the error state".into())
             }
             ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed { .. } => {
-                ConnectionError::Link("the connection manager took it back".into())
+                ConnectionError::Link("the connection manager withdrew the connection".into())
             }
         })
     }

@@ -160,7 +160,7 @@ fn no_more_is_sent_than_the_controller_can_take_in() {
 
 #[test]
 fn a_rejected_connection_says_what_to_do() {
-    for (code, says) in [(3, "--jobs"), (4, "--qd"), (6, "no room"), (9, "connect anew")] {
+    for (code, says) in [(3, "--jobs"), (4, "--qd"), (6, "no room"), (9, "connect again")] {
         let network = TestNetwork::new(code.into());
         network.peer().behavior.reject = Some(RejectStatus(code));
         let error = connect(&network, &ConnectOptions::default()).unwrap_err();

@@ -98,7 +98,7 @@ impl RateLimit {
             }
         };
         if !(1..=most).contains(&value) {
-            let advice = "leave it out for no limit";
+            let advice = "omit the key for no limit";
             return Err(ConfigError::OutOfRange { what, value, least: 1, most, unit, advice });
         }
         Ok(match self {
@@ -480,7 +480,7 @@ fn burst_time(rate: RateSpec, burst: u64) -> Result<Nanos, ConfigError> {
         least: 1,
         most,
         unit,
-        advice: "leave it out for one largest I/O a core",
+        advice: "omit the key for one largest I/O a core",
     })
 }
 

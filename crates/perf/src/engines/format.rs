@@ -115,7 +115,7 @@ impl<'a> DriveFormats<'a> {
         let controller = open_drive(&address.to_string(), open_function)?;
         // The open controller is exclusive. The earlier description could be of another drive.
         if controller.identity().serial != drive.serial {
-            return Err(format!("{name} has become another drive: it is left alone"));
+            return Err(format!("{name} has become another drive: not formatted"));
         }
         let say = |error: nvmeof_core::nvme_driver::AdminError| format!("{name}: {error}");
         let formats = controller.formats(drive.nsid).map_err(say)?;

@@ -182,7 +182,7 @@ fn check(args: &EnginesArgs) -> Result<()> {
         let times = args.device.iter().filter(|other| *other == device).count();
         usage_error!(
             times > 1,
-            "--device {device} is given {times} times: it would be read against itself"
+            "--device {device} is given {times} times: the device would compete with itself"
         );
     }
     usage_error!(

@@ -93,7 +93,7 @@ impl DriveRebinder {
         let now = DriverKind::of(&function).ok_or_else(|| {
             let driver = function.driver.as_deref().unwrap_or("no driver");
             format!(
-                "{address} is not rebound: {driver} has it, and not {NVME_DRIVER} or {VFIO_DRIVER}"
+                "{address} is not rebound: bound to {driver}, not to {NVME_DRIVER} or {VFIO_DRIVER}"
             )
         })?;
         if now == kind {
@@ -132,7 +132,8 @@ impl DriveRebinder {
                 }
                 _ if Instant::now() >= until => {
                     return Err(format!(
-                        "{address}: the kernel has it again, and has made no block device of it; `dmesg` may tell why"
+                        "{address}: the kernel driver is bound again, but created no block \
+                         device; `dmesg` may show the reason"
                     ));
                 }
                 _ => std::thread::sleep(PAUSE),
@@ -180,8 +181,8 @@ impl DriveRebinder {
                 if usage.is_partial() && DriverKind::of(&function) != Some(DriverKind::Vfio) =>
             {
                 return Err(Refusal::Other(format!(
-                    "{address} may be in use: there are programs whose open files cannot be seen; run it as root, and \
-                     with the machine's own /proc"
+                    "{address} may be in use: the open files of some programs are not visible; \
+                     run the command as root, with the /proc of the machine"
                 )));
             }
             DriverKind::Vfio => BindPlan::bind(&self.system, &usage, &function, &self.allowed),
@@ -195,7 +196,7 @@ impl DriveRebinder {
     }
 
     fn function(&self, address: Address) -> Result<PciFunction, String> {
-        self.system.function(address).ok_or_else(|| format!("{address} is gone"))
+        self.system.function(address).ok_or_else(|| format!("{address} is missing"))
     }
 }
 

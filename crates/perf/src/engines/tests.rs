@@ -220,7 +220,7 @@ fn a_drive_that_is_not_there_is_a_row_that_says_so() {
         .iter()
         .filter(|row| row.engine != "vfio" && row.layout == ReadLayout::Individual)
     {
-        assert!(why(row).contains("/no/such/drive: there is no such file"), "{row:?}");
+        assert!(why(row).contains("/no/such/drive: file does not exist"), "{row:?}");
     }
 }
 

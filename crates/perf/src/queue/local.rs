@@ -212,7 +212,7 @@ impl DeviceQueue for LocalQueue {
         // Outstanding I/Os still complete; only after that is the queue unusable.
         if self.is_gone && self.queue.in_flight() == 0 && self.waiting.is_empty() {
             return Err(QueueFailed(format!(
-                "{} is gone: it was taken away, or has failed",
+                "{} is missing: the drive was removed, or has failed",
                 self.name
             )));
         }

@@ -147,7 +147,7 @@ fn every_lie_is_found_out() {
     let both = "--rw randrw:50 --qd 8";
     for (action, of, arguments, says) in [
         (FakeAction::FlipBit, IoOpcode::READ, both, "checksum"),
-        (FakeAction::Shift(8), IoOpcode::READ, both, "holds the data of LBA"),
+        (FakeAction::Shift(8), IoOpcode::READ, both, "data of LBA"),
         (FakeAction::Drop, IoOpcode::WRITE, both, "lost write"),
         (FakeAction::Tear, IoOpcode::WRITE, both, "lost write"),
         // Without a read in the workload, the read-back finds it.
@@ -293,7 +293,7 @@ fn what_does_not_fit_the_target_is_said() {
         ("--offset 100", "--offset 100 is no multiple"),
         ("--size 1m", "reach beyond namespace 1"),
         ("--offset 256k", "no I/O of 4 KiB fits"),
-        ("--verify --jobs 65", "each job a part of its own"),
+        ("--verify --jobs 65", "each job its own part"),
     ] {
         let arguments = format!("--rw randread --ios 200 {arguments}");
         let error = try_run(&target, &arguments).unwrap_err();
@@ -467,9 +467,9 @@ fn devices_of_this_machine_are_loaded_like_namespaces() {
     let error = local(&write).unwrap_err();
     assert!(error.is::<UsageError>() && error.to_string().contains("not empty"), "{error}");
     let error = local(&format!("{write} --destroy-data ./disk")).unwrap_err();
-    assert!(error.to_string().contains("./disk is none of what is loaded"), "{error}");
+    assert!(error.to_string().contains("./disk is not a tested device"), "{error}");
     let error = local("--device /nowhere/disk --rw write").unwrap_err();
-    assert!(error.to_string().contains("no such file"), "{error}");
+    assert!(error.to_string().contains("file or device does not exist"), "{error}");
     let report = local(&format!("{write} --destroy-data {file}")).unwrap();
     assert_eq!((number(&report["errors"]), number(&report["verify_errors"])), (0, 0), "{report}");
     assert_eq!(report["verify"]["read_back"], true);

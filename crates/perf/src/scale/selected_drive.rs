@@ -101,8 +101,8 @@ fn of_function(function: PciFunction) -> Result<SelectedDrive> {
     let first = spaces.into_iter().next().map(|space| format!("/dev/{}", space.name));
     let Some(path) = first else {
         let what = format!(
-            "the drive at {address} has no block device (driver: {}): bind it (`nvmeof-tgt drives bind {address}`), or \
-             leave it out",
+            "the drive at {address} has no block device (driver: {}): run `nvmeof-tgt drives bind \
+             {address}`, or omit the drive",
             function.driver.as_deref().unwrap_or("none")
         );
         return Err(UsageError(what).into());

@@ -93,7 +93,7 @@ impl OverwritableDevice {
 
     fn run(&mut self, spec: &LoadSpec) -> Result<LoadResult, DriveTestError> {
         let Some(target) = &mut self.target else {
-            return Err(DriveTestError::Device("it is not open".into()));
+            return Err(DriveTestError::Device("the device is not open".into()));
         };
         if self.stop.load(Ordering::Relaxed) {
             return Err(DriveTestError::Interrupted);
@@ -144,7 +144,7 @@ impl DriveUnderTest for OverwritableDevice {
             }
             // A short point of a slow drive: figures over no I/O are meaningless.
             if spec.time >= PATIENCE {
-                let what = format!("no I/O came to its end in {:?}", spec.time);
+                let what = format!("no I/O completed in {:?}", spec.time);
                 return Err(DriveTestError::Device(what));
             }
             spec.time *= 2;
@@ -289,7 +289,7 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == data, "nothing was written");
         open(&format!("--device {path} --destroy-data {path}")).unwrap().close();
         let error = open(&format!("--device {path} --destroy-data /dev/other")).unwrap_err();
-        assert!(error.to_string().contains("is none of what is loaded"), "{error}");
+        assert!(error.to_string().contains("is not a tested device"), "{error}");
     }
 
     #[test]

@@ -141,7 +141,9 @@ pub(crate) fn run(args: &SteadyArgs) -> Result<ExitCode> {
     }
     if let Err(error) = ended {
         let shown = results.display();
-        complain!("error: {error}; the results so far are in {shown}: go on with --resume {shown}");
+        complain!(
+            "error: {error}; the results so far are in {shown}: resume with --resume {shown}"
+        );
         written?;
         return Ok(ExitCode::FAILURE);
     }
@@ -314,7 +316,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 fn point_time(text: &str) -> Result<Duration, String> {
     match units::duration(text)? {
         time if time >= SHORTEST => Ok(time),
-        _ => Err("it must be 10ms at least".into()),
+        _ => Err("must be at least 10ms".into()),
     }
 }
 

@@ -100,8 +100,8 @@ pub(crate) enum UntestableDrive {
     )]
     Blocks { block: u32, needed: u64 },
     #[error(
-        "the target takes {} a command (MDTS), and throughput has to be steady at 1 MiB: raise its max-transfer, or \
-         leave that test out with --tests iops,latency,saturation",
+        "the target takes {} a command (MDTS), and throughput has to be steady at 1 MiB: raise \
+         its max-transfer, or omit that test with --tests iops,latency,saturation",
         show_size(*largest)
     )]
     Transfer { largest: u64 },
@@ -219,7 +219,8 @@ impl DriveTestPlan {
             let lost: Vec<String> = lost.into_iter().map(show_size).collect();
             let (lost, block) = (lost.join(", "), self.block_size);
             all.push(format!(
-                "sizes that the device does not take in one command (its blocks have {block} bytes) are left out: {lost}."
+                "sizes that the device does not take in one command (its blocks have {block} \
+                 bytes) are skipped: {lost}."
             ));
         }
         all

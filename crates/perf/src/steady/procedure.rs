@@ -63,7 +63,7 @@ pub(crate) enum StepOutcome {
 
 /// An outcome that does not fit the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has {found} where {wanted} was next")]
+#[error("the file has {found} where {wanted} was expected")]
 pub(crate) struct UnexpectedOutcome {
     found: &'static str,
     wanted: &'static str,

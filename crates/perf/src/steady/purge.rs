@@ -55,7 +55,7 @@ pub(crate) fn method(args: &TargetArgs, nsid: u32) -> Result<PurgeMethod, String
         }
         DeviceSpec::File(path) => kernel(path),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
-            Err("it is memory, which has no state to go back to".into())
+            Err("memory has no state to purge".into())
         }
     }
 }
@@ -79,11 +79,11 @@ fn kernel(path: &Path) -> Result<PurgeMethod, String> {
             rest.is_some_and(|number| number.chars().all(|digit| digit.is_ascii_digit()))
         });
     if is_namespace && siblings.count() > 1 {
-        return Err("its drive has other namespaces, and may format all at once".into());
+        return Err("the drive has other namespaces, and may format all of them".into());
     }
     match is_namespace {
         true => Ok(PurgeMethod::Kernel { path: path.display().to_string() }),
-        false => Err("it is no whole NVMe namespace, so it has no Format".into()),
+        false => Err("not a whole NVMe namespace: Format is not available".into()),
     }
 }
 
@@ -111,7 +111,7 @@ impl PurgeMethod {
 type Purged = Result<Result<String, String>, DriveTestError>;
 
 fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
-    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purge: {what}"));
     let options =
         host::options(host, [&endpoint.address]).map_err(|error| failed(format!("{error:#}")))?;
     let mut controller = nvmeof_initiator::Controller::connect(endpoint, &options)
@@ -121,8 +121,8 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
     let _ = controller.disconnect();
     Ok(match formatted {
         FormatOutcome::Done => Ok("Format NVM with user data erase, over the fabric".into()),
-        FormatOutcome::Unsupported => Err("its controller has no Format NVM".into()),
-        FormatOutcome::Others => Err(format!("its controller {ALL}")),
+        FormatOutcome::Unsupported => Err("the controller does not support Format NVM".into()),
+        FormatOutcome::Others => Err(format!("the controller {ALL}")),
     })
 }
 
@@ -130,7 +130,7 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
 const ALL: &str = "would format other namespaces, too";
 
 fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
-    let failed = |what: String| DriveTestError::Device(format!("purging it: {what}"));
+    let failed = |what: String| DriveTestError::Device(format!("purge: {what}"));
     let function = vfio::open(&address.to_string()).map_err(|error| failed(error.to_string()))?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| failed(error.to_string()))?;
@@ -143,7 +143,7 @@ fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
     if all.len() > 1 {
         let count = all.len();
         return Ok(Err(format!(
-            "the drive has {count} namespaces, and may format or sanitize all at once"
+            "the drive has {count} namespaces, and may format or sanitize all of them"
         )));
     }
     let format = controller.namespace(nsid).map_err(|error| failed(error.to_string()))?.format;

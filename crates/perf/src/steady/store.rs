@@ -74,7 +74,8 @@ impl ResultStore {
         let file = OpenOptions::new().create_new(true).append(true).open(path);
         let file = match file {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => bail!(
-                "{} has results already: go on with them (--resume {0}), or choose another name (--out NAME)",
+                "{} has results already: resume the test (--resume {0}), or choose another name \
+                 (--out NAME)",
                 path.display()
             ),
             other => other.with_context(|| format!("cannot make {}", path.display()))?,
@@ -125,13 +126,14 @@ impl ResultStore {
         // An interruption cut off a line without an end.
         let end = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..end].lines().enumerate();
-        let Some((_, first)) = lines.next() else {
-            bail!("{shown} is empty: there is nothing to go on with")
-        };
+        let Some((_, first)) = lines.next() else { bail!("{shown} is empty: nothing to resume") };
         let head: StoreHeader = serde_json::from_str(first)
             .with_context(|| format!("{shown}: line 1 is not the beginning of a drive test"))?;
         if head.version != VERSION {
-            bail!("{shown} is of version {}; this program goes on with {VERSION}", head.version);
+            bail!(
+                "{shown} has format version {}; this program resumes version {VERSION}",
+                head.version
+            );
         }
         let mut procedure = Procedure::new(head.plan.clone());
         let mut resumed = 0;
@@ -217,7 +219,7 @@ impl ResultStore {
     fn full(&self, error: &io::Error) -> DriveTestError {
         let path = self.path.display();
         DriveTestError::Results(format!(
-            "cannot write {path}: {error}; what it has is kept: make room there"
+            "cannot write {path}: {error}; earlier results are kept: free space there"
         ))
     }
 }

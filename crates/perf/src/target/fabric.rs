@@ -54,8 +54,8 @@ impl FabricTarget {
         let subnqn = self.controller.endpoint().subnqn.as_str();
         usage_error!(
             subnqn == DISCOVERY_NQN,
-            "{subnqn} is the discovery service, which has no namespaces; `nvmeof-perf discover` lists what \
-             it knows"
+            "{subnqn} is the discovery service, which has no namespaces; `nvmeof-perf discover` \
+             lists its subsystems"
         );
         let all = self.controller.namespaces();
         usage_error!(all.is_empty(), "{subnqn} has no namespaces for this host");

@@ -187,7 +187,7 @@ impl<'a> DeviceOpener<'a> {
     fn why_not(&self, name: &str, block: Option<&str>, error: OpenError) -> anyhow::Error {
         match (&error.reason, block) {
             (OpenErrorReason::Missing, _) => {
-                UsageError(format!("--device {name}: there is no such file or device")).into()
+                UsageError(format!("--device {name}: file or device does not exist")).into()
             }
             (OpenErrorReason::InUse, Some(block)) => {
                 let users = Usage::read(&self.system).map(|usage| usage.of_block(block));
@@ -240,7 +240,7 @@ impl<'a> DeviceOpener<'a> {
 }
 
 fn read_only(name: &str) -> String {
-    format!("--device {name} is read-only; it can be loaded with reads")
+    format!("--device {name} is read-only; use --rw read or randread")
 }
 
 /// Rejects a device in use.
@@ -248,7 +248,8 @@ fn refuse_used(name: &str, users: &[User]) -> Result<()> {
     let shown: Vec<String> = users.iter().map(ToString::to_string).collect();
     usage_error!(
         !users.is_empty(),
-        "--device {name} is in use: {}; stop that first, because it would be ruined and would spoil the figures",
+        "--device {name} is in use: {}; stop that use first: this test would destroy its data, \
+         and it would distort the results",
         shown.join("; ")
     );
     Ok(())

@@ -325,7 +325,7 @@ fn check_names(args: &TargetArgs) -> Result<()> {
     if let Some(unknown) = args.destroy_data.iter().find(|name| !is_named(name)) {
         usage_error!(
             true,
-            "--destroy-data {unknown} is none of what is loaded, which is {}; name one of these",
+            "--destroy-data {unknown} is not a tested device; allowed: {}",
             named.join(", ")
         );
     }

@@ -54,7 +54,7 @@ const FORMS: &str = "random (or uniform), zipf:THETA (zipf:1.1), pareto:SHARE (p
 
 /// Parses a distribution in the syntax of `--random-distribution`.
 pub(crate) fn distribution(text: &str) -> Result<Distribution, String> {
-    let wrong = |why: &str| format!("`{text}` is not a distribution: {why}; it is one of {FORMS}");
+    let wrong = |why: &str| format!("`{text}` is not a distribution: {why}; allowed: {FORMS}");
     let (name, value) = match text.split_once(':') {
         Some((name, value)) => (name, Some(value)),
         None => (text, None),
@@ -90,14 +90,14 @@ pub(crate) fn distribution(text: &str) -> Result<Distribution, String> {
             check(&all).map_err(|why| wrong(&why))?;
             Ok(Distribution::Zoned(all))
         }
-        _ => Err(wrong("there is no such one")),
+        _ => Err(wrong("unknown distribution")),
     }
 }
 
 /// Pairs of a share of the visits and an extent.
 fn zones(text: &str, is_absolute: bool) -> Result<Vec<Zone>, String> {
     if text.contains(',') {
-        return Err("reads and writes have the same one here, so there is no comma in it".into());
+        return Err("reads and writes have the same distribution here; remove the comma".into());
     }
     let percent = |text: &str| {
         let number: Option<f64> = text.parse().ok();

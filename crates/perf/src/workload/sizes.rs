@@ -64,7 +64,7 @@ fn sizes(text: &str) -> Result<IoSizes, String> {
         shares.push((bytes, percent));
     }
     if shares.len() > MOST {
-        return Err(format!("it has {} sizes, and {MOST} are the most", shares.len()));
+        return Err(format!("{} sizes given, the maximum is {MOST}", shares.len()));
     }
     let named: u32 = shares.iter().filter_map(|(_, percent)| *percent).map(u32::from).sum();
     let unnamed = u32::try_from(shares.iter().filter(|(_, percent)| percent.is_none()).count());

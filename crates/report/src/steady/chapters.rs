@@ -42,7 +42,7 @@ pub fn write(drive_test: &DriveTest, sink: &mut dyn ReportSink) {
     if drive_test.resumed > 0 {
         let times = if drive_test.resumed == 1 { "once" } else { "several times" };
         let what = format!(
-            "The test was interrupted and gone on with {times} ({}): the drive stood idle in between.",
+            "The test was interrupted and resumed {times} ({}): the drive was idle in between.",
             drive_test.resumed
         );
         sink.paragraph(&what, true);

@@ -198,10 +198,10 @@ fn what_is_missing_is_said_on_top() {
     let mut drive_test = drive_test();
     drive_test.setup.quick = true;
     drive_test.setup.departures = vec!["no 512 B".into()];
-    drive_test.partial = "the device is gone".into();
+    drive_test.partial = "the device is missing".into();
     drive_test.resumed = 2;
     drive_test.tests[0].purge =
-        Some(Preparation { how: "it has no Format".into(), ..Preparation::default() });
+        Some(Preparation { how: "Format is not available".into(), ..Preparation::default() });
     let SteadyStateResult::Steady(window) = drive_test.tests[1].result.clone() else { panic!() };
     drive_test.tests[1].result = SteadyStateResult::Unsteady { window, most: 25 };
     drive_test.tests[2].result = SteadyStateResult::Cut;
@@ -215,9 +215,9 @@ fn what_is_missing_is_said_on_top() {
         "QUICK MODE",
         "Departs from the specification: no 512 B",
         "sought for 25 rounds",
-        "PARTIAL: the device is gone",
+        "PARTIAL: the device is missing",
         "several times (2)",
-        "NOT purged: it has no Format",
+        "NOT purged: Format is not available",
         "no steady state was reached in 25 rounds",
         "cut short after 1 whole rounds",
         "Nothing was measured.",

@@ -93,7 +93,7 @@ impl PcieMachine {
         ];
         for (key, value) in numbers {
             if !value.is_finite() || value <= 0.0 {
-                return Some(format!("{key} = {value} cannot be: it must be more than 0"));
+                return Some(format!("{key} = {value} cannot be: must be more than 0"));
             }
         }
         let mut grouped = BTreeSet::new();

@@ -29,7 +29,7 @@ pub enum Fault {
     Duplicate,
     /// The command does not execute; the controller sets CSTS.CFS and stops.
     Fatal,
-    /// The command does not execute; the function is gone, and its registers read as all ones.
+    /// The command does not execute; the function is missing, and its registers read as all ones.
     Gone,
     /// The command executes and returns these bytes, repeated to the required length. For commands
     /// that read.

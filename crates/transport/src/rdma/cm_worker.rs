@@ -331,7 +331,7 @@ impl<D: Device> WorkerShared<D> {
                 if pause == FIRST_PAUSE {
                     tracing::error!(
                         %error, device = self.name,
-                        "a queue pair cannot be destroyed; its memory is kept, and it is tried again"
+                        "cannot destroy queue pair, retrying; its memory stays quarantined"
                     );
                 }
                 let pause_next = (2 * pause).min(LONGEST_PAUSE);

@@ -358,7 +358,7 @@ impl<D: Device> Drop for CqShared<D> {
         for (_, memory) in quarantined.drain(..) {
             tracing::error!(
                 device = self.device.name(),
-                "a queue pair is left that cannot be destroyed: its memory is never used again"
+                "cannot destroy queue pair; its memory stays quarantined until the process ends"
             );
             std::mem::forget(memory);
         }

@@ -353,9 +353,9 @@ impl TcpQueue {
         let urgent = urgent
             .and_then(|pace| pace.from_host.due().into_iter().chain(pace.to_host.due()).min());
         [
-            (urgent, "buffer memory is short, and the host hardly moves the data that it has buffers for"),
-            (taken, "the host takes no data, or hardly any"),
-            (pull.flatten(), "the host does not send the data it was asked for, or hardly any"),
+            (urgent, "buffer memory is short, and the host transfers its data too slowly"),
+            (taken, "the host receives too little data"),
+            (pull.flatten(), "the host sends too little of the requested data"),
             (pdu, "the host stopped within a PDU"),
         ]
         .into_iter()

@@ -173,7 +173,7 @@ impl SystemDevice {
                 let ip = Ipv6Addr::from(gid);
                 ip.to_ipv4_mapped().map_or_else(|| ip.to_string(), |v4| v4.to_string())
             }
-            Err(error) => format!("not to be had ({error})"),
+            Err(error) => format!("not available ({error})"),
         };
         let (device, found) = (self.name.as_str().into(), found.into());
         Err(VerbsError::OtherGid { address, device, port, index, found })

@@ -79,7 +79,7 @@ impl Drop for SystemRegion {
         let answer = unsafe { (self.device.library().verbs.ibv_dereg_mr)(self.region.as_ptr()) };
         if let Err(error) = inline::result(answer) {
             let device = self.device.name();
-            tracing::error!(%error, device, "memory could not be taken back from an RDMA device");
+            tracing::error!(%error, device, "memory cannot be deregistered from an RDMA device");
         }
     }
 }

@@ -42,7 +42,7 @@ impl Claim {
     /// Shares the claim with another open of the file. It stays exclusive even if that open only
     /// reads, because the first one may still write.
     pub(super) fn share(self, file: &OwnedFd, read_only: bool) -> Result<Self, OpenErrorReason> {
-        let stat = system("look at it", rustix::fs::fstat(file))?;
+        let stat = system("stat the file", rustix::fs::fstat(file))?;
         // Another file has replaced it.
         if !self.is_to(&stat) {
             return Err(OpenErrorReason::InUse);

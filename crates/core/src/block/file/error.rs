@@ -20,23 +20,22 @@ pub struct OpenError {
 #[derive(Debug, Error)]
 pub enum OpenErrorReason {
     /// The file does not exist, and no size is given to create it.
-    #[error("there is no such file; give a size to have it created")]
+    #[error("file does not exist; set \"size\" to create it")]
     Missing,
     /// The path is neither a regular file nor a block device.
-    #[error("this is no regular file and no block device but {0}")]
+    #[error("not a regular file or a block device but {0}")]
     FileKind(&'static str),
     /// Another process or device uses the file.
     #[error(
-        "it is in use: another process or another device serves it, or it is mounted; stop that, or name another file"
+        "the file is in use: another process or device serves the file, or has mounted it; stop \
+         that use, or choose another file"
     )]
     InUse,
     /// The block size is not supported.
-    #[error("a block size of {0} bytes is not possible: choose 512 or 4096")]
+    #[error("block size of {0} bytes is not supported: choose 512 or 4096")]
     BlockSize(u32),
     /// The drive's sectors are larger than the blocks.
-    #[error(
-        "its sectors are {sector} bytes, more than the block size {block_size}: choose {sector}"
-    )]
+    #[error("sectors of {sector} bytes exceed the block size {block_size}: choose {sector}")]
     Sector {
         /// Bytes per sector.
         sector: u32,
@@ -44,7 +43,7 @@ pub enum OpenErrorReason {
         block_size: u32,
     },
     /// The size differs from the configured one.
-    #[error("it has {actual} bytes but {wanted} are configured: {advice}")]
+    #[error("the file has {actual} bytes but {wanted} are configured: {advice}")]
     Size {
         /// Actual bytes.
         actual: u64,
@@ -62,12 +61,15 @@ pub enum OpenErrorReason {
         block_size: u32,
     },
     /// Direct I/O is required but not supported.
-    #[error("it takes no direct I/O ({0}): leave `direct` to \"auto\", or use larger blocks")]
+    #[error(
+        "the file does not support direct I/O ({0}): leave `direct` to \"auto\", or use larger \
+         blocks"
+    )]
     NotDirect(Cow<'static, str>),
     /// The kernel denies io_uring to this process.
     #[error(
-        "it needs io_uring, which is not to be had here ({0}): see the sysctl \
-         kernel.io_uring_disabled, and in a container its seccomp profile"
+        "io_uring is not available ({0}): see the sysctl kernel.io_uring_disabled, \
+         and in a container the seccomp profile"
     )]
     NoRing(io::Error),
     /// A system call failed.

@@ -201,8 +201,8 @@ fn open_as_it_goes(
     if read_only && !config.read_only {
         tracing::warn!(
             device = %config.name, path = %config.path.display(),
-            "it cannot be written to (write-protected, on a file system that is mounted read-only, \
-             or without permission to write): hosts see it as write-protected"
+            "file or device is not writable (write-protected, on a read-only file system, or no \
+             write permission); hosts see the device as write-protected"
         );
     }
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -234,7 +234,7 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorReason> {
         let folder = folder_of(&config.path);
         return match config.size {
             _ if !folder.is_dir() => Err(OpenErrorReason::System {
-                what: "create it: its folder is not there",
+                what: "create the file: the folder does not exist",
                 source: Errno::NOENT.into(),
             }),
             Some(size) if !config.read_only => check_whole(size, config.block_size),
@@ -246,7 +246,7 @@ fn check_inner(config: &FileConfig) -> Result<(), OpenErrorReason> {
         return block_device_size(&file, config).map(drop);
     }
     let config = &FileConfig { read_only, ..config.clone() };
-    let actual = system("read its size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
+    let actual = system("read the size", rustix::fs::fstat(&file))?.st_size.unsigned_abs();
     match config.size {
         Some(wanted) if actual != 0 || config.read_only => check_size(actual, wanted),
         Some(wanted) => check_whole(wanted, config.block_size),
@@ -272,7 +272,7 @@ pub(super) fn check_whole(size: u64, block_size: u32) -> Result<(), OpenErrorRea
 fn kind_of(path: &Path) -> Result<Option<FileKind>, OpenErrorReason> {
     let stat = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => return Ok(None),
-        stat => system("look at it", stat)?,
+        stat => system("stat the file", stat)?,
     };
     let other = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(Some(FileKind::Regular)),
@@ -292,15 +292,17 @@ fn create(config: &FileConfig, flags: OFlags) -> Result<OwnedFd, OpenErrorReason
         return Err(OpenErrorReason::Missing);
     }
     // Not exclusive: another server that creates the file concurrently collides at the lock.
-    let file =
-        system("create it", rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE))?;
+    let file = system(
+        "create the file",
+        rustix::fs::open(&config.path, flags | OFlags::CREATE, NEW_FILE),
+    )?;
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // The new name is durable when its folder is.
     let folder = system(
-        "open its folder",
+        "open the folder",
         rustix::fs::open(folder_of(&config.path), folder, Mode::empty()),
     )?;
-    system("sync its folder", rustix::fs::fsync(&folder))?;
+    system("sync the folder", rustix::fs::fsync(&folder))?;
     Ok(file)
 }
 
@@ -313,13 +315,13 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Returns the size of a regular file; sets it if the file is empty and a size is configured.
 fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorReason> {
-    let actual = system("read its size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
+    let actual = system("read the size", rustix::fs::fstat(file))?.st_size.unsigned_abs();
     let Some(wanted) = config.size else {
         return check_whole(actual, config.block_size).map(|()| actual);
     };
     if actual == 0 && !config.read_only {
         check_whole(wanted, config.block_size)?;
-        system("give it its size", rustix::fs::ftruncate(file, wanted))?;
+        system("set the size of the file", rustix::fs::ftruncate(file, wanted))?;
         system("sync it", rustix::fs::fsync(file))?;
         return Ok(wanted);
     }
@@ -329,8 +331,8 @@ fn regular_size(file: &OwnedFd, config: &FileConfig) -> Result<u64, OpenErrorRea
 pub(super) fn check_size(actual: u64, wanted: u64) -> Result<(), OpenErrorReason> {
     let advice = match actual.cmp(&wanted) {
         std::cmp::Ordering::Equal => return Ok(()),
-        std::cmp::Ordering::Less => "leave the size out, or extend the file with `truncate`",
-        std::cmp::Ordering::Greater => "leave the size out, or give the file's own",
+        std::cmp::Ordering::Less => "omit \"size\", or extend the file with `truncate`",
+        std::cmp::Ordering::Greater => "omit \"size\", or give the file's own",
     };
     Err(OpenErrorReason::Size { actual, wanted, advice })
 }
@@ -340,15 +342,15 @@ pub(super) fn block_device_size(
     file: &OwnedFd,
     config: &FileConfig,
 ) -> Result<u64, OpenErrorReason> {
-    let sector = system("read its sector size", rustix::fs::ioctl_blksszget(file))?;
+    let sector = system("read the sector size", rustix::fs::ioctl_blksszget(file))?;
     let block_size = config.block_size;
     if sector > block_size {
         return Err(OpenErrorReason::Sector { sector, block_size });
     }
-    let actual = system("read its size", rustix::fs::seek(file, SeekFrom::End(0)))?;
+    let actual = system("read the size", rustix::fs::seek(file, SeekFrom::End(0)))?;
     match config.size {
         Some(wanted) if wanted > actual => {
-            let advice = "leave the size out, or give no more than it has";
+            let advice = "omit \"size\", or set no more than the actual size";
             Err(OpenErrorReason::Size { actual, wanted, advice })
         }
         Some(wanted) => check_whole(wanted, block_size).map(|()| wanted),
@@ -365,7 +367,7 @@ fn takes_direct(
 ) -> Result<(), Cow<'static, str>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(&path, flags | OFlags::DIRECT, Mode::empty())
-        .map_err(|error| format!("opening it with O_DIRECT: {}", io::Error::from(error)))?;
+        .map_err(|error| format!("opening the file with O_DIRECT: {}", io::Error::from(error)))?;
     if kind == Some(FileKind::Block) {
         return Ok(());
     }
@@ -373,7 +375,7 @@ fn takes_direct(
     match align {
         Some(0) => Err("the file system does none for this file".into()),
         Some(align) if align > block_size => {
-            Err(format!("it needs multiples of {align} bytes, blocks are {block_size}").into())
+            Err(format!("multiples of {align} bytes are required, blocks are {block_size}").into())
         }
         Some(_) => Ok(()),
         None => probe(&direct, block_size),

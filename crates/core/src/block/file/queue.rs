@@ -277,7 +277,8 @@ impl<M: FileBackend> FileQueue<M> {
         if losses.is_power_of_two() {
             let error = std::io::Error::from_raw_os_error(errno);
             tracing::error!(device = %self.info.name, %error, losses,
-                "a flush failed: writes completed before may be lost; each queue reports it once");
+                "flush failed: earlier completed writes may be lost; each queue reports the error \
+                 once");
         }
     }
 

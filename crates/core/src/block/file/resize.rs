@@ -45,11 +45,11 @@ impl OpenFile {
             (FileKind::Regular, Some(wanted)) => {
                 check_whole(wanted, block_size)?;
                 if read_only {
-                    let actual = system("read its size", rustix::fs::fstat(&self.file))?;
+                    let actual = system("read the size", rustix::fs::fstat(&self.file))?;
                     check_size(actual.st_size.unsigned_abs(), wanted)?;
                 } else if wanted > extent.size {
                     self.zero_what_is_left(&extent, wanted)?;
-                    system("make it larger", rustix::fs::ftruncate(&self.file, wanted))?;
+                    system("enlarge the file", rustix::fs::ftruncate(&self.file, wanted))?;
                     system("sync it", rustix::fs::fsync(&self.file))?;
                 }
                 wanted
@@ -63,7 +63,7 @@ impl OpenFile {
     /// Zeroes bytes of a larger device that is still in use, because added bytes must read as
     /// zeroes.
     fn zero_what_is_left(&self, extent: &FileExtent, wanted: u64) -> Result<(), OpenErrorReason> {
-        let there = system("read its size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
+        let there = system("read the size", rustix::fs::fstat(&self.file))?.st_size.unsigned_abs();
         let len = there.min(wanted).saturating_sub(extent.size);
         if !extent.is_less || len == 0 {
             return Ok(());

@@ -124,7 +124,7 @@ impl Ring {
             // Temporarily out of memory. Sleeping on it would mean sleeping permanently.
             Err(error) if is_transient(&error) => std::thread::yield_now(),
             Err(error) if !self.broken => {
-                tracing::error!(%error, "io_uring takes no operations any more");
+                tracing::error!(%error, "io_uring failed; the queue accepts no further operations");
                 self.broken = true;
                 self.take_back();
             }
@@ -266,7 +266,10 @@ impl FileBackend for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if let Err(error) = self.drain() {
-            tracing::error!(%error, calls = self.out, "io_uring does not answer: buffers are given up");
+            tracing::error!(
+                %error, calls = self.out,
+                "io_uring does not respond; buffers abandoned"
+            );
             for call in &mut self.calls {
                 // The kernel may still write there: never lease that memory again.
                 std::mem::forget(call.take());

@@ -98,7 +98,7 @@ impl SplitOps {
 
     fn at(&mut self, number: u32) -> Option<&mut Parent> {
         let parent = self.0.get_mut(number);
-        debug_assert!(parent.is_some(), "a member finished what it was not asked for");
+        debug_assert!(parent.is_some(), "a member completed an unknown operation");
         parent
     }
 }

@@ -128,11 +128,12 @@ impl fmt::Display for User {
             Self::Member { device, of } => {
                 write!(
                     f,
-                    "{device} is {of}, not active now (if it is given up: wipefs -a /dev/{device})"
+                    "{device} is {of}, not active now (if no longer needed: wipefs -a \
+                     /dev/{device})"
                 )
             }
             Self::Unknown { device, why } => {
-                write!(f, "cannot tell whether {device} is used: {why}")
+                write!(f, "cannot determine whether {device} is in use: {why}")
             }
         }
     }

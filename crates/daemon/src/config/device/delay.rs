@@ -29,7 +29,7 @@ pub(super) fn delay(
     let read_jitter = latency("read-jitter", &keys.read_jitter);
     let write_jitter = latency("write-jitter", &keys.write_jitter);
     if [read, write, read_jitter, write_jitter] == [Some(Duration::ZERO); 4] {
-        let what = "neither latency is set: it is as fast as its base";
+        let what = "no latency is set: no delay is added";
         let allowed = "set read-latency or write-latency, as \"1ms\"";
         report.warning(&at.header, "device.read-latency", what, allowed);
     }

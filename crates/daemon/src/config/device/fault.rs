@@ -68,6 +68,6 @@ fn range(value: &Spanned<String>) -> Result<Range<u64>, String> {
     let (offset, size) =
         text.split_once('+').ok_or_else(|| format!("\"{text}\" is no range of bytes"))?;
     let (offset, size) = (parse_size(offset)?, parse_size(size)?);
-    let end = offset.checked_add(size).ok_or("it ends beyond what 64 bits hold")?;
+    let end = offset.checked_add(size).ok_or("the end exceeds 64 bits")?;
     Ok(offset..end)
 }

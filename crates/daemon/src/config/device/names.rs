@@ -22,7 +22,7 @@ impl Names<'_> {
     /// Returns the valid names of a base.
     fn form(&self) -> String {
         match &self.others()[..] {
-            [] => "add a [[device]] for it to stand on".to_owned(),
+            [] => "add a [[device]] as the base".to_owned(),
             others => one_of(others, ""),
         }
     }
@@ -36,7 +36,7 @@ impl Names<'_> {
     ) -> Option<String> {
         let (text, others) = (value.get_ref().as_str(), self.others());
         if text == self.own {
-            report.error(&value.span(), key, "it cannot stand on itself", self.form());
+            report.error(&value.span(), key, "a device cannot be its own base", self.form());
             return None;
         }
         if !others.contains(&text) {

@@ -21,17 +21,17 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[api]\nlisten = [\"127.0.0.1:4480\", \"192.0.2.1:4480\"]",
         place: "5:10: api.listen",
-        parts: &["whoever reaches 192.0.2.1:4480", "token-file", "insecure = true"],
+        parts: &["any client that reaches 192.0.2.1:4480", "token-file", "insecure = true"],
     },
     Bad {
         text: "[api]\nlisten = [\"[::]:4480\"]\ninsecure = false",
         place: "5:10: api.listen",
-        parts: &["whoever reaches [::]:4480"],
+        parts: &["any client that reaches [::]:4480"],
     },
     Bad {
         text: "[api]\nlisten = [\"0.0.0.0:4480\"]",
         place: "5:10: api.listen",
-        parts: &["whoever reaches 0.0.0.0:4480"],
+        parts: &["any client that reaches 0.0.0.0:4480"],
     },
     // Unknown keys, everywhere.
     Bad {
@@ -240,7 +240,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[listener]]\ntype = \"tcp\"\naddress = \"::1\"\ntraffic-class = 106",
         place: "7:17: listener.traffic-class",
-        parts: &["type \"tcp\" has no such key; remove it, or set type = \"rdma\""],
+        parts: &["unknown key of a listener of type \"tcp\"; remove it, or set type = \"rdma\""],
     },
     Bad {
         text: "[[listener]]\ntype = \"rdma\"\naddress = \"::1\"\nretry-count = -1",
@@ -355,12 +355,12 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 4096\npath = \"/tmp/x\"",
         place: "8:8: device.path",
-        parts: &["type \"ram\" has no such key", "allowed: name, type, size, block-size"],
+        parts: &["unknown key of type \"ram\"", "allowed: name, type, size, block-size"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"null\"\nsize = 4096\ndirect = \"on\"",
         place: "8:10: device.direct",
-        parts: &["no such key"],
+        parts: &["unknown key"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"",
@@ -375,18 +375,18 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere/at/all\"",
         place: "7:8: device.path",
-        parts: &["/nowhere/at/all: there is no such file", "create = true"],
+        parts: &["/nowhere/at/all: file does not exist", "create = true"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere\\n\\u007f\"",
         place: "7:8: device.path",
-        parts: &["/nowhere\\n\\u{7f}: there is no such file"],
+        parts: &["/nowhere\\n\\u{7f}: file does not exist"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/nowhere/at/all\"\n\
                create = true\nsize = 512",
         place: "7:8: device.path",
-        parts: &["its folder is not there"],
+        parts: &["the folder does not exist"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\npath = \"/\"",
@@ -413,7 +413,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nread-latency = \"1ms\"",
         place: "4:1: device.base",
-        parts: &["missing; add a [[device]] for it to stand on"],
+        parts: &["missing; add a [[device]] as the base"],
     },
     Bad {
         text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
@@ -424,13 +424,13 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
         place: "7:8: device.base",
-        parts: &["it cannot stand on itself"],
+        parts: &["a device cannot be its own base"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"b\"\nread-latency = \"1ms\"\n\
                [[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\nread-latency = \"1ms\"",
         place: "7:8: device.base",
-        parts: &["its bases lead back to \"a\" itself"],
+        parts: &["the bases form a cycle through \"a\""],
     },
     Bad {
         text: "[[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = 512\n\
@@ -456,7 +456,7 @@ const BAD: &[Bad] = &[
                [[device]]\nname = \"a\"\ntype = \"delay\"\nbase = \"ram0\"\nsize = 512",
         place: "12:8: device.size",
         parts: &[
-            "type \"delay\" has no such key",
+            "unknown key of type \"delay\"",
             "allowed: name, type, base, read-latency, write-latency, read-jitter, write-jitter, seed \
              (size is for type \"null\", \"ram\", \"file\", \"split\")",
         ],
@@ -464,13 +464,13 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 512\nread-latency = \"1ms\"",
         place: "8:16: device.read-latency",
-        parts: &["type \"ram\" has no such key", "(read-latency is for type \"delay\")"],
+        parts: &["unknown key of type \"ram\"", "(read-latency is for type \"delay\")"],
     },
     Bad {
         text: "[[device]]\nname = \"a\"\ntype = \"file\"\nbase = \"b\"\npath = \"/tmp/x\"",
         place: "7:8: device.base",
         parts: &[
-            "type \"file\" has no such key",
+            "unknown key of type \"file\"",
             "direct (base is for type \"split\", \"delay\", \"fault\")",
         ],
     },
@@ -504,7 +504,7 @@ const BAD: &[Bad] = &[
     Bad {
         text: "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"",
         place: "4:1: subsystem.allow-any-host",
-        parts: &["not said which hosts", "allow-any-host = true, or hosts"],
+        parts: &["neither allow-any-host nor hosts", "allow-any-host = true, or hosts"],
     },
     Bad {
         text: "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = false",
@@ -614,7 +614,10 @@ const BAD_NAMESPACES: &[Bad] = &[
         text: "[[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\n\
                [[subsystem.namespace]]\nnsid = 2\ndevice = \"ram0\"",
         place: "16:10: namespace.device",
-        parts: &["the namespace of line 13 has device \"ram0\" already", "none can be shared yet"],
+        parts: &[
+            "the namespace of line 13 has device \"ram0\" already",
+            "devices cannot be shared yet",
+        ],
     },
     Bad {
         text: "[[subsystem.namespace]]\nnsid = 1\ndevice = \"ram0\"\nuuid = \"7a2f\"",

@@ -167,11 +167,11 @@ fn a_file_that_is_open_is_not_looked_at() {
     let parse = |text: &str| Config::parse("t.toml", text, &machine);
     for text in [entry("a", ""), entry("a", "size = 4096\n")] {
         let warnings = parse(&text).unwrap().warnings;
-        assert!(warnings[0].to_string().contains("no such file any more"), "{warnings:?}");
+        assert!(warnings[0].to_string().contains("file no longer exists"), "{warnings:?}");
     }
     for text in [entry("b", ""), entry("a", "read-only = true\n")] {
         let error = parse(&text).unwrap_err().to_string();
-        assert!(error.contains("/nowhere/at/all: there is no such file;"), "{error}");
+        assert!(error.contains("/nowhere/at/all: file does not exist;"), "{error}");
     }
 }
 

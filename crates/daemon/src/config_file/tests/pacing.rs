@@ -94,7 +94,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "budget = 1",
         "5:10: pacing.budget",
-        &["\"adaptive\" (the default) has no budget", "leave it out, or set policy"],
+        &["\"adaptive\" (the default) has no budget", "omit the key, or set policy"],
     ),
     (
         "policy = \"buffer-credit\"\nrate = \"1Gb/s\"",
@@ -121,7 +121,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "policy = \"token-bucket\"",
         "5:10: pacing.policy",
-        &["how fast it fills", "add rate = \"180Gb/s\"", "or period = \"5700ns\""],
+        &["requires a rate", "add rate = \"180Gb/s\"", "or period = \"5700ns\""],
     ),
     (
         "policy = \"token-bucket\"\nrate = \"1Gb/s\"\nperiod = \"1us\"",
@@ -197,12 +197,12 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ntuner = \"bandwidth\"\ntuner-step = \"1ns\"",
         "7:9: pacing.tuner-interval",
-        &["needs it"],
+        &["requires the key"],
     ),
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ntuner = \"bytes-in-flight\"",
         "7:9: pacing.tuner-threshold",
-        &["needs it", "12MiB"],
+        &["requires the key", "12MiB"],
     ),
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ntuner = \"bytes-in-flight\"\n\

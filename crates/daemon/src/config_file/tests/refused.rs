@@ -96,7 +96,7 @@ fn a_file_of_another_size_is_refused() {
     );
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.starts_with("t.toml:7:8: device.path: "), "{error}");
-    assert!(error.contains("it has 4096 bytes but 8192 are configured"), "{error}");
+    assert!(error.contains("the file has 4096 bytes but 8192 are configured"), "{error}");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn columns_count_characters() {
 fn a_file_that_cannot_be_read_is_told() {
     let missing = std::path::Path::new("/nowhere/target.toml");
     let error = super::Config::load(missing).unwrap_err().to_string();
-    assert!(error.starts_with("/nowhere/target.toml: cannot read it: "), "{error}");
+    assert!(error.starts_with("/nowhere/target.toml: cannot read the file: "), "{error}");
 }
 
 /// Any content is either accepted, or rejected with a reason and a place.

@@ -127,7 +127,7 @@ fn members_and_bases_are_used_and_what_is_doubtful_is_told() {
     assert!(!said.contains("bytes of"), "{said}");
     let said = warnings(&[&[one], &apart[..], &[split("c", "offset = 512\nsize = 512")]].concat());
     assert!(
-        said.contains("t.toml:21:8: device.base: it has bytes of \"one\" that \"a\" has"),
+        said.contains("t.toml:21:8: device.base: the bytes of \"one\" overlap those of \"a\""),
         "{said}"
     );
 }
@@ -143,13 +143,19 @@ fn splits_that_are_none_are_refused() {
     );
     assert_refused(&on(small(), "size = 100"), &["t.toml:12:8: device.size", "multiples of 512"]);
     assert_refused(&on(small(), "size = 0"), &["t.toml:12:8: device.size: a device of 0 bytes"]);
-    assert_refused(&on(small(), "offset = \"1MiB\""), &["device.offset: its base ends at 1MiB"]);
+    assert_refused(&on(small(), "offset = \"1MiB\""), &["device.offset: the base ends at 1MiB"]);
     let beyond = "offset = \"512KiB\"\nsize = \"513KiB\"";
-    assert_refused(&on(small(), beyond), &["t.toml:13:8: device.size: its base has only 512KiB"]);
+    assert_refused(
+        &on(small(), beyond),
+        &["t.toml:13:8: device.size: only 512KiB of the base remain"],
+    );
     // The known size of the base counts, through other layers as well.
     let stripe = device("ram", "stripe", "members = [\"x\", \"y\"]\nchunk = \"96KiB\"");
     let members = [ram("x", "1MiB"), ram("y", "2MiB"), stripe].concat();
-    assert_refused(&on(members, "size = \"2MiB\""), &["its base has only 1920KiB from there on"]);
+    assert_refused(
+        &on(members, "size = \"2MiB\""),
+        &["only 1920KiB of the base remain from there"],
+    );
     let drive = device("ram", "nvme", "pci = \"01:00.0\"");
     config(&on(drive, "offset = 100\nsize = \"9TiB\""));
 }
@@ -166,7 +172,10 @@ fn stripes_that_are_none_are_refused() {
         ("members = []", &["t.toml:20:11: device.members: a stripe of 0 devices is none"]),
         ("members = [\"a\"]", &["a stripe of 1 devices is none"]),
         ("members = [\"a\", \"a\"]", &["t.toml:20:17: device.members: line 20 has \"a\" already"]),
-        ("members = [\"a\", \"s\"]", &["t.toml:20:17: device.members: it cannot stand on itself"]),
+        (
+            "members = [\"a\", \"s\"]",
+            &["t.toml:20:17: device.members: a device cannot be its own base"],
+        ),
         (
             "members = [\"a\", \"d\"]",
             &["there is no device \"d\"; allowed: \"a\", \"b\", \"c\", \"a2\""],
@@ -194,7 +203,8 @@ fn members_share_nothing_but_through_splits() {
         on("delay", "a", "read-latency = \"1us\""),
         on("delay", "b", "read-latency = \"1us\""),
     ];
-    let error = "device.members: \"a\" and \"b\" both stand on \"ram\"; give each member data";
+    let error =
+        "device.members: \"a\" and \"b\" are both layered on \"ram\"; give each member data";
     assert_refused(&[&delays[..], std::slice::from_ref(&stripe)].concat(), &[error]);
     let splits = [
         ram("ram", "1MiB"),
@@ -218,11 +228,11 @@ fn rings_and_towers_are_refused_at_their_first_line() {
     ]);
     let lines: Vec<&str> = ring.lines().collect();
     assert!(
-        lines[0].starts_with("t.toml:11:11: device.members: its bases lead back to \"a\""),
+        lines[0].starts_with("t.toml:11:11: device.members: the bases form a cycle through \"a\""),
         "{ring}"
     );
     assert!(
-        lines[1].starts_with("t.toml:15:8: device.base: its bases lead back to \"b\""),
+        lines[1].starts_with("t.toml:15:8: device.base: the bases form a cycle through \"b\""),
         "{ring}"
     );
     assert_eq!(lines.len(), 3, "one for each in the ring, none for what stands on it: {ring}");
@@ -239,7 +249,7 @@ fn rings_and_towers_are_refused_at_their_first_line() {
             _ => device(&format!("d{number}"), "delay", &format!("base = \"d{below}\"\nseed = 1")),
         });
     }
-    assert_refused(&tower, &["device.base: more than 8 devices stand on one another"]);
+    assert_refused(&tower, &["device.base: more than 8 devices are layered on each other"]);
     tower.pop();
     config(&tower);
 }
@@ -255,7 +265,7 @@ fn faults_are_within_bounds() {
         ("stall = \"601s\"", "device.stall: 601s is out of range; allowed: 0 to 600s"),
         ("bad = [\"0+1\", \"4096\"]", "t.toml:12:15: device.bad: \"4096\" is no range of bytes"),
         ("bad = [\"1x+1\"]", "device.bad: \"1x\" has no unit of size"),
-        ("bad = [\"18446744073709551615+1\"]", "it ends beyond what 64 bits hold"),
+        ("bad = [\"18446744073709551615+1\"]", "the end exceeds 64 bits"),
         ("bad = [1]", "device.bad: invalid type: integer"),
     ] {
         assert_refused(&bad(keys), &[part]);
@@ -273,7 +283,7 @@ fn drives_are_named_by_address_and_their_namespaces_once() {
         ("pci = \"01:00.0\"\nnsid = 4294967295", "device.nsid: 4294967295 is out of range"),
         ("pci = \"01:00.0\"\nqueue-depth = 1", "device.queue-depth: 1 is out of range"),
         ("pci = \"01:00.0\"\nio-timeout = \"0s\"", "device.io-timeout: 0ms is out of range"),
-        ("pci = \"01:00.0\"\nblock-size = 512", "type \"nvme\" has no such key"),
+        ("pci = \"01:00.0\"\nblock-size = 512", "unknown key of type \"nvme\""),
     ] {
         assert_refused(&[drive("a", keys)], &[part]);
     }

@@ -84,7 +84,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ),
         (
             "[host-defaults]\nlimit = { burst = \"1s\" }\n",
-            &["limit.burst: there is nothing that it is a burst of", "add iops"],
+            &["limit.burst: no rate is set for the burst", "add iops"],
         ),
         ("[host-defaults]\nlimit = { iop = 1 }\n", &["unknown key", "did you mean `iops`?"]),
         ("[host-defaults]\nlimit = 5\n", &["host-defaults.limit", "integer"]),

@@ -48,11 +48,11 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
         open_to_whom(report, &list.span(), &listen, token_file.is_some(), insecure);
     }
     if let (Some(value), true) = (&raw.token_file, listen.is_empty()) {
-        let what = "the socket asks for no token: its file mode says who may use it";
+        let what = "the socket requires no token: the file mode controls the access";
         report.warning(&value.span(), "api.token-file", what, "remove it, or set listen");
     }
     if let Some(value) = raw.token_file.as_ref().filter(|value| value.get_ref().is_empty()) {
-        report.error(&value.span(), "api.token-file", "there is no such file", TOKEN_FORM);
+        report.error(&value.span(), "api.token-file", "file does not exist", TOKEN_FORM);
     }
     Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file, insecure })
 }
@@ -69,20 +69,21 @@ fn open_to_whom(
     match (listen.iter().find(is_far), has_token) {
         (Some(address), false) if !insecure => {
             let what = format!(
-                "whoever reaches {address} can change and stop what is served, as no token is asked for"
+                "any client that reaches {address} can change and stop the target: no token is \
+                 required"
             );
             let allowed =
                 "set token-file, listen at 127.0.0.1 or [::1] only, or say insecure = true";
             report.error(span, "api.listen", what, allowed);
         }
         (_, false) => {
-            let what = "whoever reaches these addresses can change and stop what is served";
+            let what = "any client that reaches these addresses can change and stop the target";
             let allowed = "leave listen out and use the socket, or set token-file";
             report.warning(span, "api.listen", what, allowed);
         }
         (Some(_), true) => {
             let what = "the token and all that is said can be read on the network";
-            let allowed = "use it on networks that you trust, or through a tunnel";
+            let allowed = "use the API on trusted networks, or through a tunnel";
             report.warning(span, "api.listen", what, allowed);
         }
         (None, true) => {}

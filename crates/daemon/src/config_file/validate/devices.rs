@@ -60,7 +60,7 @@ fn refuse(report: &mut Report<'_>, error: &KeyError, at: &Positions) {
             report.error(&at.or_header("type"), "device.type", what, allowed);
         }
         KeyError::Foreign { key, variant, keys, owners } => {
-            let what = format!("type \"{variant}\" has no such key");
+            let what = format!("unknown key of type \"{variant}\"");
             let keys = [DeviceConfig::COMMON, &[DeviceConfig::TAG], *keys].concat().join(", ");
             let owners: Vec<String> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
             let allowed = format!("allowed: {keys} ({key} is for type {})", owners.join(", "));
@@ -86,7 +86,7 @@ fn name(
     }
     if let Some(first) = names.insert(name.to_owned(), report.line(&value.span())) {
         let what = format!("the device of line {first} is called \"{name}\" already");
-        report.error(&value.span(), "device.name", what, "give each device a name of its own");
+        report.error(&value.span(), "device.name", what, "give each device its own name");
     }
     Some(name.to_owned())
 }
@@ -125,14 +125,14 @@ fn check_file(
     if files.stays_open(config) {
         if missing {
             let what = format!(
-                "{}: there is no such file any more; what was opened is still served",
+                "{}: the file no longer exists; the open file is still served",
                 config.path.display()
             );
-            let advice = "the next start needs it: put it back, or remove the device";
+            let advice = "restore the file before the next start, or remove the device";
             report.warning(&span, "device.path", what, advice);
         }
     } else if missing && !create {
-        let what = format!("{}: there is no such file", config.path.display());
+        let what = format!("{}: file does not exist", config.path.display());
         let allowed = "name a file or block device, or set create = true and a size";
         report.error(&span, "device.path", what, allowed);
     } else {
@@ -150,7 +150,7 @@ fn check_file(
         && !(reads && config.read_only)
     {
         let what = format!("the device of line {first} has this file already");
-        let allowed = "give each device a file of its own, or make both read-only";
+        let allowed = "give each device its own file, or make both read-only";
         report.error(&span, "device.path", what, allowed);
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn each_namespace_once(
         let line = report.line(&span);
         if let Some(first) = namespaces.insert((&drive.pci, drive.nsid), line) {
             let what = format!("the device of line {first} has namespace {} already", drive.nsid);
-            let allowed = "give each namespace of a drive one device; stand splits on it";
+            let allowed = "use one device per namespace of a drive, and layer splits on it";
             report.error(&span, "device.pci", what, allowed);
         }
         let (first, at) = drives.entry(&drive.pci).or_insert((drive, line));

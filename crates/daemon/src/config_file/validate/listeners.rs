@@ -76,7 +76,7 @@ fn rdma(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> Rdma {
     if fabric != Fabric::Rdma {
         for (name, span) in keys {
             if let Some(span) = span {
-                let what = format!("a listener of type \"{}\" has no such key", fabric.name());
+                let what = format!("unknown key of a listener of type \"{}\"", fabric.name());
                 report.error(&span, name, what, "remove it, or set type = \"rdma\"");
             }
         }

@@ -49,8 +49,8 @@ pub(super) fn in_order(report: &mut Report<'_>, mut left: Vec<Written<'_>>) -> V
     for (device, written) in &left {
         if leads_back(device, &left) {
             let (key, span) = base_key(&written.at);
-            let what = format!("its bases lead back to \"{}\" itself", device.name);
-            report.error(&span, key, what, "let one of them stand on another device");
+            let what = format!("the bases form a cycle through \"{}\"", device.name);
+            report.error(&span, key, what, "change the base of one of them");
         }
     }
     warn_of_overlaps(report, &placed);
@@ -68,7 +68,7 @@ fn place<'r>(
     let (key, span) = base_key(at);
     let depth = 1 + bases.iter().map(|base| base.depth).max().unwrap_or(0);
     if depth == DEPTH_MAX + 1 {
-        let what = format!("more than {DEPTH_MAX} devices stand on one another");
+        let what = format!("more than {DEPTH_MAX} devices are layered on each other");
         report.error(&span, key, what, "name a base further down");
     }
     if let Some(base) = bases.first() {
@@ -110,17 +110,17 @@ fn check_split(
         for (key, bytes, span) in parts {
             if bytes % block != 0 {
                 let what = format!("{bytes} bytes are not whole blocks of {block}");
-                let allowed = format!("allowed: multiples of {block}, the blocks of its base");
+                let allowed = format!("allowed: multiples of {block}, the block size of the base");
                 report.error(span, &format!("device.{key}"), what, allowed);
             }
         }
     }
     let Some(base) = base else { return };
     if offset >= base {
-        let what = format!("its base ends at {}", show_size(base));
+        let what = format!("the base ends at {}", show_size(base));
         report.error(&offset_at, "device.offset", what, "begin before the end");
     } else if size.is_some_and(|size| size > base - offset) {
-        let what = format!("its base has only {} from there on", show_size(base - offset));
+        let what = format!("only {} of the base remain from there", show_size(base - offset));
         report.error(&size_at, "device.size", what, "allowed: up to that, or nothing for the rest");
     }
 }
@@ -143,14 +143,14 @@ fn check_stripe(report: &mut Report<'_>, at: &Positions, bases: &[&Placed<'_>], 
     if let Some(small) = bases.iter().find(|base| base.size.is_some_and(|size| size < chunk)) {
         let what =
             format!("\"{}\" does not hold a chunk of {}", small.device.name, show_size(chunk));
-        report.error(&chunk_at, "device.chunk", what, "give it a larger member, or smaller chunks");
+        report.error(&chunk_at, "device.chunk", what, "use larger members, or smaller chunks");
     }
     for (number, base) in bases.iter().enumerate() {
         for other in &bases[..number] {
             if let Some(shared) = base.owns.intersection(&other.owns).next() {
                 let (one, two) = (&other.device.name, &base.device.name);
-                let what = format!("\"{one}\" and \"{two}\" both stand on \"{shared}\"");
-                let allowed = "give each member data of its own, as splits of it";
+                let what = format!("\"{one}\" and \"{two}\" are both layered on \"{shared}\"");
+                let allowed = "use separate data per member, as splits do";
                 report.error(&span, key, what, allowed);
                 return;
             }
@@ -176,7 +176,7 @@ fn warn_of_overlaps(report: &mut Report<'_>, placed: &[Placed<'_>]) {
         if let Some((other, _)) = others.into_iter().find(overlaps) {
             let (_, span) = base_key(one.at);
             let what =
-                format!("it has bytes of \"{base}\" that \"{}\" has, too", other.device.name);
+                format!("the bytes of \"{base}\" overlap those of \"{}\"", other.device.name);
             report.warning(
                 &span,
                 "device.base",

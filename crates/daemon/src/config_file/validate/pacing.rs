@@ -52,7 +52,7 @@ fn refuse(report: &mut Report<'_>, error: &KeyError, at: &Positions) {
             let owners: Vec<String> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
             let default = if at.of("policy").is_none() { " (the default)" } else { "" };
             let what = format!("policy \"{variant}\"{default} has no {key}");
-            let allowed = format!("leave it out, or set policy = {}", owners.join(" or "));
+            let allowed = format!("omit the key, or set policy = {}", owners.join(" or "));
             report.error(&at.or_header(key), &format!("pacing.{key}"), what, allowed);
         }
         // The parser has reported the others, and there is a default policy.
@@ -103,7 +103,7 @@ fn token_bucket(
             None
         }
         (None, None) => {
-            let what = "a token bucket needs to know how fast it fills";
+            let what = "a token bucket requires a rate";
             let allowed = "add rate = \"180Gb/s\" (bytes) or period = \"5700ns\" (commands)";
             report.error(&policy_at(at), "pacing.policy", what, allowed);
             None
@@ -154,7 +154,7 @@ fn burst_of_commands(
             report.error(&value.span(), name, format!("{commands} is out of range"), allowed);
         }
         Size::Text(text) => {
-            let what = format!("behind a period it is a number of commands, not \"{text}\"");
+            let what = format!("with a period, the value is a number of commands, not \"{text}\"");
             report.error(&value.span(), name, what, allowed);
         }
     }
@@ -214,8 +214,8 @@ fn prototype(
     for (key, span) in present(at) {
         let needs = key.needs().filter(|needs| at.of(needs.name()).is_none());
         let Some(needs) = needs else { continue };
-        let what = format!("it means nothing without {}", needs.name());
-        let allowed = format!("add {}, or leave it out", needs.name());
+        let what = format!("no effect without {}", needs.name());
+        let allowed = format!("add {}, or omit the key", needs.name());
         report.error(&span, &format!("pacing.{}", key.name()), what, allowed);
     }
     PrototypeConfig { pool: pool(report, keys, at, bounds), pacer: pacer(report, keys, at, bounds) }
@@ -289,13 +289,13 @@ fn tuner(
     for (key, span) in present(at) {
         if key.needs() == Some(Name::Tuner) && !kind.keys().contains(&key) {
             let what = format!("the tuner \"{}\" has none", value.get_ref());
-            report.error(&span, &format!("pacing.{}", key.name()), what, "leave it out");
+            report.error(&span, &format!("pacing.{}", key.name()), what, "omit the key");
         }
     }
     let mut time = |key: &str, text: &Option<String>| match at.key(key, text) {
         Some(value) => period_of(report, &format!("pacing.{key}"), &value, &bounds.period),
         None => {
-            let what = "the tuner \"bandwidth\" needs it";
+            let what = "the tuner \"bandwidth\" requires the key";
             report.error(&value.span(), &format!("pacing.{key}"), what, PERIOD_FORM);
             None
         }
@@ -308,7 +308,7 @@ fn tuner(
         }
         TunerName::BytesInFlight => {
             if keys.tuner_threshold.is_none() {
-                let what = "the tuner \"bytes-in-flight\" needs it";
+                let what = "the tuner \"bytes-in-flight\" requires the key";
                 let allowed = "add bytes in flight above which the period grows, as \"12MiB\"";
                 report.error(&value.span(), "pacing.tuner-threshold", what, allowed);
             }

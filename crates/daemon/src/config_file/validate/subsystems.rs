@@ -77,7 +77,7 @@ fn nqn(report: &mut Report<'_>, value: &Spanned<String>, seen: &mut Seen<'_>) ->
     }
     if let Some(first) = seen.nqns.insert(nqn.clone(), report.line(&value.span())) {
         let what = format!("the subsystem of line {first} has this NQN already");
-        let allowed = "give each subsystem an NQN of its own";
+        let allowed = "give each subsystem its own NQN";
         report.error(&value.span(), "subsystem.nqn", what, allowed);
     }
     Some(nqn)
@@ -126,7 +126,7 @@ fn hosts(report: &mut Report<'_>, header: &Span, raw: &RawSubsystem) -> Option<B
     let any = raw.allow_any_host.as_ref();
     match (any.map(|value| (*value.get_ref(), value.span())), &raw.hosts) {
         (None, None) => {
-            let what = "it is not said which hosts may connect";
+            let what = "neither allow-any-host nor hosts is set";
             report.error(header, "subsystem.allow-any-host", what, FORM);
             None
         }
@@ -166,7 +166,7 @@ fn text(report: &mut Report<'_>, name: &str, key: &Key<String>, most: usize) -> 
     let text = value.get_ref();
     let printable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
     if !(1..=most).contains(&text.len()) || !printable || text.trim() != text {
-        let what = format!("\"{}\" does not do", text.escape_debug());
+        let what = format!("\"{}\" is not supported", text.escape_debug());
         let allowed =
             format!("allowed: 1 to {most} printable ASCII characters, no space at either end");
         report.error(&value.span(), name, what, allowed);
@@ -189,7 +189,7 @@ fn namespace<'r>(
         && let Some(first) = nsids.insert(*value.get_ref(), report.line(&value.span()))
     {
         let what = format!("the namespace of line {first} is {} already", value.get_ref());
-        let allowed = "give each namespace of a subsystem a number of its own";
+        let allowed = "give each namespace of a subsystem its own number";
         report.error(&value.span(), "namespace.nsid", what, allowed);
     }
     let number = integer(report, "namespace.nsid", &raw.nsid, 1, 1..=MAX_NSID);
@@ -207,13 +207,13 @@ fn namespace<'r>(
         report.error(&value.span(), "namespace.device", what, allowed);
     } else if let Some(first) = seen.devices.insert(device, report.line(&value.span())) {
         let what = format!("the namespace of line {first} has device \"{device}\" already");
-        let allowed = "give each namespace a device of its own: none can be shared yet";
+        let allowed = "give each namespace its own device: devices cannot be shared yet";
         report.error(&value.span(), "namespace.device", what, allowed);
     }
     nsid?;
     if let (Some(value), None) = (&raw.medium, &raw.uuid) {
-        let what = "it says which medium a uuid is of, and there is none";
-        report.error(&value.span(), "namespace.medium", what, "leave it out, or set uuid");
+        let what = "medium belongs to a uuid, and no uuid is set";
+        report.error(&value.span(), "namespace.medium", what, "omit the key, or set uuid");
     }
     Some(Namespace {
         nsid: number,
@@ -256,7 +256,7 @@ fn identifier<const N: usize>(
     tagged.extend(bytes);
     if let Some(first) = seen.insert(tagged, report.line(&value.span())) {
         let what = format!("the namespace of line {first} has the same");
-        report.error(&value.span(), name, what, "hosts need one of its own for each namespace");
+        report.error(&value.span(), name, what, "hosts need a unique one for each namespace");
     }
     Some(bytes)
 }

@@ -17,7 +17,7 @@ use crate::config::values::{integer, parse_nqn, required, size};
 use crate::config::{Host, HostQosConfig};
 use crate::limits::{CONNECTIONS_MAX, HOST_WEIGHT_MAX, TenantBounds};
 
-const NQN_FORM: &str = "add the host's NQN, as its /etc/nvme/hostnqn has it";
+const NQN_FORM: &str = "set the host's NQN from /etc/nvme/hostnqn on the host";
 
 /// Keys that `[[host]]` and `[host-defaults]` share.
 struct Keys<'r> {
@@ -145,8 +145,8 @@ pub(super) fn limit(
 ) -> TenantLimits {
     let RawLimit { iops, bandwidth, burst } = value.get_ref();
     if let (Some(burst), None, None) = (burst, iops, bandwidth) {
-        let what = "there is nothing that it is a burst of";
-        let allowed = "add iops = 10000 or bandwidth = \"10Gb/s\", or leave it out";
+        let what = "no rate is set for the burst";
+        let allowed = "add iops = 10000 or bandwidth = \"10Gb/s\", or omit the key";
         report.error(&burst.span(), &format!("{name}.burst"), what, allowed);
     }
     let range = bounds.iops.clone();
@@ -172,7 +172,7 @@ fn bandwidth_of(
         Ok(rate) => {
             let what = format!("{} is out of range", show_rate(rate));
             let allowed = format!(
-                "allowed: {} (the largest command in a second) to {}; leave it out for no limit",
+                "allowed: {} (the largest command in a second) to {}; omit the key for no limit",
                 show_rate(*bounds.bandwidth.start()),
                 show_rate(*bounds.bandwidth.end())
             );

@@ -51,7 +51,8 @@ impl Reactors {
         let (now_serving, max) = (self.connections(), self.max_connections);
         anyhow::ensure!(
             now_serving < max,
-            "{now_serving} connections are open, those before Connect among them, and limits.connections allows no more"
+            "{now_serving} connections are open, including those before Connect: \
+             limits.connections is reached"
         );
         Ok(())
     }
@@ -221,7 +222,9 @@ impl Listening {
 
     /// Returns the reason why it has ended.
     pub(crate) async fn why_ended(mut self) -> String {
-        (&mut self.task).await.unwrap_or_else(|_| "its task was ended, or has panicked".to_owned())
+        (&mut self.task)
+            .await
+            .unwrap_or_else(|_| "the listener task was cancelled or panicked".to_owned())
     }
 
     /// Ends it; afterwards the address is free.

@@ -74,7 +74,7 @@ impl Rdma {
         let mut known = self.known();
         let RegisteredDevice { serving, leaving, .. } = &mut *known;
         for gone in serving.extract_if(.., |one| !one.device().is_present()) {
-            tracing::warn!(device = gone.device().name(), "an RDMA device is gone");
+            tracing::warn!(device = gone.device().name(), "RDMA device removed");
             leaving.push(gone);
         }
         // References: the pool, this list, and every queue that has not ended.
@@ -136,8 +136,9 @@ pub(super) fn bind(
         tracing::warn!(
             limit_mib = limit >> 20,
             buffers_mib = rdma.pool.most() >> 20,
-            "buffers that RDMA reaches are locked in memory, and may grow beyond this process's limit: \
-             commands fail then; raise it (ulimit -l, LimitMEMLOCK=infinity), or lower limits.buffer-memory \
+            "buffers for RDMA are locked in memory and may exceed the limit of this process, so \
+             that commands fail; raise the limit (ulimit -l, LimitMEMLOCK=infinity), or lower \
+             limits.buffer-memory \
              and limits.connections"
         );
     }
@@ -161,8 +162,8 @@ impl BoundRdmaListener {
         let Self { rdma, listener, settings, .. } = self;
         let params = params(&service.limits, &settings);
         match serve(listener, &rdma, params, &service).await {
-            ListenerError::Device => "its RDMA device was removed".to_owned(),
-            ListenerError::Address => "its address has left its RDMA device".to_owned(),
+            ListenerError::Device => "the RDMA device was removed".to_owned(),
+            ListenerError::Address => "the address was removed from the RDMA device".to_owned(),
             ListenerError::Listener(error) => format!("the connection manager has failed: {error}"),
         }
     }

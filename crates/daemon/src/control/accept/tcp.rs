@@ -74,7 +74,7 @@ impl BoundTcpListener {
                 Err(error) => {
                     failures += 1;
                     if is_broken(&error, failures) {
-                        return format!("its socket takes no connections any more: {error}");
+                        return format!("the socket accepts no further connections: {error}");
                     }
                     limited!(LogCategory::ConnectionRefused, warn, %address, %error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -99,7 +99,7 @@ async fn while_here(
     };
     tokio::select! {
         why = accepting => why,
-        () = gone => "no interface of this machine has its address any more".to_owned(),
+        () = gone => "no interface of this machine has the address".to_owned(),
     }
 }
 

@@ -48,8 +48,9 @@ impl Drives {
         let there = controller.queues();
         anyhow::ensure!(
             there >= queues.needed,
-            "the drive at {} has {there} queue pairs, {} are needed: one for each reactor, for this \
-             device and each that stands on it; have fewer of them, or start anew if it had more to give",
+            "the drive at {} has {there} queue pairs, {} are needed: one for each reactor, for \
+             this device and each device layered on it; reduce their number, or restart the \
+             daemon if the drive supports more",
             drive.pci,
             queues.needed,
         );

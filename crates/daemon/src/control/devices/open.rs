@@ -41,8 +41,8 @@ pub(super) fn open_device(
     preopened: &mut PreopenedDevices,
 ) -> anyhow::Result<(Arc<dyn BlockDevice>, DeviceHandle)> {
     let name = config.name.as_str();
-    let block_size = || config.block_size.context("its block size is not known");
-    let mut base = || bases.pop().context("its base is not open");
+    let block_size = || config.block_size.context("block size is unknown");
+    let mut base = || bases.pop().context("base is not open");
     Ok(match &config.kind {
         DeviceKind::Null { size } => fixed(NullDevice::new(name, *size, block_size()?)?),
         DeviceKind::Ram { size } => {
@@ -82,9 +82,7 @@ pub(super) fn missing_device(info: &DeviceInfo) -> Arc<dyn BlockDevice> {
 /// Formats the reason why memory of this size is not available.
 fn no_memory(size: u64) -> String {
     let size = show_size(size);
-    format!(
-        "this machine cannot give it {size} of memory; make it smaller, or the process's limit larger"
-    )
+    format!("cannot allocate {size}: reduce \"size\" or raise the memory limit of the process")
 }
 
 fn fixed(device: impl BlockDevice + 'static) -> (Arc<dyn BlockDevice>, DeviceHandle) {
@@ -157,8 +155,10 @@ impl DeviceHandle {
                 tracing::info!(device = %name, gone, ?plan, "faults changed");
             }
             (DeviceKind::Nvme(_), _) => {
-                tracing::warn!(device = %name, "queue-depth and io-timeout take effect when the drive \
-                    is opened anew");
+                tracing::warn!(
+                    device = %name,
+                    "queue-depth and io-timeout take effect when the drive is reopened"
+                );
             }
             _ => {}
         }

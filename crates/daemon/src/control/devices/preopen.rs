@@ -220,7 +220,7 @@ impl PreopenedDevices {
 }
 
 fn changed<T>() -> anyhow::Result<T> {
-    Err(anyhow::anyhow!("it changed meanwhile: reload the config once more"))
+    Err(anyhow::anyhow!("changed during the reload; run \"nvmeofctl reload\" again"))
 }
 
 impl Drop for PreopenedDevices {

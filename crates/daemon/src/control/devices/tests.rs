@@ -142,7 +142,7 @@ fn what_stands_on_a_device_that_is_gone_is_refused_if_it_is_new() {
     reload(&mut devices, &config(&bad(true))).unwrap();
     let with = bad(true) + &device("part", "split", "base = \"bad\"");
     let error = format!("{:#}", reload(&mut devices, &config(&with)).unwrap_err());
-    assert_eq!(error, "device \"part\": its base \"bad\" is gone");
+    assert_eq!(error, "device \"part\": base \"bad\" is missing");
 }
 
 #[test]

@@ -109,6 +109,7 @@ impl Server {
                 }
                 Err(error) => error,
             };
+            let url = url(wanted.fabric.name(), place_of(wanted));
             let what = match &error {
                 BindError::Taken(_) => taken.to_string(),
                 BindError::Impossible(_) => error.to_string(),
@@ -121,11 +122,11 @@ impl Server {
                 anyhow::bail!(match error {
                     BindError::Taken(_) => what,
                     BindError::Impossible(_) if listened =>
-                        format!("the listener cannot work here with its new keys: {what}"),
-                    BindError::Impossible(_) => format!("the listener cannot work here: {what}"),
+                        format!("listener {url}: bind with the new keys failed: {what}"),
+                    BindError::Impossible(_) => format!("listener {url}: bind failed: {what}"),
                 });
             }
-            tracing::warn!("a listener cannot listen yet, and is tried again: {what}");
+            tracing::warn!("listener {url}: cannot listen yet, retrying: {what}");
             let last_address = self.last_address(port);
             let state = State::Waiting(RetryState::new(what, last_address, Instant::now()));
             bound.waiting.push((port, Serving { wanted: wanted.clone(), state }));
@@ -154,7 +155,7 @@ impl Server {
                 Ok(socket) => State::Listening(socket.listen(self.service(port))),
                 Err(error) => {
                     tracing::error!(
-                        "no host can connect to {} for now, it cannot be had back, and is tried again: {error}",
+                        "listener {}: cannot be restored, retrying; no host can connect: {error}",
                         url(wanted.fabric.name(), address)
                     );
                     self.target.hide_port(port);
@@ -203,7 +204,7 @@ impl Server {
                     let error = listening.why_ended().await;
                     let at = url(wanted.fabric.name(), address);
                     tracing::warn!(
-                        "no host can connect to {at} for now, it is tried again: {error}"
+                        "listener {at}: listening ended, retrying; no host can connect: {error}"
                     );
                     self.target.hide_port(port);
                     State::Waiting(RetryState::new(error, Some(address), Instant::now()))
@@ -228,7 +229,7 @@ impl Server {
                 self.target.show_port(port_spec(port, wanted.fabric, address));
                 let seconds = waiting.lasts(Instant::now()).as_secs();
                 let at = url(wanted.fabric.name(), address);
-                tracing::info!(seconds, "hosts can connect to {at} now; it had to wait");
+                tracing::info!(seconds, "hosts can connect to {at} now, after retries");
                 State::Listening(socket.listen(self.service(port)))
             }
             Err(error) => {

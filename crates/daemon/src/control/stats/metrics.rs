@@ -77,12 +77,12 @@ impl Scrape {
     fn daemon(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         page.gauges("build", "The daemon that answers", None, [(version, 1)])?;
-        let help = "Memory that data buffers were taken from";
+        let help = "Memory from which data buffers are taken";
         page.gauges("buffer_memory", help, Some(&Unit::Bytes), [(vec![], self.buffer_memory)])?;
         let leaked = nvmeof_pacing::leaked_permits();
         page.counters(
             "leaked_permits",
-            "Permits that were never returned",
+            "Permits that were never returned; any value but 0 is a defect of the daemon",
             None,
             [(vec![], leaked)],
         )?;
@@ -91,34 +91,35 @@ impl Scrape {
         let each = |label: &'static str, all: &[(String, bool)]| -> Vec<(Names, u64)> {
             all.iter().map(|(name, up)| (vec![(label, name.clone())], u64::from(*up))).collect()
         };
-        let help = "1 where hosts can connect, 0 where a listener waits for its address or device";
+        let help =
+            "1 if hosts can connect, 0 if the listener waits for its address, device or port";
         page.gauges("listener_up", help, None, each("listener", &self.availability.listeners))?;
-        let help = "1 where a device is there, 0 where it is missing";
+        let help = "1 if the device is present, 0 if it is missing";
         page.gauges("device_up", help, None, each("device", &self.availability.devices))
     }
 
     fn pacer(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
         let Report { pacer, counters, .. } = all;
         let policy = vec![("policy", self.sample.policy.to_owned())];
-        page.gauges("pacer_policy", "The policy in force", None, [(policy, 1)])?;
+        page.gauges("pacer_policy", "The active policy, with value 1", None, [(policy, 1)])?;
         let budget = self.sample.pacing.budget.map(|budget| (vec![], budget));
-        let help = "Bytes that may be in flight, if they are bounded";
+        let help = "Maximum bytes in flight; absent for a policy without a budget";
         page.gauges("pacer_budget", help, Some(&Unit::Bytes), budget)?;
         let period = self.sample.pacing.period.map(|period| (vec![], seconds(period)));
-        let help = "Time from one command to the next, if there is one";
+        let help = "Time from one command to the next; absent for a policy without a period";
         page.gauges("pacer_period", help, Some(&Unit::Seconds), period)?;
-        let help = "Commands that have started and are not over";
+        let help = "Commands in flight";
         page.gauges("pacer_in_flight", help, None, [(vec![], pacer.outstanding())])?;
-        let help = "Bytes of those";
+        let help = "Bytes of the buffers of commands in flight";
         let bytes = [(vec![], pacer.bytes_in_flight)];
         page.gauges("pacer_in_flight", help, Some(&Unit::Bytes), bytes)?;
         let help = "Commands that wait for admission";
         page.gauges("pacer_waiting", help, None, [(vec![], pacer.waiting())])?;
-        let help = "Commands that have started";
+        let help = "Admitted commands";
         page.counters("pacer_started", help, None, [(vec![], pacer.started)])?;
-        let help = "Times that a command waited and might not start";
+        let help = "Times that admission of a waiting command was deferred";
         page.counters("pacer_deferred", help, None, [(vec![], pacer.deferred)])?;
-        let help = "From a read's data being complete in memory to its having left for the network";
+        let help = "Time from a read's data being complete in memory until it has been sent";
         page.histograms("pacer_wire_delay", help, [(vec![], &*counters.wire)])
     }
 
@@ -130,9 +131,9 @@ impl Scrape {
         let turns = each(|report| report.counters.turns);
         page.counters("reactor_turns", "Turns of the loop", None, turns)?;
         let busy = each(|report| report.counters.busy_turns);
-        page.counters("reactor_busy_turns", "Turns that found something to do", None, busy)?;
+        page.counters("reactor_busy_turns", "Turns of the loop that found work", None, busy)?;
         let started = each(|report| report.pacer.started);
-        page.counters("reactor_started", "Commands that have started", None, started)?;
+        page.counters("reactor_started", "Admitted commands", None, started)?;
         let waiting = each(|report| report.pacer.waiting());
         page.gauges("reactor_waiting", "Commands that wait for admission", None, waiting)?;
         let in_flight = each(|report| report.pacer.bytes_in_flight);
@@ -147,7 +148,7 @@ impl Scrape {
                 (labels, count)
             })
         });
-        page.gauges("reactor_requests", "Commands by what they wait for", None, requests)
+        page.gauges("reactor_requests", "Commands by the state they are in", None, requests)
     }
 
     fn listeners(&self, page: &mut Page<'_>, all: &Report) -> Result<(), Error> {
@@ -165,7 +166,7 @@ impl Scrape {
                 (labels, port.latencies.of(class))
             })
         });
-        let help = "I/O commands from the capsule until the answer has left";
+        let help = "Latency of I/O commands, from the capsule until the response has left";
         page.histograms("listener_latency", help, latencies)
     }
 
@@ -186,15 +187,21 @@ impl Scrape {
                 (labels, device.latencies.of(class))
             })
         });
-        let help = "I/O commands of a namespace from the capsule until the answer has left";
+        let help =
+            "Latency of I/O commands of a namespace, from the capsule until the response has left";
         page.histograms("namespace_latency", help, latencies)?;
         let reads = devices.iter().map(|device| (label(device), device.reads));
-        page.counters("namespace_device_reads", "Reads that a device has finished", None, reads)?;
+        page.counters(
+            "namespace_device_reads",
+            "Reads that the device has completed",
+            None,
+            reads,
+        )?;
         let time = devices.iter().map(|device| (label(device), seconds(device.read_time)));
-        let help = "Time they took on the device, added up";
+        let help = "Total device time of these reads";
         page.counters("namespace_device_read", help, Some(&Unit::Seconds), time)?;
         let zero_copy = devices.iter().map(|device| (label(device), device.zero_copy_reads));
-        let help = "Reads answered from memory of the device";
+        let help = "Zero-copy reads, answered from memory of the device";
         page.counters("namespace_zero_copy_reads", help, None, zero_copy)
     }
 
@@ -217,11 +224,10 @@ impl Scrape {
                 })
             })
         };
-        let help =
-            "Commands that were answered; those of no namespace are admin commands and refusals";
-        page.counters("commands", help, None, by_class(|counters| counters.ops))?;
-        let help = "Bytes that moved between host and target";
-        let bytes = by_class(|counters| counters.bytes);
+        let help = "Completed commands; those without a namespace are admin and rejected commands";
+        page.counters("commands", help, None, by_class(|tally| tally.ops))?;
+        let help = "Bytes transferred between host and target";
+        let bytes = by_class(|tally| tally.bytes);
         page.counters("transferred", help, Some(&Unit::Bytes), bytes)?;
         let errors = named.iter().flat_map(|(name, counters)| {
             let figures = ErrorClass::ALL.into_iter().zip(counters.errors);
@@ -242,7 +248,7 @@ impl Scrape {
             let FlowName { subsystem, host, .. } = name.clone();
             (vec![("subsystem", subsystem), ("host", host)], *count)
         });
-        page.gauges("connections", "Connections of hosts, one a queue", None, connections)
+        page.gauges("connections", "Connections of hosts, one per queue", None, connections)
     }
 
     fn flows(&self, page: &mut Page<'_>) -> Result<(), Error> {
@@ -256,7 +262,12 @@ impl Scrape {
         let help = "Commands with data in flight";
         page.gauges("flow_in_flight", help, None, each(|flow| flow.in_flight.into()))?;
         let bytes = each(|flow| flow.bytes_in_flight);
-        page.gauges("flow_in_flight", "Bytes of those", Some(&Unit::Bytes), bytes)?;
+        page.gauges(
+            "flow_in_flight",
+            "Bytes of the buffers of commands in flight",
+            Some(&Unit::Bytes),
+            bytes,
+        )?;
         let help = "Commands that wait for admission";
         page.gauges("flow_waiting", help, None, each(|flow| flow.waiting.into()))
     }
@@ -271,16 +282,26 @@ impl Scrape {
         };
         let bytes = Some(&Unit::Bytes);
         let iops = each(|one| one.max_iops);
-        page.gauges("tenant_limit_iops", "I/Os a second that it may start", None, iops)?;
-        let help = "Bytes a second that it may move";
+        page.gauges(
+            "tenant_limit_iops",
+            "Limit of I/Os a second of a host or namespace",
+            None,
+            iops,
+        )?;
+        let help = "Limit of bytes a second of a host or namespace";
         page.gauges("tenant_limit_bandwidth", help, bytes, each(|one| one.max_bandwidth_bytes))?;
-        let help = "Bytes that it may have in flight";
+        let help = "Limit of bytes in flight of a host or namespace";
         page.gauges("tenant_limit_in_flight", help, bytes, each(|one| one.max_in_flight_bytes))?;
         let connections = each(|one| one.max_connections.map(u64::from));
-        page.gauges("tenant_limit_connections", "Connections it may have", None, connections)?;
+        page.gauges(
+            "tenant_limit_connections",
+            "Limit of connections of a host",
+            None,
+            connections,
+        )?;
         let queues = each(|one| one.max_queues.map(u64::from));
-        page.gauges("tenant_limit_queues", "I/O queues that it may have", None, queues)?;
-        let help = "Bytes that count against its limit in flight";
+        page.gauges("tenant_limit_queues", "Limit of I/O queues of a host", None, queues)?;
+        let help = "Bytes that count against the limit of bytes in flight";
         page.gauges("tenant_in_flight", help, bytes, each(|one| one.limited_in_flight_bytes))?;
         let of_host = |one: &TenantSnapshot, figure: u64| (!one.host.is_empty()).then_some(figure);
         let each_host = |figure: fn(&TenantSnapshot) -> u64| {
@@ -288,19 +309,20 @@ impl Scrape {
             all.iter().filter_map(with)
         };
         let connections = each_host(|one| one.connections.into());
-        page.gauges("tenant_connections", "Connections it has", None, connections)?;
+        page.gauges("tenant_connections", "Connections of a host", None, connections)?;
         let queues = each_host(|one| one.io_queues.into());
-        page.gauges("tenant_queues", "I/O queues that it has", None, queues)?;
-        let help = "Connects refused for its limits since it last had no connection";
+        page.gauges("tenant_queues", "I/O queues of a host", None, queues)?;
+        let help =
+            "Connect commands rejected for the limits of a host, since it last had no connection";
         page.gauges("tenant_refused", help, None, each_host(|one| one.refused))?;
-        let help = "Commands of it that wait, for its limits or for the pacer";
+        let help = "Commands of a host or namespace that wait for a limit or for the pacer";
         page.gauges("tenant_waiting", help, None, each(|one| Some(one.waiting)))?;
         let throttled = all
             .iter()
             .flat_map(|one| throttled_by(one, [one.throttled_by_rate, one.throttled_by_in_flight]));
         page.counters(
             "tenant_throttled",
-            "Times that a command waited for a limit",
+            "Times that a command was throttled by a limit",
             None,
             throttled,
         )?;
@@ -310,7 +332,7 @@ impl Scrape {
                 [one.throttled_by_rate_ns, one.throttled_by_in_flight_ns].map(seconds),
             )
         });
-        let help = "Time that any of its commands waited for a limit, of each reactor, added up";
+        let help = "Time that any command was throttled by a limit, summed over reactors";
         page.counters("tenant_throttled", help, Some(&Unit::Seconds), waits)
     }
 }

@@ -69,7 +69,8 @@ impl Recorder {
                     tracing::error!(
                         file = %shown.display(),
                         %error,
-                        "statistics end here, service goes on; make room and start again to have more"
+                        "statistics end here, the daemon continues; free space and restart the \
+                         daemon to record more"
                     );
                 }
                 // If the end took too long, no receiver waits.
@@ -195,7 +196,7 @@ impl RecordOptions {
         let interval =
             parse_duration(interval).map_err(|what| format!("{what}; {DURATION_FORM}"))?;
         if !(least..=most).contains(&interval) {
-            return Err("it is out of range; allowed: 10ms to 1h".into());
+            return Err("out of range; allowed: 10ms to 1h".into());
         }
         Ok(Self { file: file.to_owned(), interval })
     }

@@ -52,7 +52,7 @@ fn members_on_one_root_complex_are_told_of() {
     let uneven = "stripe \"all\": members hang unevenly on the root complexes (8 on 0000:00); spread are: \
                   0000:01:00.0 0000:2a:00.0";
     assert!(lines[0].starts_with(uneven), "{}", lines[0]);
-    let over = "stripe \"all\": root complex 0000:00: its 8 drives can do 56.7 GB/s together";
+    let over = "stripe \"all\": root complex 0000:00: 8 drives can do 56.7 GB/s together";
     assert!(lines[1].starts_with(over), "{}", lines[1]);
     // A configured capacity replaces the assumed one.
     assert!(lines[1].contains("assumed"), "{}", lines[1]);

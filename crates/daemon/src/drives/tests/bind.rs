@@ -21,7 +21,7 @@ fn by_address_and_serial_number_and_back() {
     assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("vfio-pci"));
     let again = rig.bind(&["0000:61:00.0"]);
     again.assert_done();
-    assert_eq!(again.out, "0000:61:00.0: vfio-pci has it already\n");
+    assert_eq!(again.out, "0000:61:00.0: bound to vfio-pci already\n");
     // A bound drive reports its serial number itself.
     let back = rig.run(|host, output| bind::unbind(host, &arguments(&["SERIAL99"], false), output));
     back.assert_done();
@@ -50,7 +50,7 @@ fn all_or_nothing() {
     let ran = rig.bind(&["0000:61:00.0", "0000:62:00.0", "0000:23:00.0"]);
     let failure = ran.failure();
     let expected = format!(
-        "0000:62:00.0 is in use, and is left alone: {disk}n1 is mounted at /: the root disk\n\
+        "0000:62:00.0 is in use and stays unchanged: {disk}n1 is mounted at /: the root disk\n\
          0000:23:00.0 is no NVMe drive (class 020000): only drives are handed over\nnothing was done"
     );
     assert_eq!(failure, expected);
@@ -81,11 +81,11 @@ fn nothing_is_taken_where_not_all_can_be_seen() {
 fn names_that_are_no_drive() {
     let rig = Rig::new(Vec::new());
     let failure = rig.bind(&["NOBODY", "0000:99:00.0"]).failure();
-    assert!(failure.contains("no drive says that its serial number is NOBODY"), "{failure}");
+    assert!(failure.contains("no drive has the serial number NOBODY"), "{failure}");
     assert!(failure.contains("there is no PCI function 0000:99:00.0"), "{failure}");
     // Part of a serial number does not match.
     let part = &serial(&rig, "0000:61:00.0")[..7];
-    assert!(rig.bind(&[part]).failure().contains("no drive says"));
+    assert!(rig.bind(&[part]).failure().contains("no drive has the serial number"));
     // Two functions of one drive report the same serial number.
     let (a, b) = (kernel_name(&rig, "0000:61:00.0"), kernel_name(&rig, "0000:62:00.0"));
     for (address, name) in [("0000:61:00.0", a), ("0000:62:00.0", b)] {
@@ -146,7 +146,7 @@ fn a_drive_that_the_kernel_was_quicker_to_take_is_taken_again() {
         .assert_done();
     rig.host.writes = Box::new(kernel);
     let failure = rig.bind(&["0000:61:00.0", "0000:62:00.0"]).failure();
-    assert!(failure.contains("vfio-pci did not take it, nvme has it"), "{failure}");
+    assert!(failure.contains("vfio-pci did not bind the function, nvme has it"), "{failure}");
 }
 
 /// A kernel whose driver takes a drive a number of times before it can be bound to another one.

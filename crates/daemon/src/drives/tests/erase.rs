@@ -44,7 +44,7 @@ fn a_format_by_block_size() {
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(lines[0], "format with LBA format 2 (4096 bytes), lost is:");
     assert!(lines[1].contains(" OURS01 ") && lines[1].ends_with("16.77 MB in blocks of 512 bytes"));
-    assert_eq!(lines[2], "formatted; it is now:");
+    assert_eq!(lines[2], "formatted; the namespace is now:");
     assert!(lines[3].ends_with("in blocks of 4096 bytes"), "{}", ran.out);
     assert!(ran.notes.ends_with("formatting: 100 %\n"), "{:?}", ran.notes);
     assert_eq!(fake.read_media(1, 0, 1).unwrap(), [0; 4096]);
@@ -77,7 +77,7 @@ fn a_sanitize_that_fails() {
     let (rig, fake) = rig();
     fake.reconfigure(|config| config.sanitize_fails = true);
     let failure = sanitize(&rig, Action::Overwrite, true).failure();
-    assert!(failure.contains("the drive reports that it failed"), "{failure}");
+    assert!(failure.contains("the drive reports a failure"), "{failure}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn only_a_drive_that_is_bound_free_and_named_exactly() {
     for serial in ["OURS0", "ours01", "0000:61:00.0", ""] {
         let args = FormatArgs { serial: serial.to_owned(), ..by_size(512) };
         let failure = format(&rig, &args).failure();
-        assert!(failure.starts_with("no drive says that its serial number is"), "{failure}");
+        assert!(failure.starts_with("no drive has the serial number"), "{failure}");
     }
     // A drive that the kernel's driver uses.
     let function = rig.host.system.function("0000:62:00.0".parse().unwrap()).unwrap();

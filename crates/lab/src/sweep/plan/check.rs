@@ -240,7 +240,7 @@ impl PlanChecker<'_, '_> {
     fn host_numbers(&mut self, raw: &RawJob, hosts: usize) -> Vec<u32> {
         let Some(numbers) = &raw.hosts else { return Vec::new() };
         if numbers.get_ref().is_empty() {
-            let allowed = "numbers of hosts from 0; leave it out for all";
+            let allowed = "numbers of hosts from 0; omit the key for all";
             self.error(&numbers.span(), "job.hosts", "is an empty list", allowed);
         }
         let last = i64::try_from(hosts).unwrap_or(i64::MAX) - 1;

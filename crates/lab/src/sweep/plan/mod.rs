@@ -78,7 +78,7 @@ impl SweepPlan {
     pub(crate) fn load(file: &Path) -> Result<Self, PlanError> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(|error| PlanError {
-            problems: vec![format!("{name}: cannot read it: {error}")],
+            problems: vec![format!("{name}: cannot read the file: {error}")],
         })?;
         let mut plan = Self::parse(&name, &text)?;
         let folder = file.parent().unwrap_or(Path::new(""));

@@ -316,7 +316,7 @@ fn what_means_nothing_is_refused() {
         (RateSpec::Period(0), None, None, "period of the token bucket is 0 ns"),
         (RateSpec::Period(u64::MAX), None, None, "allowed are 1 to 86400000000000 ns"),
         (RateSpec::Rate(1 << 30), Some(0), None, "burst of the token bucket is 0 bytes"),
-        (RateSpec::Rate(1), Some(u64::MAX), None, "leave it out"),
+        (RateSpec::Rate(1), Some(u64::MAX), None, "omit the key"),
         (RateSpec::Period(6000), Some(u64::MAX), None, "I/Os"),
         (RateSpec::Rate(1), None, Some(u64::from(LARGEST) - 1), "raise the budget"),
     ];

@@ -140,10 +140,9 @@ impl QueueLifecycle {
         let waiting = self.waiting_since.map(|at| {
             (at.saturating_add(params.transfer_timeout), "the host neither gives nor takes data")
         });
-        let stuck = self
-            .stuck_since
-            .filter(|_| !self.is_silent)
-            .map(|at| (at.saturating_add(params.transfer_timeout), "the host takes no responses"));
+        let stuck = self.stuck_since.filter(|_| !self.is_silent).map(|at| {
+            (at.saturating_add(params.transfer_timeout), "the host receives no responses")
+        });
         let slow = self.pace.due().map(|at| (at, "the host gives or takes hardly any data"));
         connect.into_iter().chain(waiting).chain(stuck).chain(slow).min()
     }
@@ -199,7 +198,8 @@ impl<D: Device> RdmaQueue<D> {
         }
         let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.probe(pair.sends()) {
-            return self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
+            return self
+                .end(CloseReason::Lost(format!("the device accepts no work requests: {error}")));
         }
         self.lifecycle.watch(&self.outgoing, now);
         // Half of the timeout is left for the response, however late this probe is.
@@ -216,7 +216,7 @@ impl<D: Device> RdmaQueue<D> {
             },
             CmReply::Refused(error) => {
                 self.lifecycle.reason.get_or_insert_with(|| {
-                    CloseReason::Lost(format!("it could not be accepted: {error}"))
+                    CloseReason::Lost(format!("connection cannot be accepted: {error}"))
                 });
                 self.step(QpTransition::Destroyed);
                 self.gone();
@@ -412,9 +412,9 @@ impl<D: Device> RdmaQueue<D> {
         self.take_events();
         let is_receive = matches!(completion.id.kind(), kind::RECEIVE | kind::SHARED_RECEIVE);
         self.end(match completion.status {
-            WcStatus::RemoteAccess => {
-                CloseReason::Protocol("the host's memory is not where its command says".to_owned())
-            }
+            WcStatus::RemoteAccess => CloseReason::Protocol(
+                "the host's memory is not at the address in its command".to_owned(),
+            ),
             WcStatus::Other(status) if is_receive => {
                 CloseReason::Protocol(format!("a capsule could not be received: status {status}"))
             }
@@ -424,7 +424,7 @@ impl<D: Device> RdmaQueue<D> {
             WcStatus::ReceiverNotReady => {
                 CloseReason::Lost("the host posts no receives".to_owned())
             }
-            WcStatus::Unreachable => CloseReason::Lost("the host does not answer".to_owned()),
+            WcStatus::Unreachable => CloseReason::Lost("the host does not respond".to_owned()),
             WcStatus::Flushed | WcStatus::Success => {
                 CloseReason::Lost("the queue pair failed".to_owned())
             }
@@ -498,7 +498,10 @@ impl<D: Device> RdmaQueue<D> {
             if self.has_receives_back() && (self.lifecycle.is_mute || self.outgoing.is_quiet()) {
                 self.leave(QpTransition::Flushed);
             } else if now >= until {
-                tracing::warn!(peer = %self.peer, "a queue pair did not give back its work in time");
+                tracing::warn!(
+                    peer = %self.peer,
+                    "queue pair did not return its work requests in time"
+                );
                 self.leave(QpTransition::Overdue);
             }
         }

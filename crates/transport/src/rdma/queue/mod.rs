@@ -262,7 +262,7 @@ impl<D: Device> RdmaQueue<D> {
     fn post(&mut self, events: &mut Vec<Event>) {
         let AnyQp::Established(pair) = &mut self.link else { return };
         if let Err(error) = self.outgoing.post(pair.sends(), events) {
-            self.end(CloseReason::Lost(format!("the device takes no work: {error}")));
+            self.end(CloseReason::Lost(format!("the device accepts no work requests: {error}")));
         }
     }
 
@@ -384,7 +384,7 @@ impl<D: Device> Drop for RdmaQueue<D> {
         if !self.take_pair_away() {
             tracing::error!(
                 peer = %self.peer,
-                "a queue pair is left that cannot be destroyed: its memory is never used again"
+                "cannot destroy queue pair; its memory stays quarantined until the process ends"
             );
             let mut events = Vec::new();
             self.port.set_undestroyed_qp();

@@ -246,7 +246,7 @@ fn a_host_that_takes_no_response_is_not_waited_for() {
         world.settle(&mut [&mut host]);
         assert!(waited <= 2 * world.params.transfer_timeout, "for ever");
     }
-    let reason = CloseReason::Timeout("the host takes no responses");
+    let reason = CloseReason::Timeout("the host receives no responses");
     assert_eq!(world.queues[at].closed, Some(reason));
     assert!(waited >= world.params.transfer_timeout / 2);
     world.check_empty(vec![host]);

@@ -350,7 +350,7 @@ fn sizes_are_made_checked_and_explained() {
             assert!(matches!(reason(FileDevice::open(&sized(size))), OpenErrorReason::Size { .. }));
             let error = sized(size).check().unwrap_err().to_string();
             assert!(
-                error.contains(&size.to_string()) && error.contains("leave the size out"),
+                error.contains(&size.to_string()) && error.contains("omit \"size\""),
                 "{error}"
             );
         }

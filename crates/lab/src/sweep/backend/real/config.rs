@@ -227,7 +227,7 @@ fn pacing(pacing: &PacingSetup) -> Result<Table> {
     match *pacing {
         PacingSetup::EndlessCache => bail!(
             "target.pacing.policy: endless-cache is a machine that only the simulator has; \
-             leave it out with only-where = [\"sim\"]"
+             exclude the entry with only-where = [\"sim\"]"
         ),
         PacingSetup::None | PacingSetup::Adaptive => {}
         PacingSetup::BufferCredit { budget } => set(PolicyKey::Budget, number(budget)),

@@ -135,8 +135,8 @@ impl RealMachines {
             let behind = clock_apart(machine)?;
             ensure!(
                 behind < 5.0,
-                "the clock of {machine} is {behind:.0} s apart from this machine's: set it, or results cannot \
-                 be told apart by time"
+                "the clock of {machine} is {behind:.0} s off: set the clock, or results cannot be \
+                 distinguished by time"
             );
         }
         let stands_in = |point: &PlannedPoint| {
@@ -326,7 +326,7 @@ impl SweepBackend for RealMachines {
         let setup = &point.setup;
         ensure!(
             setup.disturbances.is_empty(),
-            "disturb: only the simulator can; leave it out with only-where = [\"sim\"]"
+            "disturb: only the simulator can; exclude the entry with only-where = [\"sim\"]"
         );
         ensure!(
             setup.platform.is_empty(),

@@ -90,7 +90,7 @@ impl MachineLock {
     fn acquire(machine: &RemoteMachine, sweep: &str, number: usize) -> Result<Self> {
         machine.query("true").with_context(|| {
             format!(
-                "{machine} does not answer: try `ssh {machine} true`, which must not ask anything"
+                "{machine} does not respond: try `ssh {machine} true`, which must not ask anything"
             )
         })?;
         let all = format!("/tmp/nvmeof-sweep-{sweep}-");
@@ -133,7 +133,7 @@ mod tests {
         };
         let sweep = format!("test-{}-nobody", std::process::id());
         let error = free(|| ReservedMachines::reach(&machines, &sweep).map(|_| ()));
-        assert!(error.contains("nobody@nowhere.invalid does not answer"), "{error}");
+        assert!(error.contains("nobody@nowhere.invalid does not respond"), "{error}");
         assert!(!Path::new(&format!("/tmp/nvmeof-sweep-{sweep}-0")).exists(), "left behind");
     }
 
