@@ -157,7 +157,7 @@ fn an_spdk_config_loses_nothing_silently() {
     let notes = import(&files.fill(SPDK), &NoDisks).unwrap().notes;
     for (path, part) in [
         ("$.subsystems[3].config[3]", "VFIOUSER"),
-        ("$.subsystems[3].config[6]", "prove"),
+        ("$.subsystems[3].config[6]", "authenticate"),
         ("$.subsystems[3].config[10].params.namespace.ptpl_file", "reservations"),
         ("$.subsystems[3].config[11].params.namespace.bdev_name", "lvs0/lvol0"),
         ("$.subsystems[3].config[17]", "TLS"),

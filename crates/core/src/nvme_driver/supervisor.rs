@@ -199,7 +199,7 @@ impl ControllerSupervisor {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Live(enabled) => self.live(enabled, now),
             Phase::Stopped { .. } if self.is_removed => {
-                self.failed(Some("the controller is disabled"), TAKEN)
+                self.failed(Some("the controller is disabled"), TAKEN);
             }
             Phase::Stopped { disabled, starts, since } => {
                 if self.shared.all_acked(self.shared.word()) {
@@ -504,7 +504,7 @@ impl ControllerSupervisor {
                 self.stop(unknown, "the device was missing for a time", now);
             }
             StatusSnapshot::There(_) => {
-                self.fail(unknown, "another device responds at the address")
+                self.fail(unknown, "another device responds at the address");
             }
             StatusSnapshot::Absent if now >= until => self.fail(unknown, "the device is missing"),
             StatusSnapshot::Absent => self.phase = Phase::Absent { unknown, until },

@@ -40,7 +40,7 @@ fn a_drive_that_is_pulled_out_ends_everything_with_gone() {
         assert_eq!(done.result, Err(BlockError::Gone));
         assert!(done.buf.is_some(), "the IOMMU proves that it cannot be written to");
     }
-    assert!(failed(rig.controller.state()).contains("gone"));
+    assert!(failed(rig.controller.state()).contains("missing"));
     // Later operations fail, too.
     let refused = rig.run(&mut queue, io(IoKind::Flush, 0, 0));
     assert_eq!(refused.result, Err(BlockError::Gone));

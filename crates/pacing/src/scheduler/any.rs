@@ -100,7 +100,7 @@ impl AnyScheduler {
             AnyScheduler::DeficitRoundRobin(_) => {}
             AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.on_complete(slot, &done, now),
             AnyScheduler::Custom(scheduler) => {
-                scheduler.on_complete(slot, &done.copy_fields(), now)
+                scheduler.on_complete(slot, &done.copy_fields(), now);
             }
         }
     }

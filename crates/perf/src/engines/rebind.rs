@@ -284,6 +284,6 @@ mod tests {
         assert_eq!(rebinder.restore(), Vec::<String>::new());
         assert_eq!(driver(&machine).as_deref(), Some(NVME_DRIVER));
         let gone = rebinder.rebind(at("0000:09:00.0"), DriverKind::Vfio).unwrap_err();
-        assert!(gone.contains("is gone"), "{gone}");
+        assert!(gone.contains("is missing"), "{gone}");
     }
 }

@@ -329,6 +329,6 @@ mod tests {
         let Err(DriveTestError::Results(words)) = store.note_resumed("now") else {
             panic!("it was taken")
         };
-        assert!(words.contains("/dev/full") && words.contains("make room"), "{words}");
+        assert!(words.contains("/dev/full") && words.contains("free space"), "{words}");
     }
 }

@@ -402,7 +402,7 @@ mod tests {
             let measured = run(&mut target, &load(bs));
             assert!(measured.errors() > 0 && measured.interrupted && !measured.is_done);
             let said = measured.messages.join("; ");
-            assert!(said.contains("gone"), "{said}");
+            assert!(said.contains("missing"), "{said}");
             control.restore();
             let measured = run(&mut target, &load(bs));
             assert_eq!((measured.errors(), measured.is_done), (0, true), "{:?}", measured.messages);

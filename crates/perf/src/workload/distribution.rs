@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(distribution("zipf"), Ok(Distribution::Zipf(1.1)));
         assert_eq!(distribution("hot:90/10"), distribution("zoned:90/10:10/90"));
         for (text, says) in [
-            ("gauss", "no such one"),
+            ("gauss", "unknown distribution"),
             ("zipf:0", "more than 0"),
             ("zipf:x", "no number"),
             ("pareto:1", "between 0 and 1"),
@@ -462,7 +462,7 @@ mod tests {
             ("hot:90", "no pair"),
             ("zoned:60/10:30/20", "90 % of the visits"),
             ("zoned:50/60:50/60", "120 % of the space"),
-            ("zoned:50/50:50/50,100/1", "no comma"),
+            ("zoned:50/50:50/50,100/1", "remove the comma"),
             ("zoned_abs:100/4q", "not a size"),
         ] {
             let error = distribution(text).unwrap_err();

@@ -76,7 +76,7 @@ fn what_does_not_go_together_is_refused() {
     };
     assert_eq!(refused(Vec::new(), 4096), StripeError::Empty);
     let blocks = refused(vec![ram(64 * KIB, 512), ram(64 * KIB, 4096)], 4096);
-    assert!(blocks.to_string().contains("different blocks: \"ram\" of 512 bytes"), "{blocks}");
+    assert!(blocks.to_string().contains("different block sizes: \"ram\" 512 bytes"), "{blocks}");
     for chunk in [0, 100, 513] {
         let error = refused(vec![ram(64 * KIB, 512)], chunk);
         assert_eq!(error, StripeError::Chunk { chunk, block_size: 512 });

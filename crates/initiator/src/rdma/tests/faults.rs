@@ -189,7 +189,7 @@ fn what_happens_to_the_connection_is_said() {
         (Box::new(|w, n| w.fabric().faults().address_changed(n)), "address"),
         (Box::new(|w, n| w.fabric().faults().queue_pair_error(n)), "error state"),
         (Box::new(|w, n| w.fabric().faults().break_at(n, 0)), "error state"),
-        (Box::new(|w, n| w.fabric().faults().unreachable(n, 0)), "does not answer"),
+        (Box::new(|w, n| w.fabric().faults().unreachable(n, 0)), "stopped responding"),
         (Box::new(|w, n| w.fabric().faults().refuse_send(n, 0, 0)), "0 work requests"),
         (Box::new(|w, _| w.peer().connections[0].hang_up()), "closed the connection"),
     ] {

@@ -485,7 +485,7 @@ fn text_that_is_no_toml_is_refused_with_its_line() {
     assert!(told("name = \n").starts_with("p.toml:1:"), "{}", told("name = \n"));
     assert!(told("").contains("host: there is no host"), "{}", told(""));
     let error = SweepPlan::load(Path::new("no/such/plan.toml")).unwrap_err().to_string();
-    assert!(error.starts_with("no/such/plan.toml: cannot read it: "), "{error}");
+    assert!(error.starts_with("no/such/plan.toml: cannot read the file: "), "{error}");
 }
 
 #[test]
