@@ -221,7 +221,7 @@ pub fn sector_size(path: &Path) -> Result<u32, OpenError> {
         match OpenFile::open(&config) {
             Ok(_) => return Ok(block_size),
             Err(error) if matches!(error.reason, OpenErrorReason::NotDirect(_)) => {
-                last = Some(error)
+                last = Some(error);
             }
             Err(error) => return Err(error),
         }

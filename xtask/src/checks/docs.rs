@@ -174,7 +174,7 @@ mod tests {
         let found = findings(folder.path(), &files).expect("read");
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("docs/a.md:10: no script"), "{found:?}");
-        assert!(found[1].starts_with("docs/b.md:4: a block that does not say"), "{found:?}");
+        assert!(found[1].starts_with("docs/b.md:4: a block without a language"), "{found:?}");
         assert!(found[2].starts_with("docs/f.md:1: no script"), "{found:?}");
         let text = report(folder.path(), &files).expect("read");
         assert!(

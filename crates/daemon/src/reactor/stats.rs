@@ -416,7 +416,7 @@ impl Reactor {
             let mut command_counters = Vec::new();
             for (_, connection) in self.connections.iter() {
                 visit_counters(connection, |whose, counters| {
-                    command_counters.push((whose, *counters))
+                    command_counters.push((whose, *counters));
                 });
             }
             let mut counters = self.stats.counters.clone();

@@ -231,7 +231,7 @@ fn what_is_doubtful_is_a_warning_with_its_line() {
         warning(&format!("{base}[[device]]\nname = \"b\"\ntype = \"delay\"\nbase = \"a\"\n"));
     assert!(!delay.contains("uses device \"a\""), "a base is used: {delay}");
     assert!(delay.contains("t.toml:9:8: device.name: no namespace uses device \"b\""), "{delay}");
-    assert!(delay.contains("t.toml:8:1: device.read-latency: neither latency is set"), "{delay}");
+    assert!(delay.contains("t.toml:8:1: device.read-latency: no latency is set"), "{delay}");
     let nobody = warning("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nhosts = []\n");
     assert!(nobody.contains("t.toml:6:9: subsystem.hosts: the list is empty"), "{nobody}");
     assert!(warning("").contains("subsystem: there is none"));

@@ -172,12 +172,12 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ncache = 1",
         "7:9: pacing.cache",
-        &["nothing without buffers", "add buffers"],
+        &["no effect without buffers", "add buffers"],
     ),
     (
         "policy = \"prototype\"\nbuffers = 1\ncredit = \"2MiB\"",
         "7:10: pacing.credit",
-        &["nothing without period"],
+        &["no effect without period"],
     ),
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ncredit = \"1MiB\"",
@@ -219,7 +219,7 @@ const BAD: &[(&str, &str, &[&str])] = &[
     (
         "policy = \"prototype\"\nperiod = \"1us\"\ntuner-step = \"1ns\"",
         "7:14: pacing.tuner-step",
-        &["nothing without tuner"],
+        &["no effect without tuner"],
     ),
 ];
 

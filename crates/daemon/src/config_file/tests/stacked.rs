@@ -204,7 +204,7 @@ fn members_share_nothing_but_through_splits() {
         on("delay", "b", "read-latency = \"1us\""),
     ];
     let error =
-        "device.members: \"a\" and \"b\" are both layered on \"ram\"; give each member data";
+        "device.members: \"a\" and \"b\" are both layered on \"ram\"; use separate data per member";
     assert_refused(&[&delays[..], std::slice::from_ref(&stripe)].concat(), &[error]);
     let splits = [
         ram("ram", "1MiB"),

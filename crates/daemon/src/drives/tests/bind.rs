@@ -64,7 +64,7 @@ fn nothing_is_taken_where_not_all_can_be_seen() {
     rig.machine.hide(77).unwrap();
     let failure = rig.bind(&["0000:61:00.0", "0000:62:00.0"]).failure();
     assert!(failure.starts_with("0000:61:00.0 may be in use: "), "{failure}");
-    assert!(failure.ends_with("/proc\nnothing was done"), "{failure}");
+    assert!(failure.ends_with("/proc of the machine\nnothing was done"), "{failure}");
     assert_eq!(rig.driver("0000:61:00.0").as_deref(), Some("nvme"));
     // A dry run prints the writes. A drive that is already bound is not taken from any process.
     let ran = rig.run(|host, output| bind::bind(host, &arguments(&["0000:61:00.0"], true), output));
