@@ -104,7 +104,7 @@ impl AdminQueue {
         let memory = DmaMemory::new(space, RingPair::size(ENTRIES))?;
         let pages = DmaMemory::new(space, SLOTS * PAGE)?;
         let doorbells = bar.doorbells(0).ok_or_else(|| {
-            // `Bar::probe` refuses such a controller.
+            // `Bar::probe` refuses a controller without admin doorbells.
             std::io::Error::other("admin doorbells are outside of the registers")
         })?;
         let slots = [Slot { generation: 0, out: None }; SLOTS];

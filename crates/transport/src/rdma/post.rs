@@ -102,7 +102,7 @@ pub(super) fn read_command(page: &Buffer, offset: usize) -> Sqe {
     let mut bytes = [0; SQE_SIZE];
     // SAFETY: the assertion keeps the copy within the buffer, which this process owns and has
     // mapped. The receive into these 64 bytes has completed, so that nothing writes to them. A
-    // slice of the page would be a reference to memory that the device writes meanwhile.
+    // slice of the page would be a reference to memory that the device still writes.
     unsafe {
         std::ptr::copy_nonoverlapping(page.as_ptr().add(offset), bytes.as_mut_ptr(), SQE_SIZE);
     }
@@ -115,7 +115,7 @@ pub(super) fn write_slot(page: &mut Buffer, offset: usize, bytes: &[u8]) {
     // SAFETY: the assertion keeps the copy within the buffer, which is owned and borrowed for
     // writing. The send that last used these bytes was retired before its position in the ring was
     // used again, so that nothing reads them. A mutable slice of the page would claim bytes that
-    // the device reads meanwhile.
+    // the device still reads.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_mut_ptr().add(offset), bytes.len());
     }

@@ -66,7 +66,7 @@ impl Slab {
     /// Returns a slot as a scatter-gather element of a work request.
     ///
     /// # Panics
-    /// If there is no such slot, here and below: the caller counts its slots.
+    /// If the slot does not exist (here and below): the caller counts its slots.
     pub(super) fn piece(&self, slot: usize) -> Sge {
         let (page, offset) = self.place(slot);
         let (buffer, lkey) = &self.pages[page];
