@@ -33,7 +33,9 @@ impl Apt {
             say!("reading Debian {suite}'s package lists (kept in {})", root.display());
             let work = cache.join(format!("apt-{suite}.{}", std::process::id()));
             let mut make = Command::new("mmdebstrap");
-            make.args(["--quiet", "--variant=custom", "--simulate", suite]).arg(&work);
+            // This mode works for users other than root, too.
+            make.args(["--quiet", "--mode=chrootless", "--variant=custom", "--simulate", suite]);
+            make.arg(&work);
             run_checked(&mut make)
                 .with_context(|| format!("cannot find the archives of Debian {suite}"))?;
             Self { root: Some(work.clone()) }.update()?;
