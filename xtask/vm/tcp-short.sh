@@ -7,7 +7,7 @@
 . /share/lib.sh
 parts_of admin.sh digests.sh events.sh recovery.sh
 
-# The kernel enables the controller by what CAP says: CSS 110b if CAP.CSS has bit 6, else 000b.
+# The kernel selects the command sets that CAP offers: CC.CSS is 110b if CAP.CSS has bit 6, 000b otherwise.
 part_enabled() {
     connect "$DEMO"
     local cap cc css=0
