@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, Event, TeardownReason};
-use crate::limits::{CNTLID_MAX, MAX_NSID};
+use crate::limits::{CNTLID_MAX, MAX_NAMESPACES, MAX_NSID};
 use crate::quiesce::{Association, Quiesce};
 use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
 use crate::subsystem::Subsystem;
@@ -91,6 +91,16 @@ pub enum ApplyError {
         min: u16,
         /// Highest ID.
         max: u16,
+    },
+    /// Too many namespaces.
+    #[error(
+        "subsystem {nqn}: {count} namespaces, and a subsystem has at most {MAX_NAMESPACES}; use another subsystem for the rest"
+    )]
+    TooManyNamespaces {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Number of its namespaces.
+        count: usize,
     },
     /// Invalid namespace ID.
     #[error("subsystem {nqn}: NSID {nsid} is not within 1 to {MAX_NSID}")]
@@ -402,6 +412,10 @@ fn check_subsystem(subsystem: &SubsystemSpec) -> Result<(), ApplyError> {
     let (min, max) = (subsystem.cntlid_min, subsystem.cntlid_max);
     if min == 0 || max < min || max > CNTLID_MAX {
         return Err(ApplyError::BadCntlidRange { nqn: nqn(), min, max });
+    }
+    let count = subsystem.namespaces.len();
+    if count > MAX_NAMESPACES as usize {
+        return Err(ApplyError::TooManyNamespaces { nqn: nqn(), count });
     }
     Ok(())
 }

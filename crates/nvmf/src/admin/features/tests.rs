@@ -7,7 +7,7 @@ use crate::admin::effects::SupportedCommands;
 use crate::admin::fixture::{
     HOST_ID, KATO_MS, cached_namespace, discovery_controller, io_controller, namespace,
 };
-use crate::limits::MAX_NSID;
+use crate::limits::MAX_NAMESPACES;
 use crate::subsystem::SubsystemKind;
 
 fn get(controller: &Controller, fid: Fid, select: Select, cdw11: u32) -> Result<u32, Failure> {
@@ -280,7 +280,7 @@ fn error_recovery_belongs_to_namespaces() {
     assert_eq!((of(1), of(3), of(0), of(NSID_ALL)), (Ok(60), Ok(60), Ok(60), Ok(60)));
     for (nsid, failure) in [
         (2, Failure::InvalidField),
-        (MAX_NSID + 1, Failure::InvalidNamespace),
+        (MAX_NAMESPACES + 1, Failure::InvalidNamespace),
         (NSID_ALL - 1, Failure::InvalidNamespace),
     ] {
         assert_eq!(of(nsid), Err(failure));
@@ -294,7 +294,7 @@ fn other_features_have_no_namespace() {
     for (nsid, failure) in [
         (1, Failure::FeatureNotNamespaceSpecific),
         (2, Failure::InvalidField),
-        (MAX_NSID + 1, Failure::InvalidNamespace),
+        (MAX_NAMESPACES + 1, Failure::InvalidNamespace),
     ] {
         assert_eq!(set_of(&controller, Fid::ARBITRATION, nsid, 0), Err(failure), "NSID {nsid}");
     }

@@ -10,7 +10,7 @@ use super::*;
 use crate::admin::features::TEMPERATURE;
 use crate::admin::fixture::{cached_namespace, discovery_controller, io_controller, namespace};
 use crate::controller::ErrorRecord;
-use crate::limits::{Limits, MAX_NSID};
+use crate::limits::{Limits, MAX_NAMESPACES};
 
 const HOUR: Nanos = 3_600_000_000_000;
 
@@ -194,7 +194,7 @@ fn smart_is_of_the_controller() {
     assert!(of(NSID_ALL).is_ok());
     assert_eq!(of(1), Err(Failure::InvalidField), "LPA bit 0 is clear");
     assert_eq!(of(2), Err(Failure::InvalidField));
-    assert_eq!(of(MAX_NSID + 1), Err(Failure::InvalidNamespace));
+    assert_eq!(of(MAX_NAMESPACES + 1), Err(Failure::InvalidNamespace));
 }
 
 #[test]
