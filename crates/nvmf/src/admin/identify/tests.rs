@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use nvmeof_random::SplitMix64;
-use nvmeof_wire::identify::{Cns, Csi, Identify, NamespaceId, NamespaceIds};
+use nvmeof_wire::identify::{Cns, Csi, Identify, NamespaceId, NamespaceIds, PreferredSizes};
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sqe, ascii};
@@ -277,6 +277,41 @@ fn command_sets_are_those_of_a_controller_that_exists() {
         assert!(data[8..].iter().all(|b| *b == 0), "no other combination");
     }
     assert_eq!(of(controller.cntlid + 1), Err(Failure::InvalidField));
+}
+
+#[test]
+fn preferred_sizes_fit_into_a_command() {
+    let sizes = PreferredSizes {
+        write_granularity: Some(8),
+        write_alignment: Some(8),
+        deallocate_granularity: Some(32),
+        deallocate_alignment: Some(16),
+        optimal_write: Some(2048),
+        boundary: Some(256),
+    };
+    let of = |preferred| {
+        let controller = io_controller(vec![NamespaceSpec { preferred, ..namespace(1) }]);
+        assert_eq!(controller.limits.max_transfer(), 2048 * 512);
+        of(&controller, Cns::NAMESPACE, 1).unwrap()
+    };
+    let data = of(sizes);
+    assert_eq!(data[24], 1 << 4, "NSFEAT: OPTPERF");
+    assert_eq!(u16_at(&data, 46), 256, "NOIOB");
+    let zero_based = [64, 66, 68, 70, 72].map(|at| u16_at(&data, at));
+    assert_eq!(zero_based, [7, 7, 31, 15, 2047], "NPWG, NPWA, NPDG, NPDA, NOWS");
+    // A RAID with more in a stripe, or in a chunk, than fits into a command.
+    let large = PreferredSizes {
+        write_granularity: Some(4096),
+        optimal_write: Some(2056),
+        boundary: Some(4096),
+        ..sizes
+    };
+    let data = of(large);
+    assert_eq!(u16_at(&data, 46), 0, "NOIOB");
+    let zero_based = [64, 66, 68, 70, 72].map(|at| u16_at(&data, at));
+    assert_eq!(zero_based, [0, 7, 31, 15, 0], "NPWG, NPWA, NPDG, NPDA, NOWS");
+    let data = of(PreferredSizes::default());
+    assert!(data[24] == 0 && data[64..74].iter().all(|byte| *byte == 0), "nothing to report");
 }
 
 #[test]
