@@ -72,6 +72,26 @@ impl AdminQueue {
         Some((self.restarted.saturating_add(period), reason))
     }
 
+    /// Reason to end the association now, if its timer has expired.
+    ///
+    /// Traffic-based keep-alive: a command on an I/O queue since the last restart is a sign of
+    /// life. It restarts the timer only here, so a lost host is noticed after one to two timeouts.
+    pub(super) fn expire(&mut self, now: Nanos) -> Option<TeardownReason> {
+        let (_, reason) = self.timer().filter(|(deadline, _)| now >= *deadline)?;
+        if reason == TeardownReason::KeepAlive && self.controller.take_io_traffic() {
+            self.restarted = now;
+            return None;
+        }
+        Some(reason)
+    }
+
+    /// Restarts the keep-alive timer, if it is running, for a command of any kind.
+    pub(super) fn on_command(&mut self, now: Nanos) {
+        if self.controller.kato_ms() != 0 && self.controller.is_ready() {
+            self.restarted = now;
+        }
+    }
+
     /// Excludes `nanos` from the timer, a period in which the target was stalled.
     pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         self.restarted = self.restarted.saturating_add(nanos);
@@ -157,10 +177,8 @@ impl AdminQueue {
             }
             AdminOpcode::SET_FEATURES => self.set_features(sqe, inline_len, now),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.hold(sqe.cid.get()),
-            AdminOpcode::KEEP_ALIVE => {
-                self.restarted = now;
-                Ok(Outcome::Done(0))
-            }
+            // Like every command, it has restarted the timer.
+            AdminOpcode::KEEP_ALIVE => Ok(Outcome::Done(0)),
             AdminOpcode::ABORT => self.abort(Abort::parse(sqe)),
             _ => Err(Failure::InvalidOpcode),
         }

@@ -70,7 +70,7 @@ fn common(controller: &Controller, id: &mut Structure) {
     id.cntlid.set(controller.cntlid);
     id.ver.set(Version::V2_0.into_bits());
     id.oaes.set(abilities.oaes());
-    id.ctratt.set(ctratt::HOST_ID_128);
+    id.ctratt.set(ctratt::HOST_ID_128 | ctratt::TRAFFIC_KEEP_ALIVE);
     id.oacs.set(abilities.oacs());
     id.acl = ABORTS - 1;
     id.aerl = ASYNC_EVENTS - 1;

@@ -53,7 +53,7 @@ fn io_controller_reports_what_hosts_look_at() {
     assert_eq!(u16_at(&data, 78), controller.cntlid);
     assert_eq!(u32_at(&data, 80), 0x0002_0000, "VER");
     assert_eq!(u32_at(&data, 92), 1 << 8, "OAES: namespace attribute notices");
-    assert_eq!(u32_at(&data, 96), 1, "CTRATT: 128-bit host identifier");
+    assert_eq!(u32_at(&data, 96), 0b100_0001, "CTRATT: 128-bit host identifier, TBKAS");
     assert_eq!(data[111], 1, "CNTRLTYPE");
     assert_eq!(u16_at(&data, 256), 0, "OACS");
     assert_eq!(data[258], 3, "ACL");
