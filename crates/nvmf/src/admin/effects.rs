@@ -87,7 +87,7 @@ const fn feature(fid: Fid, on: ControllerKinds) -> Feature {
     Feature { fid, changeable: true, per_namespace: false, on }
 }
 
-const FEATURES: [Feature; 10] = [
+const FEATURES: [Feature; 11] = [
     feature(Fid::ARBITRATION, ControllerKinds::Io),
     feature(Fid::POWER_MANAGEMENT, ControllerKinds::Io),
     feature(Fid::TEMPERATURE_THRESHOLD, ControllerKinds::Io),
@@ -97,6 +97,7 @@ const FEATURES: [Feature; 10] = [
     feature(Fid::WRITE_ATOMICITY, ControllerKinds::Io),
     feature(Fid::ASYNC_EVENTS, ControllerKinds::Both),
     feature(Fid::KEEP_ALIVE_TIMER, ControllerKinds::Both),
+    feature(Fid::HOST_BEHAVIOR, ControllerKinds::Io),
     Feature { changeable: false, ..feature(Fid::HOST_IDENTIFIER, ControllerKinds::Io) },
 ];
 

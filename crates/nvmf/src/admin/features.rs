@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::features::{
-    Arbitration, ErrorRecovery, Fid, GetFeatures, HostIdentifier, NumberOfQueues, PowerManagement,
-    Select, SetFeatures, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
+    Arbitration, ErrorRecovery, Fid, GetFeatures, HostBehavior, HostIdentifier, NumberOfQueues,
+    PowerManagement, Select, SetFeatures, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
 };
 use nvmeof_wire::sqe::NSID_ALL;
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 
 use crate::admin::effects::Feature;
 use crate::controller::{AdminState, Controller, Event, FeatureStore};
@@ -46,9 +47,15 @@ impl From<u32> for FeatureReply {
 /// Bytes of data of this Set Features, which the queue fetches first.
 ///
 /// # Errors
-/// Those of [`set_feature`] that do not depend on the data. No settable feature has data.
+/// Those of [`set_feature`] that do not depend on the data.
 pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result<u32, Failure> {
-    settable(controller, &SetFeatures::parse(sqe)).map(|_| 0)
+    let command = SetFeatures::parse(sqe);
+    settable(controller, &command)?;
+    let len = match command.fid {
+        Fid::HOST_BEHAVIOR => size_of::<HostBehavior>(),
+        _ => 0,
+    };
+    u32::try_from(len).map_err(|_| Failure::Internal)
 }
 
 /// Turns the volatile write cache on or off.
@@ -62,11 +69,7 @@ pub(crate) fn set_write_cache(controller: &Controller, enabled: bool) {
 /// # Errors
 /// [`Failure::InvalidField`] for a feature that this controller does not have, or an unsupported
 /// value. The other errors depend on NSID, SV and the feature.
-pub(crate) fn set_feature(
-    controller: &Controller,
-    sqe: &Sqe,
-    _data: &[u8],
-) -> Result<u32, Failure> {
+pub(crate) fn set_feature(controller: &Controller, sqe: &Sqe, data: &[u8]) -> Result<u32, Failure> {
     let command = SetFeatures::parse(sqe);
     let scope = settable(controller, &command)?;
     let value = command.cdw11;
@@ -82,6 +85,9 @@ pub(crate) fn set_feature(
             }
             controller.admin().features.async_event_config = value;
             warn_of_temperature(controller);
+        }
+        Fid::HOST_BEHAVIOR => {
+            controller.admin().features.host_behavior = host_behavior(data)?;
         }
         Fid::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
         Fid::TEMPERATURE_THRESHOLD => {
@@ -198,6 +204,10 @@ impl FeatureQuery {
             Fid::HOST_IDENTIFIER if HostIdentifier::from_bits(self.cdw11).extended() => {
                 return Ok(FeatureReply { dw0: 0, data: host_id.to_vec() });
             }
+            Fid::HOST_BEHAVIOR => {
+                let data = features.host_behavior.as_bytes().to_vec();
+                return Ok(FeatureReply { dw0: 0, data });
+            }
             // The 64-bit identifier does not exist over fabrics.
             _ => return Err(Failure::InvalidField),
         };
@@ -308,6 +318,19 @@ fn set_keep_alive(controller: &Controller, kato_ms: u32) -> Result<(), Failure> 
     }
     controller.set_kato_ms(kato_ms);
     Ok(())
+}
+
+/// Host Behavior Support (Base 5.27.1.18), without its reserved bytes.
+///
+/// This target gives no retry delays (CRDT1 to CRDT3 are 0) and has one LBA format and no
+/// telemetry, so the values have no effect. Hosts read back what they set.
+fn host_behavior(data: &[u8]) -> Result<HostBehavior, Failure> {
+    let (asked, _) = HostBehavior::read_from_prefix(data).map_err(|_| Failure::DataTransfer)?;
+    let fields = [asked.retry_delays, asked.telemetry_area4, asked.extended_formats];
+    if fields.iter().any(|value| *value > 1) {
+        return Err(Failure::InvalidField);
+    }
+    Ok(HostBehavior { reserved3: HostBehavior::default().reserved3, ..asked })
 }
 
 /// Error Recovery of every namespace (NVM 4.1.4.2).

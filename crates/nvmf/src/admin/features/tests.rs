@@ -23,7 +23,8 @@ fn get_of(
 ) -> Result<u32, Failure> {
     let sqe = GetFeatures { fid, select, nsid, cdw11, uuid_index: 0 }.encode(1);
     get_feature(controller, &sqe).map(|reply| {
-        assert_eq!(reply.data.is_empty(), fid != Fid::HOST_IDENTIFIER);
+        let has_data = matches!(fid, Fid::HOST_IDENTIFIER | Fid::HOST_BEHAVIOR);
+        assert_eq!(reply.data.is_empty(), !has_data);
         reply.dw0
     })
 }
@@ -49,7 +50,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     result
 }
 
-const ALL: [Fid; 10] = [
+const ALL: [Fid; 11] = [
     Fid::ARBITRATION,
     Fid::POWER_MANAGEMENT,
     Fid::TEMPERATURE_THRESHOLD,
@@ -59,6 +60,7 @@ const ALL: [Fid; 10] = [
     Fid::WRITE_ATOMICITY,
     Fid::ASYNC_EVENTS,
     Fid::KEEP_ALIVE_TIMER,
+    Fid::HOST_BEHAVIOR,
     Fid::HOST_IDENTIFIER,
 ];
 
@@ -82,6 +84,40 @@ fn defaults_are_what_the_specification_has() {
             assert_eq!(get(&controller, fid, select, 0), Ok(default), "{fid} {select}");
         }
     }
+}
+
+#[test]
+fn host_behavior_is_kept_until_a_reset() {
+    let controller = io_controller(vec![]);
+    let fid = Fid::HOST_BEHAVIOR;
+    let set = |data: &[u8]| {
+        let command = SetFeatures { fid, save: false, nsid: 0, cdw11: 0, cdw12: 0, uuid_index: 0 };
+        let sqe = command.encode(1);
+        assert_eq!(set_feature_data_len(&controller, &sqe), Ok(512));
+        set_feature(&controller, &sqe, data)
+    };
+    let get = |select| {
+        let command = GetFeatures { fid, select, nsid: 0, cdw11: 0, uuid_index: 0 };
+        get_feature(&controller, &command.encode(1)).unwrap().data
+    };
+    assert_eq!(get(Select::CURRENT), [0; 512]);
+    let mut data = [0; 512];
+    data[..4].copy_from_slice(&[1, 0, 1, 0xee]);
+    assert_eq!(set(&data), Ok(0));
+    // Reserved bytes are not kept.
+    data[3] = 0;
+    assert_eq!(get(Select::CURRENT), data);
+    assert_eq!(get(Select::DEFAULT), [0; 512]);
+    for at in 0..3 {
+        let mut reserved = [0; 512];
+        reserved[at] = 2;
+        assert_eq!(set(&reserved), Err(Failure::InvalidField), "byte {at}");
+    }
+    assert_eq!(set(&data[..511]), Err(Failure::DataTransfer));
+    assert_eq!(get(Select::CURRENT), data, "a failed command changes nothing");
+    let cc = nvmeof_wire::properties::Cc::new();
+    controller.set_cc(cc).unwrap();
+    assert_eq!(get(Select::CURRENT), [0; 512]);
 }
 
 #[test]
