@@ -311,6 +311,17 @@ const _: () = assert!(size_of::<HostBehavior>() == 512);
 
 zero_default!(HostBehavior);
 
+/// I/O Command Set Profile, 19h (Base 5.27.1.21).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct CommandSetProfile {
+    /// I/O Command Set Combination Index: a vector of Identify CNS 1Ch.
+    #[bits(9)]
+    pub index: u16,
+    #[bits(23)]
+    __: u32,
+}
+
 /// Write Atomicity Normal, 0Ah (NVM 4.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -455,6 +466,7 @@ mod tests {
         assert_eq!((queues.submission(), queues.completion()), (1, 2));
         assert!(WriteAtomicity::from_bits(1).disable_normal());
         assert!(HostIdentifier::from_bits(1).extended());
+        assert_eq!(CommandSetProfile::from_bits(0xffff_ff03).index(), 0x103);
     }
 
     #[test]

@@ -87,7 +87,7 @@ const fn feature(fid: Fid, on: ControllerKinds) -> Feature {
     Feature { fid, changeable: true, per_namespace: false, on }
 }
 
-const FEATURES: [Feature; 11] = [
+const FEATURES: [Feature; 12] = [
     feature(Fid::ARBITRATION, ControllerKinds::Io),
     feature(Fid::POWER_MANAGEMENT, ControllerKinds::Io),
     feature(Fid::TEMPERATURE_THRESHOLD, ControllerKinds::Io),
@@ -98,6 +98,7 @@ const FEATURES: [Feature; 11] = [
     feature(Fid::ASYNC_EVENTS, ControllerKinds::Both),
     feature(Fid::KEEP_ALIVE_TIMER, ControllerKinds::Both),
     feature(Fid::HOST_BEHAVIOR, ControllerKinds::Io),
+    feature(Fid::COMMAND_SET_PROFILE, ControllerKinds::Io),
     Feature { changeable: false, ..feature(Fid::HOST_IDENTIFIER, ControllerKinds::Io) },
 ];
 

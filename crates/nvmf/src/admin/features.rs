@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::features::{
-    Arbitration, ErrorRecovery, Fid, GetFeatures, HostBehavior, HostIdentifier, NumberOfQueues,
-    PowerManagement, Select, SetFeatures, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
+    Arbitration, CommandSetProfile, ErrorRecovery, Fid, GetFeatures, HostBehavior, HostIdentifier,
+    NumberOfQueues, PowerManagement, Select, SetFeatures, TemperatureThreshold, VolatileWriteCache,
+    WriteAtomicity,
 };
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
@@ -89,6 +90,11 @@ pub(crate) fn set_feature(controller: &Controller, sqe: &Sqe, data: &[u8]) -> Re
         Fid::HOST_BEHAVIOR => {
             controller.admin().features.host_behavior = host_behavior(data)?;
         }
+        // The only combination has the NVM command set (Identify CNS 1Ch).
+        Fid::COMMAND_SET_PROFILE if CommandSetProfile::from_bits(value).index() != 0 => {
+            return Err(Failure::CommandSetCombination);
+        }
+        Fid::COMMAND_SET_PROFILE => {}
         Fid::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
         Fid::TEMPERATURE_THRESHOLD => {
             set_value(&mut controller.admin(), command.fid, scope, value)?;
@@ -201,6 +207,7 @@ impl FeatureQuery {
             Fid::WRITE_ATOMICITY => features.write_atomicity,
             Fid::ASYNC_EVENTS => features.async_event_config,
             Fid::KEEP_ALIVE_TIMER => kato_ms,
+            Fid::COMMAND_SET_PROFILE => CommandSetProfile::new().into_bits(),
             Fid::HOST_IDENTIFIER if HostIdentifier::from_bits(self.cdw11).extended() => {
                 return Ok(FeatureReply { dw0: 0, data: host_id.to_vec() });
             }

@@ -50,7 +50,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     result
 }
 
-const ALL: [Fid; 11] = [
+const ALL: [Fid; 12] = [
     Fid::ARBITRATION,
     Fid::POWER_MANAGEMENT,
     Fid::TEMPERATURE_THRESHOLD,
@@ -61,6 +61,7 @@ const ALL: [Fid; 11] = [
     Fid::ASYNC_EVENTS,
     Fid::KEEP_ALIVE_TIMER,
     Fid::HOST_BEHAVIOR,
+    Fid::COMMAND_SET_PROFILE,
     Fid::HOST_IDENTIFIER,
 ];
 
@@ -77,6 +78,7 @@ fn defaults_are_what_the_specification_has() {
         (Fid::WRITE_ATOMICITY, 0, 0),
         (Fid::ASYNC_EVENTS, 0, 0),
         (Fid::KEEP_ALIVE_TIMER, KATO_MS, 120_000),
+        (Fid::COMMAND_SET_PROFILE, 0, 0),
     ];
     for (fid, now, default) in expected {
         assert_eq!(current(&controller, fid), now, "{fid}");
@@ -84,6 +86,14 @@ fn defaults_are_what_the_specification_has() {
             assert_eq!(get(&controller, fid, select, 0), Ok(default), "{fid} {select}");
         }
     }
+}
+
+#[test]
+fn the_only_command_set_profile_can_be_set() {
+    let controller = io_controller(vec![]);
+    assert_eq!(set(&controller, Fid::COMMAND_SET_PROFILE, 0), Ok(0));
+    assert_eq!(set(&controller, Fid::COMMAND_SET_PROFILE, 0xffff_fe00), Ok(0), "reserved bits");
+    assert_eq!(current(&controller, Fid::COMMAND_SET_PROFILE), 0);
 }
 
 #[test]
@@ -212,6 +222,8 @@ fn values_that_cannot_be_had_change_nothing() {
         (Fid::ASYNC_EVENTS, 1 << 9, Failure::InvalidField),
         (Fid::ASYNC_EVENTS, 1 << 31, Failure::InvalidField),
         (Fid::KEEP_ALIVE_TIMER, 0, Failure::KeepAliveInvalid),
+        (Fid::COMMAND_SET_PROFILE, 1, Failure::CommandSetCombination),
+        (Fid::COMMAND_SET_PROFILE, 0x1ff, Failure::CommandSetCombination),
     ];
     for (fid, value, failure) in refused {
         let before = current(&controller, fid);
