@@ -18,6 +18,7 @@ mod counters;
 mod error_log;
 mod events;
 mod features;
+mod host_clock;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub(crate) use counters::{IoCounters, IoTotals};
 pub(crate) use error_log::{ErrorLog, ErrorRecord};
 pub(crate) use events::{ChangedNamespaces, Event, Events};
 pub(crate) use features::FeatureStore;
+pub(crate) use host_clock::HostClock;
 pub(crate) use properties::CcChange;
 
 use crate::discovery::Bookmark;

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use nvmeof_wire::Sqe;
 use nvmeof_wire::features::{
     Arbitration, CommandSetProfile, ErrorRecovery, Fid, GetFeatures, HostBehavior, HostIdentifier,
-    NumberOfQueues, PowerManagement, Select, SetFeatures, TemperatureThreshold, VolatileWriteCache,
-    WriteAtomicity,
+    NumberOfQueues, PowerManagement, Select, SetFeatures, TemperatureThreshold, Timestamp,
+    VolatileWriteCache, WriteAtomicity,
 };
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 
+use crate::Nanos;
 use crate::admin::effects::Feature;
-use crate::controller::{AdminState, Controller, Event, FeatureStore};
+use crate::controller::{AdminState, Controller, Event, FeatureStore, HostClock};
 use crate::failure::Failure;
 use crate::namespace::Lookup;
 
@@ -53,6 +54,7 @@ pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result
     let command = SetFeatures::parse(sqe);
     settable(controller, &command)?;
     let len = match command.fid {
+        Fid::TIMESTAMP => size_of::<Timestamp>(),
         Fid::HOST_BEHAVIOR => size_of::<HostBehavior>(),
         _ => 0,
     };
@@ -70,7 +72,12 @@ pub(crate) fn set_write_cache(controller: &Controller, enabled: bool) {
 /// # Errors
 /// [`Failure::InvalidField`] for a feature that this controller does not have, or an unsupported
 /// value. The other errors depend on NSID, SV and the feature.
-pub(crate) fn set_feature(controller: &Controller, sqe: &Sqe, data: &[u8]) -> Result<u32, Failure> {
+pub(crate) fn set_feature(
+    controller: &Controller,
+    sqe: &Sqe,
+    data: &[u8],
+    now: Nanos,
+) -> Result<u32, Failure> {
     let command = SetFeatures::parse(sqe);
     let scope = settable(controller, &command)?;
     let value = command.cdw11;
@@ -86,6 +93,11 @@ pub(crate) fn set_feature(controller: &Controller, sqe: &Sqe, data: &[u8]) -> Re
             }
             controller.admin().features.async_event_config = value;
             warn_of_temperature(controller);
+        }
+        Fid::TIMESTAMP => {
+            let bytes = data.first_chunk().ok_or(Failure::DataTransfer)?;
+            let timestamp = Timestamp::from_bits(u64::from_le_bytes(*bytes));
+            controller.admin().features.clock = HostClock::set(timestamp, now);
         }
         Fid::HOST_BEHAVIOR => {
             controller.admin().features.host_behavior = host_behavior(data)?;
@@ -110,7 +122,11 @@ pub(crate) fn set_feature(controller: &Controller, sqe: &Sqe, data: &[u8]) -> Re
 /// # Errors
 /// [`Failure::InvalidField`] for a feature this controller does not have or a reserved selector,
 /// [`Failure::InvalidNamespace`] for an NSID that can name no namespace.
-pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureReply, Failure> {
+pub(crate) fn get_feature(
+    controller: &Controller,
+    sqe: &Sqe,
+    now: Nanos,
+) -> Result<FeatureReply, Failure> {
     let command = GetFeatures::parse(sqe);
     let feature = find(controller, command.fid)?;
     let scope = if feature.per_namespace {
@@ -118,14 +134,15 @@ pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureR
     } else {
         Scope::Controller
     };
-    let wanted = FeatureQuery { fid: command.fid, cdw11: command.cdw11, scope };
+    let wanted = FeatureQuery { fid: command.fid, cdw11: command.cdw11, scope, now };
     match command.select {
         Select::CURRENT => {
             let admin = controller.admin();
             wanted.value(&admin.features, controller.kato_ms(), &controller.host_id)
         }
         Select::DEFAULT | Select::SAVED => {
-            let defaults = FeatureStore::new(&controller.limits);
+            let mut defaults = FeatureStore::new(&controller.limits);
+            defaults.clock = HostClock::cleared(now);
             wanted.value(&defaults, DEFAULT_KEEP_ALIVE_MS, &[0; 16])
         }
         Select::SUPPORTED_CAPABILITIES => Ok(feature.capabilities().into_bits().into()),
@@ -188,6 +205,7 @@ struct FeatureQuery {
     /// Selectors, for features that have selectors.
     cdw11: u32,
     scope: Scope,
+    now: Nanos,
 }
 
 impl FeatureQuery {
@@ -210,6 +228,10 @@ impl FeatureQuery {
             Fid::COMMAND_SET_PROFILE => CommandSetProfile::new().into_bits(),
             Fid::HOST_IDENTIFIER if HostIdentifier::from_bits(self.cdw11).extended() => {
                 return Ok(FeatureReply { dw0: 0, data: host_id.to_vec() });
+            }
+            Fid::TIMESTAMP => {
+                let timestamp = features.clock.read(self.now).into_bits();
+                return Ok(FeatureReply { dw0: 0, data: timestamp.to_le_bytes().to_vec() });
             }
             Fid::HOST_BEHAVIOR => {
                 let data = features.host_behavior.as_bytes().to_vec();

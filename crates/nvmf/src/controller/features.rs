@@ -5,6 +5,7 @@
 
 use nvmeof_wire::features::HostBehavior;
 
+use super::HostClock;
 use crate::admin::features::{ErrorRecoveries, WARNING_TEMPERATURE};
 use crate::limits::Limits;
 
@@ -29,6 +30,8 @@ pub(crate) struct FeatureStore {
     pub(crate) write_atomicity: u32,
     /// 0Bh Asynchronous Event Configuration.
     pub(crate) async_event_config: u32,
+    /// 0Eh Timestamp.
+    pub(crate) clock: HostClock,
     /// 16h Host Behavior Support.
     pub(crate) host_behavior: HostBehavior,
 }
@@ -47,6 +50,7 @@ impl FeatureStore {
             io_queues: limits.io_queues.max(1),
             write_atomicity: 0,
             async_event_config: 0,
+            clock: HostClock::default(),
             host_behavior: HostBehavior::default(),
         }
     }

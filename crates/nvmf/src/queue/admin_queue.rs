@@ -13,7 +13,7 @@ use super::{Outcome, data};
 use crate::Nanos;
 use crate::admin::page::PageWriter;
 use crate::admin::{effects, features, identify, logs};
-use crate::controller::{CcChange, Controller, TeardownReason};
+use crate::controller::{CcChange, Controller, HostClock, TeardownReason};
 use crate::failure::Failure;
 use crate::hosts::QueueLease;
 use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
@@ -43,6 +43,7 @@ pub(super) struct AdminQueue {
 
 impl AdminQueue {
     pub(super) fn new(controller: Arc<Controller>, lease: QueueLease, now: Nanos) -> Self {
+        controller.admin().features.clock = HostClock::cleared(now);
         Self {
             _lease: lease,
             transport: controller.transport,
@@ -104,6 +105,9 @@ impl AdminQueue {
             CcChange::Enabled => {}
             // The admin queue outlives both, so the host gets its command identifiers back.
             CcChange::Reset | CcChange::Shutdown => self.ended.extend(self.held.drain(..)),
+        }
+        if change == CcChange::Reset {
+            self.controller.admin().features.clock = HostClock::cleared(now);
         }
         if self.is_flushing && change == CcChange::Reset {
             self.is_flushing = false;
@@ -169,7 +173,7 @@ impl AdminQueue {
                 self.send(sqe, usize::try_from(len).map_err(|_| Failure::Internal)?)
             }
             AdminOpcode::GET_FEATURES => {
-                let reply = features::get_feature(&self.controller, sqe)?;
+                let reply = features::get_feature(&self.controller, sqe, now)?;
                 if reply.data.is_empty() {
                     return Ok(Outcome::Done(u64::from(reply.dw0)));
                 }
@@ -212,7 +216,7 @@ impl AdminQueue {
                 logs::read_log_page(target, &self.controller, sqe, now, out).map(|()| 0)
             }
             AdminOpcode::GET_FEATURES => {
-                let reply = features::get_feature(&self.controller, sqe)?;
+                let reply = features::get_feature(&self.controller, sqe, now)?;
                 let mut page = PageWriter::new(0, out);
                 page.put(&reply.data);
                 page.finish().map(|()| u64::from(reply.dw0))
@@ -265,7 +269,7 @@ impl AdminQueue {
     fn store_feature(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
         let kato = self.controller.kato_ms();
         let was_cached = !self.controller.write_through();
-        let dw0 = features::set_feature(&self.controller, sqe, data)?;
+        let dw0 = features::set_feature(&self.controller, sqe, data, now)?;
         if self.controller.kato_ms() != kato {
             self.restarted = now;
         }

@@ -22,8 +22,8 @@ fn get_of(
     cdw11: u32,
 ) -> Result<u32, Failure> {
     let sqe = GetFeatures { fid, select, nsid, cdw11, uuid_index: 0 }.encode(1);
-    get_feature(controller, &sqe).map(|reply| {
-        let has_data = matches!(fid, Fid::HOST_IDENTIFIER | Fid::HOST_BEHAVIOR);
+    get_feature(controller, &sqe, 0).map(|reply| {
+        let has_data = [Fid::TIMESTAMP, Fid::HOST_BEHAVIOR, Fid::HOST_IDENTIFIER].contains(&fid);
         assert_eq!(reply.data.is_empty(), !has_data);
         reply.dw0
     })
@@ -41,7 +41,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     let command = SetFeatures { fid, save: false, nsid, cdw11: value, cdw12: 0, uuid_index: 0 };
     let sqe = command.encode(1);
     let data_len = set_feature_data_len(controller, &sqe);
-    let result = set_feature(controller, &sqe, &[]);
+    let result = set_feature(controller, &sqe, &[], 0);
     // The queue requests the length first; both functions must fail for the same reason.
     match data_len {
         Ok(len) => assert_eq!(len, 0),
@@ -50,7 +50,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     result
 }
 
-const ALL: [Fid; 12] = [
+const ALL: [Fid; 13] = [
     Fid::ARBITRATION,
     Fid::POWER_MANAGEMENT,
     Fid::TEMPERATURE_THRESHOLD,
@@ -59,6 +59,7 @@ const ALL: [Fid; 12] = [
     Fid::NUMBER_OF_QUEUES,
     Fid::WRITE_ATOMICITY,
     Fid::ASYNC_EVENTS,
+    Fid::TIMESTAMP,
     Fid::KEEP_ALIVE_TIMER,
     Fid::HOST_BEHAVIOR,
     Fid::COMMAND_SET_PROFILE,
@@ -104,11 +105,11 @@ fn host_behavior_is_kept_until_a_reset() {
         let command = SetFeatures { fid, save: false, nsid: 0, cdw11: 0, cdw12: 0, uuid_index: 0 };
         let sqe = command.encode(1);
         assert_eq!(set_feature_data_len(&controller, &sqe), Ok(512));
-        set_feature(&controller, &sqe, data)
+        set_feature(&controller, &sqe, data, 0)
     };
     let get = |select| {
         let command = GetFeatures { fid, select, nsid: 0, cdw11: 0, uuid_index: 0 };
-        get_feature(&controller, &command.encode(1)).unwrap().data
+        get_feature(&controller, &command.encode(1), 0).unwrap().data
     };
     assert_eq!(get(Select::CURRENT), [0; 512]);
     let mut data = [0; 512];
@@ -146,10 +147,10 @@ fn capabilities_say_what_set_features_does() {
             cdw11: 0,
             uuid_index: 0,
         };
-        let reply = get_feature(&controller, &command.encode(1));
+        let reply = get_feature(&controller, &command.encode(1), 0);
         assert_eq!(reply, Ok(FeatureReply::from(expected)), "{fid}");
         let save = SetFeatures { fid, save: true, nsid: 0, cdw11: 0, cdw12: 0, uuid_index: 0 };
-        let saved = set_feature(&controller, &save.encode(1), &[]);
+        let saved = set_feature(&controller, &save.encode(1), &[], 0);
         assert_eq!(saved, Err(Failure::FeatureNotSaveable), "{fid}");
     }
 }
@@ -162,11 +163,9 @@ fn unknown_features_and_selectors_are_invalid_fields() {
     ] {
         for fid in (0..=0xff).map(Fid) {
             let known = SupportedCommands::new(kind, true).feature(fid).is_some();
-            let get = get_feature(
-                &controller,
-                &GetFeatures { fid, select: Select::CURRENT, nsid: 0, cdw11: 1, uuid_index: 0 }
-                    .encode(1),
-            );
+            let command =
+                GetFeatures { fid, select: Select::CURRENT, nsid: 0, cdw11: 1, uuid_index: 0 };
+            let get = get_feature(&controller, &command.encode(1), 0);
             assert_eq!(get.is_ok(), known, "{fid}");
             if !known {
                 assert_eq!(get, Err(Failure::InvalidField), "{fid}");
@@ -359,6 +358,7 @@ fn host_identifier_is_what_connect_brought() {
         get_feature(
             &controller,
             &GetFeatures { fid, select, nsid: 0, cdw11, uuid_index: 0 }.encode(1),
+            0,
         )
     };
     let data = |id: [u8; 16]| Ok(FeatureReply { dw0: 0, data: id.to_vec() });
@@ -384,11 +384,11 @@ fn any_command_is_answered_or_refused() {
             sqe.nsid.set(sqe.nsid.get() & 0xf);
         }
         for controller in &controllers {
-            if let Ok(reply) = get_feature(controller, &sqe) {
-                assert!(matches!(reply.data.len(), 0 | 16));
+            if let Ok(reply) = get_feature(controller, &sqe, 0) {
+                assert!(matches!(reply.data.len(), 0 | 8 | 16 | 512));
             }
             let len = set_feature_data_len(controller, &sqe);
-            let set = set_feature(controller, &sqe, &[]);
+            let set = set_feature(controller, &sqe, &[], 0);
             assert!(len.is_ok() || set.is_err());
             let features = controller.admin().features.clone();
             assert!((1..=controller.limits.io_queues).contains(&features.io_queues));

@@ -69,7 +69,7 @@ fn io_controller_reports_what_hosts_look_at() {
     assert_eq!(data[513], 0x44, "CQES");
     assert_eq!(u16_at(&data, 514), 128, "MAXCMD");
     assert_eq!(u32_at(&data, 516), MAX_NAMESPACES, "NN");
-    assert_eq!(u16_at(&data, 520), 0b1001_1101, "ONCS");
+    assert_eq!(u16_at(&data, 520), 0b1101_1101, "ONCS");
     assert_eq!(u16_at(&data, 522), 0, "FUSES");
     assert_eq!(data[525], 0b101, "VWC: present, no flush of all namespaces");
     assert_eq!(u32_at(&data, 526), 0, "AWUN, AWUPF: one block");

@@ -154,8 +154,8 @@ fn feature_effects_name_the_features() {
         (0..=0xff_u8).filter(|fid| page[usize::from(*fid) * 4] == 1).collect::<Vec<_>>()
     };
     let cached = io_controller(vec![cached_namespace(1)]);
-    assert_eq!(fids(&cached), [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xf, 0x16, 0x19, 0x81]);
-    assert_eq!(fids(&io_controller(vec![])), [1, 2, 4, 5, 7, 0xa, 0xb, 0xf, 0x16, 0x19, 0x81]);
+    assert_eq!(fids(&cached), [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
+    assert_eq!(fids(&io_controller(vec![])), [1, 2, 4, 5, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
     assert_eq!(fids(&discovery_controller()), [0xb, 0xf]);
     let page = page(&cached, Lid::FEATURE_EFFECTS, 1024);
     assert_eq!(u32_at(&page, 5 * 4), 1 << 20 | 1, "Error Recovery is of a namespace");
