@@ -22,7 +22,7 @@ pub(super) const RDMA: PortId = PortId(2);
 pub(super) const VARIANTS: u8 = 8;
 
 pub(super) fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(name).expect("a name")
+    Nqn::new(name).expect("a name")
 }
 
 pub(super) fn limits() -> Limits {
@@ -62,6 +62,8 @@ fn port(id: PortId, transport: TransportKind) -> PortSpec {
         family: AddressFamily::Ipv4,
         address: "0.0.0.0".to_owned(),
         service: "4420".to_owned(),
+        subsystems: None,
+        folds_always: true,
     }
 }
 
@@ -113,7 +115,7 @@ fn make(variant: u8) -> TargetSpec {
     let mut spec = TargetSpec {
         subsystems: vec![subsystem(SUBSYSTEM, "SERIAL0001", namespaces), private],
         ports: vec![port(TCP, TransportKind::Tcp), port(RDMA, TransportKind::Rdma)],
-        referrals: Vec::new(),
+        ..TargetSpec::default()
     };
     match variant {
         1 => drop(spec.subsystems[0].namespaces.remove(1)),
