@@ -96,7 +96,8 @@ pub enum ApplyError {
     },
     /// Too many namespaces.
     #[error(
-        "subsystem {nqn}: {count} namespaces, and a subsystem has at most {MAX_NAMESPACES}; use another subsystem for the rest"
+        "subsystem {nqn}: {count} namespaces are too many; use another subsystem for those beyond \
+         {MAX_NAMESPACES}"
     )]
     TooManyNamespaces {
         /// The subsystem.

@@ -167,7 +167,7 @@ pub(crate) struct AdminState {
     pub(crate) io_queues: BTreeMap<u16, Arc<IoCounters>>,
     /// Counts of the I/O queues that have ended.
     pub(crate) retired: IoTotals,
-    /// Such a queue had traffic since [`Controller::take_io_traffic`].
+    /// One of them had traffic since [`Controller::take_io_traffic`].
     pub(crate) retired_traffic: bool,
     /// Position of the host in the discovery log.
     pub(crate) bookmark: Option<Bookmark>,

@@ -129,7 +129,7 @@ pub enum Failure {
     /// The I/O command set is not that of the namespace (Identify CSI).
     #[error("the I/O command set is not that of the namespace")]
     InvalidCommandSet,
-    /// The controller has no such combination of I/O command sets.
+    /// The controller does not have this combination of I/O command sets.
     #[error("the combination of I/O command sets does not exist")]
     CommandSetCombination,
 

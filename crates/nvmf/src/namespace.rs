@@ -108,7 +108,8 @@ mod tests {
     proptest! {
         #[test]
         fn finds_each_namespace_and_no_other(nsids: BTreeSet<u32>, other: u32) {
-            let nsids: BTreeSet<u32> = nsids.into_iter().map(|nsid| nsid.clamp(1, MAX_NSID)).collect();
+            let valid = nsids.into_iter().map(|nsid| nsid.clamp(1, MAX_NSID));
+            let nsids: BTreeSet<u32> = valid.collect();
             let table = NamespaceTable::new(nsids.iter().rev().copied().map(namespace).collect());
             for nsid in &nsids {
                 prop_assert_eq!(table.get(*nsid).map(Namespace::nsid), Some(*nsid));

@@ -96,8 +96,8 @@ impl Geometry {
 
 /// Minimum chunk of a stripe that is reported as a boundary.
 ///
-/// Hosts split commands at a boundary. With smaller chunks, a large read would become so many
-/// commands that they cost more than the stripe's own splitting.
+/// Hosts split commands at a boundary. With smaller chunks, the commands of a large read would cost
+/// more than the stripe's own splitting.
 const STRIPE_BOUNDARY_MIN: u64 = 64 << 10;
 
 #[cfg(test)]
