@@ -592,9 +592,9 @@ const BAD: &[Bad] = &[
         parts: &["no address a host can connect to"],
     },
     Bad {
-        text: "[[referral]]\ntype = \"tcp\"\naddress = \"::1\"\nnqn = \"other\"",
+        text: "[[referral]]\ntype = \"tcp\"\naddress = \"::1\"\nnqn = \"\"",
         place: "7:7: referral.nqn",
-        parts: &["nqn."],
+        parts: &["the NQN is empty"],
     },
     Bad {
         text: "[[referral]]\ntype = \"tcp\"\naddress = \"::1\"\n\
