@@ -89,16 +89,11 @@ impl Geometry {
             deallocate_granularity: common(|member| member.deallocate_granularity),
             deallocate_alignment: common(|member| member.deallocate_alignment),
             optimal_write: chunk.checked_mul(members.len() as u64),
-            boundary: within.or((chunk >= STRIPE_BOUNDARY_MIN).then_some(chunk)),
+            // The chunk is none: hosts would split what the stripe splits at less cost.
+            boundary: within,
         }
     }
 }
-
-/// Minimum chunk of a stripe that is reported as a boundary.
-///
-/// Hosts split commands at a boundary. With smaller chunks, the commands of a large read would cost
-/// more than the stripe's own splitting.
-const STRIPE_BOUNDARY_MIN: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -164,14 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_has_boundaries_between_its_chunks() {
+    fn a_stripe_has_the_boundaries_of_its_members() {
         let four = [drive(); 4];
         let stripe = Geometry::of_stripe(&four, 128 * KIB);
         assert_eq!(stripe, Geometry { optimal_write: Some(512 * KIB), ..drive() });
-        // The members' boundaries are within the chunks, or the chunks within the boundaries.
+        // Only members' boundaries within the chunks are boundaries of the stripe.
         assert_eq!(Geometry::of_stripe(&four, 256 * KIB).boundary, Some(128 * KIB));
-        assert_eq!(Geometry::of_stripe(&four, 64 * KIB).boundary, Some(64 * KIB));
-        assert_eq!(Geometry::of_stripe(&four, 32 * KIB).boundary, None);
+        assert_eq!(Geometry::of_stripe(&four, 64 * KIB).boundary, None);
         // Chunks that are no multiple of the drives' granularity.
         assert_eq!(Geometry::of_stripe(&four, 24 * KIB).write_granularity, None);
         let other = Geometry { write_granularity: Some(4 * KIB), ..Geometry::default() };
