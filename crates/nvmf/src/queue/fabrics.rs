@@ -75,7 +75,9 @@ impl Queue {
         }
         let cc = u32::try_from(set.value & 0xffff_ffff).map_err(|_| Failure::Internal)?;
         let change = admin.controller.set_cc(Cc::from_bits(cc))?;
-        admin.configuration_changed(change, now);
+        for cid in admin.configuration_changed(change, now) {
+            self.slots.drop_command(cid);
+        }
         Ok(Outcome::Done(0))
     }
 }
