@@ -36,8 +36,7 @@ pub(super) mod defaults {
     pub(in crate::config_file) const LOG_FORMAT: LogFormat = LogFormat::Text;
     pub(in crate::config_file) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
     pub(in crate::config_file) const API_MODE: u32 = 0o660;
-    pub(in crate::config_file) const PORT: u16 = 4420;
-    pub(in crate::config_file) const DISCOVERY_PORT: u16 = 8009;
+    pub(in crate::config_file) use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
     pub(in crate::config_file) const WEIGHT: u16 = 1;
     pub(in crate::config_file) const BURST: u64 = 10_000_000;
     pub(in crate::config_file) const MODEL: &str = "nvmeof-tgt";
@@ -61,7 +60,7 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let raw = &parsed.raw;
     let reactors = reactors(report, raw, machine);
-    let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
+    let (listeners, port_taken) = listeners::listeners(report, &raw.listener, &raw.subsystem);
     let devices = devices::devices(report, &parsed.devices, &machine.open);
     let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
@@ -103,6 +102,7 @@ pub(super) fn validate(
         root_complexes: root_complexes::capacities(report, &raw.root_complex),
         subsystems,
         referrals: listeners::referrals(report, &raw.referral),
+        discovery: listeners::discovery(report, &raw.discovery, &raw.subsystem),
         warnings: Vec::new(),
     })
 }
