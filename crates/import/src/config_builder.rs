@@ -376,7 +376,7 @@ impl DeviceBackend {
 impl Subsystem {
     /// Creates a subsystem with a valid name, or returns the error of the name.
     pub(crate) fn new(nqn: &str) -> Result<Self, String> {
-        let name = Nqn::relaxed(nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
+        let name = Nqn::new(nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
         if name.is_discovery() {
             return Err("the discovery service is always there".into());
         }
@@ -394,7 +394,7 @@ impl Subsystem {
 
     /// Allows a host; returns the error of its name.
     pub(crate) fn allow(&mut self, host: &str) -> Result<(), String> {
-        Nqn::relaxed(host).map_err(|error| format!("\"{host}\": {error}"))?;
+        Nqn::new(host).map_err(|error| format!("\"{host}\": {error}"))?;
         if let Some(hosts) = &mut self.hosts {
             hosts.insert(host.into());
         }
