@@ -212,6 +212,9 @@ pub(crate) struct Referral {
     pub(crate) fabric: Fabric,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Name of its discovery subsystem, unless it is the well-known one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nqn: Option<String>,
 }
 
 impl ConfigBuilder {

@@ -31,10 +31,7 @@ pub(crate) const TAKEN: Treatment = Treatment::Taken;
 pub(crate) const OFF: &[&str] = &["false", "0", "\"0\""];
 
 /// Returns [`Treatment::Lost`].
-pub(crate) const fn lost(
-    except: &'static [&'static str],
-    consequence: &'static str,
-) -> Treatment {
+pub(crate) const fn lost(except: &'static [&'static str], consequence: &'static str) -> Treatment {
     Treatment::Lost { except, consequence }
 }
 
@@ -50,6 +47,7 @@ pub(crate) fn treatment(table: KeyTable, key: &str) -> Option<Treatment> {
 
 /// Returns true if the value is one of `except`.
 pub(crate) fn is_excepted(value: &Value, except: &[&str]) -> bool {
-    let text = value.to_string();
-    except.contains(&text.as_str())
+    // Legacy configs have all values as text.
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    except.iter().any(|one| *one == text || one.trim_matches('"') == text)
 }

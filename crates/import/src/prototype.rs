@@ -115,7 +115,9 @@ impl Prototype {
             let whole = (period.saturating_mul(times) / cores).clamp(1, PERIOD_MAX);
             let why = match reactors {
                 Some(reactors) => format!("{times} x {period} ns of a core / {reactors} reactors"),
-                None => format!("{times} x {period} ns of a core: divide by the number of reactors"),
+                None => {
+                    format!("{times} x {period} ns of a core: divide by the number of reactors")
+                }
             };
             key("period", format!("\"{whole}ns\""), &why);
             let why = format!("{times} x {credit}");
@@ -137,18 +139,18 @@ impl Tuner {
     /// flight, and with a step of the period.
     fn keys(&self, key: &mut impl FnMut(&str, String, &str)) {
         let Some(period) = self.period else { return };
+        let why = match self.factor {
+            Some(factor) if factor != 1 => format!("its factor was {factor}, here 1"),
+            _ => String::new(),
+        };
         match (self.threshold, self.step) {
             (Some(threshold), _) => {
-                let why = match self.factor {
-                    Some(factor) if factor != 1 => format!("its factor was {factor}, here 1"),
-                    _ => String::new(),
-                };
                 key("tuner", "\"bytes-in-flight\"".into(), &why);
                 key("tuner-threshold", threshold.to_string(), "");
             }
             (None, Some(step)) => {
                 let interval = period.saturating_mul(1000).clamp(1, PERIOD_MAX);
-                key("tuner", "\"bandwidth\"".into(), "");
+                key("tuner", "\"bandwidth\"".into(), &why);
                 key("tuner-interval", format!("\"{interval}ns\""), "");
                 key("tuner-step", format!("\"{}ns\"", step.clamp(1, PERIOD_MAX)), "");
             }

@@ -6,12 +6,8 @@ use crate::keys::{KeyTable, OFF, TAKEN, lost, unnoticed};
 const PROTECTION: &str = "end-to-end data protection is not offered here";
 
 /// The whole file.
-pub(super) const ROOT: KeyTable = &[
-    ("hosts", TAKEN),
-    ("ports", TAKEN),
-    ("subsystems", TAKEN),
-    ("discovery_nqn", TAKEN),
-];
+pub(super) const ROOT: KeyTable =
+    &[("hosts", TAKEN), ("ports", TAKEN), ("subsystems", TAKEN), ("discovery_nqn", TAKEN)];
 
 /// A host.
 pub(super) const HOST: KeyTable = &[("nqn", TAKEN), ("attr", TAKEN), ("dhchap", TAKEN)];
@@ -132,20 +128,15 @@ pub(super) const NAMESPACE: KeyTable = &[
 ];
 
 /// Device of a namespace.
-pub(super) const DEVICE: KeyTable = &[
-    ("path", TAKEN),
-    ("uuid", TAKEN),
-    ("nguid", TAKEN),
-    ("eui64", TAKEN),
-    ("buffered_io", TAKEN),
-];
+pub(super) const DEVICE: KeyTable =
+    &[("path", TAKEN), ("uuid", TAKEN), ("nguid", TAKEN), ("eui64", TAKEN), ("buffered_io", TAKEN)];
 
 /// All tables, with the path of their objects in a file.
 #[cfg(test)]
 pub(crate) const ALL: &[(&str, KeyTable)] = &[
     ("", ROOT),
     ("/hosts/0", HOST),
-    ("/hosts/0/attr", HOST_ATTRIBUTES),
+    ("/hosts/1/attr", HOST_ATTRIBUTES),
     ("/ports/0", PORT),
     ("/ports/0/addr", ADDRESS),
     ("/ports/0/param", PARAMETERS),

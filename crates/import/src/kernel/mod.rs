@@ -5,6 +5,7 @@ pub(crate) mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use crate::DiskProperties;
@@ -36,7 +37,10 @@ pub(crate) fn read(
     let mut builder = ConfigBuilder::default();
     let mut top = root.object(keys::ROOT)?;
     if let Some(nqn) = top.text("discovery_nqn")?.filter(|nqn| *nqn != DISCOVERY_NQN) {
-        builder.discovery.nqn = Some(nqn.into());
+        match Nqn::new(nqn) {
+            Ok(_) => builder.discovery.nqn = Some(nqn.into()),
+            Err(error) => notes.unsupported("$.discovery_nqn", error.to_string()),
+        }
     }
     let locked = hosts(&mut top, notes)?;
     let links = ports(&mut builder, &mut top, notes)?;
@@ -138,11 +142,9 @@ fn address(
         notes.unsupported(node.path(), what);
         return Ok(None);
     }
-    if tls {
-        notes.converted(
-            node.path(),
-            "TLS is offered, which is not supported: converted without TLS",
-        );
+    if tls || required {
+        let what = "TLS is offered, which is not supported: converted without TLS";
+        notes.converted(node.path(), what);
     }
     Ok(address)
 }
@@ -218,7 +220,7 @@ fn referrals(
             if address.is_unspecified() || port == 0 {
                 notes.unsupported(node.path(), "hosts cannot connect to such an address");
             } else {
-                builder.add_referral(Referral { fabric, address, port });
+                builder.add_referral(Referral { fabric, address, port, nqn: None });
                 if ports > 1 {
                     let what = "the discovery logs of all listeners have it, not of one port";
                     notes.converted(node.path(), what);

@@ -22,7 +22,10 @@ pub(super) enum BdevUuid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layer {
     /// A range, in blocks.
-    Part { offset: u64, blocks: u64 },
+    Part {
+        offset: u64,
+        blocks: u64,
+    },
     Passthrough,
     Delay,
     /// A layer whose UUID does not follow from its base.
@@ -79,7 +82,10 @@ mod tests {
         let of = |layer| base.of(layer).text().unwrap_or_default();
         assert_eq!(of(Layer::Passthrough), "df580498-e813-59ae-9536-8d880646c8b3");
         assert_eq!(of(Layer::Delay), "2ddc436e-3ae6-5d6e-82da-007f3248db8f");
-        assert_eq!(of(Layer::Part { offset: 2048, blocks: 1024 }), "0d7d719a-97c3-5133-87a1-1aaabf3ce113");
+        assert_eq!(
+            of(Layer::Part { offset: 2048, blocks: 1024 }),
+            "0d7d719a-97c3-5133-87a1-1aaabf3ce113"
+        );
         assert_eq!(of(Layer::Other), "");
         assert_eq!(BdevUuid::OfDrive.of(Layer::Delay), BdevUuid::OfDrive);
         assert_eq!(BdevUuid::stated(Some("7"), BdevUuid::OfDrive), BdevUuid::OfDrive);

@@ -58,12 +58,7 @@ impl<'a> RpcCall<'a> {
 }
 
 /// Adds the note of a call that has no reader; `otherwise` is the text for one that is unknown.
-fn note_call(
-    calls: &[(&str, Treatment)],
-    call: &RpcCall<'_>,
-    otherwise: &str,
-    notes: &mut Notes,
-) {
+fn note_call(calls: &[(&str, Treatment)], call: &RpcCall<'_>, otherwise: &str, notes: &mut Notes) {
     let method = call.method;
     match calls.iter().find(|(name, _)| *name == method).map(|(_, treatment)| treatment) {
         Some(Treatment::Unnoticed(reason)) => {

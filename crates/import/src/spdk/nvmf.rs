@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use super::bdev::Bdevs;
@@ -289,7 +290,7 @@ fn is_discovery(nqn: &str) -> bool {
     nqn == DISCOVERY_NQN || nqn == DISCOVERY
 }
 
-/// Returns the address of a listener or referral; `None`, with a note, if it is not supported.
+/// Returns the address of a listener; `None`, with a note, if it is not supported.
 fn address(
     node: &JsonNode<'_>,
     default_port: u16,
@@ -401,14 +402,19 @@ fn referral(
     let mut params = call.params(keys::REFERRAL)?;
     let node = params.need("address")?;
     let secure = params.flag("secure_channel")?;
-    if let Some((fabric, address, port)) = address(&node, DISCOVERY_PORT, notes)? {
-        if address.is_unspecified() || port == 0 || secure {
-            let what = if secure { "TLS is not spoken here" } else { "hosts cannot connect to it" };
-            notes.unsupported(node.path(), what);
-        } else {
-            builder.add_referral(Referral { fabric, address, port });
-        }
-    }
+    let mut raw = node.object(keys::REFERRAL_ADDRESS)?;
+    let nqn = params.text("subnqn")?.or(raw.text("subnqn")?).filter(|nqn| *nqn != DISCOVERY_NQN);
+    let address = listen_address::read(&mut raw, DISCOVERY_PORT, notes)?;
+    raw.finish(notes);
     params.finish(notes);
+    let Some((fabric, address, port)) = address else { return Ok(()) };
+    if address.is_unspecified() || port == 0 || secure {
+        let what = if secure { "TLS is not spoken here" } else { "hosts cannot connect to it" };
+        notes.unsupported(node.path(), what);
+    } else if let Some(Err(error)) = nqn.map(Nqn::new) {
+        notes.unsupported(&call.path, format!("the NQN of the referral: {error}"));
+    } else {
+        builder.add_referral(Referral { fabric, address, port, nqn: nqn.map(str::to_owned) });
+    }
     Ok(())
 }

@@ -99,11 +99,8 @@ pub(crate) const HOST_NQN: (&str, Treatment) =
     ("HostNQN", unnoticed("concerns controllers over fabrics, and one as a device is named"));
 
 /// `[Malloc]`.
-pub(crate) const MALLOC: &[Rule] = &[
-    text("NumberOfLuns", "count"),
-    text("LunSizeInMB", "size"),
-    text("BlockSize", "block_size"),
-];
+pub(crate) const MALLOC: &[Rule] =
+    &[text("NumberOfLuns", "count"), text("LunSizeInMB", "size"), text("BlockSize", "block_size")];
 /// Maximum devices of `[Malloc]`.
 pub(crate) const MALLOC_MAX: u64 = 4096;
 

@@ -360,10 +360,8 @@ impl Calls {
     }
 
     fn listen(&mut self, nqn: &str, address: Value, place: String) {
-        let params = vec![
-            ("nqn", json!(nqn), place.clone()),
-            ("listen_address", address, place.clone()),
-        ];
+        let params =
+            vec![("nqn", json!(nqn), place.clone()), ("listen_address", address, place.clone())];
         self.push(NVMF, "nvmf_subsystem_add_listener", place, params);
     }
 

@@ -151,10 +151,8 @@ fn a_config_of_an_old_spdk_is_taken() {
     let old = json!({ "nqn": NQN, "mode": "Virtual", "hosts": ["h"], "serial_number": "S",
         "namespaces": [{ "nsid": 3, "bdev_name": "A" }], "listen_addresses": [address] });
     let file = json!({ "name": "A", "filename": "@A@", "block_size": 512 });
-    let text = spdk(
-        vec![call("construct_aio_bdev", file)],
-        vec![call("construct_nvmf_subsystem", old)],
-    );
+    let text =
+        spdk(vec![call("construct_aio_bdev", file)], vec![call("construct_nvmf_subsystem", old)]);
     let imported = import(&files.fill(&text), &NoDisks).unwrap();
     let config = taken(&imported.toml);
     assert_eq!(config.subsystems[0].namespaces[0].nsid, 3);

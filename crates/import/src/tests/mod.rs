@@ -180,7 +180,7 @@ fn an_spdk_config_loses_nothing_silently() {
     for (path, part) in [
         ("$.subsystems[3].config[3]", "VFIOUSER"),
         ("$.subsystems[3].config[6]", "authenticate"),
-        ("$.subsystems[3].config[10].params.namespace.ptpl_file", "reservations"),
+        ("$.subsystems[3].config[10].params.namespace.ptpl_file", "cannot reserve"),
         ("$.subsystems[3].config[11].params.namespace.bdev_name", "lvs0/lvol0"),
         ("$.subsystems[3].config[17].params.listen_address", "TLS"),
         ("$.subsystems (\"nqn.2016-06.io.spdk:secret\")", "no listener"),
@@ -241,10 +241,10 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
 #[test]
 fn a_raid_with_a_superblock_is_unsupported() {
     let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
-    spdk["subsystems"][4]["config"][11]["params"]["superblock"] = json!(true);
+    spdk["subsystems"][4]["config"][9]["params"]["superblock"] = json!(true);
     let files = Files::new();
     let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
-    has(&imported.notes, NoteKind::Unsupported, "$.subsystems[4].config[11]", "superblock");
+    has(&imported.notes, NoteKind::Unsupported, "$.subsystems[4].config[9]", "superblock");
     assert!(!imported.toml.contains("type = \"stripe\""));
     taken(&imported.toml);
 }

@@ -250,7 +250,9 @@ impl Bdevs<'_> {
 
 /// Returns the names of a RAID's members and their paths. Versions before 19 had one text with the
 /// names separated by blanks.
-pub(super) fn member_names<'a>(listed: &JsonNode<'a>) -> Result<Vec<(String, &'a str)>, ImportError> {
+pub(super) fn member_names<'a>(
+    listed: &JsonNode<'a>,
+) -> Result<Vec<(String, &'a str)>, ImportError> {
     if listed.is_text() {
         let names = listed.text()?.split_whitespace();
         return Ok(names.map(|name| (listed.path().to_owned(), name)).collect());

@@ -8,7 +8,7 @@
 mod layers;
 mod media;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::identity::BdevUuid;
 use super::keys::bdev as keys;
@@ -57,6 +57,8 @@ pub(super) struct Bdevs<'d> {
     disks: &'d dyn DiskProperties,
     bdevs: BTreeMap<String, Bdev>,
     drives: BTreeMap<String, Drive>,
+    /// Names of all devices, also of those that were skipped.
+    names: BTreeSet<String>,
     /// Timeout of commands from `bdev_nvme_set_options`.
     timeout: Option<String>,
     /// Limits by SPDK's name.
@@ -75,6 +77,7 @@ impl<'d> Bdevs<'d> {
             disks,
             bdevs: BTreeMap::new(),
             drives: BTreeMap::new(),
+            names: BTreeSet::new(),
             timeout: None,
             quotas: BTreeMap::new(),
         }
@@ -88,23 +91,15 @@ impl<'d> Bdevs<'d> {
         calls: Vec<RpcCall<'_>>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
-        let mut waiting = calls;
-        loop {
-            let before = waiting.len();
-            let mut later = Vec::new();
-            for call in waiting {
-                if self.has_bases(&call) {
-                    self.call(builder, &call, notes)?;
-                } else {
-                    later.push(call);
-                }
-            }
-            waiting = later;
-            if waiting.is_empty() || waiting.len() == before {
-                break;
+        let mut waiting: Vec<RpcCall<'_>> = Vec::new();
+        for call in calls {
+            waiting.push(call);
+            while let Some(at) = waiting.iter().position(|call| self.has_bases(call)) {
+                let ready = waiting.remove(at);
+                self.call(builder, &ready, notes)?;
             }
         }
-        // Each names the base that it lacks.
+        // Each of these names the base that it lacks.
         waiting.iter().try_for_each(|call| self.call(builder, call, notes))
     }
 
@@ -267,9 +262,10 @@ impl<'d> Bdevs<'d> {
         Some((&drive.pci, nsid))
     }
 
-    /// Returns true, with a note, if a device has the name.
-    fn is_taken(&self, call: &RpcCall<'_>, name: &str, notes: &mut Notes) -> bool {
-        let is_taken = self.exists(name);
+    /// Takes a name for a device. Returns true, with a note, if a device has it, also one that was
+    /// skipped: its data is not that of a later device.
+    fn is_taken(&mut self, call: &RpcCall<'_>, name: &str, notes: &mut Notes) -> bool {
+        let is_taken = !self.names.insert(name.to_owned()) || self.exists(name);
         if is_taken {
             let what = format!("there is a block device \"{}\" already", name.escape_debug());
             notes.unsupported(&call.path, what);

@@ -148,12 +148,8 @@ pub(crate) const DELAY: KeyTable = &[
 ];
 
 /// `bdev_passthru_create`.
-pub(crate) const PASSTHROUGH: KeyTable = &[
-    ("name", TAKEN),
-    ("passthru_bdev_name", TAKEN),
-    ("base_bdev_name", TAKEN),
-    ("uuid", TAKEN),
-];
+pub(crate) const PASSTHROUGH: KeyTable =
+    &[("name", TAKEN), ("passthru_bdev_name", TAKEN), ("base_bdev_name", TAKEN), ("uuid", TAKEN)];
 
 /// `bdev_error_create`.
 pub(crate) const ERROR: KeyTable = &[("base_name", TAKEN), ("uuid", TAKEN)];

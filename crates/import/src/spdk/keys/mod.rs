@@ -18,7 +18,7 @@ pub(super) const CALL: KeyTable = &[("method", TAKEN), ("params", TAKEN)];
 pub(super) const SOCKETS: KeyTable = &[("impl_name", TAKEN)];
 
 /// Parts of SPDK that have no reader.
-pub(super) const PARTS: &[(&str, Treatment)] = &[
+pub(crate) const PARTS: &[(&str, Treatment)] = &[
     ("accel", unnoticed("copies and checksums have one implementation here")),
     ("copy", unnoticed("copies have one implementation here")),
     ("fsdev", unnoticed("no file systems are served to hosts of NVMe-oF")),

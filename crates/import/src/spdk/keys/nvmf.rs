@@ -2,8 +2,10 @@
 
 use crate::keys::{KeyTable, OFF, TAKEN, Treatment, lost, unnoticed};
 
-const ONE_TARGET: Treatment =
-    lost(&["\"nvmf_tgt\""], "there is one target here: its discovery log has the subsystems of all");
+const ONE_TARGET: Treatment = lost(
+    &["\"nvmf_tgt\""],
+    "there is one target here: its discovery log has the subsystems of all",
+);
 const NOT_PASSED: Treatment =
     lost(OFF, "hosts see this target's data and features, not the drive's");
 const NO_ANA: &str = "asymmetric access is not reported to hosts: all paths are equal";
@@ -20,7 +22,10 @@ pub(crate) const CONFIG: KeyTable = &[
     ("admin_cmd_passthru", TAKEN),
     ("discovery_filter", lost(&["\"match_any\""], LOG)),
     ("discovery_filters", lost(&["\"match_any\""], LOG)),
-    ("dup_host_policy", lost(&["\"allow\""], "a host can connect to a subsystem any number of times")),
+    (
+        "dup_host_policy",
+        lost(&["\"allow\""], "a host can connect to a subsystem any number of times"),
+    ),
     ("acceptor_poll_rate", unnoticed("connections are accepted when they arrive")),
     ("conn_sched", unnoticed("the target chooses the reactor of a connection")),
     ("dhchap_digests", WITH_KEYS),
@@ -68,10 +73,16 @@ pub(crate) const TRANSPORT: KeyTable = &[
     ("dif_insert_or_strip", lost(OFF, "protection information is neither inserted nor stripped")),
     ("sock_priority", lost(&["0"], "packets have the system's priority in the network")),
     ("ack_timeout", lost(&["0"], "a host that stalls is found by pdu-timeout and keep-alive")),
-    ("disable_command_passthru", lost(&["true"], "vendor-specific commands are not passed to drives")),
+    (
+        "disable_command_passthru",
+        lost(&["true"], "vendor-specific commands are not passed to drives"),
+    ),
     ("masked_oncs", lost(&["0", "\"\""], "hosts see all optional commands of this target")),
     ("masked_fuses", lost(&["0", "\"\""], "hosts see the fused commands of this target")),
-    ("abort_timeout_sec", unnoticed("bounds SPDK's wait for a command that its Abort has not found")),
+    (
+        "abort_timeout_sec",
+        unnoticed("bounds SPDK's wait for a command that its Abort has not found"),
+    ),
     ("kas", unnoticed("a keep-alive timeout is rounded up to a step here as well, of at most 1 s")),
     ("iobuf_small_cache_size", BUFFERS),
     ("iobuf_large_cache_size", BUFFERS),
@@ -117,18 +128,24 @@ pub(crate) const SUBSYSTEM: KeyTable = &[
 const DISCARD: &str = "hosts can discard up to this target's own limit for a command";
 const ZEROES: &str = "hosts can write zeroes up to this target's own limit for a command";
 
-/// An address of a listener or referral.
+/// An address of a listener.
 pub(crate) const ADDRESS: KeyTable = &[
     ("trtype", TAKEN),
     ("transport", TAKEN),
     ("traddr", TAKEN),
     ("trsvcid", TAKEN),
     ("adrfam", unnoticed("the address shows its family")),
-    ("subnqn", lost(&[WELL_KNOWN], OTHER_DISCOVERY)),
 ];
 
-const WELL_KNOWN: &str = "\"nqn.2014-08.org.nvmexpress.discovery\"";
-const OTHER_DISCOVERY: &str = "referrals have the well-known name of the discovery service";
+/// An address of a referral.
+pub(crate) const REFERRAL_ADDRESS: KeyTable = &[
+    ("trtype", TAKEN),
+    ("transport", TAKEN),
+    ("traddr", TAKEN),
+    ("trsvcid", TAKEN),
+    ("subnqn", TAKEN),
+    ("adrfam", unnoticed("the address shows its family")),
+];
 
 /// `nvmf_subsystem_add_listener`.
 pub(crate) const LISTENER: KeyTable = &[
@@ -173,12 +190,8 @@ pub(crate) const NAMESPACE: KeyTable = &[
 ];
 
 /// `nvmf_discovery_add_referral`.
-pub(crate) const REFERRAL: KeyTable = &[
-    ("address", TAKEN),
-    ("secure_channel", TAKEN),
-    ("tgt_name", ONE_TARGET),
-    ("subnqn", lost(&[WELL_KNOWN], OTHER_DISCOVERY)),
-];
+pub(crate) const REFERRAL: KeyTable =
+    &[("address", TAKEN), ("secure_channel", TAKEN), ("subnqn", TAKEN), ("tgt_name", ONE_TARGET)];
 
 /// `nvmf_publish_mdns_prr`.
 pub(crate) const MDNS: KeyTable = &[("tgt_name", ONE_TARGET)];
@@ -193,7 +206,10 @@ const NO_DELAY: Treatment = lost(&["0"], "hosts repeat a command without this de
 pub(crate) const TARGET: KeyTable = &[
     ("name", ONE_TARGET),
     ("discovery_filter", lost(&["\"match_any\""], LOG)),
-    ("dup_host_policy", lost(&["\"allow\""], "a host can connect to a subsystem any number of times")),
+    (
+        "dup_host_policy",
+        lost(&["\"allow\""], "a host can connect to a subsystem any number of times"),
+    ),
     ("max_subsystems", unnoticed("bounds later additions, and there is no such bound here")),
 ];
 
@@ -209,14 +225,20 @@ pub(crate) const OPTIONS: KeyTable = &[
 
 /// Calls that have no reader.
 pub(crate) const CALLS: &[(&str, Treatment)] = &[
-    ("nvmf_set_max_subsystems", unnoticed("bounds later additions, and there is no such bound here")),
+    (
+        "nvmf_set_max_subsystems",
+        unnoticed("bounds later additions, and there is no such bound here"),
+    ),
     ("nvmf_stop_mdns_prr", unnoticed("the service is not announced without discovery.mdns")),
     ("nvmf_subsystem_listener_set_ana_state", lost(&[], NO_ANA)),
     ("nvmf_subsystem_set_ns_ana_group", lost(&[], NO_ANA)),
     ("nvmf_ns_add_host", lost(&[], NS_HOST)),
     ("nvmf_ns_remove_host", lost(&[], NS_HOST)),
     ("nvmf_subsystem_remove_ns", lost(&[], "the namespace stays: remove it from the new file")),
-    ("nvmf_subsystem_remove_listener", lost(&[], "the listener stays: remove it from the new file")),
+    (
+        "nvmf_subsystem_remove_listener",
+        lost(&[], "the listener stays: remove it from the new file"),
+    ),
     ("nvmf_delete_subsystem", lost(&[], "the subsystem stays: remove it from the new file")),
 ];
 
@@ -239,7 +261,7 @@ pub(crate) const ALL: &[(&str, &str, KeyTable)] = &[
     ("nvmf_subsystem_add_host", "", HOST),
     ("nvmf_subsystem_allow_any_host", "", ANY_HOST),
     ("nvmf_discovery_add_referral", "", REFERRAL),
-    ("nvmf_discovery_add_referral", "/address", ADDRESS),
+    ("nvmf_discovery_add_referral", "/address", REFERRAL_ADDRESS),
     ("nvmf_publish_mdns_prr", "", MDNS),
     ("nvmf_set_crdt", "", RETRY_DELAYS),
 ];
