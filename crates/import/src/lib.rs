@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The crate reads the output of `nvmetcli save` for Linux nvmet, and the JSON and legacy configs
-//! of SPDK nvmf_tgt. Tables (`keys`) have every key with its treatment and the reason. A text that cannot be parsed is an error. A setting that nvmeof-tgt does not
-//! support is a note. The import drops everything that depends on it, and never serves it with less
-//! protection than before.
+//! of SPDK nvmf_tgt. Tables (`keys`) have every key with its treatment and the reason. A text that
+//! cannot be parsed is an error. A setting that nvmeof-tgt does not support is a note. The import
+//! drops everything that depends on it, and never serves it with less protection than before.
 
 mod config_builder;
 mod json;

@@ -77,7 +77,7 @@ pub(super) const GROUP: KeyTable = &[
     ("grpid", unnoticed("all groups have the same state here, and another state is named")),
 ];
 
-/// State of such a group.
+/// State of a group.
 pub(super) const GROUP_STATE: KeyTable = &[("state", TAKEN)];
 
 /// A subsystem.

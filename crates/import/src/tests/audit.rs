@@ -10,166 +10,18 @@ use crate::{ImportedConfig, NoDisks, Note, NoteKind, import, kernel, spdk, spdk_
 
 const SPDK: &str = include_str!("fixtures/audit_spdk.json");
 const KERNEL: &str = include_str!("fixtures/audit_kernel.json");
+/// Another value of each key that is taken, by the call or the pointer of its object. Each changes
+/// the config or the notes.
+const OTHERS: &str = include_str!("fixtures/audit_others.json");
 const PARAMETERS: &str = include_str!("fixtures/spdk_params.txt");
 const NQN: &str = "nqn.2016-06.io.spdk:a";
 
 /// A value that no key has by default.
 const TELLING: &str = "telling";
 
-/// Another value of each key that is taken, by the last call of the method or the pointer of the
-/// object. Each changes the config or the notes.
-fn others() -> BTreeMap<&'static str, Value> {
-    let uuid = "00000000-1111-4222-8333-444444444444";
-    let mut all = BTreeMap::new();
-    let mut add = |at: &'static str, value: Value| all.insert(at, value);
-    for (at, keys) in [
-        (
-            "bdev_malloc_create",
-            json!({ "name": "X", "num_blocks": 32, "block_size": 4096, "physical_block_size": 4096, "uuid": uuid }),
-        ),
-        (
-            "bdev_null_create",
-            json!({ "name": "X", "num_blocks": 32, "block_size": 512, "physical_block_size": 16384, "uuid": uuid }),
-        ),
-        (
-            "bdev_aio_create",
-            json!({ "name": "X", "filename": "/dev/x", "block_size": 4096, "readonly": true, "uuid": uuid }),
-        ),
-        (
-            "bdev_uring_create",
-            json!({ "name": "X", "filename": "/dev/x", "block_size": 4096, "readonly": true, "uuid": uuid }),
-        ),
-        (
-            "bdev_nvme_attach_controller",
-            json!({ "name": "X", "trtype": "TCP", "traddr": "0000:02:00.0" }),
-        ),
-        (
-            "bdev_nvme_set_options",
-            json!({ "timeout_us": 9_000_000, "action_on_timeout": "none", "generate_uuids": true }),
-        ),
-        (
-            "bdev_raid_create",
-            json!({ "name": "X", "strip_size": 32, "strip_size_kb": 32, "raid_level": "raid1", "base_bdevs": ["M2", "M1"], "superblock": true, "uuid": uuid }),
-        ),
-        ("bdev_split_create", json!({ "base_bdev": "M2", "split_count": 1, "split_size_mb": 8 })),
-        (
-            "bdev_delay_create",
-            json!({ "name": "X", "base_bdev_name": "M0", "avg_read_latency": 5, "p99_read_latency": 20, "avg_write_latency": 5, "p99_write_latency": 20, "uuid": uuid }),
-        ),
-        (
-            "bdev_passthru_create",
-            json!({ "name": "X", "passthru_bdev_name": "X", "base_bdev_name": "M0", "uuid": uuid }),
-        ),
-        ("bdev_error_create", json!({ "base_name": "M0", "uuid": uuid })),
-        (
-            "bdev_set_qos_limit",
-            json!({ "name": "N0", "rw_ios_per_sec": 2000, "rw_mbytes_per_sec": 20, "r_mbytes_per_sec": 1, "w_mbytes_per_sec": 1 }),
-        ),
-        (
-            "nvmf_set_config",
-            json!({ "poll_groups_mask": "[0-2]", "admin_cmd_passthru": { "sanitize": true } }),
-        ),
-        (
-            "nvmf_create_transport",
-            json!({ "trtype": "FC", "max_queue_depth": 64, "max_io_qpairs_per_ctrlr": 8, "max_qpairs_per_ctrlr": 64, "in_capsule_data_size": 8192, "max_io_size": 262_144, "max_aq_depth": 256, "min_kato": 3000, "c2h_success": false, "num_shared_buffers": 48, "buf_cache_size": 3, "io_unit_size": 8192, "io_pacer_period": 6000, "io_pacer_credit": 131_072, "io_pacer_threshold": 8192, "io_pacer_disk_credit": 16, "io_pacer_tuner_period": 20_000, "io_pacer_tuner_step": 50, "io_pacer_tuner_threshold": 1_000_000, "io_pacer_tuner_factor": 2 }),
-        ),
-        (
-            "set_nvmf_target_options",
-            json!({ "max_queue_depth": 256, "max_qpairs_per_ctrlr": 128, "in_capsule_data_size": 8192, "max_io_size": 262_144 }),
-        ),
-        (
-            "nvmf_create_subsystem",
-            json!({ "nqn": "nqn.2016-06.io.spdk:b", "serial_number": "T", "model_number": "N", "allow_any_host": true, "min_cntlid": 2, "max_cntlid": 99, "hosts": ["i"], "namespaces": [], "listen_addresses": [] }),
-        ),
-        (
-            "nvmf_subsystem_add_ns",
-            json!({ "nqn": "nqn.2016-06.io.spdk:b", "namespace": { "bdev_name": "M0" } }),
-        ),
-        (
-            "nvmf_subsystem_add_ns/namespace",
-            json!({ "bdev_name": "N1", "nsid": 9, "uuid": uuid, "nguid": uuid, "eui64": "0000000000000001", "no_auto_visible": true }),
-        ),
-        (
-            "nvmf_subsystem_add_listener",
-            json!({ "nqn": "nqn.2016-06.io.spdk:b", "listen_address": { "trtype": "TCP", "traddr": "::" }, "secure_channel": true, "sock_impl": "ssl" }),
-        ),
-        (
-            "nvmf_subsystem_add_listener/listen_address",
-            json!({ "trtype": "FC", "transport": "FC", "traddr": "192.0.2.3", "trsvcid": "4421" }),
-        ),
-        (
-            "nvmf_subsystem_add_host",
-            json!({ "nqn": "nqn.2016-06.io.spdk:b", "host": "i", "psk": "k", "dhchap_key": "k", "dhchap_ctrlr_key": "k" }),
-        ),
-        ("nvmf_subsystem_allow_any_host", json!({ "nqn": "discovery", "allow_any_host": true })),
-        (
-            "nvmf_discovery_add_referral",
-            json!({ "address": { "trtype": "TCP", "traddr": "192.0.2.8" }, "secure_channel": true, "subnqn": "nqn.2026-11.org.example:other" }),
-        ),
-        (
-            "nvmf_discovery_add_referral/address",
-            json!({ "trtype": "FC", "transport": "FC", "traddr": "192.0.2.8", "trsvcid": "8010", "subnqn": "nqn.2026-11.org.example:other" }),
-        ),
-        (
-            "",
-            json!({ "hosts": [], "ports": [], "subsystems": [], "discovery_nqn": "nqn.2026-11.org.example:discovery" }),
-        ),
-        ("/hosts/0", json!({ "nqn": "other", "attr": {}, "dhchap": "no object" })),
-        (
-            "/hosts/1/attr",
-            json!({ "dhchap_key": "k", "key": "k", "dhchap_ctrl_key": "k", "ctrl_key": "k" }),
-        ),
-        (
-            "/ports/0",
-            json!({ "addr": { "trtype": "loop" }, "param": {}, "referrals": [], "ana_groups": [{ "ana": { "state": "inaccessible" } }], "subsystems": [] }),
-        ),
-        (
-            "/ports/0/addr",
-            json!({ "trtype": "rdma", "traddr": "192.0.2.2", "trsvcid": "4421", "treq": "required", "tsas": "tls1.3" }),
-        ),
-        (
-            "/ports/0/param",
-            json!({ "inline_data_size": "8192", "max_queue_size": "64", "mdts": "5" }),
-        ),
-        (
-            "/ports/0/referrals/0",
-            json!({ "addr": { "trtype": "tcp", "traddr": "192.0.2.8" }, "enable": "0" }),
-        ),
-        (
-            "/ports/0/referrals/0/addr",
-            json!({ "trtype": "rdma", "traddr": "192.0.2.8", "trsvcid": "8010", "treq": "required", "tsas": "tls1.3" }),
-        ),
-        ("/ports/0/ana_groups/0", json!({ "ana": { "state": "change" } })),
-        ("/ports/0/ana_groups/0/ana", json!({ "state": "inaccessible" })),
-        (
-            "/subsystems/0",
-            json!({ "nqn": "b", "attr": {}, "allowed_hosts": [], "namespaces": [], "passthru": { "enable": 1 }, "device": { "path": "/dev/nvme0" } }),
-        ),
-        (
-            "/subsystems/0/attr",
-            json!({ "allow_any_host": "1", "serial": "t", "model": "n", "cntlid_min": "2", "cntlid_max": "99", "qid_max": "8" }),
-        ),
-        (
-            "/subsystems/0/passthru",
-            json!({ "device_path": "/dev/nvme0", "path": "/dev/nvme0", "enable": "1" }),
-        ),
-        (
-            "/subsystems/0/namespaces/0",
-            json!({ "nsid": 2, "enable": 0, "device": { "path": "/srv/b.raw" }, "buffered_io": 1 }),
-        ),
-        (
-            "/subsystems/0/namespaces/0/device",
-            json!({ "path": "/srv/b.raw", "uuid": uuid, "nguid": uuid, "eui64": "0000000000000001", "buffered_io": 1 }),
-        ),
-    ] {
-        add(at, keys);
-    }
-    all
-}
-
 /// An object of a fixture, and the table of its keys.
 struct Audited {
-    /// Name of the object in [`others`].
+    /// Name of the object in [`OTHERS`].
     name: String,
     /// Pointer of the object in the fixture.
     pointer: String,
@@ -239,7 +91,7 @@ fn about<'a>(notes: &'a [Note], path: &str) -> Vec<&'a Note> {
 fn audit(text: &str, audited: impl Fn(&Value) -> Vec<Audited>) {
     let config: Value = serde_json::from_str(text).unwrap();
     let base = imported(&config);
-    let others = others();
+    let others: Value = serde_json::from_str(OTHERS).unwrap();
     for object in audited(&config) {
         for (key, treatment) in object.table {
             let at = format!("{} {key}", object.name);
@@ -262,7 +114,7 @@ fn audit(text: &str, audited: impl Fn(&Value) -> Vec<Audited>) {
                     assert_eq!(telling(), base, "{at}");
                 }
                 Treatment::Taken => {
-                    let other = others.get(object.name.as_str()).and_then(|keys| keys.get(*key));
+                    let other = others.get(&object.name).and_then(|keys| keys.get(*key));
                     let other = other.unwrap_or_else(|| panic!("no other value of {at}"));
                     let changed = with(&config, &object.pointer, key, other.clone());
                     let result = import(&changed.to_string(), &NoDisks);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use nvmeof_tgt::config::DeviceKind;
+use nvmeof_tgt::config::{Config, DeviceKind};
+use proptest::prelude::*;
 
-use super::{Files, has, show, taken};
+use super::{Files, has, machine, show, taken};
 use crate::spdk_conf::keys;
 use crate::{ImportError, ImportSource, NoDisks, NoteKind, import};
 
@@ -87,7 +88,7 @@ fn the_notes_of_a_legacy_config_name_its_lines() {
     assert!(notes.iter().all(|note| !note.path.contains('$')), "{}", show(&notes));
 }
 
-/// Without its comment signs, the pacing of the prototype is one that the daemon takes.
+/// Without its comment signs, the pacing of io_pacing is one that the daemon takes.
 #[test]
 fn the_pacing_of_the_prototype_is_an_alternative() {
     let files = Files::new();
@@ -157,6 +158,49 @@ fn every_rule_of_a_legacy_config_has_an_effect() {
                 // These depend on another key.
                 || ["period_us", "action_on_timeout", "reset", "io_unit_size", "buf_cache_size"].contains(&rule.param);
             assert!(exempt || differs(section, rule.key, value), "{section} {}", rule.key);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Any line in the place of another gives an error with a line, or a config that the daemon
+    /// accepts.
+    #[test]
+    fn one_odd_line_makes_an_error_or_a_config(
+        at in any::<prop::sample::Index>(),
+        value in prop_oneof![
+            Just(String::new()),
+            Just("[Subsystem9]".to_owned()),
+            Just("\"".to_owned()),
+            any::<u64>().prop_map(|number| number.to_string()),
+            "\\PC{0,40}",
+        ],
+        keeps_key in any::<bool>(),
+    ) {
+        let files = Files::new();
+        let text = files.fill(CONF);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let line = at.get_mut(&mut lines);
+        let key = line.split_whitespace().next().filter(|_| keeps_key).unwrap_or_default();
+        *line = format!("  {key} {value}");
+        match import(&lines.join("\n"), &NoDisks) {
+            Ok(imported) => {
+                let refused = Config::parse("t", &imported.toml, &machine()).err();
+                let text = refused.map(|error| error.to_string()).unwrap_or_default();
+                // A missing file and the number of CPUs depend on the machine.
+                let is_foreign = |line: &str| {
+                    ["device.path", "reactors", "more problems"].iter().any(|part| line.contains(part))
+                };
+                let wrong: Vec<&str> =
+                    text.lines().filter(|line| !line.is_empty() && !is_foreign(line)).collect();
+                prop_assert!(wrong.is_empty(), "{lines:?}: {wrong:?}\n{}", imported.toml);
+            }
+            Err(ImportError::Wrong { path, .. }) => prop_assert!(!path.contains('$'), "{path}"),
+            Err(ImportError::NotConf { line, .. }) => prop_assert!(line > 0),
+            Err(ImportError::NeitherFormat { .. } | ImportError::NotJson { .. }) => {}
+            Err(other) => prop_assert!(false, "{other}"),
         }
     }
 }

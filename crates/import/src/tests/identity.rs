@@ -9,7 +9,9 @@ const NQN: &str = "nqn.2016-06.io.spdk:a";
 const UUID: &str = "6e4f9b2a-31cc-4a55-9d0e-2f1f6d2b8c01";
 
 fn call(method: &str, params: Value) -> Value {
-    json!({ "method": method, "params": params })
+    let mut call = json!({ "method": method });
+    call["params"] = params;
+    call
 }
 
 fn listener(nqn: &str, address: &str, port: u16) -> Value {
@@ -29,7 +31,7 @@ fn null(name: &str) -> Value {
     call("bdev_null_create", json!({ "name": name, "num_blocks": 32768, "block_size": 512 }))
 }
 
-fn spdk(bdevs: Vec<Value>, nvmf: Vec<Value>) -> String {
+fn spdk(bdevs: &[Value], nvmf: &[Value]) -> String {
     json!({ "subsystems": [
         { "subsystem": "bdev", "config": bdevs }, { "subsystem": "nvmf", "config": nvmf },
     ] })
@@ -49,7 +51,7 @@ fn the_uuid_of_a_block_device_is_the_namespaces_and_a_name() {
         namespace("P0"),
         listener(NQN, "127.0.0.1", 4420),
     ];
-    let config = taken(&import(&spdk(bdevs, calls), &NoDisks).unwrap().toml);
+    let config = taken(&import(&spdk(&bdevs, &calls), &NoDisks).unwrap().toml);
     let [first, second] = config.subsystems[0].namespaces.as_slice() else { panic!("{config:?}") };
     let bytes = |text: &str| *uuid::Uuid::parse_str(text).unwrap().as_bytes();
     assert_eq!((first.uuid, first.nguid), (Some(bytes(UUID)), Some(bytes(UUID))));
@@ -72,7 +74,7 @@ fn each_listener_serves_the_subsystems_that_it_had() {
         listener(discovery, "127.0.0.1", 8009),
         listener("discovery", "127.0.0.1", 4421),
     ];
-    let imported = import(&spdk(vec![], calls), &NoDisks).unwrap();
+    let imported = import(&spdk(&[], &calls), &NoDisks).unwrap();
     let config = taken(&imported.toml);
     assert_eq!(served(&config), [None, Some(vec![other.into()]), Some(vec![])]);
     assert!(imported.notes.is_empty(), "{:?}", imported.notes);
@@ -83,7 +85,7 @@ fn any_address_of_spdk_takes_ipv6_only_and_that_of_nvmet_both() {
     let with = |more: Option<Value>| {
         let mut calls = vec![subsystem(NQN), listener(NQN, "::", 4420)];
         calls.extend(more);
-        import(&spdk(vec![], calls), &NoDisks).unwrap()
+        import(&spdk(&[], &calls), &NoDisks).unwrap()
     };
     let path = "$.subsystems[1].config[1].params.listen_address";
     has(&with(None).notes, NoteKind::Converted, path, "IPv4 hosts can connect, too");
@@ -116,7 +118,7 @@ fn later_calls_take_permissions_away() {
         let mut calls = vec![subsystem(NQN), any(NQN, false), listener(NQN, "127.0.0.1", 4420)];
         calls.push(host("nvmf_subsystem_add_host", json!({})));
         calls.extend(more);
-        let config = taken(&import(&spdk(vec![], calls), &NoDisks).unwrap().toml);
+        let config = taken(&import(&spdk(&[], &calls), &NoDisks).unwrap().toml);
         config.subsystems[0].hosts.as_ref().map(std::collections::BTreeSet::len)
     };
     assert_eq!(hosts_after(vec![]), Some(1));
@@ -125,7 +127,7 @@ fn later_calls_take_permissions_away() {
     assert_eq!(hosts_after(vec![host("nvmf_subsystem_remove_host", json!({}))]), Some(0));
     assert_eq!(hosts_after(vec![any(NQN, true)]), None);
     let closed = vec![subsystem(NQN), listener(NQN, "127.0.0.1", 4420), any("discovery", false)];
-    let imported = import(&spdk(vec![], closed), &NoDisks).unwrap();
+    let imported = import(&spdk(&[], &closed), &NoDisks).unwrap();
     assert!(imported.toml.contains("restricted = true"), "{}", imported.toml);
     taken(&imported.toml);
 }
@@ -151,8 +153,7 @@ fn a_config_of_an_old_spdk_is_taken() {
     let old = json!({ "nqn": NQN, "mode": "Virtual", "hosts": ["h"], "serial_number": "S",
         "namespaces": [{ "nsid": 3, "bdev_name": "A" }], "listen_addresses": [address] });
     let file = json!({ "name": "A", "filename": "@A@", "block_size": 512 });
-    let text =
-        spdk(vec![call("construct_aio_bdev", file)], vec![call("construct_nvmf_subsystem", old)]);
+    let text = spdk(&[call("construct_aio_bdev", file)], &[call("construct_nvmf_subsystem", old)]);
     let imported = import(&files.fill(&text), &NoDisks).unwrap();
     let config = taken(&imported.toml);
     assert_eq!(config.subsystems[0].namespaces[0].nsid, 3);

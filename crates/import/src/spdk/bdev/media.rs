@@ -114,7 +114,7 @@ impl Bdevs<'_> {
         let address = params.need("traddr")?;
         if !kind.eq_ignore_ascii_case("pcie") {
             let what = format!(
-                "\"{name}\" is a {kind} controller elsewhere: only drives of this machine are served"
+                "\"{name}\" is a controller elsewhere ({kind}): only drives of this machine are served"
             );
             notes.unsupported(&call.path, what);
             return Ok(());
