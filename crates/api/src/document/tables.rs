@@ -172,6 +172,9 @@ pub struct DiscoverySection {
     /// Only hosts that may connect to a subsystem may connect to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restricted: Option<bool>,
+    /// Announces the TCP listeners by multicast DNS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mdns: Option<bool>,
 }
 
 /// `[[subsystem]]`: an NVM subsystem. Either `allow-any-host` or `hosts` is required.

@@ -32,6 +32,7 @@ fn listeners_serve_what_they_list() {
         [discovery]
         nqn = "finder"
         restricted = true
+        mdns = true
         [[listener]]
         type = "tcp"
         address = "::1"
@@ -50,11 +51,12 @@ fn listeners_serve_what_they_list() {
     "#;
     let config = parse(text).unwrap();
     assert_eq!(config.discovery.nqn.as_ref().map(|nqn| nqn.as_str()), Some("finder"));
-    assert!(config.discovery.is_restricted);
+    assert!(config.discovery.is_restricted && config.discovery.is_announced);
     let [discovery, both] = &*config.listeners else { panic!("{:?}", config.listeners) };
     assert_eq!((discovery.port, both.port), (8009, 4420));
     assert_eq!((discovery.folds_always, both.folds_always), (false, true));
-    let served = |listener: &crate::config::Listener| listener.subsystems.clone().map(|it| it.len());
+    let served =
+        |listener: &crate::config::Listener| listener.subsystems.clone().map(|it| it.len());
     assert_eq!((served(discovery), served(both)), (Some(0), Some(2)));
 }
 
