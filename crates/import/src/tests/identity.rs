@@ -132,6 +132,26 @@ fn later_calls_take_permissions_away() {
     taken(&imported.toml);
 }
 
+#[test]
+fn settings_of_the_discovery_service_stay() {
+    let calls = vec![
+        subsystem(NQN),
+        listener(NQN, "127.0.0.1", 4420),
+        call("nvmf_publish_mdns_prr", json!({})),
+        call(
+            "nvmf_discovery_add_referral",
+            json!({ "subnqn": "nqn.2026-11.org.example:other",
+                "address": { "trtype": "TCP", "traddr": "192.0.2.9", "trsvcid": "8010" } }),
+        ),
+    ];
+    let imported = import(&spdk(&[], &calls), &NoDisks).unwrap();
+    for part in ["mdns = true", "nqn = \"nqn.2026-11.org.example:other\"", "port = 8010"] {
+        assert!(imported.toml.contains(part), "{}", imported.toml);
+    }
+    taken(&imported.toml);
+    assert!(imported.notes.is_empty(), "{:?}", imported.notes);
+}
+
 /// SPDK makes TLS the default of all sockets by an option of the sockets.
 #[test]
 fn a_listener_of_tls_sockets_is_not_served_in_the_clear() {
