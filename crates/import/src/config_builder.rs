@@ -12,8 +12,8 @@ use crate::prototype::Prototype;
 
 /// Maximum characters of a device's name.
 const NAME_MAX: usize = 64;
-/// Maximum namespace ID.
-const NSID_MAX: u64 = 0xffff_fffe;
+/// Maximum namespaces of a subsystem.
+const NAMESPACES_MAX: usize = 1024;
 
 /// A config of nvmeof-tgt under construction. `configs/target.toml` documents the names of its
 /// keys.
@@ -273,7 +273,12 @@ impl ConfigBuilder {
         let mut namespace = namespace;
         let taken = |nsid: u64| subsystem.namespace.iter().any(|other| other.nsid == nsid);
         if namespace.nsid == 0 {
-            namespace.nsid = (1..=NSID_MAX).find(|nsid| !taken(*nsid)).unwrap_or(1);
+            namespace.nsid = (1..).find(|nsid| !taken(*nsid)).unwrap_or(1);
+        }
+        if subsystem.namespace.len() >= NAMESPACES_MAX {
+            let what = format!("a subsystem has at most {NAMESPACES_MAX} namespaces here");
+            notes.unsupported(path, what);
+            return;
         }
         if taken(namespace.nsid) {
             let what = format!("the subsystem has a namespace {} already", namespace.nsid);

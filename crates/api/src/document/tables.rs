@@ -211,6 +211,7 @@ pub struct Subsystem {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Namespace {
     /// Namespace ID.
+    #[schema(minimum = 1, maximum = 4294967294_u32)]
     pub nsid: u32,
     /// Name of the backing device.
     pub device: String,

@@ -120,7 +120,7 @@ pub(crate) const SUBSYSTEM: KeyTable = &[
     ("max_discard_size_kib", lost(&["0"], DISCARD)),
     ("wzsl", lost(&["0"], ZEROES)),
     ("max_write_zeroes_size_kib", lost(&["0"], ZEROES)),
-    ("max_namespaces", unnoticed("bounds later additions, and there is no such bound here")),
+    ("max_namespaces", unnoticed("bounds later additions: a subsystem has up to 1024 here")),
     ("core", unnoticed("SPDK ignores it: all cores serve a subsystem")),
     ("mode", unnoticed("SPDK has one mode only")),
 ];
