@@ -51,7 +51,7 @@ impl Queue {
                 // `poll_disconnect` responds when every other command has completed.
                 Ok(Outcome::Held)
             }
-            // Also Connect: Linux's and SPDK's targets do not know it here, and SPDK's tests send
+            // Also Connect: Linux's and SPDK's targets do not parse it here, and SPDK's tests send
             // opcode 7Fh as one that is not supported.
             _ => Err(Failure::InvalidOpcode),
         }
