@@ -85,6 +85,8 @@ impl Instance {
         let suffix = if ip.is_unspecified() {
             format!("-{}", self.address.port())
         } else {
+            // Without dots, which the names of DNS escape.
+            let ip = ip.to_string().replace(['.', ':'], "-");
             format!("-{ip}-{}", self.address.port())
         };
         let room = host.floor_char_boundary(LABEL_MAX.saturating_sub(suffix.len()));
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn records_name_transport_and_service() {
         let record = instance("192.0.2.1:8009").record("storage").unwrap();
-        assert_eq!(record.get_fullname(), r"storage-192\.0\.2\.1-8009._nvme-disc._tcp.local.");
+        assert_eq!(record.get_fullname(), "storage-192-0-2-1-8009._nvme-disc._tcp.local.");
         assert_eq!(record.get_port(), 8009);
         assert_eq!(record.get_property_val_str("p"), Some("tcp"));
         let nqn = record.get_property_val_str("nqn");
