@@ -132,6 +132,7 @@ fn make(variant: u8) -> TargetSpec {
                 family: AddressFamily::Ipv6,
                 address: "::1".to_owned(),
                 service: "8009".to_owned(),
+                nqn: Nqn::discovery(),
             });
             spec.subsystems[0].namespaces[0].read_only = true;
         }
