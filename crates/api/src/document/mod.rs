@@ -21,14 +21,19 @@ pub use difference::{Action, Difference, KeyChange};
 pub use pacing::PacingConfig;
 pub use size::Size;
 pub use tables::{
-    ApiSection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace, Referral,
-    RootComplex, Subsystem,
+    ApiSection, DiscoverySection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace, Referral,
+    RootComplex, RpcSection, Subsystem,
 };
 
 use tagged::Variant;
 
 /// Newest config format of this version; written into every file.
 pub const FORMAT: u32 = 1;
+
+/// Port of NVMe over Fabrics.
+pub const NVM_PORT: u16 = 4420;
+/// Port of the discovery service.
+pub const DISCOVERY_PORT: u16 = 8009;
 
 /// A whole config.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -55,6 +60,9 @@ pub struct Document {
     /// Control API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiSection>,
+    /// SPDK's JSON-RPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc: Option<RpcSection>,
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSection>,
@@ -67,6 +75,9 @@ pub struct Document {
     /// Limits of single hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host: Vec<Host>,
+    /// Discovery service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<DiscoverySection>,
     /// Addresses that hosts connect to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listener: Vec<Listener>,
@@ -163,10 +174,20 @@ impl Subsystem {
 }
 
 impl Listener {
+    /// Returns the port, or its default.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let default = match &self.subsystems {
+            Some(none) if none.is_empty() => DISCOVERY_PORT,
+            _ => NVM_PORT,
+        };
+        self.port.unwrap_or(default)
+    }
+
     /// Returns the ID in the API: `tcp:192.0.2.1:4420`, `tcp:[::1]:4420`.
     #[must_use]
     pub fn id(&self) -> String {
-        let port = self.port.unwrap_or(4420);
+        let port = self.port();
         match self.address.parse() {
             Ok(ip) => format!("{}:{}", self.kind, std::net::SocketAddr::new(ip, port)),
             Err(_) => format!("{}:{}:{port}", self.kind, self.address),

@@ -28,6 +28,18 @@ pub struct ApiSection {
     pub insecure: Option<bool>,
 }
 
+/// `[rpc]`: SPDK's JSON-RPC. Read at start only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RpcSection {
+    /// Path of its UNIX socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// The socket's permission bits: `"0660"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
 /// `[limits]`: limits. Read at start only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -129,9 +141,16 @@ pub struct Listener {
     pub kind: String,
     /// Local address.
     pub address: String,
-    /// Port; 0 lets the system choose. 4420 by default.
+    /// Port; 0 lets the system choose. 4420 by default, 8009 if it serves discovery only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// NQNs of the subsystems that it serves, none for discovery only; all by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subsystems: Option<Vec<String>>,
+    /// For TCP: `always` (default) or `if-disabled`, when a read's successful response is folded
+    /// into its data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fold_responses: Option<String>,
     /// RDMA device that the address must belong to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_device: Option<String>,
@@ -153,6 +172,18 @@ pub struct Listener {
     /// Entries of a completion queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_queue_depth: Option<u32>,
+}
+
+/// `[discovery]`: the discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct DiscoverySection {
+    /// Unique NQN, in addition to the well-known one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// Only hosts that may connect to a subsystem may connect to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restricted: Option<bool>,
 }
 
 /// `[[subsystem]]`: an NVM subsystem. Either `allow-any-host` or `hosts` is required.

@@ -36,6 +36,8 @@ pub(super) mod defaults {
     pub(in crate::config_file) const LOG_FORMAT: LogFormat = LogFormat::Text;
     pub(in crate::config_file) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
     pub(in crate::config_file) const API_MODE: u32 = 0o660;
+    pub(in crate::config_file) const RPC_SOCKET: &str = "/var/tmp/spdk.sock";
+    pub(in crate::config_file) const RPC_MODE: u32 = 0o660;
     pub(in crate::config_file) const PORT: u16 = 4420;
     pub(in crate::config_file) const DISCOVERY_PORT: u16 = 8009;
     pub(in crate::config_file) const WEIGHT: u16 = 1;
@@ -93,6 +95,7 @@ pub(super) fn validate(
             .and_then(|value| choice(report, "log-format", value, &LOG_FORMATS))
             .unwrap_or(defaults::LOG_FORMAT),
         api: api::api(report, raw.api.as_ref()),
+        rpc: api::rpc(report, raw.rpc.as_ref(), raw.api.as_ref()),
         limits: limits.settings,
         pacing,
         host_defaults,
