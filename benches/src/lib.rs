@@ -68,12 +68,14 @@ pub fn target() -> Result<Arc<Target>, ApplyError> {
         family: AddressFamily::Loop,
         address: "here".to_owned(),
         service: "1".to_owned(),
+        subsystems: None,
+        folds_always: false,
     };
     let target = Target::new(Limits { queue_depth: DEPTH, ..Limits::default() });
     target.apply(TargetSpec {
         subsystems: vec![subsystem],
         ports: vec![port],
-        referrals: Vec::new(),
+        ..TargetSpec::default()
     })?;
     Ok(target)
 }
@@ -117,5 +119,5 @@ pub fn write(cid: u16, lba: u64) -> Sqe {
 }
 
 fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(name).unwrap_or_else(|error| panic!("{name}: {error}"))
+    Nqn::new(name).unwrap_or_else(|error| panic!("{name}: {error}"))
 }

@@ -123,7 +123,7 @@ impl Raw {
             queue_deletion: false,
             kato_ms: if qid == 0 { keep_alive } else { 0 },
         };
-        let nqn = Nqn::relaxed(nqn).expect("an NQN");
+        let nqn = Nqn::new(nqn).expect("an NQN");
         let data = ConnectData::new(host.hostid, cntlid, &nqn, &host.hostnqn);
         let sqe = self.in_capsule(connect.encode(0), data.as_bytes().len());
         let capsule = self.capsule(sqe, data.as_bytes());

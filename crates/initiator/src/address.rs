@@ -118,7 +118,7 @@ impl FromStr for Endpoint {
         let name = rest
             .filter(|name| !name.is_empty())
             .ok_or_else(|| AddressError::NoSubsystem(text.into()))?;
-        let subnqn = Nqn::relaxed(name)
+        let subnqn = Nqn::new(name)
             .map_err(|source| AddressError::Subsystem { name: name.into(), source })?;
         Ok(Self { address, subnqn })
     }

@@ -8,7 +8,9 @@ use nvmeof_wire::Nqn;
 use crate::controller::{Controller, Event, TeardownReason};
 use crate::limits::{CNTLID_MAX, MAX_NSID};
 use crate::quiesce::{Association, Quiesce};
-use crate::spec::{Access, DeviceId, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec};
+use crate::spec::{
+    Access, DeviceId, DiscoverySpec, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec,
+};
 use crate::subsystem::Subsystem;
 use crate::target::{Registry, Target};
 
@@ -171,12 +173,13 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     let gone: BTreeSet<PortId> = registry
         .ports
         .iter()
-        .filter(|(id, port)| ports.get(id) != Some(port))
+        .filter(|(id, port)| !ports.get(id).is_some_and(|other| other.is_same_socket(port)))
         .map(|(id, _)| *id)
         .collect();
     registry.hidden_ports.retain(|id| ports.contains_key(id));
     registry.ports = ports;
     registry.referrals = spec.referrals;
+    apply_discovery(&mut registry, spec.discovery, &mut changes);
 
     let mut old = std::mem::take(&mut registry.subsystems);
     for wanted in spec.subsystems {
@@ -199,26 +202,47 @@ pub(crate) fn apply(target: &Target, spec: TargetSpec) -> Result<Changes, ApplyE
     for removed in old.values() {
         remove(removed, &mut changes);
     }
+    let is_cut_off = |port: PortId, subnqn: &Nqn| {
+        gone.contains(&port) || !registry.ports.get(&port).is_none_or(|port| port.serves(subnqn))
+    };
     for controller in controllers(&registry) {
-        if gone.contains(&controller.port) {
+        let Controller { port, subsystem, host_nqn, .. } = &*controller;
+        if !controller.is_discovery() && is_cut_off(*port, &subsystem.nqn) || gone.contains(port) {
             end(&controller, TeardownReason::PortRemoved, &mut changes);
+        } else if controller.is_discovery() && !registry.allows(subsystem, host_nqn) {
+            end(&controller, TeardownReason::HostNotAllowed, &mut changes);
         }
     }
-    announce(&mut registry, &before, &mut changes);
     let is_removed = |one: &Quiesce| {
-        is_shut_out(&registry, one.association())
-            || one.port().is_some_and(|port| gone.contains(&port))
+        let association = one.association();
+        is_shut_out(&registry, association)
+            || one.port().is_some_and(|port| is_cut_off(port, &association.subnqn))
     };
     for quiesce in target.quiescing.matching(is_removed) {
         if !changes.quiescing.contains(&quiesce) {
             changes.quiescing.push(quiesce);
         }
     }
+    announce(&mut registry, &before, &mut changes);
     drop(registry);
     if !changes.is_empty() {
         target.notifier.notify();
     }
     Ok(changes)
+}
+
+/// Changes name and access of the discovery service.
+fn apply_discovery(registry: &mut Registry, wanted: DiscoverySpec, changes: &mut Changes) {
+    registry.discovery_is_restricted = wanted.is_restricted;
+    let nqn = wanted.nqn.unwrap_or_else(Nqn::discovery);
+    if registry.discovery.nqn == nqn {
+        return;
+    }
+    // Its controllers know it by the old name.
+    for controller in registry.discovery.all_controllers() {
+        end(&controller, TeardownReason::SubsystemRemoved, changes);
+    }
+    registry.discovery = Arc::new(Subsystem::discovery(nqn));
 }
 
 /// Implements [`Target::show_port`].
@@ -264,6 +288,8 @@ struct DiscoverySnapshot {
     ports: BTreeMap<PortId, PortSpec>,
     referrals: Vec<crate::spec::ReferralSpec>,
     access: BTreeMap<Nqn, Access>,
+    /// NQN of the discovery service.
+    service: Nqn,
 }
 
 impl DiscoverySnapshot {
@@ -273,6 +299,7 @@ impl DiscoverySnapshot {
             ports: registry.shown_ports().map(|port| (port.id, port.clone())).collect(),
             referrals: registry.referrals.clone(),
             access: registry.subsystems.iter().map(access).collect(),
+            service: registry.discovery.nqn.clone(),
         }
     }
 
@@ -371,7 +398,7 @@ fn check(spec: &TargetSpec) -> Result<(), ApplyError> {
     let mut nqns = BTreeSet::new();
     let mut identifiers = BTreeSet::new();
     for subsystem in &spec.subsystems {
-        if subsystem.nqn.is_discovery() {
+        if subsystem.nqn.is_discovery() || spec.discovery.nqn.as_ref() == Some(&subsystem.nqn) {
             return Err(ApplyError::ReservedNqn(subsystem.nqn.clone()));
         }
         if !nqns.insert(&subsystem.nqn) {

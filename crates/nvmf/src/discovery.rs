@@ -4,7 +4,6 @@
 //! with that state. A host that reads it in parts can therefore check that the parts belong
 //! together.
 
-use std::net::IpAddr;
 use std::ops::Bound;
 
 use nvmeof_wire::log::{
@@ -19,8 +18,7 @@ use crate::admin::page::PageWriter;
 use crate::controller::Controller;
 use crate::limits::ADMIN_QUEUE_MIN;
 use crate::spec::{AddressFamily, PortSpec, ReferralSpec, TransportKind};
-use crate::subsystem::Subsystem;
-use crate::target::Target;
+use crate::target::{Registry, Target};
 
 /// CNTLID of an entry: the controller is created when a host connects.
 const CNTLID_DYNAMIC: u16 = 0xffff;
@@ -33,74 +31,103 @@ const CNTLID_DYNAMIC: u16 = 0xffff;
 pub(crate) struct Bookmark {
     /// GENCTR of the log that the position belongs to.
     generation: u64,
-    /// Number of subsystems that the host may connect to.
-    subsystems: u64,
-    /// The last subsystem that was read, and the number of these subsystems before it.
+    /// Entries of subsystems.
+    entries: u64,
+    /// The last subsystem that was read, and the number of these entries before it.
     last: Option<(Nqn, u64)>,
 }
 
 /// Writes the log for the host of this discovery controller: a header and its entries.
 ///
 /// The entries are the listeners of this discovery service, then each subsystem that the host may
-/// connect to at every listener, then the referrals.
+/// connect to at every listener that serves it, then the referrals.
 pub(crate) fn put_log_page(target: &Target, controller: &Controller, page: &mut PageWriter<'_>) {
     let registry = target.registry();
-    let ports: Vec<DiscoveryEntry> =
-        registry.shown_ports().filter_map(|port| listener(port, controller)).collect();
-    let allowed = |subsystem: &Subsystem| subsystem.allows(&controller.host_nqn);
+    let ports = reachable_ports(&registry, controller);
     let generation = registry.discovery_generation;
     let bookmark = controller.admin().bookmark.take();
-    let mut bookmark =
-        bookmark.filter(|known| known.generation == generation).unwrap_or_else(|| {
-            let subsystems = registry.subsystems.values().filter(|one| allowed(one)).count();
-            Bookmark { generation, subsystems: subsystems as u64, last: None }
-        });
+    let bookmark = bookmark.filter(|known| known.generation == generation);
+    let mut bookmark = bookmark.unwrap_or_else(|| {
+        let entries = shown(&registry, controller, &ports, Bound::Unbounded).map(|one| one.1);
+        Bookmark { generation, entries: entries.sum(), last: None }
+    });
 
-    let at_every_port = ports.len() as u64;
-    let records = at_every_port * (1 + bookmark.subsystems) + registry.referrals.len() as u64;
+    let records = ports.len() as u64 + bookmark.entries + registry.referrals.len() as u64;
     page.put(DiscoveryHeader::new(generation, records).as_bytes());
-    // Every listener reports the same to the same host.
-    let service = eflags::PERSISTENT | eflags::DUPLICATE;
-    let discovery = &registry.discovery.nqn;
-    put_at_every_port(page, &ports, discovery, DiscoverySubtype::CURRENT_DISCOVERY, service);
-
-    let size = at_every_port * DISCOVERY_RECORD_SIZE as u64;
-    let mut passed = 0;
-    let mut first = Bound::Unbounded;
-    if let Some((nqn, before)) = &bookmark.last
-        && page.skip(before * size)
-    {
-        (passed, first) = (*before, Bound::Included(nqn.clone()));
-    }
-    let rest = registry.subsystems.range((first, Bound::Unbounded));
-    for subsystem in rest.map(|(_, subsystem)| subsystem).filter(|one| allowed(one)) {
-        if page.is_full() {
-            break;
-        }
-        if !page.skip(size) {
-            put_at_every_port(page, &ports, &subsystem.nqn, DiscoverySubtype::NVM, 0);
-            bookmark.last = Some((subsystem.nqn.clone(), passed));
-        }
-        passed += 1;
-    }
-    // The remaining subsystems, if any, are outside of the requested part.
-    page.skip(bookmark.subsystems.saturating_sub(passed) * size);
+    put_service(&registry, &ports, page);
+    put_subsystems(&registry, controller, &ports, &mut bookmark, page);
     registry.referrals.iter().for_each(|place| page.put(referral(place).as_bytes()));
     controller.admin().bookmark = Some(bookmark);
 }
 
-/// Writes the entries of a subsystem, one for each listener.
-fn put_at_every_port(
-    page: &mut PageWriter<'_>,
-    ports: &[DiscoveryEntry],
-    nqn: &Nqn,
-    subtype: DiscoverySubtype,
-    flags: u16,
-) {
-    let (subnqn, eflags) = (nqn.to_field(), U16::new(flags));
-    for port in ports {
+/// A listener, and its entry without the fields that depend on the subsystem.
+type Port<'r> = (&'r PortSpec, DiscoveryEntry);
+
+/// The listeners that this host can reach.
+fn reachable_ports<'r>(registry: &'r Registry, controller: &Controller) -> Vec<Port<'r>> {
+    let ports = registry.shown_ports();
+    ports.filter_map(|port| Some((port, listener(port, controller)?))).collect()
+}
+
+/// The subsystems that the log shows to this host, from `first` on, each with its number of
+/// entries.
+fn shown<'a>(
+    registry: &'a Registry,
+    controller: &'a Controller,
+    ports: &'a [Port<'a>],
+    first: Bound<Nqn>,
+) -> impl Iterator<Item = (&'a Nqn, u64)> {
+    let subsystems = registry.subsystems.range((first, Bound::Unbounded));
+    let allowed = subsystems.filter(|(_, one)| one.allows(&controller.host_nqn));
+    allowed.map(|(nqn, _)| (nqn, ports.iter().filter(|(port, _)| port.serves(nqn)).count() as u64))
+}
+
+/// Writes the entries of the discovery service, one for each listener.
+fn put_service(registry: &Registry, ports: &[Port<'_>], page: &mut PageWriter<'_>) {
+    // Listeners on every address report the address that the host used, so the information
+    // differs from listener to listener.
+    let is_same = !registry.shown_ports().any(PortSpec::is_wildcard);
+    let duplicate = if is_same { eflags::DUPLICATE } else { 0 };
+    let (subnqn, eflags) =
+        (registry.discovery.nqn.to_field(), U16::new(eflags::PERSISTENT | duplicate));
+    for (_, port) in ports {
+        let subtype = DiscoverySubtype::CURRENT_DISCOVERY;
         page.put(DiscoveryEntry { subtype, subnqn, eflags, ..*port }.as_bytes());
     }
+}
+
+/// Writes the entries of the subsystems, from the bookmark if the host reads on from there.
+fn put_subsystems(
+    registry: &Registry,
+    controller: &Controller,
+    ports: &[Port<'_>],
+    bookmark: &mut Bookmark,
+    page: &mut PageWriter<'_>,
+) {
+    const SIZE: u64 = DISCOVERY_RECORD_SIZE as u64;
+    let mut passed = 0;
+    let mut first = Bound::Unbounded;
+    if let Some((nqn, before)) = &bookmark.last
+        && page.skip(before * SIZE)
+    {
+        (passed, first) = (*before, Bound::Included(nqn.clone()));
+    }
+    for (nqn, entries) in shown(registry, controller, ports, first) {
+        if page.is_full() {
+            break;
+        }
+        if !page.skip(entries * SIZE) {
+            let subnqn = nqn.to_field();
+            for (_, port) in ports.iter().filter(|(port, _)| port.serves(nqn)) {
+                let subtype = DiscoverySubtype::NVM;
+                page.put(DiscoveryEntry { subtype, subnqn, ..*port }.as_bytes());
+            }
+            bookmark.last = Some((nqn.clone(), passed));
+        }
+        passed += entries;
+    }
+    // The remaining entries, if any, are outside of the requested part.
+    page.skip(bookmark.entries.saturating_sub(passed) * SIZE);
 }
 
 /// An entry for this listener, without the fields that depend on the subsystem.
@@ -166,8 +193,7 @@ fn place(
 /// known to serve both.
 fn reachable(port: &PortSpec, controller: &Controller) -> Option<(AddressFamily, String)> {
     let as_configured = || (port.family, port.address.clone());
-    let wildcard = port.address.parse().is_ok_and(|address: IpAddr| address.is_unspecified());
-    if !wildcard {
+    if !port.is_wildcard() {
         return Some(as_configured());
     }
     let Some(used) = controller.local_address() else {

@@ -51,21 +51,6 @@ pub struct HostUsage {
     pub refused: u64,
 }
 
-/// A Connect that was refused because of a limit on queues.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuotaRefusal {
-    /// The host.
-    pub host: Nqn,
-    /// The subsystem of the Connect.
-    pub subsystem: Nqn,
-    /// ID of the queue; 0 for a controller.
-    pub qid: u16,
-    /// Reason.
-    pub why: Failure,
-    /// Usage of the host at that time.
-    pub had: HostUsage,
-}
-
 /// Every host that has a queue.
 #[derive(Debug, Default)]
 pub(crate) struct HostRegistry {

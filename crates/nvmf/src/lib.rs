@@ -42,13 +42,13 @@ pub mod target;
 pub use controller::{ControllerKey, TeardownReason};
 pub use disposition::{DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response};
 pub use failure::Failure;
-pub use hosts::{HostLimits, HostQuotas, HostUsage, QuotaRefusal, network_of};
+pub use hosts::{HostLimits, HostQuotas, HostUsage, network_of};
 pub use limits::Limits;
-pub use queue::{ControllerBarrier, Queue, QueueInfo};
+pub use queue::{ConnectRefusal, ControllerBarrier, Queue, QueueInfo};
 pub use quiesce::{Quiesce, QuiesceGuard};
 pub use spec::{
-    Access, AddressFamily, DeviceId, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
-    TargetSpec, TransportKind,
+    Access, AddressFamily, DeviceId, DiscoverySpec, NamespaceSpec, PortId, PortSpec, ReferralSpec,
+    SubsystemSpec, TargetSpec, TransportKind,
 };
 pub use target::{ApplyError, Changes, ControllerInfo, RetiredNamespace, Target, TargetCounts};
 

@@ -17,6 +17,7 @@ mod connect;
 mod data;
 mod fabrics;
 mod io_queue;
+mod refusal;
 mod slots;
 mod waiting;
 
@@ -37,12 +38,12 @@ use crate::disposition::{
     DataSource, Disposition, Extent, IoCommand, IoKind, QueueOwner, Response,
 };
 use crate::failure::Failure;
-use crate::hosts::QuotaRefusal;
 use crate::limits::ADMIN_QUEUE_MIN;
 use crate::quiesce::{Quiesce, QuiesceGuard};
 use crate::spec::{DeviceId, PortId, TransportKind};
 use crate::target::Target;
 
+pub use self::refusal::ConnectRefusal;
 pub use self::waiting::ControllerBarrier;
 
 /// Properties of a connected queue.
@@ -81,8 +82,8 @@ pub struct Queue {
     local_address: Option<IpAddr>,
     slots: Slots,
     state: State,
-    /// The last Connect, if the target refused it because of a limit on queues.
-    refused: Option<QuotaRefusal>,
+    /// The last Connect, if the target refused it.
+    refused: Option<Box<ConnectRefusal>>,
     /// The Connect that waits for commands of another association of its host.
     waiting: Option<Box<WaitingConnect>>,
     barrier: Option<PendingBarrier>,
@@ -204,7 +205,9 @@ impl Queue {
     /// Handles a command with `inline_len` bytes of in-capsule data.
     #[inline]
     pub fn handle_command(&mut self, sqe: &Sqe, inline_len: u32, now: Nanos) -> Disposition {
-        if let Err(failure) = self.slots.take(sqe.cid.get()) {
+        if let Err(failure) = self.slots.take(sqe.cid.get())
+            && !self.replaces_event_request(sqe, failure)
+        {
             return self.refuse(sqe, failure);
         }
         if let (State::Io(io), false) = (&mut self.state, sqe.is_fabrics()) {
@@ -464,10 +467,10 @@ impl Queue {
         })
     }
 
-    /// Takes the last Connect if a limit on connections or I/O queues refused it; for the log.
+    /// Takes the last Connect if it was refused; for the log.
     #[inline]
-    pub fn take_refusal(&mut self) -> Option<QuotaRefusal> {
-        self.refused.take()
+    pub fn take_refusal(&mut self) -> Option<ConnectRefusal> {
+        self.refused.take().map(|refusal| *refusal)
     }
 
     /// The listener that the connection came through.
@@ -530,6 +533,19 @@ impl Queue {
         {
             self.target.notifier.notify();
         }
+    }
+
+    /// Returns true if the command takes over the identifier and entry of an event request.
+    ///
+    /// SPDK's host drops its event requests on its own side before a shutdown, without an Abort.
+    #[cold]
+    fn replaces_event_request(&mut self, sqe: &Sqe, failure: Failure) -> bool {
+        let State::Admin(admin) = &mut self.state else { return false };
+        let is_dropped = failure == Failure::CidConflict && admin.drop_event_request(sqe.cid.get());
+        if is_dropped {
+            self.slots.pass_on();
+        }
+        is_dropped
     }
 
     /// Responds to a command whose identifier or queue entry is not available.

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     fn association(host: u8) -> Association {
-        let nqn = |name: &str| Nqn::relaxed(name).unwrap();
+        let nqn = |name: &str| Nqn::new(name).unwrap();
         let (subnqn, host_nqn) =
             (nqn("nqn.2026-11.org.example:s"), nqn("nqn.2026-11.org.example:h"));
         Association { subnqn, host_nqn, host_id: [host; 16] }

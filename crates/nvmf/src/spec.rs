@@ -3,6 +3,7 @@
 //! [`Target::apply`](crate::Target::apply) checks it, never this module.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_wire::Nqn;
@@ -44,8 +45,10 @@ pub enum AddressFamily {
 pub struct TargetSpec {
     /// NVM subsystems.
     pub subsystems: Vec<SubsystemSpec>,
-    /// Listeners; each serves every subsystem and the discovery service.
+    /// Listeners; each serves the discovery service.
     pub ports: Vec<PortSpec>,
+    /// The discovery service.
+    pub discovery: DiscoverySpec,
     /// Other discovery services, which the discovery log reports to hosts.
     pub referrals: Vec<ReferralSpec>,
 }
@@ -94,6 +97,15 @@ impl Access {
     }
 }
 
+/// The discovery service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiscoverySpec {
+    /// Unique NQN, in addition to the well-known one (Base 3.1.3.3.1).
+    pub nqn: Option<Nqn>,
+    /// Only hosts that may connect to a subsystem may connect to the discovery service.
+    pub is_restricted: bool,
+}
+
 /// A namespace and the capabilities of its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceSpec {
@@ -136,6 +148,34 @@ pub struct PortSpec {
     pub address: String,
     /// Service: the port number, decimal.
     pub service: String,
+    /// Subsystems that it serves; `None`: all.
+    pub subsystems: Option<BTreeSet<Nqn>>,
+    /// A read's successful response may be folded into its data although the host uses SQ flow
+    /// control.
+    pub folds_always: bool,
+}
+
+impl PortSpec {
+    /// Returns true if hosts can connect to this subsystem here.
+    #[must_use]
+    pub fn serves(&self, subsystem: &Nqn) -> bool {
+        self.subsystems.as_ref().is_none_or(|served| served.contains(subsystem))
+    }
+
+    /// Returns true if it listens on every address of the machine.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        self.address.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
+    }
+
+    /// Returns true if both are the same socket: only what it serves differs.
+    #[must_use]
+    pub fn is_same_socket(&self, other: &Self) -> bool {
+        let socket = |port: &Self| (port.id, port.transport, port.family);
+        socket(self) == socket(other)
+            && self.address == other.address
+            && self.service == other.service
+    }
 }
 
 /// Another discovery service.

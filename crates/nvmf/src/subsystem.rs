@@ -79,12 +79,12 @@ impl Subsystem {
         }
     }
 
-    /// Creates the discovery service.
-    pub(crate) fn discovery() -> Self {
+    /// Creates the discovery service of this NQN.
+    pub(crate) fn discovery(nqn: Nqn) -> Self {
         Self {
             kind: SubsystemKind::Discovery,
             ..Self::new(SubsystemSpec {
-                nqn: Nqn::discovery(),
+                nqn,
                 serial: "discovery".to_owned(),
                 model: "nvmeof-tgt discovery".to_owned(),
                 cntlid_min: 1,

@@ -13,7 +13,7 @@ use crate::hosts::{HostLimits, HostQuotas, HostRegistry, HostUsage};
 use crate::limits::Limits;
 use crate::quiesce::QuiescingControllers;
 use crate::spec::{PortId, PortSpec, ReferralSpec, TargetSpec};
-use crate::subsystem::Subsystem;
+use crate::subsystem::{Subsystem, SubsystemKind};
 
 /// Everything that hosts can reach. Shared by all reactors and the control plane.
 #[derive(Debug)]
@@ -57,8 +57,10 @@ pub struct ControllerInfo {
 pub(crate) struct Registry {
     /// NVM subsystems.
     pub(crate) subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
-    /// The discovery service.
+    /// The discovery service; its NQN is the unique one, if it has one.
     pub(crate) discovery: Arc<Subsystem>,
+    /// Only hosts that may connect to a subsystem may connect to it.
+    pub(crate) discovery_is_restricted: bool,
     pub(crate) ports: BTreeMap<PortId, PortSpec>,
     /// Ports that do not listen at the moment; no discovery log lists them.
     pub(crate) hidden_ports: BTreeSet<PortId>,
@@ -68,6 +70,25 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
+    /// The subsystem of this name.
+    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
+        if nqn.is_discovery() || *nqn == self.discovery.nqn {
+            return Some(&self.discovery);
+        }
+        self.subsystems.get(nqn)
+    }
+
+    /// Returns true if this host may connect to a subsystem or to the discovery service.
+    pub(crate) fn allows(&self, subsystem: &Subsystem, host: &Nqn) -> bool {
+        match subsystem.kind {
+            SubsystemKind::Nvm => subsystem.allows(host),
+            SubsystemKind::Discovery => {
+                !self.discovery_is_restricted
+                    || self.subsystems.values().any(|one| one.allows(host))
+            }
+        }
+    }
+
     /// Returns two flags: any subsystem lists hosts; a subsystem lists this host.
     pub(crate) fn lists(&self, host: &Nqn) -> (bool, bool) {
         let mut any = false;
@@ -93,7 +114,8 @@ impl Target {
             quiescing: Arc::default(),
             registry: RwLock::new(Registry {
                 subsystems: BTreeMap::new(),
-                discovery: Arc::new(Subsystem::discovery()),
+                discovery: Arc::new(Subsystem::discovery(Nqn::discovery())),
+                discovery_is_restricted: false,
                 ports: BTreeMap::new(),
                 hidden_ports: BTreeSet::new(),
                 referrals: Vec::new(),

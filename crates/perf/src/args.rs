@@ -253,7 +253,7 @@ pub(crate) struct DiscoverArgs {
 }
 
 fn nqn(text: &str) -> Result<Nqn, String> {
-    Nqn::relaxed(text).map_err(|error| error.to_string())
+    Nqn::new(text).map_err(|error| error.to_string())
 }
 
 /// Parses a UUID with or without hyphens.

@@ -34,7 +34,7 @@ pub(crate) fn options<'a>(
     };
     let hostnqn = match &args.hostnqn {
         Some(nqn) => nqn.clone(),
-        None => match from_file(HOSTNQN_FILE).and_then(|text| Nqn::relaxed(&text).ok()) {
+        None => match from_file(HOSTNQN_FILE).and_then(|text| Nqn::new(&text).ok()) {
             Some(nqn) => nqn,
             None => Nqn::from_uuid(&random()?),
         },

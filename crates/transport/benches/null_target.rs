@@ -97,7 +97,7 @@ fn main() -> Result<(), Error> {
 
 /// Returns commands per second, and CPU seconds of the target per command.
 fn measure(case: &Case, time: Duration) -> Result<(f64, f64), Error> {
-    let listener = listen("127.0.0.1:0".parse()?)?;
+    let listener = listen("127.0.0.1:0".parse()?, false)?;
     listener.set_nonblocking(false)?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (stream, _) = listener.accept()?;

@@ -69,20 +69,27 @@ impl Connect {
     /// # Errors
     /// [`ConnectError::Format`].
     pub fn parse(sqe: &Sqe) -> Result<Self, ConnectError> {
-        let [f0, f1, q0, q1] = sqe.cdw10.get().to_le_bytes();
+        let [f0, f1, ..] = sqe.cdw10.get().to_le_bytes();
         let [s0, s1, cattr, _] = sqe.cdw11.get().to_le_bytes();
         let recfmt = u16::from_le_bytes([f0, f1]);
         if recfmt != 0 {
             return Err(ConnectError::Format(recfmt));
         }
         Ok(Self {
-            qid: u16::from_le_bytes([q0, q1]),
+            qid: Self::qid(sqe),
             entries: u32::from(u16::from_le_bytes([s0, s1])) + 1,
             priority: cattr & CATTR_PRIORITY,
             disable_sq_flow_control: cattr & CATTR_NO_FLOW_CONTROL != 0,
             queue_deletion: cattr & CATTR_QUEUE_DELETION != 0,
             kato_ms: sqe.cdw12.get(),
         })
+    }
+
+    /// Returns QID of `sqe`, a Connect command of any record format.
+    #[must_use]
+    pub fn qid(sqe: &Sqe) -> u16 {
+        let [_, _, q0, q1] = sqe.cdw10.get().to_le_bytes();
+        u16::from_le_bytes([q0, q1])
     }
 
     /// Returns the command, without a data pointer. `entries` is clamped to 1 to 65536.
@@ -156,12 +163,12 @@ impl ConnectData {
             .map_err(|reason| ConnectError::Name { ipo: Self::SUBNQN_OFFSET, reason })
     }
 
-    /// NQN of the host.
+    /// NQN of the host; [`Nqn::anonymous`] if the field is empty.
     ///
     /// # Errors
     /// [`ConnectError::Name`] with the offset of the field.
     pub fn hostnqn(&self) -> Result<Nqn, ConnectError> {
-        Nqn::from_field(&self.hostnqn)
+        Nqn::from_host_field(&self.hostnqn)
             .map_err(|reason| ConnectError::Name { ipo: Self::HOSTNQN_OFFSET, reason })
     }
 }

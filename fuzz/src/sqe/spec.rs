@@ -22,7 +22,7 @@ pub(super) const RDMA: PortId = PortId(2);
 pub(super) const VARIANTS: u8 = 8;
 
 pub(super) fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(name).expect("a name")
+    Nqn::new(name).expect("a name")
 }
 
 pub(super) fn limits() -> Limits {

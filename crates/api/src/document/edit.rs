@@ -81,6 +81,12 @@ impl Document {
     pub fn remove_subsystem(&mut self, nqn: &str) -> Result<(), ApiError> {
         self.subsystem_mut(nqn)?;
         self.subsystem.retain(|subsystem| subsystem.nqn != nqn);
+        for listener in &mut self.listener {
+            // A listener that served only this subsystem serves discovery.
+            if let Some(served) = &mut listener.subsystems {
+                served.retain(|served| served != nqn);
+            }
+        }
         Ok(())
     }
 

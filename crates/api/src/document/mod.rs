@@ -21,8 +21,8 @@ pub use difference::{Action, Difference, KeyChange};
 pub use pacing::PacingConfig;
 pub use size::Size;
 pub use tables::{
-    ApiSection, DiscoverySection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace, Referral,
-    RootComplex, RpcSection, Subsystem,
+    ApiSection, DiscoverySection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace,
+    Referral, RootComplex, RpcSection, Subsystem,
 };
 
 use tagged::Variant;

@@ -61,6 +61,8 @@ pub struct Config {
     pub subsystems: Vec<Subsystem>,
     /// Other discovery services that hosts are referred to.
     pub referrals: Vec<Referral>,
+    /// The discovery service.
+    pub discovery: Discovery,
     /// Valid settings that are probably unintended; to be logged.
     pub warnings: Vec<Problem>,
 }
@@ -172,11 +174,24 @@ pub struct Listener {
     pub address: IpAddr,
     /// Port; 0 lets the system choose.
     pub port: u16,
+    /// At "::", IPv4 hosts are left to another listener at the same port.
+    pub v6_only: bool,
     /// Settings for RDMA; the defaults for another fabric.
     pub rdma: Rdma,
+    /// Subsystems that it serves; all if `None`.
+    pub subsystems: Option<BTreeSet<Nqn>>,
+    /// A read's successful response is folded into its data even if the host uses SQ flow control.
+    pub folds_always: bool,
 }
 
 impl Listener {
+    /// Returns true if both are the same socket, whatever they serve.
+    #[must_use]
+    pub fn is_same_socket(&self, other: &Self) -> bool {
+        let socket = |one: &Self| (one.fabric, one.address, one.port, one.v6_only);
+        socket(self) == socket(other) && self.rdma == other.rdma
+    }
+
     /// Returns true if both have the same address, whatever their other keys. Two with port 0 do
     /// not.
     #[must_use]
@@ -217,6 +232,15 @@ impl Default for Rdma {
             completion_queue_depth: 16384,
         }
     }
+}
+
+/// The discovery service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discovery {
+    /// Unique NQN, in addition to the well-known one.
+    pub nqn: Option<Nqn>,
+    /// Only hosts that may connect to a subsystem may connect to it.
+    pub is_restricted: bool,
 }
 
 /// An NVM subsystem.

@@ -161,10 +161,10 @@ pub(crate) fn address(
 }
 
 /// Syntax of an NQN; ends every message about an invalid one.
-pub(crate) const NQN_FORM: &str = "allowed: nqn.YYYY-MM.REVERSED-DOMAIN:NAME, as \
-                        nqn.2026-11.org.example:disks, up to 223 bytes";
+pub(crate) const NQN_FORM: &str = "allowed: 1 to 223 bytes without control characters, as \
+                        nqn.2026-11.org.example:disks";
 
-/// Validates the form of an NQN.
+/// Validates an NQN, which may have any form: hosts and other targets use many.
 pub(crate) fn parse_nqn(
     report: &mut Report<'_>,
     key: &str,

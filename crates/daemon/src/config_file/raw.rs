@@ -28,6 +28,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub(super) host: Vec<Spanned<RawHost>>,
     #[serde(default)]
+    pub(super) discovery: RawDiscovery,
+    #[serde(default)]
     pub(super) listener: Vec<Spanned<RawListener>>,
     #[serde(default)]
     pub(super) device: Vec<Spanned<Table>>,
@@ -100,6 +102,13 @@ pub(super) struct RawLimit {
     pub(super) burst: Key<String>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawDiscovery {
+    pub(super) nqn: Key<String>,
+    pub(super) restricted: Key<bool>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawListener {
@@ -107,6 +116,8 @@ pub(super) struct RawListener {
     pub(super) kind: Key<String>,
     pub(super) address: Key<String>,
     pub(super) port: Key<i64>,
+    pub(super) subsystems: Key<Vec<Spanned<String>>>,
+    pub(super) fold_responses: Key<String>,
     pub(super) rdma_device: Key<String>,
     pub(super) gid_index: Key<i64>,
     pub(super) traffic_class: Key<i64>,

@@ -4,18 +4,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nvmeof_nvmf::{
-    Access, AddressFamily, NamespaceSpec, PortId, PortSpec, ReferralSpec, SubsystemSpec,
-    TargetSpec, TransportKind,
+    Access, AddressFamily, DiscoverySpec, NamespaceSpec, PortId, PortSpec, ReferralSpec,
+    SubsystemSpec, TargetSpec, TransportKind,
 };
 
 use super::devices::Open;
 use super::identity::{DeviceFacts, Identities, Identity, identities};
-use crate::config::{Config, Fabric, Namespace, Subsystem};
+use crate::config::{Config, Fabric, Listener, Namespace, Subsystem};
 
 /// Returns the desired state, with the actual addresses of the listeners.
 pub(super) fn target_spec<'a>(
     config: &Config,
-    ports: impl Iterator<Item = (PortId, Fabric, SocketAddr)>,
+    ports: impl Iterator<Item = (PortId, &'a Listener, SocketAddr)>,
     device: impl Fn(&str) -> Option<&'a Open>,
 ) -> anyhow::Result<TargetSpec> {
     let identities = identities(config, &|name| device(name).map(DeviceFacts::of));
@@ -24,7 +24,11 @@ pub(super) fn target_spec<'a>(
         .iter()
         .map(|subsystem| subsystem_spec(subsystem, &identities, &device))
         .collect::<anyhow::Result<_>>()?;
-    let ports = ports.map(|(id, fabric, address)| port_spec(id, fabric, address)).collect();
+    let ports = ports.map(|(id, listener, address)| port_spec(id, listener, address)).collect();
+    let discovery = DiscoverySpec {
+        nqn: config.discovery.nqn.clone(),
+        is_restricted: config.discovery.is_restricted,
+    };
     let referrals = config
         .referrals
         .iter()
@@ -35,17 +39,19 @@ pub(super) fn target_spec<'a>(
             service: referral.port.to_string(),
         })
         .collect();
-    Ok(TargetSpec { subsystems, ports, referrals })
+    Ok(TargetSpec { subsystems, ports, discovery, referrals })
 }
 
 /// Returns the description of a listener at its actual address.
-pub(super) fn port_spec(id: PortId, fabric: Fabric, address: SocketAddr) -> PortSpec {
+pub(super) fn port_spec(id: PortId, listener: &Listener, address: SocketAddr) -> PortSpec {
     PortSpec {
         id,
-        transport: transport(fabric),
+        transport: transport(listener.fabric),
         family: family(address.ip()),
         address: address.ip().to_string(),
         service: address.port().to_string(),
+        subsystems: listener.subsystems.clone(),
+        folds_always: listener.folds_always,
     }
 }
 

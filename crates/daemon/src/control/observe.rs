@@ -93,7 +93,7 @@ impl ControlState {
 /// Converts a request to the filter of the reactors.
 fn filter(wanted: &TraceRequest) -> Result<Filter, ApiError> {
     let name = |field: &str, name: &Option<String>| {
-        let parsed = name.as_deref().map(Nqn::relaxed).transpose();
+        let parsed = name.as_deref().map(Nqn::new).transpose();
         parsed.map_err(|error| ApiError::new(ErrorKind::Invalid, error.to_string()).at(field))
     };
     Ok(Filter {

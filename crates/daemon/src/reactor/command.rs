@@ -3,11 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_core::dma::Buffer;
-use nvmeof_nvmf::{DataSource, Disposition, Failure, QueueOwner, QuotaRefusal, Response};
+use nvmeof_nvmf::{ConnectRefusal, DataSource, Disposition, Failure, QueueOwner, Response};
 use nvmeof_transport::{Connected, FabricError, FabricOp};
-use nvmeof_wire::fabrics::ConnectData;
-use nvmeof_wire::opcode::FabricsType;
-use nvmeof_wire::zerocopy::FromBytes as _;
 use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
 use super::Reactor;
@@ -113,20 +110,7 @@ impl Reactor {
     pub(super) fn admin_data(&mut self, key: SlotKey, sqe: &Sqe, bytes: Option<&[u8]>, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let disposition = match bytes {
-            Some(bytes) => {
-                let disposition = connection.queue.handle_data(sqe, bytes, now);
-                if let Disposition::Respond(Response { cqe, .. }) = &disposition
-                    && sqe.is_fabrics()
-                    && sqe.fctype() == FabricsType::CONNECT
-                    && !cqe.status().is_success()
-                {
-                    match connection.queue.take_refusal() {
-                        Some(refusal) => log_full(&refusal),
-                        None => log_refused_connect(connection.queue.peer(), bytes, cqe.status()),
-                    }
-                }
-                disposition
-            }
+            Some(bytes) => connection.queue.handle_data(sqe, bytes, now),
             None => Disposition::Respond(
                 connection.queue.complete(sqe.cid.get(), Err(Failure::DataTransfer)),
             ),
@@ -142,11 +126,6 @@ impl Reactor {
         disposition: Disposition,
         now: u64,
     ) {
-        if let Some(connection) = self.connections.get_mut(key)
-            && let Some(refusal) = connection.queue.take_refusal()
-        {
-            log_full(&refusal);
-        }
         self.dispose(key, sqe, disposition, None, now);
     }
 
@@ -154,8 +133,12 @@ impl Reactor {
     ///
     /// Hosts probe for features that do not exist, and a broken host does so all the time.
     #[cold]
-    fn log_refusal(&self, key: SlotKey, sqe: &Sqe, status: Status) {
-        let Some(connection) = self.connections.get(key) else { return };
+    fn log_refusal(&mut self, key: SlotKey, sqe: &Sqe, status: Status) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Some(refusal) = connection.queue.take_refusal() {
+            log_refused_connect(connection.queue.peer(), refusal);
+            return;
+        }
         let host = connection.info.as_ref().map(|info| info.hostnqn.as_str());
         let (opcode, nsid, peer) = (sqe.opcode, sqe.nsid.get(), connection.queue.peer());
         limited!(
@@ -210,41 +193,35 @@ impl Reactor {
     }
 }
 
-/// Logs a Connect that was refused because a limit on connections or queues is reached.
+/// Logs a refused Connect: the field, its value and the allowed values.
 #[cold]
-fn log_full(refusal: &QuotaRefusal) {
-    let QuotaRefusal { host, subsystem, qid, why, had } = refusal;
-    let remedy = match why {
-        Failure::HostConnections | Failure::HostQueues => {
-            "raise max-connections or max-queues in its [[host]] or in [host-defaults]"
-        }
-        _ => "raise limits.connections if hosts should have more",
-    };
-    limited!(
-        LogCategory::ConnectRefused,
-        warn,
-        %host,
-        %subsystem,
-        qid,
-        connections = had.connections,
-        io_queues = had.io_queues,
-        "Connect refused, {why}: {remedy}"
-    );
-}
-
-/// Logs a refused Connect with the host and the subsystem that it names.
-#[cold]
-fn log_refused_connect(peer: &str, data: &[u8], status: Status) {
-    let data = ConnectData::read_from_prefix(data).ok().map(|(data, _)| data);
-    let host = data.as_ref().and_then(|data| data.hostnqn().ok());
-    let subsystem = data.as_ref().and_then(|data| data.subnqn().ok());
+fn log_refused_connect(peer: &str, refusal: ConnectRefusal) {
+    let ConnectRefusal { failure, field, value, allowed, host, subsystem, qid, had } = refusal;
     limited!(
         LogCategory::ConnectRefused,
         warn,
         peer,
         host = host.as_ref().map(Nqn::as_str),
         subsystem = subsystem.as_ref().map(Nqn::as_str),
-        %status,
-        "Connect refused"
+        qid,
+        connections = had.map(|had| had.connections),
+        io_queues = had.map(|had| had.io_queues),
+        status = %failure.status(),
+        "Connect refused, {failure}: {field} is {value}; allowed: {allowed}{}",
+        remedy(failure)
     );
+}
+
+/// Returns what the operator can do about a refusal.
+fn remedy(failure: Failure) -> &'static str {
+    match failure {
+        Failure::HostConnections | Failure::HostQueues => {
+            "; raise max-connections or max-queues in its [[host]] or in [host-defaults]"
+        }
+        Failure::TargetConnections
+        | Failure::UnlistedConnections
+        | Failure::DiscoveryControllers => "; raise limits.connections if hosts should have more",
+        Failure::ConnectHost => "; add the host to `hosts` of the subsystem if it may connect",
+        _ => "",
+    }
 }

@@ -91,7 +91,7 @@ fn connect(qid: u16, cntlid: u16) -> Result<(Sqe, Vec<u8>), Box<dyn Error>> {
         queue_deletion: false,
         kato_ms: 0,
     };
-    let (subsystem, host) = (Nqn::relaxed(SUBSYSTEM)?, Nqn::relaxed(HOST)?);
+    let (subsystem, host) = (Nqn::new(SUBSYSTEM)?, Nqn::new(HOST)?);
     let data = ConnectData::new([1; 16], cntlid, &subsystem, &host).as_bytes().to_vec();
     Ok((connect.encode(0).with_sgl(Sgl::InCapsule { offset: 0, length: 1024 }), data))
 }
@@ -115,7 +115,7 @@ fn configuration(device: &RamDevice) -> Result<TargetSpec, Box<dyn Error>> {
         write_zeroes: info.write_zeroes,
     };
     let subsystem = SubsystemSpec {
-        nqn: Nqn::relaxed(SUBSYSTEM)?,
+        nqn: Nqn::new(SUBSYSTEM)?,
         serial: "0001".to_owned(),
         model: "embedded target".to_owned(),
         cntlid_min: 1,
@@ -130,6 +130,8 @@ fn configuration(device: &RamDevice) -> Result<TargetSpec, Box<dyn Error>> {
         family: AddressFamily::Loop,
         address: "here".to_owned(),
         service: "1".to_owned(),
+        subsystems: None,
+        folds_always: false,
     };
-    Ok(TargetSpec { subsystems: vec![subsystem], ports: vec![port], referrals: Vec::new() })
+    Ok(TargetSpec { subsystems: vec![subsystem], ports: vec![port], ..TargetSpec::default() })
 }

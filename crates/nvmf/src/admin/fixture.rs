@@ -54,7 +54,7 @@ pub(crate) fn subsystem(name: &str, namespaces: Vec<NamespaceSpec>) -> Subsystem
 }
 
 pub(crate) fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(&format!("nqn.2026-11.org.example:{name}")).unwrap()
+    Nqn::new(&format!("nqn.2026-11.org.example:{name}")).unwrap()
 }
 
 /// An enabled I/O controller of a subsystem with these namespaces.
@@ -65,7 +65,7 @@ pub(crate) fn io_controller(namespaces: Vec<NamespaceSpec>) -> Arc<Controller> {
 
 /// An enabled discovery controller.
 pub(crate) fn discovery_controller() -> Arc<Controller> {
-    connect(&Arc::new(Subsystem::discovery()), Limits::default(), "host")
+    connect(&Arc::new(Subsystem::discovery(Nqn::discovery())), Limits::default(), "host")
 }
 
 /// An enabled controller of this subsystem, for the host of this name.

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use nvmeof_wire::properties::{
-    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_NVM, CSTS_SHST_COMPLETE,
-    CSTS_SHST_NORMAL, CSTS_SHST_OCCURRING, Cap, Cc, Crto, Csts, Version, offset,
+    CAP_CSS_ADMIN_ONLY, CAP_CSS_IO_SETS, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_CSS_NVM,
+    CSTS_SHST_COMPLETE, CSTS_SHST_NORMAL, CSTS_SHST_OCCURRING, Cap, Cc, Crto, Csts, Version,
+    offset,
 };
 
 use super::{Controller, Events, FeatureStore};
@@ -32,8 +33,13 @@ impl Controller {
             .with_mqes(self.limits.mqes())
             .with_cqr(true)
             .with_to(self.ready_timeout())
-            .with_css(if self.is_discovery() { CAP_CSS_ADMIN_ONLY } else { CAP_CSS_NVM })
+            .with_css(self.command_sets())
             .with_crms(1)
+    }
+
+    /// CAP.CSS: the values of CC.CSS that [`Self::check_configuration`] accepts.
+    fn command_sets(&self) -> u8 {
+        if self.is_discovery() { CAP_CSS_ADMIN_ONLY } else { CAP_CSS_NVM | CAP_CSS_IO_SETS }
     }
 
     /// Maximum time from CC.EN to CSTS.RDY in units of 500 ms.
@@ -169,15 +175,14 @@ impl Controller {
 
     /// Checks entry sizes, page size, arbitration and command set for enabling (Base 3.1.3.5).
     fn check_configuration(&self, cc: Cc) -> Result<(), Failure> {
-        let (sqe_size, cqe_size, css) = if self.is_discovery() {
-            // Without I/O queues, hosts may leave the entry sizes 0; they also write those of I/O
-            // controllers.
-            (matches!(cc.iosqes(), 0 | 6), matches!(cc.iocqes(), 0 | 4), CC_CSS_ADMIN_ONLY)
-        } else {
-            (cc.iosqes() == 6, cc.iocqes() == 4, CC_CSS_NVM)
-        };
-        // Hosts also enable discovery controllers with the value of the NVM command set.
-        let css = cc.css() == css || cc.css() == CC_CSS_NVM;
+        // Without I/O queues, hosts may leave the entry sizes 0; they also write those of I/O
+        // controllers.
+        let is_discovery = self.is_discovery();
+        let sqe_size = cc.iosqes() == 6 || is_discovery && cc.iosqes() == 0;
+        let cqe_size = cc.iocqes() == 4 || is_discovery && cc.iocqes() == 0;
+        // Hosts also enable discovery controllers with the values of I/O controllers.
+        let css = matches!(cc.css(), CC_CSS_NVM | CC_CSS_ALL)
+            || is_discovery && cc.css() == CC_CSS_ADMIN_ONLY;
         let valid = sqe_size && cqe_size && css && cc.mps() == 0 && cc.ams() == 0 && !cc.crime();
         if valid { Ok(()) } else { Err(Failure::InvalidField) }
     }

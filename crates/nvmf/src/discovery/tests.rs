@@ -20,6 +20,8 @@ fn port(id: u16, family: AddressFamily, address: &str, service: &str) -> PortSpe
         family,
         address: address.to_owned(),
         service: service.to_owned(),
+        subsystems: None,
+        folds_always: false,
     }
 }
 
@@ -46,6 +48,7 @@ fn spec() -> TargetSpec {
             address: "192.0.2.9".to_owned(),
             service: "8009".to_owned(),
         }],
+        ..TargetSpec::default()
     }
 }
 
@@ -182,6 +185,58 @@ fn a_listener_on_every_address_is_told_of_as_the_one_used() {
 }
 
 #[test]
+fn a_listener_is_listed_for_the_subsystems_that_it_serves() {
+    let mut spec = spec();
+    spec.ports[0].subsystems = Some([nqn("open")].into());
+    spec.ports[1].subsystems = Some([].into());
+    spec.ports.push(port(3, AddressFamily::Ipv4, "192.0.2.3", "4420"));
+    let target = target(spec);
+    let friend = controller(&target, "friend");
+    let page = log_page(&target, &friend);
+    let shown = summary(&page).into_iter().map(|(_, name, place)| format!("{name} {place}"));
+    let expected = [
+        "discovery 192.0.2.1 4420",
+        "discovery 2001:db8::1 4421",
+        "discovery 192.0.2.3 4420",
+        "closed 192.0.2.3 4420",
+        "open 192.0.2.1 4420",
+        "open 192.0.2.3 4420",
+        "discovery 192.0.2.9 8009",
+    ];
+    assert!(shown.eq(expected), "{:?}", summary(&page));
+    // Read in parts, from start to end and back.
+    for at in [0, 4, 5, 6, 3, 1, 7] {
+        let offset = at * DISCOVERY_RECORD_SIZE;
+        let command = GetLogPage { offset: offset as u64, ..GetLogPage::new(Lid::DISCOVERY, 1024) };
+        let part = get_log_page(&target, &friend, &command.encode(1), 0).unwrap();
+        assert_eq!(part, page[offset..offset + DISCOVERY_RECORD_SIZE], "record {at}");
+    }
+}
+
+#[test]
+fn the_service_is_the_same_everywhere_unless_a_listener_is_a_wildcard() {
+    let flags = |spec| {
+        let target = target(spec);
+        let (_, entries) = parse(&log_page(&target, &controller(&target, "host")));
+        entries[0].eflags.get()
+    };
+    assert_eq!(flags(spec()), eflags::PERSISTENT | eflags::DUPLICATE);
+    let mut wildcard = spec();
+    wildcard.ports.push(port(3, AddressFamily::Ipv4, "0.0.0.0", "4420"));
+    assert_eq!(flags(wildcard), eflags::PERSISTENT);
+}
+
+#[test]
+fn the_service_has_a_unique_name_if_one_is_configured() {
+    let mut spec = spec();
+    spec.discovery.nqn = Some(nqn("finder"));
+    let target = target(spec);
+    let page = log_page(&target, &controller(&target, "host"));
+    let names: Vec<String> = summary(&page).into_iter().map(|(_, name, _)| name).collect();
+    assert_eq!(names, ["finder", "finder", "open", "open", "discovery"]);
+}
+
+#[test]
 fn no_change_goes_without_another_generation() {
     let target = target(spec());
     let friend = controller(&target, "friend");
@@ -274,8 +329,8 @@ fn a_host_reads_on_where_it_was() {
     };
     // A header and the service's own two entries, then two entries per subsystem.
     assert_eq!(read(0), Some(0));
-    assert_eq!(read(4096), Some(2));
-    assert_eq!(read(8192), Some(4));
+    assert_eq!(read(4096), Some(4));
+    assert_eq!(read(8192), Some(8));
     let before = friend.admin().bookmark.clone().unwrap().generation;
     // Another log has other positions.
     target.apply(spec()).unwrap();

@@ -267,6 +267,12 @@ impl AdminQueue {
         Ok(Outcome::Held)
     }
 
+    /// Drops the event request of this identifier; returns false if there is none.
+    pub(super) fn drop_event_request(&mut self, cid: u16) -> bool {
+        let at = self.held.iter().position(|held| *held == cid);
+        at.and_then(|at| self.held.remove(at)).is_some()
+    }
+
     fn abort(&mut self, abort: Abort) -> Result<Outcome, Failure> {
         if abort.sqid == 0 {
             // Every other admin command has completed when an Abort arrives, or is about to move

@@ -19,18 +19,28 @@ pub(super) struct Slots {
     entries: u32,
     sqhd: u16,
     flow_control: bool,
+    /// A successful response without a result may be folded into the data before it.
+    folds: bool,
 }
 
 impl Slots {
     /// Creates slots for `entries` commands; SQHD counts modulo `entries`.
     pub(super) fn new(entries: u32) -> Self {
-        Self { in_use: Box::new([0; WORDS]), outstanding: 0, entries, sqhd: 0, flow_control: true }
+        Self {
+            in_use: Box::new([0; WORDS]),
+            outstanding: 0,
+            entries,
+            sqhd: 0,
+            flow_control: true,
+            folds: false,
+        }
     }
 
     /// Applies the parameters of the Connect, which is the only outstanding command at that time.
-    pub(super) fn settle(&mut self, entries: u32, flow_control: bool) {
+    pub(super) fn settle(&mut self, entries: u32, flow_control: bool, folds: bool) {
         self.entries = entries;
         self.flow_control = flow_control;
+        self.folds = folds;
         self.sqhd = 0;
     }
 
@@ -80,14 +90,20 @@ impl Slots {
     #[inline]
     pub(super) fn reject(&mut self, cid: u16, status: Status, result: u64) -> Response {
         let cqe = Cqe::new(cid, status).with_result(result);
+        let elidable = self.folds && status.is_success() && result == 0;
         if !self.flow_control {
             // SQHD is reserved.
-            return Response { cqe, elidable: status.is_success() && result == 0 };
+            return Response { cqe, elidable };
         }
+        self.pass_on();
+        Response { cqe: cqe.with_sqhd(self.sqhd), elidable }
+    }
+
+    /// Moves the head past an entry.
+    pub(super) fn pass_on(&mut self) {
         let next = u32::from(self.sqhd) + 1;
         // There are 1 to 65536 entries, so any number below fits.
         self.sqhd = if next >= self.entries { 0 } else { self.sqhd.wrapping_add(1) };
-        Response { cqe: cqe.with_sqhd(self.sqhd), elidable: false }
     }
 }
 

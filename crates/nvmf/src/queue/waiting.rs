@@ -82,6 +82,7 @@ impl Queue {
         if !matches!(outcome, Err(Failure::Quiescing)) {
             return outcome;
         }
+        self.refused = None;
         let until = now.saturating_add(self.patience(data));
         self.waiting = Some(Box::new(WaitingConnect { sqe: *sqe, data: data.into(), until }));
         Ok(Outcome::Held)
@@ -94,9 +95,11 @@ impl Queue {
         let waiting = self.waiting.take()?;
         let outcome = match self.connect(&waiting.sqe, &waiting.data, now) {
             Err(Failure::Quiescing) if now < waiting.until => {
+                self.refused = None;
                 self.waiting = Some(waiting);
                 return None;
             }
+            // The refusal keeps the reason.
             Err(Failure::Quiescing) => Err(Failure::ConnectBusy),
             outcome => outcome,
         };

@@ -9,10 +9,12 @@ use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
-use nvmeof_wire::{Sgl, Sqe, Status};
+use nvmeof_wire::{Nqn, Sgl, Sqe, Status};
 
 use super::support::*;
-use crate::{DataSource, Disposition, Failure, Limits, PortId, Queue, TeardownReason};
+use crate::{
+    DataSource, Disposition, Failure, Limits, PortId, Queue, TeardownReason, TransportKind,
+};
 
 #[track_caller]
 fn refused(request: &ConnectRequest, ipo: u16, in_data: bool) {
@@ -166,8 +168,12 @@ fn unknown_and_malformed_names_are_refused() {
     refused_for_now(&target(), &request, ConnectData::SUBNQN_OFFSET);
 
     let request = ConnectRequest::admin(SUBSYSTEM);
-    for (field, ipo) in [(256, ConnectData::SUBNQN_OFFSET), (512, ConnectData::HOSTNQN_OFFSET)] {
-        for bad in [0x00, 0xff] {
+    let (subsystem, host) = (ConnectData::SUBNQN_OFFSET, ConnectData::HOSTNQN_OFFSET);
+    // Only the name of the host may be empty.
+    for (field, ipo, bad) in
+        [(256, subsystem, [0x00, 0xff].as_slice()), (512, host, [0xff].as_slice())]
+    {
+        for &bad in bad {
             let mut data = request.data();
             data[field..field + 256].fill(bad);
             let mut link = Link::new(&target(), PORT);
@@ -188,6 +194,162 @@ fn hosts_that_are_not_allowed_are_refused() {
     request.send(&mut link).fails_for_now(Status::CONNECT_INVALID_HOST);
     request.host = nqn(HOST);
     request.send(&mut link).ok();
+}
+
+#[test]
+fn a_host_without_a_name_may_use_what_every_host_may() {
+    let target = target();
+    let mut link = Link::new(&target, PORT);
+    let mut request = ConnectRequest::admin(PRIVATE);
+    request.host = Nqn::anonymous();
+    request.send(&mut link).fails_for_now(Status::CONNECT_INVALID_HOST);
+    request.subsystem = nqn(SUBSYSTEM);
+    request.send(&mut link).ok();
+    link.enable();
+    let cntlid = link.queue.connected().unwrap().cntlid;
+    let mut request = ConnectRequest::io(cntlid, 1);
+    // An association has one name.
+    refused_for_now(&target, &request, ConnectData::HOSTNQN_OFFSET);
+    request.host = Nqn::anonymous();
+    request.send(&mut Link::new(&target, PORT)).ok();
+}
+
+#[test]
+fn a_listener_serves_the_subsystems_that_it_lists() {
+    let target = target();
+    let mut spec = spec();
+    spec.ports[0].subsystems = Some([nqn(PRIVATE)].into());
+    spec.ports.push(port(PortId(9), TransportKind::Tcp));
+    target.apply(spec.clone()).unwrap();
+    let open = ConnectRequest::admin(SUBSYSTEM);
+    refused_for_now(&target, &open, ConnectData::SUBNQN_OFFSET);
+    let private = connect_admin(&target, &ConnectRequest::admin(PRIVATE)).0;
+    let discovery = connect_admin(&target, &ConnectRequest::admin(DISCOVERY_NQN)).0;
+    let mut elsewhere = Link::new(&target, PortId(9));
+    open.send(&mut elsewhere).ok();
+
+    // What a listener no longer serves ends there, and nothing else does.
+    spec.ports[0].subsystems = Some([].into());
+    let changes = target.apply(spec).unwrap();
+    assert_eq!(changes.controllers_ended, 1);
+    assert_eq!(private.queue.is_dead(), Some(TeardownReason::PortRemoved));
+    for link in [discovery, elsewhere] {
+        assert_eq!(link.queue.is_dead(), None);
+    }
+}
+
+#[test]
+fn restricted_discovery_is_for_hosts_that_may_use_a_subsystem() {
+    let target = target();
+    let mut spec = spec();
+    spec.discovery.is_restricted = true;
+    let mut request = ConnectRequest::admin(DISCOVERY_NQN);
+    request.host = nqn(STRANGER);
+    let stranger = connect_admin(&target, &request).0;
+    target.apply(spec.clone()).unwrap();
+    assert_eq!(stranger.queue.is_dead(), None, "one subsystem is for every host");
+
+    spec.subsystems.remove(0);
+    target.apply(spec).unwrap();
+    assert_eq!(stranger.queue.is_dead(), Some(TeardownReason::HostNotAllowed));
+    request.send(&mut Link::new(&target, PORT)).fails_for_now(Status::CONNECT_INVALID_HOST);
+    request.host = nqn(HOST);
+    request.send(&mut Link::new(&target, PORT)).ok();
+}
+
+#[test]
+fn discovery_has_its_well_known_name_and_a_unique_one() {
+    let target = target();
+    let unique = "nqn.2026-11.io.nvmeof-tgt:finder";
+    refused_for_now(&target, &ConnectRequest::admin(unique), ConnectData::SUBNQN_OFFSET);
+    let before = connect_admin(&target, &ConnectRequest::admin(DISCOVERY_NQN)).0;
+    let mut spec = spec();
+    spec.discovery.nqn = Some(nqn(unique));
+    target.apply(spec.clone()).unwrap();
+    assert_eq!(before.queue.is_dead(), Some(TeardownReason::SubsystemRemoved));
+    for name in [DISCOVERY_NQN, unique] {
+        let (mut link, _) = connect_admin(&target, &ConnectRequest::admin(name));
+        link.enable();
+        assert!(link.queue.connected().unwrap().discovery);
+        let identify = Identify::new(Cns::CONTROLLER, 0).encode(0);
+        let data = link.run(identify.with_sgl(Sgl::Transport { length: 4096 }), &[]).ok().data;
+        assert_eq!(&data[768..768 + unique.len()], unique.as_bytes(), "SUBNQN");
+    }
+    spec.subsystems[0].nqn = nqn(unique);
+    target.apply(spec).unwrap_err();
+}
+
+#[test]
+fn a_refusal_names_the_field_its_value_and_what_is_allowed() {
+    let target = target();
+    let (_admin, cntlid) = enabled_admin(&target);
+    let said = |request: &ConnectRequest| {
+        let mut link = Link::new(&target, PORT);
+        request.send(&mut link);
+        let refusal = link.queue.take_refusal().expect("a refusal");
+        assert_eq!(refusal.qid, request.command.qid);
+        (refusal.field, refusal.value, refusal.allowed)
+    };
+    let told = |field: &'static str, value: &str, allowed: &str| {
+        (field, value.to_owned(), allowed.to_owned())
+    };
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.command.entries = 1024;
+    let allowed = "1 to 63 (2 to 64 entries: limits.queue-depth)";
+    assert_eq!(said(&request), told("SQSIZE", "1023 (1024 entries)", allowed));
+    let request = ConnectRequest::io(cntlid, 5);
+    let allowed = "1 to the granted Number of Queues (Set Features 07h)";
+    assert_eq!(said(&request), told("QID", "5", allowed));
+    let request = ConnectRequest::io(77, 1);
+    let allowed = "the ID of a controller of this subsystem";
+    assert_eq!(said(&request), told("CNTLID", "77", allowed));
+    let mut request = ConnectRequest::io(cntlid, 1);
+    request.host = nqn(STRANGER);
+    let allowed = format!("{HOST}, as of the admin queue");
+    assert_eq!(said(&request), told("HOSTNQN", STRANGER, &allowed));
+    let mut request = ConnectRequest::admin(SUBSYSTEM);
+    request.cntlid = 3;
+    assert_eq!(said(&request), told("CNTLID", "0x3", "0xffff: controllers are dynamic"));
+    let request = ConnectRequest::admin("nqn.2026-11.io.nvmeof-tgt:nowhere");
+    let allowed = "the name of a subsystem of the config";
+    assert_eq!(said(&request), told("SUBNQN", request.subsystem.as_str(), allowed));
+    let mut request = ConnectRequest::admin(PRIVATE);
+    request.host = Nqn::anonymous();
+    assert_eq!(said(&request), told("HOSTNQN", "empty", "a host that the subsystem lists"));
+
+    // Also of a command that is refused before its data.
+    let mut link = Link::new(&target, PORT);
+    let mut sqe = ConnectRequest::admin(SUBSYSTEM).sqe();
+    sqe.cdw10.set(7 << 16 | 1);
+    link.run(sqe, &[]);
+    let refusal = link.queue.take_refusal().expect("a refusal");
+    assert_eq!((refusal.field, refusal.qid, refusal.host), ("RECFMT", 7, None));
+}
+
+#[test]
+fn responses_are_folded_as_the_listener_says() {
+    for (folds_always, disable, folded) in
+        [(false, false, false), (false, true, true), (true, false, true), (true, true, true)]
+    {
+        let target = target();
+        let mut spec = spec();
+        spec.ports[0].folds_always = folds_always;
+        target.apply(spec).unwrap();
+        let (_admin, cntlid) = enabled_admin(&target);
+        let mut request = ConnectRequest::io(cntlid, 1);
+        request.command.disable_sq_flow_control = disable;
+        let mut link = Link::new(&target, PORT);
+        request.send(&mut link).ok();
+        let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 0, 1);
+        let io = link.io(read.with_sgl(Sgl::Transport { length: 512 }));
+        let response = link.queue.complete(io.cid, Ok(()));
+        assert_eq!(response.elidable, folded, "{folds_always} {disable}");
+        // The head advances with each command, folded or not.
+        assert_eq!(response.cqe.sqhd.get(), if disable { 0 } else { 2 });
+        let io = link.io(read.with_sgl(Sgl::Transport { length: 512 }));
+        let response = link.queue.complete(io.cid, Err(Failure::MediaRead));
+        assert!(!response.elidable, "a failure is never folded");
+    }
 }
 
 #[test]
@@ -283,9 +445,10 @@ fn io_queues_need_their_controller() {
     let mut request = ConnectRequest::io(cntlid, 1);
     request.subsystem = nqn(PRIVATE);
     refused_for_now(&target, &request, ConnectData::CNTLID_OFFSET);
-    let mut request = ConnectRequest::io(cntlid, 1);
+    // The identifier of the admin queue counts.
+    let mut request = ConnectRequest::io(cntlid, 2);
     request.host_id = [0x22; 16];
-    refused_for_now(&target, &request, ConnectData::HOSTID_OFFSET);
+    request.send(&mut Link::new(&target, PORT)).ok();
     let mut request = ConnectRequest::io(cntlid, 1);
     request.host = nqn(STRANGER);
     refused_for_now(&target, &request, ConnectData::HOSTNQN_OFFSET);
@@ -470,12 +633,7 @@ fn commands_of_a_lost_queue_can_still_be_completed() {
 #[test]
 fn identifiers_in_use_conflict() {
     let target = target();
-    let (mut admin, cntlid) = enabled_admin(&target);
-    let aer = Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 7777, 0);
-    assert_eq!(admin.queue.handle_command(&aer, 0, 0), Disposition::Held);
-    answer(admin.queue.handle_command(&aer, 0, 0)).fails(Status::CID_CONFLICT);
-    assert_eq!(admin.queue.outstanding(), 1, "the first is not disturbed");
-
+    let (_admin, cntlid) = enabled_admin(&target);
     let mut io = connect_io(&target, cntlid, 1);
     let read = BlockIo::new(0, 1).encode(IoOpcode::READ, 9, 1);
     let read = read.with_sgl(Sgl::Transport { length: 512 });

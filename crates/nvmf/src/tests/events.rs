@@ -93,6 +93,29 @@ fn events_wait_for_a_request() {
 }
 
 #[test]
+fn a_command_may_reuse_the_identifier_of_an_event_request() {
+    let target = target();
+    let (mut link, _) = enabled_admin(&target);
+    configure(&mut link, NAMESPACE_EVENTS);
+    let aer = Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 77, 0);
+    assert_eq!(link.queue.handle_command(&aer, 0, 0), Disposition::Held);
+    let head = |disposition| answer(disposition).ok().cqe.sqhd.get();
+    let get = |cid: u16| Sqe { cid: cid.into(), ..get_feature(Fid::ASYNC_EVENTS) };
+    let before = head(link.queue.handle_command(&get(1), 0, 0));
+    // The host has dropped the request on its side only.
+    let after = head(link.queue.handle_command(&get(77), 0, 0));
+    assert_eq!(after, before + 2, "the entry of the request is free again, too");
+    assert_eq!(link.queue.outstanding(), 0);
+    target.apply(with_namespaces(&[1])).unwrap();
+    assert_eq!(event(&mut link), None, "no request is left");
+    // Another request may have it, and an identifier of any other command is not free.
+    assert_eq!(link.queue.handle_command(&aer, 0, 0), Disposition::Held);
+    assert_eq!(link.queue.handle_command(&aer, 0, 0), Disposition::Held);
+    assert!(event(&mut link).is_some());
+    assert_eq!(event(&mut link), None);
+}
+
+#[test]
 fn events_not_asked_for_are_not_reported() {
     let target = target();
     let (mut link, _) = enabled_admin(&target);

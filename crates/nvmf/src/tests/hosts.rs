@@ -27,7 +27,9 @@ fn is_refused(link: &mut Link, request: &ConnectRequest, why: Failure) {
     assert_eq!(answer.cqe.status(), Status::CONTROLLER_BUSY);
     assert_eq!(link.queue.connected(), None);
     let told = link.queue.take_refusal().expect("it is told of");
-    assert_eq!((told.why, told.qid, &told.host), (why, request.command.qid, &request.host));
+    assert_eq!((told.failure, told.qid), (why, request.command.qid));
+    assert_eq!(told.host.as_ref(), Some(&request.host));
+    assert!(told.had.is_some());
     assert_eq!(link.queue.take_refusal(), None, "once");
     assert_eq!(link.queue.is_dead(), None, "the host may try again");
 }
@@ -155,7 +157,7 @@ fn discovery_controllers_of_as_many_addresses_do_not_push_each_other_out() {
     assert!(all.iter().all(|(_, status)| status.is_success()));
     let (mut late, status) = discover(&target, 9, "192.0.2.9:1");
     assert_eq!(status, Status::CONTROLLER_BUSY);
-    assert_eq!(late.queue.take_refusal().unwrap().why, Failure::DiscoveryControllers);
+    assert_eq!(late.queue.take_refusal().unwrap().failure, Failure::DiscoveryControllers);
     assert!(all.iter().all(|(link, _)| link.queue.is_dead().is_none()));
     // One controller ends, and the refused connection can take its place.
     drop(all.into_iter().next());

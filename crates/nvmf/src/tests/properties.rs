@@ -5,8 +5,9 @@ use nvmeof_wire::nqn::DISCOVERY_NQN;
 use nvmeof_wire::nvm::BlockIo;
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::properties::{
-    CAP_CSS_ADMIN_ONLY, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_SHN_ABRUPT, CC_SHN_NORMAL,
-    CSTS_SHST_COMPLETE, CSTS_SHST_OCCURRING, Cap, Cc, Crto, NSSR_RESET, Version, offset,
+    CAP_CSS_ADMIN_ONLY, CAP_CSS_IO_SETS, CAP_CSS_NVM, CC_CSS_ADMIN_ONLY, CC_CSS_ALL, CC_SHN_ABRUPT,
+    CC_SHN_NORMAL, CSTS_SHST_COMPLETE, CSTS_SHST_OCCURRING, Cap, Cc, Crto, NSSR_RESET, Version,
+    offset,
 };
 use nvmeof_wire::{Sgl, Sqe, Status};
 
@@ -21,7 +22,10 @@ fn capabilities_say_what_there_is() {
     let cap = Cap::from_bits(link.get(offset::CAP));
     assert_eq!(cap.mqes(), 63);
     assert!(cap.cqr() && cap.to() > 0);
-    assert_eq!((cap.css(), cap.crms(), cap.mpsmin(), cap.mpsmax()), (CAP_CSS_NVM, 1, 0, 0));
+    assert_eq!(
+        (cap.css(), cap.crms(), cap.mpsmin(), cap.mpsmax()),
+        (CAP_CSS_NVM | CAP_CSS_IO_SETS, 1, 0, 0)
+    );
     assert!(!cap.nssrs() && !cap.bps() && !cap.pmrs() && !cap.cmbs() && cap.dstrd() == 0);
     assert_eq!(link.get(offset::VS), u64::from(Version::V2_0.into_bits()));
     let crto = Crto::from_bits(u32::try_from(link.get(offset::CRTO)).unwrap());
@@ -78,8 +82,8 @@ fn enabling_takes_a_configuration_it_can_run_with() {
         en.with_iosqes(0),
         en.with_iosqes(7),
         en.with_iocqes(5),
-        en.with_css(CC_CSS_ALL),
         en.with_css(CC_CSS_ADMIN_ONLY),
+        en.with_css(0b001),
         en.with_mps(1),
         en.with_ams(1),
         en.with_crime(true),
@@ -90,14 +94,20 @@ fn enabling_takes_a_configuration_it_can_run_with() {
     }
     link.enable();
     assert_eq!(link.get(offset::CC), u64::from(en.into_bits()));
+    let (mut link, _) = connect_admin(&target, &ConnectRequest::admin(SUBSYSTEM));
+    link.set_cc(en.with_css(CC_CSS_ALL)).ok();
+    assert!(link.csts().rdy());
 }
 
 #[test]
 fn discovery_controllers_enable_with_and_without_entry_sizes() {
     let target = target();
-    for cc in
-        [Cc::new().with_en(true), enabled(), Cc::new().with_en(true).with_css(CC_CSS_ADMIN_ONLY)]
-    {
+    for cc in [
+        Cc::new().with_en(true),
+        enabled(),
+        Cc::new().with_en(true).with_css(CC_CSS_ADMIN_ONLY),
+        enabled().with_css(CC_CSS_ALL),
+    ] {
         let (mut link, _) = connect_admin(&target, &ConnectRequest::admin(DISCOVERY_NQN));
         link.set_cc(cc).ok();
         assert!(link.csts().rdy());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 use nvmeof_wire::zerocopy::FromBytes;
-use nvmeof_wire::{Sgl, Sqe, U16, U32};
+use nvmeof_wire::{Sgl, Sqe, Status, U16, U32};
 use proptest::prelude::*;
 
 use super::support::*;
@@ -98,6 +98,12 @@ impl Driver {
     fn command(&mut self, sqe: &Sqe, inline_len: u32, provide: bool, data: u8) {
         let cid = sqe.cid.get();
         let mut disposition = self.link.queue.handle_command(sqe, inline_len, self.link.now);
+        let conflicts = matches!(&disposition, Disposition::Respond(response)
+            if response.cqe.status().code() == Status::CID_CONFLICT);
+        if !conflicts {
+            // It replaces an event request of its identifier.
+            self.open.retain(|(open, what)| *open != cid || !matches!(what, Open::Held));
+        }
         if let (Disposition::Receive { len, .. }, true) = (&disposition, provide) {
             assert!(*len <= 1 << 20);
             let bytes = vec![data; usize::try_from(*len).unwrap()];

@@ -31,7 +31,7 @@ pub(super) const PORT: PortId = PortId(1);
 pub(super) const RDMA_PORT: PortId = PortId(2);
 
 pub(super) fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(name).unwrap()
+    Nqn::new(name).unwrap()
 }
 
 /// 1000 blocks of 512 bytes with every capability.
@@ -73,6 +73,8 @@ pub(super) fn port(id: PortId, transport: TransportKind) -> PortSpec {
         family: AddressFamily::Ipv4,
         address: "127.0.0.1".to_owned(),
         service: format!("{}", 4419 + id.0),
+        subsystems: None,
+        folds_always: false,
     }
 }
 
@@ -95,7 +97,7 @@ pub(super) fn spec() -> TargetSpec {
     TargetSpec {
         subsystems: vec![open, private],
         ports: vec![port(PORT, TransportKind::Tcp), port(RDMA_PORT, TransportKind::Rdma)],
-        referrals: Vec::new(),
+        ..TargetSpec::default()
     }
 }
 

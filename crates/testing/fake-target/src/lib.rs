@@ -130,7 +130,7 @@ impl Default for FakeTargetOptions {
 /// If the text is not a valid NQN.
 #[must_use]
 pub fn name(text: &str) -> Nqn {
-    Nqn::relaxed(text).expect("a valid NQN")
+    Nqn::new(text).expect("a valid NQN")
 }
 
 /// State that all connections share.

@@ -12,24 +12,25 @@ const BACKLOG: i32 = 1024;
 
 /// Listens at `address`; port 0 takes any free one. The socket does not block.
 ///
-/// An IPv6 address accepts IPv6 hosts only, so `::` and `0.0.0.0` can share a port.
+/// `::` also accepts IPv4 hosts, unless `v6_only` is set. With it, `::` and `0.0.0.0` can share a
+/// port.
 ///
 /// # Errors
 /// Names the failed operation and a remedy.
-pub fn listen(address: SocketAddr) -> Result<TcpListener, TransportError> {
-    open(address).map_err(|source| TransportError::Io {
+pub fn listen(address: SocketAddr, v6_only: bool) -> Result<TcpListener, TransportError> {
+    open(address, v6_only).map_err(|source| TransportError::Io {
         what: format!("cannot listen at {address}{}", hint(&source, address)),
         source,
     })
 }
 
-fn open(address: SocketAddr) -> io::Result<TcpListener> {
+fn open(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
     // Accepted sockets inherit this.
     sockopt::set_tcp_nodelay(&socket, true)?;
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn listens_on_both_families_at_a_free_port() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let listener = listen(address.parse().unwrap()).unwrap();
+            let listener = listen(address.parse().unwrap(), false).unwrap();
             let bound = listener.local_addr().unwrap();
             assert_ne!(bound.port(), 0);
             std::net::TcpStream::connect(bound).unwrap();
@@ -77,17 +78,27 @@ mod tests {
 
     #[test]
     fn wildcards_of_both_families_share_a_port() {
-        let four = listen("0.0.0.0:0".parse().unwrap()).unwrap();
+        let four = listen("0.0.0.0:0".parse().unwrap(), false).unwrap();
         let port = four.local_addr().unwrap().port();
-        listen(SocketAddr::new("::".parse().unwrap(), port)).unwrap();
+        let six = SocketAddr::new("::".parse().unwrap(), port);
+        listen(six, false).unwrap_err();
+        listen(six, true).unwrap();
+    }
+
+    #[test]
+    fn the_ipv6_wildcard_accepts_ipv4() {
+        let both = listen("[::]:0".parse().unwrap(), false).unwrap();
+        let port = both.local_addr().unwrap().port();
+        std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        std::net::TcpStream::connect(("::1", port)).unwrap();
     }
 
     #[test]
     fn errors_say_what_to_do() {
-        let taken = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let error = listen(taken.local_addr().unwrap()).unwrap_err().to_string();
+        let taken = listen("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let error = listen(taken.local_addr().unwrap(), false).unwrap_err().to_string();
         assert!(error.contains("is in use"), "{error}");
-        let error = listen("192.0.2.1:4420".parse().unwrap()).unwrap_err().to_string();
+        let error = listen("192.0.2.1:4420".parse().unwrap(), false).unwrap_err().to_string();
         assert!(error.contains("no interface"), "{error}");
     }
 }

@@ -58,6 +58,7 @@ pub(crate) fn listening(address: IpAddr) -> Result<()> {
             device: Some(name.clone()),
             gid_index: Some(*index),
             traffic_class: Some(0x68),
+            ..ListenerOptions::default()
         };
         Listener::bind(SocketAddr::new(address, 0), 8, &options).is_ok()
     });

@@ -281,9 +281,9 @@ impl ConnectionId {
         self.set_option(RDMA_OPTION_ID_TOS, class)
     }
 
-    /// Restricts a listener at an IPv6 address to IPv6.
-    pub(super) fn set_one_family(&self) -> io::Result<()> {
-        self.set_option(RDMA_OPTION_ID_AFONLY, 1 as c_int)
+    /// Restricts a listener at an IPv6 address to IPv6, or not.
+    pub(super) fn set_v6_only(&self, v6_only: bool) -> io::Result<()> {
+        self.set_option(RDMA_OPTION_ID_AFONLY, c_int::from(v6_only))
     }
 
     fn set_option<T>(&self, option: c_int, mut value: T) -> io::Result<()> {

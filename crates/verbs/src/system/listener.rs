@@ -26,6 +26,8 @@ pub struct ListenerOptions {
     /// Traffic class (RoCE: DSCP and ECN) of the packets of connection management, if the system
     /// takes it from the listener. [`EndpointSpec`](crate::EndpointSpec) has that of data.
     pub traffic_class: Option<u8>,
+    /// At `::`, accepts IPv6 hosts only.
+    pub v6_only: bool,
 }
 
 /// Event of a listener.
@@ -69,7 +71,7 @@ impl Listener {
         let id = ConnectionId::new(library)?;
         let failed = |error| VerbsError::call(format!("listening at {address} by RDMA"), error);
         if address.is_ipv6() {
-            id.set_one_family().map_err(failed)?;
+            id.set_v6_only(options.v6_only).map_err(failed)?;
         }
         if let Some(class) = options.traffic_class {
             id.set_traffic_class(class).map_err(failed)?;

@@ -14,11 +14,12 @@ use crate::config::{Config, DeviceKind};
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
 /// Every table, with an unknown key.
-const TABLES: [(&str, &str); 15] = [
+const TABLES: [(&str, &str); 16] = [
     ("", "no-such-key = 1\n"),
     ("api", "[api]\nno-such-key = 1\n"),
     ("limits", "[limits]\nno-such-key = 1\n"),
     ("pacing", "[pacing]\nno-such-key = 1\n"),
+    ("discovery", "[discovery]\nno-such-key = 1\n"),
     ("listener", "[[listener]]\nno-such-key = 1\n"),
     ("device", "[[device]]\nno-such-key = 1\n"),
     ("root-complex", "[[root-complex]]\nno-such-key = 1\n"),
@@ -220,6 +221,7 @@ fn the_stated_defaults_are_the_codes() {
         "subsystem.namespace" => "[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n",
         "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
         "api" => "[api]\n",
+        "discovery" => "[discovery]\n",
         "host-defaults" => "[host-defaults]\n",
         "host-defaults.limit" => "[host-defaults.limit]\niops = 1\n",
         "host" => "[[host]]\nnqn = \"nqn.2026-11.org.example:a\"\n",
@@ -238,6 +240,7 @@ fn the_stated_defaults_are_the_codes() {
         "host-defaults.limit",
         "host",
         "host.limit",
+        "discovery",
         "listener",
         "device",
         "subsystem",
@@ -253,7 +256,7 @@ fn the_stated_defaults_are_the_codes() {
     // Messages that contain line numbers differ.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 31, "{compared:?}");
+    assert_eq!(compared.len(), 33, "{compared:?}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     for (text, parts) in [
         ("[host-defaults]\nnqn = \"x\"\n", &["5:1: host-defaults.nqn", "unknown key"][..]),
         ("[[host]]\nweight = 2\n", &["4:1: host.nqn: missing", "hostnqn"]),
-        ("[[host]]\nnqn = \"h\"\n", &["5:7: host.nqn", "nqn.YYYY-MM"]),
+        ("[[host]]\nnqn = \"\"\n", &["5:7: host.nqn", "the NQN is empty"]),
         ("[host-defaults]\nweight = 65\n", &["host-defaults.weight: 65", "1 to 64"]),
         (
             "[host-defaults]\nmax-connections = 1\n",

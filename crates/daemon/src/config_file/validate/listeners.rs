@@ -1,17 +1,17 @@
 //! `[[listener]]` and `[[referral]]`.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use nvmeof_wire::Nqn;
 use toml::Spanned;
 
-use super::super::raw::{RawListener, RawReferral};
+use super::super::raw::{RawDiscovery, RawListener, RawReferral, RawSubsystem};
 use super::defaults;
 use crate::config::report::{Report, Span};
 use crate::config::values::Key;
-use crate::config::values::{address, choice, integer, parse_nqn, required};
-use crate::config::{Fabric, Listener, Problem, Rdma, Referral};
+use crate::config::values::{address, choice, integer, one_of, parse_nqn, required};
+use crate::config::{Discovery, Fabric, Listener, Problem, Rdma, Referral};
 
 const FABRICS: [(&str, Fabric); 2] = [("tcp", Fabric::Tcp), ("rdma", Fabric::Rdma)];
 const FABRIC_FORM: &str = "allowed: \"tcp\", \"rdma\"";
@@ -28,6 +28,7 @@ const ADDRESS_FORM: &str = "allowed: an IPv4 or IPv6 address, as \"0.0.0.0\" or 
 pub(super) fn listeners(
     report: &mut Report<'_>,
     raw: &[Spanned<RawListener>],
+    subsystems: &[Spanned<RawSubsystem>],
 ) -> (Vec<Listener>, Vec<Problem>) {
     if raw.is_empty() {
         let allowed = "add a [[listener]] with type and address";
@@ -42,7 +43,12 @@ pub(super) fn listeners(
         let address =
             required(report, &entry.span(), "listener.address", &raw.address, ADDRESS_FORM)
                 .and_then(|value| address(report, "listener.address", value));
-        let port = integer(report, "listener.port", &raw.port, defaults::PORT, 0..=u16::MAX);
+        let served = served(report, raw, subsystems);
+        let default = match &served {
+            Some(none) if none.is_empty() => defaults::DISCOVERY_PORT,
+            _ => defaults::NVM_PORT,
+        };
+        let port = integer(report, "listener.port", &raw.port, default, 0..=u16::MAX);
         let (Some(fabric), Some(address)) = (fabric, address) else { continue };
         let rdma = rdma(report, raw, fabric);
         // The system assigns a different port to each listener with port 0.
@@ -53,12 +59,88 @@ pub(super) fn listeners(
             let at = raw.address.as_ref().map_or(entry.span(), |value| value.span());
             report.error(&at, "listener.address", what, "remove one, or change the port");
         }
-        listeners.push(Listener { fabric, address, port, rdma });
+        listeners.push(Listener {
+            fabric,
+            address,
+            port,
+            v6_only: false,
+            rdma,
+            subsystems: served,
+            folds_always: folds_always(report, raw, fabric),
+        });
         let at = raw.port.as_ref().map_or(entry.span(), |value| value.span());
         let what = format!("something else listens at {}", SocketAddr::new(address, port));
         taken.push(report.foresee(&at, "listener.port", &what, PORT_FORM));
     }
+    // An IPv4 listener at the port of "::" takes its hosts.
+    let v4: BTreeSet<(Fabric, u16)> = listeners
+        .iter()
+        .filter(|one: &&Listener| one.address.is_ipv4())
+        .map(|one| (one.fabric, one.port))
+        .collect();
+    for one in listeners.iter_mut().filter(|one| one.address == Ipv6Addr::UNSPECIFIED) {
+        one.v6_only = v4.contains(&(one.fabric, one.port));
+    }
     (listeners, taken)
+}
+
+/// Validates the subsystems that a listener serves; `None`: all.
+fn served(
+    report: &mut Report<'_>,
+    raw: &RawListener,
+    subsystems: &[Spanned<RawSubsystem>],
+) -> Option<BTreeSet<Nqn>> {
+    let list = raw.subsystems.as_ref()?;
+    let known: Vec<&str> = subsystems
+        .iter()
+        .filter_map(|one| one.get_ref().nqn.as_ref())
+        .map(|nqn| nqn.get_ref().as_str())
+        .collect();
+    let mut served = BTreeSet::new();
+    for value in list.get_ref() {
+        let Some(nqn) = parse_nqn(report, "listener.subsystems", value) else { continue };
+        if !known.contains(&nqn.as_str()) {
+            let what = format!("there is no subsystem \"{nqn}\"");
+            let allowed = one_of(&known, nqn.as_str());
+            report.error(&value.span(), "listener.subsystems", what, allowed);
+        }
+        if !served.insert(nqn) {
+            let what = "this subsystem is listed twice";
+            report.error(&value.span(), "listener.subsystems", what, "remove one");
+        }
+    }
+    Some(served)
+}
+
+/// Validates when responses are folded into data, a choice of TCP.
+fn folds_always(report: &mut Report<'_>, raw: &RawListener, fabric: Fabric) -> bool {
+    const NAME: &str = "listener.fold-responses";
+    let Some(value) = &raw.fold_responses else { return true };
+    if fabric != Fabric::Tcp {
+        let what = format!("unknown key of a listener of type \"{}\"", fabric.name());
+        report.error(&value.span(), NAME, what, "remove it, or set type = \"tcp\"");
+    }
+    choice(report, NAME, value, &[("always", true), ("if-disabled", false)]).unwrap_or(true)
+}
+
+/// Validates the discovery service.
+pub(super) fn discovery(
+    report: &mut Report<'_>,
+    raw: &RawDiscovery,
+    subsystems: &[Spanned<RawSubsystem>],
+) -> Discovery {
+    let nqn = raw.nqn.as_ref().and_then(|value| {
+        let nqn = parse_nqn(report, "discovery.nqn", value)?;
+        let names = subsystems.iter().filter_map(|one| one.get_ref().nqn.as_ref());
+        if names.into_iter().any(|name| name.get_ref() == nqn.as_str()) {
+            let what = "a subsystem has this NQN";
+            let allowed = "give the discovery service its own NQN, or remove the key";
+            report.error(&value.span(), "discovery.nqn", what, allowed);
+        }
+        Some(nqn).filter(|nqn| !nqn.is_discovery())
+    });
+    let is_restricted = raw.restricted.as_ref().is_some_and(|value| *value.get_ref());
+    Discovery { nqn, is_restricted }
 }
 
 /// Validates the keys that only an RDMA listener has.

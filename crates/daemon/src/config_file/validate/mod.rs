@@ -38,8 +38,7 @@ pub(super) mod defaults {
     pub(in crate::config_file) const API_MODE: u32 = 0o660;
     pub(in crate::config_file) const RPC_SOCKET: &str = "/var/tmp/spdk.sock";
     pub(in crate::config_file) const RPC_MODE: u32 = 0o660;
-    pub(in crate::config_file) const PORT: u16 = 4420;
-    pub(in crate::config_file) const DISCOVERY_PORT: u16 = 8009;
+    pub(in crate::config_file) use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
     pub(in crate::config_file) const WEIGHT: u16 = 1;
     pub(in crate::config_file) const BURST: u64 = 10_000_000;
     pub(in crate::config_file) const MODEL: &str = "nvmeof-tgt";
@@ -63,7 +62,7 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let raw = &parsed.raw;
     let reactors = reactors(report, raw, machine);
-    let (listeners, port_taken) = listeners::listeners(report, &raw.listener);
+    let (listeners, port_taken) = listeners::listeners(report, &raw.listener, &raw.subsystem);
     let devices = devices::devices(report, &parsed.devices, &machine.open);
     let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
@@ -106,6 +105,7 @@ pub(super) fn validate(
         root_complexes: root_complexes::capacities(report, &raw.root_complex),
         subsystems,
         referrals: listeners::referrals(report, &raw.referral),
+        discovery: listeners::discovery(report, &raw.discovery, &raw.subsystem),
         warnings: Vec::new(),
     })
 }

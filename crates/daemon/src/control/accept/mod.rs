@@ -109,7 +109,8 @@ impl Service {
     fn queue(&self, peer: SocketAddr, local: SocketAddr) -> Box<Queue> {
         let mut queue =
             Box::new(Queue::new(&self.target, self.port, &peer.to_string(), clock::now()));
-        queue.set_local_address(local.ip());
+        // A host that uses IPv4 has an IPv6 address at a listener at "::".
+        queue.set_local_address(local.ip().to_canonical());
         queue
     }
 }
@@ -194,8 +195,10 @@ fn said(error: &anyhow::Error) -> String {
 pub(crate) fn bind(wanted: &Listener, rdma: &Arc<Rdma>) -> Result<BoundListener, BindError> {
     let address = SocketAddr::new(wanted.address, wanted.port);
     match wanted.fabric {
-        Fabric::Tcp => tcp::bind(address).map(BoundListener::Tcp),
-        Fabric::Rdma => rdma::bind(rdma, address, &wanted.rdma).map(BoundListener::Rdma),
+        Fabric::Tcp => tcp::bind(address, wanted.v6_only).map(BoundListener::Tcp),
+        Fabric::Rdma => {
+            rdma::bind(rdma, address, wanted.v6_only, &wanted.rdma).map(BoundListener::Rdma)
+        }
     }
 }
 
@@ -254,7 +257,7 @@ mod tests {
     fn why_a_listener_cannot_be_bound_is_said_once() {
         // No machine has an address that is reserved for documentation.
         let address = "192.0.2.9:4420".parse().unwrap();
-        let error = tcp::bind(address).unwrap_err().to_string();
+        let error = tcp::bind(address, false).unwrap_err().to_string();
         assert_eq!(error.matches("os error").count(), 1, "{error}");
         assert!(error.starts_with("cannot listen at 192.0.2.9:4420"), "{error}");
         let error = anyhow::anyhow!("no").context("cannot be had").context("a listener");

@@ -113,12 +113,14 @@ pub(crate) struct BoundRdmaListener {
 pub(super) fn bind(
     rdma: &Arc<Rdma>,
     address: SocketAddr,
+    v6_only: bool,
     settings: &config::Rdma,
 ) -> Result<BoundRdmaListener, BindError> {
     let options = ListenerOptions {
         device: settings.device.clone(),
         gid_index: settings.gid_index.map(u32::from),
         traffic_class: settings.traffic_class,
+        v6_only,
     };
     let listener = Listener::bind(address, BACKLOG, &options).map_err(|error| {
         let kind = match &error {

@@ -30,8 +30,10 @@ pub(crate) struct BoundTcpListener {
 }
 
 /// Opens a listening socket.
-pub(super) fn bind(address: SocketAddr) -> Result<BoundTcpListener, BindError> {
-    let listener = tcp::listen(address).map_err(|error| {
+///
+/// With `v6_only`, a listener at "::" leaves IPv4 hosts to another one.
+pub(super) fn bind(address: SocketAddr, v6_only: bool) -> Result<BoundTcpListener, BindError> {
+    let listener = tcp::listen(address, v6_only).map_err(|error| {
         let kind = match &error {
             TransportError::Io { source, .. } => Some(source.kind()),
             TransportError::NoMemory(_) => None,
@@ -67,6 +69,8 @@ impl BoundTcpListener {
             match listener.accept().await {
                 Ok((stream, peer)) => {
                     failures = 0;
+                    // An IPv4 host has an IPv6 address at a listener at "::".
+                    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                     if let Err(error) = hand_over(stream, peer, params, &service) {
                         limited!(LogCategory::ConnectionRefused, warn, %peer, %error, "connection refused");
                     }

@@ -27,7 +27,7 @@ use nvmeof_nvmf::PortId;
 use super::super::accept::{self, BindError, Listening, Service, url};
 use super::super::apply::port_spec;
 use super::Server;
-use crate::config::{Config, Fabric, Listener};
+use crate::config::{Config, Listener};
 pub(crate) use waiting::RetryState;
 
 /// Policy for a new listener that fails to bind.
@@ -226,7 +226,7 @@ impl Server {
             Ok(socket) => {
                 let address = socket.address();
                 // A new connection names its port immediately, so the port has to be shown first.
-                self.target.show_port(port_spec(port, wanted.fabric, address));
+                self.target.show_port(port_spec(port, wanted, address));
                 let seconds = waiting.lasts(Instant::now()).as_secs();
                 let at = url(wanted.fabric.name(), address);
                 tracing::info!(seconds, "hosts can connect to {at} now, after retries");
@@ -333,7 +333,7 @@ impl Server {
         let mut serving: Vec<_> =
             self.listeners.iter().map(|(port, serving)| (*port, &serving.wanted)).collect();
         let one = |wanted: &Listener| {
-            let at = serving.iter().position(|(_, other)| *other == wanted)?;
+            let at = serving.iter().position(|(_, other)| other.is_same_socket(wanted))?;
             Some(serving.remove(at).0)
         };
         config.listeners.iter().map(one).collect()
@@ -344,20 +344,22 @@ impl Server {
         &'a self,
         config: &'a Config,
         bound: &'a ListenerChange,
-    ) -> impl Iterator<Item = (PortId, Fabric, SocketAddr)> + 'a {
+    ) -> impl Iterator<Item = (PortId, &'a Listener, SocketAddr)> + 'a {
         let is_new = |port: &PortId| bound.new.iter().any(|new| new.port == *port);
         let stay = self
             .staying(config)
             .into_iter()
-            .flatten()
-            .filter(move |port| !is_new(port))
-            .filter_map(|port| Some((port, self.listeners.get(&port)?)));
-        let waiting = bound.waiting.iter().map(|(port, serving)| (*port, serving));
-        let there = stay.chain(waiting);
-        let there =
-            there.filter_map(|(port, one)| Some((port, one.wanted.fabric, one.last_address()?)));
-        let new = bound.new.iter().map(|new| (new.port, new.wanted.fabric, new.socket.address()));
-        there.chain(new)
+            .zip(&config.listeners)
+            .filter_map(|(port, wanted)| Some((port?, wanted)))
+            .filter(move |(port, _)| !is_new(port))
+            .filter_map(|(port, wanted)| {
+                Some((port, wanted, self.listeners.get(&port)?.last_address()?))
+            });
+        let waiting = bound.waiting.iter();
+        let waiting = waiting
+            .filter_map(|(port, serving)| Some((*port, &serving.wanted, serving.last_address()?)));
+        let new = bound.new.iter().map(|new| (new.port, &new.wanted, new.socket.address()));
+        stay.chain(waiting).chain(new)
     }
 
     /// Ends listeners that the config no longer has and starts the new ones; returns both counts.
@@ -370,11 +372,17 @@ impl Server {
         let before = self.listeners.len() + displaced.len();
         let staying = self.staying(config);
         self.listeners.retain(|port, _| staying.contains(&Some(*port)));
+        for (port, wanted) in staying.iter().zip(&config.listeners) {
+            // The subsystems that it serves can have changed.
+            if let Some(serving) = port.and_then(|port| self.listeners.get_mut(&port)) {
+                serving.wanted = wanted.clone();
+            }
+        }
         let (started, ended) = (new.len(), before - self.listeners.len());
         self.listeners.extend(waiting);
         for New { port, wanted, socket } in new {
             // The port may have been hidden while the listener waited.
-            self.target.show_port(port_spec(port, wanted.fabric, socket.address()));
+            self.target.show_port(port_spec(port, &wanted, socket.address()));
             let state = State::Listening(socket.listen(self.service(port)));
             self.listeners.insert(port, Serving { wanted, state });
         }

@@ -143,7 +143,7 @@ mod tests {
     use crate::reactor::stats::{CounterKey, Flow, Port};
 
     fn whose(host: &str, device: u32) -> CounterKey {
-        let nqn = |name: &str| Nqn::relaxed(name).unwrap();
+        let nqn = |name: &str| Nqn::new(name).unwrap();
         CounterKey { names: Some((nqn("subsystem"), nqn(host))), device: Some(device) }
     }
 

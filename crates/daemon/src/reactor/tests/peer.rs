@@ -59,7 +59,7 @@ impl Peer {
             queue_deletion: false,
             kato_ms: 0,
         };
-        let (subsystem, name) = (Nqn::relaxed(subsystem).unwrap(), Nqn::relaxed(name).unwrap());
+        let (subsystem, name) = (Nqn::new(subsystem).unwrap(), Nqn::new(name).unwrap());
         let data = ConnectData::new([3; 16], CNTLID_DYNAMIC, &subsystem, &name);
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         self.capsule(connect.encode(1).with_sgl(sgl), data.as_bytes());

@@ -564,8 +564,10 @@ fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
         family: AddressFamily::Loop,
         address: "here".into(),
         service: "1".into(),
+        subsystems: None,
+        folds_always: false,
     };
-    TargetSpec { subsystems: vec![subsystem], ports: vec![port], referrals: Vec::new() }
+    TargetSpec { subsystems: vec![subsystem], ports: vec![port], ..TargetSpec::default() }
 }
 
 fn nqn(name: &str) -> Nqn {

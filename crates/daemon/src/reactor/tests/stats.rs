@@ -133,7 +133,7 @@ fn hosts_of_ever_new_names_are_added_up_under_none() {
     let mut one = CommandCounters::default();
     one.count(Class::Read, 512, nvmeof_wire::Status::SUCCESS);
     for index in 0..NAMES_MAX + 10 {
-        let name = Nqn::relaxed(&format!("nqn.2026-11.org.example:{index}")).unwrap();
+        let name = Nqn::new(&format!("nqn.2026-11.org.example:{index}")).unwrap();
         let whose = CounterKey { names: Some((name.clone(), name)), device: Some(1) };
         add_counters(&mut command_counters, whose, &one);
     }

@@ -83,11 +83,13 @@ fn target() -> Arc<Target> {
         family: AddressFamily::Ipv4,
         address: "127.0.0.1".to_owned(),
         service: "4420".to_owned(),
+        subsystems: None,
+        folds_always: false,
     };
     let spec = TargetSpec {
         subsystems: vec![subsystem("disks", vec![cached_namespace(1)])],
         ports: vec![port],
-        referrals: Vec::new(),
+        ..TargetSpec::default()
     };
     target.apply(spec).unwrap();
     target

@@ -104,7 +104,7 @@ fn a_host_may_give_up_before_it_began() {
 
 #[test]
 fn ipv6() {
-    let listener = crate::tcp::listen("[::1]:0".parse().unwrap()).unwrap();
+    let listener = crate::tcp::listen("[::1]:0".parse().unwrap(), false).unwrap();
     let host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     host.set_nonblocking(true).unwrap();
     listener.set_nonblocking(false).unwrap();

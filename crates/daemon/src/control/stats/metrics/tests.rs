@@ -60,7 +60,7 @@ fn scrape() -> Scrape {
 }
 
 fn nqn(name: &str) -> Nqn {
-    Nqn::relaxed(name).unwrap()
+    Nqn::new(name).unwrap()
 }
 
 fn families() -> Vec<Family> {

@@ -257,9 +257,11 @@ impl Site {
             family: AddressFamily::Loop,
             address: "here".into(),
             service: "1".into(),
+            subsystems: None,
+            folds_always: false,
         };
         let subsystems = self.is_served.then_some(subsystem).into_iter().collect();
-        TargetSpec { subsystems, ports: vec![port], referrals: Vec::new() }
+        TargetSpec { subsystems, ports: vec![port], ..TargetSpec::default() }
     }
 
     /// Returns true if a host may connect.
