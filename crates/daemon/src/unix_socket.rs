@@ -26,9 +26,7 @@ pub(crate) fn unix_socket(
         .with_context(|| format!("{key} {shown}: the folder cannot be used; create it"))?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            anyhow::bail!(
-                "{key} {shown}: a file that is no socket is there; choose another path"
-            );
+            anyhow::bail!("{key} {shown}: a file that is no socket is there; choose another path");
         }
         Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -102,7 +100,8 @@ mod tests {
         let error = unix_socket("api.socket", &path, 0o640).unwrap_err().to_string();
         assert!(error.contains("no socket"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-        let error = unix_socket("api.socket", &folder.path().join("none/api.sock"), 0o640).unwrap_err();
+        let error =
+            unix_socket("api.socket", &folder.path().join("none/api.sock"), 0o640).unwrap_err();
         assert!(error.to_string().contains("folder"), "{error}");
     }
 }

@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn a_batch_has_one_response() {
         assert!(matches!(Incoming::of(json!([])), Incoming::Empty));
-        let Incoming::Batch(all) = Incoming::of(json!([{"method": "a", "id": 1}, 5, {"method": "b"}]))
+        let Incoming::Batch(all) =
+            Incoming::of(json!([{"method": "a", "id": 1}, 5, {"method": "b"}]))
         else {
             panic!("no batch")
         };

@@ -68,7 +68,9 @@ impl Params {
     pub(crate) fn refuse(&mut self, key: &str, why: &str) -> Result<(), RpcError> {
         match self.keys.remove(key) {
             None | Some(Value::Null | Value::Bool(false)) => Ok(()),
-            Some(value) if value == 0 || value == "" || value.as_array().is_some_and(Vec::is_empty) => {
+            Some(value)
+                if value == 0 || value == "" || value.as_array().is_some_and(Vec::is_empty) =>
+            {
                 Ok(())
             }
             Some(value) => Err(RpcError::params(format!(
@@ -92,9 +94,10 @@ impl Params {
     pub(crate) fn finish(&self) -> Result<(), RpcError> {
         match self.keys.keys().next() {
             None => Ok(()),
-            Some(key) => {
-                Err(RpcError::params(format!("there is no parameter {}{key}; leave it out", self.path)))
-            }
+            Some(key) => Err(RpcError::params(format!(
+                "there is no parameter {}{key}; leave it out",
+                self.path
+            ))),
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! client --JSON--> server (socket, requests in order) --> service --> a method of nvmeof_rpc
-//!                                                            |  ControlHandle: query, or change
-//!                                                            v
-//!                    response <------------------- control's loop: ControlState, one change at a time
+//!                                                           |  ControlHandle: query, or change
+//!                                                           v
+//!                  response <------------------- control's loop: ControlState, one change at a time
 //! ```
 //!
 //! | file | contents |
@@ -16,7 +16,5 @@
 mod server;
 mod service;
 mod snapshot;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use server::RpcListener;

@@ -77,16 +77,14 @@ impl Service {
         };
         match &result {
             Ok(_) => tracing::debug!(method = name, "RPC call"),
-            Err(error) => tracing::debug!(method = name, code = error.code, %error, "RPC call failed"),
+            Err(error) => {
+                tracing::debug!(method = name, code = error.code, %error, "RPC call failed")
+            }
         }
         result
     }
 
-    async fn attempt(
-        &self,
-        method: &'static Method,
-        params: Params,
-    ) -> Result<Value, RpcError> {
+    async fn attempt(&self, method: &'static Method, params: Params) -> Result<Value, RpcError> {
         let properties = self.properties.clone();
         match &method.run {
             Run::Look(look) => {

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use nvmeof_api::view::ConnectionView;
 use serde_json::{Map, Value, json};
 
+use super::DISCOVERY_NQN;
 use super::framework::reactor_name;
 use super::listeners::{address_of, shown};
-use super::DISCOVERY_NQN;
 use crate::{Activity, Params, RpcError, State};
 
 /// Reads the name of the subsystem.

@@ -40,8 +40,8 @@ pub(super) fn remove(
     params.ignore(&["timeout_ms"]);
     let hosts = &mut subsystems::find(document, &nqn)?.hosts;
     let hosts = hosts.as_mut().filter(|hosts| hosts.contains(&host));
-    let hosts = hosts
-        .ok_or_else(|| RpcError::failed(format!("{host} is not among the hosts of {nqn}")))?;
+    let hosts =
+        hosts.ok_or_else(|| RpcError::failed(format!("{host} is not among the hosts of {nqn}")))?;
     hosts.retain(|known| *known != host);
     Ok(Done::ok())
 }

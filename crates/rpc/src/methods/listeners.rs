@@ -42,9 +42,9 @@ impl Address {
         }
         let number = port.as_str().and_then(|text| text.parse().ok());
         let number = number.or_else(|| port.as_u64().and_then(|port| port.try_into().ok()));
-        let port = number
-            .filter(|port| *port != 0)
-            .ok_or_else(|| wrong("trsvcid", format!("{port} is no port; use \"1\" to \"65535\"")))?;
+        let port = number.filter(|port| *port != 0).ok_or_else(|| {
+            wrong("trsvcid", format!("{port} is no port; use \"1\" to \"65535\""))
+        })?;
         Ok(Self { kind, ip, port })
     }
 }

@@ -146,9 +146,8 @@ fn bytes(size: &Size) -> Option<u64> {
 /// Returns the call that creates all splits of a device, if `name` is the first of them.
 fn splits(name: &str, base: &str, document: &Document) -> Option<Value> {
     let size = split_at(name, base, 0, document)?;
-    let count = (1..).take_while(|n| {
-        split_at(&format!("{base}p{n}"), base, *n, document) == Some(size)
-    });
+    let count =
+        (1..).take_while(|n| split_at(&format!("{base}p{n}"), base, *n, document) == Some(size));
     let count = count.count() + 1;
     let whole = size % (1 << 20) == 0;
     let params = json!({ "base_bdev": base, "split_count": count, "split_size_mb": size >> 20 });
@@ -174,8 +173,7 @@ fn is_later_split(device: &Device, document: &Document) -> bool {
     let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) else { return false };
     let Some(size) = split_at(&format!("{base}p0"), base, 0, document) else { return false };
     size % (1 << 20) == 0
-        && (0..=number)
-            .all(|n| split_at(&format!("{base}p{n}"), base, n, document) == Some(size))
+        && (0..=number).all(|n| split_at(&format!("{base}p{n}"), base, n, document) == Some(size))
 }
 
 /// Returns the calls that create the target: transports, subsystems, and referrals.

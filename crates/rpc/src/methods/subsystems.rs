@@ -55,8 +55,8 @@ pub(super) fn delete(
     params.target()?;
     let nqn: String = params.need("nqn")?;
     find(document, &nqn)?;
-    document.remove_subsystem(&nqn)?;
     listeners::forget(document, &nqn);
+    document.remove_subsystem(&nqn)?;
     Ok(Done::ok())
 }
 
@@ -99,8 +99,7 @@ fn discovery(state: &State) -> Value {
 fn subsystem(view: &SubsystemView, state: &State) -> Value {
     let config = &view.config;
     let at = state.listeners.iter().filter(|one| serves(&one.config, &config.nqn));
-    let hosts: Value =
-        config.hosts.iter().flatten().map(|nqn| json!({ "nqn": nqn })).collect();
+    let hosts: Value = config.hosts.iter().flatten().map(|nqn| json!({ "nqn": nqn })).collect();
     let namespaces: Value = state.namespaces_of(&config.nqn).map(namespace).collect();
     json!({
         "nqn": config.nqn,

@@ -62,7 +62,8 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let raw = &parsed.raw;
     let reactors = reactors(report, raw, machine);
-    let (listeners, port_taken) = listeners::listeners(report, &raw.listener, &raw.subsystem);
+    let (listeners, port_taken) =
+        listeners::listeners(report, &raw.listener, &raw.subsystem, raw.rpc.is_some());
     let devices = devices::devices(report, &parsed.devices, &machine.open);
     let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);

@@ -70,10 +70,8 @@ mod tests {
     #[test]
     fn commands_are_added_up_by_device_and_by_reactor() {
         let nqn = |name: &str| Nqn::relaxed(name).unwrap();
-        let whose = |host: &str, device| CounterKey {
-            names: Some((nqn("subsystem"), nqn(host))),
-            device,
-        };
+        let whose =
+            |host: &str, device| CounterKey { names: Some((nqn("subsystem"), nqn(host))), device };
         let mut labels = Labels::default();
         labels.add_device(DeviceId(3), "disk", Some(("subsystem", 9)));
         let mut counters = CommandCounters::default();
@@ -81,7 +79,8 @@ mod tests {
         counters.count(Class::Write, 512, Status::SUCCESS);
         let mut report = Report { at: 5, ..Report::default() };
         // A live host, admin commands, a host that has left, and a device that is removed.
-        report.command_counters = vec![(whose("a", Some(3)), counters), (whose("a", None), counters)];
+        report.command_counters =
+            vec![(whose("a", Some(3)), counters), (whose("a", None), counters)];
         report.past =
             Arc::new([(whose("b", Some(3)), counters), (whose("b", Some(4)), counters)].into());
         report.closed = counters;
