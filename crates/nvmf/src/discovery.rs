@@ -144,10 +144,10 @@ fn listener(port: &PortSpec, controller: &Controller) -> Option<DiscoveryEntry> 
 
 /// Entry of another discovery service.
 fn referral(referral: &ReferralSpec) -> DiscoveryEntry {
-    let ReferralSpec { transport, family, address, service } = referral;
+    let ReferralSpec { transport, family, nqn, address, service } = referral;
     let mut entry = place(*transport, *family, address, service);
     entry.subtype = DiscoverySubtype::REFERRAL;
-    entry.subnqn = Nqn::discovery().to_field();
+    entry.subnqn = nqn.to_field();
     entry.asqsz.set(ADMIN_QUEUE_MIN);
     entry
 }

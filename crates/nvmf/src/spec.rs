@@ -185,6 +185,8 @@ pub struct ReferralSpec {
     pub transport: TransportKind,
     /// Address family of `address`.
     pub family: AddressFamily,
+    /// NQN of the service: the well-known one, or its unique one.
+    pub nqn: Nqn,
     /// Address of the service.
     pub address: String,
     /// Service: the port number, decimal.

@@ -61,6 +61,8 @@ fn port(id: PortId, transport: TransportKind) -> PortSpec {
         family: AddressFamily::Ipv4,
         address: "0.0.0.0".to_owned(),
         service: "4420".to_owned(),
+        subsystems: None,
+        folds_always: true,
     }
 }
 
@@ -111,7 +113,7 @@ fn make(variant: u8) -> TargetSpec {
     let mut spec = TargetSpec {
         subsystems: vec![subsystem(SUBSYSTEM, "SERIAL0001", namespaces), private],
         ports: vec![port(TCP, TransportKind::Tcp), port(RDMA, TransportKind::Rdma)],
-        referrals: Vec::new(),
+        ..TargetSpec::default()
     };
     match variant {
         1 => drop(spec.subsystems[0].namespaces.remove(1)),

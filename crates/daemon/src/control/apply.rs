@@ -35,6 +35,7 @@ pub(super) fn target_spec<'a>(
         .map(|referral| ReferralSpec {
             transport: transport(referral.fabric),
             family: family(referral.address),
+            nqn: referral.nqn.clone(),
             address: referral.address.to_string(),
             service: referral.port.to_string(),
         })

@@ -45,6 +45,7 @@ fn spec() -> TargetSpec {
         referrals: vec![ReferralSpec {
             transport: TransportKind::Tcp,
             family: AddressFamily::Ipv4,
+            nqn: Nqn::discovery(),
             address: "192.0.2.9".to_owned(),
             service: "8009".to_owned(),
         }],

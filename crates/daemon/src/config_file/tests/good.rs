@@ -38,6 +38,50 @@ fn a_config_with_rpc_needs_no_listener() {
 }
 
 #[test]
+fn listeners_serve_what_they_list() {
+    let text = r#"
+        [discovery]
+        nqn = "finder"
+        restricted = true
+        [[listener]]
+        type = "tcp"
+        address = "::1"
+        subsystems = []
+        fold-responses = "if-disabled"
+        [[listener]]
+        type = "tcp"
+        address = "::"
+        subsystems = ["nqn.storage-1-6f5902ac", "2b1a44e0-2f44-4f7e-b0a5-1f9f3c1d7a10"]
+        [[subsystem]]
+        nqn = "nqn.storage-1-6f5902ac"
+        hosts = ["nqn.2014-08.org.nvmexpress:NVMf:uuid:07e4a0a641d54bff96b28a173dcfb6b5"]
+        [[subsystem]]
+        nqn = "2b1a44e0-2f44-4f7e-b0a5-1f9f3c1d7a10"
+        allow-any-host = true
+    "#;
+    let config = parse(text).unwrap();
+    assert_eq!(config.discovery.nqn.as_ref().map(|nqn| nqn.as_str()), Some("finder"));
+    assert!(config.discovery.is_restricted);
+    let [discovery, both] = &*config.listeners else { panic!("{:?}", config.listeners) };
+    assert_eq!((discovery.port, both.port), (8009, 4420));
+    assert_eq!((discovery.folds_always, both.folds_always), (false, true));
+    let served = |listener: &crate::config::Listener| listener.subsystems.clone().map(|it| it.len());
+    assert_eq!((served(discovery), served(both)), (Some(0), Some(2)));
+}
+
+#[test]
+fn the_ipv6_wildcard_leaves_ipv4_to_a_listener_of_its_port() {
+    let v6_only = |others: &str| {
+        let text = format!("[[listener]]\ntype = \"tcp\"\naddress = \"::\"\n{others}");
+        parse(&text).unwrap().listeners[0].v6_only
+    };
+    assert!(!v6_only(""));
+    assert!(!v6_only("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 4421\n"));
+    assert!(!v6_only("[[listener]]\ntype = \"rdma\"\naddress = \"127.0.0.1\"\n"));
+    assert!(v6_only("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n"));
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
 fn what_is_written_is_what_counts() {
     let text = r#"

@@ -94,7 +94,7 @@ pub(super) fn pool() -> CorePool {
 
 /// Returns both ends of a connection on the loopback interface.
 pub(super) fn streams() -> (TcpStream, TcpStream) {
-    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listen("127.0.0.1:0".parse().unwrap(), false).unwrap();
     listener.set_nonblocking(false).unwrap();
     let host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     host.set_nonblocking(true).unwrap();
