@@ -10,10 +10,13 @@ use nvmeof_rpc::{
 use serde_json::Value;
 
 use super::snapshot::{activity, state};
-use crate::control::{ChangeOptions, ControlHandle};
+use crate::control::{ChangeOptions, ControlHandle, ControlState};
 
 /// Pause between attempts of a call that waits for an item.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Maximum time that a call waits for an item, because it occupies its connection.
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// The methods on the control plane.
 #[derive(Debug, Clone)]
@@ -27,8 +30,11 @@ pub(super) struct Service {
 struct Properties(Arc<Mutex<BdevProperties>>);
 
 impl Properties {
-    fn get(&self) -> BdevProperties {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the properties of the bdevs that exist, and drops the others.
+    fn of(&self, running: &ControlState) -> BdevProperties {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|name, _| running.document().device(name).is_some());
+        all.clone()
     }
 
     fn add(&self, more: BdevProperties) {
@@ -69,7 +75,9 @@ impl Service {
         let started = Instant::now();
         let result = loop {
             match self.attempt(method, params.clone()).await {
-                Err(error) if error.retry.is_some_and(|limit| started.elapsed() < limit) => {
+                Err(error)
+                    if error.retry.is_some_and(|limit| started.elapsed() < limit.min(WAIT_MAX)) =>
+                {
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 result => break result,
@@ -88,15 +96,15 @@ impl Service {
         let properties = self.properties.clone();
         match &method.run {
             Run::Look(look) => {
-                let job = async move |running: &mut _| {
-                    look.run(params, &state(running, properties.get()))
+                let job = async move |running: &mut ControlState| {
+                    look.run(params, &state(running, properties.of(running)))
                 };
                 self.control.call(job).await?
             }
             Run::Watch(watch) => {
-                let job = async move |running: &mut _| {
+                let job = async move |running: &mut ControlState| {
                     let activity = activity(running).await;
-                    watch.run(params, &state(running, properties.get()), &activity)
+                    watch.run(params, &state(running, properties.of(running)), &activity)
                 };
                 self.control.call(job).await?
             }
@@ -109,7 +117,7 @@ impl Service {
         let outcome: Arc<Mutex<Option<Result<Done, RpcError>>>> = Arc::default();
         let (into, properties) = (Arc::clone(&outcome), self.properties.clone());
         let change = self.control.change(ChangeOptions::default(), move |running, document| {
-            let done = edit.run(params, &state(running, properties.get()), document);
+            let done = edit.run(params, &state(running, properties.of(running)), document);
             let rejected = match &done {
                 Ok(_) => Ok(()),
                 Err(error) if error.is_missing => {

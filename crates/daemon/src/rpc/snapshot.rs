@@ -6,9 +6,8 @@ use nvmeof_rpc::{Activity, BdevCounters, BdevProperties, State, TransportLimits}
 use crate::api::{all_connections, all_devices, all_listeners, all_namespaces, all_subsystems};
 use crate::control::{ControlState, DeviceTotals};
 
-/// Returns the state with the properties of the bdevs that exist.
-pub(super) fn state(running: &ControlState, mut properties: BdevProperties) -> State {
-    properties.retain(|name, _| running.document().device(name).is_some());
+/// Returns the state, with the properties of bdevs that calls have set.
+pub(super) fn state(running: &ControlState, properties: BdevProperties) -> State {
     let config = running.server().config();
     let limits = config.limits;
     State {

@@ -87,11 +87,13 @@ pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError
 
 fn discovery(state: &State) -> Value {
     let addresses: Value = state.listeners.iter().map(address_of).collect();
+    let section = state.document.discovery.as_ref();
+    let is_restricted = section.and_then(|section| section.restricted).unwrap_or(false);
     json!({
         "nqn": DISCOVERY_NQN,
         "subtype": "Discovery",
         "listen_addresses": addresses,
-        "allow_any_host": true,
+        "allow_any_host": !is_restricted,
         "hosts": [],
     })
 }

@@ -65,7 +65,8 @@ fn listeners_serve_what_they_list() {
     let [discovery, both] = &*config.listeners else { panic!("{:?}", config.listeners) };
     assert_eq!((discovery.port, both.port), (8009, 4420));
     assert_eq!((discovery.folds_always, both.folds_always), (false, true));
-    let served = |listener: &crate::config::Listener| listener.subsystems.clone().map(|it| it.len());
+    let served =
+        |listener: &crate::config::Listener| listener.subsystems.clone().map(|it| it.len());
     assert_eq!((served(discovery), served(both)), (Some(0), Some(2)));
 }
 

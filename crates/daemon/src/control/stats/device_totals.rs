@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn commands_are_added_up_by_device_and_by_reactor() {
-        let nqn = |name: &str| Nqn::relaxed(name).unwrap();
+        let nqn = |name: &str| Nqn::new(name).unwrap();
         let whose =
             |host: &str, device| CounterKey { names: Some((nqn("subsystem"), nqn(host))), device };
         let mut labels = Labels::default();
