@@ -51,6 +51,7 @@ pub fn target() -> Result<Arc<Target>, ApplyError> {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        preferred: Default::default(),
     };
     let subsystem = SubsystemSpec {
         nqn: nqn("nqn.2026-11.io.nvmeof-tgt:bench"),

@@ -42,7 +42,7 @@ enum Command {
     Run(run::RunArgs),
     /// Set up and run every test; what CI runs
     Test(test::TestArgs),
-    /// Boot a QEMU machine in which Debian's kernel is the NVMe-oF host of our target
+    /// Boot a QEMU machine in which one of Debian's kernels is the NVMe-oF host of our target
     Vm(vm::VmArgs),
     /// Run a plan's points in the simulator, on this machine or on hosts over ssh, and report
     #[command(disable_help_flag = true)]

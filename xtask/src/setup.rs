@@ -93,9 +93,9 @@ pub(crate) const DEB: &[Prerequisite] = &[
     need("git", "git", "says when the last change was made"),
 ];
 
-/// Requirements of a guest with its own Debian, in addition to the machine.
+/// Requirements of a guest with its own Debian or another kernel, in addition to the machine.
 pub(crate) const VM_ROOT: &[Prerequisite] = &[
-    need("mmdebstrap", "mmdebstrap", "makes the Debian that the package is installed on"),
+    need("mmdebstrap", "mmdebstrap", "makes that Debian, and finds the archives of the kernel"),
     need("mkfs.ext4", "e2fsprogs", "makes its disk"),
 ];
 

@@ -160,6 +160,13 @@ const STAGES: &[TestStage] = &[
         run: vm_tcp,
     },
     TestStage {
+        name: "vm-kernels",
+        about: "the Linux host over NVMe/TCP, shortly, on each of Debian's kernels in QEMU",
+        runs: Extent::Usual,
+        needs: Some("release"),
+        run: vm_kernels,
+    },
+    TestStage {
         name: "vm-rdma",
         about: "the Linux host over NVMe/RDMA in QEMU",
         runs: Extent::Usual,
@@ -414,23 +421,27 @@ fn sweep_sim(workspace: &Workspace) -> Result<()> {
 }
 
 fn vm_tcp(workspace: &Workspace) -> Result<()> {
-    vm_case(workspace, "tcp")
+    vm_case(workspace, "tcp", None)
+}
+
+fn vm_kernels(workspace: &Workspace) -> Result<()> {
+    vm_case(workspace, "tcp-short", Some("all"))
 }
 
 fn vm_rdma(workspace: &Workspace) -> Result<()> {
-    vm_case(workspace, "rdma")
+    vm_case(workspace, "rdma", None)
 }
 
 fn vm_vfio(workspace: &Workspace) -> Result<()> {
-    vm_case(workspace, "vfio")
+    vm_case(workspace, "vfio", None)
 }
 
 fn vm_deb(workspace: &Workspace) -> Result<()> {
-    vm_case(workspace, "deb")
+    vm_case(workspace, "deb", None)
 }
 
-fn vm_case(workspace: &Workspace, name: &str) -> Result<()> {
-    let failures = vm::run_case(workspace, name)?;
+fn vm_case(workspace: &Workspace, name: &str, kernel: Option<&str>) -> Result<()> {
+    let failures = vm::run_case(workspace, name, kernel)?;
     if !failures.is_empty() {
         bail!("the case {name} did not pass: {}", failures.join("\n  "));
     }

@@ -301,6 +301,15 @@ baseline_check() {
 
 # --- running parts -----------------------------------------------------------------------------
 
+# Defines the parts of other scripts in this one, too: parts_of SCRIPT...
+parts_of() {
+    local script
+    for script in "$@"; do
+        # shellcheck disable=SC1090
+        . <(grep -vE '^(run_parts|\. /share/lib\.sh)' "/share/$script")
+    done
+}
+
 # Runs every part of the list in PARTS, or, given a name, that one in this shell.
 run_parts() {
     if [ $# -gt 0 ]; then

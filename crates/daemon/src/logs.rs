@@ -44,16 +44,19 @@ pub(crate) enum LogCategory {
     CommandRefused,
     /// A device failed a command.
     DeviceError,
+    /// The discovery service could not be announced.
+    Announcement,
 }
 
 impl LogCategory {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::ConnectionRefused,
         Self::ConnectionEnded,
         Self::Controller,
         Self::ConnectRefused,
         Self::CommandRefused,
         Self::DeviceError,
+        Self::Announcement,
     ];
 
     const fn name(self) -> &'static str {
@@ -62,6 +65,7 @@ impl LogCategory {
             Self::ConnectionEnded => "connections ended for their host's fault",
             Self::Controller => "controllers connected or disconnected",
             Self::ConnectRefused => "Connect commands refused",
+            Self::Announcement => "announcements failed",
             Self::CommandRefused => "commands refused",
             Self::DeviceError => "commands failed by a device",
         }

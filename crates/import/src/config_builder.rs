@@ -10,8 +10,8 @@ use crate::note::Notes;
 
 /// Maximum characters of a device's name.
 const NAME_MAX: usize = 64;
-/// Maximum namespace ID.
-const NSID_MAX: u64 = 1024;
+/// Maximum namespaces of a subsystem.
+const NAMESPACES_MAX: usize = 1024;
 /// Default port of a target.
 const PORT: u16 = 4420;
 
@@ -280,10 +280,10 @@ impl ConfigBuilder {
         let mut namespace = namespace;
         let taken = |nsid: u64| subsystem.namespace.iter().any(|other| other.nsid == nsid);
         if namespace.nsid == 0 {
-            namespace.nsid = (1..=NSID_MAX + 1).find(|nsid| !taken(*nsid)).unwrap_or(NSID_MAX + 1);
+            namespace.nsid = (1..).find(|nsid| !taken(*nsid)).unwrap_or(1);
         }
-        if namespace.nsid > NSID_MAX {
-            let what = format!("namespace {}: the highest here is {NSID_MAX}", namespace.nsid);
+        if subsystem.namespace.len() >= NAMESPACES_MAX {
+            let what = format!("a subsystem has at most {NAMESPACES_MAX} namespaces here");
             notes.unsupported(path, what);
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvmeof_wire::Nqn;
 
 use crate::controller::{Controller, Event, TeardownReason};
-use crate::limits::{CNTLID_MAX, MAX_NSID};
+use crate::limits::{CNTLID_MAX, MAX_NAMESPACES, MAX_NSID};
 use crate::quiesce::{Association, Quiesce};
 use crate::spec::{
     Access, DeviceId, DiscoverySpec, NamespaceSpec, PortId, PortSpec, SubsystemSpec, TargetSpec,
@@ -93,6 +93,17 @@ pub enum ApplyError {
         min: u16,
         /// Highest ID.
         max: u16,
+    },
+    /// Too many namespaces.
+    #[error(
+        "subsystem {nqn}: {count} namespaces are too many; use another subsystem for those beyond \
+         {MAX_NAMESPACES}"
+    )]
+    TooManyNamespaces {
+        /// The subsystem.
+        nqn: Nqn,
+        /// Number of its namespaces.
+        count: usize,
     },
     /// Invalid namespace ID.
     #[error("subsystem {nqn}: NSID {nsid} is not within 1 to {MAX_NSID}")]
@@ -429,6 +440,10 @@ fn check_subsystem(subsystem: &SubsystemSpec) -> Result<(), ApplyError> {
     let (min, max) = (subsystem.cntlid_min, subsystem.cntlid_max);
     if min == 0 || max < min || max > CNTLID_MAX {
         return Err(ApplyError::BadCntlidRange { nqn: nqn(), min, max });
+    }
+    let count = subsystem.namespaces.len();
+    if count > MAX_NAMESPACES as usize {
+        return Err(ApplyError::TooManyNamespaces { nqn: nqn(), count });
     }
     Ok(())
 }

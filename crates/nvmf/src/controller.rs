@@ -18,6 +18,7 @@ mod counters;
 mod error_log;
 mod events;
 mod features;
+mod host_clock;
 mod properties;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub(crate) use counters::{IoCounters, IoTotals};
 pub(crate) use error_log::{ErrorLog, ErrorRecord};
 pub(crate) use events::{ChangedNamespaces, Event, Events};
 pub(crate) use features::FeatureStore;
+pub(crate) use host_clock::HostClock;
 pub(crate) use properties::CcChange;
 
 use crate::discovery::Bookmark;
@@ -165,6 +167,8 @@ pub(crate) struct AdminState {
     pub(crate) io_queues: BTreeMap<u16, Arc<IoCounters>>,
     /// Counts of the I/O queues that have ended.
     pub(crate) retired: IoTotals,
+    /// One of them had traffic since [`Controller::take_io_traffic`].
+    pub(crate) retired_traffic: bool,
     /// Position of the host in the discovery log.
     pub(crate) bookmark: Option<Bookmark>,
 }
@@ -227,6 +231,7 @@ impl Controller {
                 changed: ChangedNamespaces::default(),
                 io_queues: BTreeMap::new(),
                 retired: IoTotals::default(),
+                retired_traffic: false,
                 bookmark: None,
             }),
         }
@@ -360,9 +365,23 @@ impl Controller {
         let mut admin = self.admin();
         if admin.io_queues.get(&qid).is_some_and(|known| Arc::ptr_eq(known, counters)) {
             admin.io_queues.remove(&qid);
+            admin.retired_traffic |= counters.take_traffic();
             let totals = counters.totals();
             admin.retired.add(&totals);
         }
+    }
+
+    /// Returns true if a command of any I/O queue arrived or completed since the last call.
+    ///
+    /// Traffic-based keep-alive (Base 3.9): only an expired timer asks, so that commands on other
+    /// reactors cost no shared cache line.
+    pub(crate) fn take_io_traffic(&self) -> bool {
+        let mut admin = self.admin();
+        let mut traffic = std::mem::take(&mut admin.retired_traffic);
+        for counters in admin.io_queues.values() {
+            traffic |= counters.take_traffic();
+        }
+        traffic
     }
 
     /// The location that serves an I/O queue; `None` if the queue does not exist.

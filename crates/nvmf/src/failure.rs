@@ -129,6 +129,9 @@ pub enum Failure {
     /// The I/O command set is not that of the namespace (Identify CSI).
     #[error("the I/O command set is not that of the namespace")]
     InvalidCommandSet,
+    /// The controller does not have this combination of I/O command sets.
+    #[error("the combination of I/O command sets does not exist")]
+    CommandSetCombination,
 
     // I/O.
     /// The blocks are beyond the namespace.
@@ -219,6 +222,7 @@ impl Failure {
             Self::AsyncEventLimit => Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(),
             Self::AbortLimit => Status::ABORT_LIMIT_EXCEEDED,
             Self::InvalidCommandSet => Status::INVALID_COMMAND_SET.with_dnr(),
+            Self::CommandSetCombination => Status::COMMAND_SET_COMBINATION_REJECTED.with_dnr(),
 
             Self::LbaOutOfRange => Status::LBA_OUT_OF_RANGE.with_dnr(),
             Self::SizeLimit => Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr(),

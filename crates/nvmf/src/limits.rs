@@ -1,7 +1,12 @@
 //! Limits of a target, from the config, and all values that are derived from them.
 
-/// Maximum namespace ID of a subsystem; the NN and MNAN fields of Identify Controller.
-pub const MAX_NSID: u32 = 1024;
+use nvmeof_wire::sqe::NSID_ALL;
+
+/// Maximum namespace ID (Base 3.2.1.2): FFFFFFFFh is the broadcast value.
+pub const MAX_NSID: u32 = NSID_ALL - 1;
+
+/// Maximum namespaces of a subsystem; the MNAN field of Identify Controller.
+pub const MAX_NAMESPACES: u32 = 1024;
 
 /// Maximum number of outstanding Asynchronous Event Requests per controller (AERL + 1).
 pub const ASYNC_EVENTS: u8 = 4;

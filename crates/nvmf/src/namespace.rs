@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::MAX_NSID;
+use crate::limits::MAX_NAMESPACES;
 use crate::spec::NamespaceSpec;
 
 /// An active namespace.
@@ -42,31 +42,33 @@ pub(crate) enum Lookup<'a> {
 /// Every namespace of a subsystem at one point in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceTable {
-    /// Ascending NSIDs.
+    /// Ascending; dense, so that a search touches few cache lines.
+    nsids: Box<[u32]>,
+    /// The namespace of each entry of `nsids`.
     entries: Box<[Namespace]>,
-    /// Position + 1 in `entries`, by NSID; 0: none.
-    index: Box<[u16]>,
 }
 
 impl NamespaceTable {
-    /// Creates the table from checked specs: the NSIDs are unique and within 1 to [`MAX_NSID`].
+    /// Creates the table from checked specs: the NSIDs are unique and valid.
     pub(crate) fn new(mut specs: Vec<NamespaceSpec>) -> Self {
         specs.sort_by_key(|spec| spec.nsid);
-        let slots = specs.last().map_or(0, |last| last.nsid.min(MAX_NSID) + 1);
-        let mut index = vec![0; slots as usize].into_boxed_slice();
-        for (place, spec) in (1..).zip(&specs) {
-            if let Some(slot) = index.get_mut(spec.nsid as usize) {
-                *slot = place;
-            }
+        Self {
+            nsids: specs.iter().map(|spec| spec.nsid).collect(),
+            entries: specs.into_iter().map(Namespace::new).collect(),
         }
-        Self { entries: specs.into_iter().map(Namespace::new).collect(), index }
     }
 
     /// The active namespace of this NSID.
     #[inline]
     pub(crate) fn get(&self, nsid: u32) -> Option<&Namespace> {
-        let place = *self.index.get(nsid as usize)?;
-        self.entries.get(usize::from(place).checked_sub(1)?)
+        self.entries.get(self.nsids.binary_search(&nsid).ok()?)
+    }
+
+    /// NN of Identify Controller: every NSID from 1 to this is valid.
+    ///
+    /// MNAN must not exceed it.
+    pub(crate) fn highest_valid_nsid(&self) -> u32 {
+        self.nsids.last().map_or(MAX_NAMESPACES, |highest| MAX_NAMESPACES.max(*highest))
     }
 
     /// The meaning of this NSID.
@@ -74,7 +76,7 @@ impl NamespaceTable {
     pub(crate) fn lookup(&self, nsid: u32) -> Lookup<'_> {
         match self.get(nsid) {
             Some(namespace) => Lookup::Active(namespace),
-            None if (1..=MAX_NSID).contains(&nsid) => Lookup::Inactive,
+            None if (1..=self.highest_valid_nsid()).contains(&nsid) => Lookup::Inactive,
             None => Lookup::Invalid,
         }
     }
@@ -92,5 +94,31 @@ impl NamespaceTable {
         };
         let nsids: BTreeSet<u32> = self.iter().chain(other.iter()).map(Namespace::nsid).collect();
         nsids.into_iter().filter(differs).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::admin::fixture::namespace;
+    use crate::limits::MAX_NSID;
+
+    proptest! {
+        #[test]
+        fn finds_each_namespace_and_no_other(nsids: BTreeSet<u32>, other: u32) {
+            let valid = nsids.into_iter().map(|nsid| nsid.clamp(1, MAX_NSID));
+            let nsids: BTreeSet<u32> = valid.collect();
+            let table = NamespaceTable::new(nsids.iter().rev().copied().map(namespace).collect());
+            for nsid in &nsids {
+                prop_assert_eq!(table.get(*nsid).map(Namespace::nsid), Some(*nsid));
+            }
+            prop_assert_eq!(table.get(other).is_some(), nsids.contains(&other));
+            let highest = nsids.last().copied().unwrap_or(0).max(1024);
+            prop_assert!(matches!(table.lookup(highest.saturating_add(1)), Lookup::Invalid));
+            prop_assert!(!matches!(table.lookup(highest), Lookup::Invalid));
+            prop_assert!(matches!(table.lookup(0), Lookup::Invalid));
+        }
     }
 }

@@ -211,6 +211,7 @@ impl Queue {
             return self.refuse(sqe, failure);
         }
         if let (State::Io(io), false) = (&mut self.state, sqe.is_fabrics()) {
+            io.counters.mark_traffic();
             let outcome = io.command(sqe, inline_len);
             return self.dispose(sqe, outcome);
         }
@@ -285,6 +286,10 @@ impl Queue {
     /// Completes an [`IoCommand`], or a [`Disposition::Receive`] whose data failed to arrive.
     #[inline]
     pub fn complete(&mut self, cid: u16, outcome: Result<(), Failure>) -> Response {
+        if let State::Io(io) = &self.state {
+            // Hosts that see a completion may omit a Keep Alive.
+            io.counters.mark_traffic();
+        }
         match outcome {
             Ok(()) => self.slots.complete(cid, Status::SUCCESS, 0),
             Err(failure) => self.complete_failed(cid, failure),
@@ -368,13 +373,12 @@ impl Queue {
 
     /// Ends the queue or controller whose time has expired; see [`Self::is_dead`].
     pub fn handle_timeout(&mut self, now: Nanos) {
-        match &self.state {
+        match &mut self.state {
             State::Fresh { deadline, .. } if now >= *deadline && self.waiting.is_none() => {
                 self.state = State::Ended(TeardownReason::ConnectTimeout);
             }
             State::Admin(admin) => {
-                let due = admin.timer().filter(|(deadline, _)| now >= *deadline);
-                if let Some((_, reason)) = due {
+                if let Some(reason) = admin.expire(now) {
                     admin.controller.kill(reason);
                 }
             }
@@ -495,6 +499,9 @@ impl Queue {
     fn other_command(&mut self, sqe: &Sqe, inline: u32, now: Nanos) -> Result<Outcome, Failure> {
         if let State::Ended(_) = self.state {
             return Err(Failure::QueueDeleted);
+        }
+        if let State::Admin(admin) = &mut self.state {
+            admin.on_command(now);
         }
         if sqe.is_fabrics() {
             return self.fabrics_command(sqe, inline, now);

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_wire::Nqn;
+use nvmeof_wire::identify::PreferredSizes;
 
 /// Identifies a block device to the caller.
 ///
@@ -133,6 +134,8 @@ pub struct NamespaceSpec {
     pub deallocate_reads_zero: bool,
     /// The device supports Write Zeroes.
     pub write_zeroes: bool,
+    /// Sizes at which the device performs best.
+    pub preferred: PreferredSizes,
 }
 
 /// A listener.

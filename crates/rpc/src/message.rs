@@ -71,7 +71,7 @@ impl Request {
             Ok(result) => {
                 Response(Some(json!({"jsonrpc": "2.0", "id": self.id, "result": result})))
             }
-            Err(error) => Response(Some(failure(self.id, &error))),
+            Err(error) => Response(Some(failure(&self.id, &error))),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Response {
     /// Creates the response to bytes that are no request.
     #[must_use]
     pub fn to_unknown(error: &RpcError) -> Self {
-        Self(Some(failure(Value::Null, error)))
+        Self(Some(failure(&Value::Null, error)))
     }
 
     /// Creates the response to an empty batch.
@@ -123,7 +123,7 @@ fn call(mut keys: Map<String, Value>) -> Result<(String, Params), RpcError> {
     }
 }
 
-fn failure(id: Value, error: &RpcError) -> Value {
+fn failure(id: &Value, error: &RpcError) -> Value {
     let error = json!({"code": error.code, "message": error.message});
     json!({"jsonrpc": "2.0", "id": id, "error": error})
 }

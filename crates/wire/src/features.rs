@@ -1,9 +1,10 @@
 //! Get Features and Set Features (Base 5.15, 5.27): the commands and the features' dwords.
 
 use bitfield_struct::bitfield;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::opcode::AdminOpcode;
-use crate::open::open_enum;
+use crate::open::{open_enum, zero_default};
 use crate::sqe::Sqe;
 
 open_enum! {
@@ -289,6 +290,38 @@ pub struct Timestamp {
     __: u16,
 }
 
+/// Host Behavior Support, 16h (Base 5.27.1.18): the feature's 512 bytes of data.
+///
+/// A field is 0 or 1; other values are reserved.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct HostBehavior {
+    /// Byte 0, Advanced Command Retry Enable: the host uses the delays CRDT1 to CRDT3.
+    pub retry_delays: u8,
+    /// Byte 1, Extended Telemetry Data Area 4 Supported.
+    pub telemetry_area4: u8,
+    /// Byte 2, LBA Format Extension Enable: the host uses formats 16 to 63.
+    pub extended_formats: u8,
+    /// Bytes 3-511, reserved.
+    pub reserved3: [u8; 509],
+}
+const _: () = assert!(size_of::<HostBehavior>() == 512);
+
+zero_default!(HostBehavior);
+
+/// I/O Command Set Profile, 19h (Base 5.27.1.21).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct CommandSetProfile {
+    /// I/O Command Set Combination Index: a vector of Identify CNS 1Ch.
+    #[bits(9)]
+    pub index: u16,
+    #[bits(23)]
+    __: u32,
+}
+
 /// Write Atomicity Normal, 0Ah (NVM 4.1).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -384,6 +417,15 @@ mod tests {
     }
 
     #[test]
+    fn host_behavior_bytes() {
+        let bytes: [u8; 512] = golden::bytes(&[(0, &[1]), (2, &[1])]);
+        let behavior =
+            HostBehavior { retry_delays: 1, extended_formats: 1, ..HostBehavior::default() };
+        assert_eq!(behavior.as_bytes(), bytes);
+        assert_eq!(HostBehavior::read_from_bytes(&bytes).unwrap(), behavior);
+    }
+
+    #[test]
     fn set_features_bytes() {
         let bytes: [u8; 64] = golden::bytes(&[
             (0, &[0x09, 0x40, 1, 0, 2]),
@@ -424,6 +466,7 @@ mod tests {
         assert_eq!((queues.submission(), queues.completion()), (1, 2));
         assert!(WriteAtomicity::from_bits(1).disable_normal());
         assert!(HostIdentifier::from_bits(1).extended());
+        assert_eq!(CommandSetProfile::from_bits(0xffff_ff03).index(), 0x103);
     }
 
     #[test]

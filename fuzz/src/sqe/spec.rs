@@ -51,6 +51,7 @@ fn namespace(nsid: u32, block_size: u32, blocks: u64) -> NamespaceSpec {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        preferred: Default::default(),
     }
 }
 
@@ -85,6 +86,7 @@ fn make(variant: u8) -> TargetSpec {
         deallocate: false,
         deallocate_reads_zero: false,
         write_zeroes: false,
+        preferred: Default::default(),
         volatile_cache: false,
         uuid: [0; 16],
         nguid: [0; 16],

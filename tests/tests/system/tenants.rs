@@ -112,7 +112,7 @@ fn a_host_at_its_limit_of_connections_is_refused_as_busy_and_logged() {
     let refused = Controller::connect(&daemon.endpoint(NQN), &options(1)).expect_err("it has all");
     let Error::Refused { reason, .. } = &refused else { panic!("refused otherwise: {refused}") };
     assert!(reason.contains(&Status::CONTROLLER_BUSY.to_string()), "{reason}");
-    daemon.wait_for_line("Connect refused, the host has reached its limit");
+    daemon.wait_for_line("Connect refused reason=the host has reached its limit");
     // No other host is affected, and the first one continues after it has released its connections.
     let mut other = Host::connect(&daemon.endpoint(NQN), &many_of(2));
     other.write(1, 0, 128 << 10, 1);

@@ -95,6 +95,13 @@ pub(crate) const CASES: &[VmCase] = &[
         ],
     },
     VmCase {
+        name: "tcp-short",
+        about: "the Linux host over NVMe/TCP, shortly, for one kernel after the other: --kernel all",
+        fabric: Fabric::Tcp,
+        drives: &[],
+        boots: &[Boot { name: "short", guests: script!("tcp-short.sh") }],
+    },
+    VmCase {
         name: "rdma",
         about: "the Linux host over NVMe/RDMA: the same, two guests at once, pools under pressure",
         fabric: Fabric::Rdma,
@@ -250,6 +257,7 @@ pub(crate) fn missing<'a>(parts: &[&'a str], log: &str) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::shared_folder::COMMON;
 
     #[test]
     fn parts_depend_on_the_target_and_the_fabric() {
@@ -266,6 +274,14 @@ mod tests {
         assert_eq!(missing(&["a", "b", "c", "d"], log), ["b", "c", "d"]);
     }
 
+    /// Returns a script with the scripts whose parts it uses.
+    fn with_parts_of(script: &str) -> String {
+        let others = script.lines().filter_map(|line| line.strip_prefix("parts_of "));
+        let names = others.flat_map(str::split_whitespace);
+        let text = |name| COMMON.iter().find(|(common, _)| *common == name).expect(name).1;
+        names.map(text).chain([script]).collect()
+    }
+
     #[test]
     fn every_guest_lists_parts_and_defines_them() {
         for case in CASES {
@@ -275,9 +291,10 @@ mod tests {
                 assert!(!parts.is_empty(), "{} {} lists no parts", case.name, guest.name);
                 let unique: BTreeSet<_> = parts.iter().collect();
                 assert_eq!(unique.len(), parts.len(), "a part is listed twice: {parts:?}");
+                let script = with_parts_of(guest.script);
                 for part in parts {
                     let function = format!("\npart_{}() {{", part.replace('-', "_"));
-                    assert!(guest.script.contains(&function), "{} lacks {part}", case.name);
+                    assert!(script.contains(&function), "{} lacks {part}", case.name);
                 }
             }
         }

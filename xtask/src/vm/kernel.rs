@@ -1,4 +1,4 @@
-//! The guest's kernel: the distribution's own package, unpacked into a cache and never installed.
+//! The guest's kernel: a distribution's own package, unpacked into a cache and never installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,27 @@ use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
 use nvmeof_workspace::checkout::{output_of, run_checked};
 
+use super::apt::Apt;
 use crate::setup;
+
+/// A kernel of a Debian suite.
+#[derive(Debug)]
+pub(crate) struct SuiteKernel {
+    /// Name on the command line.
+    pub(crate) name: &'static str,
+    suite: &'static str,
+    /// Package that depends on the current image.
+    meta: &'static str,
+}
+
+/// The kernels that a case can boot on request.
+pub(crate) const KERNELS: &[SuiteKernel] = &[
+    SuiteKernel { name: "bookworm", suite: "bookworm", meta: "linux-image-amd64" },
+    SuiteKernel { name: "bookworm-6.12", suite: "bookworm", meta: "linux-image-6.12-amd64" },
+    SuiteKernel { name: "trixie", suite: "trixie", meta: "linux-image-amd64" },
+];
+/// Name of all of them on the command line.
+const ALL: &str = "all";
 
 /// An unpacked kernel that can be booted.
 #[derive(Debug, Clone)]
@@ -18,20 +38,25 @@ pub(crate) struct GuestKernel {
 }
 
 impl GuestKernel {
-    /// Returns the distribution's current kernel; downloads and unpacks it if the cache does not
-    /// have it.
-    pub(crate) fn prepare(cache: &Path) -> Result<Self> {
+    /// Returns a suite's current kernel, or that of this machine's distribution; downloads and
+    /// unpacks it if the cache does not have it.
+    pub(crate) fn prepare(cache: &Path, kernel: Option<&SuiteKernel>) -> Result<Self> {
         fs::create_dir_all(cache)?;
-        let name = match image_package() {
+        let (apt, metas) = match kernel {
+            Some(kernel) => (Apt::suite(cache, kernel.suite)?, vec![kernel.meta]),
+            None => (Apt::machine(), vec!["linux-image-amd64", "linux-image-generic"]),
+        };
+        let name = match image_package(&apt, &metas) {
             Some(name) => name,
             None => {
-                setup::apt_update()?;
-                image_package().context("apt knows no Linux kernel package")?
+                apt.update()?;
+                image_package(&apt, &metas)
+                    .with_context(|| format!("apt knows no package {}", metas.join(" or ")))?
             }
         };
         let root = cache.join(&name);
         if !root.join("complete").is_file() {
-            unpack(cache, &name, &root)?;
+            unpack(&apt, cache, &name, &root)?;
         }
         let release = fs::read_to_string(root.join("complete"))?.trim().to_owned();
         Ok(Self { root, release })
@@ -65,37 +90,42 @@ impl GuestKernel {
     }
 }
 
-/// Returns the package with the distribution's current kernel image, from apt's lists.
-fn image_package() -> Option<String> {
-    ["linux-image-amd64", "linux-image-generic"].iter().find_map(|meta| {
-        let output = output_of(Command::new("apt-cache").args(["depends", meta])).ok()?;
-        first_image(&String::from_utf8_lossy(&output))
-    })
+/// Returns the arguments that name kernels on the command line.
+pub(crate) fn names() -> Vec<&'static str> {
+    KERNELS.iter().map(|kernel| kernel.name).chain([ALL]).collect()
 }
 
-/// Returns the versioned image among a meta package's dependencies.
-fn first_image(depends: &str) -> Option<String> {
-    depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|name| name.starts_with("linux-image-"))
-        .map(str::to_owned)
+/// Returns the kernels of a name: all of them, one, or without a name this machine's own.
+pub(crate) fn by_name(name: Option<&str>) -> Vec<Option<&'static SuiteKernel>> {
+    match name {
+        None => vec![None],
+        Some(name) => {
+            KERNELS.iter().filter(|kernel| name == ALL || name == kernel.name).map(Some).collect()
+        }
+    }
+}
+
+/// Returns the versioned image on which one of the meta packages depends.
+fn image_package(apt: &Apt, metas: &[&str]) -> Option<String> {
+    metas.iter().find_map(|meta| {
+        apt.dependencies(meta).ok()?.into_iter().find(|name| name.starts_with("linux-image-"))
+    })
 }
 
 /// Downloads and unpacks a kernel next to `root`, then moves it into place in one step.
 ///
 /// An interrupted run therefore leaves nothing that looks complete.
-fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
+fn unpack(apt: &Apt, cache: &Path, name: &str, root: &Path) -> Result<()> {
     say!("downloading the guest kernel {name} (kept in {})", cache.display());
     let work = cache.join(format!("{name}.{}", std::process::id()));
     fs::create_dir_all(&work)?;
     // Ubuntu has the modules in a separate package; Debian has them in the image's package.
     let modules = name.replacen("linux-image-", "linux-modules-", 1);
     let extra = name.replacen("linux-image-", "linux-modules-extra-", 1);
-    download(&work, name)?;
+    apt.download(&work, name)?;
     for package in [&modules, &extra] {
-        if output_of(Command::new("apt-cache").args(["show", package])).is_ok() {
-            download(&work, package)?;
+        if apt.has(package) {
+            apt.download(&work, package)?;
         }
     }
     for entry in fs::read_dir(&work)? {
@@ -119,18 +149,6 @@ fn unpack(cache: &Path, name: &str, root: &Path) -> Result<()> {
     }
     fs::rename(&work, root)?;
     Ok(())
-}
-
-fn download(folder: &Path, package: &str) -> Result<()> {
-    let mut get = Command::new("apt-get");
-    // As root, apt would drop to a user without write permission here, and warn about it.
-    get.args(["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(folder);
-    if get.status().is_ok_and(|status| status.success()) {
-        return Ok(());
-    }
-    // Lists older than the archive name a version that no longer exists.
-    setup::apt_update()?;
-    run_checked(&mut get)
 }
 
 fn only_entry(folder: &Path) -> Result<String> {
@@ -241,10 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_found_among_the_dependencies() {
-        let text =
-            "linux-image-amd64\n  Depends: linux-base\n  Depends: linux-image-6.1.0-1-amd64\n";
-        assert_eq!(first_image(text).as_deref(), Some("linux-image-6.1.0-1-amd64"));
-        assert_eq!(first_image("x\n  Recommends: linux-image-y\n"), None);
+    fn a_name_selects_one_kernel_and_all_selects_every_one() {
+        let count = |name: &str| by_name(Some(name)).len();
+        assert!(KERNELS.iter().all(|kernel| count(kernel.name) == 1));
+        assert_eq!(count(ALL), KERNELS.len());
+        assert!(by_name(None)[0].is_none());
     }
 }

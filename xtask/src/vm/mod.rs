@@ -1,8 +1,9 @@
-//! `cargo xtask vm`: a QEMU machine in which the distribution's kernel is the NVMe-oF host.
+//! `cargo xtask vm`: a QEMU machine in which a distribution's kernel is the NVMe-oF host.
 //!
 //! It needs no network card, no drive and no nested virtualization. One case is one or more boots.
 //! Each boot runs a script from `xtask/vm/` and must report every part the script lists.
 
+mod apt;
 mod case;
 mod drives;
 mod initramfs;
@@ -22,13 +23,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
 use nvmeof_console::say;
 use nvmeof_workspace::checkout::{Workspace, run_checked};
 use nvmeof_workspace::parallel::run_parallel;
 
 use self::case::{Boot, Guest, VmCase, VmTarget};
 use self::drives::DriveBay;
-use self::kernel::GuestKernel;
+use self::kernel::{GuestKernel, SuiteKernel};
 use self::qemu::{Accel, BootEnd, BootEnding, GuestLink, VmMachine};
 use self::shared_folder::SharedFolder;
 use crate::{deb, lab, setup};
@@ -96,6 +98,9 @@ pub(crate) struct VmArgs {
     /// Run the scripts against this target
     #[arg(long, value_enum, default_value = "ours")]
     target: VmTarget,
+    /// Boot this Debian kernel, or each of them, instead of the one of this machine's distribution
+    #[arg(long, value_name = "KERNEL", value_parser = PossibleValuesParser::new(kernel::names()))]
+    kernel: Option<String>,
     /// Use KVM if a short trial boot works with it; otherwise report it and emulate
     #[arg(long)]
     kvm: bool,
@@ -122,10 +127,11 @@ pub(crate) struct VmArgs {
 fn after_help() -> String {
     let mut text = String::from("Cases:\n");
     for case in case::CASES {
-        text.push_str(&format!("  {:<8} {}\n", case.name, case.about));
+        text.push_str(&format!("  {:<9} {}\n", case.name, case.about));
     }
     text.push_str(
-        "\nExample: cargo xtask vm tcp\n         cargo xtask vm rdma --boot data --verbose",
+        "\nExample: cargo xtask vm tcp\n         cargo xtask vm rdma --boot data --verbose\n         \
+         cargo xtask vm tcp-short --kernel all",
     );
     text
 }
@@ -143,7 +149,10 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
         setup::ensure(&[setup::VM_PROFILE])?;
     }
     if case.boots.iter().any(Boot::is_rooted) {
-        setup::ensure(&[setup::DEB, setup::VM_ROOT])?;
+        setup::ensure(&[setup::DEB])?;
+    }
+    if args.kernel.is_some() || case.boots.iter().any(Boot::is_rooted) {
+        setup::ensure(&[setup::VM_ROOT])?;
     }
     if args.target == VmTarget::Ours && case.name != "boot" && !args.no_build {
         for build in PROGRAM_BUILDS {
@@ -156,13 +165,20 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
 
 /// Runs every part of a case against the existing release binaries, measuring briefly, and returns
 /// the failures.
-pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
+///
+/// `kernel` is an argument of `--kernel`.
+pub(crate) fn run_case(
+    workspace: &Workspace,
+    name: &str,
+    kernel: Option<&str>,
+) -> Result<Vec<String>> {
     let args = VmArgs {
         case: None,
         list: false,
         boot: None,
         part: Vec::new(),
         target: VmTarget::Ours,
+        kernel: kernel.map(str::to_owned),
         kvm: false,
         icount: None,
         no_build: true,
@@ -173,8 +189,21 @@ pub(crate) fn run_case(workspace: &Workspace, name: &str) -> Result<Vec<String>>
     run_boots(workspace, case::find(name)?, &args)
 }
 
-/// Runs the chosen boots of a case, reports the failures and returns them.
+/// Runs the chosen boots of a case on each chosen kernel, reports the failures and returns them.
 fn run_boots(workspace: &Workspace, case: &VmCase, args: &VmArgs) -> Result<Vec<String>> {
+    let mut failures = Vec::new();
+    for kernel in kernel::by_name(args.kernel.as_deref()) {
+        failures.extend(run_boots_on(workspace, case, args, kernel)?);
+    }
+    Ok(failures)
+}
+
+fn run_boots_on(
+    workspace: &Workspace,
+    case: &VmCase,
+    args: &VmArgs,
+    kernel: Option<&'static SuiteKernel>,
+) -> Result<Vec<String>> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
     let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
         .boots
@@ -186,7 +215,7 @@ fn run_boots(workspace: &Workspace, case: &VmCase, args: &VmArgs) -> Result<Vec<
     if chosen.is_empty() {
         bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
     }
-    let mut bench = VmRunner::prepare(workspace, args)?;
+    let mut bench = VmRunner::prepare(workspace, args, kernel)?;
     if chosen.iter().any(|(boot, _)| boot.is_rooted()) {
         for revision in [1, 2] {
             bench.packages.push(deb::build(workspace, revision)?);
@@ -207,12 +236,18 @@ fn run_boots(workspace: &Workspace, case: &VmCase, args: &VmArgs) -> Result<Vec<
     if failed.is_empty() {
         let extent =
             if args.boot.is_none() && args.part.is_empty() { "every" } else { "the chosen" };
-        say!("vm {}: {extent} part of {extent} boot ran and passed", case.name);
+        say!(
+            "vm {}: {extent} part of {extent} boot ran and passed (Linux {})",
+            case.name,
+            bench.kernel.release()
+        );
         return Ok(failures);
     }
     say!("vm {}: FAILED in {}", case.name, failed.join(", "));
+    let on = kernel.map(|kernel| format!(" --kernel {}", kernel.name)).unwrap_or_default();
     for boot in failed {
-        say!("  again: cargo xtask vm {} --boot {boot} --target {}", case.name, args.target.name());
+        let target = args.target.name();
+        say!("  again: cargo xtask vm {} --boot {boot} --target {target}{on}", case.name);
     }
     Ok(failures)
 }
@@ -242,6 +277,8 @@ struct VmRunner<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
     kernel: GuestKernel,
+    /// Name of a kernel that is not this machine's own, in the names of logs.
+    kernel_name: Option<&'static str>,
     initramfs: PathBuf,
     accel: Accel,
     target: VmTarget,
@@ -256,7 +293,11 @@ struct VmRunner<'a> {
 }
 
 impl<'a> VmRunner<'a> {
-    fn prepare(workspace: &'a Workspace, args: &VmArgs) -> Result<Self> {
+    fn prepare(
+        workspace: &'a Workspace,
+        args: &VmArgs,
+        kernel: Option<&'static SuiteKernel>,
+    ) -> Result<Self> {
         let folder = workspace.target().join("vm");
         fs::create_dir_all(&folder)?;
         let lock = File::create(folder.join("lock"))?;
@@ -264,13 +305,15 @@ impl<'a> VmRunner<'a> {
             say!("waiting for another `cargo xtask vm` of this checkout");
             lock.lock().context("cannot lock the machine's folder")?;
         }
-        let kernel = GuestKernel::prepare(&cache(&folder))?;
+        let kernel_name = kernel.map(|kernel| kernel.name);
+        let kernel = GuestKernel::prepare(&cache(&folder), kernel)?;
         let initramfs = folder.join("initramfs.cpio");
         initramfs::build(&kernel, &folder.join("initramfs"), &initramfs)?;
         let mut bench = Self {
             workspace,
             folder,
             kernel,
+            kernel_name,
             initramfs,
             accel: args.icount.map_or(Accel::Tcg, |shift| Accel::Counted { shift }),
             target: args.target,
@@ -426,8 +469,9 @@ impl<'a> VmRunner<'a> {
         wires: GuestConnections,
         limit: Duration,
     ) -> Result<GuestRun> {
-        let name = [case.name, boot.name, guest.name].join("-");
-        let name = name.trim_end_matches('-');
+        let words = [case.name, boot.name, guest.name, self.kernel_name.unwrap_or_default()];
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let name = &words.join("-");
         let parts = format!("\"{}\"", parts.join(" "));
         let settings = [
             ("TARGET", self.target.name()),
@@ -472,8 +516,7 @@ impl<'a> VmRunner<'a> {
         for disk in disks.iter().chain(&root) {
             fs::remove_file(disk)?;
         }
-        let name = [case.name, boot.name, guest.name].join(" ").trim_end().to_owned();
-        Ok(GuestRun { name, ending, log })
+        Ok(GuestRun { name: words.join(" "), ending, log })
     }
 
     /// Returns a disk with a Debian of this release; puts the packages and the operator's pages

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Scripts that every boot gets.
-const COMMON: &[(&str, &str)] = &[
+/// Scripts that every boot gets: libraries, and those whose parts another script runs, too.
+pub(crate) const COMMON: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("target-ours.sh", include_str!("../../vm/target-ours.sh")),
     ("target-nvmet.sh", include_str!("../../vm/target-nvmet.sh")),
@@ -19,6 +19,10 @@ const COMMON: &[(&str, &str)] = &[
     ("vfio-daemon.sh", include_str!("../../vm/vfio-daemon.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),
     ("deb-lib.sh", include_str!("../../vm/deb-lib.sh")),
+    ("admin.sh", include_str!("../../vm/admin.sh")),
+    ("digests.sh", include_str!("../../vm/digests.sh")),
+    ("events.sh", include_str!("../../vm/events.sh")),
+    ("recovery.sh", include_str!("../../vm/recovery.sh")),
 ];
 
 /// Empties or creates a folder.

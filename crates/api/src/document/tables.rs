@@ -184,6 +184,9 @@ pub struct DiscoverySection {
     /// Only hosts that may connect to a subsystem may connect to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restricted: Option<bool>,
+    /// Announces the TCP listeners by multicast DNS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mdns: Option<bool>,
 }
 
 /// `[[subsystem]]`: an NVM subsystem. Either `allow-any-host` or `hosts` is required.
@@ -220,6 +223,7 @@ pub struct Subsystem {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Namespace {
     /// Namespace ID.
+    #[schema(minimum = 1, maximum = 4294967294_u32)]
     pub nsid: u32,
     /// Name of the backing device.
     pub device: String,

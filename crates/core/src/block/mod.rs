@@ -9,6 +9,7 @@
 mod delay;
 pub mod fault;
 mod file;
+mod geometry;
 mod null;
 mod nvme;
 mod op;
@@ -28,6 +29,7 @@ pub use file::{
     Backing, Claim, DEFAULT_DEPTH, Direct, FileConfig, FileDevice, OpenError, OpenErrorReason,
     OpenFile, start_kernel_worker,
 };
+pub use geometry::Geometry;
 pub use null::NullDevice;
 pub use nvme::NvmeDevice;
 pub use op::{BlockError, BlockOp, BlockOpKind, Completed, RejectReason, Rejected};
@@ -56,6 +58,8 @@ pub struct DeviceInfo {
     pub deallocate_reads_zero: bool,
     /// True if the device supports `WriteZeroes`.
     pub write_zeroes: bool,
+    /// Sizes at which the device performs best.
+    pub geometry: Geometry,
     /// Identity of the medium, independent of the slot, the device name and the driver.
     ///
     /// A drive's namespace has the text of its sysfs attribute `wwid`. `None` for files, memory and

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Geometry,
+    Rejected,
 };
 use crate::dma::{CorePool, ZeroCopyData, ZeroCopyRegion, ZeroCopySource};
 
@@ -32,6 +33,7 @@ impl NullDevice {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            geometry: Geometry::default(),
             medium: None,
         };
         Ok(Self { info, zeroes })

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, RejectReason,
-    Rejected,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Geometry,
+    RejectReason, Rejected,
 };
 use crate::dma::CorePool;
 use crate::nvme_driver::{
@@ -57,6 +57,7 @@ impl NvmeDevice {
             deallocate: abilities.deallocate,
             deallocate_reads_zero: namespace.deallocate_reads_zero,
             write_zeroes: abilities.write_zeroes,
+            geometry: Geometry::from_blocks(&namespace.preferred, namespace.block_size),
             medium: namespace.wwid(controller.identity()),
         };
         Ok(Self { info, controller, maps, namespace, seen })

@@ -77,7 +77,8 @@ impl SplitDevice {
         }
         // Without the size: a range that grew with its base is the same disk.
         let medium = below.medium.as_ref().map(|medium| format!("{medium}+{offset}"));
-        let info = DeviceInfo { name: name.to_owned(), size, medium, ..below.clone() };
+        let geometry = below.geometry.at_offset(offset);
+        let info = DeviceInfo { name: name.to_owned(), size, medium, geometry, ..below.clone() };
         Ok(Self { info, base, offset })
     }
 }

@@ -30,8 +30,8 @@ use self::layout::{Layout, MemberOffset};
 use self::parents::{SplitOps, is_child};
 use super::signal::any_of;
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, RejectReason,
-    Rejected,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Geometry,
+    RejectReason, Rejected,
 };
 use crate::dma::{CorePool, SplitBuffer, ZeroCopyData};
 
@@ -130,7 +130,9 @@ impl StripeDevice {
             );
         }
         let medium = medium(&members, chunk);
-        let info = DeviceInfo { medium, ..combined(name, &members, each) };
+        let geometries: Vec<Geometry> = members.iter().map(|m| m.info().geometry).collect();
+        let geometry = Geometry::of_stripe(&geometries, chunk);
+        let info = DeviceInfo { medium, geometry, ..combined(name, &members, each) };
         let layout = Layout::new(chunk, members.len());
         Ok(Self { info, members, layout })
     }
@@ -148,6 +150,7 @@ fn combined(name: &str, members: &[Arc<dyn BlockDevice>], each: u64) -> DeviceIn
         deallocate: !any(|info| !info.deallocate),
         deallocate_reads_zero: !any(|info| !info.deallocate_reads_zero),
         write_zeroes: !any(|info| !info.write_zeroes),
+        geometry: Geometry::default(),
         medium: None,
     }
 }

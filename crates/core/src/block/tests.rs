@@ -49,6 +49,34 @@ fn run(queue: &mut dyn BlockQueue, op: BlockOp) -> Completed {
 }
 
 #[test]
+fn devices_have_write_protection_and_geometry_of_their_base() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    std::fs::write(&path, [0; 64 << 10]).unwrap();
+    let read_only = FileConfig { read_only: true, ..FileConfig::new("file0", &path, 512) };
+    let base: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(&read_only).unwrap());
+    let ram: Arc<dyn BlockDevice> = Arc::new(RamDevice::new("ram0", 64 << 10, 512).unwrap());
+    let unit = base.info().geometry.write_alignment.unwrap();
+    let devices: [Box<dyn BlockDevice>; 4] = [
+        Box::new(SplitDevice::new("split0", Arc::clone(&base), 512, None).unwrap()),
+        Box::new(StripeDevice::new("stripe0", vec![ram, Arc::clone(&base)], unit).unwrap()),
+        Box::new(DelayDevice::new("delay0", Arc::clone(&base), Latency::default(), || 0)),
+        Box::new(FaultDevice::new(base, FaultPlan::default()).0),
+    ];
+    let pool = pool();
+    for device in devices {
+        assert!(device.info().read_only, "{}", device.info().name);
+        // So is the geometry that of the base.
+        let geometry = device.info().geometry;
+        assert_eq!(geometry.write_granularity, Some(unit), "{}", device.info().name);
+        assert_eq!(geometry.write_alignment.is_none(), device.info().name == "split0");
+        let write = BlockOp::write(1, 0, filled(&pool, 512, 9), false);
+        let done = run(&mut *device.open_queue(&pool).unwrap(), write);
+        assert_eq!(done.result, Err(BlockError::ReadOnly), "{}", device.info().name);
+    }
+}
+
+#[test]
 fn null_reads_zeroes_exposes_them_and_forgets_writes() {
     let device = NullDevice::new("null0", MIB + 100, 4096).unwrap();
     assert_eq!((device.info().size, device.info().name.as_str()), (MIB, "null0"));

@@ -3,7 +3,7 @@
 use nvmeof_wire::ascii;
 use nvmeof_wire::identify::{
     Controller as IdentifyController, ControllerType, Namespace, NamespaceId, NamespaceIds,
-    NvmController, dlfeat, nsattr, oacs, oncs, sgls, vwc,
+    NvmController, PreferredSizes, dlfeat, nsattr, oacs, oncs, sgls, vwc,
 };
 use nvmeof_wire::properties::Cap;
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -169,8 +169,8 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Bytes per logical block: 512 to 4096.
     pub block_size: u32,
-    /// Blocks between two boundaries that reads and writes do not cross (NOIOB).
-    pub boundary: Option<u16>,
+    /// Preferred sizes; reads and writes never cross the boundary.
+    pub preferred: PreferredSizes,
     /// True if the namespace is write protected.
     pub read_only: bool,
     /// True if deallocated blocks read as zeroes.
@@ -226,7 +226,7 @@ pub(super) fn namespace(nsid: u32, answer: &Namespace) -> Result<NamespaceInfo, 
         nsid,
         blocks,
         block_size,
-        boundary: answer.io_boundary(),
+        preferred: answer.preferred_sizes(),
         read_only: answer.nsattr & nsattr::WRITE_PROTECTED != 0,
         deallocate_reads_zero: answer.dlfeat & 0b111 == dlfeat::READ_ZEROES,
         zeroes_deallocate: answer.dlfeat & dlfeat::WRITE_ZEROES_DEALLOCATES != 0,
@@ -297,7 +297,7 @@ pub(super) mod tests_support {
             nsid: 1,
             blocks,
             block_size,
-            boundary: None,
+            preferred: PreferredSizes::default(),
             read_only: false,
             deallocate_reads_zero: true,
             zeroes_deallocate: true,

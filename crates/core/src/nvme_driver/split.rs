@@ -79,7 +79,7 @@ impl Limits {
         let most = BLOCKS_MAX * block;
         let whole = |bytes: u64| (bytes - bytes % block).clamp(block, most);
         let transfer = whole(abilities.max_transfer);
-        let boundary = match namespace.boundary.map(|blocks| u64::from(blocks) * block) {
+        let boundary = match namespace.preferred.boundary.map(|blocks| u64::from(blocks) * block) {
             None => Boundary::None,
             Some(bytes) if bytes.is_power_of_two() => Boundary::Mask(bytes - 1),
             Some(bytes) => Boundary::Multiple(bytes),
@@ -141,7 +141,8 @@ mod tests {
             let mut rng = SplitMix64::new(seed);
             let block = 512 << rng.below(4);
             let boundary = [None, Some(8), Some(100), Some(256), Some(1)][rng.index(5)];
-            let info = NamespaceInfo { boundary, ..namespace_info(1 << 20, block) };
+            let mut info = namespace_info(1 << 20, block);
+            info.preferred.boundary = boundary;
             let transfer = 4096 << rng.below(8);
             let limits = Limits::new(&abilities(transfer), &info);
             let block = u64::from(block);

@@ -1,10 +1,10 @@
 //! Operations: data, splitting, limits, full queues.
 
-use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, RejectReason};
+use nvmeof_core::block::{BlockDevice, BlockError, BlockOp, Geometry, RejectReason};
 use nvmeof_core::nvme_driver::{ControllerOptions, IoKind};
 use nvmeof_fake_drive::{FakeDriveConfig, Mode, NamespaceConfig};
 use nvmeof_random::SplitMix64;
-use nvmeof_wire::identify::{oacs, sgls};
+use nvmeof_wire::identify::{nsfeat, oacs, sgls};
 use nvmeof_wire::opcode::IoOpcode;
 use nvmeof_wire::{U16, U32};
 
@@ -102,6 +102,33 @@ fn compare_verify_zeroes_deallocate_and_flush() {
     assert_eq!(rig.run(&mut queue, io(IoKind::Flush, 0, 0)).result, Ok(()));
     assert_eq!(rig.fake.taken(1, IoOpcode::FLUSH.0), 1);
     drop(queue);
+    rig.end();
+}
+
+#[test]
+fn a_drive_reports_its_geometry_or_only_its_boundary() {
+    let sizes = |config: &mut FakeDriveConfig| {
+        let namespace = &mut config.namespaces[0].identify;
+        namespace.npwg = U16::new(31);
+        namespace.npda = U16::new(7);
+        namespace.nows = U16::new(255);
+    };
+    let rig = Rig::new(config(sizes));
+    let boundary = Some(64 << 10);
+    let geometry = Geometry { boundary, ..Geometry::default() };
+    assert_eq!(rig.device(1).info().geometry, geometry, "the other fields are not valid");
+    rig.end();
+    let rig = Rig::new(config(|config| {
+        sizes(config);
+        config.namespaces[0].identify.nsfeat = nsfeat::OPTIMAL_IO;
+    }));
+    let geometry = Geometry {
+        write_granularity: Some(16 << 10),
+        deallocate_alignment: Some(4 << 10),
+        optimal_write: Some(128 << 10),
+        ..geometry
+    };
+    assert_eq!(rig.device(1).info().geometry, geometry);
     rig.end();
 }
 

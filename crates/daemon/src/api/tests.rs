@@ -122,7 +122,7 @@ fn integers_are_told_with_their_bounds() {
         (found["minimum"].as_u64(), found["maximum"].as_u64())
     };
     assert_eq!(of("Listener", "port"), (Some(0), Some(65535)));
-    assert_eq!(of("Namespace", "nsid"), (Some(0), Some(u32::MAX.into())));
+    assert_eq!(of("Namespace", "nsid"), (Some(1), Some(0xffff_fffe)));
     assert_eq!(of("TraceRequest", "slower_than_us"), (Some(0), Some(u64::MAX)));
     assert_eq!(of("TraceRequest", "seconds"), (Some(1), Some(60)));
     let path = &document["paths"]["/v1/connections/{id}"]["get"]["parameters"][0]["schema"];

@@ -241,6 +241,8 @@ pub struct Discovery {
     pub nqn: Option<Nqn>,
     /// Only hosts that may connect to a subsystem may connect to it.
     pub is_restricted: bool,
+    /// Its TCP listeners are announced by multicast DNS.
+    pub is_announced: bool,
 }
 
 /// An NVM subsystem.

@@ -107,6 +107,7 @@ pub(super) struct RawLimit {
 pub(super) struct RawDiscovery {
     pub(super) nqn: Key<String>,
     pub(super) restricted: Key<bool>,
+    pub(super) mdns: Key<bool>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -104,6 +104,7 @@ fn namespace_spec(namespace: &Namespace, identity: &Identity, open: &Open) -> Na
         deallocate: info.deallocate,
         deallocate_reads_zero: info.deallocate_reads_zero,
         write_zeroes: info.write_zeroes,
+        preferred: info.geometry.to_blocks(info.block_size),
     }
 }
 

@@ -26,6 +26,7 @@
 //! | `accept`, `place` | listeners, and the reactor that serves a connection |
 
 mod accept;
+mod announce;
 mod apply;
 mod change_queue;
 mod config_rejected;

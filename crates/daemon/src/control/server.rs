@@ -16,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::accept::{Rdma, Reactors, Unconnected, url};
+use super::announce::Announcements;
 use super::apply::target_spec;
 use super::devices::{
     ChangedDrive, Devices, OpenFunction, PreopenTask, PreopenedDevices, changed, close,
@@ -66,6 +67,7 @@ pub(crate) struct Server {
     rdma: Arc<Rdma>,
     next_port: u16,
     /// Names of devices and listeners in statistics.
+    announcements: Announcements,
     labels: Labels,
     recorder: Option<Recorder>,
     /// The trace session, if a caller traces commands.
@@ -145,6 +147,7 @@ impl Server {
             listeners: BTreeMap::new(),
             listener_ended: Arc::default(),
             next_port: 1,
+            announcements: Announcements::default(),
             labels: Labels::default(),
             recorder: None,
             tracing: TraceSlot::default(),
@@ -253,6 +256,7 @@ impl Server {
             tracing::warn!("{key} has changed in the config and takes effect at the next start");
         }
         self.config = config;
+        self.announce();
         let summary = format!(
             "{count_opened} devices opened, {count_closed} closed, \
              {} subsystems added, {} removed, {} namespaces changed, {} controllers ended, \
@@ -550,6 +554,7 @@ impl Server {
     /// Stops accepting, drains commands in flight for at most `timeout`, and closes everything.
     pub(super) async fn stop(mut self, timeout: Duration) {
         self.listeners.clear();
+        self.announcements.end().await;
         let mut drained = Vec::new();
         for sender in &self.reactors.senders {
             let (reply, answer) = oneshot::channel();

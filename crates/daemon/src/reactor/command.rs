@@ -200,6 +200,11 @@ fn log_refused_connect(peer: &str, refusal: ConnectRefusal) {
     limited!(
         LogCategory::ConnectRefused,
         warn,
+        reason = %failure,
+        field,
+        value,
+        allowed,
+        remedy = remedy(failure),
         peer,
         host = host.as_ref().map(Nqn::as_str),
         subsystem = subsystem.as_ref().map(Nqn::as_str),
@@ -207,21 +212,20 @@ fn log_refused_connect(peer: &str, refusal: ConnectRefusal) {
         connections = had.map(|had| had.connections),
         io_queues = had.map(|had| had.io_queues),
         status = %failure.status(),
-        "Connect refused, {failure}: {field} is {value}; allowed: {allowed}{}",
-        remedy(failure)
+        "Connect refused"
     );
 }
 
 /// Returns what the operator can do about a refusal.
-fn remedy(failure: Failure) -> &'static str {
+fn remedy(failure: Failure) -> Option<&'static str> {
     match failure {
         Failure::HostConnections | Failure::HostQueues => {
-            "; raise max-connections or max-queues in its [[host]] or in [host-defaults]"
+            Some("raise max-connections or max-queues in its [[host]] or in [host-defaults]")
         }
         Failure::TargetConnections
         | Failure::UnlistedConnections
-        | Failure::DiscoveryControllers => "; raise limits.connections if hosts should have more",
-        Failure::ConnectHost => "; add the host to `hosts` of the subsystem if it may connect",
-        _ => "",
+        | Failure::DiscoveryControllers => Some("raise limits.connections for more"),
+        Failure::ConnectHost => Some("add the host to `hosts` of the subsystem if it may connect"),
+        _ => None,
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use nvmeof_core::block::{
     BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, FileConfig,
-    OpenError, OpenFile, RejectReason, Rejected,
+    Geometry, OpenError, OpenFile, RejectReason, Rejected,
 };
 use nvmeof_core::dma::CorePool;
 
@@ -38,6 +38,7 @@ impl SyncDevice {
             volatile_cache: false,
             deallocate: false,
             deallocate_reads_zero: false,
+            geometry: Geometry::default(),
             write_zeroes: false,
             medium: file.medium().map(str::to_owned),
         };

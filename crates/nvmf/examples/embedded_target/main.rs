@@ -113,6 +113,7 @@ fn configuration(device: &RamDevice) -> Result<TargetSpec, Box<dyn Error>> {
         deallocate: info.deallocate,
         deallocate_reads_zero: info.deallocate_reads_zero,
         write_zeroes: info.write_zeroes,
+        preferred: info.geometry.to_blocks(info.block_size),
     };
     let subsystem = SubsystemSpec {
         nqn: Nqn::new(SUBSYSTEM)?,

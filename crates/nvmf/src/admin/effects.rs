@@ -87,7 +87,7 @@ const fn feature(fid: Fid, on: ControllerKinds) -> Feature {
     Feature { fid, changeable: true, per_namespace: false, on }
 }
 
-const FEATURES: [Feature; 10] = [
+const FEATURES: [Feature; 13] = [
     feature(Fid::ARBITRATION, ControllerKinds::Io),
     feature(Fid::POWER_MANAGEMENT, ControllerKinds::Io),
     feature(Fid::TEMPERATURE_THRESHOLD, ControllerKinds::Io),
@@ -96,7 +96,10 @@ const FEATURES: [Feature; 10] = [
     feature(Fid::NUMBER_OF_QUEUES, ControllerKinds::Io),
     feature(Fid::WRITE_ATOMICITY, ControllerKinds::Io),
     feature(Fid::ASYNC_EVENTS, ControllerKinds::Both),
+    feature(Fid::TIMESTAMP, ControllerKinds::Io),
     feature(Fid::KEEP_ALIVE_TIMER, ControllerKinds::Both),
+    feature(Fid::HOST_BEHAVIOR, ControllerKinds::Io),
+    feature(Fid::COMMAND_SET_PROFILE, ControllerKinds::Io),
     Feature { changeable: false, ..feature(Fid::HOST_IDENTIFIER, ControllerKinds::Io) },
 ];
 

@@ -6,13 +6,16 @@ use std::collections::BTreeMap;
 
 use nvmeof_wire::Sqe;
 use nvmeof_wire::features::{
-    Arbitration, ErrorRecovery, Fid, GetFeatures, HostIdentifier, NumberOfQueues, PowerManagement,
-    Select, SetFeatures, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
+    Arbitration, CommandSetProfile, ErrorRecovery, Fid, GetFeatures, HostBehavior, HostIdentifier,
+    NumberOfQueues, PowerManagement, Select, SetFeatures, TemperatureThreshold, Timestamp,
+    VolatileWriteCache, WriteAtomicity,
 };
 use nvmeof_wire::sqe::NSID_ALL;
+use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 
+use crate::Nanos;
 use crate::admin::effects::Feature;
-use crate::controller::{AdminState, Controller, Event, FeatureStore};
+use crate::controller::{AdminState, Controller, Event, FeatureStore, HostClock};
 use crate::failure::Failure;
 use crate::namespace::Lookup;
 
@@ -46,9 +49,16 @@ impl From<u32> for FeatureReply {
 /// Bytes of data of this Set Features, which the queue fetches first.
 ///
 /// # Errors
-/// Those of [`set_feature`] that do not depend on the data. No settable feature has data.
+/// Those of [`set_feature`] that do not depend on the data.
 pub(crate) fn set_feature_data_len(controller: &Controller, sqe: &Sqe) -> Result<u32, Failure> {
-    settable(controller, &SetFeatures::parse(sqe)).map(|_| 0)
+    let command = SetFeatures::parse(sqe);
+    settable(controller, &command)?;
+    let len = match command.fid {
+        Fid::TIMESTAMP => size_of::<Timestamp>(),
+        Fid::HOST_BEHAVIOR => size_of::<HostBehavior>(),
+        _ => 0,
+    };
+    u32::try_from(len).map_err(|_| Failure::Internal)
 }
 
 /// Turns the volatile write cache on or off.
@@ -65,7 +75,8 @@ pub(crate) fn set_write_cache(controller: &Controller, enabled: bool) {
 pub(crate) fn set_feature(
     controller: &Controller,
     sqe: &Sqe,
-    _data: &[u8],
+    data: &[u8],
+    now: Nanos,
 ) -> Result<u32, Failure> {
     let command = SetFeatures::parse(sqe);
     let scope = settable(controller, &command)?;
@@ -83,6 +94,19 @@ pub(crate) fn set_feature(
             controller.admin().features.async_event_config = value;
             warn_of_temperature(controller);
         }
+        Fid::TIMESTAMP => {
+            let bytes = data.first_chunk().ok_or(Failure::DataTransfer)?;
+            let timestamp = Timestamp::from_bits(u64::from_le_bytes(*bytes));
+            controller.admin().features.clock = HostClock::set(timestamp, now);
+        }
+        Fid::HOST_BEHAVIOR => {
+            controller.admin().features.host_behavior = host_behavior(data)?;
+        }
+        // The only combination has the NVM command set (Identify CNS 1Ch).
+        Fid::COMMAND_SET_PROFILE if CommandSetProfile::from_bits(value).index() != 0 => {
+            return Err(Failure::CommandSetCombination);
+        }
+        Fid::COMMAND_SET_PROFILE => {}
         Fid::NUMBER_OF_QUEUES => return set_number_of_queues(controller, value),
         Fid::TEMPERATURE_THRESHOLD => {
             set_value(&mut controller.admin(), command.fid, scope, value)?;
@@ -98,7 +122,11 @@ pub(crate) fn set_feature(
 /// # Errors
 /// [`Failure::InvalidField`] for a feature this controller does not have or a reserved selector,
 /// [`Failure::InvalidNamespace`] for an NSID that can name no namespace.
-pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureReply, Failure> {
+pub(crate) fn get_feature(
+    controller: &Controller,
+    sqe: &Sqe,
+    now: Nanos,
+) -> Result<FeatureReply, Failure> {
     let command = GetFeatures::parse(sqe);
     let feature = find(controller, command.fid)?;
     let scope = if feature.per_namespace {
@@ -106,14 +134,15 @@ pub(crate) fn get_feature(controller: &Controller, sqe: &Sqe) -> Result<FeatureR
     } else {
         Scope::Controller
     };
-    let wanted = FeatureQuery { fid: command.fid, cdw11: command.cdw11, scope };
+    let wanted = FeatureQuery { fid: command.fid, cdw11: command.cdw11, scope, now };
     match command.select {
         Select::CURRENT => {
             let admin = controller.admin();
             wanted.value(&admin.features, controller.kato_ms(), &controller.host_id)
         }
         Select::DEFAULT | Select::SAVED => {
-            let defaults = FeatureStore::new(&controller.limits);
+            let mut defaults = FeatureStore::new(&controller.limits);
+            defaults.clock = HostClock::cleared(now);
             wanted.value(&defaults, DEFAULT_KEEP_ALIVE_MS, &[0; 16])
         }
         Select::SUPPORTED_CAPABILITIES => Ok(feature.capabilities().into_bits().into()),
@@ -176,6 +205,7 @@ struct FeatureQuery {
     /// Selectors, for features that have selectors.
     cdw11: u32,
     scope: Scope,
+    now: Nanos,
 }
 
 impl FeatureQuery {
@@ -195,8 +225,17 @@ impl FeatureQuery {
             Fid::WRITE_ATOMICITY => features.write_atomicity,
             Fid::ASYNC_EVENTS => features.async_event_config,
             Fid::KEEP_ALIVE_TIMER => kato_ms,
+            Fid::COMMAND_SET_PROFILE => CommandSetProfile::new().into_bits(),
             Fid::HOST_IDENTIFIER if HostIdentifier::from_bits(self.cdw11).extended() => {
                 return Ok(FeatureReply { dw0: 0, data: host_id.to_vec() });
+            }
+            Fid::TIMESTAMP => {
+                let timestamp = features.clock.read(self.now).into_bits();
+                return Ok(FeatureReply { dw0: 0, data: timestamp.to_le_bytes().to_vec() });
+            }
+            Fid::HOST_BEHAVIOR => {
+                let data = features.host_behavior.as_bytes().to_vec();
+                return Ok(FeatureReply { dw0: 0, data });
             }
             // The 64-bit identifier does not exist over fabrics.
             _ => return Err(Failure::InvalidField),
@@ -308,6 +347,19 @@ fn set_keep_alive(controller: &Controller, kato_ms: u32) -> Result<(), Failure> 
     }
     controller.set_kato_ms(kato_ms);
     Ok(())
+}
+
+/// Host Behavior Support (Base 5.27.1.18), without its reserved bytes.
+///
+/// This target gives no retry delays (CRDT1 to CRDT3 are 0) and has one LBA format and no
+/// telemetry, so the values have no effect. Hosts read back what they set.
+fn host_behavior(data: &[u8]) -> Result<HostBehavior, Failure> {
+    let (asked, _) = HostBehavior::read_from_prefix(data).map_err(|_| Failure::DataTransfer)?;
+    let fields = [asked.retry_delays, asked.telemetry_area4, asked.extended_formats];
+    if fields.iter().any(|value| *value > 1) {
+        return Err(Failure::InvalidField);
+    }
+    Ok(HostBehavior { reserved3: HostBehavior::default().reserved3, ..asked })
 }
 
 /// Error Recovery of every namespace (NVM 4.1.4.2).

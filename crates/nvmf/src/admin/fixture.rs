@@ -31,6 +31,7 @@ pub(crate) fn namespace(nsid: u32) -> NamespaceSpec {
         deallocate: false,
         deallocate_reads_zero: false,
         write_zeroes: false,
+        preferred: Default::default(),
     }
 }
 

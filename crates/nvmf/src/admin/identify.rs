@@ -45,7 +45,7 @@ pub(crate) fn identify(
     let namespaces = controller.namespaces();
     match command.cns {
         Cns::NAMESPACE => match active(&namespaces, command.nsid)? {
-            Some(found) => put(page, &namespace::identify(found)),
+            Some(found) => put(page, &namespace::identify(controller, found)),
             None => put_zeroes(page),
         },
         Cns::ACTIVE_NAMESPACES => list(&namespaces, command.nsid, page),

@@ -1,6 +1,8 @@
-//! I/O counts of the SMART log (Base 5.16.1.3), per queue, so that reactors share no cache line.
+//! I/O counts of the SMART log (Base 5.16.1.3) and traffic, per queue.
+//!
+//! Reactors therefore share no cache line.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::disposition::QueueOwner;
 
@@ -13,6 +15,8 @@ pub(crate) struct IoCounters {
     writes: AtomicU64,
     written_bytes: AtomicU64,
     media_errors: AtomicU64,
+    /// A command arrived or completed since the admin queue last asked.
+    traffic: AtomicBool,
     /// [`QueueOwner`] of the queue. An Abort during a change finds nothing, which is allowed.
     reactor: AtomicU32,
     connection: AtomicU64,
@@ -48,6 +52,17 @@ impl IoCounters {
 
     pub(crate) fn count_media_error(&self) {
         bump(&self.media_errors, 1);
+    }
+
+    /// Records that a command arrived or completed.
+    #[inline]
+    pub(crate) fn mark_traffic(&self) {
+        self.traffic.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a command arrived or completed since the last call.
+    pub(crate) fn take_traffic(&self) -> bool {
+        self.traffic.swap(false, Ordering::Relaxed)
     }
 
     /// Sets the location that serves the queue.
@@ -87,6 +102,8 @@ impl IoTotals {
         self.media_errors = self.media_errors.wrapping_add(other.media_errors);
     }
 }
+
+const _: () = assert!(size_of::<IoCounters>() == 64, "one cache line");
 
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {

@@ -3,10 +3,13 @@
 //! No value is saveable, so a reset restores the defaults. The keep-alive timeout
 //! ([`Controller::kato_ms`](super::Controller::kato_ms)) and the Host Identifier survive a reset.
 
+use nvmeof_wire::features::HostBehavior;
+
+use super::HostClock;
 use crate::admin::features::{ErrorRecoveries, WARNING_TEMPERATURE};
 use crate::limits::Limits;
 
-/// Values as Get Features reports them in DW0.
+/// Values as Get Features reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FeatureStore {
     /// 01h Arbitration.
@@ -27,6 +30,10 @@ pub(crate) struct FeatureStore {
     pub(crate) write_atomicity: u32,
     /// 0Bh Asynchronous Event Configuration.
     pub(crate) async_event_config: u32,
+    /// 0Eh Timestamp.
+    pub(crate) clock: HostClock,
+    /// 16h Host Behavior Support.
+    pub(crate) host_behavior: HostBehavior,
 }
 
 impl FeatureStore {
@@ -43,6 +50,8 @@ impl FeatureStore {
             io_queues: limits.io_queues.max(1),
             write_atomicity: 0,
             async_event_config: 0,
+            clock: HostClock::default(),
+            host_behavior: HostBehavior::default(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{Outcome, data};
 use crate::Nanos;
 use crate::admin::page::PageWriter;
 use crate::admin::{effects, features, identify, logs};
-use crate::controller::{CcChange, Controller, TeardownReason};
+use crate::controller::{CcChange, Controller, HostClock, TeardownReason};
 use crate::failure::Failure;
 use crate::hosts::QueueLease;
 use crate::limits::{ABORTS, ASSOCIATION_TIMEOUT_SECONDS, ASYNC_EVENTS};
@@ -43,6 +43,7 @@ pub(super) struct AdminQueue {
 
 impl AdminQueue {
     pub(super) fn new(controller: Arc<Controller>, lease: QueueLease, now: Nanos) -> Self {
+        controller.admin().features.clock = HostClock::cleared(now);
         Self {
             _lease: lease,
             transport: controller.transport,
@@ -72,6 +73,26 @@ impl AdminQueue {
         Some((self.restarted.saturating_add(period), reason))
     }
 
+    /// Reason to end the association now, if its timer has expired.
+    ///
+    /// Traffic-based keep-alive: a command on an I/O queue since the last restart is a sign of
+    /// life. It restarts the timer only here, so a lost host is noticed after one to two timeouts.
+    pub(super) fn expire(&mut self, now: Nanos) -> Option<TeardownReason> {
+        let (_, reason) = self.timer().filter(|(deadline, _)| now >= *deadline)?;
+        if reason == TeardownReason::KeepAlive && self.controller.take_io_traffic() {
+            self.restarted = now;
+            return None;
+        }
+        Some(reason)
+    }
+
+    /// Restarts the keep-alive timer, if it is running, for a command of any kind.
+    pub(super) fn on_command(&mut self, now: Nanos) {
+        if self.controller.kato_ms() != 0 && self.controller.is_ready() {
+            self.restarted = now;
+        }
+    }
+
     /// Excludes `nanos` from the timer, a period in which the target was stalled.
     pub(super) fn extend_deadlines(&mut self, nanos: Nanos) {
         self.restarted = self.restarted.saturating_add(nanos);
@@ -84,6 +105,9 @@ impl AdminQueue {
             CcChange::Enabled => {}
             // The admin queue outlives both, so the host gets its command identifiers back.
             CcChange::Reset | CcChange::Shutdown => self.ended.extend(self.held.drain(..)),
+        }
+        if change == CcChange::Reset {
+            self.controller.admin().features.clock = HostClock::cleared(now);
         }
         if self.is_flushing && change == CcChange::Reset {
             self.is_flushing = false;
@@ -149,7 +173,7 @@ impl AdminQueue {
                 self.send(sqe, usize::try_from(len).map_err(|_| Failure::Internal)?)
             }
             AdminOpcode::GET_FEATURES => {
-                let reply = features::get_feature(&self.controller, sqe)?;
+                let reply = features::get_feature(&self.controller, sqe, now)?;
                 if reply.data.is_empty() {
                     return Ok(Outcome::Done(u64::from(reply.dw0)));
                 }
@@ -157,10 +181,8 @@ impl AdminQueue {
             }
             AdminOpcode::SET_FEATURES => self.set_features(sqe, inline_len, now),
             AdminOpcode::ASYNC_EVENT_REQUEST => self.hold(sqe.cid.get()),
-            AdminOpcode::KEEP_ALIVE => {
-                self.restarted = now;
-                Ok(Outcome::Done(0))
-            }
+            // Like every command, it has restarted the timer.
+            AdminOpcode::KEEP_ALIVE => Ok(Outcome::Done(0)),
             AdminOpcode::ABORT => self.abort(Abort::parse(sqe)),
             _ => Err(Failure::InvalidOpcode),
         }
@@ -194,7 +216,7 @@ impl AdminQueue {
                 logs::read_log_page(target, &self.controller, sqe, now, out).map(|()| 0)
             }
             AdminOpcode::GET_FEATURES => {
-                let reply = features::get_feature(&self.controller, sqe)?;
+                let reply = features::get_feature(&self.controller, sqe, now)?;
                 let mut page = PageWriter::new(0, out);
                 page.put(&reply.data);
                 page.finish().map(|()| u64::from(reply.dw0))
@@ -247,7 +269,7 @@ impl AdminQueue {
     fn store_feature(&mut self, sqe: &Sqe, data: &[u8], now: Nanos) -> Result<Outcome, Failure> {
         let kato = self.controller.kato_ms();
         let was_cached = !self.controller.write_through();
-        let dw0 = features::set_feature(&self.controller, sqe, data)?;
+        let dw0 = features::set_feature(&self.controller, sqe, data, now)?;
         if self.controller.kato_ms() != kato {
             self.restarted = now;
         }

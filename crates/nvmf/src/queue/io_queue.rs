@@ -129,10 +129,8 @@ impl IoQueue {
     fn write(&self, sqe: &Sqe, inline_len: u32) -> Result<IoCommand, Failure> {
         let io = BlockIo::parse(sqe);
         let namespace = self.writable_namespace(sqe.nsid.get())?;
-        if io.dtype != 0 {
-            // Directives are not supported.
-            return Err(Failure::InvalidField);
-        }
+        // DTYPE and DSPEC are ignored without support for directives, as other targets do; SPDK's
+        // bdev layer leaves them uninitialized.
         let (extent, len) = self.transfer(namespace, io.range)?;
         let source = data::from_host(sqe, len, inline_len, self.transport)?;
         self.counters.count_write(extent.len);

@@ -1,7 +1,7 @@
 //! The admin command set at a queue. Other tests cover the contents of Identify, logs and features.
 
 use nvmeof_wire::abort::{Abort, NOT_ABORTED};
-use nvmeof_wire::features::Fid;
+use nvmeof_wire::features::{Fid, Timestamp};
 use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
@@ -262,4 +262,43 @@ fn number_of_queues_bounds_connect() {
     let third = ConnectRequest::io(cntlid, 3).send(&mut Link::new(&target, PORT));
     third.fails(Status::CONNECT_INVALID_PARAMETERS);
     connect_io(&target, cntlid, 2);
+}
+
+#[test]
+fn a_timestamp_counts_from_the_reset_or_from_the_time_that_was_set() {
+    let target = target();
+    let mut admin = Link::new(&target, PORT);
+    admin.now = 100 * SECOND;
+    ConnectRequest::admin(SUBSYSTEM).send(&mut admin).ok();
+    admin.enable();
+    let sgl = Sgl::Transport { length: 8 };
+    let read = |admin: &mut Link| {
+        let data = admin.run(get_feature(Fid::TIMESTAMP).with_sgl(sgl), &[]).ok().data;
+        let timestamp = Timestamp::from_bits(u64::from_le_bytes(data.try_into().unwrap()));
+        assert!(!timestamp.stopped());
+        (timestamp.milliseconds(), timestamp.origin())
+    };
+    admin.now += 3 * SECOND / 2;
+    assert_eq!(read(&mut admin), (1500, 0));
+
+    let set = |admin: &mut Link, bits: u64| {
+        admin.run(set_feature(Fid::TIMESTAMP, 0).with_sgl(sgl), &bits.to_le_bytes()).ok();
+    };
+    // The attributes in the upper 16 bits are the controller's.
+    set(&mut admin, 0xffff << 48 | 1_700_000_000_000);
+    admin.now += 2 * SECOND;
+    assert_eq!(read(&mut admin), (1_700_000_002_000, 1));
+    set(&mut admin, (1 << 48) - 1);
+    admin.now += SECOND;
+    assert_eq!(read(&mut admin), (999, 1), "48 bits wrap");
+
+    admin.set_cc(enabled().with_en(false)).ok();
+    admin.now += SECOND;
+    admin.enable();
+    admin.now += SECOND;
+    assert_eq!(read(&mut admin), (2000, 0), "a reset clears it");
+    let short = Sgl::Transport { length: 7 };
+    admin
+        .run(set_feature(Fid::TIMESTAMP, 0).with_sgl(short), &[0; 8])
+        .fails(Status::DATA_SGL_LENGTH_INVALID);
 }

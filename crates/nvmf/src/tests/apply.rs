@@ -179,10 +179,12 @@ fn namespaces_are_checked() {
     fn with(change: impl Fn(&mut NamespaceSpec)) -> ApplyError {
         refused(|spec| change(&mut spec.subsystems[0].namespaces[1]))
     }
-    for nsid in [0, 1025, u32::MAX] {
+    for nsid in [0, u32::MAX] {
         let error = with(|namespace| namespace.nsid = nsid);
         assert_eq!(error, ApplyError::BadNsid { nqn: nqn(SUBSYSTEM), nsid });
     }
+    let error = refused(|spec| spec.subsystems[0].namespaces = (1..=1025).map(namespace).collect());
+    assert_eq!(error, ApplyError::TooManyNamespaces { nqn: nqn(SUBSYSTEM), count: 1025 });
     let error = with(|namespace| namespace.nsid = 1);
     assert_eq!(error, ApplyError::DuplicateNsid { nqn: nqn(SUBSYSTEM), nsid: 1 });
     for block_size in [0, 256, 513, 131_072] {

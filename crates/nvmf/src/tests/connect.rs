@@ -130,7 +130,7 @@ fn a_second_connect_on_a_queue_is_out_of_sequence() {
     let mut io = connect_io(&target, cntlid, 1);
     let code = Status::COMMAND_SEQUENCE_ERROR;
     ConnectRequest::admin(SUBSYSTEM).send(&mut admin).fails(code);
-    ConnectRequest::io(cntlid, 2).send(&mut io).fails(code);
+    ConnectRequest::io(cntlid, 2).send(&mut io).fails(Status::INVALID_OPCODE);
     assert_eq!(target.counts().controllers, 1);
 
     // A second Connect fails, too, while the first one waits for its data.

@@ -50,6 +50,7 @@ pub(super) fn namespace(nsid: u32) -> NamespaceSpec {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        preferred: Default::default(),
     }
 }
 
@@ -89,6 +90,7 @@ pub(super) fn spec() -> TargetSpec {
         deallocate: false,
         deallocate_reads_zero: false,
         write_zeroes: false,
+        preferred: Default::default(),
         ..namespace(4)
     };
     let open = subsystem(SUBSYSTEM, vec![namespace(1), large, read_only, plain]);

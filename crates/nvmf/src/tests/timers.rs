@@ -2,7 +2,7 @@
 
 use nvmeof_wire::features::Fid;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
-use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 use nvmeof_wire::properties::CC_SHN_NORMAL;
 use nvmeof_wire::{Sqe, Status};
 
@@ -13,6 +13,10 @@ const MILLISECOND: u64 = SECOND / 1000;
 
 fn keep_alive() -> Sqe {
     Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0)
+}
+
+fn flush() -> Sqe {
+    Sqe::io(IoOpcode::FLUSH, 0, 1)
 }
 
 fn with_kato(subsystem: &str, kato_ms: u32) -> ConnectRequest {
@@ -49,17 +53,46 @@ fn a_dead_host_loses_its_controller_on_time() {
     admin.now = 4 * SECOND;
     admin.run(keep_alive(), &[]).ok();
     assert_eq!(admin.queue.deadline(), Some(9 * SECOND));
-    // Other commands do not restart the timer, because CTRATT does not report traffic-based
-    // keep-alive.
-    admin.now = 8 * SECOND;
+    // Any other command restarts the timer, too.
+    admin.now = 6 * SECOND;
     admin.csts();
+    assert_eq!(admin.queue.deadline(), Some(11 * SECOND));
+    admin.now = 7 * SECOND;
+    admin.run(get_feature(Fid::KEEP_ALIVE_TIMER), &[]).ok();
     let epoch = target.epoch();
-    expires(&mut admin, 9 * SECOND, TeardownReason::KeepAlive);
+    expires(&mut admin, 12 * SECOND, TeardownReason::KeepAlive);
     assert!(target.epoch() > epoch);
     assert_eq!(io.queue.is_dead(), Some(TeardownReason::KeepAlive));
     assert_eq!(io.queue.deadline(), None);
     assert_eq!(target.counts().controllers, 0);
     assert_eq!(admin.run(keep_alive(), &[]).code(), Status::ABORTED_SQ_DELETION);
+}
+
+#[test]
+fn traffic_on_an_io_queue_keeps_the_association_alive() {
+    let target = target();
+    let (mut admin, cntlid) = connect_admin(&target, &with_kato(SUBSYSTEM, 5000));
+    admin.enable();
+    let mut io = connect_io(&target, cntlid, 1);
+    let mut other = connect_io(&target, cntlid, 2);
+    let due = |admin: &mut Link, at| {
+        assert_eq!(admin.queue.deadline(), Some(at));
+        admin.queue.handle_timeout(at);
+        assert_eq!(admin.queue.is_dead(), None);
+    };
+    // A command that arrives, and later its completion.
+    let cid = io.io(flush()).cid;
+    due(&mut admin, 5 * SECOND);
+    io.queue.complete(cid, Ok(()));
+    due(&mut admin, 10 * SECOND);
+    // A queue that has gone since.
+    other.io(flush());
+    drop(other.queue.handle_disconnect());
+    due(&mut admin, 15 * SECOND);
+    // The timer counts from its own expiry, also for a target that is late.
+    io.io(flush());
+    admin.queue.handle_timeout(22 * SECOND);
+    expires(&mut admin, 27 * SECOND, TeardownReason::KeepAlive);
 }
 
 #[test]

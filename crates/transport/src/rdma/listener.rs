@@ -33,6 +33,8 @@ impl std::fmt::Debug for Limits<'_> {
 pub struct Reject<D: Device> {
     /// Status for the host.
     pub status: RejectStatus,
+    /// The field, its value and what is allowed; for the log.
+    pub reason: String,
     ticket: D::PendingConnection,
 }
 
@@ -65,7 +67,7 @@ pub fn admit<D: Device>(
         Ok(terms) => {
             Ok(DetachedRdma { ticket, terms, registration: Arc::clone(registration), params })
         }
-        Err(status) => Err(Reject { status, ticket }),
+        Err((status, reason)) => Err(Reject { status, reason, ticket }),
     }
 }
 
@@ -76,36 +78,54 @@ fn check(
     device: DeviceLimits,
     params: RdmaParams,
     limits: &Limits<'_>,
-) -> Result<NegotiatedParams, RejectStatus> {
-    let request = Request::parse(private_data)?;
+) -> Result<NegotiatedParams, (RejectStatus, String)> {
+    let request = Request::parse(private_data).map_err(|status| {
+        (
+            status,
+            format!("the private data is {:02x?}", &private_data[..private_data.len().min(10)]),
+        )
+    })?;
+    let refused = |status, field: &str, value: u32, allowed: String| {
+        Err((status, format!("{field} is {value}; allowed: {allowed}")))
+    };
     if request.qid > limits.max_qid {
-        return Err(RejectStatus::INVALID_QID);
+        let allowed = format!("0 to {} (limits.io-queues)", limits.max_qid);
+        return refused(RejectStatus::INVALID_QID, "QID", request.qid.into(), allowed);
     }
     let deepest = if request.qid == 0 { params.admin_depth } else { params.queue_depth };
     let receives = match u16::try_from(request.entries) {
         Ok(entries) if entries <= deepest && u32::from(entries) <= device.queue_depth => entries,
-        _ => return Err(RejectStatus::INVALID_HSQSIZE),
+        _ => {
+            let most = device.queue_depth.min(deepest.into());
+            let allowed = format!("1 to {} (limits.queue-depth, the device)", most - 1);
+            return refused(RejectStatus::INVALID_HSQSIZE, "HSQSIZE", request.entries - 1, allowed);
+        }
     };
     // Every outstanding command needs a response: a ring of N entries contains N - 1 commands. More
     // than twice as many receives as a queue has entries serve no response.
     let enough = u32::from(request.host_receives) + 1 >= request.entries;
     if !enough || u32::from(request.host_receives) > 2 * u32::from(deepest) {
-        return Err(RejectStatus::INVALID_HRQSIZE);
+        let allowed = format!("{} to {} for this HSQSIZE", request.entries - 1, 2 * deepest);
+        let receives = request.host_receives.into();
+        return refused(RejectStatus::INVALID_HRQSIZE, "HRQSIZE", receives, allowed);
     }
     // An admin queue creates its controller. A host that names its previous controller gives no
     // information.
     let named = request.cntlid.filter(|_| request.qid != 0);
-    if named.is_some_and(|cntlid| !(limits.has_controller)(cntlid)) {
-        return Err(RejectStatus::INVALID_CNTLID);
+    if let Some(cntlid) = named.filter(|cntlid| !(limits.has_controller)(*cntlid)) {
+        let allowed = "the ID of a controller, or 0".to_owned();
+        return refused(RejectStatus::INVALID_CNTLID, "CNTLID", cntlid.into(), allowed);
     }
     if named.is_some_and(|cntlid| !(limits.may_add_queue)(cntlid)) {
-        return Err(RejectStatus::NO_RESOURCES);
+        let reason = "the host has reached its limit on I/O queues (max-queues)".to_owned();
+        return Err((RejectStatus::NO_RESOURCES, reason));
     }
     let (theirs, taken_by_them) = reads;
     // A host from which the target cannot read cannot even send the data of a Connect command.
     let reads_out = device.reads_out.min(taken_by_them);
     if reads_out == 0 {
-        return Err(RejectStatus::INVALID_IRD);
+        let allowed = "1 or more RDMA READs that the host serves".to_owned();
+        return refused(RejectStatus::INVALID_IRD, "initiator depth", 0, allowed);
     }
     Ok(NegotiatedParams { request, receives, reads_out, reads_in: device.reads_in.min(theirs) })
 }
@@ -138,7 +158,32 @@ mod tests {
         change(&mut request);
         let known = |cntlid| cntlid == 5;
         let limits = Limits { max_qid: 8, has_controller: &known, may_add_queue: &|_| true };
-        check(request.encode().as_bytes(), reads, DEVICE, RdmaParams::default(), &limits)
+        let private_data = request.encode();
+        check(private_data.as_bytes(), reads, DEVICE, RdmaParams::default(), &limits)
+            .map_err(|(status, _)| status)
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_its_value_and_what_is_allowed() {
+        let limits = Limits { max_qid: 8, has_controller: &|_| false, may_add_queue: &|_| true };
+        let reason = |request: Request| {
+            let private_data = request.encode();
+            let params = RdmaParams::default();
+            check(private_data.as_bytes(), (0, 4), DEVICE, params, &limits).unwrap_err().1
+        };
+        let request = Request { qid: 1, host_receives: 64, entries: 64, cntlid: None };
+        assert_eq!(
+            reason(Request { entries: 128, ..request }),
+            "HSQSIZE is 127; allowed: 1 to 99 (limits.queue-depth, the device)"
+        );
+        assert_eq!(
+            reason(Request { qid: 9, ..request }),
+            "QID is 9; allowed: 0 to 8 (limits.io-queues)"
+        );
+        assert_eq!(
+            reason(Request { host_receives: 3, ..request }),
+            "HRQSIZE is 3; allowed: 63 to 256 for this HSQSIZE"
+        );
     }
 
     #[test]
@@ -188,8 +233,8 @@ mod tests {
         let known = |_| false;
         let limits = Limits { max_qid: 8, has_controller: &known, may_add_queue: &|_| true };
         let short = check(&[0; 31], (1, 1), DEVICE, RdmaParams::default(), &limits);
-        assert_eq!(short, Err(RejectStatus::INVALID_LENGTH));
+        assert_eq!(short.unwrap_err().0, RejectStatus::INVALID_LENGTH);
         let recfmt = check(&[1; 32], (1, 1), DEVICE, RdmaParams::default(), &limits);
-        assert_eq!(recfmt, Err(RejectStatus::INVALID_RECFMT));
+        assert_eq!(recfmt.unwrap_err().0, RejectStatus::INVALID_RECFMT);
     }
 }

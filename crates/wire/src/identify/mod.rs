@@ -5,6 +5,7 @@ mod controller;
 mod descriptors;
 mod lists;
 mod namespace;
+mod preferred;
 
 pub use command_set::{CommandSetCombinations, NvmController, NvmNamespace};
 pub use controller::{
@@ -16,6 +17,7 @@ pub use lists::{NSIDS_PER_LIST, NsidList};
 pub use namespace::{
     IndependentNamespace, LbaFormat, Namespace, dlfeat, flbas, fpi, nmic, nsattr, nsfeat, nstat,
 };
+pub use preferred::PreferredSizes;
 
 use crate::opcode::AdminOpcode;
 use crate::open::open_enum;

@@ -3,6 +3,7 @@
 //! * [`open`]: checks on the path, and the size;
 //! * [`claim`]: exclusion of other servers;
 //! * [`sysfs`]: attributes of a block device;
+//! * [`geometry`]: sizes that the file system or the block device prefers;
 //! * [`wwid`]: the identity of a block device itself;
 //! * [`resize`]: growing and shrinking while the file is served;
 //! * [`queue`]: the calls of an operation, and the rule when a write is durable;
@@ -16,6 +17,7 @@ mod claim;
 mod config;
 mod error;
 mod extent;
+mod geometry;
 mod open;
 mod queue;
 mod resize;
@@ -82,6 +84,7 @@ impl FileDevice {
             deallocate: opened.deallocate,
             deallocate_reads_zero: opened.deallocate,
             write_zeroes: true,
+            geometry: geometry::of_file(&opened.file),
             medium: opened.medium.clone(),
         };
         let depth = config.queue_depth.clamp(1, 16384);

@@ -19,7 +19,8 @@ use std::time::Duration;
 use self::memory::Memory;
 use super::signal::Signal;
 use super::{
-    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Rejected,
+    BlockDevice, BlockError, BlockOp, BlockOpKind, BlockQueue, Completed, DeviceInfo, Geometry,
+    Rejected,
 };
 use crate::dma::CorePool;
 
@@ -50,6 +51,7 @@ impl RamDevice {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            geometry: Geometry::default(),
             medium: None,
         };
         Ok(Self { info, memory: Arc::new(memory) })

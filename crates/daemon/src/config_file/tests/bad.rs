@@ -626,12 +626,17 @@ const BAD_NAMESPACES: &[Bad] = &[
     Bad {
         text: "[[subsystem.namespace]]\ndevice = \"ram0\"",
         place: "11:1: namespace.nsid",
-        parts: &["missing; allowed: 1 to 1024"],
+        parts: &["missing; allowed: 1 to 4294967294"],
     },
     Bad {
         text: "[[subsystem.namespace]]\nnsid = 0\ndevice = \"ram0\"",
         place: "12:8: namespace.nsid",
-        parts: &["0 is out of range; allowed: 1 to 1024"],
+        parts: &["0 is out of range; allowed: 1 to 4294967294"],
+    },
+    Bad {
+        text: "[[subsystem.namespace]]\nnsid = 4294967295\ndevice = \"ram0\"",
+        place: "12:8: namespace.nsid",
+        parts: &["4294967295 is out of range; allowed: 1 to 4294967294"],
     },
     Bad {
         text: "[[subsystem.namespace]]\nnsid = 1",

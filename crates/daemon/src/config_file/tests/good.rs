@@ -43,6 +43,7 @@ fn listeners_serve_what_they_list() {
         [discovery]
         nqn = "finder"
         restricted = true
+        mdns = true
         [[listener]]
         type = "tcp"
         address = "::1"
@@ -61,7 +62,7 @@ fn listeners_serve_what_they_list() {
     "#;
     let config = parse(text).unwrap();
     assert_eq!(config.discovery.nqn.as_ref().map(|nqn| nqn.as_str()), Some("finder"));
-    assert!(config.discovery.is_restricted);
+    assert!(config.discovery.is_restricted && config.discovery.is_announced);
     let [discovery, both] = &*config.listeners else { panic!("{:?}", config.listeners) };
     assert_eq!((discovery.port, both.port), (8009, 4420));
     assert_eq!((discovery.folds_always, both.folds_always), (false, true));

@@ -22,6 +22,28 @@ fn a_namespace_without_any_device_is_told_to_add_one() {
 }
 
 #[test]
+fn a_subsystem_has_at_most_1024_namespaces() {
+    use std::fmt::Write as _;
+    let config = |count: u32| {
+        let mut text = LEAST.to_owned();
+        for number in 0..count {
+            writeln!(text, "[[device]]\nname = \"d{number}\"\ntype = \"null\"\nsize = 512")
+                .unwrap();
+        }
+        text += "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:x\"\nallow-any-host = true\n";
+        for number in 0..count {
+            let nsid = u32::MAX - 1 - number;
+            let key = "[[subsystem.namespace]]";
+            writeln!(text, "{key}\nnsid = {nsid}\ndevice = \"d{number}\"").unwrap();
+        }
+        parse(&text)
+    };
+    config(1024).unwrap();
+    let error = config(1025).unwrap_err().to_string();
+    assert!(error.contains("subsystem.namespace: the subsystem has 1025 namespaces"), "{error}");
+}
+
+#[test]
 fn two_namespaces_do_not_have_the_same_identifier() {
     let text = format!(
         "{LEAST}[[device]]\nname = \"a\"\ntype = \"ram\"\nsize = 512\n\

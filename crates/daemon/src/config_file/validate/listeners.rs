@@ -147,7 +147,8 @@ pub(super) fn discovery(
         Some(nqn).filter(|nqn| !nqn.is_discovery())
     });
     let is_restricted = raw.restricted.as_ref().is_some_and(|value| *value.get_ref());
-    Discovery { nqn, is_restricted }
+    let is_announced = raw.mdns.as_ref().is_some_and(|value| *value.get_ref());
+    Discovery { nqn, is_restricted, is_announced }
 }
 
 /// Validates the keys that only an RDMA listener has.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvmeof_api::document::DeviceConfig;
-use nvmeof_nvmf::limits::{CNTLID_MAX, MAX_NSID};
+use nvmeof_nvmf::limits::{CNTLID_MAX, MAX_NAMESPACES, MAX_NSID};
 use nvmeof_pacing::TenantLimits;
 use nvmeof_wire::Nqn;
 use toml::Spanned;
@@ -106,6 +106,11 @@ fn subsystem<'r>(
         let what = format!("the controller IDs {cntlid_min} to {cntlid_max} are none");
         let allowed = format!("allowed: 1 to {CNTLID_MAX}, cntlid-min at most cntlid-max");
         report.error(&value.span(), "subsystem.cntlid-min", what, allowed);
+    }
+    if let Some(entry) = raw.namespace.get(MAX_NAMESPACES as usize) {
+        let what = format!("the subsystem has {} namespaces", raw.namespace.len());
+        let allowed = format!("at most {MAX_NAMESPACES}; use another subsystem for the rest");
+        report.error(&entry.span(), "subsystem.namespace", what, allowed);
     }
     let mut nsids = BTreeMap::new();
     let mut namespaces = Vec::new();

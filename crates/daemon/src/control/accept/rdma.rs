@@ -249,9 +249,9 @@ fn hand_over(
             Ok(())
         }
         Err(reject) => {
-            let status = reject.status;
+            let refusal = anyhow::anyhow!("{}: {}", reject.status, reject.reason);
             reject.tell();
-            anyhow::bail!("{status}")
+            Err(refusal)
         }
     }
 }

@@ -23,11 +23,14 @@ use std::time::Instant;
 
 use nvmeof_api::WaitingListener;
 use nvmeof_nvmf::PortId;
+use nvmeof_wire::Nqn;
+use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use super::super::accept::{self, BindError, Listening, Service, url};
+use super::super::announce::Instance;
 use super::super::apply::port_spec;
 use super::Server;
-use crate::config::{Config, Listener};
+use crate::config::{Config, Fabric, Listener};
 pub(crate) use waiting::RetryState;
 
 /// Policy for a new listener that fails to bind.
@@ -216,6 +219,7 @@ impl Server {
         let changed = self.urls() != before;
         if changed {
             self.labels = self.labels_of(&self.config);
+            self.announce();
         }
         changed
     }
@@ -250,6 +254,19 @@ impl Server {
             Some(WaitingListener { url: url(one.wanted.fabric.name(), one.address()), error })
         };
         self.listeners.values().filter_map(one).collect()
+    }
+
+    /// Announces the listeners at which the discovery service can be reached, if the config says
+    /// so.
+    pub(super) fn announce(&mut self) {
+        let discovery = &self.config.discovery;
+        let nqn = discovery.nqn.as_ref().map_or(DISCOVERY_NQN, Nqn::as_str);
+        let reachable = |one: &&Serving| {
+            discovery.is_announced && one.listens() && one.wanted.fabric == Fabric::Tcp
+        };
+        let instance = |one: &Serving| Instance { address: one.address(), nqn: nqn.to_owned() };
+        let wanted = self.listeners.values().filter(reachable).map(instance).collect();
+        self.announcements.set(wanted);
     }
 
     /// Returns true if the listener with this port ID waits.

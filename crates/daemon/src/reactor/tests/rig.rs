@@ -547,6 +547,7 @@ fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        preferred: Default::default(),
     };
     let subsystem = SubsystemSpec {
         nqn: nqn(SUBSYSTEM),

@@ -7,7 +7,7 @@ use crate::admin::effects::SupportedCommands;
 use crate::admin::fixture::{
     HOST_ID, KATO_MS, cached_namespace, discovery_controller, io_controller, namespace,
 };
-use crate::limits::MAX_NSID;
+use crate::limits::MAX_NAMESPACES;
 use crate::subsystem::SubsystemKind;
 
 fn get(controller: &Controller, fid: Fid, select: Select, cdw11: u32) -> Result<u32, Failure> {
@@ -22,8 +22,9 @@ fn get_of(
     cdw11: u32,
 ) -> Result<u32, Failure> {
     let sqe = GetFeatures { fid, select, nsid, cdw11, uuid_index: 0 }.encode(1);
-    get_feature(controller, &sqe).map(|reply| {
-        assert_eq!(reply.data.is_empty(), fid != Fid::HOST_IDENTIFIER);
+    get_feature(controller, &sqe, 0).map(|reply| {
+        let has_data = [Fid::TIMESTAMP, Fid::HOST_BEHAVIOR, Fid::HOST_IDENTIFIER].contains(&fid);
+        assert_eq!(reply.data.is_empty(), !has_data);
         reply.dw0
     })
 }
@@ -40,7 +41,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     let command = SetFeatures { fid, save: false, nsid, cdw11: value, cdw12: 0, uuid_index: 0 };
     let sqe = command.encode(1);
     let data_len = set_feature_data_len(controller, &sqe);
-    let result = set_feature(controller, &sqe, &[]);
+    let result = set_feature(controller, &sqe, &[], 0);
     // The queue requests the length first; both functions must fail for the same reason.
     match data_len {
         Ok(len) => assert_eq!(len, 0),
@@ -49,7 +50,7 @@ fn set_of(controller: &Controller, fid: Fid, nsid: u32, value: u32) -> Result<u3
     result
 }
 
-const ALL: [Fid; 10] = [
+const ALL: [Fid; 13] = [
     Fid::ARBITRATION,
     Fid::POWER_MANAGEMENT,
     Fid::TEMPERATURE_THRESHOLD,
@@ -58,7 +59,10 @@ const ALL: [Fid; 10] = [
     Fid::NUMBER_OF_QUEUES,
     Fid::WRITE_ATOMICITY,
     Fid::ASYNC_EVENTS,
+    Fid::TIMESTAMP,
     Fid::KEEP_ALIVE_TIMER,
+    Fid::HOST_BEHAVIOR,
+    Fid::COMMAND_SET_PROFILE,
     Fid::HOST_IDENTIFIER,
 ];
 
@@ -75,6 +79,7 @@ fn defaults_are_what_the_specification_has() {
         (Fid::WRITE_ATOMICITY, 0, 0),
         (Fid::ASYNC_EVENTS, 0, 0),
         (Fid::KEEP_ALIVE_TIMER, KATO_MS, 120_000),
+        (Fid::COMMAND_SET_PROFILE, 0, 0),
     ];
     for (fid, now, default) in expected {
         assert_eq!(current(&controller, fid), now, "{fid}");
@@ -82,6 +87,48 @@ fn defaults_are_what_the_specification_has() {
             assert_eq!(get(&controller, fid, select, 0), Ok(default), "{fid} {select}");
         }
     }
+}
+
+#[test]
+fn the_only_command_set_profile_can_be_set() {
+    let controller = io_controller(vec![]);
+    assert_eq!(set(&controller, Fid::COMMAND_SET_PROFILE, 0), Ok(0));
+    assert_eq!(set(&controller, Fid::COMMAND_SET_PROFILE, 0xffff_fe00), Ok(0), "reserved bits");
+    assert_eq!(current(&controller, Fid::COMMAND_SET_PROFILE), 0);
+}
+
+#[test]
+fn host_behavior_is_kept_until_a_reset() {
+    let controller = io_controller(vec![]);
+    let fid = Fid::HOST_BEHAVIOR;
+    let set = |data: &[u8]| {
+        let command = SetFeatures { fid, save: false, nsid: 0, cdw11: 0, cdw12: 0, uuid_index: 0 };
+        let sqe = command.encode(1);
+        assert_eq!(set_feature_data_len(&controller, &sqe), Ok(512));
+        set_feature(&controller, &sqe, data, 0)
+    };
+    let get = |select| {
+        let command = GetFeatures { fid, select, nsid: 0, cdw11: 0, uuid_index: 0 };
+        get_feature(&controller, &command.encode(1), 0).unwrap().data
+    };
+    assert_eq!(get(Select::CURRENT), [0; 512]);
+    let mut data = [0; 512];
+    data[..4].copy_from_slice(&[1, 0, 1, 0xee]);
+    assert_eq!(set(&data), Ok(0));
+    // Reserved bytes are not kept.
+    data[3] = 0;
+    assert_eq!(get(Select::CURRENT), data);
+    assert_eq!(get(Select::DEFAULT), [0; 512]);
+    for at in 0..3 {
+        let mut reserved = [0; 512];
+        reserved[at] = 2;
+        assert_eq!(set(&reserved), Err(Failure::InvalidField), "byte {at}");
+    }
+    assert_eq!(set(&data[..511]), Err(Failure::DataTransfer));
+    assert_eq!(get(Select::CURRENT), data, "a failed command changes nothing");
+    let cc = nvmeof_wire::properties::Cc::new();
+    controller.set_cc(cc).unwrap();
+    assert_eq!(get(Select::CURRENT), [0; 512]);
 }
 
 #[test]
@@ -100,10 +147,10 @@ fn capabilities_say_what_set_features_does() {
             cdw11: 0,
             uuid_index: 0,
         };
-        let reply = get_feature(&controller, &command.encode(1));
+        let reply = get_feature(&controller, &command.encode(1), 0);
         assert_eq!(reply, Ok(FeatureReply::from(expected)), "{fid}");
         let save = SetFeatures { fid, save: true, nsid: 0, cdw11: 0, cdw12: 0, uuid_index: 0 };
-        let saved = set_feature(&controller, &save.encode(1), &[]);
+        let saved = set_feature(&controller, &save.encode(1), &[], 0);
         assert_eq!(saved, Err(Failure::FeatureNotSaveable), "{fid}");
     }
 }
@@ -116,11 +163,9 @@ fn unknown_features_and_selectors_are_invalid_fields() {
     ] {
         for fid in (0..=0xff).map(Fid) {
             let known = SupportedCommands::new(kind, true).feature(fid).is_some();
-            let get = get_feature(
-                &controller,
-                &GetFeatures { fid, select: Select::CURRENT, nsid: 0, cdw11: 1, uuid_index: 0 }
-                    .encode(1),
-            );
+            let command =
+                GetFeatures { fid, select: Select::CURRENT, nsid: 0, cdw11: 1, uuid_index: 0 };
+            let get = get_feature(&controller, &command.encode(1), 0);
             assert_eq!(get.is_ok(), known, "{fid}");
             if !known {
                 assert_eq!(get, Err(Failure::InvalidField), "{fid}");
@@ -176,6 +221,8 @@ fn values_that_cannot_be_had_change_nothing() {
         (Fid::ASYNC_EVENTS, 1 << 9, Failure::InvalidField),
         (Fid::ASYNC_EVENTS, 1 << 31, Failure::InvalidField),
         (Fid::KEEP_ALIVE_TIMER, 0, Failure::KeepAliveInvalid),
+        (Fid::COMMAND_SET_PROFILE, 1, Failure::CommandSetCombination),
+        (Fid::COMMAND_SET_PROFILE, 0x1ff, Failure::CommandSetCombination),
     ];
     for (fid, value, failure) in refused {
         let before = current(&controller, fid);
@@ -280,7 +327,7 @@ fn error_recovery_belongs_to_namespaces() {
     assert_eq!((of(1), of(3), of(0), of(NSID_ALL)), (Ok(60), Ok(60), Ok(60), Ok(60)));
     for (nsid, failure) in [
         (2, Failure::InvalidField),
-        (MAX_NSID + 1, Failure::InvalidNamespace),
+        (MAX_NAMESPACES + 1, Failure::InvalidNamespace),
         (NSID_ALL - 1, Failure::InvalidNamespace),
     ] {
         assert_eq!(of(nsid), Err(failure));
@@ -294,7 +341,7 @@ fn other_features_have_no_namespace() {
     for (nsid, failure) in [
         (1, Failure::FeatureNotNamespaceSpecific),
         (2, Failure::InvalidField),
-        (MAX_NSID + 1, Failure::InvalidNamespace),
+        (MAX_NAMESPACES + 1, Failure::InvalidNamespace),
     ] {
         assert_eq!(set_of(&controller, Fid::ARBITRATION, nsid, 0), Err(failure), "NSID {nsid}");
     }
@@ -311,6 +358,7 @@ fn host_identifier_is_what_connect_brought() {
         get_feature(
             &controller,
             &GetFeatures { fid, select, nsid: 0, cdw11, uuid_index: 0 }.encode(1),
+            0,
         )
     };
     let data = |id: [u8; 16]| Ok(FeatureReply { dw0: 0, data: id.to_vec() });
@@ -336,11 +384,11 @@ fn any_command_is_answered_or_refused() {
             sqe.nsid.set(sqe.nsid.get() & 0xf);
         }
         for controller in &controllers {
-            if let Ok(reply) = get_feature(controller, &sqe) {
-                assert!(matches!(reply.data.len(), 0 | 16));
+            if let Ok(reply) = get_feature(controller, &sqe, 0) {
+                assert!(matches!(reply.data.len(), 0 | 8 | 16 | 512));
             }
             let len = set_feature_data_len(controller, &sqe);
-            let set = set_feature(controller, &sqe, &[]);
+            let set = set_feature(controller, &sqe, &[], 0);
             assert!(len.is_ok() || set.is_err());
             let features = controller.admin().features.clone();
             assert!((1..=controller.limits.io_queues).contains(&features.io_queues));

@@ -10,8 +10,8 @@ use nvmeof_wire::{Cqe, SglDescriptor, Sqe, ascii};
 use crate::admin::features::{CRITICAL_TEMPERATURE, WARNING_TEMPERATURE};
 use crate::controller::Controller;
 use crate::limits::{
-    ABORTS, ASYNC_EVENTS, DSM_BLOCKS, DSM_RANGE_BLOCKS, DSM_RANGES, ERROR_LOG_ENTRIES, MAX_NSID,
-    WZSL,
+    ABORTS, ASYNC_EVENTS, DSM_BLOCKS, DSM_RANGE_BLOCKS, DSM_RANGES, ERROR_LOG_ENTRIES,
+    MAX_NAMESPACES, WZSL,
 };
 use crate::spec::TransportKind;
 use crate::subsystem::SubsystemKind;
@@ -70,7 +70,7 @@ fn common(controller: &Controller, id: &mut Structure) {
     id.cntlid.set(controller.cntlid);
     id.ver.set(Version::V2_0.into_bits());
     id.oaes.set(abilities.oaes());
-    id.ctratt.set(ctratt::HOST_ID_128);
+    id.ctratt.set(ctratt::HOST_ID_128 | ctratt::TRAFFIC_KEEP_ALIVE);
     id.oacs.set(abilities.oacs());
     id.acl = ABORTS - 1;
     id.aerl = ASYNC_EVENTS - 1;
@@ -93,8 +93,8 @@ fn nvm(controller: &Controller, id: &mut Structure) {
     id.cctemp.set(CRITICAL_TEMPERATURE);
     id.sqes = SQES;
     id.cqes = CQES;
-    id.nn.set(MAX_NSID);
-    id.mnan.set(MAX_NSID);
+    id.nn.set(controller.namespaces().highest_valid_nsid());
+    id.mnan.set(MAX_NAMESPACES);
     id.oncs.set(controller.abilities().oncs());
     id.vwc = vwc::FLUSH_ALL_UNSUPPORTED;
     if controller.reports_volatile_cache() {

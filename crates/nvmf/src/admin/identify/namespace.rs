@@ -2,16 +2,17 @@
 
 use nvmeof_wire::U16;
 use nvmeof_wire::identify::{
-    Csi, IndependentNamespace, LbaFormat, Namespace as Structure, NamespaceId, dlfeat, nmic,
-    nsattr, nstat,
+    Csi, IndependentNamespace, LbaFormat, Namespace as Structure, NamespaceId, PreferredSizes,
+    dlfeat, nmic, nsattr, nstat,
 };
 
+use crate::controller::Controller;
 use crate::namespace::Namespace;
 
 /// Identify Namespace (NVM 4.1.5.1): one LBA format, no metadata, no protection information.
 ///
 /// Writes of one block are atomic, which 0 in the atomicity fields means.
-pub(super) fn identify(namespace: &Namespace) -> Structure {
+pub(super) fn identify(controller: &Controller, namespace: &Namespace) -> Structure {
     let spec = &namespace.spec;
     let mut id = Structure::default();
     id.nsze.set(spec.blocks);
@@ -23,8 +24,24 @@ pub(super) fn identify(namespace: &Namespace) -> Structure {
     id.nsattr = attributes(namespace);
     id.nguid = spec.nguid;
     id.eui64 = spec.eui64;
+    let max_blocks = controller.limits.max_transfer() >> namespace.block_shift;
+    id.set_preferred_sizes(&within(&spec.preferred, max_blocks));
     id.lbaf[0] = LbaFormat { ms: U16::ZERO, lbads: namespace.block_shift, rp: 0 };
     id
+}
+
+/// The preferred sizes that a read or write of at most `max_blocks` blocks (MDTS) can have.
+///
+/// Some versions of Linux send commands beyond MDTS if NOIOB exceeds it.
+fn within(sizes: &PreferredSizes, max_blocks: u32) -> PreferredSizes {
+    let fits = |blocks: Option<u32>| blocks.filter(|blocks| *blocks <= max_blocks);
+    PreferredSizes {
+        write_granularity: fits(sizes.write_granularity),
+        write_alignment: fits(sizes.write_alignment),
+        optimal_write: fits(sizes.optimal_write),
+        boundary: sizes.boundary.filter(|blocks| u32::from(*blocks) <= max_blocks),
+        ..*sizes
+    }
 }
 
 /// I/O Command Set Independent Identify Namespace (Base 5.17.2.8).

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use nvmeof_random::SplitMix64;
-use nvmeof_wire::identify::{Cns, Csi, Identify, NamespaceId, NamespaceIds};
+use nvmeof_wire::identify::{Cns, Csi, Identify, NamespaceId, NamespaceIds, PreferredSizes};
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sqe, ascii};
@@ -11,7 +11,7 @@ use crate::admin::fixture::{
     cached_namespace, connect, discovery_controller, io_controller, namespace, nqn, subsystem,
 };
 use crate::admin::page::tests::read;
-use crate::limits::{Limits, MAX_NSID};
+use crate::limits::{Limits, MAX_NAMESPACES, MAX_NSID};
 use crate::spec::NamespaceSpec;
 use crate::subsystem::Subsystem;
 
@@ -53,7 +53,7 @@ fn io_controller_reports_what_hosts_look_at() {
     assert_eq!(u16_at(&data, 78), controller.cntlid);
     assert_eq!(u32_at(&data, 80), 0x0002_0000, "VER");
     assert_eq!(u32_at(&data, 92), 1 << 8, "OAES: namespace attribute notices");
-    assert_eq!(u32_at(&data, 96), 1, "CTRATT: 128-bit host identifier");
+    assert_eq!(u32_at(&data, 96), 0b100_0001, "CTRATT: 128-bit host identifier, TBKAS");
     assert_eq!(data[111], 1, "CNTRLTYPE");
     assert_eq!(u16_at(&data, 256), 0, "OACS");
     assert_eq!(data[258], 3, "ACL");
@@ -68,13 +68,13 @@ fn io_controller_reports_what_hosts_look_at() {
     assert_eq!(data[512], 0x66, "SQES");
     assert_eq!(data[513], 0x44, "CQES");
     assert_eq!(u16_at(&data, 514), 128, "MAXCMD");
-    assert_eq!(u32_at(&data, 516), MAX_NSID, "NN");
-    assert_eq!(u16_at(&data, 520), 0b1001_1101, "ONCS");
+    assert_eq!(u32_at(&data, 516), MAX_NAMESPACES, "NN");
+    assert_eq!(u16_at(&data, 520), 0b1101_1101, "ONCS");
     assert_eq!(u16_at(&data, 522), 0, "FUSES");
     assert_eq!(data[525], 0b101, "VWC: present, no flush of all namespaces");
     assert_eq!(u32_at(&data, 526), 0, "AWUN, AWUPF: one block");
     assert_eq!(u32_at(&data, 536), 0x34_0001, "SGLS: supported, longer, offset, transport");
-    assert_eq!(u32_at(&data, 540), MAX_NSID, "MNAN");
+    assert_eq!(u32_at(&data, 540), MAX_NAMESPACES, "MNAN");
     let name = nqn("disks");
     assert_eq!(&data[768..768 + name.as_str().len()], name.as_str().as_bytes());
     assert!(data[768 + name.as_str().len()..1024].iter().all(|b| *b == 0), "NUL padded");
@@ -211,7 +211,8 @@ fn every_structure_has_its_own_rules_of_nsid() {
     let invalid = Comes::Not(Failure::InvalidNamespace);
     let field = Comes::Not(Failure::InvalidField);
     let (data, zeroes) = (Comes::Data, Comes::Zeroes);
-    let nsids = [0, 1, 2, 5, MAX_NSID, MAX_NSID + 1, NSID_ALL - 2, NSID_ALL - 1, NSID_ALL];
+    let nsids =
+        [0, 1, 2, 5, MAX_NAMESPACES, MAX_NAMESPACES + 1, NSID_ALL - 2, NSID_ALL - 1, NSID_ALL];
     let rules = [
         (Cns::NAMESPACE, [invalid, data, zeroes, data, zeroes, invalid, invalid, invalid, invalid]),
         // Lists of the NSIDs above.
@@ -279,8 +280,65 @@ fn command_sets_are_those_of_a_controller_that_exists() {
 }
 
 #[test]
+fn preferred_sizes_fit_into_a_command() {
+    let sizes = PreferredSizes {
+        write_granularity: Some(8),
+        write_alignment: Some(8),
+        deallocate_granularity: Some(32),
+        deallocate_alignment: Some(16),
+        optimal_write: Some(2048),
+        boundary: Some(256),
+    };
+    let of = |preferred| {
+        let controller = io_controller(vec![NamespaceSpec { preferred, ..namespace(1) }]);
+        assert_eq!(controller.limits.max_transfer(), 2048 * 512);
+        of(&controller, Cns::NAMESPACE, 1).unwrap()
+    };
+    let data = of(sizes);
+    assert_eq!(data[24], 1 << 4, "NSFEAT: OPTPERF");
+    assert_eq!(u16_at(&data, 46), 256, "NOIOB");
+    let zero_based = [64, 66, 68, 70, 72].map(|at| u16_at(&data, at));
+    assert_eq!(zero_based, [7, 7, 31, 15, 2047], "NPWG, NPWA, NPDG, NPDA, NOWS");
+    // A RAID with more in a stripe, or in a chunk, than fits into a command.
+    let large = PreferredSizes {
+        write_granularity: Some(4096),
+        optimal_write: Some(2056),
+        boundary: Some(4096),
+        ..sizes
+    };
+    let data = of(large);
+    assert_eq!(u16_at(&data, 46), 0, "NOIOB");
+    let zero_based = [64, 66, 68, 70, 72].map(|at| u16_at(&data, at));
+    assert_eq!(zero_based, [0, 7, 31, 15, 0], "NPWG, NPWA, NPDG, NPDA, NOWS");
+    let data = of(PreferredSizes::default());
+    assert!(data[24] == 0 && data[64..74].iter().all(|byte| *byte == 0), "nothing to report");
+}
+
+#[test]
+fn nsids_reach_up_to_the_broadcast_value() {
+    let controller = io_controller(vec![namespace(MAX_NSID), namespace(4420)]);
+    let data = of(&controller, Cns::CONTROLLER, 0).unwrap();
+    assert_eq!(u32_at(&data, 516), 0xffff_fffe, "NN");
+    assert_eq!(u32_at(&data, 540), 1024, "MNAN");
+    let data = of(&controller, Cns::ACTIVE_NAMESPACES, 0).unwrap();
+    assert_eq!((u32_at(&data, 0), u32_at(&data, 4), u32_at(&data, 8)), (4420, 0xffff_fffe, 0));
+    for nsid in [4420, MAX_NSID] {
+        assert_eq!(u64_at(&of(&controller, Cns::NAMESPACE, nsid).unwrap(), 0), 1000, "NSZE");
+    }
+    assert_eq!(u64_at(&of(&controller, Cns::NAMESPACE, 4421).unwrap(), 0), 0, "inactive");
+    assert_eq!(of(&controller, Cns::NAMESPACE, NSID_ALL), Err(Failure::InvalidNamespace));
+
+    // Above the highest NSID of the subsystem, NSIDs are invalid.
+    let controller = io_controller(vec![namespace(4420)]);
+    assert_eq!(u32_at(&of(&controller, Cns::CONTROLLER, 0).unwrap(), 516), 4420, "NN");
+    assert_eq!(of(&controller, Cns::NAMESPACE, 4421), Err(Failure::InvalidNamespace));
+    controller.subsystem.set_namespaces(vec![namespace(7)]);
+    assert_eq!(u32_at(&of(&controller, Cns::CONTROLLER, 0).unwrap(), 516), 1024, "NN");
+}
+
+#[test]
 fn lists_have_1024_ascending_nsids() {
-    let controller = io_controller((1..=MAX_NSID).rev().map(namespace).collect());
+    let controller = io_controller((1..=MAX_NAMESPACES).rev().map(namespace).collect());
     let data = of(&controller, Cns::ACTIVE_NAMESPACES, 0).unwrap();
     let nsids: Vec<u32> =
         data.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect();

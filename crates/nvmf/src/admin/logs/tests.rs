@@ -10,7 +10,7 @@ use super::*;
 use crate::admin::features::TEMPERATURE;
 use crate::admin::fixture::{cached_namespace, discovery_controller, io_controller, namespace};
 use crate::controller::ErrorRecord;
-use crate::limits::{Limits, MAX_NSID};
+use crate::limits::{Limits, MAX_NAMESPACES};
 
 const HOUR: Nanos = 3_600_000_000_000;
 
@@ -154,8 +154,8 @@ fn feature_effects_name_the_features() {
         (0..=0xff_u8).filter(|fid| page[usize::from(*fid) * 4] == 1).collect::<Vec<_>>()
     };
     let cached = io_controller(vec![cached_namespace(1)]);
-    assert_eq!(fids(&cached), [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xf, 0x81]);
-    assert_eq!(fids(&io_controller(vec![])), [1, 2, 4, 5, 7, 0xa, 0xb, 0xf, 0x81]);
+    assert_eq!(fids(&cached), [1, 2, 4, 5, 6, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
+    assert_eq!(fids(&io_controller(vec![])), [1, 2, 4, 5, 7, 0xa, 0xb, 0xe, 0xf, 0x16, 0x19, 0x81]);
     assert_eq!(fids(&discovery_controller()), [0xb, 0xf]);
     let page = page(&cached, Lid::FEATURE_EFFECTS, 1024);
     assert_eq!(u32_at(&page, 5 * 4), 1 << 20 | 1, "Error Recovery is of a namespace");
@@ -194,7 +194,7 @@ fn smart_is_of_the_controller() {
     assert!(of(NSID_ALL).is_ok());
     assert_eq!(of(1), Err(Failure::InvalidField), "LPA bit 0 is clear");
     assert_eq!(of(2), Err(Failure::InvalidField));
-    assert_eq!(of(MAX_NSID + 1), Err(Failure::InvalidNamespace));
+    assert_eq!(of(MAX_NAMESPACES + 1), Err(Failure::InvalidNamespace));
 }
 
 #[test]

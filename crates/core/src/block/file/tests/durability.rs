@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::super::backend::{FileBackend, FileCall, FileResult};
 use super::super::queue::{FileQueue, Health, Mode};
 use super::*;
-use crate::block::{BlockError, DeviceInfo};
+use crate::block::{BlockError, DeviceInfo, Geometry};
 
 type Calls = Rc<RefCell<Vec<(usize, FileCall, Option<Buffer>)>>>;
 
@@ -57,6 +57,7 @@ impl Bench {
             deallocate: true,
             deallocate_reads_zero: true,
             write_zeroes: true,
+            geometry: Geometry::default(),
             medium: None,
         };
         let hand = Hand::default();

@@ -23,7 +23,7 @@ use super::log::{self, BLOCK, Effect, Event, Log, Logged};
 use super::sim::{Sim, Whims};
 use super::*;
 use crate::block::file::backend::{FileBackend, FileCall, FileResult};
-use crate::block::{BlockError, BlockOpKind, DeviceInfo, Rejected};
+use crate::block::{BlockError, BlockOpKind, DeviceInfo, Geometry, Rejected};
 
 const BLOCKS: usize = 48;
 const DEPTH: usize = 8;
@@ -246,6 +246,7 @@ fn info() -> DeviceInfo {
         deallocate: true,
         deallocate_reads_zero: true,
         write_zeroes: true,
+        geometry: Geometry::default(),
         medium: None,
     }
 }

@@ -298,6 +298,7 @@ fn namespace(disk: &Disk) -> NamespaceSpec {
         deallocate: info.deallocate,
         deallocate_reads_zero: info.deallocate_reads_zero,
         write_zeroes: info.write_zeroes,
+        preferred: info.geometry.to_blocks(info.block_size),
     }
 }
 
