@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use nvmeof_wire::Nqn;
 use serde::Serialize;
 
+use crate::listeners::Listeners;
 use crate::note::Notes;
+use crate::prototype::Prototype;
 
 /// Maximum characters of a device's name.
 const NAME_MAX: usize = 64;
 /// Maximum namespaces of a subsystem.
 const NAMESPACES_MAX: usize = 1024;
-/// Default port of a target.
-const PORT: u16 = 4420;
 
 /// A config of nvmeof-tgt under construction. `configs/target.toml` documents the names of its
 /// keys.
@@ -24,14 +24,19 @@ pub(crate) struct ConfigBuilder {
     pub(crate) reactors: Option<String>,
     #[serde(skip_serializing_if = "HostLimits::is_empty")]
     pub(crate) limits: HostLimits,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    listener: Vec<Listener>,
+    #[serde(skip_serializing_if = "Discovery::is_empty")]
+    pub(crate) discovery: Discovery,
+    #[serde(rename = "listener", skip_serializing_if = "Listeners::is_empty")]
+    pub(crate) listeners: Listeners,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     device: Vec<Device>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     subsystem: Vec<Subsystem>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     referral: Vec<Referral>,
+    /// Pacing of the other target.
+    #[serde(skip)]
+    pub(crate) prototype: Option<Prototype>,
     /// Devices that a namespace uses.
     #[serde(skip)]
     served: BTreeSet<String>,
@@ -52,21 +57,39 @@ pub(crate) struct HostLimits {
     pub(crate) max_transfer: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_capsule: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_alive_min: Option<String>,
+    #[serde(skip)]
+    keep_alive_min_ms: u64,
 }
 
 impl HostLimits {
+    /// Raises the minimum keep-alive timeout to `ms`.
+    pub(crate) fn raise_keep_alive_min(&mut self, ms: u64) {
+        self.keep_alive_min_ms = self.keep_alive_min_ms.max(ms);
+        self.keep_alive_min = Some(format!("{}ms", self.keep_alive_min_ms));
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A listener for hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Listener {
-    #[serde(rename = "type")]
-    pub(crate) fabric: Fabric,
-    pub(crate) address: IpAddr,
-    pub(crate) port: u16,
+/// The discovery service.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Discovery {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nqn: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) restricted: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) mdns: bool,
+}
+
+impl Discovery {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Fabrics that nvmeof-tgt supports.
@@ -189,42 +212,12 @@ pub(crate) struct Referral {
     pub(crate) fabric: Fabric,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Name of its discovery subsystem, unless it is the well-known one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nqn: Option<String>,
 }
 
 impl ConfigBuilder {
-    /// Adds a listener unless it exists. One for all addresses replaces those for single addresses.
-    pub(crate) fn add_listener(&mut self, path: &str, new: Listener, notes: &mut Notes) {
-        let covers = |all: &Listener, one: &Listener| {
-            let same = all.fabric == one.fabric && all.port == one.port && all.port != 0;
-            same && all.address.is_unspecified() && all.address.is_ipv4() == one.address.is_ipv4()
-        };
-        if self.listener.contains(&new) {
-            return;
-        }
-        if self.listener.iter().any(|other| covers(other, &new)) {
-            let what = format!("the listener for all addresses has {} already", new.address);
-            notes.converted(path, what);
-            return;
-        }
-        let before = self.listener.len();
-        self.listener.retain(|other| !covers(&new, other));
-        if self.listener.len() < before {
-            notes.converted(path, "it takes the place of the listeners for single addresses");
-        }
-        self.listener.push(new);
-    }
-
-    /// Adds a listener if there is none, because the daemon does not start without one.
-    pub(crate) fn need_listener(&mut self, path: &str, notes: &mut Notes) {
-        if self.listener.is_empty() {
-            let address = IpAddr::from([127, 0, 0, 1]);
-            self.listener.push(Listener { fabric: Fabric::Tcp, address, port: PORT });
-            let what =
-                "no listener is left: one at tcp 127.0.0.1:4420 takes their place, for a start";
-            notes.converted(path, what);
-        }
-    }
-
     /// Adds a referral unless it exists.
     pub(crate) fn add_referral(&mut self, new: Referral) {
         if !self.referral.contains(&new) {
@@ -320,7 +313,10 @@ impl ConfigBuilder {
     }
 
     /// Adds a complete subsystem.
-    pub(crate) fn add_subsystem(&mut self, subsystem: Subsystem) {
+    pub(crate) fn add_subsystem(&mut self, mut subsystem: Subsystem) {
+        if subsystem.allow_any_host {
+            subsystem.hosts = None;
+        }
         self.subsystem.push(subsystem);
     }
 
@@ -350,10 +346,24 @@ impl ConfigBuilder {
         gone
     }
 
-    /// Returns the config as TOML.
+    /// Completes the config after the last subsystem.
+    pub(crate) fn complete(&mut self, path: &str, notes: &mut Notes) {
+        for name in self.prune() {
+            notes.not_applicable(path, format!("no namespace uses device \"{name}\""));
+        }
+        self.listeners.complete(path, &self.subsystem, notes);
+    }
+
+    /// Returns the config as TOML, with the pacing of the other target as comments.
     pub(crate) fn to_toml(&self) -> String {
         // Every type here has a form in TOML, and values come before tables.
-        toml::to_string(self).unwrap_or_else(|error| format!("# it cannot be written: {error}\n"))
+        let mut text = toml::to_string(self)
+            .unwrap_or_else(|error| format!("# it cannot be written: {error}\n"));
+        if let Some(prototype) = &self.prototype {
+            let reactors = self.reactors.as_deref().map(cpus_in);
+            text.push_str(&prototype.to_comment(reactors, self.limits.max_transfer));
+        }
+        text
     }
 }
 
@@ -374,7 +384,7 @@ impl DeviceBackend {
 impl Subsystem {
     /// Creates a subsystem with a valid name, or returns the error of the name.
     pub(crate) fn new(nqn: &str) -> Result<Self, String> {
-        let name: Nqn = nqn.parse().map_err(|error| format!("\"{nqn}\": {error}"))?;
+        let name = Nqn::new(nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
         if name.is_discovery() {
             return Err("the discovery service is always there".into());
         }
@@ -390,19 +400,25 @@ impl Subsystem {
         })
     }
 
-    /// Allows every host.
-    pub(crate) fn allow_any(&mut self) {
-        self.allow_any_host = true;
-        self.hosts = None;
-    }
-
     /// Allows a host; returns the error of its name.
     pub(crate) fn allow(&mut self, host: &str) -> Result<(), String> {
-        host.parse::<Nqn>().map_err(|error| format!("\"{host}\": {error}"))?;
+        Nqn::new(host).map_err(|error| format!("\"{host}\": {error}"))?;
         if let Some(hosts) = &mut self.hosts {
             hosts.insert(host.into());
         }
         Ok(())
+    }
+
+    /// Returns true if no host may connect.
+    pub(crate) fn admits_no_host(&self) -> bool {
+        !self.allow_any_host && self.hosts.as_ref().is_none_or(BTreeSet::is_empty)
+    }
+
+    /// Revokes the permission of a host.
+    pub(crate) fn revoke(&mut self, host: &str) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.remove(host);
+        }
     }
 
     /// Returns a valid serial or model number: printable ASCII of 1 to `most` characters, without
@@ -417,4 +433,16 @@ impl Subsystem {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// Returns the number of CPUs in a list as `0-3,8`.
+fn cpus_in(list: &str) -> u64 {
+    let count = |part: &str| match part.split_once('-') {
+        Some((first, last)) => match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
+            (Ok(first), Ok(last)) => last.saturating_sub(first).saturating_add(1),
+            _ => 1,
+        },
+        None => 1,
+    };
+    list.split(',').map(count).sum()
 }

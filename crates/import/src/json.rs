@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use crate::keys::{self, KeyTable, Treatment};
 use crate::note::Notes;
 
 /// Error of a text that is not a config of another target.
@@ -20,7 +21,15 @@ pub enum ImportError {
         /// Error of the parser.
         what: String,
     },
-    /// JSON of neither format.
+    /// A line of a legacy config of SPDK is not valid.
+    #[error("line {line}: {what}")]
+    NotConf {
+        /// Line, from 1.
+        line: usize,
+        /// The fault.
+        what: String,
+    },
+    /// A text of no known format.
     #[error(
         "this is neither what nvmetcli saves nor an SPDK config: {what}; get one by \
          `nvmetcli save FILE` or `rpc.py save_config > FILE`"
@@ -66,13 +75,20 @@ impl<'a> JsonNode<'a> {
         &self.path
     }
 
-    pub(crate) fn object(&self) -> Result<JsonObject<'a>, ImportError> {
+    /// Returns the object with the table of its keys.
+    pub(crate) fn object(&self, keys: KeyTable) -> Result<JsonObject<'a>, ImportError> {
         match self.value {
             Value::Object(map) => {
-                Ok(JsonObject { map, path: self.path.clone(), seen: BTreeSet::new() })
+                Ok(JsonObject { map, path: self.path.clone(), keys, seen: BTreeSet::new() })
             }
             _ => Err(self.wrong("an object: { ... }")),
         }
+    }
+
+    /// Returns the value of a key of an object, without a record that it is read.
+    pub(crate) fn peek(&self, key: &str) -> Option<Self> {
+        let value = self.value.get(key).filter(|value| !value.is_null())?;
+        Some(Self { value, path: format!("{}.{key}", self.path) })
     }
 
     /// Returns the entries of a list.
@@ -154,6 +170,7 @@ impl<'a> JsonNode<'a> {
 pub(crate) struct JsonObject<'a> {
     map: &'a Map<String, Value>,
     path: String,
+    keys: KeyTable,
     seen: BTreeSet<&'a str>,
 }
 
@@ -162,8 +179,12 @@ impl<'a> JsonObject<'a> {
         &self.path
     }
 
-    /// Returns the value of a key, unless it is absent or null.
+    /// Returns the value of a key that its table has as taken, unless it is absent or null.
     pub(crate) fn get(&mut self, key: &str) -> Option<JsonNode<'a>> {
+        debug_assert!(
+            matches!(keys::treatment(self.keys, key), Some(Treatment::Taken)),
+            "the table has no taken key {key}"
+        );
         let (key, value) = self.map.get_key_value(key)?;
         self.seen.insert(key);
         (!value.is_null()).then(|| JsonNode { value, path: self.path_of(key) })
@@ -194,28 +215,34 @@ impl<'a> JsonObject<'a> {
         self.get(key).map_or(Ok(Vec::new()), |node| node.list())
     }
 
-    /// Marks keys as read that need no note.
+    /// Marks keys as read that another note covers.
     pub(crate) fn skip(&mut self, keys: &[&str]) {
         for key in keys {
             self.get(key);
         }
     }
 
-    /// Marks a key as read, and adds the note `what` if its value is not empty.
-    pub(crate) fn without_counterpart(&mut self, key: &str, what: &str, notes: &mut Notes) {
-        if let Some(node) = self.get(key).filter(|node| !node.is_empty()) {
-            notes.unsupported(node.path(), format!("{what} ({})", node.shown()));
-        }
+    /// Returns true if the object has the key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
     }
 
-    /// Adds notes for keys that were not read.
+    /// Adds the notes of the keys that were not read, according to the table.
     pub(crate) fn finish(self, notes: &mut Notes) {
         for (key, value) in self.map {
             let node = JsonNode { value, path: self.path_of(key) };
-            if !self.seen.contains(key.as_str()) && !node.is_empty() {
-                let what = format!("this key has no counterpart ({})", node.shown());
-                notes.unsupported(node.path(), what);
+            if self.seen.contains(key.as_str()) || node.is_empty() {
+                continue;
             }
+            let what = match keys::treatment(self.keys, key) {
+                Some(Treatment::Unnoticed(_)) => continue,
+                Some(Treatment::Lost { except, .. }) if keys::is_excepted(value, except) => {
+                    continue;
+                }
+                Some(Treatment::Lost { consequence, .. }) => consequence,
+                Some(Treatment::Taken) | None => "this key has no counterpart",
+            };
+            notes.unsupported(node.path(), format!("{what} ({})", node.shown()));
         }
     }
 

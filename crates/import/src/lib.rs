@@ -3,21 +3,26 @@
 //!
 //! ```text
 //! JSON --json--> JsonNode (value, path) --kernel | spdk--> ConfigBuilder --> TOML for the daemon
-//!                                               |
-//!                                               '--> Note: unsupported setting, and why
+//!   ^                                           |
+//!   '-- spdk_conf <-- legacy .conf              '--> Note: unsupported setting, and why
 //! ```
 //!
-//! The crate reads two formats: the output of `nvmetcli save` for Linux nvmet, and the JSON config
-//! of SPDK nvmf_tgt. A text that cannot be parsed is an error. A setting that nvmeof-tgt does not
-//! support is a note. The import drops everything that depends on it, and never serves it with less
-//! protection than before.
+//! The crate reads the output of `nvmetcli save` for Linux nvmet, and the JSON and legacy configs
+//! of SPDK nvmf_tgt. Tables (`keys`) have every key with its treatment and the reason. A text that
+//! cannot be parsed is an error. A setting that nvmeof-tgt does not support is a note. The import
+//! drops everything that depends on it, and never serves it with less protection than before.
 
 mod config_builder;
 mod json;
 mod kernel;
+mod keys;
 mod listen_address;
+mod listeners;
 mod note;
+mod prototype;
+mod queues;
 mod spdk;
+mod spdk_conf;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +46,18 @@ pub trait DiskProperties {
     /// Returns the bytes of the file or block device at `path`; `None` if it does not exist on this
     /// machine.
     fn size(&self, path: &str) -> Option<u64>;
+    /// Returns the size of a namespace of the NVMe drive at a PCI address. `None` if the kernel's
+    /// driver does not have the drive.
+    fn drive_namespace(&self, pci: &str, nsid: u64) -> Option<DriveNamespace>;
+}
+
+/// Size of a namespace of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveNamespace {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical block.
+    pub block_size: u32,
 }
 
 /// No disks: the import runs on a different machine than the target.
@@ -53,6 +70,10 @@ impl DiskProperties for NoDisks {
     }
 
     fn size(&self, _path: &str) -> Option<u64> {
+        None
+    }
+
+    fn drive_namespace(&self, _pci: &str, _nsid: u64) -> Option<DriveNamespace> {
         None
     }
 }
@@ -80,37 +101,69 @@ pub struct ImportedConfig {
 /// Converts a config of another target.
 ///
 /// # Errors
-/// If the text is not JSON, has neither format, or has a value of the wrong kind for its key. The
-/// message names the value's path.
+/// If the text has none of the formats, or has a value of the wrong kind for its key. The message
+/// names the value's path or line.
 pub fn import(text: &str, disks: &dyn DiskProperties) -> Result<ImportedConfig, ImportError> {
     if text.len() > TEXT_MAX {
         return Err(ImportError::TooLong { bytes: text.len() });
     }
-    let value: Value = serde_json::from_str(text).map_err(|error| ImportError::NotJson {
-        line: error.line(),
-        column: error.column(),
-        what: error.to_string(),
-    })?;
-    let root = JsonNode::root(&value);
-    let source = source(&root)?;
     let mut notes = Notes::default();
-    let builder = match source {
-        ImportSource::Kernel => kernel::read(&root, disks, &mut notes)?,
-        ImportSource::Spdk => spdk::read(&root, disks, &mut notes)?,
+    let (source, builder) = if spdk_conf::is_legacy(text) {
+        let conf = spdk_conf::read(text, &mut notes)?;
+        let converted = convert(&conf.value, disks, &mut notes);
+        notes.place(|path| conf.place(path));
+        converted.map_err(|error| match error {
+            ImportError::Wrong { path, what, allowed } => {
+                ImportError::Wrong { path: conf.place(&path), what, allowed }
+            }
+            other => other,
+        })?
+    } else {
+        convert(&parse(text)?, disks, &mut notes)?
     };
     let notes = notes.into_list();
     let toml = write(source, &builder, &notes);
     Ok(ImportedConfig { source, toml, notes })
 }
 
+/// Reads a JSON config of either target.
+fn convert(
+    value: &Value,
+    disks: &dyn DiskProperties,
+    notes: &mut Notes,
+) -> Result<(ImportSource, ConfigBuilder), ImportError> {
+    let root = JsonNode::root(value);
+    let source = source(&root)?;
+    let builder = match source {
+        ImportSource::Kernel => kernel::read(&root, disks, notes)?,
+        ImportSource::Spdk => spdk::read(&root, disks, notes)?,
+    };
+    Ok((source, builder))
+}
+
+/// Parses JSON. SPDK takes comments in its config.
+fn parse(text: &str) -> Result<Value, ImportError> {
+    let mut plain = text.to_owned();
+    json_strip_comments::strip(&mut plain).map_err(|error| ImportError::NotJson {
+        line: text.lines().count(),
+        column: 0,
+        what: error.to_string(),
+    })?;
+    serde_json::from_str(&plain).map_err(|error| ImportError::NotJson {
+        line: error.line(),
+        column: error.column(),
+        what: error.to_string(),
+    })
+}
+
 /// Detects the format. SPDK's subsystems are parts of its program and have a `config` each.
 fn source(root: &JsonNode<'_>) -> Result<ImportSource, ImportError> {
-    let mut top = root.object()?;
-    if top.get("ports").is_some() || top.get("hosts").is_some() {
+    root.object(&[])?;
+    if root.peek("ports").is_some() || root.peek("hosts").is_some() {
         return Ok(ImportSource::Kernel);
     }
-    let Some(subsystems) = top.get("subsystems") else {
-        let what = if top.get("jsonrpc").is_some() || top.get("method").is_some() {
+    let Some(subsystems) = root.peek("subsystems") else {
+        let what = if root.peek("jsonrpc").is_some() || root.peek("method").is_some() {
             "this is a call of SPDK's RPC, no config"
         } else {
             "it has neither \"ports\" nor \"subsystems\""
@@ -118,11 +171,11 @@ fn source(root: &JsonNode<'_>) -> Result<ImportSource, ImportError> {
         return Err(ImportError::NeitherFormat { what: what.into() });
     };
     for entry in subsystems.list()? {
-        let mut entry = entry.object()?;
-        if entry.get("subsystem").is_some() {
+        entry.object(&[])?;
+        if entry.peek("subsystem").is_some() {
             return Ok(ImportSource::Spdk);
         }
-        if entry.get("nqn").is_some() {
+        if entry.peek("nqn").is_some() {
             return Ok(ImportSource::Kernel);
         }
     }

@@ -7,6 +7,9 @@ use crate::config_builder::Fabric;
 use crate::json::{ImportError, JsonObject};
 use crate::note::Notes;
 
+/// Default port of a discovery service.
+pub(crate) const DISCOVERY_PORT: u16 = 8009;
+
 /// Fabric, address and port.
 pub(crate) type ListenAddress = (Fabric, IpAddr, u16);
 
@@ -17,8 +20,9 @@ pub(crate) fn read(
     default_port: u16,
     notes: &mut Notes,
 ) -> Result<Option<ListenAddress>, ImportError> {
-    let fabric = object.need("trtype")?.text()?;
-    object.skip(&["adrfam"]);
+    // SPDK before 18.04 had "transport".
+    let old = object.has("transport") && !object.has("trtype");
+    let fabric = object.need(if old { "transport" } else { "trtype" })?.text()?;
     let fabric = match fabric.to_ascii_lowercase().as_str() {
         "tcp" => Fabric::Tcp,
         "rdma" => Fabric::Rdma,

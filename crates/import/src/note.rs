@@ -64,6 +64,13 @@ impl Notes {
         self.0
     }
 
+    /// Replaces every path by what `place` returns for it.
+    pub(crate) fn place(&mut self, place: impl Fn(&str) -> String) {
+        for note in &mut self.0 {
+            note.path = place(&note.path);
+        }
+    }
+
     fn add(&mut self, kind: NoteKind, path: &str, what: String) {
         self.0.push(Note { kind, path: path.into(), what });
     }

@@ -249,7 +249,7 @@ fn apply_discovery(registry: &mut Registry, wanted: DiscoverySpec, changes: &mut
     if registry.discovery.nqn == nqn {
         return;
     }
-    // Its controllers know it by the old name.
+    // Its controllers report the old name.
     for controller in registry.discovery.all_controllers() {
         end(&controller, TeardownReason::SubsystemRemoved, changes);
     }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nvmeof_console::complain;
-use nvmeof_import::{DiskProperties, ImportSource, ImportedConfig, Note, TEXT_MAX, import};
+use nvmeof_import::{
+    DiskProperties, DriveNamespace, ImportSource, ImportedConfig, Note, TEXT_MAX, import,
+};
 use serde_json::json;
 
 use crate::output::{print, print_json};
@@ -24,7 +26,8 @@ const SECTOR: u64 = 512;
     What has no counterpart is listed on standard error, and as comments in the file.\n\
     `nvmeof-tgt --config target.toml --check` checks the rest against this machine.")]
 pub struct ImportArgs {
-    /// Output of `nvmetcli save`, or of SPDK's `rpc.py save_config`; - for standard input
+    /// Output of `nvmetcli save` or of SPDK's `rpc.py save_config`, or a legacy .conf file of SPDK;
+    /// - for standard input
     pub file: PathBuf,
     /// Write the config to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
@@ -117,6 +120,30 @@ impl DiskProperties for ThisMachine {
             None => fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len()),
         }
     }
+
+    fn drive_namespace(&self, pci: &str, nsid: u64) -> Option<DriveNamespace> {
+        drive_namespace(&Path::new("/sys/bus/pci/devices").join(pci), nsid)
+    }
+}
+
+/// Returns the size of a namespace of the drive with this sysfs folder, if the kernel has it.
+fn drive_namespace(drive: &Path, nsid: u64) -> Option<DriveNamespace> {
+    let entries = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    };
+    let namespaces = entries(drive.join("nvme")).flat_map(entries);
+    namespaces.into_iter().find_map(|namespace| {
+        let size = attribute::<u64>(&namespace, "size")?.checked_mul(SECTOR)?;
+        let block_size = attribute(&namespace, "queue/logical_block_size")?;
+        let is_it = attribute::<u64>(&namespace, "nsid") == Some(nsid);
+        is_it.then_some(DriveNamespace { size, block_size })
+    })
+}
+
+/// Returns the value of a namespace's attribute in sysfs.
+fn attribute<T: std::str::FromStr>(namespace: &Path, name: &str) -> Option<T> {
+    fs::read_to_string(namespace.join(name)).ok()?.trim().parse().ok()
 }
 
 /// Returns the sysfs folder of the block device at `path`.
@@ -169,6 +196,20 @@ mod tests {
         assert!(error.contains("config.json: this is neither"), "{error}");
         args.file = PathBuf::from("/dev/zero");
         assert!(format!("{:#}", run(&args, false).unwrap_err()).contains("no config"));
+    }
+
+    #[test]
+    fn a_drive_has_the_namespaces_that_the_kernel_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let namespace = folder.path().join("nvme/nvme0/nvme0c0n2");
+        fs::create_dir_all(namespace.join("queue")).unwrap();
+        fs::create_dir_all(folder.path().join("nvme/nvme0/hwmon1")).unwrap();
+        fs::write(namespace.join("size"), "2048\n").unwrap();
+        fs::write(namespace.join("nsid"), "2\n").unwrap();
+        fs::write(namespace.join("queue/logical_block_size"), "4096\n").unwrap();
+        let known = DriveNamespace { size: 1 << 20, block_size: 4096 };
+        assert_eq!(drive_namespace(folder.path(), 2), Some(known));
+        assert_eq!(drive_namespace(folder.path(), 1), None);
     }
 
     #[test]

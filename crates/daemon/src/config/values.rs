@@ -164,7 +164,7 @@ pub(crate) fn address(
 pub(crate) const NQN_FORM: &str = "allowed: 1 to 223 bytes without control characters, as \
                         nqn.2026-11.org.example:disks";
 
-/// Validates an NQN, which may have any form: hosts and other targets use many.
+/// Validates an NQN, of any form: hosts and other targets use many.
 pub(crate) fn parse_nqn(
     report: &mut Report<'_>,
     key: &str,

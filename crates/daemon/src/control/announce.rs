@@ -22,7 +22,7 @@ const WITHDRAWAL: Duration = Duration::from_secs(1);
 /// The instances that are announced now.
 #[derive(Default)]
 pub(super) struct Announcements {
-    /// Runs in a thread of its own; `None` until something is announced.
+    /// Runs in its own thread; `None` until something is announced.
     daemon: Option<ServiceDaemon>,
     announced: BTreeSet<Instance>,
 }
@@ -89,7 +89,7 @@ impl Instance {
         };
         let room = host.floor_char_boundary(LABEL_MAX.saturating_sub(suffix.len()));
         let name = format!("{}{suffix}", &host[..room]);
-        // A name of its own: another responder of the machine announces the machine's name.
+        // Its own name, because another responder of the machine announces the machine's name.
         let server = format!("nvmeof-tgt-{}.local.", &host[..host.floor_char_boundary(40)]);
         let keys = [("p", "tcp"), ("NQN", &self.nqn)];
         let port = self.address.port();
@@ -105,7 +105,7 @@ impl Instance {
     }
 }
 
-/// Starts the responder and logs its errors, such as a network without multicast.
+/// Starts the responder and logs its errors, for example of a network without multicast.
 fn start() -> Result<ServiceDaemon, mdns_sd::Error> {
     let daemon = ServiceDaemon::new()?;
     let events = daemon.monitor()?;

@@ -3,32 +3,26 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bdev` | block devices, including layered ones |
-//! | `nvmf` | transports, subsystems, namespaces, listeners, hosts |
+//! | `keys` | the parameters of each call, with their treatment |
+//! | `bdev` | block devices, including layered ones, and their UUIDs (`identity`) |
+//! | `nvmf` | subsystems, namespaces, listeners, hosts |
+//! | `transport` | limits of transports |
 
 mod bdev;
+mod identity;
+pub(crate) mod keys;
 mod nvmf;
+mod transport;
 
 use crate::DiskProperties;
 use crate::config_builder::ConfigBuilder;
 use crate::json::{ImportError, JsonNode, JsonObject};
+use crate::keys::{KeyTable, Treatment};
 use crate::note::Notes;
 use bdev::Bdevs;
 
-/// Parts of SPDK that concern its internals: memory pools, sockets, offload engines, threads.
-const INNER: &[&str] = &[
-    "accel",
-    "copy",
-    "fsdev",
-    "interface",
-    "iobuf",
-    "net_framework",
-    "notify",
-    "scheduler",
-    "sock",
-    "vmd",
-    "nvmf_tgt",
-];
+/// Socket implementation of SPDK that speaks TLS.
+const TLS_SOCKETS: &str = "ssl";
 
 /// A call of the config.
 #[derive(Debug)]
@@ -40,21 +34,41 @@ struct RpcCall<'a> {
 }
 
 impl<'a> RpcCall<'a> {
-    fn read(node: &JsonNode<'a>) -> Result<Self, ImportError> {
-        let mut entry = node.object()?;
-        let method = entry.need("method")?.text()?;
-        Ok(Self { method, path: node.path().to_owned(), params: entry.get("params") })
+    fn read(node: &JsonNode<'a>, notes: &mut Notes) -> Result<Self, ImportError> {
+        let mut entry = node.object(keys::CALL)?;
+        let written = entry.need("method")?.text()?;
+        let params = entry.get("params");
+        entry.finish(notes);
+        let new = keys::OLD_NAMES.iter().find(|(old, _)| *old == written);
+        let method = new.map_or(written, |(_, new)| new);
+        Ok(Self { method, path: node.path().to_owned(), params })
     }
 
     /// Returns the parameters of a call that requires some.
-    fn params(&self) -> Result<JsonObject<'a>, ImportError> {
+    fn params(&self, keys: KeyTable) -> Result<JsonObject<'a>, ImportError> {
         match &self.params {
-            Some(params) => params.object(),
+            Some(params) => params.object(keys),
             None => Err(ImportError::Wrong {
                 path: self.path.clone(),
                 what: format!("{} has no \"params\"", self.method),
                 allowed: "the config is not whole".into(),
             }),
+        }
+    }
+}
+
+/// Adds the note of a call that has no reader; `otherwise` is the text for one that is unknown.
+fn note_call(calls: &[(&str, Treatment)], call: &RpcCall<'_>, otherwise: &str, notes: &mut Notes) {
+    let method = call.method;
+    match calls.iter().find(|(name, _)| *name == method).map(|(_, treatment)| treatment) {
+        Some(Treatment::Unnoticed(reason)) => {
+            notes.not_applicable(&call.path, format!("{method}: {reason}"));
+        }
+        Some(Treatment::Lost { consequence, .. }) => {
+            notes.unsupported(&call.path, format!("{method}: {consequence}"));
+        }
+        Some(Treatment::Taken) | None => {
+            notes.unsupported(&call.path, format!("{method}: {otherwise}"));
         }
     }
 }
@@ -68,48 +82,56 @@ pub(crate) fn read(
     let mut builder = ConfigBuilder::default();
     let mut bdevs = Bdevs::new(disks);
     let mut nvmf = nvmf::SpdkTarget::default();
-    let mut top = root.object()?;
+    let mut top = root.object(keys::ROOT)?;
     // Devices come first, regardless of their position, because namespaces refer to them.
     let parts = top.need("subsystems")?.list()?;
+    let mut served = Vec::new();
     for part in &parts {
-        let mut part = part.object()?;
+        let mut part = part.object(keys::PART)?;
         let name = part.need("subsystem")?.text()?;
-        let calls = part.list("config")?;
-        match name {
-            "bdev" => {
-                for node in calls {
-                    bdevs.call(&mut builder, &RpcCall::read(&node)?, notes)?;
-                }
-            }
-            "nvmf" => {}
-            inner if INNER.contains(&inner) || inner.starts_with("vhost") && calls.is_empty() => {
-                if !calls.is_empty() {
-                    let what = format!("\"{inner}\" says how SPDK works inside");
-                    notes.not_applicable(part.path(), what);
-                }
-            }
-            other => {
-                if !calls.is_empty() {
-                    notes.unsupported(part.path(), format!("\"{other}\" is not served here"));
-                }
-            }
-        }
+        let nodes = part.list("config")?;
+        let path = part.path().to_owned();
         part.finish(notes);
-    }
-    for part in &parts {
-        let mut part = part.object()?;
-        if part.need("subsystem")?.text()? == "nvmf" {
-            for node in part.list("config")? {
-                nvmf.call(&mut builder, &mut bdevs, &RpcCall::read(&node)?, notes)?;
+        let calls = nodes.iter().map(|node| RpcCall::read(node, notes));
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
+        match name {
+            "bdev" => bdevs.calls(&mut builder, calls, notes)?,
+            "nvmf" => served.extend(calls),
+            "sock" => {
+                for call in calls.iter().filter(|call| call.method == "sock_set_default_impl") {
+                    let mut params = call.params(keys::SOCKETS)?;
+                    nvmf.has_tls_sockets = params.text("impl_name")? == Some(TLS_SOCKETS);
+                    params.finish(notes);
+                }
+                note_part("sock", &path, &calls, notes);
             }
+            other => note_part(other, &path, &calls, notes),
         }
+    }
+    for call in &served {
+        nvmf.call(&mut builder, &mut bdevs, call, notes)?;
     }
     nvmf.finish(&mut builder, notes);
     bdevs.finish(notes);
-    for name in builder.prune() {
-        notes.not_applicable("$.subsystems", format!("no namespace uses device \"{name}\""));
-    }
-    builder.need_listener("$.subsystems", notes);
+    builder.complete("$.subsystems", notes);
     top.finish(notes);
     Ok(builder)
+}
+
+/// Adds the note of a part that has no reader.
+fn note_part(name: &str, path: &str, calls: &[RpcCall<'_>], notes: &mut Notes) {
+    if calls.is_empty() {
+        return;
+    }
+    match keys::PARTS.iter().find(|(part, _)| *part == name).map(|(_, treatment)| treatment) {
+        Some(Treatment::Unnoticed(reason)) => {
+            notes.not_applicable(path, format!("\"{name}\": {reason}"));
+        }
+        Some(Treatment::Lost { consequence, .. }) => {
+            notes.unsupported(path, format!("\"{name}\": {consequence}"));
+        }
+        Some(Treatment::Taken) | None => {
+            notes.unsupported(path, format!("\"{name}\" is not served here"));
+        }
+    }
 }

@@ -1,37 +1,40 @@
 //! Reader of SPDK nvmf_tgt's configuration.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use super::RpcCall;
+use nvmeof_wire::Nqn;
+use nvmeof_wire::nqn::DISCOVERY_NQN;
+
 use super::bdev::Bdevs;
-use crate::config_builder::{ConfigBuilder, Listener, Namespace, Referral, Subsystem};
-use crate::json::{ImportError, JsonObject};
-use crate::listen_address;
+use super::identity::BdevUuid;
+use super::keys::nvmf as keys;
+use super::transport::Transports;
+use super::{RpcCall, TLS_SOCKETS, note_call};
+use crate::config_builder::{ConfigBuilder, Namespace, Referral, Subsystem};
+use crate::json::{ImportError, JsonNode, JsonObject};
+use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
+use crate::listeners::NVM_PORT;
 use crate::note::Notes;
+use crate::queues;
 
-const PORT: u16 = 4420;
-const DISCOVERY_PORT: u16 = 8009;
-const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Short name of the discovery subsystem in SPDK's calls.
+const DISCOVERY: &str = "discovery";
 /// Maximum controller ID (Base 2.0, 3.1.2).
 const CNTLID_MAX: u64 = 65_519;
-
-/// Calls that concern SPDK's internals, and settings that always apply here.
-const INNER: &[&str] = &[
-    "nvmf_set_max_subsystems",
-    "nvmf_set_crdt",
-    "nvmf_create_target",
-    "nvmf_stop_mdns_prr",
-    "nvmf_publish_mdns_prr",
-];
+/// Serial and model number of SPDK if the config has none.
+const SERIAL: &str = "00000000000000000000";
+const MODEL: &str = "SPDK bdev Controller";
 
 /// The target under construction.
 #[derive(Debug, Default)]
 pub(super) struct SpdkTarget {
+    /// Sockets speak TLS unless a listener chooses others.
+    pub(super) has_tls_sockets: bool,
     /// Subsystems in the order of creation.
     subsystems: Vec<Subsystem>,
-    /// Number of listeners of each subsystem.
-    listeners: BTreeMap<String, usize>,
-    places: Vec<Listener>,
+    /// Subsystems with a listener.
+    reached: BTreeSet<String>,
+    transports: Transports,
 }
 
 impl SpdkTarget {
@@ -45,23 +48,33 @@ impl SpdkTarget {
     ) -> Result<(), ImportError> {
         match call.method {
             "nvmf_set_config" => set_config(builder, call, notes),
-            "nvmf_create_transport" => transport(builder, call, notes),
-            "nvmf_create_subsystem" => self.subsystem(call, notes),
-            "nvmf_subsystem_add_ns" => self.namespace(builder, bdevs, call, notes),
+            "nvmf_create_transport" => self.transports.transport(builder, call, notes),
+            "nvmf_set_options" => self.transports.options(builder, call, notes),
+            "nvmf_create_subsystem" => self.subsystem(builder, bdevs, call, notes),
+            "nvmf_subsystem_add_ns" => self.add_namespace(builder, bdevs, call, notes),
             "nvmf_subsystem_add_listener" => self.listener(builder, call, notes),
-            "nvmf_subsystem_add_host" => self.host(call, notes),
-            "nvmf_subsystem_allow_any_host" => self.any_host(call, notes),
+            "nvmf_subsystem_add_host"
+            | "nvmf_subsystem_set_keys"
+            | "nvmf_subsystem_remove_host" => self.host(call, notes),
+            "nvmf_subsystem_allow_any_host" => self.any_host(builder, call, notes),
             "nvmf_discovery_add_referral" => referral(builder, call, notes),
-            "nvmf_subsystem_listener_set_ana_state" => {
-                notes.unsupported(&call.path, "asymmetric access is not reported to hosts");
+            "nvmf_publish_mdns_prr" => {
+                builder.discovery.mdns = true;
+                call.params.iter().try_for_each(|params| {
+                    params.object(keys::MDNS)?.finish(notes);
+                    Ok(())
+                })
+            }
+            "nvmf_set_crdt" => {
+                call.params(keys::RETRY_DELAYS)?.finish(notes);
                 Ok(())
             }
-            inner if INNER.contains(&inner) => {
-                notes.not_applicable(&call.path, format!("{inner} says how SPDK works inside"));
+            "nvmf_create_target" => {
+                call.params(keys::TARGET)?.finish(notes);
                 Ok(())
             }
-            other => {
-                notes.unsupported(&call.path, format!("{other} has no counterpart"));
+            _ => {
+                note_call(keys::CALLS, call, "this call has no counterpart", notes);
                 Ok(())
             }
         }
@@ -69,19 +82,17 @@ impl SpdkTarget {
 
     /// Adds the subsystems to the new config.
     pub(super) fn finish(self, builder: &mut ConfigBuilder, notes: &mut Notes) {
-        let places = self.places.len();
+        queues::limit(builder, &self.transports.queues, notes);
+        if self.transports.sends_responses {
+            builder.listeners.fold_if_disabled();
+        }
         for subsystem in self.subsystems {
-            let own = self.listeners.get(&subsystem.nqn).copied().unwrap_or(0);
             let path = format!("$.subsystems (\"{}\")", subsystem.nqn);
-            if own == 0 {
+            if !self.reached.contains(&subsystem.nqn) {
                 notes.unsupported(&path, "it has no listener that is taken over");
                 continue;
             }
-            if own < places {
-                let what = format!("{own} of {places} listeners have it; here every one does");
-                notes.converted(&path, what);
-            }
-            if subsystem.hosts.as_ref().is_some_and(std::collections::BTreeSet::is_empty) {
+            if subsystem.admits_no_host() {
                 notes.converted(&path, "no host may connect, as before: add some to `hosts`");
             }
             builder.add_subsystem(subsystem);
@@ -96,38 +107,40 @@ impl SpdkTarget {
     ) -> Result<Option<&mut Subsystem>, ImportError> {
         let node = params.need("nqn")?;
         let nqn = node.text()?;
-        params.skip(&["tgt_name"]);
-        if nqn == DISCOVERY {
-            notes.not_applicable(node.path(), "every listener here has the discovery service");
-            return Ok(None);
-        }
         let found = self.subsystems.iter_mut().find(|subsystem| subsystem.nqn == nqn);
         if found.is_none() {
-            notes.unsupported(
-                node.path(),
-                format!("there is no subsystem \"{}\"", nqn.escape_debug()),
-            );
+            let what = if is_discovery(nqn) {
+                "the discovery service has no settings of this kind".into()
+            } else {
+                format!("there is no subsystem \"{}\"", nqn.escape_debug())
+            };
+            notes.unsupported(node.path(), what);
         }
         Ok(found)
     }
 
-    fn subsystem(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
-        let mut params = call.params()?;
+    fn subsystem(
+        &mut self,
+        builder: &mut ConfigBuilder,
+        bdevs: &mut Bdevs<'_>,
+        call: &RpcCall<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params(keys::SUBSYSTEM)?;
         let nqn = params.need("nqn")?.text()?;
         let mut new = match Subsystem::new(nqn) {
+            Ok(_) if self.subsystems.iter().any(|other| other.nqn == nqn) => {
+                notes.unsupported(&call.path, format!("\"{nqn}\" is there already"));
+                return Ok(());
+            }
             Ok(new) => new,
             Err(what) => {
                 notes.unsupported(&call.path, what);
                 return Ok(());
             }
         };
-        if self.subsystems.iter().any(|other| other.nqn == nqn) {
-            notes.unsupported(&call.path, format!("\"{nqn}\" is there already"));
-            return Ok(());
-        }
-        if params.flag("allow_any_host")? {
-            new.allow_any();
-        }
+        new.allow_any_host = params.flag("allow_any_host")?;
+        (new.serial, new.model) = (Some(SERIAL.into()), Some(MODEL.into()));
         for (key, most) in [("serial_number", 20), ("model_number", 40)] {
             let Some(text) = params.text(key)? else { continue };
             let label = Subsystem::label(text, most);
@@ -136,8 +149,6 @@ impl SpdkTarget {
                     format!("\"{}\" is not 1 to {most} printable characters", text.escape_debug());
                 notes.unsupported(&format!("{}.{key}", params.path()), what);
             }
-            // SPDK writes all zeroes for an absent one.
-            let label = label.filter(|label| label.chars().any(|c| c != '0'));
             if key == "serial_number" { new.serial = label } else { new.model = label }
         }
         let id = |params: &mut JsonObject<'_>, key| {
@@ -149,59 +160,35 @@ impl SpdkTarget {
             notes.unsupported(params.path(), "min_cntlid is more than max_cntlid");
             (new.cntlid_min, new.cntlid_max) = (None, None);
         }
-        if params.flag("ana_reporting")? {
-            notes.unsupported(params.path(), "asymmetric access is not reported to hosts");
+        for node in params.list("hosts")? {
+            if let Err(what) = new.allow(node.text()?) {
+                notes.unsupported(node.path(), what);
+            }
         }
-        if params.flag("passthrough")? {
-            notes.unsupported(params.path(), "commands are not passed through to a drive");
+        for node in params.list("namespaces")? {
+            namespace(builder, bdevs, &mut new, &node, notes)?;
         }
-        params.skip(&[
-            "max_namespaces",
-            "tgt_name",
-            "max_discard_size_kib",
-            "max_write_zeroes_size_kib",
-        ]);
+        for node in params.list("listen_addresses")? {
+            self.listen(builder, nqn, &node, self.has_tls_sockets, notes)?;
+        }
         params.finish(notes);
         self.subsystems.push(new);
         Ok(())
     }
 
-    fn namespace(
+    fn add_namespace(
         &mut self,
         builder: &mut ConfigBuilder,
         bdevs: &mut Bdevs<'_>,
         call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
-        let mut params = call.params()?;
+        let mut params = call.params(keys::ADD_NAMESPACE)?;
         let node = params.need("namespace")?;
-        let Some(subsystem) = self.find(&mut params, notes)? else { return Ok(()) };
-        let mut raw = node.object()?;
-        let bdev = raw.need("bdev_name")?;
-        let nsid = match raw.get("nsid") {
-            Some(node) => node.number(0..=u64::from(u32::MAX) - 1)?,
-            None => 0,
-        };
-        let mut namespace = Namespace { nsid, ..Namespace::default() };
-        namespace.uuid = raw.text("uuid")?.map(str::to_owned);
-        namespace.nguid = raw.text("nguid")?.map(str::to_owned);
-        namespace.eui64 = raw.text("eui64")?.map(str::to_owned);
-        raw.skip(&["anagrpid"]);
-        if raw.flag("no_auto_visible")? {
-            let what = "hosts of a subsystem see all its namespaces here: it would be open to more \
-                        of them; give it a subsystem of its own";
-            notes.unsupported(node.path(), what);
-            return Ok(());
+        if let Some(subsystem) = self.find(&mut params, notes)? {
+            namespace(builder, bdevs, subsystem, &node, notes)?;
         }
-        raw.without_counterpart("ptpl_file", "reservations are not kept over restarts", notes);
-        raw.finish(notes);
         params.finish(notes);
-        let Some(device) = bdevs.find(builder, bdev.path(), bdev.text()?, notes) else {
-            return Ok(());
-        };
-        namespace.device = device;
-        namespace.limit = bdevs.limit_of(bdev.text()?, bdev.path(), notes);
-        builder.add_namespace(subsystem, node.path(), namespace, notes);
         Ok(())
     }
 
@@ -211,62 +198,159 @@ impl SpdkTarget {
         call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
-        let mut params = call.params()?;
+        let mut params = call.params(keys::LISTENER)?;
         let node = params.need("listen_address")?;
-        let secure = params.flag("secure_channel")?;
-        params.skip(&["ana_state", "sock_impl"]);
-        let Some(subsystem) = self.find(&mut params, notes)? else { return Ok(()) };
-        let nqn = subsystem.nqn.clone();
+        let tls = match params.text("sock_impl")? {
+            Some(sockets) => sockets == TLS_SOCKETS,
+            None => self.has_tls_sockets,
+        };
+        let tls = params.flag("secure_channel")? || tls;
+        let nqn = params.need("nqn")?.text()?;
+        let is_known = is_discovery(nqn) || self.find(&mut params, notes)?.is_some();
         params.finish(notes);
-        let mut raw = node.object()?;
-        let address = listen_address::read(&mut raw, PORT, notes)?;
-        raw.finish(notes);
-        if secure {
-            let what = "TLS only, which is not supported: hosts would connect without encryption";
-            notes.unsupported(&call.path, what);
-            return Ok(());
+        if is_known {
+            self.listen(builder, nqn, &node, tls, notes)?;
         }
-        let Some((fabric, address, port)) = address else { return Ok(()) };
-        let new = Listener { fabric, address, port };
-        if !self.places.contains(&new) {
-            self.places.push(new.clone());
-        }
-        builder.add_listener(node.path(), new, notes);
-        *self.listeners.entry(nqn).or_default() += 1;
         Ok(())
     }
 
+    /// Adds a listener of a subsystem, or of the discovery service, which every listener has.
+    fn listen(
+        &mut self,
+        builder: &mut ConfigBuilder,
+        nqn: &str,
+        node: &JsonNode<'_>,
+        tls: bool,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let default = if is_discovery(nqn) { DISCOVERY_PORT } else { NVM_PORT };
+        let Some(address) = address(node, default, notes)? else { return Ok(()) };
+        if tls && address.0 == crate::config_builder::Fabric::Tcp {
+            let what = "TLS only, which is not supported: hosts would connect without encryption";
+            notes.unsupported(node.path(), what);
+            return Ok(());
+        }
+        let served = (!is_discovery(nqn)).then(|| nqn.to_owned());
+        self.reached.extend(served.clone());
+        // "::" of SPDK takes IPv6 hosts only.
+        builder.listeners.add(node.path(), address, true, served, notes);
+        Ok(())
+    }
+
+    /// Adds or removes a host, or requires a key of it.
     fn host(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
-        let mut params = call.params()?;
+        let mut params = call.params(keys::HOST)?;
         let host = params.need("host")?.text()?;
         let mut locked = false;
         for key in ["psk", "dhchap_key", "dhchap_ctrlr_key"] {
             locked |= params.text(key)?.is_some();
         }
         let Some(subsystem) = self.find(&mut params, notes)? else { return Ok(()) };
-        if locked {
+        params.finish(notes);
+        if call.method == "nvmf_subsystem_remove_host" {
+            subsystem.revoke(host);
+        } else if locked {
+            subsystem.revoke(host);
             let what = format!(
                 "{host} has to authenticate (a key), which is not supported here: add it to \
                  `hosts` if its network is trusted"
             );
             notes.unsupported(&call.path, what);
-        } else if let Err(what) = subsystem.allow(host) {
+        } else if call.method == "nvmf_subsystem_add_host"
+            && let Err(what) = subsystem.allow(host)
+        {
             notes.unsupported(&call.path, what);
         }
-        params.finish(notes);
         Ok(())
     }
 
-    fn any_host(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
-        let mut params = call.params()?;
+    fn any_host(
+        &mut self,
+        builder: &mut ConfigBuilder,
+        call: &RpcCall<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params(keys::ANY_HOST)?;
         let any = params.get("allow_any_host").map_or(Ok(true), |node| node.flag())?;
-        let Some(subsystem) = self.find(&mut params, notes)? else { return Ok(()) };
-        if any {
-            subsystem.allow_any();
+        if params.get("nqn").is_some_and(|node| node.text().is_ok_and(is_discovery)) {
+            builder.discovery.restricted = !any;
+            if !any {
+                let what = "hosts that a subsystem admits may connect to the discovery service";
+                notes.converted(&call.path, what);
+            }
+        } else if let Some(subsystem) = self.find(&mut params, notes)? {
+            subsystem.allow_any_host = any;
         }
         params.finish(notes);
         Ok(())
     }
+}
+
+fn is_discovery(nqn: &str) -> bool {
+    nqn == DISCOVERY_NQN || nqn == DISCOVERY
+}
+
+/// Returns the address of a listener; `None`, with a note, if it is not supported.
+fn address(
+    node: &JsonNode<'_>,
+    default_port: u16,
+    notes: &mut Notes,
+) -> Result<Option<ListenAddress>, ImportError> {
+    let mut raw = node.object(keys::ADDRESS)?;
+    let address = listen_address::read(&mut raw, default_port, notes)?;
+    raw.finish(notes);
+    Ok(address)
+}
+
+/// Reads a namespace of a subsystem.
+fn namespace(
+    builder: &mut ConfigBuilder,
+    bdevs: &mut Bdevs<'_>,
+    subsystem: &mut Subsystem,
+    node: &JsonNode<'_>,
+    notes: &mut Notes,
+) -> Result<(), ImportError> {
+    let mut raw = node.object(keys::NAMESPACE)?;
+    let bdev_node = raw.need("bdev_name")?;
+    let bdev_name = bdev_node.text()?;
+    let nsid = match raw.get("nsid") {
+        Some(node) => node.number(0..=u64::from(u32::MAX) - 1)?,
+        None => 0,
+    };
+    let mut identifier = |key: &str| -> Result<Option<String>, ImportError> {
+        let text = raw.text(key)?;
+        // SPDK writes all zeroes for an absent one.
+        let text = text.filter(|text| text.chars().any(|c| !matches!(c, '0' | '-')));
+        Ok(text.map(str::to_owned))
+    };
+    let (uuid, nguid) = (identifier("uuid")?, identifier("nguid")?);
+    let eui64 = identifier("eui64")?;
+    if raw.flag("no_auto_visible")? {
+        let what = "hosts of a subsystem see all its namespaces here: it would be open to more \
+                    of them; give it a subsystem of its own";
+        notes.unsupported(node.path(), what);
+        return Ok(());
+    }
+    raw.finish(notes);
+    let Some(bdev) = bdevs.find(builder, bdev_node.path(), bdev_name, notes) else {
+        return Ok(());
+    };
+    if bdev.uuid == BdevUuid::OfDrive && uuid.is_none() {
+        let what = "hosts know the namespace by the drive's UUID or NGUID, or by one that follows \
+                    from it: set `uuid` to what `nvme id-ns-descs` shows there";
+        notes.converted(node.path(), what);
+    }
+    let namespace = Namespace {
+        nsid,
+        device: bdev.device,
+        uuid: uuid.or_else(|| bdev.uuid.text()),
+        // The NGUID of SPDK is the UUID of the block device.
+        nguid: nguid.or_else(|| bdev.uuid.text()),
+        eui64,
+        limit: bdevs.limit_of(bdev_name, bdev_node.path(), notes),
+    };
+    builder.add_namespace(subsystem, node.path(), namespace, notes);
+    Ok(())
 }
 
 fn set_config(
@@ -274,82 +358,40 @@ fn set_config(
     call: &RpcCall<'_>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
-    let mut params = call.params()?;
+    let mut params = call.params(keys::CONFIG)?;
     if let Some(node) = params.get("poll_groups_mask") {
-        let text = node.text()?;
-        let digits = text.trim_start_matches("0x").trim_start_matches("0X");
-        match u128::from_str_radix(digits, 16) {
-            Ok(0) => {}
-            Ok(mask) => {
-                let cpus = (0..128).filter(|cpu| mask >> cpu & 1 == 1);
-                builder.reactors =
-                    Some(cpus.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(","));
-            }
-            Err(_) => {
-                notes.unsupported(
-                    node.path(),
-                    format!("{} is no mask of CPUs: set `reactors`", node.shown()),
-                );
-            }
-        }
+        builder.reactors = reactors(&node, notes)?;
     }
     if let Some(node) = params.get("admin_cmd_passthru") {
-        let mut passed = node.object()?;
-        if passed.flag("identify_ctrlr")? {
-            notes.unsupported(node.path(), "a drive's own Identify data is not passed through");
-        }
-        passed.finish(notes);
+        node.object(keys::ADMIN_PASSTHROUGH)?.finish(notes);
     }
-    params.skip(&[
-        "discovery_filter",
-        "acceptor_poll_rate",
-        "conn_sched",
-        "dhchap_digests",
-        "dhchap_dhgroups",
-    ]);
     params.finish(notes);
     Ok(())
 }
 
-/// Reads the limits of a transport. Here all listeners have the same limits, so the largest value
-/// applies.
-fn transport(
-    builder: &mut ConfigBuilder,
-    call: &RpcCall<'_>,
-    notes: &mut Notes,
-) -> Result<(), ImportError> {
-    let mut params = call.params()?;
-    let kind = params.need("trtype")?.text()?;
-    if !["tcp", "rdma"].contains(&kind.to_ascii_lowercase().as_str()) {
-        notes.unsupported(
-            &call.path,
-            format!("transport \"{kind}\": there are only TCP and RDMA here"),
-        );
-        return Ok(());
-    }
-    type Fit = fn(u64) -> u64;
-    let bounds: [(&str, Fit, &mut Option<u64>); 4] = [
-        ("max_queue_depth", |n| n.clamp(32, 4096), &mut builder.limits.queue_depth),
-        // SPDK's number includes the admin queue.
-        ("max_io_qpairs_per_ctrlr", |n| n.clamp(1, 1024), &mut builder.limits.io_queues),
-        ("in_capsule_data_size", |n| n.min(64 << 10) / 512 * 512, &mut builder.limits.in_capsule),
-        ("max_io_size", |n| 1 << n.clamp(8192, 2 << 20).ilog2(), &mut builder.limits.max_transfer),
-    ];
-    for (key, fit, limit) in bounds {
-        let Some(node) = params.get(key) else { continue };
-        let wanted = node.number(0..=u32::MAX.into())?;
-        let fits = fit(wanted);
-        if fits != wanted {
-            notes.converted(node.path(), format!("{wanted} becomes {fits}"));
+/// Returns the CPUs of a mask, or of a list as `[0-3,8]`.
+fn reactors(node: &JsonNode<'_>, notes: &mut Notes) -> Result<Option<String>, ImportError> {
+    let text = node.text()?.trim();
+    if let Some(list) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        let is_plain = |c: char| c.is_ascii_digit() || matches!(c, '-' | ',');
+        let list: String = list.chars().filter(|c| !c.is_whitespace()).collect();
+        if !list.is_empty() && list.chars().all(is_plain) {
+            return Ok(Some(list));
         }
-        *limit = Some(limit.map_or(fits, |other| other.max(fits)));
     }
-    let inner = format!("{}: the rest says how SPDK works inside", call.method);
-    notes.not_applicable(&call.path, inner);
-    if params.flag("dif_insert_or_strip")? {
-        notes.unsupported(params.path(), "blocks have no metadata here");
+    let digits = text.trim_start_matches("0x").trim_start_matches("0X");
+    match u128::from_str_radix(digits, 16) {
+        Ok(0) => Ok(None),
+        Ok(mask) => {
+            let cpus = (0..128).filter(|cpu| mask >> cpu & 1 == 1);
+            Ok(Some(cpus.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(",")))
+        }
+        Err(_) => {
+            let what = format!("{} is no mask of CPUs: set `reactors`", node.shown());
+            notes.unsupported(node.path(), what);
+            Ok(None)
+        }
     }
-    Ok(())
 }
 
 fn referral(
@@ -357,21 +399,22 @@ fn referral(
     call: &RpcCall<'_>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
-    let mut params = call.params()?;
+    let mut params = call.params(keys::REFERRAL)?;
     let node = params.need("address")?;
-    let mut raw = node.object()?;
     let secure = params.flag("secure_channel")?;
-    if let Some((fabric, address, port)) = listen_address::read(&mut raw, DISCOVERY_PORT, notes)? {
-        if address.is_unspecified() || port == 0 || secure {
-            let what = if secure { "TLS is not spoken here" } else { "hosts cannot connect to it" };
-            notes.unsupported(node.path(), what);
-        } else {
-            builder.add_referral(Referral { fabric, address, port });
-        }
-    }
-    params.without_counterpart("subnqn", "discovery uses the well-known name", notes);
-    raw.skip(&["subnqn"]);
+    let mut raw = node.object(keys::REFERRAL_ADDRESS)?;
+    let nqn = params.text("subnqn")?.or(raw.text("subnqn")?).filter(|nqn| *nqn != DISCOVERY_NQN);
+    let address = listen_address::read(&mut raw, DISCOVERY_PORT, notes)?;
     raw.finish(notes);
     params.finish(notes);
+    let Some((fabric, address, port)) = address else { return Ok(()) };
+    if address.is_unspecified() || port == 0 || secure {
+        let what = if secure { "TLS is not spoken here" } else { "hosts cannot connect to it" };
+        notes.unsupported(node.path(), what);
+    } else if let Some(Err(error)) = nqn.map(Nqn::new) {
+        notes.unsupported(&call.path, format!("the NQN of the referral: {error}"));
+    } else {
+        builder.add_referral(Referral { fabric, address, port, nqn: nqn.map(str::to_owned) });
+    }
     Ok(())
 }

@@ -29,7 +29,7 @@ pub(super) struct AdminQueue {
     transport: TransportKind,
     /// Asynchronous Event Requests that wait for an event, the oldest first.
     held: VecDeque<u16>,
-    /// Event requests that a reset, a shutdown or an Abort ended and that have no completion yet.
+    /// Event requests that an Abort ended and that have no completion yet.
     ended: VecDeque<u16>,
     /// Abort commands in flight.
     aborts: u8,
@@ -99,13 +99,15 @@ impl AdminQueue {
     }
 
     /// Handles a change of the controller's state by a property.
-    pub(super) fn configuration_changed(&mut self, change: CcChange, now: Nanos) {
-        match change {
-            CcChange::None => return,
-            CcChange::Enabled => {}
-            // The admin queue outlives both, so the host gets its command identifiers back.
-            CcChange::Reset | CcChange::Shutdown => self.ended.extend(self.held.drain(..)),
-        }
+    ///
+    /// Returns the event requests that it ended. They get no completion: a host has dropped them by
+    /// then, and SPDK's takes a completion for an error of the protocol.
+    pub(super) fn configuration_changed(&mut self, change: CcChange, now: Nanos) -> Vec<u16> {
+        let dropped = match change {
+            CcChange::None => return Vec::new(),
+            CcChange::Enabled => Vec::new(),
+            CcChange::Reset | CcChange::Shutdown => self.held.drain(..).collect(),
+        };
         if change == CcChange::Reset {
             self.controller.admin().features.clock = HostClock::cleared(now);
         }
@@ -114,6 +116,7 @@ impl AdminQueue {
             self.overtaken += 1;
         }
         self.restarted = now;
+        dropped
     }
 
     /// Devices to flush for a shutdown whose commands have completed; returned once.

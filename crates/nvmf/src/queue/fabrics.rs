@@ -51,7 +51,7 @@ impl Queue {
                 // `poll_disconnect` responds when every other command has completed.
                 Ok(Outcome::Held)
             }
-            // Also Connect: Linux's and SPDK's targets do not know it here, and SPDK's tests send
+            // Also Connect: Linux's and SPDK's targets do not parse it here, and SPDK's tests send
             // opcode 7Fh as one that is not supported.
             _ => Err(Failure::InvalidOpcode),
         }
@@ -75,7 +75,9 @@ impl Queue {
         }
         let cc = u32::try_from(set.value & 0xffff_ffff).map_err(|_| Failure::Internal)?;
         let change = admin.controller.set_cc(Cc::from_bits(cc))?;
-        admin.configuration_changed(change, now);
+        for cid in admin.configuration_changed(change, now) {
+            self.slots.drop_command(cid);
+        }
         Ok(Outcome::Done(0))
     }
 }

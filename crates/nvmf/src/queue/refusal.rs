@@ -12,7 +12,7 @@ use crate::hosts::HostUsage;
 pub struct ConnectRefusal {
     /// Reason.
     pub failure: Failure,
-    /// The field that is not accepted, or what else the Connect depends on.
+    /// The field that is not accepted, or another condition of the Connect.
     pub field: &'static str,
     /// Its value.
     pub value: String,

@@ -78,12 +78,23 @@ impl Slots {
     /// A command that is not outstanding changes no count.
     #[inline]
     pub(super) fn complete(&mut self, cid: u16, status: Status, result: u64) -> Response {
+        self.release(cid);
+        self.reject(cid, status, result)
+    }
+
+    /// Ends a command that gets no response.
+    pub(super) fn drop_command(&mut self, cid: u16) {
+        self.release(cid);
+        self.pass_on();
+    }
+
+    #[inline]
+    fn release(&mut self, cid: u16) {
         let (word, bit) = place(cid);
         if self.in_use[word] & bit != 0 {
             self.in_use[word] &= !bit;
             self.outstanding -= 1;
         }
-        self.reject(cid, status, result)
     }
 
     /// Builds the response to a command that was not taken.

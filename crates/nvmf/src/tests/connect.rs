@@ -228,7 +228,7 @@ fn a_listener_serves_the_subsystems_that_it_lists() {
     let mut elsewhere = Link::new(&target, PortId(9));
     open.send(&mut elsewhere).ok();
 
-    // What a listener no longer serves ends there, and nothing else does.
+    // Controllers that a listener no longer serves end there, and no others.
     spec.ports[0].subsystems = Some([].into());
     let changes = target.apply(spec).unwrap();
     assert_eq!(changes.controllers_ended, 1);

@@ -108,7 +108,7 @@ fn a_command_may_reuse_the_identifier_of_an_event_request() {
     assert_eq!(link.queue.outstanding(), 0);
     target.apply(with_namespaces(&[1])).unwrap();
     assert_eq!(event(&mut link), None, "no request is left");
-    // Another request may have it, and an identifier of any other command is not free.
+    // Another request takes it over as well.
     assert_eq!(link.queue.handle_command(&aer, 0, 0), Disposition::Held);
     assert_eq!(link.queue.handle_command(&aer, 0, 0), Disposition::Held);
     assert!(event(&mut link).is_some());

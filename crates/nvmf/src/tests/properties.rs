@@ -242,7 +242,7 @@ fn how_long_ready_may_take_follows_the_devices() {
 }
 
 #[test]
-fn reset_and_shutdown_give_event_requests_back() {
+fn reset_and_shutdown_drop_event_requests() {
     for cc in [enabled().with_en(false), enabled().with_shn(CC_SHN_NORMAL)] {
         let target = target();
         let (mut link, _) = enabled_admin(&target);
@@ -251,11 +251,7 @@ fn reset_and_shutdown_give_event_requests_back() {
             assert_eq!(link.send(aer), Disposition::Held);
         }
         link.set_cc(cc).ok();
-        for _ in 0..3 {
-            let response = link.queue.poll_event().unwrap();
-            assert_eq!(response.cqe.status(), Status::ABORT_REQUESTED);
-        }
-        assert_eq!(link.queue.poll_event(), None);
+        assert_eq!(link.queue.poll_event(), None, "the host has dropped them, too");
         assert_eq!(link.queue.outstanding(), 0);
     }
 }

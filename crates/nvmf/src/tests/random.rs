@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nvmeof_wire::nqn::DISCOVERY_NQN;
+use nvmeof_wire::opcode::FabricsType;
 use nvmeof_wire::zerocopy::FromBytes;
 use nvmeof_wire::{Sgl, Sqe, Status, U16, U32};
 use proptest::prelude::*;
@@ -111,7 +112,16 @@ impl Driver {
             assert!(!matches!(disposition, Disposition::Receive { .. }));
         }
         match disposition {
-            Disposition::Respond(response) => self.answered(sqe, response.cqe),
+            Disposition::Respond(response) => {
+                self.answered(sqe, response.cqe);
+                if sqe.is_fabrics() && sqe.fctype() == FabricsType::PROPERTY_SET {
+                    let outstanding = usize::try_from(self.link.queue.outstanding()).unwrap();
+                    if outstanding < self.open.len() {
+                        // A reset or a shutdown has dropped the event requests.
+                        self.open.retain(|(_, what)| !matches!(what, Open::Held));
+                    }
+                }
+            }
             Disposition::Send { len, sgl } => {
                 assert!(len > 0 && len <= sgl.length() && len <= 128 << 10);
                 if provide {

@@ -40,11 +40,13 @@ impl TestTarget {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn ok(&mut self, name: &str, params: Value) -> Value {
         self.call(name, params.clone()).unwrap_or_else(|error| panic!("{name} {params}: {error}"))
     }
 
     /// Checks that a call fails with this code and this part of a message, and changes nothing.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn fails(&mut self, name: &str, params: Value, (code, part): (i32, &str)) {
         let before = self.document.clone();
         let error = self.call(name, params.clone()).expect_err(&format!("{name} {params}"));

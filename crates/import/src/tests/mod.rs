@@ -1,14 +1,21 @@
 //! Whole configs, and configs with errors.
 
+mod audit;
+mod conf;
+mod identity;
+
+use std::collections::BTreeSet;
+
 use nvmeof_tgt::config::{Config, DeviceKind};
 use nvmeof_tgt::config_file::Machine;
+use nvmeof_wire::Nqn;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-const KERNEL: &str = include_str!("tests/fixtures/kernel.json");
-const SPDK: &str = include_str!("tests/fixtures/spdk.json");
+const KERNEL: &str = include_str!("fixtures/kernel.json");
+const SPDK: &str = include_str!("fixtures/spdk.json");
 
 fn machine() -> Machine {
     let open = Vec::new();
@@ -70,7 +77,7 @@ fn a_kernel_config_is_taken() {
     assert_eq!(nqns, ["nqn.2026-11.org.example:disks", "nqn.2026-11.org.example:open"]);
     let disks = &config.subsystems[0];
     assert_eq!((disks.serial.as_str(), disks.model.as_str()), ("123456789abcdef", "Linux"));
-    assert_eq!(disks.hosts.as_ref().map(std::collections::BTreeSet::len), Some(1));
+    assert_eq!(disks.hosts.as_ref().map(BTreeSet::len), Some(1));
     let nsids: Vec<u32> = disks.namespaces.iter().map(|one| one.nsid).collect();
     assert_eq!(nsids, [1, 7, 5000]);
     assert_eq!(disks.namespaces[0].uuid.unwrap()[..4], [0xd5, 0x92, 0xcd, 0xf3]);
@@ -81,7 +88,17 @@ fn a_kernel_config_is_taken() {
     assert!(matches!(&shared.kind, DeviceKind::Split { offset: 0, size: None, .. }), "{shared:?}");
     assert!(config.subsystems[1].hosts.is_none());
     assert_eq!(config.limits.in_capsule, 16384);
+    assert_eq!(config.limits.io_queues, 128);
     assert_eq!(config.referrals.len(), 1);
+    assert_eq!(config.subsystems[1].model, "nvmeof-tgt");
+    // The second port has one of the two subsystems.
+    assert_eq!(served(&config), [None, Some(vec!["nqn.2026-11.org.example:disks".into()])]);
+}
+
+/// Returns the subsystems of each listener; `None`: all.
+fn served(config: &Config) -> Vec<Option<Vec<String>>> {
+    let names = |one: &BTreeSet<Nqn>| one.iter().map(|nqn| nqn.as_str().to_owned()).collect();
+    config.listeners.iter().map(|one| one.subsystems.as_ref().map(names)).collect()
 }
 
 #[test]
@@ -92,7 +109,7 @@ fn a_kernel_config_loses_nothing_silently() {
         ("$.ports[1].ana_groups[0]", "non-optimized"),
         ("$.ports[2].addr", "only TCP and RDMA"),
         ("$.ports[3].addr", "TLS only"),
-        ("$.subsystems[0].attr.qid_max", "io-queues"),
+        ("$.subsystems[0].attr.version", "version 2.0"),
         ("$.subsystems[0].allowed_hosts[1]", "DH-HMAC-CHAP"),
         ("$.subsystems[0].namespaces[2]", "disabled"),
         ("$.subsystems[1].attr.model", "40"),
@@ -102,9 +119,15 @@ fn a_kernel_config_loses_nothing_silently() {
     for (path, part) in unsupported {
         has(&notes, NoteKind::Unsupported, path, part);
     }
-    has(&notes, NoteKind::Converted, "$.subsystems[1]", "1 of 2 ports");
-    has(&notes, NoteKind::Converted, "$.subsystems[1].namespaces[0]", "one of its own");
-    assert_eq!(notes.len(), unsupported.len() + 2, "{}", show(&notes));
+    let converted = [
+        ("$.ports[0].referrals[0]", "all listeners"),
+        ("$.subsystems[0].attr.qid_max", "1 hosts with 128 queues"),
+        ("$.subsystems[1].namespaces[0]", "one of its own"),
+    ];
+    for (path, part) in converted {
+        has(&notes, NoteKind::Converted, path, part);
+    }
+    assert_eq!(notes.len(), unsupported.len() + converted.len(), "{}", show(&notes));
 }
 
 #[test]
@@ -119,7 +142,7 @@ fn an_spdk_config_is_taken() {
     assert_eq!(config.listeners.len(), 1);
     assert!(config.listeners[0].address.is_unspecified());
     let [subsystem] = config.subsystems.as_slice() else { panic!("{:?}", config.subsystems) };
-    assert_eq!(subsystem.hosts.as_ref().map(std::collections::BTreeSet::len), Some(1));
+    assert_eq!(subsystem.hosts.as_ref().map(BTreeSet::len), Some(1));
     let of = |nsid| {
         let found = subsystem.namespaces.iter().find(|one| one.nsid == nsid).unwrap();
         config.device(&found.device).unwrap()
@@ -157,15 +180,14 @@ fn an_spdk_config_loses_nothing_silently() {
     for (path, part) in [
         ("$.subsystems[3].config[3]", "VFIOUSER"),
         ("$.subsystems[3].config[6]", "authenticate"),
-        ("$.subsystems[3].config[10].params.namespace.ptpl_file", "reservations"),
+        ("$.subsystems[3].config[10].params.namespace.ptpl_file", "cannot reserve"),
         ("$.subsystems[3].config[11].params.namespace.bdev_name", "lvs0/lvol0"),
-        ("$.subsystems[3].config[17]", "TLS"),
+        ("$.subsystems[3].config[17].params.listen_address", "TLS"),
         ("$.subsystems (\"nqn.2016-06.io.spdk:secret\")", "no listener"),
         ("$.subsystems[4].config[3].params.md_size", "metadata"),
         ("$.subsystems[4].config[4]", "520"),
         ("$.subsystems[4].config[6]", "elsewhere"),
-        ("$.subsystems[4].config[9].params.base_bdevs[1]", "Malloc2p0"),
-        ("$.subsystems[4].config[9]", "lacks members"),
+        ("$.subsystems[4].config[11]", "\"raid0\" already"),
         ("$.subsystems[4].config[12]", "raid1"),
         ("$.subsystems[4].config[17].params.w_mbytes_per_sec", "writes alone (50 MiB/s)"),
         ("$.subsystems[4].config[18]", "bdev_crypto_create"),
@@ -175,7 +197,11 @@ fn an_spdk_config_loses_nothing_silently() {
     }
     for (path, part) in [
         ("$.subsystems[3].config[15].params.listen_address", "single addresses"),
+        ("$.subsystems[3].config[2].params.max_io_qpairs_per_ctrlr", "2 hosts with 127 queues"),
+        ("$.subsystems[3].config[2].params.num_shared_buffers", "as a comment"),
+        ("$.subsystems[3].config[8].params.namespace", "drive's UUID"),
         ("$.subsystems[4].config[1].params.timeout_us", "8 s"),
+        ("$.subsystems[4].config[1].params.timeout_us", "action_on_timeout was none"),
         ("$.subsystems[4].config[5]", "drives bind 0000:01:00.0"),
         ("$.subsystems[4].config[13]", "p99"),
         ("$.subsystems[4].config[15].params.filename", "blockdev --getss"),
@@ -215,10 +241,10 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
 #[test]
 fn a_raid_with_a_superblock_is_unsupported() {
     let mut spdk: Value = serde_json::from_str(SPDK).unwrap();
-    spdk["subsystems"][4]["config"][11]["params"]["superblock"] = json!(true);
+    spdk["subsystems"][4]["config"][9]["params"]["superblock"] = json!(true);
     let files = Files::new();
     let imported = import(&files.fill(&spdk.to_string()), &NoDisks).unwrap();
-    has(&imported.notes, NoteKind::Unsupported, "$.subsystems[4].config[11]", "superblock");
+    has(&imported.notes, NoteKind::Unsupported, "$.subsystems[4].config[9]", "superblock");
     assert!(!imported.toml.contains("type = \"stripe\""));
     taken(&imported.toml);
 }
@@ -233,16 +259,23 @@ fn what_stands_on_a_disk_is_asked_of_the_machine() {
         fn size(&self, _path: &str) -> Option<u64> {
             Some(16 << 20)
         }
+        fn drive_namespace(&self, pci: &str, nsid: u64) -> Option<DriveNamespace> {
+            let known = DriveNamespace { size: 1 << 30, block_size: 4096 };
+            (pci == "0000:05:00.0" && nsid == 1).then_some(known)
+        }
     }
     let files = Files::new();
     let config = json!({"subsystems": [
         {"subsystem": "bdev", "config": [
             {"method": "bdev_uring_create", "params": {"name": "u", "filename": "@B@"}},
             {"method": "bdev_split_create", "params": {"base_bdev": "u", "split_count": 4}},
+            {"method": "bdev_nvme_attach_controller", "params": {"name": "D", "trtype": "pcie", "traddr": "05:00.0"}},
+            {"method": "bdev_split_create", "params": {"base_bdev": "Dn1", "split_count": 3}},
         ]},
         {"subsystem": "nvmf", "config": [
             {"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:a", "allow_any_host": true}},
             {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "nqn.2016-06.io.spdk:a", "namespace": {"bdev_name": "up3"}}},
+            {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "nqn.2016-06.io.spdk:a", "namespace": {"bdev_name": "Dn1p2"}}},
             {"method": "nvmf_subsystem_add_listener", "params": {"nqn": "nqn.2016-06.io.spdk:a",
                 "listen_address": {"trtype": "tcp", "traddr": "[::1]", "trsvcid": "4420"}}},
         ]},
@@ -253,6 +286,12 @@ fn what_stands_on_a_disk_is_asked_of_the_machine() {
     assert_eq!(config.device("u").unwrap().block_size, Some(4096));
     let split = &config.device("up3").unwrap().kind;
     assert!(matches!(split, DeviceKind::Split { offset, .. } if *offset == 12 << 20), "{split:?}");
+    let split = &config.device("Dn1p2").unwrap().kind;
+    let third = (1 << 30) / 4096 / 3 * 4096;
+    assert!(
+        matches!(split, DeviceKind::Split { offset, size: Some(size), .. } if (*offset, *size) == (2 * third, third)),
+        "{split:?}"
+    );
     // On another machine the size is unknown.
     has(
         &import(&text, &NoDisks).unwrap().notes,
@@ -267,7 +306,9 @@ fn what_is_no_config_is_told_apart() {
     for (text, part) in [
         ("", "no JSON: line 1"),
         ("{", "no JSON: line 1"),
-        ("[listener]", "no JSON"),
+        ("[listener]", "none is [Subsystem1]"),
+        ("// a comment\n{ /* another */ \"jsonrpc\": 2 }", "a call of SPDK's RPC"),
+        ("{ /* no end", "no JSON"),
         ("[]", "$: a list of 0 is not valid; allowed: an object"),
         ("{}", "neither \"ports\" nor \"subsystems\""),
         ("{\"subsystems\": []}", "neither \"nqn\""),

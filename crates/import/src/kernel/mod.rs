@@ -1,24 +1,32 @@
 //! Reader of the output of `nvmetcli save` for Linux nvmet: the tree of its configfs, with
 //! attributes as text.
 
+pub(crate) mod keys;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use nvmeof_wire::Nqn;
+use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use crate::DiskProperties;
 use crate::config_builder::{
-    ConfigBuilder, DeviceBackend, Listener, Namespace, NamespaceLimit, Referral, Subsystem,
+    ConfigBuilder, DeviceBackend, Namespace, NamespaceLimit, Referral, Subsystem,
 };
 use crate::json::{ImportError, JsonNode, JsonObject};
-use crate::listen_address;
+use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
+use crate::listeners::NVM_PORT;
 use crate::note::Notes;
+use crate::queues;
 
-/// Default ports of a target and of a discovery service.
-const PORT: u16 = 4420;
-const DISCOVERY_PORT: u16 = 8009;
 /// Maximum bytes of in-capsule data, and their unit.
 const IN_CAPSULE_MAX: u64 = 64 << 10;
 const IN_CAPSULE_UNIT: u64 = 512;
+/// Bytes of a page, the unit of MDTS.
+const PAGE: u64 = 4096;
 /// Maximum controller ID (Base 2.0, 3.1.2).
 const CNTLID_MAX: u64 = 65_519;
+/// Model number of nvmet if none is set.
+const MODEL: &str = "Linux";
 
 /// Reads the config of a target.
 pub(crate) fn read(
@@ -27,18 +35,26 @@ pub(crate) fn read(
     notes: &mut Notes,
 ) -> Result<ConfigBuilder, ImportError> {
     let mut builder = ConfigBuilder::default();
-    let mut top = root.object()?;
-    let locked = hosts(&mut top, notes)?;
-    let ports = ports(&mut builder, &mut top, notes)?;
-    for node in top.list("subsystems")? {
-        subsystem(&mut builder, &node, &ports, &locked, disks, notes)?;
+    let mut top = root.object(keys::ROOT)?;
+    if let Some(nqn) = top.text("discovery_nqn")?.filter(|nqn| *nqn != DISCOVERY_NQN) {
+        match Nqn::new(nqn) {
+            Ok(_) => builder.discovery.nqn = Some(nqn.into()),
+            Err(error) => notes.unsupported("$.discovery_nqn", error.to_string()),
+        }
     }
-    for (name, at) in ports.linked() {
+    let locked = hosts(&mut top, notes)?;
+    let links = ports(&mut builder, &mut top, notes)?;
+    let mut limits = Vec::new();
+    for node in top.list("subsystems")? {
+        subsystem(&mut builder, &node, (&links, &locked, &mut limits), disks, notes)?;
+    }
+    queues::limit(&mut builder, &limits, notes);
+    for (name, at) in &links {
         if !builder.has_subsystem(name) {
             notes.unsupported(at, format!("no subsystem \"{name}\" is taken over"));
         }
     }
-    builder.need_listener("$.ports", notes);
+    builder.complete("$.ports", notes);
     top.finish(notes);
     Ok(builder)
 }
@@ -50,86 +66,87 @@ fn hosts<'a>(
 ) -> Result<BTreeSet<&'a str>, ImportError> {
     let mut locked = BTreeSet::new();
     for node in top.list("hosts")? {
-        let mut host = node.object()?;
+        let mut host = node.object(keys::HOST)?;
         let nqn = host.need("nqn")?.text()?;
-        let mut attributes = match host.get("attr").or_else(|| host.get("dhchap")) {
-            Some(attributes) => attributes.object()?,
-            None => {
-                host.finish(notes);
-                continue;
+        for group in ["attr", "dhchap"] {
+            let Some(attributes) = host.get(group) else { continue };
+            let mut attributes = attributes.object(keys::HOST_ATTRIBUTES)?;
+            for key in ["dhchap_key", "key", "dhchap_ctrl_key", "ctrl_key"] {
+                if attributes.text(key)?.is_some() {
+                    locked.insert(nqn);
+                }
             }
-        };
-        if attributes.text("dhchap_key")?.or(attributes.text("key")?).is_some() {
-            locked.insert(nqn);
+            attributes.finish(notes);
         }
-        attributes.skip(&["dhchap_ctrl_key", "dhchap_hash", "dhchap_dhgroup"]);
-        attributes.finish(notes);
         host.finish(notes);
     }
     Ok(locked)
 }
 
-/// Subsystems and the ports that serve them.
-#[derive(Debug, Default)]
-struct Ports<'a> {
-    /// Number of ports that are converted.
-    count: usize,
-    /// For each subsystem the paths of its links, one per port.
-    links: BTreeMap<&'a str, Vec<String>>,
-}
-
-impl<'a> Ports<'a> {
-    fn linked(&self) -> impl Iterator<Item = (&'a str, &str)> {
-        self.links.iter().filter_map(|(name, paths)| Some((*name, paths.first()?.as_str())))
-    }
-}
-
+/// Reads the ports, and returns the subsystems that they serve with the paths of their first links.
 fn ports<'a>(
     builder: &mut ConfigBuilder,
     top: &mut JsonObject<'a>,
     notes: &mut Notes,
-) -> Result<Ports<'a>, ImportError> {
-    let mut ports = Ports::default();
-    for node in top.list("ports")? {
-        let mut port = node.object()?;
-        port.skip(&["portid"]);
-        let new = listener(&mut port, notes)?;
+) -> Result<BTreeMap<&'a str, String>, ImportError> {
+    let mut served = BTreeMap::new();
+    let ports = top.list("ports")?;
+    for node in &ports {
+        let mut port = node.object(keys::PORT)?;
+        let address = address(&mut port, notes)?;
         parameters(builder, &mut port, notes)?;
-        referrals(builder, &mut port, notes)?;
+        referrals(builder, &mut port, ports.len(), notes)?;
         groups(&mut port, notes)?;
         let links = port.list("subsystems")?;
-        if let Some(new) = new {
-            ports.count += 1;
-            builder.add_listener(node.path(), new, notes);
-            for link in links {
-                ports.links.entry(link.text()?).or_default().push(link.path().to_owned());
+        port.finish(notes);
+        let Some(address) = address else { continue };
+        if links.is_empty() {
+            let what = "the port serves no subsystem: nvmet does not listen there";
+            notes.not_applicable(node.path(), what);
+            continue;
+        }
+        let mut names = Vec::new();
+        for link in links {
+            let nqn = link.text()?;
+            if nqn != DISCOVERY_NQN {
+                served.entry(nqn).or_insert_with(|| link.path().to_owned());
+                names.push(nqn.to_owned());
             }
         }
-        port.finish(notes);
+        // Over TCP, "::" of nvmet takes IPv4 hosts, too.
+        let v6_only = address.0 == crate::config_builder::Fabric::Rdma;
+        builder.listeners.add(node.path(), address, v6_only, names, notes);
     }
-    Ok(ports)
+    Ok(served)
 }
 
-/// Returns the listener of a port; `None`, with a note, if it is not supported.
-fn listener(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<Option<Listener>, ImportError> {
-    let node = port.need("addr")?;
-    let mut addr = node.object()?;
+/// Returns true if an address offers TLS, and true if it requires TLS.
+fn security(addr: &mut JsonObject<'_>) -> Result<(bool, bool), ImportError> {
     let tls = addr.text("tsas")?.is_some_and(|kind| kind.to_ascii_lowercase().starts_with("tls"));
     let required = addr.text("treq")? == Some("required");
-    let address = listen_address::read(&mut addr, PORT, notes)?;
+    Ok((tls, required))
+}
+
+/// Returns the address of a port; `None`, with a note, if it is not supported.
+fn address(
+    port: &mut JsonObject<'_>,
+    notes: &mut Notes,
+) -> Result<Option<ListenAddress>, ImportError> {
+    let node = port.need("addr")?;
+    let mut addr = node.object(keys::ADDRESS)?;
+    let (tls, required) = security(&mut addr)?;
+    let address = listen_address::read(&mut addr, NVM_PORT, notes)?;
     addr.finish(notes);
     if tls && required {
         let what = "TLS only, which is not supported: hosts would connect without encryption";
         notes.unsupported(node.path(), what);
         return Ok(None);
     }
-    if tls {
-        notes.converted(
-            node.path(),
-            "TLS is offered, which is not supported: converted without TLS",
-        );
+    if tls || required {
+        let what = "TLS is offered, which is not supported: converted without TLS";
+        notes.converted(node.path(), what);
     }
-    Ok(address.map(|(fabric, address, port)| Listener { fabric, address, port }))
+    Ok(address)
 }
 
 /// Reads the queue parameters of a port, which become limits of all listeners.
@@ -139,7 +156,7 @@ fn parameters(
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     let Some(node) = port.get("param") else { return Ok(()) };
-    let mut param = node.object()?;
+    let mut param = node.object(keys::PARAMETERS)?;
     // nvmet writes -1 for its own default.
     let chosen = |node: &JsonNode<'_>| !(node.is_text() && node.text() == Ok("-1"));
     if let Some(node) = param.get("inline_data_size").filter(chosen) {
@@ -160,35 +177,54 @@ fn parameters(
         let limit = &mut builder.limits.queue_depth;
         *limit = Some(limit.map_or(fits, |other| other.max(fits)));
     }
-    if param.flag("pi_enable")? {
-        let what = "end-to-end data protection is not offered here";
-        notes.unsupported(&format!("{}.pi_enable", param.path()), what);
+    if let Some(node) = param.get("mdts").filter(chosen) {
+        let power = node.number(0..=u8::MAX.into())?;
+        // 0 is no limit there: the default here is a limit that hosts follow.
+        if power > 0 {
+            let bytes = PAGE << power.min(9);
+            let fits = bytes.clamp(8192, 2 << 20);
+            if fits != bytes || power > 9 {
+                let what = format!("2^{power} pages of {PAGE} bytes become {fits} bytes");
+                notes.converted(node.path(), what);
+            }
+            let limit = &mut builder.limits.max_transfer;
+            *limit = Some(limit.map_or(fits, |other| other.max(fits)));
+        }
     }
     param.finish(notes);
     Ok(())
 }
 
+/// Reads the referrals of one of `ports` ports.
 fn referrals(
     builder: &mut ConfigBuilder,
     port: &mut JsonObject<'_>,
+    ports: usize,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
     for node in port.list("referrals")? {
-        let mut referral = node.object()?;
-        referral.skip(&["name", "portid"]);
+        let mut referral = node.object(keys::REFERRAL)?;
         if referral.get("enable").is_some_and(|node| node.flag() == Ok(false)) {
             notes.unsupported(node.path(), "the referral is disabled");
             continue;
         }
-        let mut addr = referral.need("addr")?.object()?;
-        addr.skip(&["treq", "tsas", "portid"]);
+        let mut addr = referral.need("addr")?.object(keys::REFERRAL_ADDRESS)?;
+        let (tls, required) = security(&mut addr)?;
+        if tls || required {
+            let what = "the discovery log does not say that TLS is required there";
+            notes.converted(node.path(), what);
+        }
         if let Some((fabric, address, port)) =
             listen_address::read(&mut addr, DISCOVERY_PORT, notes)?
         {
             if address.is_unspecified() || port == 0 {
                 notes.unsupported(node.path(), "hosts cannot connect to such an address");
             } else {
-                builder.add_referral(Referral { fabric, address, port });
+                builder.add_referral(Referral { fabric, address, port, nqn: None });
+                if ports > 1 {
+                    let what = "the discovery logs of all listeners have it, not of one port";
+                    notes.converted(node.path(), what);
+                }
             }
         }
         addr.finish(notes);
@@ -200,32 +236,34 @@ fn referrals(
 /// Asymmetric access: this target reports all paths as equal.
 fn groups(port: &mut JsonObject<'_>, notes: &mut Notes) -> Result<(), ImportError> {
     for node in port.list("ana_groups")? {
-        let mut group = node.object()?;
-        group.skip(&["grpid"]);
-        let Some(ana) = group.get("ana") else { continue };
-        let mut ana = ana.object()?;
-        if let Some(state) = ana.text("state")?.filter(|state| *state != "optimized") {
-            let what = format!("asymmetric access is not reported to hosts: \"{state}\" is lost");
-            notes.unsupported(node.path(), what);
+        let mut group = node.object(keys::GROUP)?;
+        if let Some(ana) = group.get("ana") {
+            let mut ana = ana.object(keys::GROUP_STATE)?;
+            if let Some(state) = ana.text("state")?.filter(|state| *state != "optimized") {
+                let what =
+                    format!("asymmetric access is not reported to hosts: \"{state}\" is lost");
+                notes.unsupported(node.path(), what);
+            }
+            ana.finish(notes);
         }
-        ana.finish(notes);
         group.finish(notes);
     }
     Ok(())
 }
 
-fn subsystem(
+/// Reads a subsystem with the links of the ports and the hosts that have to authenticate, and adds
+/// the limit of its queues to the last of `context`.
+fn subsystem<'a>(
     builder: &mut ConfigBuilder,
-    node: &JsonNode<'_>,
-    ports: &Ports<'_>,
-    locked: &BTreeSet<&str>,
+    node: &JsonNode<'a>,
+    context: (&BTreeMap<&str, String>, &BTreeSet<&str>, &mut Vec<queues::QueueLimit>),
     disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
-    let mut raw = node.object()?;
+    let (links, locked, limits) = context;
+    let mut raw = node.object(keys::SUBSYSTEM)?;
     let nqn = raw.need("nqn")?.text()?;
-    let links = ports.links.get(nqn).map_or(0, Vec::len);
-    if links == 0 {
+    if !links.contains_key(nqn) {
         notes.unsupported(node.path(), format!("\"{nqn}\" is at no port that is taken over"));
         return Ok(());
     }
@@ -240,16 +278,8 @@ fn subsystem(
             return Ok(());
         }
     };
-    if links < ports.count {
-        let what = format!("{links} of {} ports have it; here every listener does", ports.count);
-        notes.converted(node.path(), what);
-    }
-    let passthru = raw.get("passthru").or_else(|| raw.get("device"));
-    if let Some(passthru) = passthru {
-        let what = "commands are not passed through to a controller: give its namespaces instead";
-        notes.unsupported(passthru.path(), what);
-    }
-    attributes(&mut new, &mut raw, notes)?;
+    passthrough(&mut raw, notes)?;
+    attributes(&mut new, &mut raw, limits, notes)?;
     allowed_hosts(&mut new, &mut raw, locked, notes)?;
     for entry in raw.list("namespaces")? {
         namespace(builder, &mut new, &entry, disks, notes)?;
@@ -259,16 +289,34 @@ fn subsystem(
     Ok(())
 }
 
+/// Adds a note for a controller that the subsystem passes commands through to.
+fn passthrough(raw: &mut JsonObject<'_>, notes: &mut Notes) -> Result<(), ImportError> {
+    for group in ["passthru", "device"] {
+        let Some(node) = raw.get(group) else { continue };
+        let mut passed = node.object(keys::PASSTHROUGH)?;
+        let (path, new) = (passed.text("path")?, passed.text("device_path")?);
+        let is_enabled = passed.flag("enable")?;
+        passed.finish(notes);
+        // nvmetcli saves the group of every subsystem, mostly without a path.
+        if is_enabled || path.or(new).is_some_and(|path| path != "(null)") {
+            let what =
+                "commands are not passed through to a controller: give its namespaces instead";
+            notes.unsupported(node.path(), what);
+        }
+    }
+    Ok(())
+}
+
 fn attributes(
     new: &mut Subsystem,
     raw: &mut JsonObject<'_>,
+    limits: &mut Vec<queues::QueueLimit>,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
+    new.model = Some(MODEL.into());
     let Some(node) = raw.get("attr") else { return Ok(()) };
-    let mut attr = node.object()?;
-    if attr.flag("allow_any_host")? {
-        new.allow_any();
-    }
+    let mut attr = node.object(keys::ATTRIBUTES)?;
+    new.allow_any_host = attr.flag("allow_any_host")?;
     for (key, most) in [("serial", 20), ("model", 40)] {
         let Some(text) = attr.text(key)? else { continue };
         let label = Subsystem::label(text, most);
@@ -288,15 +336,9 @@ fn attributes(
         notes.unsupported(attr.path(), "cntlid_min is more than cntlid_max");
         (new.cntlid_min, new.cntlid_max) = (None, None);
     }
-    if attr.flag("pi_enable")? {
-        let what = "end-to-end data protection is not offered here";
-        notes.unsupported(&format!("{}.pi_enable", attr.path()), what);
-    }
-    // This target reports its own values for these.
-    attr.skip(&["version", "firmware", "ieee_oui"]);
     if let Some(node) = attr.get("qid_max") {
-        let what = format!("io-queues is one limit for all subsystems here ({})", node.shown());
-        notes.unsupported(node.path(), what);
+        let queues = node.number(1..=u16::MAX.into())?;
+        limits.push(queues::QueueLimit { path: node.path().to_owned(), queues });
     }
     attr.finish(notes);
     Ok(())
@@ -337,15 +379,14 @@ fn namespace(
     disks: &dyn DiskProperties,
     notes: &mut Notes,
 ) -> Result<(), ImportError> {
-    let mut raw = node.object()?;
+    let mut raw = node.object(keys::NAMESPACE)?;
     let nsid = raw.need("nsid")?.number(1..=u64::from(u32::MAX) - 1)?;
     if raw.get("enable").map(|node| node.flag()).transpose()? == Some(false) {
         notes.unsupported(node.path(), format!("namespace {nsid} is disabled"));
         return Ok(());
     }
-    raw.skip(&["ana_grpid", "ana"]);
     let device_node = raw.need("device")?;
-    let mut device = device_node.object()?;
+    let mut device = device_node.object(keys::DEVICE)?;
     let path = device.need("path")?;
     let file = path.text()?;
     if !file.starts_with('/') {
@@ -357,10 +398,12 @@ fn namespace(
     };
     let (uuid, nguid) = (identifier(&mut device, "uuid")?, identifier(&mut device, "nguid")?);
     let eui64 = identifier(&mut device, "eui64")?;
-    if device.flag("buffered_io")? {
-        let what =
-            "files are read and written past the page cache here (direct = \"off\" changes that)";
-        notes.converted(&format!("{}.buffered_io", device.path()), what);
+    for object in [&mut raw, &mut device] {
+        if object.flag("buffered_io")? {
+            let what = "files are read and written past the page cache here (direct = \"off\" \
+                        changes that)";
+            notes.converted(&format!("{}.buffered_io", object.path()), what);
+        }
     }
     device.finish(notes);
     let known = builder.file(file).map(str::to_owned);
