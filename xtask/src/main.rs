@@ -14,6 +14,7 @@ mod fuzz;
 mod lab;
 mod run;
 mod setup;
+mod spdk_rpc;
 mod test;
 mod vm;
 

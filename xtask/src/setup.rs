@@ -70,12 +70,18 @@ pub(crate) const SSH: &[Prerequisite] = &[
 pub(crate) const BROWSER: &[Prerequisite] =
     &[need("chromium", "chromium", "opens reports as a reader does")];
 
-/// Requirements of fuzzing the API.
-pub(crate) const PYTHON: &[Prerequisite] =
-    &[need("/usr/bin/python3", "python3-venv", "runs schemathesis, from its own folder")];
+/// Requirements of fuzzing the API, and of SPDK's command line.
+pub(crate) const PYTHON: &[Prerequisite] = &[need(
+    "/usr/bin/python3",
+    "python3-venv",
+    "runs schemathesis and SPDK's command line, from their own folders",
+)];
 
 /// schemathesis, which fuzzes the API: a fixed version, as another one can have other checks.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+/// SPDK's command line, which controls the daemon by JSON-RPC.
+const SPDK: &str = "spdk==26.9";
 
 /// Requirements of packing and checking the Debian package.
 pub(crate) const DEB: &[Prerequisite] = &[
@@ -101,20 +107,30 @@ pub(crate) const VM_PROFILE: &[Prerequisite] = &[
 
 /// Returns the path of schemathesis; installs it below the target folder if it is missing.
 pub(crate) fn schemathesis(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.target().join("python").join(SCHEMATHESIS);
-    let program = folder.join("bin/schemathesis");
+    python_program(workspace, SCHEMATHESIS, "schemathesis")
+}
+
+/// Returns the path of SPDK's command line; installs it below the target folder if it is missing.
+pub(crate) fn spdk_rpc(workspace: &Workspace) -> Result<PathBuf> {
+    python_program(workspace, SPDK, "spdk-rpc")
+}
+
+/// Returns the path of a program of a package from PyPI; installs the package if it is missing.
+fn python_program(workspace: &Workspace, package: &str, program: &str) -> Result<PathBuf> {
+    let folder = workspace.target().join("python").join(package);
+    let program = folder.join("bin").join(program);
     if program.is_file() {
         return Ok(program);
     }
-    say!("{SCHEMATHESIS} will be installed in {}", folder.display());
+    say!("{package} will be installed in {}", folder.display());
     // Remains of an earlier try.
     let _ = std::fs::remove_dir_all(&folder);
     run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
     let mut pip = Command::new(folder.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", SCHEMATHESIS]);
+    pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
     if let Err(error) = run_checked(&mut pip) {
         let _ = std::fs::remove_dir_all(&folder);
-        return Err(error.context("installing schemathesis from PyPI"));
+        return Err(error.context(format!("installing {package} from PyPI")));
     }
     Ok(program)
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use nvmeof_console::say;
 use nvmeof_workspace::checkout::{Workspace, run_checked, show};
 
-use crate::{api_fuzz, browser, checks, deb, fuzz, lab, setup, vm};
+use crate::{api_fuzz, browser, checks, deb, fuzz, lab, setup, spdk_rpc, vm};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
@@ -130,6 +130,13 @@ const STAGES: &[TestStage] = &[
         runs: Extent::Usual,
         needs: Some("release"),
         run: api_fuzz::run,
+    },
+    TestStage {
+        name: "spdk-rpc",
+        about: "the daemon controlled by SPDK's own command line, from PyPI",
+        runs: Extent::Usual,
+        needs: Some("release"),
+        run: spdk_rpc::run,
     },
     TestStage {
         name: "instructions",

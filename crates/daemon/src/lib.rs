@@ -2,8 +2,8 @@
 //!
 //! [`run`](run()) is the whole program. `config_file` reads the desired state, `config` and
 //! `limits` hold it, `reactor` moves commands, and `control` starts, changes and stops the
-//! reactors. `api` serves HTTP on top of `control`. `logs` keeps hosts from filling the log.
-//! [`drives`] implements the other subcommand.
+//! reactors. `api` serves HTTP on top of `control`, and `rpc` serves SPDK's JSON-RPC. `logs` keeps
+//! hosts from filling the log. [`drives`] implements the other subcommand.
 
 mod api;
 mod clock;
@@ -15,8 +15,10 @@ pub mod limits;
 mod logs;
 mod reactor;
 mod regular;
+mod rpc;
 mod run;
 mod tenants;
+mod unix_socket;
 
 pub use run::run;
 

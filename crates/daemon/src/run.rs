@@ -1,7 +1,7 @@
 //! The program: checks the command line's config, or serves until a signal stops the daemon.
 //!
 //! This module is above all others. It connects the [control plane](crate::control) with the
-//! [API](crate::api), which neither of them does.
+//! [API](crate::api) and with [RPC](crate::rpc), which none of them does.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ use crate::control::{
 };
 use crate::limits::Limits;
 use crate::logs;
+use crate::rpc::RpcListener;
 
 /// Exit status for an invalid config or command line.
 const EXIT_USAGE: u8 = 2;
@@ -103,9 +104,11 @@ async fn serve(
     // The daemon announces nothing before this line, so a signal right after `ready` is not lost.
     let signals = Signals::new()?;
     let listener = loaded.config.api.as_ref().map(ApiListener::open).transpose()?;
+    let rpc = loaded.config.rpc.as_ref().map(RpcListener::open).transpose()?;
     let Some(control) = ControlLoop::start(path, loaded, signals).await? else { return Ok(()) };
     let (handle, requests) = request_channel();
-    let _served = listener.map(|listener| listener.serve(handle));
+    let _served = listener.map(|listener| listener.serve(handle.clone()));
+    let _rpc = rpc.map(|listener| listener.serve(handle));
     control.run(requests, recording).await;
     Ok(())
 }

@@ -14,6 +14,7 @@ mod pacing;
 mod queues;
 mod rdma_pair;
 mod reload;
+mod spdk_rpc;
 mod stacked;
 mod startup;
 mod stats;

@@ -22,7 +22,7 @@ pub use pacing::PacingConfig;
 pub use size::Size;
 pub use tables::{
     ApiSection, DiscoverySection, Host, HostDefaults, Limit, LimitsSection, Listener, Namespace,
-    Referral, RootComplex, Subsystem,
+    Referral, RootComplex, RpcSection, Subsystem,
 };
 
 use tagged::Variant;
@@ -60,6 +60,9 @@ pub struct Document {
     /// Control API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiSection>,
+    /// SPDK's JSON-RPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc: Option<RpcSection>,
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSection>,

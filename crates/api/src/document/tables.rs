@@ -28,6 +28,18 @@ pub struct ApiSection {
     pub insecure: Option<bool>,
 }
 
+/// `[rpc]`: SPDK's JSON-RPC. Read at start only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RpcSection {
+    /// Path of its UNIX socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// The socket's permission bits: `"0660"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
 /// `[limits]`: limits. Read at start only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -16,7 +16,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, drop_one))
 }
 
-async fn all(running: &ControlState) -> Vec<ConnectionView> {
+pub(super) async fn all(running: &ControlState) -> Vec<ConnectionView> {
     let listeners = names(running);
     let mut all: Vec<ConnectionView> = running
         .server()

@@ -17,7 +17,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(running: &ControlState, device: &Device) -> DeviceView {
+pub(super) fn view(running: &ControlState, device: &Device) -> DeviceView {
     let (info, gone) = running.server().device(&device.name).unzip();
     let info = info.as_ref();
     DeviceView {

@@ -23,7 +23,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
 }
 
 /// Returns every listener of the config, with its port ID.
-fn all(running: &ControlState) -> Vec<(Option<PortId>, ListenerView)> {
+pub(super) fn all(running: &ControlState) -> Vec<(Option<PortId>, ListenerView)> {
     let mut there: Vec<_> = running.server().listeners().collect();
     let controllers = running.server().controllers();
     // Both lists have the same listeners in the same order.

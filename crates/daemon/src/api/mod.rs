@@ -13,6 +13,7 @@
 //! | `handle` | access of a handler to the running state |
 //! | `token` | access over TCP |
 //! | `extract` | parts of a request |
+//! | `views` | views of all items, for other front ends |
 //! | `error_response` | error responses, bounds |
 //! | `openapi` | the OpenAPI document |
 //! | other files | one file per resource |
@@ -42,9 +43,13 @@ mod subsystems;
 mod tests;
 mod token;
 mod trace;
+mod views;
 
 use handle::Handle;
 pub(crate) use server::{ApiListener, check};
+pub(crate) use views::{
+    all_connections, all_devices, all_listeners, all_namespaces, all_subsystems,
+};
 
 use axum::Router;
 use serde_json::Value;

@@ -19,7 +19,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(
+pub(super) fn view(
     running: &ControlState,
     identities: &Identities,
     nqn: &str,

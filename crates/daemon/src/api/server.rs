@@ -4,20 +4,15 @@
 //! File mode or token guards them. Bounds keep clients from delaying the daemon: the number of
 //! connections, and the time for a head, a body and an answer.
 
-use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -30,6 +25,7 @@ use super::token::Token;
 use crate::config::Api;
 use crate::control::ControlHandle;
 use crate::logs::{LogCategory, limited};
+use crate::unix_socket::{SocketFile, unix_socket};
 
 /// Maximum concurrent client connections; further clients receive a 503 and retry.
 const CONNECTIONS: usize = 64;
@@ -85,10 +81,6 @@ pub(crate) struct ApiServer {
     _file: SocketFile,
 }
 
-/// The path of a socket, removed on drop.
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
 impl ApiListener {
     /// Opens the sockets of the config.
     ///
@@ -98,7 +90,7 @@ impl ApiListener {
     pub(crate) fn open(config: &Api) -> anyhow::Result<Self> {
         let token = config.token_file.as_deref();
         let token = token.map(|file| Token::read(file, config.insecure)).transpose()?;
-        let (file, unix) = unix_socket(&config.socket, config.mode)?;
+        let (file, unix) = unix_socket("api.socket", &config.socket, config.mode)?;
         let (mut tcp, mut late) = (Vec::new(), Vec::new());
         for &address in &config.listen {
             match tcp_socket(address) {
@@ -125,7 +117,7 @@ impl ApiListener {
         let (router, _) = service(handle);
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut tasks = Vec::new();
-        tracing::info!(socket = %self.file.0.display(), "API listens on UNIX socket");
+        tracing::info!(socket = %self.file.path().display(), "API listens on UNIX socket");
         let guarded = match self.token {
             Some(token) => token.ask(router.clone()),
             None => by_address(router.clone()),
@@ -151,64 +143,6 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Another process may have removed it already.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Opens a UNIX socket with this path and mode.
-///
-/// It is created under another name and renamed, so that no client finds it without its mode. The
-/// folder is locked, so that two daemons never take over the same stale socket.
-fn unix_socket(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
-    let shown = path.display();
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = parent.unwrap_or(Path::new("."));
-    let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
-        .with_context(|| format!("api.socket {shown}: the folder cannot be used; create it"))?;
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            anyhow::bail!(
-                "api.socket {shown}: a file that is no socket is there; choose another path"
-            );
-        }
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                tracing::info!("the socket {shown} was left by a daemon that has died");
-            }
-            _ => anyhow::bail!(
-                "api.socket {shown}: another daemon serves the socket; stop it, or set another path"
-            ),
-        },
-        Err(_) => {}
-    }
-    let made = with_suffix(path);
-    let cannot = || {
-        format!(
-            "api.socket {shown}: cannot be created; check that the daemon's user may write to the \
-             folder"
-        )
-    };
-    // Left by a daemon that died at this point.
-    let _ = std::fs::remove_file(&made);
-    let listener = UnixListener::bind(&made).with_context(cannot)?;
-    let file = SocketFile(made);
-    std::fs::set_permissions(&file.0, Permissions::from_mode(mode)).with_context(cannot)?;
-    std::fs::rename(&file.0, path).with_context(cannot)?;
-    drop(lock);
-    Ok((SocketFile(path.to_owned()), listener))
-}
-
-/// Returns the temporary name of a socket, like `api.sock.new`.
-fn with_suffix(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
 }
 
 fn tcp_socket(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -376,25 +310,5 @@ mod tests {
             caller.read_to_end(&mut got).await.unwrap();
             assert!(got.len() <= 1024, "{said}: {} bytes", got.len());
         }
-    }
-
-    #[tokio::test]
-    async fn a_socket_that_is_left_over_is_replaced_and_one_that_serves_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("api.sock");
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let (file, listener) = unix_socket(&path, 0o640).unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o640);
-        let error = unix_socket(&path, 0o640).unwrap_err().to_string();
-        assert!(error.contains("another daemon serves the socket"), "{error}");
-        drop((file, listener));
-        assert!(!path.exists() && !with_suffix(&path).exists());
-        std::fs::write(&path, "precious").unwrap();
-        let error = unix_socket(&path, 0o640).unwrap_err().to_string();
-        assert!(error.contains("no socket"), "{error}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-        let error = unix_socket(&folder.path().join("none/api.sock"), 0o640).unwrap_err();
-        assert!(error.to_string().contains("folder"), "{error}");
     }
 }

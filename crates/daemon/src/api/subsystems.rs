@@ -19,7 +19,7 @@ pub(super) fn router() -> OpenApiRouter<Handle> {
     OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(get, patch, remove))
 }
 
-fn view(running: &ControlState, subsystem: &Subsystem) -> SubsystemView {
+pub(super) fn view(running: &ControlState, subsystem: &Subsystem) -> SubsystemView {
     let config = running.server().config();
     let found = config.subsystems.iter().find(|one| one.nqn.as_str() == subsystem.nqn);
     SubsystemView {

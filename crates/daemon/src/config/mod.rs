@@ -39,6 +39,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Control API; not served if `None`.
     pub api: Option<Api>,
+    /// SPDK's JSON-RPC; not served if `None`.
+    pub rpc: Option<Rpc>,
     /// `[limits]`; [`Limits::of`](crate::limits::Limits::of) derives the others.
     pub limits: LimitSettings,
     /// Pacing policy.
@@ -47,7 +49,7 @@ pub struct Config {
     pub host_defaults: HostQosConfig,
     /// Hosts with their own share; no two are the same.
     pub hosts: Vec<Host>,
-    /// Addresses that hosts connect to; at least one.
+    /// Addresses that hosts connect to; at least one without `rpc`.
     pub listeners: Vec<Listener>,
     /// Problem to report for each listener, in order, if its port is already in use.
     pub port_taken: Vec<Problem>,
@@ -134,6 +136,15 @@ pub struct Api {
     pub token_file: Option<PathBuf>,
     /// Allows access from the network without a token, and a token file that other users can read.
     pub insecure: bool,
+}
+
+/// Server of SPDK's JSON-RPC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rpc {
+    /// Path of the UNIX socket.
+    pub socket: PathBuf,
+    /// Permission bits of the socket.
+    pub mode: u32,
 }
 
 /// Format of a log line.

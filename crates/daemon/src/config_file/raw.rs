@@ -19,6 +19,7 @@ pub(super) struct RawConfig {
     pub(super) log: Key<String>,
     pub(super) log_format: Key<String>,
     pub(super) api: Key<RawApi>,
+    pub(super) rpc: Key<RawRpc>,
     #[serde(default)]
     pub(super) limits: RawLimits,
     pub(super) pacing: Key<Table>,
@@ -48,6 +49,13 @@ pub(super) struct RawApi {
     pub(super) listen: Key<Vec<Spanned<String>>>,
     pub(super) token_file: Key<String>,
     pub(super) insecure: Key<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawRpc {
+    pub(super) socket: Key<String>,
+    pub(super) mode: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,8 +1,8 @@
 //! The control plane, which runs on tokio, outside the reactors' threads.
 //!
 //! It starts the reactors, handles signals and new connections, applies changed configs, and stops
-//! cleanly. It has no sockets for its callers: [`ControlHandle`] takes their requests, and `api`
-//! serves HTTP on top of that.
+//! cleanly. It has no sockets for its callers: [`ControlHandle`] takes their requests. `api`
+//! serves HTTP on top of that, and `rpc` SPDK's JSON-RPC.
 //!
 //! | module | contents |
 //! |---|---|
@@ -53,6 +53,6 @@ pub(crate) use identity::Identities;
 pub(crate) use quiesce::StillBusy;
 pub(crate) use running::{ChangeOptions, ControlState};
 pub(crate) use server::RetryState;
-pub(crate) use stats::{RecordOptions, Recorder};
+pub(crate) use stats::{DeviceTotals, RecordOptions, Recorder};
 pub(crate) use trace_session::TraceId;
 pub(crate) use workers::runtime;

@@ -30,7 +30,7 @@ use super::identity::{Identities, identity_warnings, with_uuids};
 use super::notify;
 use super::quiesce::Removal;
 use super::server::{BindPolicy, Reloaded, Server};
-use super::stats::{Recorder, lines, live};
+use super::stats::{DeviceCounters, Recorder, device_counters, lines, live};
 use crate::config::DeviceKind;
 use crate::config_file::loaded::Loaded;
 
@@ -378,6 +378,11 @@ impl ControlState {
             lines: all.into_iter().filter_map(object).collect(),
             live: live(&sample, self.server.labels()),
         }
+    }
+
+    /// Returns the completed I/O commands by device and by reactor.
+    pub(crate) async fn device_counters(&self) -> DeviceCounters {
+        device_counters(&self.server.sample(false).await, self.server.labels())
     }
 
     /// Checks that the current revision is one that the caller accepts, if the caller names any.

@@ -28,7 +28,7 @@ use super::stats::metrics::{Availability, Scrape};
 use super::stats::{self, Labels, Recorder, Sample, table};
 use super::trace_session::TraceSlot;
 use crate::clock;
-use crate::config::{Api, Config, Listener, LogFormat, LogLevel};
+use crate::config::{Api, Config, Listener, LogFormat, LogLevel, Rpc};
 use crate::limits::{Limits, raise_open_files};
 use crate::logs;
 use crate::reactor::connections::ConnectionInfo;
@@ -84,6 +84,7 @@ struct StartupConfig {
     log: LogLevel,
     log_format: LogFormat,
     api: Option<Api>,
+    rpc: Option<Rpc>,
 }
 
 /// Result of a reload.
@@ -131,6 +132,7 @@ impl Server {
                 log: config.log,
                 log_format: config.log_format,
                 api: config.api.clone(),
+                rpc: config.rpc.clone(),
             },
             limits: *limits,
             removals: OpenRemovals::default(),
@@ -157,7 +159,8 @@ impl Server {
             server.stop(Duration::ZERO).await;
             return Err(error);
         }
-        if !server.listeners.values().any(Serving::listens) {
+        let has_listeners = !server.config.listeners.is_empty();
+        if has_listeners && !server.listeners.values().any(Serving::listens) {
             server.stop(Duration::ZERO).await;
             anyhow::bail!("no listener of the config works here; see the warnings above");
         }
@@ -696,6 +699,7 @@ impl Server {
         note("log", now.log == config.log);
         note("log-format", now.log_format == config.log_format);
         note("[api]", now.api == config.api);
+        note("[rpc]", now.rpc == config.rpc);
         differ
     }
 }

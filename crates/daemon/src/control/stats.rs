@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `device_totals` | I/O commands by device and by reactor |
 //! | `json` | a sample as JSON lines |
 //! | `live` | a sample for displays |
 //! | `metrics` | a sample for Prometheus |
@@ -10,6 +11,7 @@
 //! | `tenants` | usage and limits of hosts and namespaces |
 //! | `limited_tenants` | tenants that have limits, with what waits for them |
 
+mod device_totals;
 mod json;
 mod limited_tenants;
 mod live;
@@ -28,6 +30,8 @@ use crate::reactor::stats::{
     StageCounts, add_counters, add_source,
 };
 
+pub(super) use device_totals::device_counters;
+pub(crate) use device_totals::{DeviceCounters, DeviceTotals};
 pub(super) use json::{SCHEMA, sample as lines};
 pub(super) use live::live;
 pub(crate) use record::{RecordOptions, Recorder};
@@ -87,6 +91,11 @@ impl Labels {
     /// Returns the name of a device.
     pub(super) fn device_name(&self, id: DeviceId) -> String {
         self.device(id).name
+    }
+
+    /// Returns the name of a device that the config has.
+    fn known_device(&self, id: DeviceId) -> Option<&str> {
+        self.devices.get(&id.0).map(|label| label.name.as_str())
     }
 
     fn device(&self, id: DeviceId) -> DeviceLabel {

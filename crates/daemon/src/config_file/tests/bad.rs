@@ -33,13 +33,30 @@ const BAD: &[Bad] = &[
         place: "5:10: api.listen",
         parts: &["any client that reaches 0.0.0.0:4480"],
     },
+    // Two servers cannot have one socket.
+    Bad {
+        text: "[api]\nsocket = \"/run/a\"\n[rpc]\nmode = \"0600\"\nsocket = \"/run/a\"",
+        place: "8:10: rpc.socket",
+        parts: &["the socket of [api]", "give each its own path"],
+    },
+    Bad {
+        text: "[rpc]\nmode = \"0777\"",
+        place: "5:8: rpc.mode",
+        parts: &["\"0777\" is no mode of a socket", "\"0600\" to \"0666\""],
+    },
+    Bad {
+        text: "[rpc]\nsocket = \"\"",
+        place: "5:10: rpc.socket",
+        parts: &["cannot be the path of a socket"],
+    },
     // Unknown keys, everywhere.
     Bad {
         text: "reactor = \"auto\"",
         place: "1:1: reactor",
         parts: &[
             "unknown key; allowed: format, reactors, busy-poll, drain-timeout, log, log-format, api, \
-             limits, pacing, host-defaults, host, discovery, listener, device, root-complex, subsystem, referral \
+             rpc, limits, pacing, host-defaults, host, discovery, listener, device, root-complex, \
+             subsystem, referral \
              (did you mean `reactors`?)",
         ],
     },

@@ -14,9 +14,10 @@ use crate::config::{Config, DeviceKind};
 const EXAMPLE: &str = include_str!("../../../../../configs/target.toml");
 
 /// Every table, with an unknown key.
-const TABLES: [(&str, &str); 16] = [
+const TABLES: [(&str, &str); 17] = [
     ("", "no-such-key = 1\n"),
     ("api", "[api]\nno-such-key = 1\n"),
+    ("rpc", "[rpc]\nno-such-key = 1\n"),
     ("limits", "[limits]\nno-such-key = 1\n"),
     ("pacing", "[pacing]\nno-such-key = 1\n"),
     ("discovery", "[discovery]\nno-such-key = 1\n"),
@@ -221,6 +222,7 @@ fn the_stated_defaults_are_the_codes() {
         "subsystem.namespace" => "[[subsystem.namespace]]\nnsid = 1\ndevice = \"a\"\n",
         "referral" => "[[referral]]\ntype = \"tcp\"\naddress = \"192.0.2.1\"\n",
         "api" => "[api]\n",
+        "rpc" => "[rpc]\n",
         "discovery" => "[discovery]\n",
         "host-defaults" => "[host-defaults]\n",
         "host-defaults.limit" => "[host-defaults.limit]\niops = 1\n",
@@ -234,6 +236,7 @@ fn the_stated_defaults_are_the_codes() {
     let order = [
         "",
         "api",
+        "rpc",
         "limits",
         "pacing",
         "host-defaults",
@@ -256,7 +259,7 @@ fn the_stated_defaults_are_the_codes() {
     // Messages that contain line numbers differ.
     let plain = |config: Config| Config { warnings: Vec::new(), port_taken: Vec::new(), ..config };
     assert_eq!(plain(without), plain(with));
-    assert_eq!(compared.len(), 34, "{compared:?}");
+    assert_eq!(compared.len(), 36, "{compared:?}");
 }
 
 #[test]

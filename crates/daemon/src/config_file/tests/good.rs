@@ -26,6 +26,17 @@ fn the_least_config_has_the_defaults() {
     assert!(config.devices.is_empty() && config.referrals.is_empty());
 }
 
+/// Calls of `[rpc]` can add the first listener.
+#[test]
+fn a_config_with_rpc_needs_no_listener() {
+    let config = parse("[rpc]\n").unwrap();
+    assert!(config.listeners.is_empty());
+    assert!(config.warnings.iter().any(|one| one.key == "listener"), "{:?}", config.warnings);
+    let rpc = config.rpc.unwrap();
+    assert_eq!((rpc.socket.to_str(), rpc.mode), (Some("/var/tmp/spdk.sock"), 0o660));
+    assert!(parse("").is_err());
+}
+
 #[test]
 fn listeners_serve_what_they_list() {
     let text = r#"

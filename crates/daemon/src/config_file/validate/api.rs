@@ -1,14 +1,15 @@
-//! `[api]`: the control API.
+//! `[api]` and `[rpc]`: the control API, and SPDK's JSON-RPC.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::super::raw::RawApi;
+use super::super::raw::{RawApi, RawRpc};
 use super::defaults;
-use crate::config::Api;
 use crate::config::report::{Report, Span};
+use crate::config::values::Key;
+use crate::config::{Api, Rpc};
 
 /// Maximum path length of a UNIX socket: `sun_path` less its terminator and the temporary suffix.
 const SOCKET_MAX: usize = 107 - 8;
@@ -21,13 +22,7 @@ const TOKEN_FORM: &str =
 /// Validates the section of the control API; without it, the API is not served.
 pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Option<Api> {
     let raw = raw?.get_ref();
-    let socket = raw.socket.as_ref().map_or(defaults::API_SOCKET, |value| value.get_ref());
-    if let Some(value) = &raw.socket
-        && !(1..=SOCKET_MAX).contains(&socket.len())
-    {
-        let what = format!("\"{socket}\" cannot be the path of a socket");
-        report.error(&value.span(), "api.socket", what, SOCKET_FORM);
-    }
+    let socket = socket(report, "api.socket", &raw.socket, defaults::API_SOCKET);
     let mut listen = Vec::new();
     for value in raw.listen.iter().flat_map(|list| list.get_ref()) {
         match value.get_ref().parse::<SocketAddr>() {
@@ -54,7 +49,37 @@ pub(super) fn api(report: &mut Report<'_>, raw: Option<&Spanned<RawApi>>) -> Opt
     if let Some(value) = raw.token_file.as_ref().filter(|value| value.get_ref().is_empty()) {
         report.error(&value.span(), "api.token-file", "file does not exist", TOKEN_FORM);
     }
-    Some(Api { socket: socket.into(), mode: mode(report, raw), listen, token_file, insecure })
+    let mode = mode(report, "api.mode", &raw.mode, defaults::API_MODE);
+    Some(Api { socket, mode, listen, token_file, insecure })
+}
+
+/// Validates the section of SPDK's JSON-RPC; without it, that is not served.
+pub(super) fn rpc(
+    report: &mut Report<'_>,
+    raw: Option<&Spanned<RawRpc>>,
+    api: Option<&Spanned<RawApi>>,
+) -> Option<Rpc> {
+    let (section, raw) = (raw?.span(), raw?.get_ref());
+    let path = socket(report, "rpc.socket", &raw.socket, defaults::RPC_SOCKET);
+    let of_api = api.map(|api| api.get_ref().socket.as_ref());
+    let of_api = of_api.map(|key| key.map_or(defaults::API_SOCKET, |value| value.get_ref()));
+    if of_api.is_some_and(|of_api| path == Path::new(of_api)) {
+        let span = raw.socket.as_ref().map_or(section, Spanned::span);
+        let what = "this is the socket of [api] already";
+        report.error(&span, "rpc.socket", what, "give each its own path");
+    }
+    Some(Rpc { socket: path, mode: mode(report, "rpc.mode", &raw.mode, defaults::RPC_MODE) })
+}
+
+/// Validates the path of a socket.
+fn socket(report: &mut Report<'_>, name: &str, key: &Key<String>, default: &str) -> PathBuf {
+    let Some(value) = key else { return default.into() };
+    let path = value.get_ref();
+    if !(1..=SOCKET_MAX).contains(&path.len()) {
+        let what = format!("\"{path}\" cannot be the path of a socket");
+        report.error(&value.span(), name, what, SOCKET_FORM);
+    }
+    path.into()
 }
 
 /// Rejects addresses that anyone on the network can use without a token, unless `insecure` is set.
@@ -90,13 +115,14 @@ fn open_to_whom(
     }
 }
 
-fn mode(report: &mut Report<'_>, raw: &RawApi) -> u32 {
-    let Some(value) = &raw.mode else { return defaults::API_MODE };
+/// Validates the permission bits of a socket.
+fn mode(report: &mut Report<'_>, name: &str, key: &Key<String>, default: u32) -> u32 {
+    let Some(value) = key else { return default };
     let text = value.get_ref();
     let bits = u32::from_str_radix(text, 8).ok().filter(|bits| bits & 0o600 == 0o600);
     bits.filter(|bits| bits & !0o666 == 0).unwrap_or_else(|| {
         let what = format!("\"{text}\" is no mode of a socket");
-        report.error(&value.span(), "api.mode", what, MODE_FORM);
-        defaults::API_MODE
+        report.error(&value.span(), name, what, MODE_FORM);
+        default
     })
 }

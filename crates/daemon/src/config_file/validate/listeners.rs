@@ -24,15 +24,22 @@ const COMPLETIONS_MAX: u32 = 4 << 20;
 const DEVICE_NAME_MAX: usize = 63;
 const ADDRESS_FORM: &str = "allowed: an IPv4 or IPv6 address, as \"0.0.0.0\" or \"::1\"";
 
-/// Validates the listeners, at least one, with a problem to report for each if its port is in use.
+/// Validates the listeners, with a problem to report for each if its port is in use.
+///
+/// At least one is required, unless calls of `[rpc]` can add some.
 pub(super) fn listeners(
     report: &mut Report<'_>,
     raw: &[Spanned<RawListener>],
     subsystems: &[Spanned<RawSubsystem>],
+    has_rpc: bool,
 ) -> (Vec<Listener>, Vec<Problem>) {
     if raw.is_empty() {
+        let what = "there is none, so no host could connect";
         let allowed = "add a [[listener]] with type and address";
-        report.error_in_file("listener", "there is none, so no host could connect", allowed);
+        match has_rpc {
+            true => report.warning(&(0..0), "listener", what, "add one by RPC"),
+            false => report.error_in_file("listener", what, allowed),
+        }
     }
     let mut seen: BTreeMap<(Fabric, IpAddr, u16), usize> = BTreeMap::new();
     let mut listeners = Vec::new();

@@ -36,6 +36,8 @@ pub(super) mod defaults {
     pub(in crate::config_file) const LOG_FORMAT: LogFormat = LogFormat::Text;
     pub(in crate::config_file) const API_SOCKET: &str = nvmeof_api::DEFAULT_SOCKET;
     pub(in crate::config_file) const API_MODE: u32 = 0o660;
+    pub(in crate::config_file) const RPC_SOCKET: &str = "/var/tmp/spdk.sock";
+    pub(in crate::config_file) const RPC_MODE: u32 = 0o660;
     pub(in crate::config_file) use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
     pub(in crate::config_file) const WEIGHT: u16 = 1;
     pub(in crate::config_file) const BURST: u64 = 10_000_000;
@@ -60,7 +62,8 @@ pub(super) fn validate(
 ) -> Option<Config> {
     let raw = &parsed.raw;
     let reactors = reactors(report, raw, machine);
-    let (listeners, port_taken) = listeners::listeners(report, &raw.listener, &raw.subsystem);
+    let (listeners, port_taken) =
+        listeners::listeners(report, &raw.listener, &raw.subsystem, raw.rpc.is_some());
     let devices = devices::devices(report, &parsed.devices, &machine.open);
     let needs = LimitInputs::of(reactors.len(), &listeners, &devices);
     let limits = limits::limits(report, &raw.limits, &needs, machine);
@@ -92,6 +95,7 @@ pub(super) fn validate(
             .and_then(|value| choice(report, "log-format", value, &LOG_FORMATS))
             .unwrap_or(defaults::LOG_FORMAT),
         api: api::api(report, raw.api.as_ref()),
+        rpc: api::rpc(report, raw.rpc.as_ref(), raw.api.as_ref()),
         limits: limits.settings,
         pacing,
         host_defaults,

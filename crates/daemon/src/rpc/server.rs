@@ -1,0 +1,118 @@
+//! The socket of the RPC server.
+//!
+//! The file mode guards it. A client may keep its connection open without requests, as SPDK's
+//! clients do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmeof_rpc::{Frames, Incoming, Response};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::service::Service;
+use crate::config::Rpc;
+use crate::control::ControlHandle;
+use crate::logs::{LogCategory, limited};
+use crate::unix_socket::{SocketFile, unix_socket};
+
+/// Maximum concurrent connections; further clients wait in the backlog of the socket.
+const CONNECTIONS: usize = 64;
+/// Pause after accept failed for lack of descriptors or memory, to avoid a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Timeout of a client that does not read its response.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Bytes that one read returns at most.
+const READ_SIZE: usize = 64 << 10;
+
+/// The open socket, not served yet.
+#[derive(Debug)]
+pub(crate) struct RpcListener {
+    file: SocketFile,
+    unix: UnixListener,
+}
+
+/// The running server; dropping this stops it.
+#[derive(Debug)]
+pub(crate) struct RpcServer {
+    task: JoinHandle<()>,
+    _file: SocketFile,
+}
+
+impl RpcListener {
+    /// Opens the socket of the config.
+    ///
+    /// # Errors
+    /// Another process serves the socket, or the path is not available.
+    pub(crate) fn open(config: &Rpc) -> anyhow::Result<Self> {
+        let (file, unix) = unix_socket("rpc.socket", &config.socket, config.mode)?;
+        Ok(Self { file, unix })
+    }
+
+    /// Starts to serve the socket.
+    pub(crate) fn serve(self, handle: ControlHandle) -> RpcServer {
+        tracing::info!(socket = %self.file.path().display(), "RPC listens on UNIX socket");
+        let task = tokio::spawn(accept(self.unix, Service::new(handle)));
+        RpcServer { task, _file: self.file }
+    }
+}
+
+impl Drop for RpcServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: UnixListener, service: Service) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = talk(stream, &service).await {
+                        tracing::debug!(%error, "RPC client is gone");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                limited!(LogCategory::ConnectionRefused, warn, %error, "RPC cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers the requests of a connection in order, until the client closes it.
+///
+/// Bytes that are not JSON end the connection, because nothing shows where the next request begins.
+async fn talk(mut stream: UnixStream, service: &Service) -> std::io::Result<()> {
+    let mut frames = Frames::default();
+    let mut bytes = vec![0; READ_SIZE];
+    loop {
+        let count = stream.read(&mut bytes).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        frames.push(&bytes[..count]);
+        loop {
+            match frames.next_value() {
+                Ok(Some(value)) => {
+                    let response = service.answer(Incoming::of(value)).await;
+                    send(&mut stream, response).await?;
+                }
+                Ok(None) => break,
+                Err(error) => return send(&mut stream, Response::to_unknown(&error)).await,
+            }
+        }
+    }
+}
+
+async fn send(stream: &mut UnixStream, response: Response) -> std::io::Result<()> {
+    let Some(text) = response.into_text() else { return Ok(()) };
+    tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(text.as_bytes())).await?
+}

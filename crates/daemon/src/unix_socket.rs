@@ -1,0 +1,107 @@
+//! UNIX sockets of the API and of the RPC server.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use tokio::net::UnixListener;
+
+/// Opens a UNIX socket with this path and mode; errors name the config key.
+///
+/// It is created under another name and renamed, so that no client finds it without its mode. The
+/// folder is locked, so that two daemons never take over the same stale socket.
+pub(crate) fn unix_socket(
+    key: &str,
+    path: &Path,
+    mode: u32,
+) -> anyhow::Result<(SocketFile, UnixListener)> {
+    let shown = path.display();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.unwrap_or(Path::new("."));
+    let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
+        .with_context(|| format!("{key} {shown}: the folder cannot be used; create it"))?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            anyhow::bail!("{key} {shown}: a file that is no socket is there; choose another path");
+        }
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                tracing::info!("the socket {shown} was left by a daemon that has died");
+            }
+            _ => anyhow::bail!(
+                "{key} {shown}: another daemon serves the socket; stop it, or set another path"
+            ),
+        },
+        Err(_) => {}
+    }
+    let made = with_suffix(path);
+    let cannot = || {
+        format!(
+            "{key} {shown}: cannot be created; check that the daemon's user may write to the \
+             folder"
+        )
+    };
+    // Left by a daemon that died at this point.
+    let _ = std::fs::remove_file(&made);
+    let listener = UnixListener::bind(&made).with_context(cannot)?;
+    let file = SocketFile(made);
+    std::fs::set_permissions(&file.0, Permissions::from_mode(mode)).with_context(cannot)?;
+    std::fs::rename(&file.0, path).with_context(cannot)?;
+    drop(lock);
+    Ok((SocketFile(path.to_owned()), listener))
+}
+
+/// Returns the temporary name of a socket, like `api.sock.new`.
+fn with_suffix(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// The path of a socket, removed on drop.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Returns the path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another process may have removed it already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_left_over_is_replaced_and_one_that_serves_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (file, listener) = unix_socket("api.socket", &path, 0o640).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        let error = unix_socket("api.socket", &path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("another daemon serves the socket"), "{error}");
+        drop((file, listener));
+        assert!(!path.exists() && !with_suffix(&path).exists());
+        std::fs::write(&path, "precious").unwrap();
+        let error = unix_socket("api.socket", &path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+        let error =
+            unix_socket("api.socket", &folder.path().join("none/api.sock"), 0o640).unwrap_err();
+        assert!(error.to_string().contains("folder"), "{error}");
+    }
+}
