@@ -4,7 +4,7 @@
 //! client --HTTP--> server (sockets, bounds) --> router --> a resource's handler
 //!                                                            |  ControlHandle: query, or change
 //!                                                            v
-//!                     answer <------------------- control's loop: ControlState, one change at a time
+//!                     answer <------------------- control loop: ControlState, one change each
 //! ```
 //!
 //! | file | contents |

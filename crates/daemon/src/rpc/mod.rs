@@ -4,7 +4,7 @@
 //! client --JSON--> server (socket, requests in order) --> service --> a method of nvmeof_rpc
 //!                                                           |  ControlHandle: query, or change
 //!                                                           v
-//!                  response <------------------- control's loop: ControlState, one change at a time
+//!                  response <------------------- control loop: ControlState, one change each
 //! ```
 //!
 //! | file | contents |

@@ -86,7 +86,7 @@ impl Service {
         match &result {
             Ok(_) => tracing::debug!(method = name, "RPC call"),
             Err(error) => {
-                tracing::debug!(method = name, code = error.code, %error, "RPC call failed")
+                tracing::debug!(method = name, code = error.code, %error, "RPC call failed");
             }
         }
         result
