@@ -5,7 +5,7 @@
 //! or feature needs a row in its table; anything without a row is rejected.
 
 use nvmeof_wire::features::{FeatureCapabilities, Fid};
-use nvmeof_wire::identify::{lpa, oacs, oncs};
+use nvmeof_wire::identify::{Csi, lpa, oacs, oncs};
 use nvmeof_wire::log::{CommandEffects, FeatureEffects, Lid, critical_warning};
 use nvmeof_wire::opcode::{AdminOpcode, IoOpcode};
 
@@ -173,10 +173,11 @@ impl SupportedCommands {
         ADMIN.iter().filter(move |(_, on)| self.has(*on)).map(move |(opcode, _)| (*opcode, effects))
     }
 
-    /// Supported I/O commands and their effects.
-    pub(crate) fn io_effects(self) -> impl Iterator<Item = (IoOpcode, CommandEffects)> {
+    /// Supported I/O commands of a command set and their effects.
+    pub(crate) fn io_effects(self, csi: Csi) -> impl Iterator<Item = (IoOpcode, CommandEffects)> {
         let effects = CommandEffects::new().with_supported(true).with_scope(SCOPE_NAMESPACE);
-        let commands = if self.kind == SubsystemKind::Nvm { IO.as_slice() } else { &[] };
+        let has_any = self.kind == SubsystemKind::Nvm && csi == Csi::NVM;
+        let commands = if has_any { IO.as_slice() } else { &[] };
         commands.iter().map(move |(opcode, writes)| (*opcode, effects.with_content_change(*writes)))
     }
 

@@ -56,10 +56,11 @@ pub(crate) fn identify(
             Some(_) => Err(Failure::InvalidCommandSet),
             None => put_zeroes(page),
         },
-        Cns::CSI_CONTROLLER => {
-            only_nvm(command.csi)?;
+        Cns::CSI_CONTROLLER if command.csi == Csi::NVM => {
             put(page, &controller::nvm_limits(controller))
         }
+        // SPDK's host reads it for every command set, and reports a failure as an error.
+        Cns::CSI_CONTROLLER => put_zeroes(page),
         Cns::CSI_ACTIVE_NAMESPACES => {
             only_nvm(command.csi)?;
             list(&namespaces, command.nsid, page)

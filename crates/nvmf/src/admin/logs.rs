@@ -4,7 +4,6 @@ mod health;
 mod support;
 
 use nvmeof_wire::Sqe;
-use nvmeof_wire::identify::Csi;
 use nvmeof_wire::log::{ErrorInformation, FirmwareSlotLog, GetLogPage, Lid, TransportType};
 use nvmeof_wire::sqe::NSID_ALL;
 use nvmeof_wire::zerocopy::IntoBytes;
@@ -93,9 +92,8 @@ fn put_log_page(
         }
         Lid::FIRMWARE_SLOT => page.put(firmware().as_bytes()),
         Lid::CHANGED_NAMESPACES => changed_namespaces(controller, command, page),
-        Lid::COMMAND_EFFECTS if command.csi == Csi::NVM => {
-            page.put(support::commands(controller).as_bytes());
-        }
+        // nvme-cli reads it for all command sets.
+        Lid::COMMAND_EFFECTS => page.put(support::commands(controller, command.csi).as_bytes()),
         Lid::FEATURE_EFFECTS => page.put(support::features(controller).as_bytes()),
         Lid::MI_EFFECTS => page.put(&[0; MI_EFFECTS_SIZE]),
         _ => return Err(Failure::InvalidLogPage),

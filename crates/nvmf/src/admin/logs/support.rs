@@ -1,5 +1,6 @@
 //! Log pages about support, generated from the tables: 00h, 05h and 12h.
 
+use nvmeof_wire::identify::Csi;
 use nvmeof_wire::log::{CommandEffectsLog, FeatureEffectsLog, LogSupport, SupportedLogPages};
 
 use crate::controller::Controller;
@@ -13,13 +14,14 @@ pub(super) fn log_pages(controller: &Controller) -> SupportedLogPages {
     page
 }
 
-/// Commands Supported and Effects (Base 5.16.1.6).
-pub(super) fn commands(controller: &Controller) -> CommandEffectsLog {
+/// Commands Supported and Effects (Base 5.16.1.6); a command set that is not supported has no I/O
+/// commands.
+pub(super) fn commands(controller: &Controller, csi: Csi) -> CommandEffectsLog {
     let mut page = CommandEffectsLog::default();
     for (opcode, effects) in controller.abilities().admin_effects() {
         page.set_admin(opcode, effects);
     }
-    for (opcode, effects) in controller.abilities().io_effects() {
+    for (opcode, effects) in controller.abilities().io_effects(csi) {
         page.set_io(opcode, effects);
     }
     page
