@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::RpcError;
 
 /// Name of the one target, which SPDK's clients may give.
-const TARGET: &str = "nvmf_tgt";
+pub(crate) const TARGET: &str = "nvmf_tgt";
 
 /// Parameters of a method, or the keys of an object among them.
 #[derive(Debug, Clone, Default)]
@@ -84,7 +84,7 @@ impl Params {
     pub(crate) fn target(&mut self) -> Result<(), RpcError> {
         match self.get::<String>("tgt_name")? {
             Some(name) if name != TARGET => Err(RpcError::params(format!(
-                "tgt_name: there is no target \"{name}\", only \"{TARGET}\""
+                "tgt_name: Unable to find target \"{name}\"; there is only \"{TARGET}\""
             ))),
             _ => Ok(()),
         }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::listeners::fabric;
+use crate::params::TARGET;
 use crate::{Params, RpcError, State};
 
 /// Parameters of SPDK's internals, and limits that the config sets.
@@ -38,6 +39,10 @@ const NO_EFFECT: &[&str] = &[
     "kas",
     "min_kato",
 ];
+
+pub(super) fn targets(_: &mut Params, _: &State) -> Result<Value, RpcError> {
+    Ok(json!([TARGET]))
+}
 
 pub(super) fn create(params: &mut Params, _: &State) -> Result<Value, RpcError> {
     params.target()?;
