@@ -104,7 +104,7 @@ async fn serve(
     // The daemon announces nothing before this line, so a signal right after `ready` is not lost.
     let signals = Signals::new()?;
     let listener = loaded.config.api.as_ref().map(ApiListener::open).transpose()?;
-    let rpc = loaded.config.rpc.as_ref().map(RpcListener::open).transpose()?;
+    let rpc = loaded.config.rpc.as_ref().and_then(RpcListener::open);
     let Some(control) = ControlLoop::start(path, loaded, signals).await? else { return Ok(()) };
     let (handle, requests) = request_channel();
     let _served = listener.map(|listener| listener.serve(handle.clone()));

@@ -1,18 +1,27 @@
 //! UNIX sockets of the API and of the RPC server.
 
 use std::fs::Permissions;
-use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixListener;
+
+/// Attempts to lock the folder. Another daemon holds the lock for microseconds.
+const LOCK_ATTEMPTS: u32 = 20;
+/// Pause between the attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens a UNIX socket with this path and mode; errors name the config key.
 ///
 /// It is created under another name and renamed, so that no client finds it without its mode. The
-/// folder is locked, so that two daemons never take over the same stale socket.
+/// folder is locked, so that two daemons never take over the same stale socket. Nothing here waits
+/// for another process without a bound: any user may lock a folder like `/var/tmp`.
 pub(crate) fn unix_socket(
     key: &str,
     path: &Path,
@@ -22,20 +31,23 @@ pub(crate) fn unix_socket(
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     let lock = open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|folder| flock(&folder, FlockOperation::LockExclusive).map(|()| folder))
         .with_context(|| format!("{key} {shown}: the folder cannot be used; create it"))?;
+    lock_folder(&lock).with_context(|| {
+        format!(
+            "{key} {shown}: another process keeps the folder locked; stop that process, or use a \
+             folder of the daemon"
+        )
+    })?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             anyhow::bail!("{key} {shown}: a file that is no socket is there; choose another path");
         }
-        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                tracing::info!("the socket {shown} was left by a daemon that has died");
-            }
-            _ => anyhow::bail!(
-                "{key} {shown}: another daemon serves the socket; stop it, or set another path"
-            ),
-        },
+        Ok(_) if is_refused(path) => {
+            tracing::info!("the socket {shown} was left by a daemon that has died");
+        }
+        Ok(_) => anyhow::bail!(
+            "{key} {shown}: another daemon serves the socket; stop it, or set another path"
+        ),
         Err(_) => {}
     }
     let made = with_suffix(path);
@@ -53,6 +65,27 @@ pub(crate) fn unix_socket(
     std::fs::rename(&file.0, path).with_context(cannot)?;
     drop(lock);
     Ok((SocketFile(path.to_owned()), listener))
+}
+
+/// Locks the folder of a socket until the descriptor is closed.
+fn lock_folder(folder: &OwnedFd) -> Result<(), Errno> {
+    for _ in 1..LOCK_ATTEMPTS {
+        match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    flock(folder, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Returns true if no process serves the socket.
+///
+/// A process that accepts no connection and has a full backlog serves it, too.
+fn is_refused(path: &Path) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let connected = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    connected == Err(Errno::CONNREFUSED)
 }
 
 /// Returns the temporary name of a socket, like `api.sock.new`.
@@ -103,5 +136,30 @@ mod tests {
         let error =
             unix_socket("api.socket", &folder.path().join("none/api.sock"), 0o640).unwrap_err();
         assert!(error.to_string().contains("folder"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_another_process_keeps_locked_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let other = std::fs::File::open(folder.path()).unwrap();
+        flock(&other, FlockOperation::LockShared).unwrap();
+        let error = unix_socket("api.socket", &path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("keeps the folder locked"), "{error}");
+        drop(other);
+        unix_socket("api.socket", &path, 0o640).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_accepts_no_connection_does_not_block_the_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let _fills_the_backlog = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let error = unix_socket("api.socket", &path, 0o640).unwrap_err().to_string();
+        assert!(error.contains("another daemon serves the socket"), "{error}");
     }
 }

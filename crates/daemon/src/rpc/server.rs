@@ -42,13 +42,21 @@ pub(crate) struct RpcServer {
 }
 
 impl RpcListener {
-    /// Opens the socket of the config.
+    /// Opens the socket of the config; logs a warning if that is not possible.
     ///
-    /// # Errors
-    /// Another process serves the socket, or the path is not available.
-    pub(crate) fn open(config: &Rpc) -> anyhow::Result<Self> {
-        let (file, unix) = unix_socket("rpc.socket", &config.socket, config.mode)?;
-        Ok(Self { file, unix })
+    /// Any user may occupy a path in `/var/tmp`, where SPDK's clients look for the socket. That
+    /// must not prevent the service of hosts.
+    pub(crate) fn open(config: &Rpc) -> Option<Self> {
+        match unix_socket("rpc.socket", &config.socket, config.mode) {
+            Ok((file, unix)) => Some(Self { file, unix }),
+            Err(error) => {
+                tracing::warn!(
+                    "RPC is not served until the daemon is started again; hosts are served: \
+                     {error:#}"
+                );
+                None
+            }
+        }
     }
 
     /// Starts to serve the socket.
@@ -115,4 +123,21 @@ async fn talk(mut stream: UnixStream, service: &Service) -> std::io::Result<()> 
 async fn send(stream: &mut UnixStream, response: Response) -> std::io::Result<()> {
     let Some(text) = response.into_text() else { return Ok(()) };
     tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(text.as_bytes())).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_cannot_be_opened_does_not_end_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("spdk.sock");
+        std::fs::write(&socket, "foreign").unwrap();
+        let config = Rpc { socket: socket.clone(), mode: 0o660 };
+        assert!(RpcListener::open(&config).is_none());
+        assert_eq!(std::fs::read_to_string(&socket).unwrap(), "foreign");
+        std::fs::remove_file(&socket).unwrap();
+        assert!(RpcListener::open(&config).is_some());
+    }
 }
