@@ -25,7 +25,7 @@ mod state;
 
 pub use error::RpcError;
 pub use frame::{Frames, REQUEST_MAX};
-pub use message::{Incoming, Request, Response};
+pub use message::{BATCH_MAX, Incoming, Request, Response};
 pub use methods::{Done, Edit, Look, Method, Run, Watch, find};
 pub use params::Params;
 pub use state::{Activity, BdevCounters, BdevProperties, BdevProperty, State, TransportLimits};

@@ -4,15 +4,18 @@ use serde_json::{Map, Value, json};
 
 use crate::{Params, RpcError};
 
+/// Maximum requests of a batch.
+pub const BATCH_MAX: usize = 1024;
+
 /// A JSON value from a client.
 #[derive(Debug)]
 pub enum Incoming {
     /// One request.
     One(Request),
-    /// Requests that one response answers, in order.
+    /// Requests that one array of responses answers, in order.
     Batch(Vec<Request>),
-    /// A batch without requests.
-    Empty,
+    /// A batch of no requests or of too many; none of them runs.
+    Invalid(RpcError),
 }
 
 /// A request of a client.
@@ -31,7 +34,12 @@ impl Incoming {
     #[must_use]
     pub fn of(value: Value) -> Self {
         match value {
-            Value::Array(all) if all.is_empty() => Self::Empty,
+            Value::Array(all) if all.is_empty() => {
+                Self::Invalid(RpcError::request("the batch is empty"))
+            }
+            Value::Array(all) if all.len() > BATCH_MAX => Self::Invalid(RpcError::request(
+                format!("the batch has {} requests; send at most {BATCH_MAX}", all.len()),
+            )),
             Value::Array(all) => Self::Batch(all.into_iter().map(Request::of).collect()),
             one => Self::One(Request::of(one)),
         }
@@ -83,23 +91,10 @@ impl Response {
         Self(Some(failure(&Value::Null, error)))
     }
 
-    /// Creates the response to an empty batch.
-    #[must_use]
-    pub fn to_empty() -> Self {
-        Self::to_unknown(&RpcError::request("the batch is empty"))
-    }
-
-    /// Joins the responses to a batch.
-    #[must_use]
-    pub fn join(all: Vec<Self>) -> Self {
-        let all: Vec<Value> = all.into_iter().filter_map(|one| one.0).collect();
-        Self((!all.is_empty()).then_some(Value::Array(all)))
-    }
-
-    /// Returns the text to send, if there is a response.
+    /// Returns the JSON text to send, if there is a response.
     #[must_use]
     pub fn into_text(self) -> Option<String> {
-        self.0.map(|value| format!("{value}\n"))
+        self.0.map(|value| value.to_string())
     }
 }
 
@@ -167,27 +162,24 @@ mod tests {
         assert_eq!(request.answer(Ok(json!(true))).into_text(), None);
         let request = one(json!({"jsonrpc": "2.0", "method": "a", "id": 7}));
         let text = request.answer(Ok(json!(true))).into_text().unwrap();
-        assert!(text.ends_with('\n'));
         let answer: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(answer, json!({"jsonrpc": "2.0", "id": 7, "result": true}));
     }
 
     #[test]
-    fn a_batch_has_one_response() {
-        assert!(matches!(Incoming::of(json!([])), Incoming::Empty));
+    fn a_batch_has_a_bounded_number_of_requests() {
         let Incoming::Batch(all) =
             Incoming::of(json!([{"method": "a", "id": 1}, 5, {"method": "b"}]))
         else {
             panic!("no batch")
         };
-        let answers = all.into_iter().map(|one| {
-            let result = one.call().map(|_| json!(true));
-            one.answer(result)
-        });
-        let text = Response::join(answers.collect()).into_text().unwrap();
-        let answer: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((&answer[0]["id"], &answer[1]["error"]["code"]), (&json!(1), &json!(-32600)));
-        assert_eq!(answer.as_array().unwrap().len(), 2);
-        assert_eq!(Response::join(Vec::new()).into_text(), None);
+        let codes: Vec<_> = all.iter().map(|one| one.call().map_err(|error| error.code)).collect();
+        assert!(matches!(codes[..], [Ok(_), Err(-32600), Ok(_)]), "{codes:?}");
+        let of = |count| Incoming::of(vec![json!({"method": "a"}); count].into());
+        assert!(matches!(of(BATCH_MAX), Incoming::Batch(all) if all.len() == BATCH_MAX));
+        for count in [0, BATCH_MAX + 1] {
+            let Incoming::Invalid(error) = of(count) else { panic!("{count} are a batch") };
+            assert_eq!(error.code, -32600, "{error}");
+        }
     }
 }

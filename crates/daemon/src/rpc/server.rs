@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_rpc::{Frames, Incoming, Response};
+use nvmeof_rpc::{Frames, Incoming, Request, Response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -110,18 +110,53 @@ async fn talk(mut stream: UnixStream, service: &Service) -> std::io::Result<()> 
         loop {
             match frames.next_value() {
                 Ok(Some(value)) => {
-                    let response = service.answer(Incoming::of(value)).await;
-                    send(&mut stream, response).await?;
+                    answer(&mut stream, service, Incoming::of(value)).await?;
                 }
                 Ok(None) => break,
-                Err(error) => return send(&mut stream, Response::to_unknown(&error)).await,
+                Err(error) => return send_one(&mut stream, Response::to_unknown(&error)).await,
             }
         }
     }
 }
 
-async fn send(stream: &mut UnixStream, response: Response) -> std::io::Result<()> {
+/// Runs a request or the requests of a batch in order, and sends the responses.
+async fn answer(
+    stream: &mut UnixStream,
+    service: &Service,
+    incoming: Incoming,
+) -> std::io::Result<()> {
+    match incoming {
+        Incoming::One(request) => send_one(stream, service.answer(request).await).await,
+        Incoming::Batch(requests) => send_batch(stream, service, requests).await,
+        Incoming::Invalid(error) => send_one(stream, Response::to_unknown(&error)).await,
+    }
+}
+
+/// Sends the responses of a batch as elements of an array, each before the next request runs.
+///
+/// Memory is therefore bounded by one response.
+async fn send_batch(
+    stream: &mut UnixStream,
+    service: &Service,
+    requests: Vec<Request>,
+) -> std::io::Result<()> {
+    let mut opening = '[';
+    for request in requests {
+        if let Some(text) = service.answer(request).await.into_text() {
+            send(stream, &format!("{opening}{text}")).await?;
+            opening = ',';
+        }
+    }
+    // Without a response, there is no array.
+    if opening == ',' { send(stream, "]\n").await } else { Ok(()) }
+}
+
+async fn send_one(stream: &mut UnixStream, response: Response) -> std::io::Result<()> {
     let Some(text) = response.into_text() else { return Ok(()) };
+    send(stream, &format!("{text}\n")).await
+}
+
+async fn send(stream: &mut UnixStream, text: &str) -> std::io::Result<()> {
     tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(text.as_bytes())).await?
 }
 

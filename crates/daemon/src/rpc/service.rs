@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nvmeof_api::{ApiError, ErrorKind};
 use nvmeof_rpc::{
-    BdevProperties, Done, Edit, Incoming, Method, Params, Request, Response, RpcError, Run, find,
+    BdevProperties, Done, Edit, Method, Params, Request, Response, RpcError, Run, find,
 };
 use serde_json::Value;
 
@@ -47,22 +47,8 @@ impl Service {
         Self { control, properties: Properties::default() }
     }
 
-    /// Answers a request, or the requests of a batch in order.
-    pub(super) async fn answer(&self, incoming: Incoming) -> Response {
-        match incoming {
-            Incoming::One(request) => self.one(request).await,
-            Incoming::Batch(requests) => {
-                let mut answers = Vec::with_capacity(requests.len());
-                for request in requests {
-                    answers.push(self.one(request).await);
-                }
-                Response::join(answers)
-            }
-            Incoming::Empty => Response::to_empty(),
-        }
-    }
-
-    async fn one(&self, request: Request) -> Response {
+    /// Runs a request.
+    pub(super) async fn answer(&self, request: Request) -> Response {
         let result = match request.call() {
             Ok((name, params)) => self.call(name, params).await,
             Err(error) => Err(error),
