@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use super::config_rejected::ConfigRejected;
 use super::config_warnings::log_config_warnings;
 use super::devices::{PreopenTask, PreopenedDevices};
-use super::running::{ChangeOptions, Checked, ControlState, Edit, Job, ProposedConfig};
+use super::running::{ChangeOptions, Checked, ControlState, Edit, Job, OnApplied, ProposedConfig};
 
 /// Maximum number of changes that wait for their turn.
 const WAITING_MAX: usize = 64;
@@ -46,7 +46,7 @@ pub(super) enum ControlRequest {
 /// A caller that has disconnected needs no answer; this holds for all changes.
 pub(super) enum ChangeRequest {
     /// An edit of the document.
-    Edit { options: ChangeOptions, edit: Edit, reply: Reply },
+    Edit { options: ChangeOptions, edit: Edit, on_applied: OnApplied, reply: Reply },
     /// A reload of the config file.
     Reload { options: ChangeOptions, reply: Reply },
     /// Writes the running config to the file.
@@ -76,7 +76,7 @@ struct ActiveChange {
 
 /// Origin of a change.
 enum Requester {
-    Caller { dry_run: bool, is_file: bool, reply: Reply },
+    Caller { dry_run: bool, is_file: bool, on_applied: OnApplied, reply: Reply },
     Signal,
     Drive,
 }
@@ -211,11 +211,11 @@ impl ChangeQueue {
         let checking = |who, thread| Some(ActiveChange { who, stage: Stage::Checking(thread) });
         match order {
             order if order.is_left() => {}
-            ChangeRequest::Edit { options, edit, reply } => {
+            ChangeRequest::Edit { options, edit, on_applied, reply } => {
                 match running.check_edit(&options, edit) {
                     Ok(thread) => {
-                        let who =
-                            Requester::Caller { dry_run: options.dry_run, is_file: false, reply };
+                        let dry_run = options.dry_run;
+                        let who = Requester::Caller { dry_run, is_file: false, on_applied, reply };
                         self.now = checking(who, thread);
                     }
                     Err(error) => refuse_edit(error, reply, running),
@@ -223,7 +223,8 @@ impl ChangeQueue {
             }
             ChangeRequest::Reload { options, reply } => match running.check_file(&options) {
                 Ok(thread) => {
-                    let who = Requester::Caller { dry_run: options.dry_run, is_file: true, reply };
+                    let (dry_run, on_applied) = (options.dry_run, OnApplied::default());
+                    let who = Requester::Caller { dry_run, is_file: true, on_applied, reply };
                     self.now = checking(who, thread);
                 }
                 Err(error) => drop(reply.send(Err(error))),
@@ -304,9 +305,12 @@ async fn apply(
     running: &mut ControlState,
 ) {
     match (who, wanted) {
-        (Requester::Caller { is_file, reply, .. }, Some(wanted)) => {
+        (Requester::Caller { is_file, on_applied, reply, .. }, Some(wanted)) => {
             // A change that has begun is finished even if its caller has disconnected.
             let made = running.apply(*wanted, preopened, is_file).await;
+            if made.is_ok() {
+                on_applied.run();
+            }
             let settled = running.server().settled();
             tokio::spawn(async move {
                 let told = match made {

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::change_queue::{ChangeRequest, ControlRequest, Reply};
 use super::quiesce::LONGEST_REMOVAL;
-use super::running::{ChangeOptions, ControlState, Job};
+use super::running::{ChangeOptions, ControlState, Job, OnApplied};
 
 /// Maximum requests that are not taken yet; further callers wait to send.
 const BACKLOG: usize = 64;
@@ -78,8 +78,27 @@ impl ControlHandle {
     where
         F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
     {
-        let edit = Box::new(edit);
-        self.order(|reply| ChangeRequest::Edit { options, edit, reply }).await
+        let (edit, on_applied) = (Box::new(edit), OnApplied::default());
+        self.order(|reply| ChangeRequest::Edit { options, edit, on_applied, reply }).await
+    }
+
+    /// Changes the running state by an edit, and runs `on_applied` before the next change begins.
+    ///
+    /// It runs even if the caller has disconnected, and not if the change is rejected.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub(crate) async fn change_then<F>(
+        &self,
+        edit: F,
+        on_applied: impl FnOnce() + Send + 'static,
+    ) -> Result<Change, ApiError>
+    where
+        F: FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static,
+    {
+        let (options, edit) = (ChangeOptions::default(), Box::new(edit));
+        let on_applied = OnApplied::new(on_applied);
+        self.order(|reply| ChangeRequest::Edit { options, edit, on_applied, reply }).await
     }
 
     /// Applies the config file to the running state.

@@ -59,6 +59,9 @@ pub(crate) struct ChangeOptions {
 /// Edits a document.
 pub(super) type Edit =
     Box<dyn FnOnce(&ControlState, &mut Document) -> Result<(), ApiError> + Send + 'static>;
+/// Runs in the control loop when a change is applied, before the next one begins.
+#[derive(Default)]
+pub(super) struct OnApplied(Option<Box<dyn FnOnce() + Send + 'static>>);
 /// Result of the check whether a config can run.
 pub(super) type Checked = Result<Loaded, ConfigRejected>;
 /// A function that runs on the running state.
@@ -71,6 +74,18 @@ pub(super) struct ProposedConfig {
     loaded: Loaded,
     changes: Vec<Difference>,
     pending_restart: Vec<String>,
+}
+
+impl OnApplied {
+    pub(super) fn new(run: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(run)))
+    }
+
+    pub(super) fn run(self) {
+        if let Some(run) = self.0 {
+            run();
+        }
+    }
 }
 
 impl ProposedConfig {

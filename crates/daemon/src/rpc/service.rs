@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, ErrorKind};
 use nvmeof_rpc::{
     BdevProperties, Done, Edit, Method, Params, Request, Response, RpcError, Run, find,
@@ -10,7 +11,7 @@ use nvmeof_rpc::{
 use serde_json::Value;
 
 use super::snapshot::{activity, state};
-use crate::control::{ChangeOptions, ControlHandle, ControlState};
+use crate::control::{ControlHandle, ControlState};
 
 /// Pause between attempts of a call that waits for an item.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -98,11 +99,13 @@ impl Service {
         }
     }
 
-    /// Changes the running state by an edit of its document.
+    /// Changes the running state by an edit of its document, and keeps the properties of bdevs.
+    ///
+    /// The control loop stores them before the next change begins, which therefore reads them.
     async fn edit(&self, edit: &'static Edit, params: Params) -> Result<Value, RpcError> {
         let outcome: Arc<Mutex<Option<Result<Done, RpcError>>>> = Arc::default();
         let (into, properties) = (Arc::clone(&outcome), self.properties.clone());
-        let change = self.control.change(ChangeOptions::default(), move |running, document| {
+        let run = move |running: &ControlState, document: &mut Document| {
             let done = edit.run(params, &state(running, properties.of(running)), document);
             let rejected = match &done {
                 Ok(_) => Ok(()),
@@ -113,15 +116,19 @@ impl Service {
             };
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
             rejected
-        });
-        let change = change.await;
-        let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (change, done) {
-            (_, Some(Err(error))) => Err(error),
-            (Ok(_), Some(Ok(done))) => {
-                self.properties.add(done.properties);
-                Ok(done.result)
+        };
+        let (applied, properties) = (Arc::clone(&outcome), self.properties.clone());
+        let on_applied = move || {
+            let mut done = applied.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Ok(done)) = &mut *done {
+                properties.add(std::mem::take(&mut done.properties));
             }
+        };
+        let change = self.control.change_then(run, on_applied).await;
+        let done = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        match (change, &*done) {
+            (_, Some(Err(error))) => Err(error.clone()),
+            (Ok(_), Some(Ok(done))) => Ok(done.result.clone()),
             (Err(error), _) => Err(error.into()),
             (Ok(_), None) => unreachable!("a change has run its edit"),
         }

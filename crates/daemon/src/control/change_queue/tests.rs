@@ -9,13 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
+use nvmeof_api::document::Document;
 use nvmeof_core::nvme_driver::function::Function;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
 use super::super::devices::tests::{plug_in, take};
-use super::super::handle::{RequestQueue, request_channel};
+use super::super::handle::{ControlHandle, RequestQueue, request_channel};
 use super::*;
 use crate::api;
 use crate::config_file::loaded::Loaded;
@@ -60,6 +61,7 @@ fn take_at_gate(address: &str) -> anyhow::Result<Arc<dyn Function>> {
 
 /// The control plane and its clients.
 struct Rig {
+    handle: ControlHandle,
     router: Router,
     hang_up: mpsc::UnboundedSender<()>,
     stop: mpsc::UnboundedSender<()>,
@@ -75,10 +77,10 @@ async fn with_control<T>(test: impl AsyncFnOnce(Rig) -> T) -> (T, ControlState, 
     let running =
         ControlState::start(&file, Loaded::read(&file).unwrap(), take_at_gate).await.unwrap();
     let (handle, asks) = request_channel();
-    let (router, _) = api::service(handle);
+    let (router, _) = api::service(handle.clone());
     let ((hang_up, hung_up), (stop, stopped)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let rig = Rig { router, hang_up, stop, file, _folder: folder };
+    let rig = Rig { handle, router, hang_up, stop, file, _folder: folder };
     let (tested, (running, changes)) =
         tokio::join!(test(rig), control(running, asks, hung_up, stopped));
     (tested, running, changes)
@@ -341,6 +343,37 @@ async fn a_drive_that_does_not_open_changes_nothing_and_frees_what_was_made_for_
         rig.stop.send(()).unwrap();
     })
     .await;
+    changes.end(GUARD).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_next_change_begins_after_the_callback_of_the_applied_one() {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let add = |name: &'static str| {
+        let calls = Arc::clone(&calls);
+        move || calls.lock().unwrap().push(name)
+    };
+    let ((), running, changes) = with_control(async |rig| {
+        let (first, applied, next) = (add("first"), add("applied"), add("next"));
+        let edit = move |_: &ControlState, document: &mut Document| {
+            first();
+            document.drain_timeout = Some("7s".into());
+            Ok(())
+        };
+        let edit_next = move |_: &ControlState, _: &mut Document| {
+            next();
+            Err(ApiError::new(ErrorKind::Invalid, "rejected"))
+        };
+        let (first, next) = tokio::join!(
+            rig.handle.change_then(edit, applied),
+            rig.handle.change_then(edit_next, add("never")),
+        );
+        assert!(first.is_ok() && next.is_err());
+        rig.stop.send(()).unwrap();
+    })
+    .await;
+    assert_eq!(*calls.lock().unwrap(), ["first", "applied", "next"]);
     changes.end(GUARD).await;
     running.stop().await;
 }
