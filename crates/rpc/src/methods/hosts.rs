@@ -1,8 +1,8 @@
 //! Hosts that may connect to a subsystem.
 
-use nvmeof_api::document::Document;
+use nvmeof_api::document::{DiscoverySection, Document};
 
-use super::{Done, subsystems};
+use super::{DISCOVERY_NQN, Done, subsystems};
 use crate::{Params, RpcError, State};
 
 pub(super) fn add(
@@ -54,6 +54,10 @@ pub(super) fn allow_any(
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let any: bool = params.need("allow_any_host")?;
+    if nqn == DISCOVERY_NQN {
+        restrict_discovery(document, !any);
+        return Ok(Done::ok());
+    }
     let subsystem = subsystems::find(document, &nqn)?;
     if any && subsystem.hosts.as_ref().is_some_and(|hosts| !hosts.is_empty()) {
         return Err(RpcError::params(format!(
@@ -68,4 +72,13 @@ pub(super) fn allow_any(
         subsystem.hosts.get_or_insert_default();
     }
     Ok(Done::ok())
+}
+
+/// Admits to discovery the hosts of subsystems only, or every host.
+fn restrict_discovery(document: &mut Document, is_restricted: bool) {
+    let section = document.discovery.get_or_insert_default();
+    section.restricted = is_restricted.then_some(true);
+    if *section == DiscoverySection::default() {
+        document.discovery = None;
+    }
 }

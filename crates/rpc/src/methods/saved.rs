@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use nvmeof_api::document::{Device, DeviceConfig, Document, Size};
 use nvmeof_api::units::{parse_latency, parse_size};
+use nvmeof_api::view::NamespaceView;
 use serde_json::{Value, json};
 
 use super::listeners::{address_of, serves};
 use super::subsystems::namespace;
 use super::transports::transport;
-use super::{bdevs, referrals};
+use super::{DISCOVERY_NQN, bdevs, referrals};
 use crate::{Params, RpcError, State};
 
 /// Returns the calls of one part.
@@ -39,37 +40,50 @@ fn call(method: &str, params: &Value) -> Value {
 
 /// Returns the calls that create the devices, each after its bases, and their limits.
 fn bdev_calls(state: &State) -> Vec<Value> {
-    let mut calls = Vec::new();
-    let mut done = BTreeSet::new();
-    let mut left: Vec<&Device> = state.document.device.iter().collect();
-    while !left.is_empty() {
-        let (ready, rest): (Vec<_>, Vec<_>) = left
-            .into_iter()
-            .partition(|one| one.kind.bases().iter().all(|base| done.contains(*base)));
-        if ready.is_empty() {
-            break;
-        }
-        for device in ready {
-            done.insert(device.name.as_str());
-            match created(device, state) {
-                Some(call) => calls.push(call),
-                None if is_later_split(device, &state.document) => {}
-                None => tracing::warn!(
-                    device = device.name,
-                    "SPDK has no call that creates this device; the saved config lacks it"
-                ),
-            }
-        }
-        left = rest;
-    }
+    let SavedDevices { names, mut calls } = SavedDevices::of(state);
     for device in &state.document.device {
-        if let Some(limit) = state.limit(&device.name) {
+        if !names.contains(device.name.as_str()) {
+            tracing::warn!(
+                device = device.name,
+                "SPDK has no call that creates this device; the saved config lacks it"
+            );
+        } else if let Some(limit) = state.limit(&device.name) {
             let mut params = bdevs::rates(Some(&limit));
             params["name"] = device.name.as_str().into();
             calls.push(call("bdev_set_qos_limit", &params));
         }
     }
     calls
+}
+
+/// Devices that calls create, each after its bases, and these calls.
+struct SavedDevices<'s> {
+    names: BTreeSet<&'s str>,
+    calls: Vec<Value>,
+}
+
+impl<'s> SavedDevices<'s> {
+    fn of(state: &'s State) -> Self {
+        let mut saved = Self { names: BTreeSet::new(), calls: Vec::new() };
+        let mut left: Vec<&Device> = state.document.device.iter().collect();
+        loop {
+            let (ready, rest): (Vec<_>, Vec<_>) = left
+                .into_iter()
+                .partition(|one| one.kind.bases().iter().all(|base| saved.names.contains(*base)));
+            // The others are on a device that no call creates.
+            if ready.is_empty() {
+                return saved;
+            }
+            for device in ready {
+                let call = created(device, state);
+                if call.is_some() || is_later_split(device, &state.document) {
+                    saved.names.insert(&device.name);
+                }
+                saved.calls.extend(call);
+            }
+            left = rest;
+        }
+    }
 }
 
 /// Returns the call that creates a device; `None` if SPDK has none, or another device's call
@@ -184,6 +198,7 @@ fn target_calls(state: &State) -> Vec<Value> {
             calls.push(call("nvmf_create_transport", &transport(name, state)));
         }
     }
+    let devices = SavedDevices::of(state).names;
     for view in &state.subsystems {
         let config = &view.config;
         let nqn = config.nqn.as_str();
@@ -201,7 +216,8 @@ fn target_calls(state: &State) -> Vec<Value> {
         for host in config.hosts.iter().flatten() {
             calls.push(call("nvmf_subsystem_add_host", &json!({ "nqn": nqn, "host": host })));
         }
-        for one in state.namespaces_of(nqn) {
+        let is_saved = |one: &&NamespaceView| devices.contains(one.config.device.as_str());
+        for one in state.namespaces_of(nqn).filter(is_saved) {
             let mut keys = namespace(one);
             if let Some(keys) = keys.as_object_mut() {
                 keys.remove("name");
@@ -214,7 +230,25 @@ fn target_calls(state: &State) -> Vec<Value> {
             calls.push(call("nvmf_subsystem_add_listener", &params));
         }
     }
+    calls.extend(discovery_calls(state));
     let referrals = state.document.referral.iter().filter_map(referrals::view);
     calls.extend(referrals.map(|one| call("nvmf_discovery_add_referral", &one)));
+    calls
+}
+
+/// Returns the calls for the discovery subsystem: its hosts, and the listeners that serve no other.
+fn discovery_calls(state: &State) -> Vec<Value> {
+    let mut calls = Vec::new();
+    let section = state.document.discovery.as_ref();
+    if section.is_some_and(|section| section.restricted == Some(true)) {
+        let params = json!({ "nqn": DISCOVERY_NQN, "allow_any_host": false });
+        calls.push(call("nvmf_subsystem_allow_any_host", &params));
+    }
+    for listener in &state.listeners {
+        if !state.subsystems.iter().any(|one| serves(&listener.config, &one.config.nqn)) {
+            let params = json!({ "nqn": DISCOVERY_NQN, "listen_address": address_of(listener) });
+            calls.push(call("nvmf_subsystem_add_listener", &params));
+        }
+    }
     calls
 }

@@ -1,7 +1,7 @@
 //! Methods on a document, as a client calls them.
 
 use nvmeof_api::document::device::MemoryKeys;
-use nvmeof_api::document::{DeviceConfig, Listener, Size};
+use nvmeof_api::document::{Device, DeviceConfig, Listener, Size};
 use nvmeof_api::view::{ConnectionView, DeviceView, ListenerView, NamespaceView, SubsystemView};
 use nvmeof_import::{ImportSource, NoDisks, import};
 use serde_json::json;
@@ -549,6 +549,11 @@ fn full() -> TestTarget {
         ),
         ("nvmf_subsystem_add_listener", json!({ "nqn": NQN, "listen_address": at("4420") })),
         ("nvmf_discovery_add_referral", json!({ "address": at("8009") })),
+        ("nvmf_subsystem_allow_any_host", json!({ "nqn": DISCOVERY_NQN, "allow_any_host": false })),
+        (
+            "nvmf_subsystem_add_listener",
+            json!({ "nqn": DISCOVERY_NQN, "listen_address": at("8009") }),
+        ),
     ];
     for (name, params) in calls {
         target.ok(name, params);
@@ -556,20 +561,28 @@ fn full() -> TestTarget {
     target
 }
 
-#[test]
-fn a_saved_config_creates_the_same_target() {
-    let mut target = full();
-    // A base may come after its layers in the config.
-    target.document.device.reverse();
-    let parts = target.ok("framework_get_subsystems", json!({}));
+/// Runs the calls of a saved config on a new target.
+fn loaded(target: &mut TestTarget) -> TestTarget {
     let mut again = TestTarget::default();
-    for part in parts.as_array().unwrap() {
-        let calls = target.ok("framework_get_config", json!({ "name": part["subsystem"] }));
-        for call in calls.as_array().unwrap() {
+    let saved = target.ok("save_config", json!({}));
+    for part in saved["subsystems"].as_array().unwrap() {
+        let name = json!({ "name": part["subsystem"] });
+        assert_eq!(target.ok("framework_get_config", name), part["config"]);
+        for call in part["config"].as_array().unwrap() {
             let name = call["method"].as_str().unwrap();
             again.ok(name, call["params"].clone());
         }
     }
+    again
+}
+
+#[test]
+fn a_saved_config_creates_the_same_target() {
+    let mut target = full();
+    assert_eq!(target.document.discovery.as_ref().unwrap().restricted, Some(true));
+    // A base may come after its layers in the config.
+    target.document.device.reverse();
+    let again = loaded(&mut target);
     let sorted = |document: &Document| {
         let mut document = document.clone();
         document.device.sort_by(|a, b| a.name.cmp(&b.name));
@@ -579,6 +592,37 @@ fn a_saved_config_creates_the_same_target() {
     let uuid = |target: &TestTarget, name: &str| target.state().uuid(name);
     assert_eq!(uuid(&again, "n"), uuid(&target, "n"));
     target.fails("framework_get_config", json!({ "name": "iscsi" }), (-32602, "only bdev"));
+}
+
+#[test]
+fn a_device_without_a_call_is_not_saved_nor_is_anything_on_it() {
+    let mut target = full();
+    // SPDK names these by their base.
+    for device in &mut target.document.device {
+        if device.name == "EE_f" {
+            device.name = "faulty".into();
+        }
+        if let DeviceConfig::Delay(keys) = &mut device.kind {
+            keys.base = Some("faulty".into());
+        }
+    }
+    let again = loaded(&mut target);
+    let is_kept = |one: &&Device| !["faulty", "d"].contains(&one.name.as_str());
+    let kept: Vec<_> = target.document.device.iter().filter(is_kept).cloned().collect();
+    assert_eq!(again.document.device, kept);
+    let namespaces = &again.document.subsystem[0].namespace;
+    assert_eq!(namespaces.iter().map(|one| one.device.as_str()).collect::<Vec<_>>(), ["r"]);
+}
+
+#[test]
+fn the_discovery_subsystem_admits_every_host_or_those_of_subsystems() {
+    let mut target = TestTarget::default();
+    let any = |any| json!({ "nqn": DISCOVERY_NQN, "allow_any_host": any });
+    target.ok("nvmf_subsystem_allow_any_host", any(false));
+    let shown = target.ok("nvmf_get_subsystems", json!({ "nqn": DISCOVERY_NQN }));
+    assert_eq!(shown[0]["allow_any_host"], false);
+    target.ok("nvmf_subsystem_allow_any_host", any(true));
+    assert_eq!(target.document, Document::default());
 }
 
 #[test]
