@@ -113,14 +113,21 @@ pub(super) fn add(
         });
         return Ok(Done::ok());
     };
-    match &mut document.listener[at].subsystems {
+    let listener = &mut document.listener[at];
+    let port = listener.port();
+    match &mut listener.subsystems {
         // Hosts reach the subsystem there already.
         None => {}
         Some(_) if is_discovery => {}
         Some(served) if served.contains(&nqn) => {
             return Err(RpcError::params(format!("{nqn} has this listener already")));
         }
-        Some(served) => served.push(nqn),
+        Some(served) => {
+            served.push(nqn);
+            // The default port of an empty list is another one. A list that calls empty removes its
+            // listener.
+            listener.port = Some(port);
+        }
     }
     Ok(Done::ok())
 }

@@ -372,6 +372,22 @@ fn a_listener_for_all_subsystems_stays_as_it_is() {
 }
 
 #[test]
+fn a_listener_without_a_port_keeps_its_port_when_its_list_changes() {
+    let mut target = TestTarget::with_subsystem();
+    target.document.listener.push(Listener {
+        kind: "tcp".into(),
+        address: "127.0.0.1".into(),
+        subsystems: Some(Vec::new()),
+        ..Listener::default()
+    });
+    assert_eq!(target.document.listener[0].port(), 8009);
+    let params = json!({ "nqn": NQN, "listen_address": at("8009") });
+    target.ok("nvmf_subsystem_add_listener", params);
+    assert_eq!(target.document.listener[0].port(), 8009);
+    assert_eq!(target.document.listener[0].subsystems, Some(vec![NQN.to_owned()]));
+}
+
+#[test]
 fn a_bdev_goes_with_everything_on_it() {
     let mut target = TestTarget::with_subsystem();
     target.malloc("base", 4096);
