@@ -18,6 +18,8 @@ pub(super) fn add(
     let nsid: Option<u32> = raw.get("nsid")?;
     let uuid: Option<Uuid> = raw.get("uuid")?;
     let (nguid, eui64) = (raw.get("nguid")?, raw.get("eui64")?);
+    // In SPDK, hosts read the group with `ana_reporting` only, which is refused. There is no
+    // metadata to hide.
     raw.ignore(&["anagrpid", "hide_metadata"]);
     raw.refuse("ptpl_file", "reservations are not kept in a file")?;
     let why = "hosts of a subsystem see all its namespaces; use a subsystem per group of hosts";

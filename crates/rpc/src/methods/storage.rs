@@ -30,6 +30,16 @@ const DRIVE_NO_EFFECT: &[&str] = &[
     "disable_sq_flow_control",
 ];
 
+/// Parameters of a geometry that hosts read.
+const GEOMETRY: &[&str] = &[
+    "optimal_io_boundary",
+    "optimal_write_size",
+    "preferred_write_granularity",
+    "preferred_write_alignment",
+    "preferred_unmap_granularity",
+    "preferred_unmap_alignment",
+];
+
 pub(super) fn create_memory(
     params: &mut Params,
     _: &State,
@@ -67,9 +77,17 @@ fn memory(
         params.refuse(key, "blocks have no metadata")?;
     }
     params.ignore(&["md_interleave", "dif_is_head_of_md", "dif_pi_format", "numa_id"]);
-    params.ignore(&["physical_block_size", "optimal_io_boundary", "optimal_write_size"]);
-    params.ignore(&["preferred_write_granularity", "preferred_write_alignment"]);
-    params.ignore(&["preferred_unmap_granularity", "preferred_unmap_alignment"]);
+    // Saved configs of SPDK have the block size here.
+    if params.get("physical_block_size")?.is_some_and(|size: u32| ![0, block_size].contains(&size))
+    {
+        let what = format!(
+            "physical_block_size: only {block_size}, the block_size, is supported; leave it out"
+        );
+        return Err(RpcError::params(what));
+    }
+    for key in GEOMETRY {
+        params.refuse(key, "hosts read the geometry of memory, which has no preference")?;
+    }
     let keys = MemoryKeys {
         size: Some(Size::Bytes(size)),
         block_size: Some(Size::Bytes(block_size.into())),

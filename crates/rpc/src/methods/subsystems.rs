@@ -25,7 +25,10 @@ pub(super) fn create(
     let cntlid = |id: Option<u16>, whole: &u16| id.filter(|id| id != whole);
     let cntlid_min = cntlid(params.get("min_cntlid")?, CNTLIDS.start());
     let cntlid_max = cntlid(params.get("max_cntlid")?, CNTLIDS.end());
-    params.ignore(&["max_namespaces", "dmrsl", "wzsl"]);
+    params.ignore(&["max_namespaces"]);
+    for key in ["dmrsl", "wzsl"] {
+        params.refuse(key, "hosts read the limits of the devices")?;
+    }
     params.refuse("ana_reporting", "the target reports no asymmetric namespace access")?;
     params.refuse("passthrough", "no command is passed to a drive unseen")?;
     params.refuse("enable_nssr", "hosts cannot reset a subsystem")?;

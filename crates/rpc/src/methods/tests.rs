@@ -198,6 +198,17 @@ fn settings_without_effect_are_accepted_and_those_that_change_behavior_are_not()
         "dif_insert_or_strip": false, "tgt_name": "nvmf_tgt",
     });
     assert_eq!(target.ok("nvmf_create_transport", transport), true);
+    // Saved configs of SPDK have these.
+    let defaults = json!({
+        "discovery_filter": "match_any", "admin_cmd_passthru": { "identify_ctrlr": false },
+        "dhchap_digests": ["sha256"],
+    });
+    assert_eq!(target.ok("nvmf_set_config", defaults), true);
+    let defaults = json!({
+        "name": "b", "num_blocks": 8, "block_size": 512, "physical_block_size": 512,
+        "optimal_io_boundary": 0,
+    });
+    assert_eq!(target.ok("bdev_malloc_create", defaults), "b");
     let base = json!({ "name": "a", "num_blocks": 8, "block_size": 512 });
     let delay = |key: &str| {
         let mut params = base.clone();
@@ -216,6 +227,20 @@ fn settings_without_effect_are_accepted_and_those_that_change_behavior_are_not()
         ("nvmf_create_subsystem", json!({ "nqn": "b", "ana_reporting": true }), "asymmetric"),
         ("nvmf_subsystem_add_host", key("psk", json!("k")), "authenticate"),
         ("bdev_malloc_create", delay("md_size"), "metadata"),
+        ("bdev_malloc_create", delay("physical_block_size"), "only 512"),
+        ("bdev_null_create", delay("optimal_io_boundary"), "geometry"),
+        ("nvmf_create_subsystem", json!({ "nqn": "b", "wzsl": 4 }), "limits of the devices"),
+        (
+            "nvmf_set_config",
+            json!({ "discovery_filters": ["match_any", "transport"] }),
+            "transport",
+        ),
+        (
+            "nvmf_set_config",
+            json!({ "admin_cmd_passthru": { "sanitize": true } }),
+            "admin_cmd_passthru.sanitize",
+        ),
+        ("nvmf_set_crdt", json!({ "crdt1": 0, "crdt2": 5 }), "crdt2"),
         (
             "nvmf_subsystem_add_ns",
             json!({ "nqn": NQN, "namespace": { "bdev_name": "Malloc0", "no_auto_visible": true } }),

@@ -1,6 +1,6 @@
 //! Transports. TCP and RDMA are always there; `[limits]` of the config has their limits.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::listeners::fabric;
 use crate::params::TARGET;
@@ -42,6 +42,37 @@ const NO_EFFECT: &[&str] = &[
 
 pub(super) fn targets(_: &mut Params, _: &State) -> Result<Value, RpcError> {
     Ok(json!([TARGET]))
+}
+
+/// Accepts settings of the target that change nothing for hosts.
+pub(super) fn set_target(params: &mut Params, _: &State) -> Result<Value, RpcError> {
+    let one: Option<String> = params.get("discovery_filter")?;
+    let several: Option<Vec<String>> = params.get("discovery_filters")?;
+    let mut filters = one.into_iter().chain(several.into_iter().flatten());
+    if let Some(filter) = filters.find(|filter| filter != "match_any") {
+        let what = format!(
+            "discovery_filter: \"{filter}\" is not supported, only \"match_any\"; leave it out"
+        );
+        return Err(RpcError::params(what));
+    }
+    let passed: Option<Map<String, Value>> = params.get("admin_cmd_passthru")?;
+    if let Some((command, _)) = passed.into_iter().flatten().find(|(_, is_on)| *is_on != false) {
+        let what = format!(
+            "admin_cmd_passthru.{command} is not supported: no command is passed to a drive \
+             unseen; leave it out"
+        );
+        return Err(RpcError::params(what));
+    }
+    params.ignore_all();
+    Ok(true.into())
+}
+
+/// Accepts retry delays of 0: no command of a host is delayed.
+pub(super) fn set_retry_delays(params: &mut Params, _: &State) -> Result<Value, RpcError> {
+    for key in ["crdt1", "crdt2", "crdt3"] {
+        params.refuse(key, "hosts choose their retry delays")?;
+    }
+    Ok(true.into())
 }
 
 pub(super) fn create(params: &mut Params, _: &State) -> Result<Value, RpcError> {
