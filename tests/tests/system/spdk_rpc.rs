@@ -105,6 +105,7 @@ fn an_empty_target_is_built_served_and_taken_down_by_calls() {
     host.check(1, 0, 65536, 7);
     let shown = client.ok("nvmf_get_subsystems", json!({ "nqn": NQN }));
     assert_eq!(shown[0]["namespaces"][0]["uuid"], uuid);
+    assert_eq!(shown[0]["max_namespaces"], 1024);
     assert_eq!(shown[0]["listen_addresses"][0]["trsvcid"], port.to_string());
     let controllers = client.ok("nvmf_subsystem_get_controllers", json!({ "nqn": NQN }));
     assert_eq!(controllers[0]["hostnqn"], host_nqn);

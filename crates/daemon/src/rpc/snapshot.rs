@@ -1,6 +1,6 @@
 //! The running state as methods read it.
 
-use nvmeof_nvmf::limits::MAX_NSID;
+use nvmeof_nvmf::limits::MAX_NAMESPACES;
 use nvmeof_rpc::{Activity, BdevCounters, BdevProperties, State, TransportLimits};
 
 use crate::api::{all_connections, all_devices, all_listeners, all_namespaces, all_subsystems};
@@ -20,7 +20,7 @@ pub(super) fn state(running: &ControlState, properties: BdevProperties) -> State
             in_capsule: limits.in_capsule,
             max_transfer: limits.max_transfer,
             keep_alive_min_ms: limits.keep_alive_min.as_millis().try_into().unwrap_or(u64::MAX),
-            namespaces: MAX_NSID,
+            namespaces: MAX_NAMESPACES,
         },
         document: running.document().clone(),
         devices: all_devices(running),
