@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use nvmeof_api::view::ConnectionView;
 use serde_json::{Map, Value, json};
 
-use super::DISCOVERY_NQN;
 use super::framework::reactor_name;
+use super::is_discovery;
 use super::listeners::{address_of, shown};
 use crate::{Activity, Params, RpcError, State};
 
@@ -14,19 +14,21 @@ use crate::{Activity, Params, RpcError, State};
 fn nqn(params: &mut Params, state: &State) -> Result<String, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
-    if nqn != DISCOVERY_NQN && state.document.subsystem(&nqn).is_none() {
+    if !is_discovery(&state.document, &nqn) && state.document.subsystem(&nqn).is_none() {
         return Err(RpcError::no_subsystem(&nqn));
     }
     Ok(nqn)
 }
 
-/// Returns the queues of a subsystem.
+/// Returns the queues of a subsystem; those of discovery by any of its names.
 fn queues<'a>(
-    activity: &'a Activity,
+    (activity, state): (&'a Activity, &'a State),
     nqn: &'a str,
 ) -> impl Iterator<Item = (&'a ConnectionView, u16, u16)> {
+    let is_wanted =
+        move |at: &str| at == nqn || [at, nqn].iter().all(|one| is_discovery(&state.document, one));
     let all = activity.connections.iter();
-    let at = all.filter(move |one| one.subsystem.as_deref() == Some(nqn));
+    let at = all.filter(move |one| one.subsystem.as_deref().is_some_and(is_wanted));
     at.filter_map(|one| Some((one, one.cntlid?, one.qid?)))
 }
 
@@ -36,10 +38,10 @@ pub(super) fn controllers(
     activity: &Activity,
 ) -> Result<Value, RpcError> {
     let nqn = nqn(params, state)?;
-    let kind = if nqn == DISCOVERY_NQN { "discovery" } else { "io" };
-    let admin = queues(activity, &nqn).filter(|(.., qid)| *qid == 0);
+    let kind = if is_discovery(&state.document, &nqn) { "discovery" } else { "io" };
+    let admin = queues((activity, state), &nqn).filter(|(.., qid)| *qid == 0);
     let controller = |(queue, cntlid, _): (&ConnectionView, u16, u16)| {
-        let own = queues(activity, &nqn).filter(|(_, id, qid)| *id == cntlid && *qid != 0);
+        let own = queues((activity, state), &nqn).filter(|(_, id, qid)| *id == cntlid && *qid != 0);
         json!({
             "cntlid": cntlid,
             "cntrltype": kind,
@@ -56,7 +58,9 @@ pub(super) fn queue_pairs(
     activity: &Activity,
 ) -> Result<Value, RpcError> {
     let nqn = nqn(params, state)?;
-    Ok(queues(activity, &nqn).map(|(one, cntlid, qid)| queue(one, (cntlid, qid), state)).collect())
+    Ok(queues((activity, state), &nqn)
+        .map(|(one, cntlid, qid)| queue(one, (cntlid, qid), state))
+        .collect())
 }
 
 fn queue(view: &ConnectionView, (cntlid, qid): (u16, u16), state: &State) -> Value {

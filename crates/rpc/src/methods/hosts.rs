@@ -2,7 +2,7 @@
 
 use nvmeof_api::document::{DiscoverySection, Document};
 
-use super::{DISCOVERY_NQN, Done, subsystems};
+use super::{Done, is_discovery, subsystems};
 use crate::{Params, RpcError, State};
 
 pub(super) fn add(
@@ -54,7 +54,7 @@ pub(super) fn allow_any(
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let any: bool = params.need("allow_any_host")?;
-    if nqn == DISCOVERY_NQN {
+    if is_discovery(document, &nqn) {
         restrict_discovery(document, !any);
         return Ok(Done::ok());
     }

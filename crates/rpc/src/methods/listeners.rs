@@ -9,7 +9,7 @@ use nvmeof_api::document::{Document, Listener};
 use nvmeof_api::view::ListenerView;
 use serde_json::{Value, json};
 
-use super::{DISCOVERY_NQN, Done, subsystems};
+use super::{Done, is_discovery, subsystems};
 use crate::{Params, RpcError, State};
 
 /// An address in a call.
@@ -99,7 +99,7 @@ pub(super) fn add(
         }
         _ => {}
     }
-    let is_discovery = nqn == DISCOVERY_NQN;
+    let is_discovery = is_discovery(&state.document, &nqn);
     if !is_discovery {
         subsystems::find(document, &nqn)?;
     }
@@ -146,7 +146,7 @@ pub(super) fn remove(
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let address = Address::read(params, "listen_address")?;
-    let is_discovery = nqn == DISCOVERY_NQN;
+    let is_discovery = is_discovery(&state.document, &nqn);
     if !is_discovery {
         subsystems::find(document, &nqn)?;
     }
@@ -188,7 +188,7 @@ pub(super) fn forget(document: &mut Document, nqn: &str) {
 pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
-    let is_discovery = nqn == DISCOVERY_NQN;
+    let is_discovery = is_discovery(&state.document, &nqn);
     if !is_discovery && state.document.subsystem(&nqn).is_none() {
         return Err(RpcError::no_subsystem(&nqn));
     }

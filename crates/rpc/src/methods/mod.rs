@@ -31,6 +31,12 @@ use crate::{Activity, BdevProperties, Params, RpcError, State};
 /// NQN of the discovery service.
 const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
+/// Returns true for the well-known and for the unique NQN of the discovery service.
+fn is_discovery(document: &Document, nqn: &str) -> bool {
+    let unique = document.discovery.as_ref().and_then(|section| section.nqn.as_deref());
+    nqn == DISCOVERY_NQN || unique == Some(nqn)
+}
+
 /// A method.
 #[derive(Debug)]
 pub struct Method {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::listeners::{address_of, serves};
-use super::{DISCOVERY_NQN, Done, listeners};
+use super::{DISCOVERY_NQN, Done, is_discovery, listeners};
 use crate::{Params, RpcError, State};
 
 /// Controller IDs that SPDK takes for the whole range.
@@ -77,7 +77,7 @@ pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError
     let wanted: Option<String> = params.get("nqn")?;
     let named = |nqn: &str| wanted.as_deref().is_none_or(|wanted| wanted == nqn);
     let mut all = Vec::new();
-    if named(DISCOVERY_NQN) {
+    if wanted.as_deref().is_none_or(|wanted| is_discovery(&state.document, wanted)) {
         all.push(discovery(state));
     }
     let subsystems = state.subsystems.iter().filter(|one| named(&one.config.nqn));

@@ -1,7 +1,7 @@
 //! Methods on a document, as a client calls them.
 
 use nvmeof_api::document::device::MemoryKeys;
-use nvmeof_api::document::{Device, DeviceConfig, Listener, Size};
+use nvmeof_api::document::{Device, DeviceConfig, DiscoverySection, Listener, Size};
 use nvmeof_api::view::{ConnectionView, DeviceView, ListenerView, NamespaceView, SubsystemView};
 use nvmeof_import::{ImportSource, NoDisks, import};
 use serde_json::json;
@@ -664,6 +664,46 @@ fn the_discovery_subsystem_admits_every_host_or_those_of_subsystems() {
     assert_eq!(shown[0]["allow_any_host"], false);
     target.ok("nvmf_subsystem_allow_any_host", any(true));
     assert_eq!(target.document, Document::default());
+}
+
+#[test]
+fn discovery_has_a_well_known_and_a_unique_name() {
+    const UNIQUE: &str = "nqn.2026-11.org.example:discovery";
+    let mut target = TestTarget::default();
+    let unknown = json!({ "nqn": UNIQUE });
+    target.fails("nvmf_subsystem_get_controllers", unknown, (-32602, "not found"));
+    target.document.discovery =
+        Some(DiscoverySection { nqn: Some(UNIQUE.into()), ..DiscoverySection::default() });
+    let listen = json!({ "nqn": UNIQUE, "listen_address": at("8009") });
+    target.ok("nvmf_subsystem_add_listener", listen);
+    target.ok("nvmf_subsystem_allow_any_host", json!({ "nqn": UNIQUE, "allow_any_host": false }));
+    let queue = |cntlid: u16, nqn: &str| ConnectionView {
+        id: cntlid.into(),
+        host: Some(HOST.into()),
+        subsystem: Some(nqn.into()),
+        cntlid: Some(cntlid),
+        qid: Some(0),
+        depth: None,
+        peer: "127.0.0.1:5000".into(),
+        listener: None,
+        reactor: 0,
+        in_flight: 0,
+        waiting: 0,
+    };
+    target.activity.connections = vec![queue(1, DISCOVERY_NQN), queue(2, UNIQUE), queue(3, NQN)];
+    for nqn in [DISCOVERY_NQN, UNIQUE] {
+        let of = json!({ "nqn": nqn });
+        let shown = target.ok("nvmf_get_subsystems", of.clone());
+        assert_eq!(shown[0]["listen_addresses"][0]["trsvcid"], "8009", "{nqn}");
+        assert_eq!(shown[0]["allow_any_host"], false, "{nqn}");
+        let controllers = target.ok("nvmf_subsystem_get_controllers", of.clone());
+        let ids: Vec<_> =
+            controllers.as_array().unwrap().iter().map(|one| &one["cntlid"]).collect();
+        assert_eq!(ids, [1, 2], "{nqn}");
+        assert_eq!(controllers[0]["cntrltype"], "discovery");
+        let listeners = target.ok("nvmf_subsystem_get_listeners", of);
+        assert_eq!(listeners.as_array().unwrap().len(), 1, "{nqn}");
+    }
 }
 
 #[test]
