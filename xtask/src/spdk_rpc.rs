@@ -8,6 +8,9 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_console::say;
@@ -18,6 +21,11 @@ use crate::setup;
 const NQN: &str = "nqn.2016-06.io.spdk:cnode1";
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:ceccf520-691e-4b46-9546-34af789907c5";
 const UUID: &str = "7a2f6a52-6b0e-4c8b-9d6e-0f3f5f0b7c11";
+
+/// Timeout of the line by which the daemon reports that it serves.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Ports outside of those that Linux assigns to outgoing connections by default.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// Calls that create a target, with a part of their output. `PORT` and `FILE` are replaced.
 const BUILD: &[(&str, &str)] = &[
@@ -103,8 +111,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let line = CommandLine {
         program,
         socket: folder.path().join("spdk.sock"),
-        // The port was free a moment ago; the daemon reports if another process took it.
-        port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        port: free_port()?,
         file: folder.path().join("aio.img"),
     };
     File::create(&line.file)?.set_len(64 << 20)?;
@@ -133,6 +140,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     say!("{} calls of spdk-rpc", BUILD.len() + SHOW.len() + FAIL.len() + DELETE.len() + 6);
     drop(daemon);
     Ok(())
+}
+
+/// Returns a free port that no outgoing connection takes until the target is loaded again.
+fn free_port() -> Result<u16> {
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    PORTS.into_iter().find(is_free).context("no port is free on 127.0.0.1; end other daemons")
 }
 
 /// Reads from the first namespace as the host that the subsystem admits.
@@ -217,8 +230,16 @@ impl RpcDaemon {
         command.stderr(File::create(folder.join("log"))?);
         let mut daemon = Self(command.spawn().context("cannot start the daemon")?);
         let stdout = daemon.0.stdout.take().context("no standard output")?;
-        let mut ready = String::new();
-        BufReader::new(stdout).read_line(&mut ready)?;
+        let (sender, first_line) = mpsc::channel();
+        // The thread ends with the daemon, whose standard output it reads.
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = BufReader::new(stdout).read_line(&mut line);
+            // After the timeout, the line is not needed.
+            let _ = sender.send(read.map(|_| line));
+        });
+        let ready = first_line.recv_timeout(START_TIMEOUT);
+        let ready = ready.context("the daemon does not start in time")??;
         let log = fs::read_to_string(folder.join("log"))?;
         ensure!(ready == "ready\n", "the daemon does not serve:\n{log}");
         Ok(daemon)

@@ -191,12 +191,13 @@ fn requests_are_answered_in_order_however_they_arrive() {
 
 #[test]
 fn a_bdev_is_waited_for() {
-    let daemon = Daemon::start(&(small() + RPC));
+    let daemon = Daemon::start(&["log = \"debug\"\n", &small(), RPC].concat());
     let mut waiting = Client::of(&daemon);
     let request = json!({
         "method": "bdev_get_bdevs", "params": { "name": "late", "timeout": 600_000 }, "id": 1,
     });
     waiting.send(&request.to_string());
+    daemon.wait_for_line("RPC call waits");
     let mut client = Client::of(&daemon);
     client.ok("bdev_null_create", json!({ "name": "late", "num_blocks": 8, "block_size": 512 }));
     assert_eq!(waiting.receive()["result"][0]["name"], "late");

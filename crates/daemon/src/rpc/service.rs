@@ -60,11 +60,16 @@ impl Service {
     async fn call(&self, name: &str, params: Params) -> Result<Value, RpcError> {
         let method = find(name).ok_or_else(RpcError::no_method)?;
         let started = Instant::now();
+        let mut has_waited = false;
         let result = loop {
             match self.attempt(method, params.clone()).await {
                 Err(error)
                     if error.retry.is_some_and(|limit| started.elapsed() < limit.min(WAIT_MAX)) =>
                 {
+                    if !has_waited {
+                        tracing::debug!(method = name, %error, "RPC call waits");
+                        has_waited = true;
+                    }
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 result => break result,
