@@ -130,6 +130,9 @@ pub struct SplitKeys {
     pub size: Option<Size>,
 }
 
+/// Default bytes of a stripe's chunk.
+pub const DEFAULT_CHUNK: u64 = 128 << 10;
+
 /// Keys of type "stripe".
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -34,6 +34,8 @@ pub const FORMAT: u32 = 1;
 pub const NVM_PORT: u16 = 4420;
 /// Port of the discovery service.
 pub const DISCOVERY_PORT: u16 = 8009;
+/// Well-known NQN of the discovery service.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
 /// A whole config.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]

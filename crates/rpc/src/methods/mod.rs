@@ -23,13 +23,10 @@ mod storage;
 mod subsystems;
 mod transports;
 
-use nvmeof_api::document::Document;
+use nvmeof_api::document::{DISCOVERY_NQN, Document};
 use serde_json::Value;
 
 use crate::{Activity, BdevProperties, Params, RpcError, State};
-
-/// NQN of the discovery service.
-const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
 /// Returns true for the well-known and for the unique NQN of the discovery service.
 fn is_discovery(document: &Document, nqn: &str) -> bool {

@@ -1,14 +1,11 @@
 //! Referrals to other discovery services.
 
-use nvmeof_api::document::{Document, Referral};
+use nvmeof_api::document::{DISCOVERY_NQN, DISCOVERY_PORT, Document, Referral};
 use serde_json::{Value, json};
 
+use super::Done;
 use super::listeners::{Address, shown};
-use super::{DISCOVERY_NQN, Done};
 use crate::{Params, RpcError, State};
-
-/// Default port of a referral in the config.
-const PORT: u16 = 8009;
 
 pub(super) fn add(
     params: &mut Params,
@@ -52,7 +49,7 @@ fn read(params: &mut Params) -> Result<Referral, RpcError> {
 /// Returns the values that identify a referral, with defaults.
 fn key(referral: &Referral) -> (&str, &str, u16, &str) {
     let nqn = referral.nqn.as_deref().unwrap_or(DISCOVERY_NQN);
-    (&referral.kind, &referral.address, referral.port.unwrap_or(PORT), nqn)
+    (&referral.kind, &referral.address, referral.port.unwrap_or(DISCOVERY_PORT), nqn)
 }
 
 pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError> {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use nvmeof_api::document::{Device, DeviceConfig, Document, Size};
+use nvmeof_api::document::device::DEFAULT_CHUNK;
+use nvmeof_api::document::{DISCOVERY_NQN, Device, DeviceConfig, Document, Size};
 use nvmeof_api::units::{parse_latency, parse_size};
 use nvmeof_api::view::NamespaceView;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::listeners::{address_of, serves};
 use super::subsystems::namespace;
 use super::transports::transport;
-use super::{DISCOVERY_NQN, bdevs, referrals};
+use super::{bdevs, referrals};
 use crate::{Params, RpcError, State};
 
 /// Returns the calls of one part.
@@ -146,9 +147,6 @@ fn created(device: &Device, state: &State) -> Option<Value> {
         }
     })
 }
-
-/// Default chunk of a stripe.
-const DEFAULT_CHUNK: u64 = 128 << 10;
 
 fn bytes(size: &Size) -> Option<u64> {
     match size {

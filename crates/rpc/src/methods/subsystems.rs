@@ -1,12 +1,12 @@
 //! Subsystems.
 
-use nvmeof_api::document::{Document, Subsystem};
+use nvmeof_api::document::{DISCOVERY_NQN, Document, Subsystem};
 use nvmeof_api::view::{NamespaceView, SubsystemView};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::listeners::{address_of, serves};
-use super::{DISCOVERY_NQN, Done, is_discovery, listeners};
+use super::{Done, is_discovery, listeners};
 use crate::{Params, RpcError, State};
 
 /// Controller IDs that SPDK takes for the whole range.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use nvmeof_api::document::device::StripeKeys;
+use nvmeof_api::document::device::{DEFAULT_CHUNK, StripeKeys};
 
 use super::{DeviceKind, Names};
 use crate::config::report::Report;
@@ -12,8 +12,6 @@ use crate::config::values::{required, size_within};
 
 /// Bounds of the number of members of a stripe.
 const MEMBERS: RangeInclusive<usize> = 2..=256;
-/// Default bytes of a chunk.
-const CHUNK: u64 = 128 << 10;
 /// Maximum bytes of a chunk.
 const CHUNK_MAX: u64 = 1 << 40;
 
@@ -25,7 +23,7 @@ pub(super) fn stripe(
     names: &Names<'_>,
 ) -> Option<DeviceKind> {
     let chunk = at.key("chunk", &keys.chunk);
-    let chunk = size_within(report, "device.chunk", &chunk, CHUNK, 512..=CHUNK_MAX);
+    let chunk = size_within(report, "device.chunk", &chunk, DEFAULT_CHUNK, 512..=CHUNK_MAX);
     let form = format!("allowed: a list of {} to {} devices", MEMBERS.start(), MEMBERS.end());
     let value = at.list("members", &keys.members);
     let value = required(report, &at.header, "device.members", &value, &form)?;
