@@ -145,7 +145,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Returns a free port that no outgoing connection takes until the target is loaded again.
 fn free_port() -> Result<u16> {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    PORTS.into_iter().find(is_free).context("no port is free on 127.0.0.1; end other daemons")
+    // Concurrent checks begin at ports of their own.
+    let first = std::process::id() as usize % PORTS.len();
+    let mut ports = PORTS.cycle().skip(first).take(PORTS.len());
+    ports.find(is_free).context("no port is free on 127.0.0.1; end other daemons")
 }
 
 /// Reads from the first namespace as the host that the subsystem admits.
