@@ -1,8 +1,8 @@
 //! SPDK's JSON-RPC, as edits of a config document and as views of the running state. No I/O.
 //!
 //! ```text
-//! bytes --frame--> message --find--> Method --Look, Watch--> result
-//!                                      '-----Edit--> changed document, and the result
+//! bytes --frame--> message --find--> Method --query, activity--> result
+//!                                      '------edit--> changed document, and the result
 //! ```
 //!
 //! | file | contents |
@@ -26,6 +26,6 @@ mod state;
 pub use error::RpcError;
 pub use frame::{Frames, REQUEST_MAX};
 pub use message::{BATCH_MAX, Incoming, Request, Response};
-pub use methods::{Done, Edit, Look, Method, Run, Watch, find};
+pub use methods::{ActivityMethod, EditMethod, EditResult, Method, MethodKind, QueryMethod, find};
 pub use params::Params;
 pub use state::{Activity, BdevCounters, BdevProperties, BdevProperty, State, TransportLimits};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use nvmeof_api::document::Document;
 use nvmeof_api::{ApiError, ErrorKind};
 use nvmeof_rpc::{
-    BdevProperties, Done, Edit, Method, Params, Request, Response, RpcError, Run, find,
+    BdevProperties, EditMethod, EditResult, Method, MethodKind, Params, Request, Response,
+    RpcError, find,
 };
 use serde_json::Value;
 
@@ -86,29 +87,29 @@ impl Service {
 
     async fn attempt(&self, method: &'static Method, params: Params) -> Result<Value, RpcError> {
         let properties = self.properties.clone();
-        match &method.run {
-            Run::Look(look) => {
+        match &method.kind {
+            MethodKind::Query(query) => {
                 let job = async move |running: &mut ControlState| {
-                    look.run(params, &state(running, properties.of(running)))
+                    query.run(params, &state(running, properties.of(running)))
                 };
                 self.control.call(job).await?
             }
-            Run::Watch(watch) => {
+            MethodKind::Activity(method) => {
                 let job = async move |running: &mut ControlState| {
                     let activity = activity(running).await;
-                    watch.run(params, &state(running, properties.of(running)), &activity)
+                    method.run(params, &state(running, properties.of(running)), &activity)
                 };
                 self.control.call(job).await?
             }
-            Run::Edit(edit) => self.edit(edit, params).await,
+            MethodKind::Edit(edit) => self.edit(edit, params).await,
         }
     }
 
     /// Changes the running state by an edit of its document, and keeps the properties of bdevs.
     ///
     /// The control loop stores them before the next change begins, which therefore reads them.
-    async fn edit(&self, edit: &'static Edit, params: Params) -> Result<Value, RpcError> {
-        let outcome: Arc<Mutex<Option<Result<Done, RpcError>>>> = Arc::default();
+    async fn edit(&self, edit: &'static EditMethod, params: Params) -> Result<Value, RpcError> {
+        let outcome: Arc<Mutex<Option<Result<EditResult, RpcError>>>> = Arc::default();
         let (into, properties) = (Arc::clone(&outcome), self.properties.clone());
         let run = move |running: &ControlState, document: &mut Document| {
             let done = edit.run(params, &state(running, properties.of(running)), document);

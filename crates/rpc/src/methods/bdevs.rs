@@ -7,7 +7,7 @@ use nvmeof_api::units::parse_rate;
 use nvmeof_api::view::DeviceView;
 use serde_json::{Value, json};
 
-use super::Done;
+use super::EditResult;
 use crate::{BdevProperty, Params, RpcError, State};
 
 pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError> {
@@ -109,7 +109,7 @@ pub(super) fn limit(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name: String = params.need("name")?;
     let iops: Option<u64> = params.get("rw_ios_per_sec")?;
     let mebibytes: Option<u64> = params.get("rw_mbytes_per_sec")?;
@@ -134,7 +134,7 @@ pub(super) fn limit(
         namespace.limit.clone_from(&limit);
     }
     let property = BdevProperty { limit, ..state.property(name) };
-    Ok(Done { properties: [(name.to_owned(), property)].into(), ..Done::ok() })
+    Ok(EditResult { properties: [(name.to_owned(), property)].into(), ..EditResult::ok() })
 }
 
 /// Returns a rate in the form of the config.
@@ -150,7 +150,7 @@ fn delete(
     state: &State,
     document: &mut Document,
     is_kind: impl Fn(&DeviceConfig) -> bool,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name: String = params.need("name")?;
     let bdev = state.bdev(&name)?;
     if !is_kind(&bdev.config.kind) {
@@ -160,7 +160,7 @@ fn delete(
         )));
     }
     remove(document, vec![bdev.config.name.clone()]);
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 /// Removes devices, with the devices layered on them and the namespaces on any of these.
@@ -186,7 +186,7 @@ pub(super) fn delete_memory(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::Ram(_)))
 }
 
@@ -194,7 +194,7 @@ pub(super) fn delete_null(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::Null(_)))
 }
 
@@ -202,7 +202,7 @@ pub(super) fn delete_file(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::File(_)))
 }
 
@@ -210,7 +210,7 @@ pub(super) fn delete_delay(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::Delay(_)))
 }
 
@@ -218,7 +218,7 @@ pub(super) fn delete_fault(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::Fault(_)))
 }
 
@@ -226,7 +226,7 @@ pub(super) fn delete_stripe(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     // A stripe has no superblock.
     params.ignore(&["clear_sb"]);
     delete(params, state, document, |kind| matches!(kind, DeviceConfig::Stripe(_)))

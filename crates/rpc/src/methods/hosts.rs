@@ -2,14 +2,14 @@
 
 use nvmeof_api::document::{DiscoverySection, Document};
 
-use super::{Done, is_discovery, subsystems};
+use super::{EditResult, is_discovery, subsystems};
 use crate::{Params, RpcError, State};
 
 pub(super) fn add(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let host: String = params.need("host")?;
@@ -26,14 +26,14 @@ pub(super) fn add(
     if !document.allow_host(&nqn, &host)? {
         return Err(RpcError::failed(format!("{host} is among the hosts of {nqn} already")));
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 pub(super) fn remove(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let host: String = params.need("host")?;
@@ -43,20 +43,20 @@ pub(super) fn remove(
     let hosts =
         hosts.ok_or_else(|| RpcError::failed(format!("{host} is not among the hosts of {nqn}")))?;
     hosts.retain(|known| *known != host);
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 pub(super) fn allow_any(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let any: bool = params.need("allow_any_host")?;
     if is_discovery(document, &nqn) {
         restrict_discovery(document, !any);
-        return Ok(Done::ok());
+        return Ok(EditResult::ok());
     }
     let subsystem = subsystems::find(document, &nqn)?;
     if any && subsystem.hosts.as_ref().is_some_and(|hosts| !hosts.is_empty()) {
@@ -71,7 +71,7 @@ pub(super) fn allow_any(
         subsystem.allow_any_host = None;
         subsystem.hosts.get_or_insert_default();
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 /// Admits to discovery the hosts of subsystems only, or every host.

@@ -5,7 +5,7 @@ use nvmeof_api::document::{Device, DeviceConfig, Document, Size};
 use uuid::Uuid;
 
 use super::storage::add;
-use super::{Done, bdevs};
+use super::{EditResult, bdevs};
 use crate::{BdevProperty, Params, RpcError, State};
 
 /// Maximum parts of one device.
@@ -16,7 +16,7 @@ pub(super) fn create_delay(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name = params.need("name")?;
     let base: String = params.need("base_bdev_name")?;
     let read: u64 = params.need("avg_read_latency")?;
@@ -38,13 +38,13 @@ pub(super) fn create_fault(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let base: String = params.need("base_name")?;
     let base = state.bdev(&base)?.config.name.clone();
     let name = format!("EE_{base}");
     let keys = FaultKeys { base: Some(base), ..FaultKeys::default() };
     let done = add(params, document, Device { name, kind: DeviceConfig::Fault(keys) })?;
-    Ok(Done { result: true.into(), ..done })
+    Ok(EditResult { result: true.into(), ..done })
 }
 
 /// Adds a stripe.
@@ -52,7 +52,7 @@ pub(super) fn create_stripe(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name = params.need("name")?;
     let level: String = params.need("raid_level")?;
     let kib: u64 = params.get("strip_size_kb")?.unwrap_or(0);
@@ -72,7 +72,7 @@ pub(super) fn create_stripe(
         chunk: Some(Size::Bytes(chunk)),
     };
     let done = add(params, document, Device { name, kind: DeviceConfig::Stripe(keys) })?;
-    Ok(Done { result: true.into(), ..done })
+    Ok(EditResult { result: true.into(), ..done })
 }
 
 /// Adds splits of equal size, `NAMEp0` and up; the result is their names.
@@ -80,7 +80,7 @@ pub(super) fn create_splits(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let base: String = params.need("base_bdev")?;
     let count: u64 = params.need("split_count")?;
     let mebibytes: u64 = params.get("split_size_mb")?.unwrap_or(0);
@@ -106,7 +106,7 @@ pub(super) fn create_splits(
         let what = format!("\"{base}\" has {} bytes, less than one part", bdev.size);
         return Err(RpcError::params(what));
     }
-    let mut done = Done::new(Vec::<String>::new());
+    let mut done = EditResult::new(Vec::<String>::new());
     let mut names = Vec::new();
     for index in 0..count {
         let name = format!("{base}p{index}");
@@ -141,7 +141,7 @@ pub(super) fn delete_splits(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let base: String = params.need("base_bdev")?;
     let base = state.bdev(&base)?.config.name.as_str();
     let names: Vec<String> = splits(document, base).map(str::to_owned).collect();
@@ -149,5 +149,5 @@ pub(super) fn delete_splits(
         return Err(RpcError::params(format!("\"{base}\" has no splits")));
     }
     bdevs::remove(document, names);
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }

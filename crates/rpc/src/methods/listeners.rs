@@ -9,7 +9,7 @@ use nvmeof_api::document::{Document, Listener};
 use nvmeof_api::view::ListenerView;
 use serde_json::{Value, json};
 
-use super::{Done, is_discovery, subsystems};
+use super::{EditResult, is_discovery, subsystems};
 use crate::{Params, RpcError, State};
 
 /// An address in a call.
@@ -86,7 +86,7 @@ pub(super) fn add(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let address = Address::read(params, "listen_address")?;
@@ -111,7 +111,7 @@ pub(super) fn add(
             subsystems: Some(if is_discovery { Vec::new() } else { vec![nqn] }),
             ..Listener::default()
         });
-        return Ok(Done::ok());
+        return Ok(EditResult::ok());
     };
     let listener = &mut document.listener[at];
     let port = listener.port();
@@ -129,7 +129,7 @@ pub(super) fn add(
             listener.port = Some(port);
         }
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 /// Returns the position of the listener at this address.
@@ -142,7 +142,7 @@ pub(super) fn remove(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let address = Address::read(params, "listen_address")?;
@@ -172,7 +172,7 @@ pub(super) fn remove(
     if served.is_empty() {
         document.listener.remove(at);
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 /// Removes a subsystem from all listeners, and the listeners that served no other.

@@ -40,35 +40,35 @@ pub struct Method {
     /// Its name.
     pub name: &'static str,
     /// Its function.
-    pub run: Run,
+    pub kind: MethodKind,
 }
 
 /// Function of a method.
 #[derive(Debug)]
-pub enum Run {
+pub enum MethodKind {
     /// Reads the state.
-    Look(Look),
+    Query(QueryMethod),
     /// Reads the state, with connections and counters.
-    Watch(Watch),
+    Activity(ActivityMethod),
     /// Edits the config.
-    Edit(Edit),
+    Edit(EditMethod),
 }
 
 /// Reads the state.
 #[derive(Debug)]
-pub struct Look(fn(&mut Params, &State) -> Result<Value, RpcError>);
+pub struct QueryMethod(fn(&mut Params, &State) -> Result<Value, RpcError>);
 
 /// Reads the state, with connections and counters.
 #[derive(Debug)]
-pub struct Watch(fn(&mut Params, &State, &Activity) -> Result<Value, RpcError>);
+pub struct ActivityMethod(fn(&mut Params, &State, &Activity) -> Result<Value, RpcError>);
 
 /// Edits the config.
 #[derive(Debug)]
-pub struct Edit(fn(&mut Params, &State, &mut Document) -> Result<Done, RpcError>);
+pub struct EditMethod(fn(&mut Params, &State, &mut Document) -> Result<EditResult, RpcError>);
 
 /// Result of an edit, valid once the config runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Done {
+pub struct EditResult {
     /// Result of the call.
     pub result: Value,
     /// Changed properties of bdevs.
@@ -81,7 +81,7 @@ pub fn find(name: &str) -> Option<&'static Method> {
     METHODS.iter().find(|method| method.name == name)
 }
 
-impl Look {
+impl QueryMethod {
     /// Runs the method.
     ///
     /// # Errors
@@ -92,11 +92,11 @@ impl Look {
     }
 }
 
-impl Watch {
+impl ActivityMethod {
     /// Runs the method.
     ///
     /// # Errors
-    /// As [`Look::run`].
+    /// As [`QueryMethod::run`].
     pub fn run(
         &self,
         mut params: Params,
@@ -108,23 +108,23 @@ impl Watch {
     }
 }
 
-impl Edit {
+impl EditMethod {
     /// Edits `document`, a copy of the state's.
     ///
     /// # Errors
-    /// As [`Look::run`], or the edit is not possible; then `document` is to be dropped.
+    /// As [`QueryMethod::run`], or the edit is not possible; then `document` is to be dropped.
     pub fn run(
         &self,
         mut params: Params,
         state: &State,
         document: &mut Document,
-    ) -> Result<Done, RpcError> {
+    ) -> Result<EditResult, RpcError> {
         let done = (self.0)(&mut params, state, document)?;
         params.finish().map(|()| done)
     }
 }
 
-impl Done {
+impl EditResult {
     fn new(result: impl Into<Value>) -> Self {
         Self { result: result.into(), properties: BdevProperties::new() }
     }
@@ -135,41 +135,41 @@ impl Done {
     }
 }
 
-const fn look(
+const fn query(
     name: &'static str,
     run: fn(&mut Params, &State) -> Result<Value, RpcError>,
 ) -> Method {
-    Method { name, run: Run::Look(Look(run)) }
+    Method { name, kind: MethodKind::Query(QueryMethod(run)) }
 }
 
-const fn watch(
+const fn activity(
     name: &'static str,
     run: fn(&mut Params, &State, &Activity) -> Result<Value, RpcError>,
 ) -> Method {
-    Method { name, run: Run::Watch(Watch(run)) }
+    Method { name, kind: MethodKind::Activity(ActivityMethod(run)) }
 }
 
 const fn edit(
     name: &'static str,
-    run: fn(&mut Params, &State, &mut Document) -> Result<Done, RpcError>,
+    run: fn(&mut Params, &State, &mut Document) -> Result<EditResult, RpcError>,
 ) -> Method {
-    Method { name, run: Run::Edit(Edit(run)) }
+    Method { name, kind: MethodKind::Edit(EditMethod(run)) }
 }
 
 /// A setting of SPDK's internals.
 const fn ignored(name: &'static str) -> Method {
-    look(name, framework::no_effect)
+    query(name, framework::no_effect)
 }
 
 /// All methods.
 const METHODS: &[Method] = &[
-    look("rpc_get_methods", framework::methods),
-    look("spdk_get_version", framework::version),
-    look("framework_get_subsystems", framework::subsystems),
-    look("framework_get_reactors", framework::reactors),
-    look("framework_get_scheduler", framework::scheduler),
-    look("framework_get_config", saved::part),
-    look("save_config", saved::all),
+    query("rpc_get_methods", framework::methods),
+    query("spdk_get_version", framework::version),
+    query("framework_get_subsystems", framework::subsystems),
+    query("framework_get_reactors", framework::reactors),
+    query("framework_get_scheduler", framework::scheduler),
+    query("framework_get_config", saved::part),
+    query("save_config", saved::all),
     ignored(framework::START),
     ignored("framework_wait_init"),
     ignored("framework_set_scheduler"),
@@ -189,14 +189,14 @@ const METHODS: &[Method] = &[
     ignored("nvmf_set_max_subsystems"),
     ignored("sock_impl_set_options"),
     ignored("sock_set_default_impl"),
-    look("nvmf_set_config", transports::set_target),
-    look("nvmf_set_crdt", transports::set_retry_delays),
-    look("nvmf_get_targets", transports::targets),
-    look("nvmf_create_transport", transports::create),
-    look("nvmf_get_transports", transports::list),
+    query("nvmf_set_config", transports::set_target),
+    query("nvmf_set_crdt", transports::set_retry_delays),
+    query("nvmf_get_targets", transports::targets),
+    query("nvmf_create_transport", transports::create),
+    query("nvmf_get_transports", transports::list),
     edit("nvmf_create_subsystem", subsystems::create),
     edit("nvmf_delete_subsystem", subsystems::delete),
-    look("nvmf_get_subsystems", subsystems::list),
+    query("nvmf_get_subsystems", subsystems::list),
     edit("nvmf_subsystem_add_ns", namespaces::add),
     edit("nvmf_subsystem_remove_ns", namespaces::remove),
     edit("nvmf_subsystem_add_host", hosts::add),
@@ -204,15 +204,15 @@ const METHODS: &[Method] = &[
     edit("nvmf_subsystem_allow_any_host", hosts::allow_any),
     edit("nvmf_subsystem_add_listener", listeners::add),
     edit("nvmf_subsystem_remove_listener", listeners::remove),
-    look("nvmf_subsystem_get_listeners", listeners::list),
-    watch("nvmf_subsystem_get_controllers", connections::controllers),
-    watch("nvmf_subsystem_get_qpairs", connections::queue_pairs),
-    watch("nvmf_get_stats", counters::target),
+    query("nvmf_subsystem_get_listeners", listeners::list),
+    activity("nvmf_subsystem_get_controllers", connections::controllers),
+    activity("nvmf_subsystem_get_qpairs", connections::queue_pairs),
+    activity("nvmf_get_stats", counters::target),
     edit("nvmf_discovery_add_referral", referrals::add),
     edit("nvmf_discovery_remove_referral", referrals::remove),
-    look("nvmf_discovery_get_referrals", referrals::list),
-    look("bdev_get_bdevs", bdevs::list),
-    watch("bdev_get_iostat", counters::bdevs),
+    query("nvmf_discovery_get_referrals", referrals::list),
+    query("bdev_get_bdevs", bdevs::list),
+    activity("bdev_get_iostat", counters::bdevs),
     edit("bdev_set_qos_limit", bdevs::limit),
     edit("bdev_malloc_create", storage::create_memory),
     edit("bdev_malloc_delete", bdevs::delete_memory),

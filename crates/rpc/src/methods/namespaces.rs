@@ -3,14 +3,14 @@
 use nvmeof_api::document::{Document, Namespace};
 use uuid::Uuid;
 
-use super::{Done, subsystems};
+use super::{EditResult, subsystems};
 use crate::{Params, RpcError, State};
 
 pub(super) fn add(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let mut raw = params.object("namespace")?;
@@ -48,18 +48,18 @@ pub(super) fn add(
         ..Namespace::default()
     };
     document.add_namespace(&nqn, namespace)?;
-    Ok(Done::new(nsid))
+    Ok(EditResult::new(nsid))
 }
 
 pub(super) fn remove(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let nsid: u32 = params.need("nsid")?;
     subsystems::find(document, &nqn)?;
     document.remove_namespace(&nqn, nsid)?;
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }

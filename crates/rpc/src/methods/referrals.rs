@@ -3,7 +3,7 @@
 use nvmeof_api::document::{DISCOVERY_NQN, DISCOVERY_PORT, Document, Referral};
 use serde_json::{Value, json};
 
-use super::Done;
+use super::EditResult;
 use super::listeners::{Address, shown};
 use crate::{Params, RpcError, State};
 
@@ -11,27 +11,27 @@ pub(super) fn add(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.refuse("secure_channel", "hosts are referred to services without encryption")?;
     let referral = read(params)?;
     if !document.referral.iter().any(|known| key(known) == key(&referral)) {
         document.referral.push(referral);
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 pub(super) fn remove(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let referral = read(params)?;
     let count = document.referral.len();
     document.referral.retain(|known| key(known) != key(&referral));
     if document.referral.len() == count {
         return Err(RpcError::failed("Unable to remove a referral: there is none at this address"));
     }
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 fn read(params: &mut Params) -> Result<Referral, RpcError> {

@@ -4,7 +4,7 @@ use nvmeof_api::document::device::{FileKeys, MemoryKeys, NvmeKeys};
 use nvmeof_api::document::{Device, DeviceConfig, Document, Size};
 use uuid::Uuid;
 
-use super::{Done, bdevs};
+use super::{EditResult, bdevs};
 use crate::{BdevProperty, Params, RpcError, State};
 
 /// Parameters of SPDK's settings as a host of a drive.
@@ -44,7 +44,7 @@ pub(super) fn create_memory(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name = params.get("name")?;
     let name = name.unwrap_or_else(|| {
         let free = |name: &String| document.device(name).is_none();
@@ -57,7 +57,7 @@ pub(super) fn create_null(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name = params.need("name")?;
     memory(params, document, name, DeviceConfig::Null)
 }
@@ -67,7 +67,7 @@ fn memory(
     document: &mut Document,
     name: String,
     kind: fn(MemoryKeys) -> DeviceConfig,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let block_size: u32 = params.need("block_size")?;
     let blocks: u64 = params.need("num_blocks")?;
     let size = blocks.checked_mul(block_size.into()).ok_or_else(|| {
@@ -100,7 +100,7 @@ pub(super) fn add(
     params: &mut Params,
     document: &mut Document,
     device: Device,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let uuid: Option<Uuid> = params.get("uuid")?;
     if document.device(&device.name).is_some() {
         return Err(RpcError::exists(&device.name));
@@ -109,14 +109,14 @@ pub(super) fn add(
     let name = device.name.clone();
     document.add_device(device)?;
     let property = BdevProperty { uuid: Some(uuid), limit: None };
-    Ok(Done { result: name.as_str().into(), properties: [(name, property)].into() })
+    Ok(EditResult { result: name.as_str().into(), properties: [(name, property)].into() })
 }
 
 pub(super) fn create_file(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name = params.need("name")?;
     let path: String = params.need("filename")?;
     let block_size: Option<u64> = params.get("block_size")?;
@@ -135,7 +135,7 @@ pub(super) fn attach_drive(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let name: String = params.need("name")?;
     let kind: String = params.need("trtype")?;
     let pci: String = params.need("traddr")?;
@@ -158,14 +158,14 @@ pub(super) fn attach_drive(
     let keys = NvmeKeys { pci: Some(pci), nsid: Some(1), ..NvmeKeys::default() };
     // The UUID follows from the identity of the drive.
     document.add_device(Device { name: name.clone(), kind: DeviceConfig::Nvme(keys) })?;
-    Ok(Done::new(vec![name]))
+    Ok(EditResult::new(vec![name]))
 }
 
 pub(super) fn detach_drive(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     let controller: String = params.need("name")?;
     params.ignore(&["trtype", "traddr", "adrfam", "trsvcid", "subnqn", "hostaddr", "hostsvcid"]);
     let prefix = format!("{controller}n");
@@ -180,5 +180,5 @@ pub(super) fn detach_drive(
         return Err(RpcError::no_device(format!("no drive is attached as \"{controller}\"")));
     }
     bdevs::remove(document, names);
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::listeners::{address_of, serves};
-use super::{Done, is_discovery, listeners};
+use super::{EditResult, is_discovery, listeners};
 use crate::{Params, RpcError, State};
 
 /// Controller IDs that SPDK takes for the whole range.
@@ -16,7 +16,7 @@ pub(super) fn create(
     params: &mut Params,
     state: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     let allow_any_host = params.flag("allow_any_host")?;
@@ -47,20 +47,20 @@ pub(super) fn create(
         cntlid_max,
         namespace: Vec::new(),
     })?;
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 pub(super) fn delete(
     params: &mut Params,
     _: &State,
     document: &mut Document,
-) -> Result<Done, RpcError> {
+) -> Result<EditResult, RpcError> {
     params.target()?;
     let nqn: String = params.need("nqn")?;
     find(document, &nqn)?;
     listeners::forget(document, &nqn);
     document.remove_subsystem(&nqn)?;
-    Ok(Done::ok())
+    Ok(EditResult::ok())
 }
 
 /// Returns a subsystem for editing.

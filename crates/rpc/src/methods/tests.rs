@@ -27,10 +27,10 @@ impl TestTarget {
     fn call(&mut self, name: &str, params: Value) -> Result<Value, RpcError> {
         let Value::Object(params) = params else { panic!("{params} has no names") };
         let (method, params, state) = (find(name).unwrap(), Params::new(params), self.state());
-        match &method.run {
-            Run::Look(look) => look.run(params, &state),
-            Run::Watch(watch) => watch.run(params, &state, &self.activity),
-            Run::Edit(edit) => {
+        match &method.kind {
+            MethodKind::Query(query) => query.run(params, &state),
+            MethodKind::Activity(method) => method.run(params, &state, &self.activity),
+            MethodKind::Edit(edit) => {
                 let mut document = self.document.clone();
                 let done = edit.run(params, &state, &mut document)?;
                 self.document = document;
