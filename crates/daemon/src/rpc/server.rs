@@ -44,8 +44,8 @@ pub(crate) struct RpcServer {
 impl RpcListener {
     /// Opens the socket of the config; logs a warning if that is not possible.
     ///
-    /// Any user may occupy a path in `/var/tmp`, where SPDK's clients look for the socket. That
-    /// must not prevent the service of hosts.
+    /// Any user may occupy a path in `/var/tmp`, the folder of SPDK's clients. That must not
+    /// prevent the service of hosts.
     pub(crate) fn open(config: &Rpc) -> Option<Self> {
         match unix_socket("rpc.socket", &config.socket, config.mode) {
             Ok((file, unix)) => Some(Self { file, unix }),

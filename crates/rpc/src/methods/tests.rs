@@ -198,17 +198,6 @@ fn settings_without_effect_are_accepted_and_those_that_change_behavior_are_not()
         "dif_insert_or_strip": false, "tgt_name": "nvmf_tgt",
     });
     assert_eq!(target.ok("nvmf_create_transport", transport), true);
-    // Saved configs of SPDK have these.
-    let defaults = json!({
-        "discovery_filter": "match_any", "admin_cmd_passthru": { "identify_ctrlr": false },
-        "dhchap_digests": ["sha256"],
-    });
-    assert_eq!(target.ok("nvmf_set_config", defaults), true);
-    let defaults = json!({
-        "name": "b", "num_blocks": 8, "block_size": 512, "physical_block_size": 512,
-        "optimal_io_boundary": 0,
-    });
-    assert_eq!(target.ok("bdev_malloc_create", defaults), "b");
     let base = json!({ "name": "a", "num_blocks": 8, "block_size": 512 });
     let delay = |key: &str| {
         let mut params = base.clone();
@@ -266,6 +255,21 @@ fn settings_without_effect_are_accepted_and_those_that_change_behavior_are_not()
     for (name, params, part) in cases {
         target.fails(name, params, (-32602, part));
     }
+}
+
+#[test]
+fn defaults_in_saved_configs_of_spdk_are_accepted() {
+    let mut target = TestTarget::default();
+    let defaults = json!({
+        "discovery_filter": "match_any", "admin_cmd_passthru": { "identify_ctrlr": false },
+        "dhchap_digests": ["sha256"],
+    });
+    assert_eq!(target.ok("nvmf_set_config", defaults), true);
+    let defaults = json!({
+        "name": "b", "num_blocks": 8, "block_size": 512, "physical_block_size": 512,
+        "optimal_io_boundary": 0,
+    });
+    assert_eq!(target.ok("bdev_malloc_create", defaults), "b");
 }
 
 #[test]
