@@ -109,7 +109,7 @@ pub(crate) struct Device {
 }
 
 /// Backend of a device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "kebab-case")]
 pub(crate) enum DeviceBackend {
     Null {
@@ -244,10 +244,11 @@ impl ConfigBuilder {
         name
     }
 
-    /// Returns the file device of this path.
-    pub(crate) fn file(&self, path: &str) -> Option<&str> {
+    /// Returns the name and the backend of the file device of this path.
+    pub(crate) fn file(&self, path: &str) -> Option<(&str, &DeviceBackend)> {
         let of = |what: &DeviceBackend| matches!(what, DeviceBackend::File { path: other, .. } if other == path);
-        self.device.iter().find(|device| of(&device.what)).map(|device| device.name.as_str())
+        let device = self.device.iter().find(|device| of(&device.what))?;
+        Some((&device.name, &device.what))
     }
 
     /// Returns a device for one more namespace on `device`: `device` itself for the first,

@@ -406,7 +406,7 @@ fn namespace(
         }
     }
     device.finish(notes);
-    let known = builder.file(file).map(str::to_owned);
+    let known = builder.file(file).map(|(name, _)| name.to_owned());
     let name = match known {
         Some(name) => name,
         None => {
