@@ -188,6 +188,9 @@ pub(crate) struct Namespace {
     pub(crate) eui64: Option<String>,
     #[serde(skip_serializing_if = "NamespaceLimit::is_empty")]
     pub(crate) limit: NamespaceLimit,
+    /// Name of the block device in a config of SPDK.
+    #[serde(skip)]
+    pub(crate) bdev: String,
 }
 
 /// Rate limit of a namespace.
@@ -292,8 +295,7 @@ impl ConfigBuilder {
             ("eui64", 16, &mut namespace.eui64),
         ] {
             let Some(text) = identifier.take() else { continue };
-            let plain: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
-            let plain = plain.to_ascii_lowercase();
+            let plain = digits_of(&text);
             if plain.chars().all(|c| c == '0') {
                 // The other target writes this for an absent identifier.
                 continue;
@@ -311,6 +313,26 @@ impl ConfigBuilder {
         }
         namespace.device = self.share(&namespace.device);
         subsystem.namespace.push(namespace);
+    }
+
+    /// Removes a namespace of a subsystem and returns it. Its device and its identifiers are free
+    /// for another namespace.
+    pub(crate) fn remove_namespace(
+        &mut self,
+        subsystem: &mut Subsystem,
+        nsid: u64,
+    ) -> Option<Namespace> {
+        let at = subsystem.namespace.iter().position(|namespace| namespace.nsid == nsid)?;
+        let removed = subsystem.namespace.remove(at);
+        self.served.remove(&removed.device);
+        for (kind, identifier) in
+            [("uuid", &removed.uuid), ("nguid", &removed.nguid), ("eui64", &removed.eui64)]
+        {
+            if let Some(text) = identifier {
+                self.identifiers.remove(&format!("{kind} {}", digits_of(text)));
+            }
+        }
+        Some(removed)
     }
 
     /// Adds a complete subsystem.
@@ -401,6 +423,11 @@ impl Subsystem {
         })
     }
 
+    /// Returns the numbers of its namespaces.
+    pub(crate) fn nsids(&self) -> Vec<u64> {
+        self.namespace.iter().map(|namespace| namespace.nsid).collect()
+    }
+
     /// Allows a host; returns the error of its name.
     pub(crate) fn allow(&mut self, host: &str) -> Result<(), String> {
         Nqn::new(host).map_err(|error| format!("\"{host}\": {error}"))?;
@@ -434,6 +461,12 @@ impl Subsystem {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// Returns the digits of an identifier, without the characters between them.
+fn digits_of(identifier: &str) -> String {
+    let digits = identifier.chars().filter(|c| !matches!(c, '-' | ':'));
+    digits.map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Returns the number of CPUs in a list as `0-3,8`.

@@ -9,9 +9,7 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use crate::DiskProperties;
-use crate::config_builder::{
-    ConfigBuilder, DeviceBackend, Namespace, NamespaceLimit, Referral, Subsystem,
-};
+use crate::config_builder::{ConfigBuilder, DeviceBackend, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, JsonNode, JsonObject};
 use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
 use crate::listeners::NVM_PORT;
@@ -416,8 +414,7 @@ fn namespace(
             builder.add_device(wanted, medium)
         }
     };
-    let limit = NamespaceLimit::default();
-    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, limit };
+    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, ..Namespace::default() };
     builder.add_namespace(subsystem, node.path(), namespace, notes);
     raw.finish(notes);
     Ok(())
