@@ -349,7 +349,7 @@ impl SpdkTarget {
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params(keys::ANY_HOST)?;
-        let any = params.get("allow_any_host").map_or(Ok(true), |node| node.flag())?;
+        let any = params.need("allow_any_host")?.flag()?;
         if params.get("nqn").is_some_and(|node| node.text().is_ok_and(is_discovery)) {
             builder.discovery.restricted = !any;
             if !any {

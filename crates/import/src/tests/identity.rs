@@ -132,6 +132,17 @@ fn later_calls_take_permissions_away() {
     taken(&imported.toml);
 }
 
+/// SPDK requires the flag, and a subsystem does not become open without it.
+#[test]
+fn a_call_for_any_host_needs_its_flag() {
+    for nqn in [NQN, "discovery"] {
+        let open = call("nvmf_subsystem_allow_any_host", json!({ "nqn": nqn }));
+        let error = import(&spdk(&[], &[subsystem(NQN), open]), &NoDisks).unwrap_err().to_string();
+        let part = "$.subsystems[1].config[1].params: it has no \"allow_any_host\"";
+        assert!(error.starts_with(part), "{error}");
+    }
+}
+
 /// A later call removes a namespace, a listener or a subsystem, and other ones stay.
 #[test]
 fn later_calls_remove_namespaces_listeners_and_subsystems() {
