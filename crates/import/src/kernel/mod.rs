@@ -5,14 +5,14 @@ pub(crate) mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use crate::DiskProperties;
 use crate::config_builder::{ConfigBuilder, DeviceBackend, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, JsonNode, JsonObject};
-use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
-use crate::listeners::NVM_PORT;
+use crate::listen_address::{self, ListenAddress};
 use crate::note::Notes;
 use crate::queues;
 

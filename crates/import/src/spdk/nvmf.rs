@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
@@ -12,8 +13,7 @@ use super::transport::Transports;
 use super::{RpcCall, TLS_SOCKETS, note_call};
 use crate::config_builder::{ConfigBuilder, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, JsonNode, JsonObject};
-use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
-use crate::listeners::NVM_PORT;
+use crate::listen_address::{self, ListenAddress};
 use crate::note::Notes;
 use crate::queues;
 
