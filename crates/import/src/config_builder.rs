@@ -172,12 +172,14 @@ pub(crate) struct Subsystem {
     pub(crate) cntlid_max: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     namespace: Vec<Namespace>,
+    /// Numbers of all namespaces of SPDK, also of those that are not taken over.
+    #[serde(skip)]
+    nsids: BTreeSet<u64>,
 }
 
 /// A namespace from the other config.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Namespace {
-    /// 0 stands for the next free ID.
     pub(crate) nsid: u64,
     pub(crate) device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -275,16 +277,12 @@ impl ConfigBuilder {
         notes: &mut Notes,
     ) {
         let mut namespace = namespace;
-        let taken = |nsid: u64| subsystem.namespace.iter().any(|other| other.nsid == nsid);
-        if namespace.nsid == 0 {
-            namespace.nsid = (1..).find(|nsid| !taken(*nsid)).unwrap_or(1);
-        }
         if subsystem.namespace.len() >= NAMESPACES_MAX {
             let what = format!("a subsystem has at most {NAMESPACES_MAX} namespaces here");
             notes.unsupported(path, what);
             return;
         }
-        if taken(namespace.nsid) {
+        if subsystem.namespace.iter().any(|other| other.nsid == namespace.nsid) {
             let what = format!("the subsystem has a namespace {} already", namespace.nsid);
             notes.unsupported(path, what);
             return;
@@ -420,12 +418,26 @@ impl Subsystem {
             cntlid_min: None,
             cntlid_max: None,
             namespace: Vec::new(),
+            nsids: BTreeSet::new(),
         })
     }
 
     /// Returns the numbers of its namespaces.
     pub(crate) fn nsids(&self) -> Vec<u64> {
         self.namespace.iter().map(|namespace| namespace.nsid).collect()
+    }
+
+    /// Takes a number for a namespace of SPDK, and returns it. 0 stands for the lowest free one.
+    pub(crate) fn reserve_nsid(&mut self, nsid: u64) -> u64 {
+        let lowest = (1..).find(|nsid| !self.nsids.contains(nsid)).unwrap_or(1);
+        let nsid = if nsid == 0 { lowest } else { nsid };
+        self.nsids.insert(nsid);
+        nsid
+    }
+
+    /// Frees the number of a namespace of SPDK. Returns false if no namespace has it.
+    pub(crate) fn release_nsid(&mut self, nsid: u64) -> bool {
+        self.nsids.remove(&nsid)
     }
 
     /// Allows a host; returns the error of its name.

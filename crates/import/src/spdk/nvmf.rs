@@ -220,12 +220,12 @@ impl SpdkTarget {
         let mut params = call.params(keys::REMOVE_NAMESPACE)?;
         let nsid = params.need("nsid")?.number(1..=u32::MAX.into())?;
         if let Some(subsystem) = self.find(&mut params, notes)? {
-            match builder.remove_namespace(subsystem, nsid) {
-                Some(removed) => bdevs.release_limit(&removed.bdev),
-                None => {
-                    let what = format!("the subsystem has no namespace {nsid} that is taken over");
-                    notes.unsupported(&call.path, what);
-                }
+            if let Some(removed) = builder.remove_namespace(subsystem, nsid) {
+                bdevs.release_limit(&removed.bdev);
+            }
+            if !subsystem.release_nsid(nsid) {
+                let what = format!("the subsystem has no namespace {nsid}");
+                notes.unsupported(&call.path, what);
             }
         }
         params.finish(notes);
@@ -404,6 +404,7 @@ fn namespace(
         Some(node) => node.number(0..=u64::from(u32::MAX) - 1)?,
         None => 0,
     };
+    let nsid = subsystem.reserve_nsid(nsid);
     let mut identifier = |key: &str| -> Result<Option<String>, ImportError> {
         let text = raw.text(key)?;
         // SPDK writes all zeroes for an absent one.

@@ -202,6 +202,10 @@ fn later_calls_remove_namespaces_listeners_and_subsystems() {
     let again = config.subsystems[0].namespaces.iter().find(|one| one.nsid == 1);
     assert_eq!(again, with(&[]).0.subsystems[0].namespaces.first());
     assert!(notes.is_empty(), "{notes:?}");
+    // One that is not taken over has a number, too.
+    let (config, notes) = with(&[namespace("lvol"), remove(3)]);
+    assert_eq!(config.subsystems, with(&[]).0.subsystems);
+    assert_eq!(notes.len(), 1, "{notes:?}");
     has(&with(&[remove(7)]).1, NoteKind::Unsupported, "$.subsystems[1].config[8]", "namespace 7");
 
     // A subsystem, also by the call of SPDK before 20.01.

@@ -165,9 +165,10 @@ fn an_spdk_config_is_taken() {
     );
     let DeviceKind::Delay { latency, .. } = &of(9).kind else { panic!("{:?}", of(9)) };
     assert_eq!((latency.read.as_micros(), latency.write.as_micros()), (1000, 250));
-    assert!(matches!(of(4).kind, DeviceKind::File(_)));
-    assert_eq!(of(4).block_size, Some(4096));
-    assert!(matches!(of(5).kind, DeviceKind::Fault { .. }));
+    // Number 4 is that of a logical volume, which is not taken over.
+    assert!(matches!(of(5).kind, DeviceKind::File(_)));
+    assert_eq!(of(5).block_size, Some(4096));
+    assert!(matches!(of(6).kind, DeviceKind::Fault { .. }));
     assert_eq!(subsystem.namespaces.len(), 6);
     // Unused devices are not opened.
     assert!(config.device("Uring0").is_none());
