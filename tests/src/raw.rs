@@ -9,7 +9,7 @@ use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, ConnectResult, 
 use nvmeof_wire::properties::{CC_CSS_NVM, Cc, offset};
 use nvmeof_wire::tcp::{
     C2HData, CH_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Framing, H2CData, ICReq, ICResp,
-    IcParams, PduHead, PduType, R2T, Receiver, RxRules, TcpError, TermReq,
+    IcParams, PduHead, PduType, R2T, Receiver, RxRules, TcpError, TermReq, flags,
 };
 use nvmeof_wire::zerocopy::{FromBytes, IntoBytes};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe};
@@ -176,6 +176,11 @@ impl Raw {
                 Pdu::Data(header, bytes) => {
                     assert_eq!((header.cccid, header.datao.get() as usize), (sqe.cid, data.len()));
                     data.extend_from_slice(&bytes);
+                    if header.ch.flags & flags::SUCCESS != 0 {
+                        // The response is folded into the data.
+                        assert_eq!(data.len(), len);
+                        return data;
+                    }
                 }
                 Pdu::Response(cqe) => {
                     assert!(cqe.status().is_success(), "{}", cqe.status());

@@ -1,6 +1,7 @@
 //! System requirements of each command, and their reasons.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -70,11 +71,11 @@ pub(crate) const SSH: &[Prerequisite] = &[
 pub(crate) const BROWSER: &[Prerequisite] =
     &[need("chromium", "chromium", "opens reports as a reader does")];
 
-/// Requirements of fuzzing the API, and of SPDK's command line.
+/// Requirements of fuzzing the API, of SPDK's command line, and of an RDMA host in the guest.
 pub(crate) const PYTHON: &[Prerequisite] = &[need(
     "/usr/bin/python3",
     "python3-venv",
-    "runs schemathesis and SPDK's command line, from their own folders",
+    "runs programs of PyPI from their own folders, and an RDMA host in the guest",
 )];
 
 /// schemathesis, which fuzzes the API: a fixed version, as another one can have other checks.
@@ -82,6 +83,9 @@ const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 /// SPDK's command line, which controls the daemon by JSON-RPC.
 const SPDK: &str = "spdk==26.9";
+
+/// An NVMe/RDMA host in Python, for the guest, and the verbs on which it depends.
+const NVMEOF: [&str; 2] = ["nvmeof==2026.10.22", "ibverbs==2026.10.22"];
 
 /// Requirements of packing and checking the Debian package.
 pub(crate) const DEB: &[Prerequisite] = &[
@@ -115,24 +119,46 @@ pub(crate) fn spdk_rpc(workspace: &Workspace) -> Result<PathBuf> {
     python_program(workspace, SPDK, "spdk-rpc")
 }
 
+/// Returns the folder of the wheels of `nvmeof`; downloads them if they are missing.
+pub(crate) fn nvmeof_wheels(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target().join("python").join(NVMEOF[0]);
+    let wheels = folder.join("wheels");
+    if wheels.is_dir() {
+        return Ok(wheels);
+    }
+    // An interrupted download keeps this name.
+    let partial = folder.join("partial");
+    let mut words =
+        ["download", "--only-binary=:all:", "--no-deps", "--dest"].map(OsStr::new).to_vec();
+    words.push(partial.as_os_str());
+    words.extend(NVMEOF.map(OsStr::new));
+    run_pip(&folder, NVMEOF[0], &words)?;
+    std::fs::rename(&partial, &wheels)?;
+    Ok(wheels)
+}
+
 /// Returns the path of a program of a package from PyPI; installs the package if it is missing.
 fn python_program(workspace: &Workspace, package: &str, program: &str) -> Result<PathBuf> {
     let folder = workspace.target().join("python").join(package);
     let program = folder.join("bin").join(program);
-    if program.is_file() {
-        return Ok(program);
-    }
-    say!("{package} will be installed in {}", folder.display());
-    // Remains of an earlier try.
-    let _ = std::fs::remove_dir_all(&folder);
-    run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
-    let mut pip = Command::new(folder.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
-    if let Err(error) = run_checked(&mut pip) {
-        let _ = std::fs::remove_dir_all(&folder);
-        return Err(error.context(format!("installing {package} from PyPI")));
+    if !program.is_file() {
+        run_pip(&folder, package, &["install", package].map(OsStr::new))?;
     }
     Ok(program)
+}
+
+/// Runs pip in a fresh Python environment for a package; removes its folder if that fails.
+fn run_pip(folder: &Path, package: &str, words: &[&OsStr]) -> Result<()> {
+    say!("{package} will be installed in {}", folder.display());
+    // Remains of an earlier try.
+    let _ = std::fs::remove_dir_all(folder);
+    run_checked(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(folder))?;
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args(["--quiet", "--disable-pip-version-check"]).args(words);
+    run_checked(&mut pip).map_err(|error| {
+        let _ = std::fs::remove_dir_all(folder);
+        error.context(format!("installing {package} from PyPI"))
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Connections over RDMA: depths, flow control, strangers, and a device that goes.
-# parts: depths flow-control strangers
+# Connections over RDMA: depths, flow control, strangers, another initiator, and a device that goes.
+# parts: depths flow-control strangers rdma-python
 # parts ours: only-device leaks
 . /share/lib.sh
 
@@ -55,6 +55,30 @@ part_strangers() {
     done
     load_stop
     note "$round strangers were turned away: $(head -1 /tmp/rping.txt)"
+    disconnect "$DEMO"
+}
+
+# The initiator of PyPI's package `nvmeof` finds the namespaces that the kernel's host has, and writes
+# what that host reads.
+part_rdma_python() {
+    local nsid dir namespaces=() out=/tmp/python.txt offset bytes sum left=0
+    connect "$DEMO"
+    for nsid in 1 2 5; do
+        ns_wait "$DEMO" "$nsid" >/dev/null
+        dir=$(ns_sys "$DEMO" "$nsid")
+        bytes=$(cat "$dir/queue/logical_block_size")
+        namespaces+=("$nsid:$(($(cat "$dir/size") * 512 / bytes)):$bytes")
+    done
+    timeout 200 /usr/bin/python3 -I /share/rdma-python.py "$ADDRESS" "$PORT" "$HOST_NQN" "$HOST_ID" \
+        "$DEMO" /share/wheels "${namespaces[@]}" >$out 2>&1 || fail "the package: $(cat $out)"
+    grep '^note' $out
+    while IFS=': ' read -r _ nsid offset bytes sum; do
+        assert_eq "data at $offset of namespace $nsid" \
+            "$(dd if="$(ns_dev "$DEMO" "$nsid")" bs=64k iflag=direct,skip_bytes,count_bytes \
+                skip="$offset" count="$bytes" status=none | sha256sum)" "$sum  -"
+        left=$((left + 1))
+    done < <(grep '^wrote' $out)
+    assert_eq "namespaces that the kernel's host reads" "$left" 3
     disconnect "$DEMO"
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Device {
 }
 
 /// Backend of a device.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "kebab-case")]
 pub(crate) enum DeviceBackend {
     Null {
@@ -172,12 +172,14 @@ pub(crate) struct Subsystem {
     pub(crate) cntlid_max: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     namespace: Vec<Namespace>,
+    /// Numbers of all namespaces of SPDK, also of those that are not taken over.
+    #[serde(skip)]
+    nsids: BTreeSet<u64>,
 }
 
 /// A namespace from the other config.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Namespace {
-    /// 0 stands for the next free ID.
     pub(crate) nsid: u64,
     pub(crate) device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,6 +190,9 @@ pub(crate) struct Namespace {
     pub(crate) eui64: Option<String>,
     #[serde(skip_serializing_if = "NamespaceLimit::is_empty")]
     pub(crate) limit: NamespaceLimit,
+    /// Name of the block device in a config of SPDK.
+    #[serde(skip)]
+    pub(crate) bdev: String,
 }
 
 /// Rate limit of a namespace.
@@ -244,10 +249,11 @@ impl ConfigBuilder {
         name
     }
 
-    /// Returns the file device of this path.
-    pub(crate) fn file(&self, path: &str) -> Option<&str> {
+    /// Returns the name and the backend of the file device of this path.
+    pub(crate) fn file(&self, path: &str) -> Option<(&str, &DeviceBackend)> {
         let of = |what: &DeviceBackend| matches!(what, DeviceBackend::File { path: other, .. } if other == path);
-        self.device.iter().find(|device| of(&device.what)).map(|device| device.name.as_str())
+        let device = self.device.iter().find(|device| of(&device.what))?;
+        Some((&device.name, &device.what))
     }
 
     /// Returns a device for one more namespace on `device`: `device` itself for the first,
@@ -271,16 +277,12 @@ impl ConfigBuilder {
         notes: &mut Notes,
     ) {
         let mut namespace = namespace;
-        let taken = |nsid: u64| subsystem.namespace.iter().any(|other| other.nsid == nsid);
-        if namespace.nsid == 0 {
-            namespace.nsid = (1..).find(|nsid| !taken(*nsid)).unwrap_or(1);
-        }
         if subsystem.namespace.len() >= NAMESPACES_MAX {
             let what = format!("a subsystem has at most {NAMESPACES_MAX} namespaces here");
             notes.unsupported(path, what);
             return;
         }
-        if taken(namespace.nsid) {
+        if subsystem.namespace.iter().any(|other| other.nsid == namespace.nsid) {
             let what = format!("the subsystem has a namespace {} already", namespace.nsid);
             notes.unsupported(path, what);
             return;
@@ -291,8 +293,7 @@ impl ConfigBuilder {
             ("eui64", 16, &mut namespace.eui64),
         ] {
             let Some(text) = identifier.take() else { continue };
-            let plain: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
-            let plain = plain.to_ascii_lowercase();
+            let plain = digits_of(&text);
             if plain.chars().all(|c| c == '0') {
                 // The other target writes this for an absent identifier.
                 continue;
@@ -310,6 +311,26 @@ impl ConfigBuilder {
         }
         namespace.device = self.share(&namespace.device);
         subsystem.namespace.push(namespace);
+    }
+
+    /// Removes a namespace of a subsystem and returns it. Its device and its identifiers are free
+    /// for another namespace.
+    pub(crate) fn remove_namespace(
+        &mut self,
+        subsystem: &mut Subsystem,
+        nsid: u64,
+    ) -> Option<Namespace> {
+        let at = subsystem.namespace.iter().position(|namespace| namespace.nsid == nsid)?;
+        let removed = subsystem.namespace.remove(at);
+        self.served.remove(&removed.device);
+        for (kind, identifier) in
+            [("uuid", &removed.uuid), ("nguid", &removed.nguid), ("eui64", &removed.eui64)]
+        {
+            if let Some(text) = identifier {
+                self.identifiers.remove(&format!("{kind} {}", digits_of(text)));
+            }
+        }
+        Some(removed)
     }
 
     /// Adds a complete subsystem.
@@ -397,7 +418,26 @@ impl Subsystem {
             cntlid_min: None,
             cntlid_max: None,
             namespace: Vec::new(),
+            nsids: BTreeSet::new(),
         })
+    }
+
+    /// Returns the numbers of its namespaces.
+    pub(crate) fn nsids(&self) -> Vec<u64> {
+        self.namespace.iter().map(|namespace| namespace.nsid).collect()
+    }
+
+    /// Takes a number for a namespace of SPDK, and returns it. 0 stands for the lowest free one.
+    pub(crate) fn reserve_nsid(&mut self, nsid: u64) -> u64 {
+        let lowest = (1..).find(|nsid| !self.nsids.contains(nsid)).unwrap_or(1);
+        let nsid = if nsid == 0 { lowest } else { nsid };
+        self.nsids.insert(nsid);
+        nsid
+    }
+
+    /// Frees the number of a namespace of SPDK. Returns false if no namespace has it.
+    pub(crate) fn release_nsid(&mut self, nsid: u64) -> bool {
+        self.nsids.remove(&nsid)
     }
 
     /// Allows a host; returns the error of its name.
@@ -433,6 +473,12 @@ impl Subsystem {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// Returns the digits of an identifier, without the characters between them.
+fn digits_of(identifier: &str) -> String {
+    let digits = identifier.chars().filter(|c| !matches!(c, '-' | ':'));
+    digits.map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Returns the number of CPUs in a list as `0-3,8`.

@@ -7,9 +7,6 @@ use crate::config_builder::Fabric;
 use crate::json::{ImportError, JsonObject};
 use crate::note::Notes;
 
-/// Default port of a discovery service.
-pub(crate) const DISCOVERY_PORT: u16 = 8009;
-
 /// Fabric, address and port.
 pub(crate) type ListenAddress = (Fabric, IpAddr, u16);
 

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use nvmeof_api::document::NVM_PORT;
 use serde::Serialize;
 
 use crate::config_builder::{Fabric, Subsystem};
 use crate::listen_address::ListenAddress;
 use crate::note::Notes;
-
-/// Default port of a target.
-pub(crate) const NVM_PORT: u16 = 4420;
 
 /// Value of `fold-responses` with which only hosts that disable SQ flow control get no response.
 const IF_DISABLED: &str = "if-disabled";
@@ -119,8 +117,9 @@ impl Listeners {
             let address = (Fabric::Tcp, Ipv4Addr::LOCALHOST.into(), NVM_PORT);
             let names = subsystems.iter().map(|subsystem| subsystem.nqn.clone());
             self.add(path, address, false, names, notes);
-            let what =
-                "no listener is left: one at tcp 127.0.0.1:4420 takes their place, for a start";
+            let what = format!(
+                "no listener is left: one at tcp 127.0.0.1:{NVM_PORT} takes their place, for a start"
+            );
             notes.converted(path, what);
         }
         let v4: Vec<(Fabric, u16)> = self.v4_ports();

@@ -82,6 +82,8 @@ pub struct Queue {
     local_address: Option<IpAddr>,
     slots: Slots,
     state: State,
+    /// Commands that ended without a response.
+    dropped: Vec<u16>,
     /// The last Connect, if the target refused it.
     refused: Option<Box<ConnectRefusal>>,
     /// The Connect that waits for commands of another association of its host.
@@ -159,6 +161,7 @@ impl Queue {
                 Some(_) => State::Fresh { deadline, connecting: None, token: None },
                 None => State::Ended(TeardownReason::PortRemoved),
             },
+            dropped: Vec::new(),
             refused: None,
             waiting: None,
             barrier: None,
@@ -471,6 +474,14 @@ impl Queue {
         })
     }
 
+    /// Takes a command that ended without a response; the fabric forgets it.
+    ///
+    /// Polled after every command, before its disposition.
+    #[inline]
+    pub fn take_dropped(&mut self) -> Option<u16> {
+        self.dropped.pop()
+    }
+
     /// Takes the last Connect if it was refused; for the log.
     #[inline]
     pub fn take_refusal(&mut self) -> Option<ConnectRefusal> {
@@ -551,6 +562,7 @@ impl Queue {
         let is_dropped = failure == Failure::CidConflict && admin.drop_event_request(sqe.cid.get());
         if is_dropped {
             self.slots.pass_on();
+            self.dropped.push(sqe.cid.get());
         }
         is_dropped
     }

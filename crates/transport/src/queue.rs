@@ -36,6 +36,11 @@ pub trait HostQueue: Debug {
     /// Returns the operation unchanged, with the reason.
     fn submit(&mut self, op: FabricOp) -> Result<(), Rejected>;
 
+    /// Releases a command that gets no response: the host no longer counts it as outstanding.
+    ///
+    /// If another command of this identifier has arrived since, that one stays.
+    fn forget(&mut self, cid: u16);
+
     /// Sends the turn's output, and appends [`Event::Sent`] for data that has left.
     ///
     /// Data has left once it is on the network; a kernel queue is not enough. Returns

@@ -77,6 +77,8 @@ const DISKS: usize = 2;
 /// An emulated machine occasionally stalls before its script begins. Its kernel can also wait
 /// without a task where a connection ends, and QEMU 7.2 can crash where its guest restarts.
 const TRIES: usize = 3;
+/// The part that runs the RDMA host of PyPI, whose wheels its guest needs.
+const PYTHON_PART: &str = "rdma-python";
 /// Lines of the serial log that are shown when a boot fails.
 const TAIL_LINES: usize = 80;
 
@@ -151,6 +153,9 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
     if case.boots.iter().any(Boot::is_rooted) {
         setup::ensure(&[setup::DEB])?;
     }
+    if case.name == "rdma" {
+        setup::ensure(&[setup::PYTHON])?;
+    }
     if args.kernel.is_some() || case.boots.iter().any(Boot::is_rooted) {
         setup::ensure(&[setup::VM_ROOT])?;
     }
@@ -205,7 +210,7 @@ fn run_boots_on(
     kernel: Option<&'static SuiteKernel>,
 ) -> Result<Vec<String>> {
     let wanted = |boot: &&Boot| args.boot.as_ref().is_none_or(|name| boot.name == *name);
-    let chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
+    let mut chosen: Vec<(&Boot, Vec<Vec<&str>>)> = case
         .boots
         .iter()
         .filter(wanted)
@@ -216,6 +221,19 @@ fn run_boots_on(
         bail!("the case {} has no such boot or part: see `cargo xtask vm --list`", case.name);
     }
     let mut bench = VmRunner::prepare(workspace, args, kernel)?;
+    let mut is_whole = args.boot.is_none() && args.part.is_empty();
+    if chosen.iter().any(|(_, parts)| parts.iter().flatten().any(|part| *part == PYTHON_PART)) {
+        match setup::nvmeof_wheels(workspace) {
+            Ok(folder) => bench.wheels = Some(folder),
+            Err(error) if args.part.is_empty() => {
+                say!("vm {}: the part {PYTHON_PART} is skipped: {error:#}", case.name);
+                let lists = chosen.iter_mut().flat_map(|(_, parts)| parts);
+                lists.for_each(|list| list.retain(|part| *part != PYTHON_PART));
+                is_whole = false;
+            }
+            Err(error) => return Err(error),
+        }
+    }
     if chosen.iter().any(|(boot, _)| boot.is_rooted()) {
         for revision in [1, 2] {
             bench.packages.push(deb::build(workspace, revision)?);
@@ -234,8 +252,7 @@ fn run_boots_on(
         failures.extend(found);
     }
     if failed.is_empty() {
-        let extent =
-            if args.boot.is_none() && args.part.is_empty() { "every" } else { "the chosen" };
+        let extent = if is_whole { "every" } else { "the chosen" };
         say!(
             "vm {}: {extent} part of {extent} boot ran and passed (Linux {})",
             case.name,
@@ -288,6 +305,8 @@ struct VmRunner<'a> {
     report: Mutex<()>,
     /// Packages for the guest's own Debian: the daemon's package, and one to upgrade to.
     packages: Vec<PathBuf>,
+    /// Folder of the wheels for [`PYTHON_PART`].
+    wheels: Option<PathBuf>,
     /// Held while xtask runs: two runs of one checkout would share logs and disks.
     _lock: File,
 }
@@ -321,6 +340,7 @@ impl<'a> VmRunner<'a> {
             verbose: args.verbose,
             report: Mutex::new(()),
             packages: Vec::new(),
+            wheels: None,
             _lock: lock,
         };
         if args.kvm {
@@ -472,6 +492,7 @@ impl<'a> VmRunner<'a> {
         let words = [case.name, boot.name, guest.name, self.kernel_name.unwrap_or_default()];
         let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
         let name = &words.join("-");
+        let wheels = self.wheels.as_ref().filter(|_| parts.contains(&PYTHON_PART));
         let parts = format!("\"{}\"", parts.join(" "));
         let settings = [
             ("TARGET", self.target.name()),
@@ -494,6 +515,9 @@ impl<'a> VmRunner<'a> {
                 shared_folder.add_program(&path)?;
             }
             shared_folder.add_program(&lab::program(self.workspace))?;
+        }
+        if let Some(wheels) = wheels {
+            shared_folder.add_folder(wheels)?;
         }
         let disks = self.disks(name)?;
         let bay = DriveBay::new(case.drives, &self.folder, name, wires.monitor)?;

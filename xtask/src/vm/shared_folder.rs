@@ -15,6 +15,7 @@ pub(crate) const COMMON: &[(&str, &str)] = &[
     ("target-nothing.sh", include_str!("../../vm/target-nothing.sh")),
     ("fabric-tcp.sh", include_str!("../../vm/fabric-tcp.sh")),
     ("fabric-rdma.sh", include_str!("../../vm/fabric-rdma.sh")),
+    ("rdma-python.py", include_str!("../../vm/rdma-python.py")),
     ("vfio-drives.sh", include_str!("../../vm/vfio-drives.sh")),
     ("vfio-daemon.sh", include_str!("../../vm/vfio-daemon.sh")),
     ("on-uevent.sh", include_str!("../../vm/on-uevent.sh")),

@@ -31,6 +31,7 @@ impl Reactor {
         let inline_len = data.as_ref().map_or(0, Buffer::len);
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
         let disposition = connection.queue.handle_command(sqe, inline_len, now);
+        connection.forget_dropped();
         self.dispose(key, sqe, disposition, data, now);
     }
 
@@ -49,7 +50,9 @@ impl Reactor {
         };
         let inline_len = u32::try_from(inline_len).unwrap_or(u32::MAX);
         let failure = from_fabric(error);
-        match connection.queue.handle_command(sqe, inline_len, now) {
+        let disposition = connection.queue.handle_command(sqe, inline_len, now);
+        connection.forget_dropped();
+        match disposition {
             Disposition::Io(io) if io.data_len() == 0 => {
                 self.dispose(key, sqe, Disposition::Io(io), None, now);
             }

@@ -121,6 +121,14 @@ pub(crate) enum Phase {
 }
 
 impl Connection {
+    /// Makes the fabric forget commands that ended without a response.
+    #[inline]
+    pub(super) fn forget_dropped(&mut self) {
+        while let Some(cid) = self.queue.take_dropped() {
+            self.fabric.forget(cid);
+        }
+    }
+
     pub(crate) fn new(
         fabric: Box<dyn HostQueue>,
         queue: Box<Queue>,

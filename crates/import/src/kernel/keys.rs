@@ -2,7 +2,7 @@
 
 use crate::keys::{KeyTable, OFF, TAKEN, lost, unnoticed};
 
-/// The default value of a queue parameter of a port.
+/// Consequence of a setting for protection information.
 const PROTECTION: &str = "end-to-end data protection is not offered here";
 
 /// The whole file.

@@ -5,16 +5,14 @@ pub(crate) mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
 use crate::DiskProperties;
-use crate::config_builder::{
-    ConfigBuilder, DeviceBackend, Namespace, NamespaceLimit, Referral, Subsystem,
-};
+use crate::config_builder::{ConfigBuilder, DeviceBackend, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, JsonNode, JsonObject};
-use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
-use crate::listeners::NVM_PORT;
+use crate::listen_address::{self, ListenAddress};
 use crate::note::Notes;
 use crate::queues;
 
@@ -406,7 +404,7 @@ fn namespace(
         }
     }
     device.finish(notes);
-    let known = builder.file(file).map(str::to_owned);
+    let known = builder.file(file).map(|(name, _)| name.to_owned());
     let name = match known {
         Some(name) => name,
         None => {
@@ -416,8 +414,7 @@ fn namespace(
             builder.add_device(wanted, medium)
         }
     };
-    let limit = NamespaceLimit::default();
-    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, limit };
+    let namespace = Namespace { nsid, device: name, uuid, nguid, eui64, ..Namespace::default() };
     builder.add_namespace(subsystem, node.path(), namespace, notes);
     raw.finish(notes);
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nvmeof_api::document::{DISCOVERY_PORT, NVM_PORT};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::nqn::DISCOVERY_NQN;
 
@@ -12,8 +13,7 @@ use super::transport::Transports;
 use super::{RpcCall, TLS_SOCKETS, note_call};
 use crate::config_builder::{ConfigBuilder, Namespace, Referral, Subsystem};
 use crate::json::{ImportError, JsonNode, JsonObject};
-use crate::listen_address::{self, DISCOVERY_PORT, ListenAddress};
-use crate::listeners::NVM_PORT;
+use crate::listen_address::{self, ListenAddress};
 use crate::note::Notes;
 use crate::queues;
 
@@ -32,9 +32,17 @@ pub(super) struct SpdkTarget {
     pub(super) has_tls_sockets: bool,
     /// Subsystems in the order of creation.
     subsystems: Vec<Subsystem>,
-    /// Subsystems with a listener.
-    reached: BTreeSet<String>,
+    /// Listeners in the order of creation.
+    listeners: Vec<SpdkListener>,
     transports: Transports,
+}
+
+/// A listener of one subsystem, or of the discovery service.
+#[derive(Debug)]
+struct SpdkListener {
+    path: String,
+    address: ListenAddress,
+    nqn: String,
 }
 
 impl SpdkTarget {
@@ -52,7 +60,10 @@ impl SpdkTarget {
             "nvmf_set_options" => self.transports.options(builder, call, notes),
             "nvmf_create_subsystem" => self.subsystem(builder, bdevs, call, notes),
             "nvmf_subsystem_add_ns" => self.add_namespace(builder, bdevs, call, notes),
-            "nvmf_subsystem_add_listener" => self.listener(builder, call, notes),
+            "nvmf_subsystem_add_listener" => self.listener(call, notes),
+            "nvmf_subsystem_remove_listener" => self.remove_listener(call, notes),
+            "nvmf_subsystem_remove_ns" => self.remove_namespace(builder, bdevs, call, notes),
+            "nvmf_delete_subsystem" => self.delete_subsystem(builder, bdevs, call, notes),
             "nvmf_subsystem_add_host"
             | "nvmf_subsystem_set_keys"
             | "nvmf_subsystem_remove_host" => self.host(call, notes),
@@ -83,12 +94,18 @@ impl SpdkTarget {
     /// Adds the subsystems to the new config.
     pub(super) fn finish(self, builder: &mut ConfigBuilder, notes: &mut Notes) {
         queues::limit(builder, &self.transports.queues, notes);
+        let reached: BTreeSet<String> = self.listeners.iter().map(|one| one.nqn.clone()).collect();
+        for SpdkListener { path, address, nqn } in self.listeners {
+            let served = Some(nqn).filter(|nqn| !is_discovery(nqn));
+            // "::" of SPDK takes IPv6 hosts only.
+            builder.listeners.add(&path, address, true, served, notes);
+        }
         if self.transports.sends_responses {
             builder.listeners.fold_if_disabled();
         }
         for subsystem in self.subsystems {
             let path = format!("$.subsystems (\"{}\")", subsystem.nqn);
-            if !self.reached.contains(&subsystem.nqn) {
+            if !reached.contains(&subsystem.nqn) {
                 notes.unsupported(&path, "it has no listener that is taken over");
                 continue;
             }
@@ -169,7 +186,7 @@ impl SpdkTarget {
             namespace(builder, bdevs, &mut new, &node, notes)?;
         }
         for node in params.list("listen_addresses")? {
-            self.listen(builder, nqn, &node, self.has_tls_sockets, notes)?;
+            self.listen(nqn, &node, self.has_tls_sockets, notes)?;
         }
         params.finish(notes);
         self.subsystems.push(new);
@@ -192,12 +209,77 @@ impl SpdkTarget {
         Ok(())
     }
 
-    fn listener(
+    /// Removes a namespace. The number is free for another one.
+    fn remove_namespace(
         &mut self,
         builder: &mut ConfigBuilder,
+        bdevs: &mut Bdevs<'_>,
         call: &RpcCall<'_>,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
+        let mut params = call.params(keys::REMOVE_NAMESPACE)?;
+        let nsid = params.need("nsid")?.number(1..=u32::MAX.into())?;
+        if let Some(subsystem) = self.find(&mut params, notes)? {
+            if let Some(removed) = builder.remove_namespace(subsystem, nsid) {
+                bdevs.release_limit(&removed.bdev);
+            }
+            if !subsystem.release_nsid(nsid) {
+                let what = format!("the subsystem has no namespace {nsid}");
+                notes.unsupported(&call.path, what);
+            }
+        }
+        params.finish(notes);
+        Ok(())
+    }
+
+    /// Removes a subsystem with its namespaces and its listeners.
+    fn delete_subsystem(
+        &mut self,
+        builder: &mut ConfigBuilder,
+        bdevs: &mut Bdevs<'_>,
+        call: &RpcCall<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params(keys::DELETE_SUBSYSTEM)?;
+        if let Some(subsystem) = self.find(&mut params, notes)? {
+            for nsid in subsystem.nsids() {
+                if let Some(removed) = builder.remove_namespace(subsystem, nsid) {
+                    bdevs.release_limit(&removed.bdev);
+                }
+            }
+            let nqn = subsystem.nqn.clone();
+            self.subsystems.retain(|subsystem| subsystem.nqn != nqn);
+            self.listeners.retain(|listener| listener.nqn != nqn);
+        }
+        params.finish(notes);
+        Ok(())
+    }
+
+    /// Removes the listener of one subsystem at an address. Other subsystems keep theirs.
+    fn remove_listener(
+        &mut self,
+        call: &RpcCall<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), ImportError> {
+        let mut params = call.params(keys::REMOVE_LISTENER)?;
+        let node = params.need("listen_address")?;
+        let nqn = params.need("nqn")?.text()?;
+        let is_known = is_discovery(nqn) || self.find(&mut params, notes)?.is_some();
+        params.finish(notes);
+        let Some(address) = address(&node, default_port(nqn), notes)?.filter(|_| is_known) else {
+            return Ok(());
+        };
+        let before = self.listeners.len();
+        let nqn = canonical(nqn);
+        self.listeners.retain(|one| one.address != address || one.nqn != nqn);
+        if self.listeners.len() == before {
+            let what = "the subsystem has no listener at this address that is taken over";
+            notes.unsupported(node.path(), what);
+        }
+        Ok(())
+    }
+
+    fn listener(&mut self, call: &RpcCall<'_>, notes: &mut Notes) -> Result<(), ImportError> {
         let mut params = call.params(keys::LISTENER)?;
         let node = params.need("listen_address")?;
         let tls = match params.text("sock_impl")? {
@@ -209,7 +291,7 @@ impl SpdkTarget {
         let is_known = is_discovery(nqn) || self.find(&mut params, notes)?.is_some();
         params.finish(notes);
         if is_known {
-            self.listen(builder, nqn, &node, tls, notes)?;
+            self.listen(nqn, &node, tls, notes)?;
         }
         Ok(())
     }
@@ -217,23 +299,19 @@ impl SpdkTarget {
     /// Adds a listener of a subsystem, or of the discovery service, which every listener has.
     fn listen(
         &mut self,
-        builder: &mut ConfigBuilder,
         nqn: &str,
         node: &JsonNode<'_>,
         tls: bool,
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
-        let default = if is_discovery(nqn) { DISCOVERY_PORT } else { NVM_PORT };
-        let Some(address) = address(node, default, notes)? else { return Ok(()) };
+        let Some(address) = address(node, default_port(nqn), notes)? else { return Ok(()) };
         if tls && address.0 == crate::config_builder::Fabric::Tcp {
             let what = "TLS only, which is not supported: hosts would connect without encryption";
             notes.unsupported(node.path(), what);
             return Ok(());
         }
-        let served = (!is_discovery(nqn)).then(|| nqn.to_owned());
-        self.reached.extend(served.clone());
-        // "::" of SPDK takes IPv6 hosts only.
-        builder.listeners.add(node.path(), address, true, served, notes);
+        let nqn = canonical(nqn).to_owned();
+        self.listeners.push(SpdkListener { path: node.path().to_owned(), address, nqn });
         Ok(())
     }
 
@@ -271,7 +349,7 @@ impl SpdkTarget {
         notes: &mut Notes,
     ) -> Result<(), ImportError> {
         let mut params = call.params(keys::ANY_HOST)?;
-        let any = params.get("allow_any_host").map_or(Ok(true), |node| node.flag())?;
+        let any = params.need("allow_any_host")?.flag()?;
         if params.get("nqn").is_some_and(|node| node.text().is_ok_and(is_discovery)) {
             builder.discovery.restricted = !any;
             if !any {
@@ -288,6 +366,15 @@ impl SpdkTarget {
 
 fn is_discovery(nqn: &str) -> bool {
     nqn == DISCOVERY_NQN || nqn == DISCOVERY
+}
+
+/// Returns the full name for the short name of the discovery subsystem, otherwise `nqn`.
+fn canonical(nqn: &str) -> &str {
+    if is_discovery(nqn) { DISCOVERY_NQN } else { nqn }
+}
+
+fn default_port(nqn: &str) -> u16 {
+    if is_discovery(nqn) { DISCOVERY_PORT } else { NVM_PORT }
 }
 
 /// Returns the address of a listener; `None`, with a note, if it is not supported.
@@ -317,6 +404,7 @@ fn namespace(
         Some(node) => node.number(0..=u64::from(u32::MAX) - 1)?,
         None => 0,
     };
+    let nsid = subsystem.reserve_nsid(nsid);
     let mut identifier = |key: &str| -> Result<Option<String>, ImportError> {
         let text = raw.text(key)?;
         // SPDK writes all zeroes for an absent one.
@@ -348,6 +436,7 @@ fn namespace(
         nguid: nguid.or_else(|| bdev.uuid.text()),
         eui64,
         limit: bdevs.limit_of(bdev_name, bdev_node.path(), notes),
+        bdev: bdev_name.to_owned(),
     };
     builder.add_namespace(subsystem, node.path(), namespace, notes);
     Ok(())

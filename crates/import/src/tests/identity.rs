@@ -132,6 +132,92 @@ fn later_calls_take_permissions_away() {
     taken(&imported.toml);
 }
 
+/// SPDK requires the flag, and a subsystem does not become open without it.
+#[test]
+fn a_call_for_any_host_needs_its_flag() {
+    for nqn in [NQN, "discovery"] {
+        let open = call("nvmf_subsystem_allow_any_host", json!({ "nqn": nqn }));
+        let error = import(&spdk(&[], &[subsystem(NQN), open]), &NoDisks).unwrap_err().to_string();
+        let part = "$.subsystems[1].config[1].params: it has no \"allow_any_host\"";
+        assert!(error.starts_with(part), "{error}");
+    }
+}
+
+/// A later call removes a namespace, a listener or a subsystem, and other ones stay.
+#[test]
+fn later_calls_remove_namespaces_listeners_and_subsystems() {
+    let other = "nqn.2016-06.io.spdk:other";
+    let mut malloc = null("M0");
+    malloc["params"]["uuid"] = json!(UUID);
+    let limit = call("bdev_set_qos_limit", json!({ "name": "M0", "rw_ios_per_sec": 1000 }));
+    let over = call("bdev_passthru_create", json!({ "name": "P0", "base_bdev_name": "M0" }));
+    let base = vec![
+        subsystem(NQN),
+        subsystem(other),
+        namespace("M0"),
+        namespace("P0"),
+        listener(NQN, "127.0.0.1", 4420),
+        listener(other, "127.0.0.1", 4420),
+        listener(NQN, "127.0.0.1", 4421),
+        listener("discovery", "127.0.0.1", 8009),
+    ];
+    let with = |more: &[Value]| {
+        let calls = [base.as_slice(), more].concat();
+        let text = spdk(&[malloc.clone(), limit.clone(), over.clone()], &calls);
+        let imported = import(&text, &NoDisks).unwrap();
+        (taken(&imported.toml), imported.notes)
+    };
+    let without = |mut listener: Value| {
+        listener["method"] = json!("nvmf_subsystem_remove_listener");
+        listener
+    };
+    let one = || Some(vec![NQN.to_owned()]);
+    assert_eq!(served(&with(&[]).0), [None, one(), Some(vec![])]);
+
+    // The listener of one subsystem, and a port that no subsystem has after that.
+    let (config, notes) = with(&[
+        without(listener(other, "127.0.0.1", 4420)),
+        listener(other, "127.0.0.1", 4422),
+        without(listener(NQN, "127.0.0.1", 4421)),
+    ]);
+    assert_eq!(served(&config), [one(), Some(vec![]), Some(vec![other.into()])]);
+    assert!(notes.is_empty(), "{notes:?}");
+    let discovery = "nqn.2014-08.org.nvmexpress.discovery";
+    let (config, _) = with(&[without(listener(discovery, "127.0.0.1", 8009))]);
+    assert_eq!(served(&config), [None, one()]);
+    // A listener for all addresses does not keep a removed one of a single address.
+    let all = [listener(other, "0.0.0.0", 4421), without(listener(NQN, "127.0.0.1", 4421))];
+    assert_eq!(served(&with(&all).0)[2], Some(vec![other.into()]));
+    let (_, notes) = with(&[without(listener(NQN, "127.0.0.1", 4499))]);
+    let path = "$.subsystems[1].config[8].params.listen_address";
+    has(&notes, NoteKind::Unsupported, path, "no listener at this address");
+
+    // A namespace: its limit, its number, its device and its UUID are free.
+    let remove = |nsid: u64| call("nvmf_subsystem_remove_ns", json!({ "nqn": NQN, "nsid": nsid }));
+    let (config, notes) = with(&[remove(1)]);
+    let [left] = config.subsystems[0].namespaces.as_slice() else { panic!("{config:?}") };
+    assert_eq!(left.nsid, 2);
+    has(&notes, NoteKind::Unsupported, "$.subsystems[0].config[1]", "no namespace is block device");
+    let (config, notes) = with(&[remove(1), namespace("M0")]);
+    let again = config.subsystems[0].namespaces.iter().find(|one| one.nsid == 1);
+    assert_eq!(again, with(&[]).0.subsystems[0].namespaces.first());
+    assert!(notes.is_empty(), "{notes:?}");
+    // One that is not taken over has a number, too.
+    let (config, notes) = with(&[namespace("lvol"), remove(3)]);
+    assert_eq!(config.subsystems, with(&[]).0.subsystems);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    has(&with(&[remove(7)]).1, NoteKind::Unsupported, "$.subsystems[1].config[8]", "namespace 7");
+
+    // A subsystem, also by the call of SPDK before 20.01.
+    for method in ["nvmf_delete_subsystem", "delete_nvmf_subsystem"] {
+        let (config, _) = with(&[call(method, json!({ "nqn": NQN }))]);
+        let [left] = config.subsystems.as_slice() else { panic!("{config:?}") };
+        assert_eq!(left.nqn.as_str(), other);
+        assert!(left.namespaces.is_empty() && config.devices.is_empty());
+        assert_eq!(served(&config), [None, Some(vec![])]);
+    }
+}
+
 #[test]
 fn settings_of_the_discovery_service_stay() {
     let calls = vec![

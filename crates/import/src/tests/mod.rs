@@ -165,9 +165,10 @@ fn an_spdk_config_is_taken() {
     );
     let DeviceKind::Delay { latency, .. } = &of(9).kind else { panic!("{:?}", of(9)) };
     assert_eq!((latency.read.as_micros(), latency.write.as_micros()), (1000, 250));
-    assert!(matches!(of(4).kind, DeviceKind::File(_)));
-    assert_eq!(of(4).block_size, Some(4096));
-    assert!(matches!(of(5).kind, DeviceKind::Fault { .. }));
+    // Number 4 is that of a logical volume, which is not taken over.
+    assert!(matches!(of(5).kind, DeviceKind::File(_)));
+    assert_eq!(of(5).block_size, Some(4096));
+    assert!(matches!(of(6).kind, DeviceKind::Fault { .. }));
     assert_eq!(subsystem.namespaces.len(), 6);
     // Unused devices are not opened.
     assert!(config.device("Uring0").is_none());
@@ -235,6 +236,48 @@ fn a_limit_of_a_device_that_no_namespace_is_or_that_several_are_is_told_of() {
     let limited: Vec<_> = limits.filter(|limits| limits.is_any()).collect();
     assert_eq!(limited.len(), 2);
     assert!(limited.iter().all(|one| (one.iops, one.bandwidth) == (None, Some(100 << 20))));
+}
+
+/// A namespace that hosts cannot write stays so, and a device keeps its block size.
+#[test]
+fn a_second_device_of_a_file_is_served_only_if_it_is_equal() {
+    let files = Files::new();
+    let with = |second: Value| {
+        let file = |name: &str, more: &Value| {
+            let mut params = json!({ "name": name, "filename": "@A@", "block_size": 512 });
+            params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({ "method": "bdev_aio_create", "params": params })
+        };
+        let nqn = "nqn.2016-06.io.spdk:a";
+        let namespace = |name: &str| {
+            let params = json!({ "nqn": nqn, "namespace": { "bdev_name": name } });
+            json!({ "method": "nvmf_subsystem_add_ns", "params": params })
+        };
+        let address = json!({ "trtype": "tcp", "traddr": "127.0.0.1", "trsvcid": "4420" });
+        let text = json!({ "subsystems": [
+            { "subsystem": "bdev", "config": [file("W", &json!({})), file("R", &second)] },
+            { "subsystem": "nvmf", "config": [
+                { "method": "nvmf_create_subsystem", "params": { "nqn": nqn, "allow_any_host": true } },
+                namespace("W"),
+                namespace("R"),
+                { "method": "nvmf_subsystem_add_listener",
+                    "params": { "nqn": nqn, "listen_address": address } },
+            ] },
+        ] });
+        let imported = import(&files.fill(&text.to_string()), &NoDisks).unwrap();
+        (taken(&imported.toml).subsystems[0].namespaces.len(), imported.notes)
+    };
+    let path = "$.subsystems[0].config[1].params.filename";
+    for second in [json!({ "readonly": true }), json!({ "block_size": 4096 })] {
+        let (namespaces, notes) = with(second);
+        assert_eq!(namespaces, 1);
+        has(&notes, NoteKind::Unsupported, path, "\"R\" and its namespaces are not served");
+        let namespace = "$.subsystems[1].config[2].params.namespace.bdev_name";
+        has(&notes, NoteKind::Unsupported, namespace, "\"R\"");
+    }
+    let (namespaces, notes) = with(json!({}));
+    assert_eq!(namespaces, 2);
+    has(&notes, NoteKind::Converted, path, "both are one");
 }
 
 /// A superblock shifts SPDK's data; a stripe of ours would read wrong data.

@@ -77,6 +77,7 @@ impl Queue {
         let change = admin.controller.set_cc(Cc::from_bits(cc))?;
         for cid in admin.configuration_changed(change, now) {
             self.slots.drop_command(cid);
+            self.dropped.push(cid);
         }
         Ok(Outcome::Done(0))
     }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nvmeof_wire::nqn::DISCOVERY_NQN;
-use nvmeof_wire::opcode::FabricsType;
 use nvmeof_wire::zerocopy::FromBytes;
-use nvmeof_wire::{Sgl, Sqe, Status, U16, U32};
+use nvmeof_wire::{Sgl, Sqe, U16, U32};
 use proptest::prelude::*;
 
 use super::support::*;
@@ -99,11 +98,9 @@ impl Driver {
     fn command(&mut self, sqe: &Sqe, inline_len: u32, provide: bool, data: u8) {
         let cid = sqe.cid.get();
         let mut disposition = self.link.queue.handle_command(sqe, inline_len, self.link.now);
-        let conflicts = matches!(&disposition, Disposition::Respond(response)
-            if response.cqe.status().code() == Status::CID_CONFLICT);
-        if !conflicts {
-            // It replaces an event request of its identifier.
-            self.open.retain(|(open, what)| *open != cid || !matches!(what, Open::Held));
+        while let Some(dropped) = self.link.queue.take_dropped() {
+            let at = self.open.iter().position(|open| open.0 == dropped).expect("it was held");
+            assert!(matches!(self.open.remove(at).1, Open::Held));
         }
         if let (Disposition::Receive { len, .. }, true) = (&disposition, provide) {
             assert!(*len <= 1 << 20);
@@ -112,16 +109,7 @@ impl Driver {
             assert!(!matches!(disposition, Disposition::Receive { .. }));
         }
         match disposition {
-            Disposition::Respond(response) => {
-                self.answered(sqe, response.cqe);
-                if sqe.is_fabrics() && sqe.fctype() == FabricsType::PROPERTY_SET {
-                    let outstanding = usize::try_from(self.link.queue.outstanding()).unwrap();
-                    if outstanding < self.open.len() {
-                        // A reset or a shutdown has dropped the event requests.
-                        self.open.retain(|(_, what)| !matches!(what, Open::Held));
-                    }
-                }
-            }
+            Disposition::Respond(response) => self.answered(sqe, response.cqe),
             Disposition::Send { len, sgl } => {
                 assert!(len > 0 && len <= sgl.length() && len <= 128 << 10);
                 if provide {

@@ -91,6 +91,12 @@ impl CommandWindow {
         self.out = self.out.saturating_sub(responses);
     }
 
+    /// Releases a command that gets no response.
+    pub(super) fn forget(&mut self) {
+        debug_assert!(self.leaving < self.out, "a command without a response is outstanding");
+        self.out = self.out.saturating_sub(1).max(self.leaving);
+    }
+
     /// Returns the delivered commands whose response is not in the socket.
     pub(super) fn out(&self) -> usize {
         usize::from(self.out) - self.held.len()

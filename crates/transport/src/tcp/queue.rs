@@ -456,6 +456,10 @@ impl HostQueue for TcpQueue {
         Ok(())
     }
 
+    fn forget(&mut self, _cid: u16) {
+        self.capsules.forget();
+    }
+
     fn flush(&mut self, room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         let mut progress = Progress::Idle;
         if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {

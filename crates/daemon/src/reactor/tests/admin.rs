@@ -1,8 +1,11 @@
 //! Admin data, and responses that a peer does not read.
 
+use nvmeof_wire::fabrics::{PropertySet, PropertySize};
 use nvmeof_wire::identify::{Cns, Identify};
 use nvmeof_wire::log::{GetLogPage, Lid};
 use nvmeof_wire::nqn::DISCOVERY_NQN;
+use nvmeof_wire::opcode::AdminOpcode;
+use nvmeof_wire::properties::{Cc, offset};
 use nvmeof_wire::{Sgl, Sqe, Status};
 
 use super::super::admin::Admin;
@@ -103,6 +106,30 @@ fn a_connection_that_ends_takes_along_what_waits_for_a_buffer() {
     assert_eq!(rig.counts().requests, 3 * usize::from(PAGES));
     drop(peers);
     rig.until("the end", |rig| rig.counts() == before);
+}
+
+/// The fabric counts a command until its response; these have none.
+#[test]
+fn event_requests_without_a_response_take_no_place_in_the_queue() {
+    let mut rig = Rig::new(None);
+    let mut host = rig.attach_tcp();
+    host.enable(&mut rig, SUBSYSTEM, "nqn.2026-11.org.example:host", 32);
+    let event_request = |cid| Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, cid, 0);
+    let set_cc = |cc: Cc| {
+        let value = u64::from(cc.into_bits());
+        PropertySet { size: PropertySize::Four, offset: offset::CC, value }.encode(9)
+    };
+    let enabled = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
+    for _ in 0..40 {
+        // Four of them, each replaced once, and dropped by a reset.
+        for cid in [0, 1, 2, 3, 0, 1, 2, 3] {
+            host.capsule(event_request(cid), &[]);
+        }
+        for cc in [enabled.with_en(false), enabled] {
+            assert_eq!(answered(&mut rig, &mut host, set_cc(cc)), (Status::SUCCESS, 0));
+        }
+    }
+    assert_eq!(rig.counts().requests, 0);
 }
 
 #[test]

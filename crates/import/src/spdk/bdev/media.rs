@@ -4,7 +4,7 @@ use super::super::RpcCall;
 use super::super::identity::BdevUuid;
 use super::{Bdev, Bdevs, Drive, SIZE_MAX, keys};
 use crate::config_builder::{ConfigBuilder, DeviceBackend};
-use crate::json::ImportError;
+use crate::json::{ImportError, JsonNode};
 use crate::note::Notes;
 
 impl Bdevs<'_> {
@@ -89,14 +89,9 @@ impl Bdevs<'_> {
         if !file.starts_with('/') {
             notes.converted(path.path(), "a path from the folder in which the daemon is started");
         }
-        let device = match builder.file(file) {
-            Some(other) => {
-                let what = format!("device \"{other}\" has the same file: both are one");
-                notes.converted(path.path(), what);
-                other.to_owned()
-            }
-            None => builder
-                .add_device(name, DeviceBackend::File { path: file.into(), block_size, read_only }),
+        let medium = DeviceBackend::File { path: file.into(), block_size, read_only };
+        let Some(device) = file_device(builder, name, medium, &path, notes) else {
+            return Ok(());
         };
         let size = self.disks.size(file);
         self.add(name, Bdev { device, size, block_size: Some(block_size), uuid });
@@ -174,6 +169,32 @@ impl Bdevs<'_> {
         params.finish(notes);
         Ok(())
     }
+}
+
+/// Returns the device of the file at `path`, which is new or equal to `medium`. Returns `None`,
+/// with a note, if the file has a different device: `medium` would lose its write protection or its
+/// block size.
+fn file_device(
+    builder: &mut ConfigBuilder,
+    name: &str,
+    medium: DeviceBackend,
+    path: &JsonNode<'_>,
+    notes: &mut Notes,
+) -> Option<String> {
+    let Some((other, same)) = builder.file(path.text().ok()?) else {
+        return Some(builder.add_device(name, medium));
+    };
+    if *same != medium {
+        let what = format!(
+            "device \"{other}\" has the same file with a different block_size or readonly, and a \
+             file has one device here: \"{}\" and its namespaces are not served",
+            name.escape_debug()
+        );
+        notes.unsupported(path.path(), what);
+        return None;
+    }
+    notes.converted(path.path(), format!("device \"{other}\" has the same file: both are one"));
+    Some(other.to_owned())
 }
 
 /// Returns a block size that hosts can use.

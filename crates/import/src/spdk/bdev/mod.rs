@@ -192,6 +192,14 @@ impl<'d> Bdevs<'d> {
         quota.limit.clone()
     }
 
+    /// Removes a namespace on this block device from those that have its limit.
+    pub(super) fn release_limit(&mut self, name: &str) {
+        let name = self.canonical(name);
+        if let Some(quota) = self.quotas.get_mut(&name) {
+            quota.namespaces = quota.namespaces.saturating_sub(1);
+        }
+    }
+
     /// Adds notes for limits that no namespace has.
     pub(super) fn finish(self, notes: &mut Notes) {
         for (name, quota) in self.quotas {

@@ -59,6 +59,7 @@ pub(super) const OLD_NAMES: &[(&str, &str)] = &[
     ("set_bdev_qos_limit", "bdev_set_qos_limit"),
     ("nvmf_subsystem_create", "nvmf_create_subsystem"),
     ("construct_nvmf_subsystem", "nvmf_create_subsystem"),
+    ("delete_nvmf_subsystem", "nvmf_delete_subsystem"),
     ("set_nvmf_target_config", "nvmf_set_config"),
     ("set_nvmf_target_max_subsystems", "nvmf_set_max_subsystems"),
     ("set_nvmf_target_options", "nvmf_set_options"),

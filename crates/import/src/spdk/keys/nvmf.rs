@@ -189,6 +189,17 @@ pub(crate) const NAMESPACE: KeyTable = &[
     ("hide_metadata", unnoticed("has an effect with metadata only, which is named")),
 ];
 
+/// `nvmf_subsystem_remove_ns`.
+pub(crate) const REMOVE_NAMESPACE: KeyTable =
+    &[("nqn", TAKEN), ("nsid", TAKEN), ("tgt_name", ONE_TARGET)];
+
+/// `nvmf_subsystem_remove_listener`.
+pub(crate) const REMOVE_LISTENER: KeyTable =
+    &[("nqn", TAKEN), ("listen_address", TAKEN), ("tgt_name", ONE_TARGET)];
+
+/// `nvmf_delete_subsystem`.
+pub(crate) const DELETE_SUBSYSTEM: KeyTable = &[("nqn", TAKEN), ("tgt_name", ONE_TARGET)];
+
 /// `nvmf_discovery_add_referral`.
 pub(crate) const REFERRAL: KeyTable =
     &[("address", TAKEN), ("secure_channel", TAKEN), ("subnqn", TAKEN), ("tgt_name", ONE_TARGET)];
@@ -234,12 +245,6 @@ pub(crate) const CALLS: &[(&str, Treatment)] = &[
     ("nvmf_subsystem_set_ns_ana_group", lost(&[], NO_ANA)),
     ("nvmf_ns_add_host", lost(&[], NS_HOST)),
     ("nvmf_ns_remove_host", lost(&[], NS_HOST)),
-    ("nvmf_subsystem_remove_ns", lost(&[], "the namespace stays: remove it from the new file")),
-    (
-        "nvmf_subsystem_remove_listener",
-        lost(&[], "the listener stays: remove it from the new file"),
-    ),
-    ("nvmf_delete_subsystem", lost(&[], "the subsystem stays: remove it from the new file")),
 ];
 
 const NS_HOST: &str = "hosts of a subsystem see all its namespaces here: give the namespace a \
@@ -258,6 +263,9 @@ pub(crate) const ALL: &[(&str, &str, KeyTable)] = &[
     ("nvmf_subsystem_add_ns", "/namespace", NAMESPACE),
     ("nvmf_subsystem_add_listener", "", LISTENER),
     ("nvmf_subsystem_add_listener", "/listen_address", ADDRESS),
+    ("nvmf_subsystem_remove_ns", "", REMOVE_NAMESPACE),
+    ("nvmf_subsystem_remove_listener", "", REMOVE_LISTENER),
+    ("nvmf_delete_subsystem", "", DELETE_SUBSYSTEM),
     ("nvmf_subsystem_add_host", "", HOST),
     ("nvmf_subsystem_allow_any_host", "", ANY_HOST),
     ("nvmf_discovery_add_referral", "", REFERRAL),

@@ -11,8 +11,10 @@ struct Command {
     pointer: DataPointer,
     /// Commands with the same identifier that arrived before the response.
     ///
-    /// The layer above rejects them, and only their number is kept.
+    /// The layer above rejects them, or the newest of them replaces the command.
     doubles: u16,
+    /// Data of the newest of them.
+    newest: DataPointer,
 }
 
 /// Commands by identifier, as many as the queue has entries.
@@ -59,11 +61,32 @@ impl Commands {
             return Err(TooMany);
         }
         self.out += 1;
-        self.by_cid
-            .entry(cid)
-            .and_modify(|command| command.doubles += 1)
-            .or_insert(Command { pointer, doubles: 0 });
+        match self.by_cid.get_mut(&cid) {
+            Some(command) => {
+                command.doubles += 1;
+                command.newest = pointer;
+            }
+            None => {
+                let command = Command { pointer, doubles: 0, newest: DataPointer::default() };
+                self.by_cid.insert(cid, command);
+            }
+        }
         Ok(())
+    }
+
+    /// Releases a command that gets no response; the newest of its identifier takes its place.
+    pub(super) fn forget(&mut self, cid: u16) {
+        let Some(command) = self.by_cid.get_mut(&cid) else {
+            debug_assert!(false, "a command without a response is outstanding");
+            return;
+        };
+        self.out -= 1;
+        if command.doubles > 0 {
+            command.doubles -= 1;
+            command.pointer = std::mem::take(&mut command.newest);
+        } else {
+            self.by_cid.remove(&cid);
+        }
     }
 
     /// Returns the descriptor list of a command, if it has one; `None` if the command is not
@@ -108,6 +131,20 @@ mod tests {
         commands.take(9, DataPointer::default(), 1).unwrap();
         commands.set_depth(2);
         assert_eq!(commands.take(10, DataPointer::default(), 0), Err(TooMany));
+    }
+
+    #[test]
+    fn a_command_without_a_response_makes_room() {
+        let mut commands = Commands::new(2);
+        commands.take(7, DataPointer::default(), 0).unwrap();
+        commands.take(8, DataPointer::default(), 0).unwrap();
+        commands.forget(8);
+        // Another command takes over the identifier, with its own data.
+        let pointer = DataPointer { invalidate: Some(9), ..DataPointer::default() };
+        commands.take(7, pointer, 0).unwrap();
+        commands.forget(7);
+        assert_eq!(commands.answered(7), Some(Some(9)));
+        assert_eq!((commands.answered(7), commands.out), (None, 0));
     }
 
     #[test]

@@ -328,6 +328,10 @@ impl<D: Device> HostQueue for RdmaQueue<D> {
         Ok(())
     }
 
+    fn forget(&mut self, cid: u16) {
+        self.commands.forget(cid);
+    }
+
     fn flush(&mut self, _room: &mut usize, now: Nanos, events: &mut Vec<Event>) -> Progress {
         self.repost_unposted();
         self.post(events);
