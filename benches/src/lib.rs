@@ -69,6 +69,7 @@ pub fn target() -> Result<Arc<Target>, ApplyError> {
         family: AddressFamily::Loop,
         address: "here".to_owned(),
         service: "1".to_owned(),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     };

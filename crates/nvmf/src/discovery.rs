@@ -188,9 +188,8 @@ fn place(
 
 /// Address at which a host reaches a listener.
 ///
-/// For a listener on every address, the log reports the address that this host used, which the
-/// listener serves, too. If that is of the other family, only the listener that the host used is
-/// known to serve both.
+/// For a listener on every address, the log reports the address that this host used, if the
+/// listener accepts its family.
 fn reachable(port: &PortSpec, controller: &Controller) -> Option<(AddressFamily, String)> {
     let as_configured = || (port.family, port.address.clone());
     if !port.is_wildcard() {
@@ -200,7 +199,8 @@ fn reachable(port: &PortSpec, controller: &Controller) -> Option<(AddressFamily,
         return Some(as_configured());
     };
     let family = if used.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
-    let reached = family == port.family || port.id == controller.port;
+    let takes_both = port.family == AddressFamily::Ipv6 && !port.v6_only;
+    let reached = family == port.family || takes_both || port.id == controller.port;
     reached.then(|| (family, used.to_string()))
 }
 

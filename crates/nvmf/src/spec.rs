@@ -151,6 +151,8 @@ pub struct PortSpec {
     pub address: String,
     /// Service: the port number, decimal.
     pub service: String,
+    /// At `::`, it does not accept IPv4 hosts.
+    pub v6_only: bool,
     /// Subsystems that it serves; `None`: all.
     pub subsystems: Option<BTreeSet<Nqn>>,
     /// A read's successful response may be folded into its data although the host uses SQ flow

@@ -62,6 +62,7 @@ fn port(id: PortId, transport: TransportKind) -> PortSpec {
         family: AddressFamily::Ipv4,
         address: "0.0.0.0".to_owned(),
         service: "4420".to_owned(),
+        v6_only: false,
         subsystems: None,
         folds_always: true,
     }

@@ -82,9 +82,13 @@ impl Document {
         self.subsystem_mut(nqn)?;
         self.subsystem.retain(|subsystem| subsystem.nqn != nqn);
         for listener in &mut self.listener {
-            // A listener that served only this subsystem serves discovery.
-            if let Some(served) = &mut listener.subsystems {
+            // A listener that served only this subsystem serves discovery, at the same port.
+            let port = listener.port();
+            if let Some(served) = &mut listener.subsystems
+                && served.iter().any(|served| served == nqn)
+            {
                 served.retain(|served| served != nqn);
+                listener.port = Some(port);
             }
         }
         Ok(())

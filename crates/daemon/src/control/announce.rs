@@ -31,19 +31,38 @@ pub(super) struct Announcements {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance {
     pub(super) address: SocketAddr,
+    /// At `::`, it accepts no IPv4 hosts.
+    pub(super) v6_only: bool,
     pub(super) nqn: String,
 }
 
 impl Announcements {
     /// Announces exactly these instances; withdraws others.
-    pub(super) fn set(&mut self, wanted: BTreeSet<Instance>) {
-        if wanted == self.announced {
+    ///
+    /// The next call repeats what failed.
+    pub(super) fn set(&mut self, wanted: &BTreeSet<Instance>) {
+        if *wanted == self.announced {
             return;
         }
-        if let Err(error) = self.change(&wanted) {
-            tracing::warn!(%error, "the discovery service cannot be announced by multicast DNS");
+        if wanted.is_empty() {
+            // Its end withdraws everything, and frees the port.
+            self.announced.clear();
+            drop(self.daemon.take().map(|daemon| daemon.shutdown()));
+            return;
         }
-        self.announced = wanted;
+        if let Err(error) = self.change(wanted) {
+            limited!(
+                LogCategory::Announcement,
+                warn,
+                %error,
+                "the discovery service cannot be announced by multicast DNS, retrying"
+            );
+        }
+    }
+
+    /// Returns true if everything is announced that should be.
+    pub(super) fn has(&self, wanted: &BTreeSet<Instance>) -> bool {
+        self.announced == *wanted
     }
 
     /// Withdraws everything.
@@ -60,13 +79,17 @@ impl Announcements {
             None => self.daemon.insert(start()?),
         };
         let host = host_name();
-        for gone in self.announced.difference(wanted) {
+        let gone: Vec<Instance> = self.announced.difference(wanted).cloned().collect();
+        for gone in gone {
             // The answer says only that it is done.
             drop(daemon.unregister(gone.record(&host)?.get_fullname())?);
+            self.announced.remove(&gone);
         }
-        for new in wanted.difference(&self.announced) {
+        let new: Vec<Instance> = wanted.difference(&self.announced).cloned().collect();
+        for new in new {
             daemon.register(new.record(&host)?)?;
             tracing::debug!(address = %new.address, "discovery service announced");
+            self.announced.insert(new);
         }
         Ok(())
     }
@@ -100,8 +123,10 @@ impl Instance {
         }
         let mut info =
             ServiceInfo::new(SERVICE, &name, &server, "", port, &keys[..])?.enable_addr_auto();
-        if ip.is_ipv4() {
-            info.set_interfaces(vec![IfKind::IPv4]);
+        match (ip.is_ipv4(), self.v6_only) {
+            (true, _) => info.set_interfaces(vec![IfKind::IPv4]),
+            (false, true) => info.set_interfaces(vec![IfKind::IPv6]),
+            (false, false) => {}
         }
         Ok(info)
     }
@@ -135,7 +160,8 @@ mod tests {
     use super::*;
 
     fn instance(address: &str) -> Instance {
-        Instance { address: address.parse().unwrap(), nqn: "nqn.2026-11.org.example:finder".into() }
+        let nqn = "nqn.2026-11.org.example:finder".into();
+        Instance { address: address.parse().unwrap(), v6_only: false, nqn }
     }
 
     #[test]
@@ -168,7 +194,7 @@ mod tests {
         let mut announcements =
             Announcements { daemon: Some(on_loopback()), ..Announcements::default() };
         let wanted = instance("127.0.0.1:8009");
-        announcements.set([wanted.clone()].into());
+        announcements.set(&[wanted.clone()].into());
         let name = wanted.record(&host_name()).unwrap().get_fullname().to_owned();
         let next = async || {
             let event = tokio::time::timeout(Duration::from_secs(60), found.recv_async()).await;
@@ -180,7 +206,7 @@ mod tests {
             }
         };
         assert_eq!((resolved.get_fullname(), resolved.get_port()), (name.as_str(), 8009));
-        announcements.set(BTreeSet::new());
+        announcements.set(&BTreeSet::new());
         loop {
             if let ServiceEvent::ServiceRemoved(_, gone) = next().await {
                 assert_eq!(gone, name);

@@ -51,6 +51,7 @@ pub(super) fn port_spec(id: PortId, listener: &Listener, address: SocketAddr) ->
         family: family(address.ip()),
         address: address.ip().to_string(),
         service: address.port().to_string(),
+        v6_only: listener.v6_only,
         subsystems: listener.subsystems.clone(),
         folds_always: listener.folds_always,
     }

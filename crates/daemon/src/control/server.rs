@@ -5,7 +5,7 @@ mod listeners;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use nvmeof_core::block::DeviceInfo;
@@ -66,8 +66,10 @@ pub(crate) struct Server {
     listener_ended: Arc<Notify>,
     rdma: Arc<Rdma>,
     next_port: u16,
-    /// Names of devices and listeners in statistics.
     announcements: Announcements,
+    /// Time at which a failed announcement is repeated.
+    announce_again: Option<Instant>,
+    /// Names of devices and listeners in statistics.
     labels: Labels,
     recorder: Option<Recorder>,
     /// The trace session, if a caller traces commands.
@@ -148,6 +150,7 @@ impl Server {
             listener_ended: Arc::default(),
             next_port: 1,
             announcements: Announcements::default(),
+            announce_again: None,
             labels: Labels::default(),
             recorder: None,
             tracing: TraceSlot::default(),

@@ -131,6 +131,7 @@ fn configuration(device: &RamDevice) -> Result<TargetSpec, Box<dyn Error>> {
         family: AddressFamily::Loop,
         address: "here".to_owned(),
         service: "1".to_owned(),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     };

@@ -20,6 +20,7 @@ fn port(id: u16, family: AddressFamily, address: &str, service: &str) -> PortSpe
         family,
         address: address.to_owned(),
         service: service.to_owned(),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     }
@@ -172,11 +173,22 @@ fn a_listener_on_every_address_is_told_of_as_the_one_used() {
     };
     assert_eq!(places(vec![v4()], Some("192.0.2.7")), ["1 ipv4 192.0.2.7"]);
     assert_eq!(places(vec![v4()], None), ["1 ipv4 0.0.0.0"], "nothing better is known");
-    // The host used listener 1, so it is unknown if `::` of listener 2 accepts IPv4.
-    assert_eq!(places(vec![v4(), v6()], Some("192.0.2.7")), ["1 ipv4 192.0.2.7"]);
+    // `::` accepts IPv4, unless the listener of IPv4 is a different one.
+    assert_eq!(
+        places(vec![v4(), v6()], Some("192.0.2.7")),
+        ["1 ipv4 192.0.2.7", "2 ipv4 192.0.2.7"]
+    );
+    let only = || PortSpec { v6_only: true, ..v6() };
+    assert_eq!(places(vec![v4(), only()], Some("192.0.2.7")), ["1 ipv4 192.0.2.7"]);
     assert_eq!(
         places(vec![v4(), v6()], Some("2001:db8::5")),
         ["1 ipv6 2001:db8::5", "2 ipv6 2001:db8::5"]
+    );
+    // Discovery at one port of `::`, subsystems at another.
+    let other = PortSpec { id: PortId(1), service: "8009".into(), ..v6() };
+    assert_eq!(
+        places(vec![other, v6()], Some("192.0.2.7")),
+        ["1 ipv4 192.0.2.7", "2 ipv4 192.0.2.7"]
     );
     // A listener for both families, with the mapped address of its socket.
     let both = PortSpec { id: PortId(1), ..v6() };

@@ -65,12 +65,15 @@ impl Queue {
         now: Nanos,
     ) -> Result<Outcome, Failure> {
         let (data, _) = ConnectData::ref_from_prefix(data).map_err(|_| Failure::DataTransfer)?;
-        let decided = self.decide(sqe, data, now);
-        decided.map_err(|refused| self.refuse_connect(sqe, Some(data), refused))
+        self.decide(sqe, data, now).map_err(|refused| match refused.failure {
+            // It waits; the caller refuses it when it has waited long enough.
+            Failure::Quiescing => Failure::Quiescing,
+            _ => self.refuse_connect(sqe, Some(data), refused),
+        })
     }
 
     /// Keeps the reason of a refusal for the log; returns the failure to respond with.
-    fn refuse_connect(
+    pub(super) fn refuse_connect(
         &mut self,
         sqe: &Sqe,
         data: Option<&ConnectData>,

@@ -25,6 +25,7 @@ use nvmeof_wire::Sqe;
 use nvmeof_wire::fabrics::ConnectData;
 use nvmeof_wire::zerocopy::FromBytes;
 
+use super::refusal::Refused;
 use super::{Outcome, Queue, State};
 use crate::Nanos;
 use crate::controller::ControllerKey;
@@ -82,7 +83,6 @@ impl Queue {
         if !matches!(outcome, Err(Failure::Quiescing)) {
             return outcome;
         }
-        self.refused = None;
         let until = now.saturating_add(self.patience(data));
         self.waiting = Some(Box::new(WaitingConnect { sqe: *sqe, data: data.into(), until }));
         Ok(Outcome::Held)
@@ -95,12 +95,14 @@ impl Queue {
         let waiting = self.waiting.take()?;
         let outcome = match self.connect(&waiting.sqe, &waiting.data, now) {
             Err(Failure::Quiescing) if now < waiting.until => {
-                self.refused = None;
                 self.waiting = Some(waiting);
                 return None;
             }
-            // The refusal keeps the reason.
-            Err(Failure::Quiescing) => Err(Failure::ConnectBusy),
+            Err(Failure::Quiescing) => {
+                let data = ConnectData::ref_from_prefix(&waiting.data).ok().map(|(data, _)| data);
+                let refused = Refused::quiescing(Failure::ConnectBusy);
+                Err(self.refuse_connect(&waiting.sqe, data, refused))
+            }
             outcome => outcome,
         };
         self.barrier = None;

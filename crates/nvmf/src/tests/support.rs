@@ -74,6 +74,7 @@ pub(super) fn port(id: PortId, transport: TransportKind) -> PortSpec {
         family: AddressFamily::Ipv4,
         address: "127.0.0.1".to_owned(),
         service: format!("{}", 4419 + id.0),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     }

@@ -80,7 +80,16 @@ fn the_ipv6_wildcard_leaves_ipv4_to_a_listener_of_its_port() {
     assert!(!v6_only(""));
     assert!(!v6_only("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 4421\n"));
     assert!(!v6_only("[[listener]]\ntype = \"rdma\"\naddress = \"127.0.0.1\"\n"));
-    assert!(v6_only("[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n"));
+    let ours = "[[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\n";
+    assert!(v6_only(ours));
+    // Every other IPv4 address is lost.
+    let text = format!("[[listener]]\ntype = \"tcp\"\naddress = \"::\"\n{ours}");
+    let warnings = parse(&text).unwrap().warnings;
+    let found = warnings.iter().any(|one| one.to_string().contains("accepts no IPv4 host"));
+    assert!(found, "{warnings:?}");
+    let text = text.replace("127.0.0.1", "0.0.0.0");
+    let warnings = parse(&text).unwrap().warnings;
+    assert!(!warnings.iter().any(|one| one.to_string().contains("accepts no IPv4 host")));
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(super) fn listeners(
         }
     }
     let mut seen: BTreeMap<(Fabric, IpAddr, u16), usize> = BTreeMap::new();
-    let mut listeners = Vec::new();
+    let (mut listeners, mut places) = (Vec::new(), Vec::new());
     let mut taken = Vec::new();
     for entry in raw {
         let raw = entry.get_ref();
@@ -66,6 +66,7 @@ pub(super) fn listeners(
             let at = raw.address.as_ref().map_or(entry.span(), |value| value.span());
             report.error(&at, "listener.address", what, "remove one, or change the port");
         }
+        places.push(raw.address.as_ref().map_or(entry.span(), |value| value.span()));
         listeners.push(Listener {
             fabric,
             address,
@@ -79,16 +80,31 @@ pub(super) fn listeners(
         let what = format!("something else listens at {}", SocketAddr::new(address, port));
         taken.push(report.foresee(&at, "listener.port", &what, PORT_FORM));
     }
-    // An IPv4 listener at the port of "::" takes its hosts.
-    let v4: BTreeSet<(Fabric, u16)> = listeners
-        .iter()
-        .filter(|one: &&Listener| one.address.is_ipv4())
-        .map(|one| (one.fabric, one.port))
-        .collect();
-    for one in listeners.iter_mut().filter(|one| one.address == Ipv6Addr::UNSPECIFIED) {
-        one.v6_only = v4.contains(&(one.fabric, one.port));
-    }
+    leave_ipv4(report, &mut listeners, &places);
     (listeners, taken)
+}
+
+/// Restricts listeners at "::" to IPv6 if an IPv4 listener has the same port.
+fn leave_ipv4(report: &mut Report<'_>, listeners: &mut [Listener], places: &[Span]) {
+    let v4: Vec<(Fabric, u16, IpAddr)> = listeners
+        .iter()
+        .filter(|one| one.address.is_ipv4() && one.port != 0)
+        .map(|one| (one.fabric, one.port, one.address))
+        .collect();
+    let all = listeners.iter_mut().zip(places);
+    for (one, place) in all.filter(|(one, _)| one.address == Ipv6Addr::UNSPECIFIED) {
+        let here = |other: &&(Fabric, u16, IpAddr)| (other.0, other.1) == (one.fabric, one.port);
+        let at: Vec<IpAddr> = v4.iter().filter(here).map(|other| other.2).collect();
+        one.v6_only = !at.is_empty();
+        if one.v6_only && !at.iter().any(IpAddr::is_unspecified) {
+            let what = format!(
+                "\"::\" accepts no IPv4 host, because {} has port {}, too; IPv4 hosts reach only that",
+                at[0], one.port
+            );
+            let allowed = "add a listener at \"0.0.0.0\", or remove the IPv4 one";
+            report.warning(place, "listener.address", what, allowed);
+        }
+    }
 }
 
 /// Validates the subsystems that a listener serves; `None`: all.

@@ -19,7 +19,7 @@ mod waiting;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nvmeof_api::WaitingListener;
 use nvmeof_nvmf::PortId;
@@ -32,6 +32,9 @@ use super::super::apply::port_spec;
 use super::Server;
 use crate::config::{Config, Fabric, Listener};
 pub(crate) use waiting::RetryState;
+
+/// Pause before a failed announcement is repeated.
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Policy for a new listener that fails to bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +178,8 @@ impl Server {
 
     /// Waits until a listener is due for a [retry](Self::retry_listeners), or until one has ended.
     pub(in crate::control) fn listeners_due(&self) -> impl Future<Output = ()> + Send + use<> {
-        let due = self.listeners.values().filter_map(|one| Some(one.state.waiting()?.due())).min();
+        let waiting = self.listeners.values().filter_map(|one| Some(one.state.waiting()?.due()));
+        let due = waiting.chain(self.announce_again).min();
         let ended = Arc::clone(&self.listener_ended).notified_owned();
         async move {
             match due {
@@ -219,6 +223,8 @@ impl Server {
         let changed = self.urls() != before;
         if changed {
             self.labels = self.labels_of(&self.config);
+        }
+        if changed || self.announce_again.is_some_and(|due| due <= now) {
             self.announce();
         }
         changed
@@ -264,9 +270,15 @@ impl Server {
         let reachable = |one: &&Serving| {
             discovery.is_announced && one.listens() && one.wanted.fabric == Fabric::Tcp
         };
-        let instance = |one: &Serving| Instance { address: one.address(), nqn: nqn.to_owned() };
+        let instance = |one: &Serving| Instance {
+            address: one.address(),
+            v6_only: one.wanted.v6_only,
+            nqn: nqn.to_owned(),
+        };
         let wanted = self.listeners.values().filter(reachable).map(instance).collect();
-        self.announcements.set(wanted);
+        self.announcements.set(&wanted);
+        let is_complete = self.announcements.has(&wanted);
+        self.announce_again = (!is_complete).then(|| Instant::now() + ANNOUNCE_PAUSE);
     }
 
     /// Returns true if the listener with this port ID waits.

@@ -565,6 +565,7 @@ fn spec(device: DeviceId, blocks: u64) -> TargetSpec {
         family: AddressFamily::Loop,
         address: "here".into(),
         service: "1".into(),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     };

@@ -83,6 +83,7 @@ fn target() -> Arc<Target> {
         family: AddressFamily::Ipv4,
         address: "127.0.0.1".to_owned(),
         service: "4420".to_owned(),
+        v6_only: false,
         subsystems: None,
         folds_always: false,
     };

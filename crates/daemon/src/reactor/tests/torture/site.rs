@@ -257,6 +257,7 @@ impl Site {
             family: AddressFamily::Loop,
             address: "here".into(),
             service: "1".into(),
+            v6_only: false,
             subsystems: None,
             folds_always: false,
         };
