@@ -303,11 +303,16 @@ struct DiscoverySnapshot {
     service: Nqn,
 }
 
+/// A listener without what no log shows.
+fn listed(port: &PortSpec) -> PortSpec {
+    PortSpec { folds_always: false, ..port.clone() }
+}
+
 impl DiscoverySnapshot {
     fn of(registry: &Registry) -> Self {
         let access = |(nqn, subsystem): (&Nqn, &Arc<Subsystem>)| (nqn.clone(), subsystem.access());
         Self {
-            ports: registry.shown_ports().map(|port| (port.id, port.clone())).collect(),
+            ports: registry.shown_ports().map(|port| (port.id, listed(port))).collect(),
             referrals: registry.referrals.clone(),
             access: registry.subsystems.iter().map(access).collect(),
             service: registry.discovery.nqn.clone(),

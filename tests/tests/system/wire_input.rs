@@ -465,7 +465,7 @@ fn connect_to_what_is_not_there_or_not_for_this_host() {
     let cqe = fresh().connect(1, 8, cntlid, NQN, &host);
     assert_eq!(cqe.status(), Status::COMMAND_SEQUENCE_ERROR, "queue 1 twice");
     let cqe = io.connect(2, 8, cntlid, NQN, &host);
-    assert_eq!(cqe.status(), Status::COMMAND_SEQUENCE_ERROR.with_dnr(), "Connect on a queue");
+    assert_eq!(cqe.status(), Status::INVALID_OPCODE.with_dnr(), "Connect on an I/O queue");
     assert_eq!(io.read(read_blocks(0, 8), 4096).len(), 4096, "the queue it came on");
     // No other command is valid before Connect.
     let cqe = fresh().command(Sqe::admin(AdminOpcode::KEEP_ALIVE, 0, 0));

@@ -207,7 +207,7 @@ fn log_refused_connect(peer: &str, refusal: ConnectRefusal) {
         field,
         value,
         allowed,
-        remedy = remedy(failure),
+        remedy = remedy(failure, host.as_ref()),
         peer,
         host = host.as_ref().map(Nqn::as_str),
         subsystem = subsystem.as_ref().map(Nqn::as_str),
@@ -220,15 +220,18 @@ fn log_refused_connect(peer: &str, refusal: ConnectRefusal) {
 }
 
 /// Returns what the operator can do about a refusal.
-fn remedy(failure: Failure) -> Option<&'static str> {
+fn remedy(failure: Failure, host: Option<&Nqn>) -> Option<&'static str> {
     match failure {
+        Failure::ConnectHost if host.is_some_and(|host| host.as_str().is_empty()) => {
+            Some("set allow-any-host = true: the host sends no name that `hosts` could list")
+        }
         Failure::HostConnections | Failure::HostQueues => {
             Some("raise max-connections or max-queues in its [[host]] or in [host-defaults]")
         }
         Failure::TargetConnections
         | Failure::UnlistedConnections
         | Failure::DiscoveryControllers => Some("raise limits.connections for more"),
-        Failure::ConnectHost => Some("add the host to `hosts` of the subsystem if it may connect"),
+        Failure::ConnectHost => Some("add the host to `hosts` of a subsystem if it may connect"),
         _ => None,
     }
 }

@@ -54,7 +54,8 @@ impl Refused {
     pub(super) fn quota(failure: Failure, had: HostUsage) -> Self {
         let HostUsage { connections, io_queues, .. } = had;
         let value = format_args!("{connections} connections, {io_queues} of them I/O queues");
-        Self { had: Some(had), ..Self::new(failure, "usage of the host", value, failure) }
+        let allowed = "fewer, as the limits of the host and the target say";
+        Self { had: Some(had), ..Self::new(failure, "usage of the host", value, allowed) }
     }
 
     /// Commands of the host's previous association have to complete first.
