@@ -108,7 +108,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another process may have removed it already.
+        // It can be gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -5,6 +5,9 @@ use crate::keys::{KeyTable, OFF, TAKEN, lost, unnoticed};
 /// Consequence of a setting for protection information.
 const PROTECTION: &str = "end-to-end data protection is not offered here";
 
+/// Reason why a parameter of a key is not taken.
+const KEY_ONLY: &str = "has an effect with a key only, and a host with a key is named";
+
 /// The whole file.
 pub(super) const ROOT: KeyTable =
     &[("hosts", TAKEN), ("ports", TAKEN), ("subsystems", TAKEN), ("discovery_nqn", TAKEN)];
@@ -18,10 +21,10 @@ pub(super) const HOST_ATTRIBUTES: KeyTable = &[
     ("key", TAKEN),
     ("dhchap_ctrl_key", TAKEN),
     ("ctrl_key", TAKEN),
-    ("dhchap_hash", unnoticed("has an effect with a key only, and a host with a key is named")),
-    ("hash", unnoticed("has an effect with a key only, and a host with a key is named")),
-    ("dhchap_dhgroup", unnoticed("has an effect with a key only, and a host with a key is named")),
-    ("dhgroup", unnoticed("has an effect with a key only, and a host with a key is named")),
+    ("dhchap_hash", unnoticed(KEY_ONLY)),
+    ("hash", unnoticed(KEY_ONLY)),
+    ("dhchap_dhgroup", unnoticed(KEY_ONLY)),
+    ("dhgroup", unnoticed(KEY_ONLY)),
 ];
 
 /// A port.
