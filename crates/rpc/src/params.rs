@@ -90,6 +90,12 @@ impl Params {
         }
     }
 
+    /// Returns the NQN of a subsystem of the target.
+    pub(crate) fn subsystem(&mut self) -> Result<String, RpcError> {
+        self.target()?;
+        self.need("nqn")
+    }
+
     /// Checks that each parameter was read.
     pub(crate) fn finish(&self) -> Result<(), RpcError> {
         match self.keys.keys().next() {

@@ -12,8 +12,7 @@ use crate::{Activity, Params, RpcError, State};
 
 /// Reads the name of the subsystem.
 fn nqn(params: &mut Params, state: &State) -> Result<String, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     if !is_discovery(&state.document, &nqn) && state.document.subsystem(&nqn).is_none() {
         return Err(RpcError::no_subsystem(&nqn));
     }

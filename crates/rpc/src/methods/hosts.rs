@@ -10,8 +10,7 @@ pub(super) fn add(
     _: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let host: String = params.need("host")?;
     for key in ["psk", "dhchap_key", "dhchap_ctrlr_key"] {
         params.refuse(key, "hosts do not authenticate")?;
@@ -34,8 +33,7 @@ pub(super) fn remove(
     _: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let host: String = params.need("host")?;
     params.ignore(&["timeout_ms"]);
     let hosts = &mut subsystems::find(document, &nqn)?.hosts;
@@ -51,8 +49,7 @@ pub(super) fn allow_any(
     _: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let any: bool = params.need("allow_any_host")?;
     if is_discovery(document, &nqn) {
         restrict_discovery(document, !any);

@@ -87,8 +87,7 @@ pub(super) fn add(
     state: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let address = Address::read(params, "listen_address")?;
     params.refuse("secure_channel", "connections are not encrypted")?;
     params.ignore(&["sock_impl", "numa_id"]);
@@ -143,8 +142,7 @@ pub(super) fn remove(
     state: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let address = Address::read(params, "listen_address")?;
     let is_discovery = is_discovery(&state.document, &nqn);
     if !is_discovery {
@@ -186,8 +184,7 @@ pub(super) fn forget(document: &mut Document, nqn: &str) {
 }
 
 pub(super) fn list(params: &mut Params, state: &State) -> Result<Value, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let is_discovery = is_discovery(&state.document, &nqn);
     if !is_discovery && state.document.subsystem(&nqn).is_none() {
         return Err(RpcError::no_subsystem(&nqn));

@@ -11,8 +11,7 @@ pub(super) fn add(
     state: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let mut raw = params.object("namespace")?;
     let name: String = raw.need("bdev_name")?;
     let nsid: Option<u32> = raw.get("nsid")?;
@@ -56,8 +55,7 @@ pub(super) fn remove(
     _: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let nsid: u32 = params.need("nsid")?;
     subsystems::find(document, &nqn)?;
     document.remove_namespace(&nqn, nsid)?;

@@ -17,8 +17,7 @@ pub(super) fn create(
     state: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     let allow_any_host = params.flag("allow_any_host")?;
     let serial = params.get("serial_number")?;
     let model = params.get("model_number")?;
@@ -55,8 +54,7 @@ pub(super) fn delete(
     _: &State,
     document: &mut Document,
 ) -> Result<EditResult, RpcError> {
-    params.target()?;
-    let nqn: String = params.need("nqn")?;
+    let nqn = params.subsystem()?;
     find(document, &nqn)?;
     listeners::forget(document, &nqn);
     document.remove_subsystem(&nqn)?;
