@@ -299,12 +299,14 @@ impl World {
         let (taken, before) = (link.open.contains_key(&cid), link.queue.outstanding());
         let depth = link.queue.connected().map(|info| info.depth);
         let disposition = link.queue.handle_command(sqe, inline_len, self.now);
-        if taken {
+        let dropped = drop_event_requests(link);
+        if taken && !dropped.contains(&cid) {
+            assert!(dropped.is_empty(), "{dropped:?}");
             assert!(refused(&disposition), "an identifier in use: {disposition:?}");
             assert_eq!(link.queue.outstanding(), before);
             return;
         }
-        if depth.is_some_and(|depth| before >= u32::from(depth)) {
+        if dropped.is_empty() && depth.is_some_and(|depth| before >= u32::from(depth)) {
             assert!(refused(&disposition) && link.queue.is_dead().is_some());
         }
         if let Some(len) = self.book(at, sqe, inline_len, disposition)
@@ -446,6 +448,15 @@ impl World {
         assert_eq!(self.target.counts(), TargetCounts::default());
         assert_eq!(Arc::strong_count(&self.target), 1);
     }
+}
+
+/// Removes the event requests that ended without a response: their identifiers.
+fn drop_event_requests(link: &mut Link) -> Vec<u16> {
+    let dropped: Vec<u16> = std::iter::from_fn(|| link.queue.take_dropped()).collect();
+    for cid in &dropped {
+        assert!(matches!(link.open.remove(cid), Some(Open::Held)), "{cid} was not held");
+    }
+    dropped
 }
 
 fn answered(response: &Response, cid: u16) {
