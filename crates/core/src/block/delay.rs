@@ -217,6 +217,10 @@ impl BlockQueue for DelayQueue {
         self.base.event_fd()
     }
 
+    fn needs_polls(&self) -> bool {
+        self.base.needs_polls()
+    }
+
     fn next_due(&self) -> Option<u64> {
         [self.base.next_due(), self.reads.due(), self.others.due()].into_iter().flatten().min()
     }

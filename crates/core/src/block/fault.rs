@@ -429,6 +429,10 @@ impl BlockQueue for FaultQueue {
         Some(self.wakers.both.as_ref().map_or(self.wakers.own.as_fd(), AsFd::as_fd))
     }
 
+    fn needs_polls(&self) -> bool {
+        self.base.needs_polls()
+    }
+
     fn next_due(&self) -> Option<u64> {
         let stalled = self.stalled.iter().filter_map(|(_, until)| match until {
             Until::Time(due) => Some(*due),

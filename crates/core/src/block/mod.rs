@@ -140,6 +140,14 @@ pub trait BlockQueue: Debug {
         None
     }
 
+    /// Returns true if the queue must be polled all the time, even without an operation in flight
+    /// and with nothing due.
+    ///
+    /// The default is for queues to which nothing happens without an operation or their descriptor.
+    fn needs_polls(&self) -> bool {
+        false
+    }
+
     /// Returns the bytes of a read without a buffer or an operation (zero-copy read). The bytes do
     /// not change until the lease is dropped. `None`: submit a read.
     fn zero_copy_read(&mut self, offset: u64, len: u32) -> Option<ZeroCopyData> {

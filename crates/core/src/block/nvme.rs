@@ -159,6 +159,11 @@ impl BlockQueue for NvmeQueue {
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.event_fd()
     }
+
+    /// Without an interrupt, only a poll notices that the controller resets.
+    fn needs_polls(&self) -> bool {
+        self.0.event_fd().is_none()
+    }
 }
 
 fn driver_kind(kind: BlockOpKind) -> IoKind {

@@ -149,6 +149,10 @@ impl BlockQueue for SplitQueue {
         self.base.event_fd()
     }
 
+    fn needs_polls(&self) -> bool {
+        self.base.needs_polls()
+    }
+
     fn next_due(&self) -> Option<u64> {
         self.base.next_due()
     }

@@ -390,6 +390,10 @@ impl BlockQueue for StripeQueue {
         self.watch.as_ref().map(AsFd::as_fd)
     }
 
+    fn needs_polls(&self) -> bool {
+        self.members.iter().any(|member| member.needs_polls())
+    }
+
     fn next_due(&self) -> Option<u64> {
         // A full member with nothing in flight sends no signal when it has room again.
         let stuck = self.waiting.front().filter(|(at, _)| self.members[*at].in_flight() == 0);

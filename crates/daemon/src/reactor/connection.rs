@@ -25,12 +25,10 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// Time at which it came to this reactor. Writes that a device lost before were not its own.
     since: u64,
-    /// Time of its last input or output. A recently active connection is polled without epoll.
-    pub(crate) active_at: u64,
-    /// It is in the reactor's list of connections to receive from.
-    pub(crate) listed: bool,
-    /// It may hold more than the last call returned, so the reactor must not sleep.
+    /// It is in the reactor's list of connections to receive from: input may have arrived.
     pub(crate) unsettled: bool,
+    /// Its host has ended its side, or is gone.
+    pub(crate) hung_up: bool,
     /// It is in the reactor's list of connections to flush.
     pub(crate) dirty: bool,
     /// It is in the reactor's list of connections with sent data that is still in their socket.
@@ -53,6 +51,8 @@ pub(crate) struct Connection {
     pub(super) holdings: ConnectionHoldings,
     /// Its flows, one per device.
     pub(super) device_flows: GenSlab<DeviceFlow>,
+    /// Keys of the flows in the order of their devices: a connection can use a thousand of them.
+    by_device: Vec<(DeviceId, SlotKey)>,
     /// Counters of responses that belong to no flow: admin commands and refusals.
     pub(super) counters: CommandCounters,
     /// Head of the list of its commands.
@@ -149,15 +149,15 @@ impl Connection {
             in_flight: 0,
             phase: Phase::Serving,
             since: now,
-            active_at: now,
-            listed: false,
             unsettled: false,
+            hung_up: false,
             dirty: false,
             tx_pending: false,
             has_source: false,
             host_qos: None,
             holdings: ConnectionHoldings::default(),
             device_flows: GenSlab::default(),
+            by_device: Vec::new(),
             counters: CommandCounters::default(),
             newest: None,
             admin: AdminLine::default(),
@@ -185,9 +185,10 @@ impl Connection {
         (pacer, core): (&mut Pacer, &CoreHandle),
         stats: &mut Stats,
     ) -> FlowHandle {
-        let known =
-            self.device_flows.iter_mut().find(|(_, device_flow)| device_flow.device == device);
-        if let Some((key, device_flow)) = known {
+        let known = self.find_device_flow(device);
+        if let Ok(key) = known
+            && let Some(device_flow) = self.device_flows.present_mut(key)
+        {
             device_flow.in_flight += 1;
             return FlowHandle {
                 device_flow: key,
@@ -213,7 +214,25 @@ impl Connection {
             is_ending,
             last_reported_flush_failure,
         };
-        FlowHandle { device_flow: self.device_flows.insert(device_flow), flow, stats_key }
+        let key = self.device_flows.insert(device_flow);
+        if let Err(at) = known {
+            self.by_device.insert(at, (device, key));
+        }
+        FlowHandle { device_flow: key, flow, stats_key }
+    }
+
+    /// Returns the key of the flow to a device, or its place in the order of devices.
+    #[inline]
+    fn find_device_flow(&self, device: DeviceId) -> Result<SlotKey, usize> {
+        let found = self.by_device.binary_search_by_key(&device.0, |(of, _)| of.0);
+        found.map(|at| self.by_device[at].1)
+    }
+
+    /// Removes a flow.
+    pub(super) fn remove_device_flow(&mut self, key: SlotKey) -> Option<DeviceFlow> {
+        let device_flow = self.device_flows.remove(key)?;
+        self.by_device.retain(|(_, of)| *of != key);
+        Some(device_flow)
     }
 
     /// Removes an ended command from its flow. Returns true if the flow must end now.
@@ -228,8 +247,8 @@ impl Connection {
 
     /// Marks the flow for a closed device. Returns its key if the flow must end now.
     pub(super) fn device_closed(&mut self, device: DeviceId) -> Option<SlotKey> {
-        let (key, device_flow) =
-            self.device_flows.iter_mut().find(|(_, device_flow)| device_flow.device == device)?;
+        let key = self.find_device_flow(device).ok()?;
+        let device_flow = self.device_flows.present_mut(key)?;
         device_flow.is_ending = true;
         (device_flow.in_flight == 0).then_some(key)
     }
@@ -254,6 +273,7 @@ impl Connection {
     /// Ends the flows. Returns the tokens of the commands that waited there or were deferred.
     pub(crate) fn end_flows(&mut self, pacer: &mut Pacer) -> Vec<u64> {
         let deferred = self.holdings.deferred.drain(..).map(|request| request.token(kind::REQUEST));
+        self.by_device.clear();
         let keys = self.device_flows.keys().into_iter();
         let device_flows = keys.filter_map(|key| self.device_flows.remove(key));
         let waiting = device_flows.flat_map(|device_flow| pacer.remove_flow(device_flow.flow));

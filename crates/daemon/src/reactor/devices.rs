@@ -19,14 +19,18 @@ use super::poller::Poller;
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     slots: Vec<Option<Device>>,
-    /// Identifiers of the devices that exist, so that polling skips the holes.
-    live: Vec<u32>,
+    /// Identifiers of the devices to poll, each once: they have operations, a time, or an event.
+    active: Vec<u32>,
+    /// Number of devices that are being removed.
+    retiring: usize,
 }
 
 #[derive(Debug)]
 struct Device {
     queue: Box<dyn BlockQueue>,
     backlog: VecDeque<BlockOp>,
+    /// It is in the list of the devices to poll.
+    is_active: bool,
     removal: Option<oneshot::Sender<()>>,
     /// Time at which it last failed a flush.
     lost_at: Option<u64>,
@@ -54,9 +58,10 @@ impl Devices {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
-        self.slots[index] =
-            Some(Device { queue, backlog: VecDeque::new(), removal: None, lost_at: None, device });
-        self.live.push(id.0);
+        let backlog = VecDeque::new();
+        let (is_active, removal, lost_at) = (false, None, None);
+        self.slots[index] = Some(Device { queue, backlog, is_active, removal, lost_at, device });
+        self.activate(id);
         Ok(())
     }
 
@@ -69,8 +74,27 @@ impl Devices {
             let _ = reply.send(());
             return false;
         };
-        device.removal = Some(reply);
+        if device.removal.replace(reply).is_none() {
+            self.retiring += 1;
+        }
         true
+    }
+
+    /// Polls a device whose descriptor is ready, by the token that it was added with.
+    pub(crate) fn signalled(&mut self, token: u64) {
+        let number = token & u64::from(u32::MAX);
+        self.activate(DeviceId(u32::try_from(number).expect("32 bits")));
+    }
+
+    /// Puts a device on the list to poll.
+    #[inline]
+    fn activate(&mut self, id: DeviceId) {
+        if let Some(device) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
+            && !device.is_active
+        {
+            device.is_active = true;
+            self.active.push(id.0);
+        }
     }
 
     /// Submits an operation, or adds it to the backlog if the queue is full.
@@ -83,6 +107,7 @@ impl Devices {
         id: DeviceId,
         op: BlockOp,
     ) -> Result<(), (BlockOp, BlockError)> {
+        self.activate(id);
         let Some(device) = self.get(id) else { return Err((op, BlockError::Gone)) };
         if !device.backlog.is_empty() {
             device.backlog.push_back(op);
@@ -103,6 +128,7 @@ impl Devices {
     /// Returns true if the device never received the operation, which is dropped then. Otherwise
     /// the operation still completes.
     pub(crate) fn cancel(&mut self, id: DeviceId, token: u64) -> bool {
+        self.activate(id);
         let Some(device) = self.get(id) else { return false };
         let before = device.backlog.len();
         device.backlog.retain(|op| op.token != token);
@@ -140,20 +166,23 @@ impl Devices {
 
     /// Submits the batched operations, collects the completed ones, and refills from the backlogs.
     ///
-    /// Operations that a device turns out unable to run complete with their error.
+    /// Operations that a device turns out unable to run complete with their error. Devices without
+    /// work cost nothing.
     #[inline]
     pub(crate) fn poll(&mut self, done: &mut Vec<Completed>) {
-        for index in 0..self.live.len() {
-            let id = self.live[index];
-            if let Some(device) = self.get(DeviceId(id)) {
-                device.poll(done);
-            }
-        }
+        let Self { slots, active, .. } = self;
+        active.retain(|&id| {
+            let Some(device) = slots[id as usize].as_mut() else { return false };
+            device.poll(done);
+            device.is_active = device.has_work();
+            device.is_active
+        });
     }
 
     /// Returns the time at which a device must be polled even if no event wakes the reactor.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        self.slots.iter().flatten().filter_map(|device| device.queue.next_due()).min()
+        let active = self.active.iter().filter_map(|&id| self.slots[id as usize].as_ref());
+        active.filter_map(|device| device.queue.next_due()).min()
     }
 
     /// Closes the devices that are being removed and have no work left, and returns them.
@@ -167,9 +196,11 @@ impl Devices {
         poller: &Poller,
         is_wanted: impl Fn(DeviceId) -> bool,
     ) -> Vec<DeviceId> {
-        let (slots, mut closed) = (&mut self.slots, Vec::new());
-        self.live.retain(|&id| {
-            let slot = &mut slots[id as usize];
+        let mut closed = Vec::new();
+        if self.retiring == 0 {
+            return closed;
+        }
+        for (id, slot) in (0..).zip(&mut self.slots) {
             let quiet = slot.as_ref().is_some_and(|slot| {
                 slot.removal.is_some()
                     && slot.queue.in_flight() == 0
@@ -187,8 +218,10 @@ impl Devices {
                 }
                 closed.push(DeviceId(id));
             }
-            !quiet
-        });
+        }
+        self.retiring -= closed.len();
+        // Another device may take the place of one that was to be polled.
+        self.active.retain(|&id| self.slots[id as usize].is_some());
         closed
     }
 
@@ -203,7 +236,7 @@ impl Devices {
 
     /// Returns true if a device waits for its last operation.
     pub(crate) fn any_retiring(&self) -> bool {
-        self.slots.iter().flatten().any(|device| device.removal.is_some())
+        self.retiring > 0
     }
 
     #[inline]
@@ -213,6 +246,15 @@ impl Devices {
 }
 
 impl Device {
+    /// Returns true if it must be polled without an event of its descriptor.
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.queue.in_flight() > 0
+            || !self.backlog.is_empty()
+            || self.queue.next_due().is_some()
+            || self.queue.needs_polls()
+    }
+
     #[inline]
     fn poll(&mut self, done: &mut Vec<Completed>) {
         self.queue.poll(done);

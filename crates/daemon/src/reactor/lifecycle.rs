@@ -62,6 +62,7 @@ impl Reactor {
         let key = self.connections.insert(connection);
         if let Some(connection) = self.connections.get_mut(key) {
             connection.has_source = connection.fabric.bind(key.token(kind::CONNECTION));
+            self.sockets += usize::from(!connection.has_source);
         }
         self.claim(key);
         self.watch_sources();
@@ -162,7 +163,7 @@ impl Reactor {
     #[cold]
     pub(super) fn end_device_flow(&mut self, key: SlotKey, device_flow: SlotKey) {
         let Some(connection) = self.connections.present_mut(key) else { return };
-        let Some(device_flow) = connection.device_flows.remove(device_flow) else {
+        let Some(device_flow) = connection.remove_device_flow(device_flow) else {
             debug_assert!(false, "a device flow ends twice");
             return;
         };
@@ -181,6 +182,7 @@ impl Reactor {
     pub(super) fn closed(&mut self, key: SlotKey, reason: &CloseReason, now: u64) {
         self.begin_close(key, reason.clone(), now);
         let Some(connection) = self.connections.remove(key) else { return };
+        self.sockets -= usize::from(!connection.has_source);
         self.has_unused_sources = !self.sources.is_empty();
         self.load().connections.fetch_sub(1, Ordering::Relaxed);
         if connection.counts_as_io {
@@ -278,7 +280,8 @@ impl Reactor {
         let connection = self.connections.present_mut(key)?;
         let waiting = connection.end_flows(&mut self.pacer);
         debug_assert!(waiting.is_empty(), "commands wait on a connection without any in flight");
-        let Connection { fabric, queue, own, .. } = self.connections.remove(key)?;
+        let Connection { fabric, queue, own, has_source, .. } = self.connections.remove(key)?;
+        self.sockets -= usize::from(!has_source);
         if let Some(fd) = fabric.fd() {
             self.poller.remove(fd);
         }
@@ -310,6 +313,7 @@ impl Reactor {
         let mut connection = Connection::new(fabric, queue, listener, network_port, own, now);
         connection.phase = Phase::Migrating { to };
         let key = self.connections.insert(connection);
+        self.sockets += 1;
         self.claim(key);
         self.watch(key, now);
         self.list(key);

@@ -214,7 +214,9 @@ pub(crate) struct Reactor {
     was_memory_short: bool,
     /// Time at which a command last started, or none waited.
     granted_at: u64,
-    /// Connections to receive from in this turn.
+    /// Connections without a source: epoll reports their arrivals.
+    sockets: usize,
+    /// Connections to receive from.
     receive: Vec<SlotKey>,
     /// Connections with output.
     dirty: Vec<SlotKey>,
@@ -247,6 +249,7 @@ pub(crate) struct Reactor {
     completed: Vec<Completed>,
     ready: Vec<Ready>,
     named: Vec<u64>,
+    keys: Vec<SlotKey>,
 }
 
 /// Kinds of tokens, in a token's top byte.
@@ -309,6 +312,7 @@ impl Reactor {
             memory_of_others: 0,
             was_memory_short: false,
             granted_at: 0,
+            sockets: 0,
             receive: Vec::new(),
             dirty: Vec::new(),
             tx_pending: Vec::new(),
@@ -329,6 +333,7 @@ impl Reactor {
             completed: Vec::new(),
             ready: Vec::new(),
             named: Vec::new(),
+            keys: Vec::new(),
         })
     }
 

@@ -3,6 +3,7 @@
 use nvmeof_transport::{Event, Progress};
 
 use super::Reactor;
+use super::connection::Phase;
 use super::gen_slab::SlotKey;
 use super::idle::Idle;
 use super::kind;
@@ -10,11 +11,7 @@ use super::stats::SamplePoint;
 
 /// Nanoseconds between two ticks of the timers.
 const TICK: u64 = 100_000_000;
-/// Nanoseconds after its last activity for which a connection is read without asking epoll.
-const ACTIVE: u64 = 200_000;
-/// Maximum number of connections that the reactor reads without asking epoll.
-const DIRECT: usize = 8;
-/// Turns between two polls of epoll while the reactor reads connections without asking it.
+/// Turns between two polls of epoll while completion sources report every connection.
 const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Nanoseconds until the next try when the pool is empty and another core may return buffers.
 const BUFFER_RETRY_NS: u64 = 200_000;
@@ -115,7 +112,7 @@ impl Reactor {
     /// The reactor has read every connection until nothing was left, so epoll reports the next
     /// edge.
     pub(super) fn sleep(&mut self, now: u64) {
-        if !self.receive_is_settled() || !self.dirty.is_empty() || !self.migrating.is_empty() {
+        if !self.receive.is_empty() || !self.dirty.is_empty() || !self.migrating.is_empty() {
             return;
         }
         if self.admin_work.is_due() {
@@ -194,12 +191,12 @@ impl Reactor {
 
     /// Takes the ready events from epoll without waiting.
     ///
-    /// While the reactor reads active connections directly, or has sources that report them, it
-    /// asks epoll only every [`TURNS_BETWEEN_POLLS`] turns.
+    /// Every turn asks epoll while there is a socket: an idle connection then costs nothing, and no
+    /// connection waits for the reading of others. A reactor of which sources report every
+    /// connection asks every [`TURNS_BETWEEN_POLLS`] turns.
     fn find_ready(&mut self) {
         self.unpolled_turns += 1;
-        let knows_most = !self.receive.is_empty() || !self.sources.is_empty();
-        if !knows_most || self.unpolled_turns >= TURNS_BETWEEN_POLLS {
+        if self.sockets > 0 || self.unpolled_turns >= TURNS_BETWEEN_POLLS {
             self.wait(Some(std::time::Duration::ZERO));
         }
     }
@@ -211,13 +208,20 @@ impl Reactor {
         for event in ready.drain(..) {
             let (what, key) = SlotKey::from_token(event.token);
             if what != kind::CONNECTION {
-                if what == kind::MAILBOX {
-                    self.mailbox.clear();
+                match what {
+                    kind::MAILBOX => self.mailbox.clear(),
+                    kind::DEVICE => self.devices.signalled(event.token),
+                    _ => {} // Every turn polls the sources.
                 }
-                continue; // Every turn polls the devices anyway.
+                continue;
             }
             if event.readable {
                 self.list(key);
+            }
+            if event.hung_up
+                && let Some(connection) = self.connections.get_mut(key)
+            {
+                connection.hung_up = true;
             }
             if event.writable {
                 self.mark_dirty(key);
@@ -227,15 +231,13 @@ impl Reactor {
     }
 
     /// Puts a connection on the list to receive from.
+    #[inline]
     pub(super) fn list(&mut self, key: SlotKey) {
         if let Some(connection) = self.connections.get_mut(key)
-            && !connection.listed
+            && !connection.unsettled
         {
-            connection.listed = true;
             connection.unsettled = true;
             self.receive.push(key);
-        } else if let Some(connection) = self.connections.get_mut(key) {
-            connection.unsettled = true;
         }
     }
 
@@ -250,59 +252,34 @@ impl Reactor {
         }
     }
 
-    /// Returns true if every listed connection has been read until nothing was left.
-    fn receive_is_settled(&mut self) -> bool {
-        let Self { receive, connections, .. } = self;
-        receive.iter().all(|&key| connections.get_mut(key).is_none_or(|c| !c.unsettled))
-    }
-
+    /// Receives from every listed connection once. Returns true if there was one.
     fn receive_all(&mut self, now: u64) -> bool {
-        let mut busy = false;
-        let mut index = 0;
-        let mut direct = 0;
-        while let Some(&key) = self.receive.get(index) {
-            if self.receive_one(key, now, &mut direct) {
-                busy = true;
-            }
-            let stays = self.connections.get_mut(key).is_some_and(|connection| connection.listed);
-            if stays {
-                index += 1;
-            } else {
-                self.receive.swap_remove(index);
-            }
+        let mut listed = std::mem::replace(&mut self.receive, std::mem::take(&mut self.keys));
+        let busy = !listed.is_empty();
+        for key in listed.drain(..) {
+            self.receive_one(key, now);
         }
+        self.keys = listed;
         busy
     }
 
-    /// Receives from one connection.
-    ///
-    /// The connection stays on the list if the next turn is to read it without an epoll event.
-    fn receive_one(&mut self, key: SlotKey, now: u64, direct: &mut usize) -> bool {
-        let Some(connection) = self.connections.get_mut(key) else { return false };
+    /// Receives from one connection, and lists it again if more may have arrived.
+    fn receive_one(&mut self, key: SlotKey, now: u64) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.unsettled = false;
         self.stats.polled(connection.listener);
         let mut events = std::mem::take(&mut self.events);
         let progress = connection.fabric.receive(now, &mut events);
-        let busy = !events.is_empty() || progress == Progress::More;
-        connection.unsettled = progress == Progress::More;
-        if busy {
-            connection.active_at = now;
-        }
-        let recent = !connection.has_source
-            && now.saturating_sub(connection.active_at) < ACTIVE
-            && *direct < DIRECT;
-        if recent {
-            *direct += 1;
-        }
+        // Data and the end of the stream can share an event. Nothing announces the end again.
+        let is_ending = connection.hung_up && connection.phase == Phase::Serving;
         if connection.info.is_none() && connection.fabric.has_greeted() {
             connection.queue.greeted();
         }
+        if progress == Progress::More || is_ending {
+            self.list(key);
+        }
         self.handle_events(key, &mut events, now);
         self.events = events;
-        // The event handlers can have listed the connection again.
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.listed = connection.unsettled || recent;
-        }
-        busy
     }
 
     /// Sends pending output, within the send limit of a turn, and returns the time after the send.
@@ -311,14 +288,14 @@ impl Reactor {
     pub(super) fn flush_all(&mut self, mut now: u64) -> (bool, u64) {
         let busy = !self.dirty.is_empty();
         let mut events = std::mem::take(&mut self.events);
-        let (mut again, mut room) = (Vec::new(), SEND_BYTES_PER_TURN);
-        for key in std::mem::take(&mut self.dirty) {
+        let mut room = SEND_BYTES_PER_TURN;
+        // The connection that uses up the limit comes last in the next turn.
+        let mut last = None;
+        let mut dirty = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.keys));
+        for key in dirty.drain(..) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.dirty = false;
-            if connection.fabric.flush(&mut room, now, &mut events) == Progress::More {
-                again.push(key);
-            }
-            connection.active_at = now;
+            let is_left = connection.fabric.flush(&mut room, now, &mut events) == Progress::More;
             if !events.is_empty() {
                 now = (self.clock)();
             }
@@ -326,12 +303,17 @@ impl Reactor {
                 connection.tx_pending = true;
                 self.tx_pending.push(key);
             }
+            if is_left && last.is_some() {
+                self.mark_dirty(key);
+            } else if is_left {
+                last = Some(key);
+            }
             self.handle_events(key, &mut events, now);
         }
         self.events = events;
-        // The first connection used up the limit, so the others come before it in the next turn.
-        for key in again.iter().skip(1).chain(again.first()) {
-            self.mark_dirty(*key);
+        self.keys = dirty;
+        if let Some(key) = last {
+            self.mark_dirty(key);
         }
         (busy, now)
     }

@@ -73,6 +73,10 @@ impl BlockQueue for LateQueue {
         self.waiting.len() + self.base.in_flight()
     }
 
+    fn needs_polls(&self) -> bool {
+        self.base.needs_polls()
+    }
+
     fn next_due(&self) -> Option<u64> {
         self.waiting.iter().map(|(due, _)| *due).min()
     }
