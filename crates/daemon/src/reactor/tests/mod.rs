@@ -13,6 +13,7 @@ mod peer;
 mod quiesce;
 mod rig;
 mod stats;
+mod steady;
 mod tenants;
 mod torture;
 mod trace;

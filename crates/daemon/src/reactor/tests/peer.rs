@@ -5,7 +5,9 @@ use std::net::{TcpListener, TcpStream};
 
 use nvmeof_transport::DetachedQueue;
 use nvmeof_transport::tcp::{TcpParams, accepted};
-use nvmeof_wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, PropertySet, PropertySize};
+use nvmeof_wire::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, ConnectResult, PropertySet, PropertySize,
+};
 use nvmeof_wire::properties::offset;
 use nvmeof_wire::tcp::{
     C2HData, CapsuleCmd, CapsuleResp, CommonHeader, Framing, ICReq, IcParams, PduType,
@@ -47,12 +49,33 @@ impl Peer {
         (peer, accepted(target, TcpParams::default()))
     }
 
-    /// Connects and enables a controller.
-    pub(super) fn enable(&mut self, rig: &mut Rig, subsystem: &str, name: &str, entries: u16) {
+    /// Connects and enables a controller. Returns its CNTLID.
+    pub(super) fn enable(
+        &mut self,
+        rig: &mut Rig,
+        subsystem: &str,
+        name: &str,
+        entries: u16,
+    ) -> u16 {
+        let cntlid = self.connect_queue(rig, (subsystem, name), (0, entries), CNTLID_DYNAMIC);
+        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
+        self.capsule(enable.encode(2), &[]);
+        self.answered(rig);
+        cntlid
+    }
+
+    /// Connects a queue, by its number and entries. Returns the CNTLID of its controller.
+    pub(super) fn connect_queue(
+        &mut self,
+        rig: &mut Rig,
+        (subsystem, name): (&str, &str),
+        (qid, entries): (u16, u16),
+        cntlid: u16,
+    ) -> u16 {
         let hello = IcParams { pda: 0, hdgst: false, ddgst: false, max: 1 };
         self.to_send.extend(ICReq::new(hello).as_bytes());
         let connect = Connect {
-            qid: 0,
+            qid,
             entries: entries.into(),
             priority: 0,
             disable_sq_flow_control: false,
@@ -60,21 +83,22 @@ impl Peer {
             kato_ms: 0,
         };
         let (subsystem, name) = (Nqn::new(subsystem).unwrap(), Nqn::new(name).unwrap());
-        let data = ConnectData::new([3; 16], CNTLID_DYNAMIC, &subsystem, &name);
+        let data = ConnectData::new([3; 16], cntlid, &subsystem, &name);
         let sgl = Sgl::InCapsule { offset: 0, length: 1024 };
         self.capsule(connect.encode(1).with_sgl(sgl), data.as_bytes());
-        let enable = PropertySet { size: PropertySize::Four, offset: offset::CC, value: CC_ENABLE };
-        for (sqe, answers) in [(None, 1), (Some(enable.encode(2)), 2)] {
-            if let Some(sqe) = sqe {
-                self.capsule(sqe, &[]);
-            }
-            rig.until("an answer", |_| {
-                self.write();
-                self.read();
-                self.responses.len() == answers
-            });
-        }
-        assert!(self.responses.drain(..).all(|cqe| cqe.status().is_success()));
+        ConnectResult::parse(self.answered(rig).result.get()).cntlid
+    }
+
+    /// Waits for the response to the one command that is out, which has to succeed.
+    fn answered(&mut self, rig: &mut Rig) -> Cqe {
+        rig.until("an answer", |_| {
+            self.write();
+            self.read();
+            !self.responses.is_empty()
+        });
+        let cqe = self.responses.pop().unwrap();
+        assert!(cqe.status().is_success(), "{cqe:?}");
+        cqe
     }
 
     /// Queues a command.

@@ -159,8 +159,17 @@ impl Rig {
     }
 
     fn add_device(&mut self, device: Arc<dyn BlockDevice>) {
+        self.open_device(self.device, device);
+    }
+
+    /// Adds a device with this number that no namespace has.
+    pub(super) fn add_idle_device(&mut self, number: u32, device: Arc<dyn BlockDevice>) {
+        self.open_device(DeviceId(number), device);
+    }
+
+    fn open_device(&mut self, id: DeviceId, device: Arc<dyn BlockDevice>) {
         let (reply, mut answer) = oneshot::channel();
-        self.sender.send(Message::AddDevice { id: self.device, device, reply });
+        self.sender.send(Message::AddDevice { id, device, reply });
         self.turn_after(0);
         answer.try_recv().unwrap().unwrap();
     }
