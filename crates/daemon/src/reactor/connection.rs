@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// Time at which it came to this reactor. Writes that a device lost before were not its own.
     since: u64,
-    /// It is in the reactor's list of connections to receive from: input may have arrived.
+    /// It is in the reactor's list of connections to receive from.
     pub(crate) unsettled: bool,
     /// Its host has ended its side, or is gone.
     pub(crate) hung_up: bool,

@@ -263,7 +263,7 @@ impl Reactor {
         busy
     }
 
-    /// Receives from one connection, and lists it again if more may have arrived.
+    /// Receives from one connection, and lists it again if there can be more.
     fn receive_one(&mut self, key: SlotKey, now: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.unsettled = false;
