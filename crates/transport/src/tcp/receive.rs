@@ -74,7 +74,7 @@ impl Receiver {
     /// `read`.
     ///
     /// A short read has emptied the socket, so that what arrives later is another edge. The end of
-    /// the stream can be left all the same: a caller that was told of it calls again.
+    /// the stream can be left all the same: after a report of the end, the caller calls again.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
