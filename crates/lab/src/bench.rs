@@ -7,14 +7,18 @@
 //! | `load` | one run of the load generator, and the median of several |
 //! | `table` | output as a table |
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
+//! | `peers` | `bench peers`: two running targets in turns |
+//! | `median_interval` | confidence intervals of medians |
 //! | `memory` | `bench memory`: memory per connection and per namespace |
 //! | `instructions` | `bench instructions`: cost of an I/O in the VFIO driver, against a baseline |
 
 pub(crate) mod instructions;
 mod lines;
 mod load;
+mod median_interval;
 mod memory;
 pub(crate) mod pacing;
+mod peers;
 mod server;
 mod table;
 
@@ -54,6 +58,8 @@ enum BenchKind {
     E2e(E2eArgs),
     /// Measure the daemon over TCP on this machine under each pacing policy
     Pacing(pacing::PacingArgs),
+    /// Measure two running targets in turns, with the same host
+    Peers(peers::PeersArgs),
     /// Measure what a connection and a namespace cost of memory
     Memory(memory::MemoryArgs),
     /// Count the instructions of an I/O in the VFIO driver, and compare them with the baseline
@@ -120,6 +126,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.kind {
         BenchKind::E2e(args) => e2e(args),
         BenchKind::Pacing(args) => pacing::run(args),
+        BenchKind::Peers(args) => peers::run(args),
         BenchKind::Memory(args) => memory::run(args),
         BenchKind::Instructions(args) => instructions::run(args),
     }

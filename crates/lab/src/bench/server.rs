@@ -97,6 +97,12 @@ impl Drop for DaemonServer {
 pub(super) struct TargetProcess(pub(super) u32);
 
 impl TargetProcess {
+    /// Returns its identifier, for signals.
+    pub(super) fn pid(self) -> Result<Pid> {
+        let raw = i32::try_from(self.0).ok().and_then(Pid::from_raw);
+        raw.with_context(|| format!("{} is no process identifier", self.0))
+    }
+
     /// Returns the CPU time of all its live threads, to the nanosecond.
     ///
     /// `/proc/PID/stat` has a resolution of only 10 ms.

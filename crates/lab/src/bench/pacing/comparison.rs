@@ -6,10 +6,10 @@ use std::fmt;
 
 use nvmeof_report::Point;
 
-use super::median_interval::MedianInterval;
 use super::plan::{BenchDevice, BenchPolicy, POLICIES};
 use super::result::{DEPTH, DEVICE, POLICY};
 use crate::bench::load::Spread;
+use crate::bench::median_interval::MedianInterval;
 
 /// Minimum share of the best policy's bandwidth for a comparison of tails.
 const NEAR: f64 = 0.98;

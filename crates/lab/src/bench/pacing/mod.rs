@@ -10,7 +10,6 @@
 //! | `link` | a link that is slower than the machine, and varies less |
 //! | `result` | a turn as a point |
 //! | `activity` | the pacer's activity over time, from the daemon's statistics |
-//! | `median_interval` | confidence intervals of medians |
 //! | `comparison` | comparisons of adaptive with the other policies |
 //! | `show` | tables, plots, the page |
 
@@ -18,7 +17,6 @@ pub(crate) mod activity;
 mod comparison;
 mod link;
 mod load_generator;
-mod median_interval;
 mod plan;
 mod result;
 mod rounds;

@@ -6,14 +6,14 @@ use crate::median::median;
 
 /// The median of the rounds, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct MedianInterval {
-    pub(super) median: f64,
+pub(crate) struct MedianInterval {
+    pub(crate) median: f64,
     /// Lower end of the 95 % confidence interval.
     ///
     /// In at least 95 of 100 measurements of this kind the real median lies between the two ends.
     /// They are infinite if the rounds are too few.
-    pub(super) low: f64,
-    pub(super) high: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 impl MedianInterval {
@@ -21,7 +21,7 @@ impl MedianInterval {
     ///
     /// It assumes no distribution: each round lies above or below the real median with equal
     /// probability.
-    pub(super) fn of(values: &[f64]) -> Self {
+    pub(crate) fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
         let median = median(&values).unwrap_or(f64::NAN);
