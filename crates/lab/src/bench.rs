@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `lines` | the measurements, and their reference figures |
+//! | `lines` | the measurements |
 //! | `server` | the daemon as a process: start, time, memory, CPU |
 //! | `load` | one run of the load generator, and the median of several |
 //! | `table` | output as a table |
@@ -67,26 +67,10 @@ enum BenchKind {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "The other target of --connect runs already, pinned by whoever started it, and \
-    serves a null device and one in memory\nas namespaces of one subsystem; the latter is written to.\n\n\
-    Example: cargo xtask bench e2e --time 2s --repeat 5 --markdown\n         \
-    cargo xtask bench e2e --connect tcp://127.0.0.1:4421/nqn.2016-06.io.spdk:cnode1 --pid 4242\n\n\
-    A busy neighbour on the same core costs more than any change wins: look at the spread."
-)]
+#[command(after_help = "Example: cargo xtask bench e2e --time 2s --repeat 5 --markdown\n\n\
+    `bench peers` compares two targets.\n\
+    A busy neighbour on the same core costs more than any change wins: look at the spread.")]
 struct E2eArgs {
-    /// Measure this target too, in turns with ours
-    #[arg(long, value_name = "tcp://ADDR:PORT/SUBNQN")]
-    connect: Option<String>,
-    /// Process of the other target, for its CPU time
-    #[arg(long, value_name = "PID", requires = "connect")]
-    pid: Option<u32>,
-    /// The other target's namespace without a medium
-    #[arg(long, value_name = "NSID", default_value_t = 1)]
-    null_nsid: u32,
-    /// The other target's namespace in memory; it is overwritten
-    #[arg(long, value_name = "NSID", default_value_t = 2)]
-    ram_nsid: u32,
     /// Address at which the daemon listens
     #[arg(long, value_name = "tcp://ADDR|rdma://ADDR", default_value_t)]
     listen: ListenAddress,
@@ -192,11 +176,6 @@ fn e2e(args: &E2eArgs) -> Result<ExitCode> {
     let (server, starts) = bench.start()?;
     let mut outcomes =
         vec![TargetResults::new("ours", server.endpoint(), Some(server.process()), &lines)];
-    if let Some(address) = &args.connect {
-        let nsids = (args.null_nsid, args.ram_nsid);
-        let endpoint = Endpoint { address: address.clone(), null: nsids.0, ram: nsids.1 };
-        outcomes.push(TargetResults::new("other", endpoint, args.pid.map(TargetProcess), &lines));
-    }
     let before = server::time_of(cpus)?;
     bench.measure(&lines, &mut outcomes)?;
     let stolen = server::time_of(cpus)?.stolen_since(before);
@@ -206,7 +185,7 @@ fn e2e(args: &E2eArgs) -> Result<ExitCode> {
     show(format_args!("\n{shown}\n{}", table::totals(&starts, &outcomes)));
     say!(
         "{} round(s) of {} a point; {}; {stolen:.1} % of both CPUs' time taken by other machines\n\
-         medians (lowest-highest); reference: SPDK nvmf_tgt on another machine",
+         medians (lowest-highest)",
         args.repeat,
         args.time,
         if args.realtime { "SCHED_FIFO" } else { "ordinary scheduling" },
@@ -399,7 +378,6 @@ fn report(
                 .map(|(line, samples)| {
                     json!({
                         "line": line.name,
-                        "reference_iops": line.reference,
                         "samples": samples.iter().map(LineSample::json).collect::<Vec<_>>(),
                     })
                 })

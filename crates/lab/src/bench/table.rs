@@ -6,18 +6,8 @@ use super::lines::BenchLine;
 use super::load::{LineSample, Spread};
 use super::{StartTimes, TargetResults};
 
-const HEAD: [&str; 10] = [
-    "line",
-    "target",
-    "IOPS",
-    "lowest-highest",
-    "Gb/s",
-    "p50 us",
-    "p99 us",
-    "CPU s / M I/O",
-    "reference (another machine)",
-    "ratio",
-];
+const HEAD: [&str; 8] =
+    ["line", "target", "IOPS", "lowest-highest", "Gb/s", "p50 us", "p99 us", "CPU s / M I/O"];
 
 /// Returns one row for each line and target.
 pub(super) fn lines(lines: &[&BenchLine], outcomes: &[TargetResults], markdown: bool) -> String {
@@ -25,14 +15,6 @@ pub(super) fn lines(lines: &[&BenchLine], outcomes: &[TargetResults], markdown: 
     for (index, line) in lines.iter().enumerate() {
         for outcome in outcomes {
             rows.push(row(line, outcome.name, &outcome.samples[index]));
-        }
-    }
-    if let [ours, other] = outcomes {
-        rows[0].push("ours / other".to_owned());
-        for (index, pair) in rows[1..].chunks_mut(2).enumerate() {
-            let iops = |outcome: &TargetResults| spread(&outcome.samples[index], |s| s.iops).median;
-            pair[0].push(format!("{:.2}", iops(ours) / iops(other)));
-            pair[1].push(String::new());
         }
     }
     if markdown { as_markdown(&rows) } else { as_text(&rows) }
@@ -43,7 +25,7 @@ pub(super) fn totals(starts: &StartTimes, outcomes: &[TargetResults]) -> String 
     let show =
         |spread: &Spread| format!("{:.1} ({:.1}-{:.1})", spread.median, spread.min, spread.max);
     let mut text = format!(
-        "start to `ready`: {} ms (reference 300)\nresident at start: {} MiB (reference 236 MB)\n",
+        "start to `ready`: {} ms\nresident at start: {} MiB\n",
         show(&starts.ready_ms),
         show(&starts.rss_mib),
     );
@@ -51,7 +33,7 @@ pub(super) fn totals(starts: &StartTimes, outcomes: &[TargetResults]) -> String 
         if let Some(percent) = outcome.idle_percent {
             let _ = writeln!(
                 text,
-                "idle, ten hosts connected, {}: {percent:.2} % of a CPU (reference 100)",
+                "idle, ten hosts connected, {}: {percent:.2} % of a CPU",
                 outcome.name
             );
         }
@@ -72,8 +54,6 @@ fn row(line: &BenchLine, name: &str, samples: &[LineSample]) -> Vec<String> {
         one(spread(samples, |sample| sample.p50).median),
         one(spread(samples, |sample| sample.p99).median),
         cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{:.2}", Spread::of(&cpu).median)),
-        reference(line),
-        format!("{:.2}", iops.median / line.reference.1),
     ]
 }
 
@@ -83,19 +63,6 @@ fn spread(samples: &[LineSample], of: impl Fn(&LineSample) -> f64) -> Spread {
 
 fn thousands(value: f64) -> String {
     format!("{:.1}k", value / 1e3)
-}
-
-fn reference(line: &BenchLine) -> String {
-    let (from, to) = line.reference;
-    let mut text = match from < to {
-        true => format!("{:.0}-{:.0}k", from / 1e3, to / 1e3),
-        false => format!("{:.0}k", to / 1e3),
-    };
-    if !line.note.is_empty() {
-        text.push_str(", ");
-        text.push_str(line.note);
-    }
-    text
 }
 
 fn as_markdown(rows: &[Vec<String>]) -> String {
@@ -145,16 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn both_targets_and_their_ratio() {
-        let outcomes = [outcome("ours", 111_000.0), outcome("other", 74_000.0)];
-        let text = lines(&[&LINES[0]], &outcomes, true);
+    fn a_row_has_the_medians_of_its_line() {
+        let text = lines(&[&LINES[0]], &[outcome("ours", 111_000.0)], true);
         let rows: Vec<_> = text.lines().collect();
-        assert_eq!(rows.len(), 4, "{text}");
-        assert!(
-            rows[2].contains("| ours | 111.0k |") && rows[2].ends_with("| 1.50 | 1.50 |"),
-            "{text}"
-        );
-        assert!(rows[3].contains("| other | 74.0k |") && rows[3].contains("| 1.00 |"), "{text}");
+        assert_eq!(rows.len(), 3, "{text}");
+        assert!(rows[2].contains("| ours | 111.0k |"), "{text}");
         let pipes = |row: &str| row.matches('|').count();
         assert!(rows.iter().all(|row| pipes(row) == pipes(rows[0])), "{text}");
     }
