@@ -19,7 +19,7 @@ const SPDK_PERF: &str = "spdk_nvme_perf";
 /// Choice of the host on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum HostChoice {
-    /// spdk_nvme_perf if it is on the path, else nvmeof-perf
+    /// spdk_nvme_perf if it is on the path, otherwise nvmeof-perf
     Auto,
     /// Our own load generator
     #[value(name = "nvmeof-perf")]

@@ -8,13 +8,13 @@ pub(super) struct PeerLine {
     pub(super) bytes: u32,
     /// I/O queues of the host.
     pub(super) queues: u32,
-    /// I/Os outstanding over all queues.
+    /// I/Os outstanding on all queues together.
     pub(super) depth: u32,
     /// Header and data digests.
     pub(super) has_digests: bool,
 }
 
-/// What the I/Os do, at random places.
+/// Operation of the I/Os, at random places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
@@ -58,7 +58,7 @@ const fn read(bytes: u32, queues: u32, depth: u32) -> PeerLine {
 
 const KIB: u32 = 1024;
 
-/// All lines. Depths are over all queues, so that many queues are nearly idle.
+/// All lines. All queues together have the depth, so that many queues are nearly idle.
 pub(super) const LINES: &[PeerLine] = &[
     read(4 * KIB, 1, 1),
     read(4 * KIB, 8, 1),

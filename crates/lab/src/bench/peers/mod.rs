@@ -163,7 +163,7 @@ fn peers(args: &PeersArgs) -> Result<[Peer<'_>; 2]> {
     Ok(peers)
 }
 
-/// Returns the lines to measure, and says which are left out.
+/// Returns the lines to measure, and reports the others with the reason.
 fn chosen(args: &PeersArgs, host: &Host) -> Result<Vec<&'static PeerLine>> {
     let wanted =
         |line: &&PeerLine| args.only.as_ref().is_none_or(|text| line.name().contains(text));
