@@ -73,8 +73,8 @@ impl Receiver {
     /// Reads and parses until no bytes are left or the budget is spent; adds the bytes read to
     /// `read`.
     ///
-    /// A short read has emptied the socket, so that what arrives later is another edge. The end of
-    /// the stream can be left all the same: after a report of the end, the caller calls again.
+    /// The end of the stream can follow a short read, and an edge-triggered wait would not report
+    /// it. Only a read without data is therefore `Drained`.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -126,10 +126,7 @@ impl Receiver {
             if let Some(stop) = self.parse(input, inbound, intake)? {
                 return Ok(Outcome::ParseStop(stop));
             }
-            if len < wanted {
-                return Ok(Outcome::Drained);
-            }
-            if *read >= BUDGET {
+            if len < wanted || *read >= BUDGET {
                 return Ok(Outcome::More);
             }
         }
