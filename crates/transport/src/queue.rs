@@ -27,8 +27,7 @@ pub trait HostQueue: Debug {
     /// Reads and parses arrived bytes, and appends to `events`.
     ///
     /// The work per call is bounded for fairness; [`Progress::More`] requests another call in the
-    /// next turn. A stream that has ended may need one more call until the queue sees its end. The
-    /// call also acts on a [`deadline`](Self::deadline) that `now` has passed.
+    /// next turn. The call also acts on a [`deadline`](Self::deadline) that `now` has passed.
     fn receive(&mut self, now: Nanos, events: &mut Vec<Event>) -> Progress;
 
     /// Takes an operation. Bytes move in [`flush`](Self::flush).

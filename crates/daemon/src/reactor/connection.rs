@@ -27,8 +27,6 @@ pub(crate) struct Connection {
     since: u64,
     /// It is in the reactor's list of connections to receive from.
     pub(crate) unsettled: bool,
-    /// Its host has ended its side, or is gone.
-    pub(crate) hung_up: bool,
     /// It is in the reactor's list of connections to flush.
     pub(crate) dirty: bool,
     /// It is in the reactor's list of connections with sent data that is still in their socket.
@@ -150,7 +148,6 @@ impl Connection {
             phase: Phase::Serving,
             since: now,
             unsettled: false,
-            hung_up: false,
             dirty: false,
             tx_pending: false,
             has_source: false,

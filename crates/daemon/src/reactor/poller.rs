@@ -1,8 +1,7 @@
 //! Readiness of sockets, rings and the mailbox: one epoll descriptor per reactor.
 //!
 //! Sockets are registered once, edge-triggered for input and output, so that no system call is
-//! spent on changing interest. After an edge the reactor reads until a read is short, or, once
-//! the peer has ended its side, until the end.
+//! spent on changing interest. After an edge the reactor reads until nothing is left.
 //!
 //! A timeout of epoll counts in whole milliseconds and ends up to the thread's timer slack (50 us)
 //! late. Deadlines that are precise to the microsecond use a timer in the set instead. It is
@@ -41,8 +40,6 @@ pub(crate) struct Ready {
     pub(crate) readable: bool,
     /// It has room for output again.
     pub(crate) writable: bool,
-    /// The peer has ended its side, or is gone: a read returns the end or an error after the input.
-    pub(crate) hung_up: bool,
 }
 
 impl Poller {
@@ -113,7 +110,6 @@ impl Poller {
             token: event.data.u64(),
             readable: { event.flags }.intersects(epoll::EventFlags::IN | hup),
             writable: { event.flags }.intersects(epoll::EventFlags::OUT | hup),
-            hung_up: { event.flags }.intersects(hup),
         }));
     }
 }

@@ -3,7 +3,6 @@
 use nvmeof_transport::{Event, Progress};
 
 use super::Reactor;
-use super::connection::Phase;
 use super::gen_slab::SlotKey;
 use super::idle::Idle;
 use super::kind;
@@ -218,11 +217,6 @@ impl Reactor {
             if event.readable {
                 self.list(key);
             }
-            if event.hung_up
-                && let Some(connection) = self.connections.get_mut(key)
-            {
-                connection.hung_up = true;
-            }
             if event.writable {
                 self.mark_dirty(key);
             }
@@ -270,12 +264,10 @@ impl Reactor {
         self.stats.polled(connection.listener);
         let mut events = std::mem::take(&mut self.events);
         let progress = connection.fabric.receive(now, &mut events);
-        // Data and the end of the stream can share an event. Nothing announces the end again.
-        let is_ending = connection.hung_up && connection.phase == Phase::Serving;
         if connection.info.is_none() && connection.fabric.has_greeted() {
             connection.queue.greeted();
         }
-        if progress == Progress::More || is_ending {
+        if progress == Progress::More {
             self.list(key);
         }
         self.handle_events(key, &mut events, now);

@@ -158,7 +158,7 @@ fn peers(args: &PeersArgs) -> Result<[Peer<'_>; 2]> {
     let [of_a, of_b] = pids.map(|pid| pid.map(TargetProcess));
     let peers = [Peer { address: a, process: of_a }, Peer { address: b, process: of_b }];
     for process in peers.iter().filter_map(|peer| peer.process) {
-        process.cpu()?; // Fails early if there is no such process.
+        process.cpu()?; // Fails early if the process does not exist.
     }
     Ok(peers)
 }

@@ -321,9 +321,11 @@ fn a_close_right_behind_a_command_is_seen() {
     world.host.capsule(sqe(1), &[]);
     world.settle_writes();
     world.host.shutdown();
-    // An edge-triggered wait reports both together, so its caller calls again after the command.
-    world.queue.receive(0, &mut world.events);
+    // An edge-triggered wait reports both together, so the call that takes the command has to
+    // request the call that finds the end.
+    let progress = world.queue.receive(0, &mut world.events);
     assert!(matches!(world.events[..], [Event::Command { .. }]));
+    assert_eq!(progress, Progress::More);
     let progress = world.queue.receive(0, &mut world.events);
     let Some(Event::Closed { reason: CloseReason::PeerClosed }) = world.events.get(1) else {
         panic!("{:?}", world.events);
