@@ -64,10 +64,12 @@ preferred() {
     echo "$blocks"
 }
 
-# Nothing but the part `reconnect` makes the kernel warn of the target. (Linux 6.12 warns of itself, once and with any
+# Nothing but the part `reconnect` makes the kernel warn of the target: it resets the controller and itself shuts its
+# sockets down, where a request that it is sending fails with EPIPE, 32. (Linux 6.12 warns of itself, once and with any
 # target: while fio polls a queue, its NVMe/TCP host can sleep within an RCU read-side critical section.)
 part_kernel_log() {
-    local expected='resetting controller|no usable path - requeuing I/O|WARNING: .* rcu_note_context_switch' found
+    local expected='resetting controller|no usable path - requeuing I/O|failed to send request -32' found
+    expected+='|WARNING: .* rcu_note_context_switch'
     dmesg --level=emerg,alert,crit,err,warn >/tmp/warnings
     found=$(grep -E 'nvme nvme|block nvme|I/O error|WARNING: |BUG: ' /tmp/warnings || true)
     echo "$found"

@@ -241,20 +241,17 @@ impl AdminQueue {
 
     /// Returns true if a command exceeded its timeout.
     ///
-    /// While a command without a deadline runs, like Format NVM, the controller may process no
-    /// other. The time of other commands starts when it completes, and is at least
+    /// While a command with a later deadline than `patience` runs, like Format NVM, the controller
+    /// may process no other. The time of other commands starts when it completes, and is at least
     /// `patience`.
     pub(super) fn is_overdue(&mut self, now: u64, patience: u64) -> bool {
-        let has_no_end =
-            |out: &Out| matches!(out.owner, Owner::Caller(_)) && out.deadline.is_none();
-        let is_long = self.slots.iter().filter_map(|slot| slot.out.as_ref()).any(has_no_end);
-        let deadlines =
-            self.slots.iter_mut().filter_map(|slot| slot.out.as_mut()?.deadline.as_mut());
-        if !is_long {
-            return deadlines.into_iter().any(|deadline| *deadline <= now);
-        }
         let later = now.saturating_add(patience);
-        deadlines.for_each(|deadline| *deadline = later.max(*deadline));
+        let mut deadlines: Vec<_> =
+            self.slots.iter_mut().filter_map(|slot| slot.out.as_mut()?.deadline.as_mut()).collect();
+        if !deadlines.iter().any(|deadline| **deadline > later) {
+            return deadlines.iter().any(|deadline| **deadline <= now);
+        }
+        deadlines.iter_mut().for_each(|deadline| **deadline = later.max(**deadline));
         false
     }
 

@@ -222,12 +222,12 @@ impl Controller {
         self.supervisor().reset("reset requested");
     }
 
-    /// Runs an admin command to completion. `timeout` in nanoseconds; `None` waits indefinitely.
+    /// Runs an admin command to completion. `timeout` in nanoseconds.
     pub(super) fn command(
         &self,
         sqe: Sqe,
         wants_data: bool,
-        timeout: Option<u64>,
+        timeout: u64,
     ) -> Result<AdminReply, AdminError> {
         let begin = self.wait.now();
         let mut pause = PAUSE_MIN;
@@ -265,7 +265,7 @@ impl Controller {
     /// Runs an admin command that returns a page of data.
     pub(super) fn query(&self, sqe: Sqe) -> Result<super::admin::Page, AdminError> {
         let timeout = nanos(self.options.admin_timeout);
-        self.command(sqe, true, Some(timeout))?.into_data()
+        self.command(sqe, true, timeout)?.into_data()
     }
 
     fn pause(&self, pause: &mut u64) {

@@ -122,7 +122,7 @@ impl Controller {
             return Err(AdminError::Unsupported("this sanitize action"));
         }
         let timeout = nanos(self.options().admin_timeout);
-        self.command(Sanitize::new(action).encode(0), false, Some(timeout))?;
+        self.command(Sanitize::new(action).encode(0), false, timeout)?;
         if action == SanitizeAction::EXIT_FAILURE_MODE {
             return Ok(());
         }
@@ -195,16 +195,10 @@ impl Controller {
         sqe: nvmeof_wire::Sqe,
         look: &mut dyn FnMut(&Self),
     ) -> Result<(), AdminError> {
-        let caller = self.supervisor().submit(sqe, false, None)?;
-        let mut end = self.wait().now().saturating_add(LONG);
+        let caller = self.supervisor().submit(sqe, false, LONG)?;
         loop {
             if let Some(result) = self.reply(caller) {
                 return result.map(drop);
-            }
-            if self.wait().now() >= end {
-                // The reset ends the command, too.
-                self.reset();
-                end = u64::MAX;
             }
             look(self);
             self.wait().wait(&[], LOOK);

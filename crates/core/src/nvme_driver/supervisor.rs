@@ -254,7 +254,7 @@ impl ControllerSupervisor {
         &mut self,
         sqe: Sqe,
         wants_data: bool,
-        timeout: Option<u64>,
+        timeout: u64,
     ) -> Result<u64, AdminError> {
         if let Some(reason) = self.failure() {
             return Err(AdminError::Failed(reason.to_owned()));
@@ -263,8 +263,8 @@ impl ControllerSupervisor {
             return Err(AdminError::Busy);
         };
         let caller = self.next_caller;
-        let deadline = timeout.map(|timeout| self.wait.now().saturating_add(timeout));
-        hardware.admin.submit(sqe, wants_data, Owner::Caller(caller), deadline)?;
+        let deadline = self.wait.now().saturating_add(timeout);
+        hardware.admin.submit(sqe, wants_data, Owner::Caller(caller), Some(deadline))?;
         self.next_caller += 1;
         self.replies.insert(caller, None);
         Ok(caller)

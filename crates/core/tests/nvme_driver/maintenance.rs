@@ -108,6 +108,20 @@ fn a_format_without_an_answer_is_given_up_after_a_day() {
 }
 
 #[test]
+fn a_query_that_waits_for_a_format_does_not_prolong_it() {
+    let rig = Rig::new(FakeDriveConfig { one_admin_at_a_time: true, ..FakeDriveConfig::default() });
+    rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
+    rig.controller.turn();
+    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
+    assert_eq!(error, AdminError::Reset);
+    let day = 24 * 3600 * SECOND;
+    assert!((day..day + 60 * SECOND).contains(&rig.time.now()), "{}", rig.time.now());
+    assert_eq!(rig.controller.stats().resets, 1);
+    rig.end();
+}
+
+#[test]
 fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
     let rig = Rig::new(FakeDriveConfig { one_admin_at_a_time: true, ..FakeDriveConfig::default() });
     rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
