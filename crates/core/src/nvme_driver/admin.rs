@@ -241,17 +241,18 @@ impl AdminQueue {
 
     /// Returns true if a command exceeded its timeout.
     ///
-    /// While a command with a later deadline than `patience` runs, like Format NVM, the controller
+    /// While a command runs that may take longer than `patience`, like Format NVM, the controller
     /// may process no other. The time of other commands starts when it completes, and is at least
     /// `patience`.
     pub(super) fn is_overdue(&mut self, now: u64, patience: u64) -> bool {
         let later = now.saturating_add(patience);
-        let mut deadlines: Vec<_> =
-            self.slots.iter_mut().filter_map(|slot| slot.out.as_mut()?.deadline.as_mut()).collect();
-        if !deadlines.iter().any(|deadline| **deadline > later) {
-            return deadlines.iter().any(|deadline| **deadline <= now);
+        let last = self.slots.iter().filter_map(|slot| slot.out.as_ref()?.deadline).max();
+        let mut deadlines =
+            self.slots.iter_mut().filter_map(|slot| slot.out.as_mut()?.deadline.as_mut());
+        if last <= Some(later) {
+            return deadlines.any(|deadline| *deadline <= now);
         }
-        deadlines.iter_mut().for_each(|deadline| **deadline = later.max(**deadline));
+        deadlines.for_each(|deadline| *deadline = later.max(*deadline));
         false
     }
 

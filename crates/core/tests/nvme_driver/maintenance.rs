@@ -107,12 +107,18 @@ fn a_format_without_an_answer_is_given_up_after_a_day() {
     rig.end();
 }
 
-#[test]
-fn a_query_that_waits_for_a_format_does_not_prolong_it() {
+/// Returns a rig whose drive holds a format, and with it every other admin command.
+fn holding_a_format() -> Rig {
     let rig = Rig::new(FakeDriveConfig { one_admin_at_a_time: true, ..FakeDriveConfig::default() });
     rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
     rig.controller.turn();
     rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    rig
+}
+
+#[test]
+fn a_query_that_waits_for_a_format_does_not_prolong_it() {
+    let rig = holding_a_format();
     let error = rig.controller.format(1, 0, SecureErase::NONE, &mut |_| ()).unwrap_err();
     assert_eq!(error, AdminError::Reset);
     let day = 24 * 3600 * SECOND;
@@ -123,10 +129,7 @@ fn a_query_that_waits_for_a_format_does_not_prolong_it() {
 
 #[test]
 fn a_format_is_not_disturbed_by_commands_that_wait_for_it() {
-    let rig = Rig::new(FakeDriveConfig { one_admin_at_a_time: true, ..FakeDriveConfig::default() });
-    rig.fake.change_namespace(1, |namespace| namespace.fpi = 0x80 | 40);
-    rig.controller.turn();
-    rig.fake.inject(When::admin(AdminOpcode::FORMAT_NVM), Fault::Held);
+    let rig = holding_a_format();
     std::thread::scope(|scope| {
         // Ten times the timeout of other admin commands.
         scope.spawn(|| {
