@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::plan::nothing;
 use crate::interrupt;
 
 /// Maximum number of checks for outstanding I/Os, and the duration of a check.
@@ -21,11 +20,13 @@ pub(super) struct LoadGenerator {
     /// `None` after the last turn.
     lines: Option<ChildStdin>,
     results: Lines<BufReader<ChildStdout>>,
+    /// Namespaces that it loads.
+    nsids: Vec<u32>,
 }
 
 impl LoadGenerator {
-    /// Starts it, with the arguments of its load in `command`.
-    pub(super) fn start(mut command: Command) -> Result<Self> {
+    /// Starts it on these namespaces, with the arguments of its load in `command`.
+    pub(super) fn start(mut command: Command, nsids: &[u32]) -> Result<Self> {
         // No progress line of the load generator: it would overwrite this program's, and its
         // thread would use the measured CPU.
         command
@@ -36,7 +37,8 @@ impl LoadGenerator {
         let mut child = command.spawn().context("cannot start the load generator")?;
         let lines = child.stdin.take();
         let results = child.stdout.take().context("the load generator has no standard output")?;
-        Ok(Self { child, lines, results: BufReader::new(results).lines() })
+        let results = BufReader::new(results).lines();
+        Ok(Self { child, lines, results, nsids: nsids.to_vec() })
     }
 
     /// Changes the outstanding I/Os, in the form of `nvmeof-perf run --intervals`, without
@@ -47,8 +49,17 @@ impl LoadGenerator {
 
     /// Counts for this time; returns the report.
     pub(super) fn count(&mut self, time: Duration) -> Result<Value> {
-        self.say("counted")?;
+        self.begin_count()?;
         interrupt::sleep(time);
+        self.end_count()
+    }
+
+    pub(super) fn begin_count(&mut self) -> Result<()> {
+        self.say("counted")
+    }
+
+    /// Ends the counted interval; returns its report.
+    pub(super) fn end_count(&mut self) -> Result<Value> {
         self.say("-")?;
         match self.results.next().transpose()? {
             Some(line) => serde_json::from_str(&line)
@@ -59,7 +70,7 @@ impl LoadGenerator {
 
     /// Waits until nothing is outstanding, or until an interrupt.
     pub(super) fn empty(&mut self) -> Result<()> {
-        self.change_to(&nothing())?;
+        self.change_to(&depths(&self.nsids, 0))?;
         let mut left = Value::Null;
         for _ in 0..LOOKS {
             left = self.count(LOOK)?["in_flight"].take();
@@ -98,6 +109,11 @@ impl LoadGenerator {
         );
         Ok(())
     }
+}
+
+/// Returns the same depth for all namespaces, in the form of the load generator's intervals.
+pub(super) fn depths(nsids: &[u32], depth: u32) -> String {
+    nsids.iter().map(|nsid| format!("{nsid}={depth}")).collect::<Vec<_>>().join(" ")
 }
 
 impl Drop for LoadGenerator {

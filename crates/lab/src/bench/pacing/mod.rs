@@ -12,11 +12,17 @@
 //! | `activity` | the pacer's activity over time, from the daemon's statistics |
 //! | `comparison` | comparisons of adaptive with the other policies |
 //! | `show` | tables, plots, the page |
+//! | `mix_plan` | `--mixes`: pairs of namespaces, their loads, and the daemon's config |
+//! | `mix_turns` | the measurements of the mixes, in pairs of turns |
+//! | `mix_results` | ratios, table and page of the mixes |
 
 pub(crate) mod activity;
 mod comparison;
 mod link;
 mod load_generator;
+mod mix_plan;
+mod mix_results;
+mod mix_turns;
 mod plan;
 mod result;
 mod rounds;
@@ -41,7 +47,9 @@ use crate::listen::ListenAddress;
 use crate::{interrupt, points};
 use activity::PacerActivity;
 use link::{LinkRate, LoadLink};
+use mix_plan::Mix;
 use plan::{BenchDevice, BenchPolicy, DEVICES, MeasuredStep};
+use result::MIXES_TEST;
 use rounds::PacingBench;
 use show::ReportContent;
 
@@ -52,8 +60,15 @@ use show::ReportContent;
     begins without learned state and with nothing outstanding. Compared policies thus have the same memory and connection\n\
     and are measured shortly after one another; adaptive settles longer (--adaptive-settle). Ratios are within a round;\n\
     their median is shown with its 95 % confidence interval.\n\n\
+    With --mixes, one daemon serves fast and slow namespaces: memory, null, a file, and null\n\
+    behind 100 us, 1 ms and 10 ms. One continuous load runs on two of them, and the policy\n\
+    changes from none to adaptive and back. Ratios are within a pair of adjacent turns. The\n\
+    slow namespace has to keep 0.9 of its bandwidth and both together 0.97, by the lower ends\n\
+    of the intervals. The full run takes about 30 minutes, --quick about one; an interval\n\
+    takes at least 6 pairs.\n\n\
     Example: cargo xtask bench pacing --repeat 20 --json pacing.jsonl --svg plots --html pacing.html\n         \
-    cargo xtask bench pacing --link none --devices ram --depths 256"
+    cargo xtask bench pacing --link none --devices ram --depths 256\n         \
+    cargo xtask bench pacing --mixes --only 'ram + 1ms' --repeat 10"
 )]
 pub(super) struct PacingArgs {
     /// Queue depths, over all jobs and namespaces
@@ -67,23 +82,31 @@ pub(super) struct PacingArgs {
     /// Devices to read
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',', value_enum, default_values_t = DEVICES.to_vec())]
     devices: Vec<BenchDevice>,
+    /// Measure mixes of a fast and a slow namespace, adaptive against none
+    #[arg(long, conflicts_with_all = ["devices", "depths", "svg", "from", "activity"])]
+    mixes: bool,
+    /// Only mixes whose names contain this
+    #[arg(long, value_name = "TEXT", requires = "mixes")]
+    only: Option<String>,
     /// Threads of the load generator, each with its own connection; they share its CPU
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// Time to count in a turn: a number and ms or s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    time: Duration,
-    /// Time for the load to settle before that
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    ramp: Duration,
+    /// Time to count in a turn: a number and ms or s [default: 1s; 1.2s with --mixes]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Time for the load to settle before that [default: 1s; 300ms with --mixes]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    ramp: Option<Duration>,
     /// Additional time for the load to settle under adaptive, which learns from a number of
     /// commands: a slow link carries few in a second. 0s for the same time as the other policies
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration_or_none)]
-    adaptive_settle: Duration,
-    /// Rounds over all points
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeat: u32,
-    /// One round of 200 ms a point at depths 32, 256 and 2048: to see that everything works
+    /// [default: 3s; 0s with --mixes]
+    #[arg(long, value_name = "TIME", value_parser = duration_or_none)]
+    adaptive_settle: Option<Duration>,
+    /// Rounds over all points, or pairs of turns of each mix [default: 10; 20 with --mixes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: Option<u32>,
+    /// One round of 200 ms a point at depths 32, 256 and 2048, or 6 pairs of each of 6 mixes: to
+    /// see that everything works
     #[arg(long, conflicts_with_all = ["depths", "time", "ramp", "adaptive_settle", "repeat"])]
     quick: bool,
     /// Address at which the daemon listens
@@ -148,6 +171,7 @@ fn duration_or_none(text: &str) -> Result<Duration, String> {
 #[derive(Debug)]
 struct BenchPlan {
     depths: Vec<u32>,
+    mixes: Vec<Mix>,
     time: Duration,
     ramp: Duration,
     adaptive_settle: Duration,
@@ -156,10 +180,15 @@ struct BenchPlan {
 
 impl BenchPlan {
     fn of(args: &PacingArgs) -> Result<Self> {
-        let quick = Duration::from_millis(200);
+        if args.mixes {
+            return Self::of_mixes(args);
+        }
+        let ms = Duration::from_millis;
+        let quick = ms(200);
         let mut plan = match args.quick {
             true => Self {
                 depths: vec![32, 256, 2048],
+                mixes: Vec::new(),
                 time: quick,
                 ramp: quick,
                 adaptive_settle: quick,
@@ -167,10 +196,11 @@ impl BenchPlan {
             },
             false => Self {
                 depths: args.depths.clone(),
-                time: args.time,
-                ramp: args.ramp,
-                adaptive_settle: args.adaptive_settle,
-                repeat: args.repeat,
+                mixes: Vec::new(),
+                time: args.time.unwrap_or(ms(1000)),
+                ramp: args.ramp.unwrap_or(ms(1000)),
+                adaptive_settle: args.adaptive_settle.unwrap_or(ms(3000)),
+                repeat: args.repeat.unwrap_or(10),
             },
         };
         plan.depths.sort_unstable();
@@ -188,6 +218,23 @@ impl BenchPlan {
             );
         }
         Ok(plan)
+    }
+
+    /// Short turns: within seconds, the speed of a shared machine varies more than policies differ.
+    fn of_mixes(args: &PacingArgs) -> Result<Self> {
+        let ms = Duration::from_millis;
+        let (time, ramp, repeat) = if args.quick { (200, 200, 6) } else { (1200, 300, 20) };
+        let mixes = mix_plan::chosen(args.quick, args.only.as_deref().unwrap_or_default());
+        let names = mix_plan::MIXES.iter().map(Mix::to_string).collect::<Vec<_>>().join("; ");
+        ensure!(!mixes.is_empty(), "--only matches no mix; the mixes are: {names}");
+        Ok(Self {
+            depths: Vec::new(),
+            mixes,
+            time: args.time.unwrap_or(ms(time)),
+            ramp: args.ramp.unwrap_or(ms(ramp)),
+            adaptive_settle: args.adaptive_settle.unwrap_or_default(),
+            repeat: args.repeat.unwrap_or(repeat),
+        })
     }
 
     /// Returns the time that the load settles under a policy.
@@ -229,13 +276,33 @@ pub(super) fn run(args: &PacingArgs) -> Result<ExitCode> {
         PacingBench { args, plan, workspace: &workspace, folder, machine, build, rate, link };
 
     let before = server::time_of(cpus)?;
-    let points = bench.rounds(&mut json)?;
+    let points = if args.mixes { bench.mixes(&mut json)? } else { bench.rounds(&mut json)? };
     if interrupt::is_noted() {
         let kept = json.place().unwrap_or("nowhere, for want of --json".to_owned());
         complain!("interrupted after {} points; they are kept in {kept}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
     let stolen = server::time_of(cpus)?.stolen_since(before);
+    report(&bench, &points, stolen)
+}
+
+/// Shows the results and writes them to files.
+fn report(bench: &PacingBench<'_>, points: &[Point], stolen: f64) -> Result<ExitCode> {
+    let PacingBench { args, plan, rate, .. } = bench;
+    let about = format!(
+        "{}; over {}, link: {rate}; {} job(s); {} round(s) of {:?} after {:?} a point, {:?} with \
+         adaptive; {stolen:.1} % of both CPUs' time taken by other machines",
+        bench.machine,
+        args.listen,
+        args.jobs,
+        plan.repeat,
+        plan.time,
+        plan.ramp,
+        plan.settle(BenchPolicy::Adaptive),
+    );
+    if args.mixes {
+        return report_mixes(args, points, &about);
+    }
     let is_drawn = args.html.is_some() || args.svg.is_some();
     let activity = if is_drawn { bench.activity() } else { Ok(None) };
     let activity = activity.unwrap_or_else(|error| {
@@ -245,21 +312,9 @@ pub(super) fn run(args: &PacingArgs) -> Result<ExitCode> {
     });
 
     let note = note(&bench.machine, points.first(), plan.repeat);
-    let about = format!(
-        "{}; over {}, link: {}; {} job(s); {} round(s) of {:?} after {:?} a point, {:?} with adaptive; {stolen:.1} % of both CPUs' time \
-         taken by other machines",
-        bench.machine,
-        args.listen,
-        rate,
-        args.jobs,
-        plan.repeat,
-        plan.time,
-        plan.ramp,
-        plan.settle(BenchPolicy::Adaptive),
-    );
-    let comparisons = comparison::all(&points, &args.devices, &plan.depths);
+    let comparisons = comparison::all(points, &args.devices, &plan.depths);
     let shown = ReportContent {
-        points: &points,
+        points,
         devices: &args.devices,
         depths: &plan.depths,
         comparisons: &comparisons,
@@ -269,6 +324,14 @@ pub(super) fn run(args: &PacingArgs) -> Result<ExitCode> {
     };
     show(show::markdown(&shown));
     write_files(args, &shown)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the results of mixes and writes the page.
+fn report_mixes(args: &PacingArgs, points: &[Point], about: &str) -> Result<ExitCode> {
+    show(mix_results::markdown(points, about));
+    let page = |path: &PathBuf| write(path, &mix_results::page(points, about)?);
+    args.html.as_ref().map_or(Ok(()), page)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -325,18 +388,23 @@ fn again(args: &PacingArgs, path: &Path) -> Result<ExitCode> {
         );
     }
     let note = note(&first.platform, Some(first), rounds);
+    let about = format!(
+        "{}, {}; {} job(s); {rounds} round(s) of {:.1} s a point",
+        first.platform,
+        first.machines.as_deref().unwrap_or("without a link"),
+        first.setting.jobs,
+        first.measured_s
+    );
+    if first.test == MIXES_TEST {
+        ResultsOutput::open(args)?;
+        return report_mixes(args, &points, &about);
+    }
     let shown = ReportContent {
         points: &points,
         devices: &args.devices,
         depths: &depths,
         comparisons: &comparison::all(&points, &args.devices, &depths),
-        about: &format!(
-            "{}, {}; {} job(s); {rounds} round(s) of {:.1} s a point",
-            first.platform,
-            first.machines.as_deref().unwrap_or("without a link"),
-            first.setting.jobs,
-            first.measured_s
-        ),
+        about: &about,
         note: &note,
         activity: None,
     };
@@ -472,6 +540,21 @@ mod tests {
         let quick = plan("--quick").expect("it can be shared");
         assert_eq!((quick.repeat, quick.time), (1, Duration::from_millis(200)));
         assert!(plan("--quick --repeat 2").is_err());
+    }
+
+    #[test]
+    fn mixes_have_short_turns_and_are_chosen_by_name() {
+        let full = plan("--mixes").expect("all of them");
+        assert_eq!((full.mixes.len(), full.repeat), (mix_plan::MIXES.len(), 20));
+        let quick = plan("--mixes --quick").expect("the first ones");
+        assert!(quick.mixes.len() < full.mixes.len() && quick.time < full.time);
+        // A confidence interval takes six pairs.
+        assert!(quick.repeat >= 6);
+        let error = plan("--mixes --only tape").expect_err("there is none");
+        assert!(error.to_string().contains("ram + 1ms"), "{error}");
+        for other in ["--only ram", "--mixes --depths 4", "--mixes --svg d"] {
+            assert!(plan(other).is_err(), "{other}");
+        }
     }
 
     #[test]

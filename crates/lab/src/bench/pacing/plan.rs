@@ -43,14 +43,18 @@ pub(super) const POLICIES: &[BenchPolicy] = &[
 ];
 
 impl BenchPolicy {
-    fn config(self) -> String {
-        match self {
+    /// Returns the section of the daemon's config.
+    ///
+    /// Policies change only this section, so that the daemon can change from one to the other.
+    pub(super) fn config(self) -> String {
+        let keys = match self {
             Self::None => "policy = \"none\"\n".to_owned(),
             Self::BufferCredit(buffers) => {
                 format!("policy = \"buffer-credit\"\nbudget = {}\n", buffers * BLOCK)
             }
             Self::Adaptive => "policy = \"adaptive\"\n".to_owned(),
-        }
+        };
+        format!("[pacing]\n{keys}")
     }
 
     /// Returns the buffers of the pool, if it is one.
@@ -258,11 +262,6 @@ pub(super) fn turns_of(address: &str, depth: u32, jobs: u32) -> Vec<String> {
     args.into_iter().chain(more).map(str::to_owned).collect()
 }
 
-/// Returns the depths of a paused load.
-pub(super) fn nothing() -> String {
-    NSIDS.map(|nsid| format!("{nsid}=0")).join(" ")
-}
-
 /// A daemon for all runs of a depth.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DaemonConfig {
@@ -273,10 +272,9 @@ pub(super) struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// Returns its config: one reactor, and limits that leave the bytes in flight to the policy.
-    ///
-    /// Policies change only `[pacing]`, so that the daemon can change from one to the other.
-    pub(super) fn config(&self, policy: BenchPolicy) -> String {
+    /// Returns its config without a policy: one reactor, and limits that leave the bytes in flight
+    /// to the policy.
+    pub(super) fn config(&self) -> String {
         let Self { depth, jobs, cpu, listen } = *self;
         // The load generator starts with this number for each of the two namespaces, until its
         // first turn.
@@ -295,13 +293,11 @@ impl DaemonConfig {
             "reactors = \"{cpu}\"\nlog = \"warn\"\n\
              [limits]\nconnections = {connections}\nqueue-depth = {queue_depth}\n\
              max-transfer = {MAX_TRANSFER}\nbuffer-memory = {memory}\n\
-             [pacing]\n{}\
              {}{}{}\
              [[device]]\nname = \"slow\"\ntype = \"delay\"\nbase = \"below\"\nread-latency = \"{DELAY}\"\n\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n\
              [[subsystem.namespace]]\nnsid = {fast}\ndevice = \"fast\"\n\
              [[subsystem.namespace]]\nnsid = {slow}\ndevice = \"slow\"\n",
-            policy.config(),
             listen.config(),
             ram("fast"),
             ram("below"),
@@ -417,7 +413,8 @@ mod tests {
     fn a_config_has_room_for_what_is_asked_of_it() {
         for (&depth, &policy) in DEPTHS.iter().flat_map(|d| POLICIES.iter().map(move |p| (d, p))) {
             let served = DaemonConfig { depth, jobs: 4, cpu: 0, listen: ListenAddress::default() };
-            let config: toml::Value = toml::from_str(&served.config(policy)).expect("TOML");
+            let config: toml::Value =
+                toml::from_str(&(served.config() + &policy.config())).expect("TOML");
             let limit = |key: &str| config["limits"][key].as_integer().expect("a number");
             assert!(limit("queue-depth") > i64::from(depth / 4), "{policy} at {depth}");
             assert!(limit("buffer-memory") >= 2 * i64::from(depth) * (128 << 10), "{depth}");
@@ -435,7 +432,8 @@ mod tests {
     fn policies_differ_in_pacing_alone() {
         let served = DaemonConfig { depth: 64, jobs: 1, cpu: 0, listen: ListenAddress::default() };
         let without = |policy: BenchPolicy| {
-            let mut config: toml::Table = toml::from_str(&served.config(policy)).expect("TOML");
+            let mut config: toml::Table =
+                toml::from_str(&(served.config() + &policy.config())).expect("TOML");
             let pacing = config.remove("pacing").expect("there is one");
             (config, pacing)
         };

@@ -8,23 +8,65 @@ use serde_json::Value;
 
 use super::activity::StatsSample;
 use super::link::LinkRate;
-use super::plan::{MeasuredStep, SEED};
+use super::plan::{BenchPolicy, MeasuredStep, NSIDS, SEED};
 
 /// Keys of [`Point::varied`].
 pub(super) const DEVICE: &str = "device";
 pub(super) const POLICY: &str = "policy";
 pub(super) const DEPTH: &str = "depth";
+pub(super) const MIX: &str = "mix";
+/// [`Point::test`] of mixes.
+pub(super) const MIXES_TEST: &str = "pacing-mixes";
 
 /// Maximum CPUs of the load generator: it has one, and its clocks are read one after the other.
 const MOST_CPUS: f64 = 1.1;
 
+/// Load of a turn, and its names in results.
+#[derive(Debug, Clone)]
+pub(super) struct TurnLabels {
+    pub(super) test: &'static str,
+    pub(super) varied: Vec<VariedKey>,
+    pub(super) policy: BenchPolicy,
+    pub(super) setting: PointConfig,
+    /// Namespaces under load.
+    pub(super) nsids: Vec<u32>,
+}
+
+impl TurnLabels {
+    pub(super) fn of(step: MeasuredStep, jobs: u32) -> Self {
+        let MeasuredStep { policy, device, depth } = step;
+        let varied = [
+            (DEVICE, device.to_string()),
+            (POLICY, policy.to_string()),
+            (DEPTH, depth.to_string()),
+        ];
+        Self {
+            test: "pacing",
+            varied: varied.map(|(key, value)| VariedKey { key: key.to_owned(), value }).to_vec(),
+            policy,
+            setting: PointConfig {
+                devices: device.to_string(),
+                initiator: "nvmeof-perf".to_owned(),
+                hosts: 1,
+                jobs,
+                cores: Some(1),
+                num_buffers: policy.buffers(),
+                num_delay: Some(device.slow()),
+                qd: step.qd(jobs).unwrap_or_default(),
+                offered: depth.into(),
+                ..PointConfig::default()
+            },
+            nsids: NSIDS.into_iter().filter(|&nsid| step.reads(nsid)).collect(),
+        }
+    }
+}
+
 /// Parameters of a run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct TurnContext<'a> {
-    pub(super) step: MeasuredStep,
+    pub(super) labels: TurnLabels,
     /// Number of the repetition, from 1.
     pub(super) repetition: u32,
-    pub(super) jobs: u32,
     /// Processor and kernel.
     pub(super) machine: &'a str,
     pub(super) link: LinkRate,
@@ -52,7 +94,6 @@ pub(super) fn point(
 ) -> Result<Point> {
     let errors = number(result, "/errors")?;
     ensure!(errors == 0.0, "{errors} I/Os failed");
-    let MeasuredStep { policy, device, depth } = run.step;
     let (cpu, elapsed) = (number(result, "/cpu_seconds")?, number(result, "/elapsed_s")?);
     ensure!(
         cpu <= MOST_CPUS * elapsed,
@@ -60,15 +101,14 @@ pub(super) fn point(
          other, and their rates do not add up"
     );
     let mut flows = flows(result)?;
-    flows.retain(|flow| run.step.reads(flow.device + 1));
+    flows.retain(|flow| run.labels.nsids.contains(&(flow.device + 1)));
     let rates: Vec<f64> = flows.iter().map(|flow| flow.gbps).collect();
     let mean = |of: fn(&StatsSample) -> Option<f64>| mean(moments.iter().filter_map(of));
-    let varied =
-        [(DEVICE, device.to_string()), (POLICY, policy.to_string()), (DEPTH, depth.to_string())];
+    let TurnLabels { test, varied, policy, setting, .. } = run.labels.clone();
     Ok(Point {
         plan: "bench-pacing".to_owned(),
-        test: "pacing".to_owned(),
-        varied: varied.map(|(key, value)| VariedKey { key: key.to_owned(), value }).to_vec(),
+        test: test.to_owned(),
+        varied,
         repetition: run.repetition,
         place: RunOrigin::Local,
         platform: run.machine.to_owned(),
@@ -77,18 +117,7 @@ pub(super) fn point(
         fingerprint: run.fingerprint.to_owned(),
         seed: SEED,
         measured_s: elapsed,
-        setting: PointConfig {
-            devices: device.to_string(),
-            initiator: "nvmeof-perf".to_owned(),
-            hosts: 1,
-            jobs: run.jobs,
-            cores: Some(1),
-            num_buffers: policy.buffers(),
-            num_delay: Some(device.slow()),
-            qd: run.step.qd(run.jobs).unwrap_or_default(),
-            offered: depth.into(),
-            ..PointConfig::default()
-        },
+        setting,
         total: figures(result)?,
         hosts: Vec::new(),
         jobs: Vec::new(),
@@ -167,7 +196,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 pub(super) mod tests {
     use serde_json::json;
 
-    use super::super::plan::{BenchDevice, BenchPolicy};
+    use super::super::plan::BenchDevice;
     use super::*;
 
     pub(in crate::bench::pacing) fn result() -> Value {
@@ -185,9 +214,8 @@ pub(super) mod tests {
 
     fn run(step: MeasuredStep, repetition: u32) -> TurnContext<'static> {
         TurnContext {
-            step,
+            labels: TurnLabels::of(step, 2),
             repetition,
-            jobs: 2,
             machine: "m",
             link: LinkRate::Gbit(10.0),
             adaptive_settle: Duration::from_secs(3),
@@ -249,7 +277,7 @@ pub(super) mod tests {
     #[test]
     fn a_run_with_errors_is_no_measurement() {
         let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Ram, depth: 32 };
-        let run = TurnContext { jobs: 1, ..run(step, 1) };
+        let run = run(step, 1);
         let mut broken = result();
         broken["errors"] = json!(2);
         let error = point(&run, &broken, &[]).expect_err("it failed");

@@ -8,6 +8,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Command;
+use std::slice;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,7 @@ use super::load_generator::LoadGenerator;
 use super::plan::{
     self, BenchDevice, BenchPolicy, ComparedRuns, DaemonConfig, MeasuredStep, NSIDS, POLICIES,
 };
-use super::result;
+use super::result::{self, TurnLabels};
 use super::switching_daemon::SwitchingDaemon;
 use super::{BenchPlan, PacingArgs, ResultsOutput};
 use crate::bench::load::{self, Endpoint};
@@ -31,16 +32,16 @@ use crate::interrupt;
 
 /// Maximum interval of the daemon's statistics during a measurement, which cost time on its one
 /// CPU.
-const INTERVAL: Duration = Duration::from_millis(200);
+pub(super) const INTERVAL: Duration = Duration::from_millis(200);
 /// Minimum number of intervals in a turn.
-const MOMENTS: u32 = 4;
+pub(super) const MOMENTS: u32 = 4;
 /// Interval in the run that is plotted over time.
 const FINE_INTERVAL: Duration = Duration::from_millis(10);
 /// Time of a load before its first turn, on each namespace: the load touches its memory for the
 /// first time.
-const WARM_UP: Duration = Duration::from_millis(500);
-/// Number of attempts at a comparison.
-const ATTEMPTS: u32 = 3;
+pub(super) const WARM_UP: Duration = Duration::from_millis(500);
+/// Number of attempts at a comparison or a mix.
+pub(super) const ATTEMPTS: u32 = 3;
 /// Duration of the run that is plotted over time.
 const ACTIVITY_TIME: Duration = Duration::from_secs(3);
 
@@ -139,7 +140,10 @@ impl PacingBench<'_> {
                 }
                 let loaded = loaded.as_mut().context("nothing serves")?;
                 if number == 0 {
-                    loaded.hand_over(run.policy).with_context(what)?;
+                    let LoadedDaemon { switching_daemon, load } = loaded;
+                    switching_daemon
+                        .hand_over(slice::from_mut(load), run.policy)
+                        .with_context(what)?;
                 }
                 points.push(self.turn(loaded, step, repetition).with_context(what)?);
             }
@@ -165,13 +169,12 @@ impl PacingBench<'_> {
             bail!("interrupted");
         }
         let mut hasher = DefaultHasher::new();
-        (self.build, self.served(step.depth).config(step.policy)).hash(&mut hasher);
+        (self.build, self.served(step.depth).config(), step.policy.config()).hash(&mut hasher);
         (depths, self.args.jobs, ramp, time).hash(&mut hasher);
         self.rate.to_string().hash(&mut hasher);
         let run = result::TurnContext {
-            step,
+            labels: TurnLabels::of(step, self.args.jobs),
             repetition,
-            jobs: self.args.jobs,
             machine: &self.machine,
             link: self.rate,
             adaptive_settle: self.plan.adaptive_settle,
@@ -226,7 +229,7 @@ impl PacingBench<'_> {
         let jobs = self.args.jobs;
         let mut command = self.initiator();
         command.args(plan::turns_of(&switching_daemon.address(), step.depth, jobs));
-        let mut load = LoadGenerator::start(command)?;
+        let mut load = LoadGenerator::start(command, &NSIDS)?;
         for device in [BenchDevice::Ram, BenchDevice::Delay] {
             let depths = MeasuredStep { device, ..step }.depths(jobs);
             load.change_to(&depths.context("the jobs cannot share this depth")?)?;
@@ -239,7 +242,7 @@ impl PacingBench<'_> {
     fn serve(&self, step: MeasuredStep, interval: Duration) -> Result<SwitchingDaemon> {
         let Self { workspace, folder, link, args, .. } = self;
         let command = link.command(pinned(workspace, false, args.target_cpu, "nvmeof-tgt"));
-        let served = self.served(step.depth);
+        let served = self.served(step.depth).config();
         let interval = format!("{}ms", interval.as_millis());
         let switching_daemon =
             SwitchingDaemon::start(workspace, command, folder, served, step.policy, &interval)?;
@@ -251,28 +254,18 @@ impl PacingBench<'_> {
     }
 
     /// Returns the load generator's command, at its end of the link.
-    fn initiator(&self) -> Command {
+    pub(super) fn initiator(&self) -> Command {
         let Self { workspace, link, args, .. } = self;
         link.command(pinned(workspace, false, args.initiator_cpu, "nvmeof-perf"))
     }
 
     /// Runs the load generator to its end and returns its report.
-    fn perf(&self, args: Vec<String>) -> Result<Value> {
+    pub(super) fn perf(&self, args: Vec<String>) -> Result<Value> {
         let json = self.folder.join("point.json");
         let mut command = self.initiator();
         command.args(args).arg("--json").arg(&json);
         output_of(&mut command)?;
         let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
         Ok(serde_json::from_slice(&text)?)
-    }
-}
-
-impl LoadedDaemon {
-    /// Changes to the next policy, which must inherit nothing from the one before.
-    fn hand_over(&mut self, policy: BenchPolicy) -> Result<()> {
-        // Without a limit, waiting commands start soon.
-        self.switching_daemon.go_on_with(BenchPolicy::None)?;
-        self.load.empty()?;
-        self.switching_daemon.go_on_with(policy)
     }
 }

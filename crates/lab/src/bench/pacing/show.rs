@@ -227,12 +227,17 @@ pub(super) fn page(shown: &ReportContent<'_>) -> Result<String> {
     if let Some(activity) = shown.activity {
         over_time(&mut page, activity);
     }
+    page.data("results", &json_list(shown.points)?);
+    Ok(page.document())
+}
+
+/// Returns the points as a list, for a page.
+pub(super) fn json_list(points: &[Point]) -> Result<String> {
     let mut lines = Vec::new();
-    for point in shown.points {
+    for point in points {
         lines.push(json::line(point)?.trim_end().to_owned());
     }
-    page.data("results", &format!("[{}]", lines.join(",")));
-    Ok(page.document())
+    Ok(format!("[{}]", lines.join(",")))
 }
 
 /// Returns a pacer's activity over time as a separate page.

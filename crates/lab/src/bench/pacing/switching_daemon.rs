@@ -9,14 +9,16 @@ use nvmeof_workspace::checkout::{Workspace, output_of};
 use tempfile::TempDir;
 
 use super::activity::{self, StatsSample};
-use super::plan::{BenchPolicy, DaemonConfig};
+use super::load_generator::LoadGenerator;
+use super::plan::BenchPolicy;
 use crate::bench::server::DaemonServer;
 
 /// A running daemon, stopped by [`stop`](Self::stop) or when dropped.
 #[derive(Debug)]
 pub(super) struct SwitchingDaemon {
     server: DaemonServer,
-    served: DaemonConfig,
+    /// Its config without a policy.
+    served: String,
     /// The policy in force.
     policy: BenchPolicy,
     config: PathBuf,
@@ -29,12 +31,13 @@ pub(super) struct SwitchingDaemon {
 }
 
 impl SwitchingDaemon {
-    /// Starts it under a policy. `command` is the program, `folder` is for its files.
+    /// Starts it under a policy. `command` is the program, `folder` is for its files, and `served`
+    /// is the rest of its config.
     pub(super) fn start(
         workspace: &Workspace,
         mut command: Command,
         folder: &Path,
-        served: DaemonConfig,
+        served: String,
         policy: BenchPolicy,
         interval: &str,
     ) -> Result<Self> {
@@ -43,7 +46,7 @@ impl SwitchingDaemon {
             .tempdir()
             .context("no temporary folder for a socket")?;
         let (config, stats) = (folder.join("target.toml"), folder.join("stats.jsonl"));
-        write(&config, served, policy, &socket)?;
+        write(&config, &served, policy, &socket)?;
         command.arg("--config").arg(&config).arg("--stats").arg(&stats);
         command.args(["--stats-interval", interval]);
         let control = workspace.release_binary("nvmeofctl");
@@ -56,8 +59,20 @@ impl SwitchingDaemon {
         self.server.endpoint().address
     }
 
+    /// Changes to the next policy, which inherits nothing from the one before.
+    pub(super) fn hand_over(
+        &mut self,
+        loads: &mut [LoadGenerator],
+        policy: BenchPolicy,
+    ) -> Result<()> {
+        // Without a limit, waiting commands start soon.
+        self.go_on_with(BenchPolicy::None)?;
+        loads.iter_mut().try_for_each(LoadGenerator::empty)?;
+        self.go_on_with(policy)
+    }
+
     /// Changes it to a policy without learned state, which is in force on return.
-    pub(super) fn go_on_with(&mut self, policy: BenchPolicy) -> Result<()> {
+    fn go_on_with(&mut self, policy: BenchPolicy) -> Result<()> {
         if policy == self.policy {
             // The policy would continue with its learned state.
             self.set(if policy == BenchPolicy::None {
@@ -70,7 +85,7 @@ impl SwitchingDaemon {
     }
 
     fn set(&mut self, policy: BenchPolicy) -> Result<()> {
-        write(&self.config, self.served, policy, &self.socket)?;
+        write(&self.config, &self.served, policy, &self.socket)?;
         let mut reload = Command::new(&self.control);
         reload.arg("--api").arg(format!("unix:{}", socket_in(&self.socket).display()));
         output_of(reload.arg("reload"))
@@ -95,9 +110,9 @@ impl SwitchingDaemon {
     }
 }
 
-fn write(config: &Path, served: DaemonConfig, policy: BenchPolicy, socket: &TempDir) -> Result<()> {
+fn write(config: &Path, served: &str, policy: BenchPolicy, socket: &TempDir) -> Result<()> {
     let api = format!("[api]\nsocket = \"{}\"\n", socket_in(socket).display());
-    fs::write(config, served.config(policy) + &api)
+    fs::write(config, format!("{served}{}{api}", policy.config()))
         .with_context(|| format!("cannot write {}", config.display()))
 }
 
