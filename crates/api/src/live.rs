@@ -41,8 +41,9 @@ pub struct PacerSnapshot {
     pub budget_bytes: Option<u64>,
     /// Nanoseconds between commands, if the policy sets a period.
     pub period_ns: Option<u64>,
-    /// Reason for the last change of the budget, if the policy changes it automatically.
-    pub last_move: Option<String>,
+    /// State of the adaptive policy and its reason, in words.
+    #[serde(default)]
+    pub state: Option<String>,
     /// Commands in flight.
     pub in_flight: u64,
     /// Bytes of the buffers of commands in flight.

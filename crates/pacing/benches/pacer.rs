@@ -122,7 +122,6 @@ fn bound(c: &mut Criterion) {
         ("buffer-credit", PolicyConfig::BufferCredit { budget: 96 << 17 }),
         ("token-bucket", bucket(None)),
         ("token-bucket with budget", bucket(Some(96 << 17))),
-        ("adaptive", PolicyConfig::Adaptive),
     ];
     for (name, policy) in policies {
         group.bench_function(name, |bench| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::policy::{
-    AnyPolicy, BudgetMove, BudgetTooSmall, BufferCredit, CreditConfig, PrototypeConfig,
+    AdaptiveStatus, AnyPolicy, BudgetTooSmall, BufferCredit, CreditConfig, PrototypeConfig,
     SharedAdaptive, SharedCredit, SharedIoPacing, SharedTokenBucket, TokenBucketConfig, Waker,
 };
 use crate::scheduler::ResidenceFairQueue;
@@ -282,12 +282,8 @@ pub struct PolicyStatus {
     pub budget: Option<u64>,
     /// Time from one I/O to the next on the whole target, if there is one.
     pub period: Option<Nanos>,
-    /// Reason of the last change of the budget, under a policy that changes it.
-    pub last_move: Option<BudgetMove>,
-    /// Bytes of the preemption reserve, under a policy that has one.
-    pub preemption_reserve_bytes: Option<u64>,
-    /// Bytes since the policy began that could have been sent while cores were preempted.
-    pub preemption_missed_bytes: Option<u64>,
+    /// State of the adaptive policy.
+    pub adaptive: Option<AdaptiveStatus>,
 }
 
 impl SharedPolicy {
@@ -362,6 +358,15 @@ impl SharedPolicy {
         }
     }
 
+    /// Bounds the adaptive policy, or opens it; see [`SharedAdaptive::bound`]. Returns false for
+    /// any other policy.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn bound(&self, budget: Option<u64>, core: usize) -> bool {
+        let SharedPolicyKind::Adaptive(shared) = &self.kind else { return false };
+        shared.bound(budget, core);
+        true
+    }
+
     /// Returns the status of the policy.
     #[must_use]
     pub fn status(&self) -> PolicyStatus {
@@ -371,10 +376,8 @@ impl SharedPolicy {
                 PolicyStatus { budget: Some(shared.budget()), ..PolicyStatus::default() }
             }
             SharedPolicyKind::Adaptive(shared) => PolicyStatus {
-                budget: Some(shared.budget()),
-                last_move: shared.last_move(),
-                preemption_reserve_bytes: shared.reserve_bytes(),
-                preemption_missed_bytes: Some(shared.missed()),
+                budget: shared.budget(),
+                adaptive: shared.status(),
                 ..PolicyStatus::default()
             },
             SharedPolicyKind::TokenBucket(tokens, credit) => PolicyStatus {

@@ -116,6 +116,10 @@ impl PolicyChain {
         }
     }
 
+    pub(crate) fn needs_network_times(&self) -> bool {
+        self.first.needs_network_times() || self.others.iter().any(AnyPolicy::needs_network_times)
+    }
+
     /// Returns unused credit: nothing starts on this core for now.
     #[inline]
     pub(crate) fn return_unused(&mut self) {

@@ -63,8 +63,8 @@ pub use flow_queues::{FlowConfig, FlowId, FlowStats};
 pub use pacer::{Pacer, PacerConfig, PacerCounters, PacerParts, TooLarge};
 pub use permit::{CommandOutcome, Permit, leaked_permits};
 pub use policy::{
-    AdmissionPolicy, BudgetMove, BufferCredit, PrototypeConfig, PrototypePacer, PrototypePool,
-    PrototypeTuner, RateSpec, SharedCredit, TokenBucketConfig, Waker,
+    AdaptiveState, AdaptiveStatus, AdmissionPolicy, BufferCredit, PrototypeConfig, PrototypePacer,
+    PrototypePool, PrototypeTuner, RateSpec, SharedCredit, TokenBucketConfig, Waker,
 };
 pub use scheduler::{DeficitRoundRobin, Scheduler, Selection};
 pub use small_commands::SmallCommandRule;

@@ -455,6 +455,13 @@ impl Pacer {
         }
     }
 
+    /// Returns whether permits must be held until the data has left the machine; see
+    /// [`AdmissionPolicy::needs_network_times`](crate::AdmissionPolicy::needs_network_times).
+    #[must_use]
+    pub fn needs_network_times(&self) -> bool {
+        self.chain.needs_network_times()
+    }
+
     /// Returns the number of waiting commands.
     #[must_use]
     pub fn waiting(&self) -> usize {

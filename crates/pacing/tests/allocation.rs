@@ -3,13 +3,14 @@
 #![cfg(not(loom))]
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use nvmeof_allocations::allocations;
 use nvmeof_pacing::{
-    CommandOutcome, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer, PacerConfig, Permit,
-    PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, RateSpec, SharedPolicy,
-    TokenBucketConfig,
+    AdaptiveState, CommandOutcome, Cost, FlowConfig, FlowId, Nanos, PacedMachine, Pacer,
+    PacerConfig, Permit, PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool, RateSpec,
+    SharedPolicy, TokenBucketConfig,
 };
 
 const CORES: usize = 2;
@@ -17,6 +18,8 @@ const FLOWS: u16 = 64;
 /// Maximum number of commands that wait on a core, which is also the room of each flow.
 const DEPTH: usize = 16;
 const LARGEST: u32 = 1 << 20;
+/// Steps in which the adaptive policy finds a budget, and first sees the devices.
+const WARM_UP: usize = 200_000;
 /// Sizes in turn, among them 0 and one that is small relative to the others.
 const SIZES: [u32; 5] = [128 << 10, 0, 4 << 10, 512 << 10, 64 << 10];
 
@@ -98,14 +101,21 @@ fn a_pacer_allocates_nothing_once_its_flows_are_there() {
         let shared = SharedPolicy::new(&policy, machine).expect("a sound config");
         let mut cores: Vec<CoreHandle> =
             (0..CORES).map(|core| CoreHandle::new(&shared, core)).collect();
-        let before = allocations();
         let mut now = 1;
-        for step in 0..200_000 {
-            now += 1000;
-            let core = &mut cores[step % CORES];
-            core.enqueue(step);
-            core.turn(now);
-        }
+        let mut run = |steps: Range<usize>| {
+            for step in steps {
+                now += 1000;
+                let core = &mut cores[step % CORES];
+                core.enqueue(step);
+                core.turn(now);
+            }
+        };
+        run(0..WARM_UP);
+        // Weights differ and the network is busy, so that a budget is found.
+        let state = shared.status().adaptive.map(|status| status.state);
+        assert!(state.is_none_or(|state| state == AdaptiveState::ShortQueue), "{state:?}");
+        let before = allocations();
+        run(WARM_UP..WARM_UP + 200_000);
         let allocated = allocations() - before;
         let (started, deferred) = cores.iter().fold((0, 0), |(started, deferred), core| {
             let counts = core.pacer.counts();

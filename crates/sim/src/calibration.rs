@@ -44,7 +44,7 @@ use std::fmt::Write as _;
 
 use nvmeof_pacing::{PolicyConfig, PrototypeConfig, PrototypePacer, PrototypePool};
 
-use crate::scenario::{Job, Nanos, Scenario};
+use crate::scenario::{Delay, Job, Nanos, Scenario};
 use crate::setups::{BLOCK, MS, drives, null, split3};
 use crate::{Platform, RunError, run};
 
@@ -163,7 +163,7 @@ impl Row {
             "null1" => null(1),
             "null16" => null(16),
             "nvme16" => drives(16),
-            "split3" | "split3+delay" => split3(16, self.slow, MS),
+            "split3" | "split3+delay" => split3(16, self.slow, Delay::AfterData(MS)),
             _ => return None,
         };
         let mut scenario = Scenario::reads(devices, self.qd);

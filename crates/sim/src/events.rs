@@ -20,8 +20,10 @@ pub(crate) enum Event {
     Alarm(u32),
     /// A drive completes a command.
     DriveDone(u32),
-    /// The delay of a delay device ends.
+    /// The delay after the data of a command ends.
     DelayDone(u32),
+    /// A device begins to fetch the data of a write.
+    FetchStarts(u32),
     /// The last data of a write arrives from the host.
     Pulled(u32),
     /// A port finished sending a command's data.

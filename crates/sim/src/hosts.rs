@@ -23,7 +23,7 @@ use crate::nic::Outbox;
 use crate::numbers::{id, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
-use crate::scenario::{Device, Initiator, Nanos, Scenario};
+use crate::scenario::{Delay, Device, Initiator, Nanos, Scenario};
 
 /// Hosts start one after the other within this time in ns: later ones find a busy target.
 const STARTS: Nanos = 12_000_000;
@@ -260,10 +260,11 @@ impl Hosts {
     }
 }
 
-/// Returns the physical drive behind a device, if any, and the delay that the device adds.
-pub(crate) fn behind(device: Device) -> (Option<u32>, bool, Nanos) {
+/// Returns the physical drive behind a device, if any, whether the device is a part of it, and the
+/// delay that the device adds.
+pub(crate) fn behind(device: Device) -> (Option<u32>, bool, Delay) {
     match device {
-        Device::Null => (None, false, 0),
+        Device::Null => (None, false, Delay::None),
         Device::Drive { drive, delay } => (Some(drive), false, delay),
         Device::Part { drive, delay } => (Some(drive), true, delay),
     }

@@ -1,15 +1,16 @@
 //! Simulated machine: the events of a command on its way from its host and back.
 //!
 //! ```text
-//! host ─capsule─▶ core: waits ─permit, buffer─▶ drive ─data in cache─▶ [delay] ─▶ core: done
-//!   ▲                ▲                                                              │
-//!   └─data, response─┼───────────────── port ◀──fetch from cache── NIC ◀────────────┘
+//! host ─capsule─▶ core: waits ─permit, buffer─▶ [delay] drive ─data in cache─▶ [delay] core: done
+//!   ▲                ▲                                                                   │
+//!   └─data, response─┼───────────────── port ◀──fetch from cache── NIC ◀─────────────────┘
 //!                    └─acknowledged: permit and buffer released
 //! ```
 //!
 //! A write goes `waits ─permit, buffer─▶ pulled from the host ─data in cache─▶ core: data arrived
-//! ─▶ drive fetches it from the cache ─▶ core ─response─▶ host`. This module defines the sequence.
-//! The module of each mechanism defines its times.
+//! ─▶ [delay] drive fetches it from the cache ─▶ [delay] core ─response─▶ host`. A slow device has
+//! its delay on one side of the data transfer. This module defines the sequence. The module of each
+//! mechanism defines its times.
 
 use std::time::Instant;
 
@@ -31,7 +32,9 @@ use crate::pacing::TargetPacing;
 use crate::platform::Platform;
 use crate::record::Recorder;
 use crate::run_result::RunResult;
-use crate::scenario::{Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario};
+use crate::scenario::{
+    Device, Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario,
+};
 
 /// Part of every seed, so that runs equal those that the platforms were calibrated with.
 const SEED_SALT: u64 = 0x5851_f42d_4c95_7f2d;
@@ -143,6 +146,7 @@ impl<'a> SimMachine<'a> {
             Event::DriveDone(command) => self.drive_done(command),
             Event::DelayDone(command) => self.hand_over(command, Work::Device(command)),
             Event::Pulled(command) => self.pulled(command),
+            Event::FetchStarts(command) => self.fetch_starts(command),
             Event::PortDone(port, command) => self.port_done(port as usize, command),
             Event::Acknowledged(command) => self.hand_over(command, Work::Sent(command)),
             Event::HostDone(command) => self.host_done(command),
@@ -346,10 +350,10 @@ impl<'a> SimMachine<'a> {
         match (kind, behind(self.scenario.devices[device])) {
             (CommandKind::Connect, _) => self.answer(command),
             (CommandKind::Read, (None, ..)) => self.hand_over(command, Work::Device(command)),
-            (CommandKind::Read, (Some(drive), part, _)) => {
+            (CommandKind::Read, (Some(drive), part, delay)) => {
                 let split = if part { micros(self.platform.split_us) } else { 0 };
                 let done = self.drives.read(drive, bytes, self.now) + split;
-                self.events.at(done, Event::DriveDone(command));
+                self.events.at(done + delay.before_data(), Event::DriveDone(command));
             }
             (CommandKind::Write, _) => {
                 let there = self.now + 2 * self.one_way;
@@ -398,11 +402,12 @@ impl<'a> SimMachine<'a> {
             self.cache.write(buffer, bytes);
             self.last_landing = Some(self.now);
         }
-        if delay > 0 {
-            let over = self.now + delay + micros(self.platform.delay_us);
-            self.events.at(over, Event::DelayDone(command));
-        } else {
-            self.hand_over(command, Work::Device(command));
+        match delay.after_data() {
+            0 => self.hand_over(command, Work::Device(command)),
+            delay => {
+                let done = self.now + delay + micros(self.platform.delay_us);
+                self.events.at(done, Event::DelayDone(command));
+            }
         }
     }
 
@@ -473,14 +478,24 @@ impl<'a> SimMachine<'a> {
         self.hand_over(command, Work::Data(command));
     }
 
-    /// Handles the arrived data of a write on its core: the drive fetches it.
+    /// Handles the arrived data of a write on its core: submits the write to its device.
     fn data_came(&mut self, command: u32) {
-        let now = self.now;
         let state = self.commands.of_mut(command);
         if let Some(permit) = &mut state.permit {
-            permit.host_data_arrived(now);
+            permit.host_data_arrived(self.now);
         }
-        let &mut Command { queue, bytes, buffer, .. } = state;
+        let queue = state.queue;
+        let device = self.hosts.queue(queue).device as usize;
+        match behind(self.scenario.devices[device]).2.before_data() {
+            0 => self.fetch_starts(command),
+            delay => self.events.at(self.now + delay, Event::FetchStarts(command)),
+        }
+    }
+
+    /// Lets the device fetch the data of a write, which waited in memory until now.
+    fn fetch_starts(&mut self, command: u32) {
+        let now = self.now;
+        let &Command { queue, bytes, buffer, .. } = self.commands.of(command);
         let device = self.hosts.queue(queue).device as usize;
         let (Some(drive), part, _) = behind(self.scenario.devices[device]) else {
             self.hand_over(command, Work::Device(command));
@@ -560,12 +575,12 @@ fn prototype_pool(pacing: &Pacing) -> Option<PrototypePool> {
 pub(crate) fn checker_set(platform: &Platform, scenario: &Scenario) -> Vec<Box<dyn Checker>> {
     let largest = largest(scenario);
     let budget = Budget::new(scenario.cores, largest);
-    let budget = match scenario.pacing {
-        Pacing::Policy(PolicyConfig::Adaptive) => budget.beside_small(16),
-        _ => budget,
-    };
     let mut all: Vec<Box<dyn Checker>> =
-        vec![Box::new(Permits::default()), Box::new(Conservation::default()), Box::new(budget)];
+        vec![Box::new(Permits::default()), Box::new(Conservation::default())];
+    // `adaptive` charges a command less than its bytes if its device is slow.
+    if scenario.pacing != Pacing::Policy(PolicyConfig::Adaptive) {
+        all.push(Box::new(budget));
+    }
     if prototype_pool(&scenario.pacing).is_none() {
         all.push(Box::new(Starvation::new(patience(platform, scenario))));
     }
@@ -599,7 +614,9 @@ fn patience(platform: &Platform, scenario: &Scenario) -> StarvationBound {
     let serve = STEPS * platform.step_us * 1000.0 / f64::from(scenario.cores);
     let taken = (64 * offered).min(1024 * flows);
     let send = taken as f64 * send.max(serve);
-    let slowest = scenario.devices.iter().map(|d| behind(*d).2).max().unwrap_or(0);
+    let delay = |device: &Device| behind(*device).2;
+    let delays = scenario.devices.iter().map(|d| delay(d).before_data().max(delay(d).after_data()));
+    let slowest = delays.max().unwrap_or(0);
     let drive = whole(platform.drive_read_us.max(platform.drive_write_us) * 1000.0) + slowest;
     let troubles: u64 = scenario.disturbances.iter().map(|trouble| trouble.lasts).sum();
     let one_stands = |trouble: &Disturbance| matches!(trouble.what, DisturbanceKind::Drive(_));

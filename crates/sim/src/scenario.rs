@@ -51,16 +51,51 @@ pub enum Device {
     Drive {
         /// Number of the physical drive.
         drive: u32,
-        /// Delay added to every I/O after its data is in memory.
-        delay: Nanos,
+        /// Delay added to every I/O.
+        delay: Delay,
     },
     /// One of several parts of a drive, which share its speed.
     Part {
         /// Number of the physical drive.
         drive: u32,
-        /// Delay added to every I/O after its data is in memory.
-        delay: Nanos,
+        /// Delay added to every I/O.
+        delay: Delay,
     },
+}
+
+/// Delay of a slow device, on one side of its data transfer. The target sees the same device time
+/// with both kinds; only the time that data waits in memory differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// None.
+    None,
+    /// The device transfers the data after this delay: a slow drive, or one over a network. A read
+    /// holds no cache until its data arrives; the data of a write waits in memory until the device
+    /// fetches it.
+    BeforeData(Nanos),
+    /// The device transfers the data, and completes after this delay: a delay bdev over a drive.
+    /// The data of a read waits in memory; that of a write was fetched.
+    AfterData(Nanos),
+}
+
+impl Delay {
+    /// Returns the time before the data transfer.
+    #[must_use]
+    pub fn before_data(self) -> Nanos {
+        match self {
+            Self::BeforeData(delay) => delay,
+            Self::None | Self::AfterData(_) => 0,
+        }
+    }
+
+    /// Returns the time after the data transfer.
+    #[must_use]
+    pub fn after_data(self) -> Nanos {
+        match self {
+            Self::AfterData(delay) => delay,
+            Self::None | Self::BeforeData(_) => 0,
+        }
+    }
 }
 
 /// One load, run by every host.

@@ -3,7 +3,7 @@
 use nvmeof_pacing::{PolicyConfig, PrototypeConfig, PrototypePool};
 
 use crate::scenario::{
-    Device, Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario,
+    Delay, Device, Disturbance, DisturbanceKind, Initiator, Job, Nanos, Pacing, Scenario,
 };
 
 /// Block size of the io_pacing tests.
@@ -21,15 +21,15 @@ pub fn null(number: usize) -> Vec<Device> {
 /// Returns `number` whole drives.
 #[must_use]
 pub fn drives(number: u32) -> Vec<Device> {
-    (0..number).map(|drive| Device::Drive { drive, delay: 0 }).collect()
+    (0..number).map(|drive| Device::Drive { drive, delay: Delay::None }).collect()
 }
 
 /// Splits every drive in three parts. The first `slow` parts, counted over drives first, have
 /// `delay` added. Part `t` of drive `d` is at position `t x drives + d`.
 #[must_use]
-pub fn split3(drives: u32, slow: u32, delay: Nanos) -> Vec<Device> {
-    let part =
-        |at: u32| Device::Part { drive: at % drives, delay: if at < slow { delay } else { 0 } };
+pub fn split3(drives: u32, slow: u32, delay: Delay) -> Vec<Device> {
+    let delay = |at: u32| if at < slow { delay } else { Delay::None };
+    let part = |at: u32| Device::Part { drive: at % drives, delay: delay(at) };
     (0..3 * drives).map(part).collect()
 }
 

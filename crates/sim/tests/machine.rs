@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nvmeof_pacing::PolicyConfig;
-use nvmeof_sim::scenario::{DisturbanceKind, Job};
+use nvmeof_sim::scenario::{Delay, DisturbanceKind, Job};
 use nvmeof_sim::setups::{MS, drives, null, split3};
 use nvmeof_sim::{Platform, RunResult, Scenario, run};
 
@@ -100,9 +100,50 @@ fn writes_and_mixes_run() {
 #[test]
 fn slow_thirds_hold_a_static_pool_for_longer() {
     let a = platform("A");
-    let all_fast = sound(&a, &Scenario::reads(split3(16, 0, MS), 256).pooled(48, 12));
-    let slow = sound(&a, &Scenario::reads(split3(16, 32, MS), 256).pooled(48, 12));
+    let all_fast = sound(&a, &Scenario::reads(split3(16, 0, Delay::None), 256).pooled(48, 12));
+    let slow =
+        sound(&a, &Scenario::reads(split3(16, 32, Delay::AfterData(MS)), 256).pooled(48, 12));
     assert!(slow.total.gbps < 0.6 * all_fast.total.gbps);
+}
+
+/// Every device is 1 ms slower, and four times the cache is in flight, most of it at the devices.
+/// Without pacing, the same load on an endless cache is the ceiling.
+fn all_slow(delay: Delay, reads: f64) -> [RunResult; 2] {
+    let scenario = Scenario::reads(split3(16, 48, delay), 96).mix(reads);
+    let none = scenario.clone().paced(PolicyConfig::None);
+    let a = platform("A");
+    [sound(&a, &none), sound(&a, &scenario.endless())]
+}
+
+#[test]
+fn reads_hold_no_cache_during_a_delay_before_their_data() {
+    let [before, ceiling] = all_slow(Delay::BeforeData(MS), 1.0);
+    assert!(before.hit_pct > 99.0 && before.total.gbps > 0.99 * ceiling.total.gbps);
+    let [after, ceiling] = all_slow(Delay::AfterData(MS), 1.0);
+    assert!(after.hit_pct < 1.0 && after.total.gbps < 0.7 * ceiling.total.gbps);
+}
+
+#[test]
+fn writes_hold_cache_during_a_delay_before_their_device_fetches_the_data() {
+    let [before, _] = all_slow(Delay::BeforeData(MS), 0.0);
+    let [after, _] = all_slow(Delay::AfterData(MS), 0.0);
+    assert!(before.hit_pct < 1.0 && after.hit_pct > 99.0);
+}
+
+#[test]
+fn a_delay_of_either_kind_adds_to_the_device_time() {
+    let a = platform("A");
+    for reads in [1.0, 0.0] {
+        let mean = |delay| {
+            let scenario = Scenario::reads(split3(16, 48, delay), 1).mix(reads);
+            sound(&a, &scenario.paced(PolicyConfig::None)).total.latency.mean
+        };
+        let fast = mean(Delay::None);
+        for delay in [Delay::BeforeData(MS), Delay::AfterData(MS)] {
+            let added = (mean(delay) - fast) / MS as f64;
+            assert!((0.98..1.05).contains(&added), "{delay:?}, {reads} reads: {added} ms");
+        }
+    }
 }
 
 #[test]

@@ -108,6 +108,12 @@ pub trait HostQueue: Debug {
     /// Only fabrics whose host can occupy a buffer by being slow implement this.
     fn set_memory_short(&mut self, _is_short: bool, _now: Nanos) {}
 
+    /// Sets whether a response counts as sent only when its data has left the machine.
+    ///
+    /// Otherwise it counts when the fabric needs its buffer no more. Only fabrics that must ask the
+    /// kernel for the difference implement this.
+    fn set_tx_tracked(&mut self, _is_tracked: bool) {}
+
     /// Returns true if the host has sent the first message of a connection (TCP: its `ICReq`).
     fn has_greeted(&self) -> bool {
         true

@@ -354,8 +354,8 @@ fn policy(delta: &StatsDelta) -> String {
     let pacer = &delta.pacer;
     let period =
         pacer.period_ns.map_or_else(String::new, |nanos| format!(", {} a command", time(nanos)));
-    let moved = pacer.last_move.as_ref().map_or_else(String::new, |last| format!(" ({last})"));
-    format!("{}{period}{moved}", pacer.policy)
+    let state = pacer.state.as_ref().map_or_else(String::new, |state| format!(" ({state})"));
+    format!("{}{period}{state}", pacer.policy)
 }
 
 /// Cuts a long name at the front, because names differ at the end, and removes control characters.

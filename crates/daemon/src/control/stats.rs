@@ -23,7 +23,7 @@ mod tenants;
 use std::collections::BTreeMap;
 
 use nvmeof_nvmf::{DeviceId, PortId};
-use nvmeof_pacing::{BudgetMove, FlowStats, PolicyStatus};
+use nvmeof_pacing::{AdaptiveState, AdaptiveStatus, FlowStats, PolicyStatus};
 
 use crate::reactor::stats::{
     CommandCounters, CounterKey, DeviceStats, Flow, Histogram, Latencies, NAMES_MAX, Port, Report,
@@ -237,13 +237,33 @@ fn add_device(devices: &mut Vec<DeviceStats>, from: &DeviceStats) {
     }
 }
 
-/// Returns the name of the reason for the last change of the budget.
-fn move_name(reason: BudgetMove) -> &'static str {
-    match reason {
-        BudgetMove::Startup => "startup",
-        BudgetMove::MoreThroughput => "more-throughput",
-        BudgetMove::NoGain => "no-gain",
-        BudgetMove::AppLimited => "app-limited",
+/// Returns the name of what the adaptive policy does.
+fn state_name(state: AdaptiveState) -> &'static str {
+    match state {
+        AdaptiveState::Open => "open",
+        AdaptiveState::Trial => "trial",
+        AdaptiveState::Held => "held",
+        AdaptiveState::ShortQueue => "short-queue",
+    }
+}
+
+/// Says in a few words what the adaptive policy does, and why.
+fn state_words(status: &AdaptiveStatus, now: u64) -> String {
+    let gain = format!("{:+.1} %", f64::from(status.last_gain_permille) / 10.0);
+    match (status.state, status.last_trial) {
+        (AdaptiveState::Open, None) => "open: no overshoot seen, no trial yet".to_owned(),
+        (AdaptiveState::Open, Some(at)) => {
+            let seconds = now.saturating_sub(at) / 1_000_000_000;
+            format!("open: no overshoot seen, last trial {seconds} s ago, {gain}")
+        }
+        (AdaptiveState::Trial, _) => "trial: measures the rate with less in flight".to_owned(),
+        (AdaptiveState::ShortQueue, _) => {
+            "short queue: for weights, or for small commands beside large ones".to_owned()
+        }
+        (AdaptiveState::Held, _) if status.charges_slow_devices => {
+            format!("held: less in flight gained {gain}, slow devices hold data")
+        }
+        (AdaptiveState::Held, _) => format!("held: less in flight gained {gain}"),
     }
 }
 

@@ -59,6 +59,7 @@ impl Reactor {
         connection.counts_as_io |= is_io;
         // If it moved here, its previous reactor has paused it.
         connection.fabric.set_paused(false);
+        connection.fabric.set_tx_tracked(self.is_tx_tracked);
         let key = self.connections.insert(connection);
         if let Some(connection) = self.connections.get_mut(key) {
             connection.has_source = connection.fabric.bind(key.token(kind::CONNECTION));

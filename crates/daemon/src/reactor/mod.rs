@@ -212,6 +212,8 @@ pub(crate) struct Reactor {
     memory_of_others: u64,
     /// Connections were notified that buffer memory is short.
     was_memory_short: bool,
+    /// The pacer uses the time at which data has left the machine.
+    is_tx_tracked: bool,
     /// Time at which a command last started, or none waited.
     granted_at: u64,
     /// Connections without a source: epoll reports their arrivals.
@@ -311,6 +313,7 @@ impl Reactor {
             memory_held: 0,
             memory_of_others: 0,
             was_memory_short: false,
+            is_tx_tracked: false,
             granted_at: 0,
             sockets: 0,
             receive: Vec::new(),

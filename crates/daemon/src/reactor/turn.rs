@@ -54,6 +54,9 @@ impl Reactor {
         self.stats.counters.turns += 1;
         let after = now.saturating_sub(std::mem::replace(&mut self.turned_at, now));
         self.pacer.on_turn(now, after);
+        if self.pacer.needs_network_times() != self.is_tx_tracked {
+            self.track_tx();
+        }
         self.note_standstill(now);
         if self.mailbox.is_signalled() {
             self.read_mailbox(now);
@@ -104,6 +107,17 @@ impl Reactor {
         }
         self.stats.counters.busy_turns += u64::from(busy);
         busy
+    }
+
+    /// Tells the fabrics whether the pacer uses the time at which data has left the machine.
+    #[cold]
+    fn track_tx(&mut self) {
+        self.is_tx_tracked = self.pacer.needs_network_times();
+        for key in self.connections.keys() {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.fabric.set_tx_tracked(self.is_tx_tracked);
+            }
+        }
     }
 
     /// Waits for an event.

@@ -47,7 +47,7 @@ pub(crate) const SEEDS_TO_DECIDE: u64 = 15;
 /// Family of cases: one kind of requirement on a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Family {
-    /// Line rate at every queue depth, with few buffers and a small deviation.
+    /// Line rate at every queue depth, with a small deviation.
     Depth,
     /// Any number of target cores; every queue is served.
     Cores,

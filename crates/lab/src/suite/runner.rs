@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use nvmeof_sim::Platform;
 use nvmeof_sim::RunResult;
-use nvmeof_sim::numbers::{whole, whole_u32};
+use nvmeof_sim::numbers::whole;
 use nvmeof_sim::scenario::{Nanos, Pacing, Scenario};
 use nvmeof_sim::setups::{BLOCK, MS};
 
@@ -63,10 +63,6 @@ impl Reference {
     }
 }
 
-/// Step factor of a search for a number of buffers.
-const STEP: f64 = 1.2;
-/// Step factor around the best result, if none of the search suffices.
-const FINE_STEP: f64 = 1.05;
 /// A search for the best result stops at this fraction of the ceiling.
 const CLOSE: f64 = 0.998;
 
@@ -119,7 +115,7 @@ impl SuiteRunner {
     /// Returns the scenario with the policy under test, and the times of this extent.
     pub(super) fn under_test(&self, scenario: &Scenario) -> Scenario {
         let (warm_up, time, sample) =
-            self.pick((200 * MS, 500 * MS, 100 * MS), (120 * MS, 200 * MS, 50 * MS));
+            self.pick((600 * MS, 500 * MS, 100 * MS), (600 * MS, 200 * MS, 50 * MS));
         let mut scenario = scenario.clone().lasting(warm_up, time);
         scenario.sample = sample;
         scenario.seed += self.seed;
@@ -187,58 +183,6 @@ impl SuiteRunner {
         scenario.sample = 0;
         scenario.seed += self.seed;
         scenario
-    }
-
-    /// Returns the lowest number of static 128 KiB buffers that carries `gbps`; `None` if no number
-    /// does. A core with nothing in flight may always start one command, so more may be in flight
-    /// than configured. The larger of the two numbers counts.
-    pub(super) fn fewest(
-        &self,
-        platform: &Platform,
-        scenario: &Scenario,
-        gbps: f64,
-    ) -> Result<Option<f64>, SuiteError> {
-        let kind = format!("fewest for {gbps:.2}");
-        let base = self.as_reference(scenario).credit(1);
-        let found = self.remember(platform, &kind, &base, || {
-            let attempt = |buffers: u32| -> Result<Reference, SuiteError> {
-                let run_result = self.run(platform, &base.clone().credit(buffers))?;
-                Ok(Reference::of(&run_result, u64::from(buffers)))
-            };
-            let most = offered(scenario);
-            let (mut below, mut buffers) = (0, 4.min(most));
-            let mut found = attempt(buffers)?;
-            let mut best = found;
-            while found.gbps < gbps && buffers < most {
-                below = buffers;
-                buffers = whole_u32(f64::from(buffers) * STEP).max(buffers + 1).min(most);
-                found = attempt(buffers)?;
-                best = if found.gbps > best.gbps { found } else { best };
-            }
-            if found.gbps < gbps {
-                // The range that suffices may lie between two steps.
-                let mut wanted = best.budget as f64 / STEP;
-                while found.gbps < gbps && wanted < best.budget as f64 * STEP {
-                    (below, buffers) = (whole_u32(wanted).max(1) - 1, whole_u32(wanted).max(1));
-                    found = attempt(buffers)?;
-                    wanted = (wanted * FINE_STEP).max(wanted + 1.0);
-                }
-            }
-            if found.gbps < gbps {
-                return Ok(Reference::NONE);
-            }
-            while buffers - below > 1 {
-                let median = below.midpoint(buffers);
-                let next = attempt(median)?;
-                if next.gbps >= gbps {
-                    (buffers, found) = (median, next);
-                } else {
-                    below = median;
-                }
-            }
-            Ok(found)
-        })?;
-        Ok((found.budget > 0).then_some(found.held.max(found.budget as f64)))
     }
 
     /// Returns the best `buffer-credit` for this machine and load. The search tries budgets in

@@ -17,7 +17,7 @@ pub(super) const ABOUT: &str = "One stream of 80 % 128 KiB and 20 % 4 KiB reads 
 const SMALL: u32 = 4096;
 /// The same in quick runs: alongside small commands the probes are narrow, so finding the budget
 /// takes longer.
-const WARM_UP: Nanos = 200 * MS;
+const WARM_UP: Nanos = 600 * MS;
 const TIME: Nanos = 500 * MS;
 
 pub(super) fn cases(runner: &SuiteRunner) -> Vec<Case> {

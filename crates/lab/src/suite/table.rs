@@ -13,7 +13,7 @@ pub(crate) enum Style {
 }
 
 const COLUMNS: [(&str, usize); 11] = [
-    ("case", 34),
+    ("case", 41),
     ("Gb/s", 6),
     ("% ref", 6),
     ("sd", 5),

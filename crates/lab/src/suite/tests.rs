@@ -215,7 +215,6 @@ mod bounds_can_fail {
         let none = of(PolicyConfig::None);
         let deep = one(&none, Family::Depth, "A nvme16 qd 2048");
         assert!(broken(&deep).contains(&"% of reference"), "{deep:?}");
-        assert!(broken(&deep).contains(&"x fewest buffers"), "{deep:?}");
         let small = one(&none, Family::Small, "A 2 hosts, qd 2048");
         assert!(broken(&small).contains(&"small p99 us"), "{small:?}");
         let tenants = one(&none, Family::Tenants, "A on 4 cores");
@@ -246,6 +245,8 @@ mod bounds_can_fail {
     fn with_buffers_that_slow_devices_hog() {
         let slow = one(&credit(48), Family::Slow, "A 32 slow, 3 x qd 341");
         assert_eq!(broken(&slow), ["% of reference"]);
+        let slow = one(&credit(48), Family::Slow, "A 32 slow before data, 32 x qd 1 and 1024");
+        assert!(broken(&slow).contains(&"least slow flow %"), "{slow:?}");
     }
 
     #[test]

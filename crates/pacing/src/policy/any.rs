@@ -66,6 +66,16 @@ impl AnyPolicy {
         }
     }
 
+    pub(crate) fn needs_network_times(&self) -> bool {
+        match self {
+            AnyPolicy::Unpaced => false,
+            AnyPolicy::BufferCredit(policy) => policy.needs_network_times(),
+            AnyPolicy::TokenBucket(policy) => policy.needs_network_times(),
+            AnyPolicy::Adaptive(policy) => policy.needs_network_times(),
+            AnyPolicy::Custom(policy) => policy.needs_network_times(),
+        }
+    }
+
     #[inline]
     pub(crate) fn return_unused(&mut self) {
         match self {

@@ -12,7 +12,7 @@ mod unpaced;
 
 use std::fmt::Debug;
 
-pub use adaptive::{Adaptive, BudgetMove, SharedAdaptive};
+pub use adaptive::{Adaptive, AdaptiveState, AdaptiveStatus, SharedAdaptive};
 pub use any::AnyPolicy;
 pub use buffer_credit::BufferCredit;
 pub use shared_credit::{BudgetTooSmall, CreditConfig, SharedCredit, Waker};
@@ -39,6 +39,13 @@ pub trait AdmissionPolicy: Debug + Send {
     /// Returns the largest cost in bytes that this policy can ever grant. It must not change.
     fn largest(&self) -> u32 {
         u32::MAX
+    }
+
+    /// Returns whether commands must be held until their data has left the machine, because what is
+    /// in the network counts. Otherwise a transport may release them as soon as it needs their
+    /// buffers no more. The answer may change over time.
+    fn needs_network_times(&self) -> bool {
+        true
     }
 
     /// Asks whether this command may start at `now`. A grant is outstanding until

@@ -396,6 +396,10 @@ impl TokenBucket {
 }
 
 impl AdmissionPolicy for TokenBucket {
+    fn needs_network_times(&self) -> bool {
+        false
+    }
+
     fn largest(&self) -> u32 {
         self.shared.largest
     }

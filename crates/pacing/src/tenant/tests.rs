@@ -43,6 +43,13 @@ struct Flow {
     namespace: Option<usize>,
 }
 
+/// Makes a policy, with a bound that the adaptive one would have to find.
+fn bounded(policy: &PolicyConfig, machine: PacedMachine) -> SharedPolicy {
+    let shared = SharedPolicy::new(policy, machine).unwrap();
+    shared.bound(Some(MIB), 0);
+    shared
+}
+
 struct Bench {
     cores: Vec<OneCore>,
     tenants: Vec<Arc<Tenant>>,
@@ -58,7 +65,7 @@ struct Bench {
 impl Bench {
     fn new(policy: &PolicyConfig, cores: usize, tenants: &[TenantLimits]) -> Self {
         let machine = PacedMachine { cores, largest: LARGEST };
-        let shared = SharedPolicy::new(policy, machine).unwrap();
+        let shared = bounded(policy, machine);
         let cores = (0..cores).map(|index| {
             let woken = Arc::new(AtomicBool::new(false));
             let waker: crate::Waker = {
@@ -332,7 +339,7 @@ fn play(bench: &mut Bench, steps: &[Step]) {
             }
             Step::Change { tenant, limits } => bench.change(tenant % 4, limits),
             Step::Swap { policy } => {
-                let shared = SharedPolicy::new(&policy, bench.machine).unwrap();
+                let shared = bounded(&policy, bench.machine);
                 for one in &mut bench.cores {
                     let waker = Arc::clone(&one.core.waker);
                     one.pacer.replace(shared.parts(one.core.index, waker)).unwrap();

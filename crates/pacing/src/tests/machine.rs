@@ -32,6 +32,8 @@ pub(super) struct Running {
     pub(super) token: u64,
     pub(super) permit: Permit,
     policy_epoch: usize,
+    /// Its policy had a budget when it started.
+    is_bounded: bool,
     /// Number of commands started before it.
     scheduler: u64,
 }
@@ -62,9 +64,11 @@ pub(super) struct PacedMachine {
 }
 
 impl Era {
+    /// The adaptive policy starts with a budget: without one it has nothing to keep.
     fn new(config: &PolicyConfig, cores: usize) -> Self {
         let machine = crate::PacedMachine { cores, largest: LARGEST };
         let shared = SharedPolicy::new(config, machine).unwrap();
+        shared.bound(Some(1 << 20), 0);
         let budget = shared.status().budget;
         let turned = vec![true; cores];
         Self {
@@ -85,7 +89,10 @@ impl Era {
             self.budget = budget;
             self.turned.fill(false);
         }
-        let Some(budget) = budget else { return };
+        let Some(budget) = budget else {
+            self.ceiling = u64::MAX;
+            return;
+        };
         if self.turned.iter().all(|turned| *turned) {
             self.ceiling = self.ceiling.min(budget.max(over_floor));
         }
@@ -95,11 +102,11 @@ impl Era {
         if over_floor == 0 {
             self.small = 0;
         }
-        if matches!(self.config, PolicyConfig::Adaptive) {
+        if matches!(self.config, PolicyConfig::Adaptive) && self.ceiling < u64::MAX {
             self.small = self.small.max(self.ceiling / 16);
         }
         assert!(
-            over_floor <= self.ceiling + self.small,
+            over_floor <= self.ceiling.saturating_add(self.small),
             "in flight beyond one I/O a core: {over_floor}, budget {budget}, was {} ({:?})",
             self.ceiling,
             self.config
@@ -160,7 +167,12 @@ impl PacedMachine {
         self.eras.push(Era::new(config, self.cores.len()));
     }
 
+    /// Changes the budget. The adaptive policy has none at times.
     pub(super) fn resize(&mut self, budget: u64, core: usize) {
+        let bound = (!budget.is_multiple_of(4)).then_some(budget);
+        if self.shared().bound(bound, core) {
+            return;
+        }
         if let Some(credit) = self.credit() {
             credit.resize(budget, core);
         }
@@ -207,6 +219,7 @@ impl PacedMachine {
             token,
             permit,
             policy_epoch: core.policy_epoch,
+            is_bounded: self.eras[core.policy_epoch].shared.status().budget.is_some(),
             scheduler: self.started,
         });
         self.started += 1;
@@ -334,8 +347,8 @@ impl PacedMachine {
                     + (core.running.len() + core.waiting.len()) as u64
             );
             for (policy_epoch, over_floor) in over_floor.iter_mut().enumerate() {
-                let of_era =
-                    || core.running.iter().filter(|r| r.policy_epoch == policy_epoch).map(bytes);
+                let counts = |r: &&Running| r.policy_epoch == policy_epoch && r.is_bounded;
+                let of_era = || core.running.iter().filter(counts).map(bytes);
                 *over_floor += of_era().sum::<u64>() - of_era().max().unwrap_or(0);
             }
         }

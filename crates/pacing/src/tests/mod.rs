@@ -7,7 +7,6 @@ mod flow_queues;
 mod hung;
 mod machine;
 mod permits;
-mod preemption;
 mod rules;
 
 use nvmeof_random::SplitMix64;

@@ -551,7 +551,7 @@ fn none_is_starved(flows: usize, sizes: &[u32], rounds: usize) -> Result<(), Tes
 }
 
 /// Commands of 10 KiB are small relative to the others until those of 25 KiB are the majority.
-/// Their charges until then, at the price of a slow flow, are not all paid at that moment.
+/// Their charges until then are not all paid at that moment.
 #[test]
 fn who_is_small_no_longer_is_not_starved() {
     none_is_starved(4, &[218, 10, 25, 218], 856).expect("nobody is passed over for long");

@@ -388,6 +388,10 @@ impl TcpQueue {
 }
 
 impl HostQueue for TcpQueue {
+    fn set_tx_tracked(&mut self, is_tracked: bool) {
+        self.outbound.set_tx_tracked(is_tracked);
+    }
+
     fn set_memory_short(&mut self, is_short: bool, now: Nanos) {
         if !is_short {
             self.urgent = None;

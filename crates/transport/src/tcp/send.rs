@@ -117,6 +117,10 @@ impl PduWriter {
         std::mem::take(&mut self.taken)
     }
 
+    pub(super) fn set_tx_tracked(&mut self, is_tracked: bool) {
+        self.tx_tracker.is_on = is_tracked;
+    }
+
     pub(super) fn tx_tracker(&self) -> &TxTracker {
         &self.tx_tracker
     }

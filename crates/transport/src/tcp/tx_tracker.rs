@@ -22,6 +22,8 @@ const LATEST: Nanos = 1_000_000;
 /// Responses in the socket's queue.
 #[derive(Debug, Default)]
 pub(super) struct TxTracker {
+    /// Checks are needed; otherwise all responses count as sent when the socket has taken them.
+    pub(super) is_on: bool,
     /// Bytes the socket has taken since the start.
     pub(super) taken: u64,
     /// Tokens of responses in order, and the stream position where each ends.
@@ -44,11 +46,12 @@ impl TxTracker {
 
     /// Returns true if a check after a send is worth its cost.
     pub(super) fn worth_a_look(&self) -> bool {
-        self.unsent > 0 || self.taken - self.left >= SMALL
+        self.is_on && (self.unsent > 0 || self.taken - self.left >= SMALL)
     }
 
     /// Counts all responses as sent: too few bytes followed the last empty queue for a check.
     pub(super) fn all_gone(&mut self, events: &mut Vec<Event>) {
+        self.still = None;
         events.extend(self.waiting.drain(..).map(|(token, _)| Event::Sent { token, data: None }));
     }
 
@@ -112,7 +115,6 @@ impl TxTracker {
     /// Counts all responses as sent, because the connection ends.
     pub(super) fn give_up(&mut self, events: &mut Vec<Event>) {
         self.all_gone(events);
-        self.still = None;
     }
 }
 
@@ -130,7 +132,7 @@ mod tests {
 
     /// Creates three responses of 1000 bytes, taken whole.
     fn three() -> TxTracker {
-        let mut tx_tracker = TxTracker::default();
+        let mut tx_tracker = TxTracker { is_on: true, ..TxTracker::default() };
         for token in 1..=3 {
             tx_tracker.taken += 1000;
             tx_tracker.taken_whole(token, 0);

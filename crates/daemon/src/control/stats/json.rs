@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use nvmeof_pacing::{FlowStats, PolicyStatus};
 use serde_json::{Value, json};
 
-use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, move_name, total};
+use super::{FlowName, Interval, Labels, Sample, TenantFigures, mean, state_name, total};
 use crate::logs;
 use crate::reactor::stats::{
     Class, CommandCounters, CounterKey, ErrorClass, Flow, Latencies, RdmaDevice, Report,
@@ -16,7 +16,7 @@ use crate::reactor::stats::{
 };
 
 /// Version of the format.
-pub(in crate::control) const SCHEMA: u32 = 2;
+pub(in crate::control) const SCHEMA: u32 = 3;
 
 /// Returns the lines of a sample: one per reactor, and a total.
 ///
@@ -70,9 +70,10 @@ fn policy(name: &str, snapshot: &PolicyStatus) -> Value {
         "name": name,
         "budget_bytes": snapshot.budget,
         "period_ns": snapshot.period,
-        "last_move": snapshot.last_move.map(move_name),
-        "preemption_reserve_bytes": snapshot.preemption_reserve_bytes,
-        "preemption_missed_bytes": snapshot.preemption_missed_bytes,
+        "state": snapshot.adaptive.map(|status| state_name(status.state)),
+        "trials": snapshot.adaptive.map(|status| status.trials),
+        "last_gain_permille": snapshot.adaptive.map(|status| status.last_gain_permille),
+        "charges_slow_devices": snapshot.adaptive.map(|status| status.charges_slow_devices),
     })
 }
 

@@ -7,7 +7,7 @@ use nvmeof_api::{
 };
 
 use super::limited_tenants::limited;
-use super::{FlowName, Labels, Sample, done, move_name, total};
+use super::{FlowName, Labels, Sample, done, state_words, total};
 use crate::reactor::stats::{Class, CommandCounters, Histogram, Report};
 
 /// Maximum number of flows; `work` includes the flows that are omitted.
@@ -43,7 +43,7 @@ fn pacer(sample: &Sample, all: &Report) -> PacerSnapshot {
         policy: sample.policy.to_owned(),
         budget_bytes: pacing.budget,
         period_ns: pacing.period,
-        last_move: pacing.last_move.map(|reason| move_name(reason).to_owned()),
+        state: pacing.adaptive.map(|status| state_words(&status, crate::clock::now())),
         in_flight: counts.outstanding(),
         in_flight_bytes: counts.bytes_in_flight,
         waiting: counts.waiting(),

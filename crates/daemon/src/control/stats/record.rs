@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(2);
 /// Options of a recording.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordOptions {
-    /// Where to.
+    /// Destination.
     pub(crate) file: PathBuf,
     /// Interval between samples.
     pub(crate) interval: Duration,

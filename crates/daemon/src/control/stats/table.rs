@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, move_name, total};
+use super::{DeviceLabel, FlowName, Interval, Labels, Sample, mean, state_words, total};
 use crate::reactor::stats::{Report, StageCounts};
 
 /// Maximum number of flows shown.
@@ -32,17 +32,11 @@ fn policy(text: &mut String, now: &Sample) -> std::fmt::Result {
     if let Some(budget) = now.pacing.budget {
         write!(text, ", budget {budget} bytes")?;
     }
-    if let Some(reserved) = now.pacing.preemption_reserve_bytes {
-        write!(text, " of which {reserved} for while reactors are away")?;
-    }
     if let Some(period) = now.pacing.period {
         write!(text, ", period {period} ns")?;
     }
-    if let Some(last) = now.pacing.last_move {
-        write!(text, ", last moved: {}", move_name(last))?;
-    }
-    if let Some(missed) = now.pacing.preemption_missed_bytes {
-        write!(text, ", {missed} bytes missed while reactors were away")?;
+    if let Some(status) = &now.pacing.adaptive {
+        write!(text, ", {}", state_words(status, crate::clock::now()))?;
     }
     writeln!(text)
 }

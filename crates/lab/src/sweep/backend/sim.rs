@@ -163,8 +163,10 @@ pub(crate) fn scenario(setup: &PointSetup, seed: u64) -> Result<Scenario> {
 
 /// Lists the devices part by part, each on the drives in order, the slow ones first.
 fn devices(devices: &TargetDevices) -> Vec<scenario::Device> {
-    let delay =
-        |at: u32| devices.delay.filter(|(_, slow)| at < *slow).map_or(0, |(delay, _)| delay);
+    let delay = |at: u32| {
+        let delay = devices.delay.filter(|(_, slow)| at < *slow);
+        delay.map_or(scenario::Delay::None, |(delay, _)| scenario::Delay::AfterData(delay))
+    };
     let device = |at: u32| {
         let (drive, delay) = (at % devices.count, delay(at));
         match devices.kind {

@@ -1,15 +1,17 @@
-//! Adaptive policy: finds its bound on the bytes in flight, as buffer credit with a controlled
-//! budget.
+//! Adaptive policy: no bound until data in memory is shown to slow the network down, then buffer
+//! credit with a controlled budget.
 //!
 //! [`controller`] computes the budget from sums over all cores. This file keeps the sums and calls
 //! it periodically.
+//!
+//! A command is *charged* for the time in which its data is in memory. A drive that takes long
+//! before the data arrives holds no memory, so its commands are charged only the part of their time
+//! in flight that a command of the usual device time has. If a trial against a budget in force
+//! shows that slow devices hold data that is ready, commands are charged in full.
 
-mod ceiling;
-mod coarse_search;
 mod controller;
-mod elasticity;
-mod preemption;
-mod preemption_reserve;
+mod held;
+mod ladder;
 mod sample;
 mod stall_timer;
 #[cfg(all(test, not(loom)))]
@@ -18,32 +20,33 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use controller::BudgetController;
-pub use controller::BudgetMove;
-use preemption::PreemptionMonitor;
-use sample::{Totals, whole};
+pub use controller::{AdaptiveState, AdaptiveStatus};
+use controller::{BudgetController, Load};
+use sample::{Charging, Totals};
 use stall_timer::StallTimer;
 
 use super::{
     Admission, AdmissionPolicy, AdmissionRequest, BudgetTooSmall, BufferCredit, CompletedCommand,
     CreditConfig, Grant, SharedCredit, Waker,
 };
-use crate::Nanos;
 use crate::due::is_due;
 use crate::permit::CommandOutcome;
 use crate::scheduler::VirtualTime;
 use crate::sync::{AtomicU64, Ordering};
+use crate::{Cost, Nanos};
 
 /// State that the cores share.
 pub struct SharedAdaptive {
     credit: Arc<SharedCredit>,
     virtual_time: Arc<VirtualTime>,
     cores: Box<[Arc<CoreCounters>]>,
+    /// Charging in force: one of [`OPEN`] to [`FULL`].
+    charging: AtomicU64,
+    /// Mean time in ns of a command in the network.
+    network_time: AtomicU64,
     /// Time of the controller's last update, and interval until the next.
     last_update: AtomicU64,
     update_interval: AtomicU64,
-    /// Time in ns for which the data in the network lasts; `u64::MAX` while unknown.
-    network_queue_ns: AtomicU64,
     /// Time in ns without a completion after which the commands of a core may hang, if others wait
     /// there.
     stall_timeout: AtomicU64,
@@ -58,15 +61,26 @@ struct CoreCounters {
     bytes: AtomicU64,
     /// Bytes times ns in flight, divided by 2^10.
     residence: AtomicU64,
+    /// Charges times ns in flight, divided by 2^10.
+    charged: AtomicU64,
     /// Bytes times ns in the network, divided by 2^10.
     network: AtomicU64,
-    /// Commands that were small relative to the others, and bypassed them.
-    small: AtomicU64,
     /// Deferrals of commands.
     deferred: AtomicU64,
-    /// Bytes that could have been sent while the core was preempted.
-    missed: AtomicU64,
+    /// Commands that were small relative to the others, and bypassed them.
+    small: AtomicU64,
+    /// As `residence`, of commands of slow devices.
+    slow: AtomicU64,
 }
+
+/// A budget that bounds nothing.
+const NO_BOUND: u64 = 1 << 60;
+/// Values of [`SharedAdaptive::charging`]: no bound, no bound but the time of data in the network
+/// matters, and the two other kinds of [`Charging`].
+const OPEN: u64 = 0;
+const LOOKING: u64 = 1;
+const USUAL: u64 = 2;
+const FULL: u64 = 3;
 
 impl SharedAdaptive {
     /// Creates the state for this number of cores and this largest I/O in bytes.
@@ -74,15 +88,16 @@ impl SharedAdaptive {
     /// # Errors
     /// [`BudgetTooSmall`] cannot happen with a largest I/O above 0.
     pub fn new(cores: usize, largest: u32) -> Result<Arc<Self>, BudgetTooSmall> {
-        let controller = BudgetController::new(cores, largest);
-        let config = CreditConfig { budget: controller.budget(), largest, cores };
+        let controller = BudgetController::new(cores);
+        let config = CreditConfig { budget: NO_BOUND, largest, cores };
         Ok(Arc::new(Self {
             credit: BufferCredit::shared(config)?,
             virtual_time: VirtualTime::new(cores),
             cores: (0..cores).map(|_| Arc::default()).collect(),
+            charging: AtomicU64::new(OPEN),
+            network_time: AtomicU64::new(0),
             last_update: AtomicU64::new(0),
             update_interval: AtomicU64::new(0),
-            network_queue_ns: AtomicU64::new(u64::MAX),
             stall_timeout: AtomicU64::new(controller.stall_timeout()),
             controller: Mutex::new(controller),
         }))
@@ -98,7 +113,7 @@ impl SharedAdaptive {
             credit,
             core,
             counters,
-            preemption: Box::default(),
+            devices: Vec::new(),
             stall_timer: StallTimer::default(),
             shared,
         }
@@ -110,33 +125,21 @@ impl SharedAdaptive {
         &self.virtual_time
     }
 
-    /// Returns the current budget in bytes.
+    /// Returns the current budget in bytes; `None` without a bound.
     #[must_use]
-    pub fn budget(&self) -> u64 {
-        self.credit.budget()
+    pub fn budget(&self) -> Option<u64> {
+        Some(self.credit.budget()).filter(|budget| *budget != NO_BOUND)
+    }
+
+    /// Returns the state of the policy; `None` while a core updates it.
+    #[must_use]
+    pub fn status(&self) -> Option<AdaptiveStatus> {
+        self.controller.try_lock().ok().map(|controller| controller.status())
     }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn credit(&self) -> &Arc<SharedCredit> {
         &self.credit
-    }
-
-    /// Returns the reason of the last change of the budget; `None` while another core updates it.
-    #[must_use]
-    pub fn last_move(&self) -> Option<BudgetMove> {
-        self.controller.try_lock().ok().map(|controller| controller.last_move())
-    }
-
-    /// Returns the preemption reserve in bytes; `None` as [`SharedAdaptive::last_move`].
-    #[must_use]
-    pub fn reserve_bytes(&self) -> Option<u64> {
-        self.controller.try_lock().ok().map(|controller| whole(controller.reserve_bytes()))
-    }
-
-    /// Returns the bytes since the start that could have been sent while cores were preempted.
-    #[must_use]
-    pub fn missed(&self) -> u64 {
-        self.totals().missed
     }
 
     /// Returns whether an update is due. A clock that jumped back makes it due, and restarts the
@@ -154,14 +157,28 @@ impl SharedAdaptive {
         if !self.is_due(now) {
             return;
         }
-        let update_interval = controller.update(self.totals(), now);
+        self.virtual_time.refresh();
+        let load = Load {
+            usual: self.virtual_time.usual_device_time(),
+            weights_differ: self.virtual_time.weights_differ(),
+        };
+        let update_interval = controller.update(self.totals(), load, now);
         self.last_update.store(now, Ordering::Relaxed);
         self.update_interval.store(update_interval, Ordering::Relaxed);
-        self.virtual_time.refresh(controller.network_is_busy());
-        self.network_queue_ns.store(controller.network_queue_ns(), Ordering::Relaxed);
+        self.network_time.store(controller.network_time(), Ordering::Relaxed);
         self.stall_timeout.store(controller.stall_timeout(), Ordering::Relaxed);
-        if controller.budget() != self.credit.budget() {
-            self.credit.resize(controller.budget(), core);
+        let charging = controller.charging();
+        self.virtual_time.charge(controller.slow_price(), controller.network_time());
+        let word = match charging {
+            Charging::Open if controller.is_looking() => LOOKING,
+            Charging::Open => OPEN,
+            Charging::Usual => USUAL,
+            Charging::Full => FULL,
+        };
+        self.charging.store(word, Ordering::Relaxed);
+        let budget = controller.budget().unwrap_or(NO_BOUND);
+        if budget != self.credit.budget() {
+            self.credit.resize(budget, core);
         }
     }
 
@@ -183,11 +200,21 @@ impl SharedAdaptive {
             commands: sum(|s| &s.commands),
             bytes: sum(|s| &s.bytes),
             residence: sum(|s| &s.residence),
+            charged: sum(|s| &s.charged),
             network: sum(|s| &s.network),
-            small: sum(|s| &s.small),
             deferred: sum(|s| &s.deferred),
-            missed: sum(|s| &s.missed),
+            small: sum(|s| &s.small),
+            slow: sum(|s| &s.slow),
         }
+    }
+
+    /// Sets a budget in which every byte counts, or none. The controller rests until a clock goes
+    /// back.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn bound(&self, budget: Option<u64>, core: usize) {
+        self.update_interval.store(Nanos::MAX, Ordering::Relaxed);
+        self.charging.store(if budget.is_some() { FULL } else { OPEN }, Ordering::Relaxed);
+        self.credit.resize(budget.unwrap_or(NO_BOUND), core);
     }
 }
 
@@ -208,11 +235,35 @@ pub struct Adaptive {
     credit: BufferCredit,
     core: usize,
     counters: Arc<CoreCounters>,
-    /// Boxed, so that the data of the hot path stays close together.
-    preemption: Box<PreemptionMonitor>,
+    /// By device.
+    devices: Vec<DeviceCharge>,
     stall_timer: StallTimer,
     shared: Arc<SharedAdaptive>,
 }
+
+/// Part of its bytes that a command of one device is charged.
+#[derive(Debug, Clone, Copy)]
+struct DeviceCharge {
+    /// Mean device time in ns; 0: none completed.
+    time: u64,
+    /// In units of 1/[`WHOLE`].
+    part: u16,
+}
+
+impl DeviceCharge {
+    fn is_slow(&self) -> bool {
+        self.part < WHOLE / SLOW
+    }
+}
+
+/// Devices are slow if their commands take more than this multiple of the usual time.
+const SLOW: u16 = 2;
+const WHOLE: u16 = 1 << 8;
+/// Commands that the mean device time covers, as a power of two.
+const MEMORY: u32 = 4;
+/// Bits of a grant that the credit uses, and the grant of a command that was not bounded.
+const CREDIT_BITS: u32 = 2;
+const NOT_BOUNDED: u16 = 3;
 
 /// Adds to a sum that only this core writes.
 #[inline(always)]
@@ -222,19 +273,64 @@ fn add(sum: &AtomicU64, more: u64) -> u64 {
     sum_now
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "no more than all of the bytes")]
+fn charge(bytes: u32, part: u16) -> u32 {
+    if part == WHOLE { bytes } else { ((u64::from(bytes) * u64::from(part)) >> 8).max(1) as u32 }
+}
+
 impl Adaptive {
-    #[inline(never)]
-    fn note_small(&self) {
-        add(&self.counters.small, 1);
+    /// Returns the part that a command of this device is charged.
+    fn part(&mut self, device: u32) -> u16 {
+        let at = device as usize;
+        if self.devices.len() <= at {
+            self.devices.resize(at + 1, DeviceCharge { time: 0, part: WHOLE });
+        }
+        match self.shared.charging.load(Ordering::Relaxed) {
+            FULL => WHOLE,
+            _ => self.devices[at].part,
+        }
     }
 
-    /// Updates the budget, unless a preemption of this core is still being evaluated: the missed
-    /// bytes belong to the same measurement as the time.
-    #[cold]
-    fn update(&self, now: Nanos) {
-        if !self.preemption.is_pending(now, self.shared.network_queue_ns.load(Ordering::Relaxed)) {
-            self.shared.update(now, self.core);
+    /// Updates the charge of a device after a command that it took `time` for.
+    fn note_device(&mut self, device: u32, time: Nanos) {
+        let Some(entry) = self.devices.get_mut(device as usize) else { return };
+        let time = time.max(1);
+        entry.time = match entry.time {
+            0 => time,
+            mean => mean - (mean >> MEMORY) + (time >> MEMORY),
+        };
+        let usual = self.shared.virtual_time.usual_device_time();
+        let network = self.shared.network_time.load(Ordering::Relaxed).max(1);
+        let part = (usual + network) * u64::from(WHOLE) / (entry.time + network);
+        entry.part = u16::try_from(part).unwrap_or(WHOLE).clamp(1, WHOLE);
+    }
+
+    #[inline(never)]
+    fn admit_bounded(&mut self, request: &AdmissionRequest, now: Nanos) -> Admission {
+        let part = self.part(request.device);
+        let cost = Cost { bytes: charge(request.cost.bytes, part) };
+        let carry = |grant: Grant| Grant(grant.0 | part << CREDIT_BITS);
+        match self.credit.admit(&AdmissionRequest { cost, ..*request }, now) {
+            Admission::Granted(grant) => Admission::Granted(carry(grant)),
+            Admission::GrantedOutOfOrder(grant) => Admission::GrantedOutOfOrder(carry(grant)),
+            Admission::WaitForRelease => {
+                self.note_deferred(cost.bytes, now);
+                Admission::WaitForRelease
+            }
+            other => other,
         }
+    }
+
+    fn release_bounded(&mut self, done: &CompletedCommand, grant: Grant, now: Nanos) -> u16 {
+        let part = grant.0 >> CREDIT_BITS;
+        let cost = Cost { bytes: charge(done.cost.bytes, part) };
+        let grant = Grant(grant.0 & ((1 << CREDIT_BITS) - 1));
+        self.credit.release(&CompletedCommand { cost, ..*done }, grant, now);
+        if done.outcome == CommandOutcome::Completed {
+            let held = now.saturating_sub(done.started).saturating_sub(done.network);
+            self.note_device(done.device, held);
+        }
+        part
     }
 
     /// Counts a deferral. If all commands in flight of the core may hang, it enlarges the budget,
@@ -252,25 +348,31 @@ impl Adaptive {
 }
 
 impl AdmissionPolicy for Adaptive {
+    fn needs_network_times(&self) -> bool {
+        self.shared.charging.load(Ordering::Relaxed) != OPEN
+    }
+
     fn largest(&self) -> u32 {
         self.credit.largest()
     }
 
     #[inline(always)]
     fn admit(&mut self, request: &AdmissionRequest, now: Nanos) -> Admission {
-        let answer = self.credit.admit(request, now);
-        if request.small && answer.grant().is_some() {
-            self.note_small();
+        if request.small {
+            add(&self.counters.small, 1);
         }
-        if answer == Admission::WaitForRelease {
-            self.note_deferred(request.cost.bytes, now);
+        if self.shared.charging.load(Ordering::Relaxed) <= LOOKING {
+            return Admission::Granted(Grant(NOT_BOUNDED));
         }
-        answer
+        self.admit_bounded(&request.copy_fields(), now)
     }
 
     #[inline(always)]
     fn release(&mut self, done: &CompletedCommand, grant: Grant, now: Nanos) {
-        self.credit.release(done, grant, now);
+        let part = match grant.0 {
+            NOT_BOUNDED => WHOLE,
+            _ => self.release_bounded(&done.copy_fields(), grant, now),
+        };
         if done.outcome != CommandOutcome::Completed {
             return;
         }
@@ -280,10 +382,15 @@ impl AdmissionPolicy for Adaptive {
         let counters = &*self.counters;
         let commands = add(&counters.commands, 1);
         add(&counters.bytes, bytes);
-        add(&counters.residence, bytes.wrapping_mul(held) >> 10);
+        let residence = bytes.wrapping_mul(held) >> 10;
+        add(&counters.residence, residence);
+        add(&counters.charged, (residence * u64::from(part)) >> 8);
+        if self.devices.get(done.device as usize).is_some_and(DeviceCharge::is_slow) {
+            add(&counters.slow, residence);
+        }
         add(&counters.network, bytes.wrapping_mul(done.network) >> 10);
         if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
-            self.update(now);
+            self.shared.update(now, self.core);
         }
     }
 
@@ -293,22 +400,10 @@ impl AdmissionPolicy for Adaptive {
             // The core itself was preempted; commands that completed since are not processed yet.
             self.stall_timer.restart(now);
         }
-        let sent = self.counters.bytes.load(Ordering::Relaxed);
-        let network_queue_ns = self.shared.network_queue_ns.load(Ordering::Relaxed);
-        let take_reported = self.preemption.take_reported();
-        let missed = self.preemption.on_turn(now, after, sent, network_queue_ns);
-        if missed > 0 {
-            add(&self.counters.missed, missed);
-        }
-        // The update that was postponed.
-        if take_reported && self.shared.is_due(now) {
-            self.update(now);
-        }
     }
 
     #[inline]
     fn return_unused(&mut self) {
-        self.preemption.on_idle();
         self.stall_timer.on_idle();
         self.credit.return_unused();
     }

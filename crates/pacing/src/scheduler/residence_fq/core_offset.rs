@@ -8,9 +8,8 @@
 //!
 //! An overloaded core falls behind the others without waiting for budget. It has no claim on
 //! service that it could not take. Its tags therefore have their own offset, which grows when the
-//! core is too far behind. A flow that joins at the virtual time thus waits at most for the lag. A
-//! flow that joins with nothing in flight resumes slightly ahead of its neighbors, since its device
-//! has no work until then.
+//! core is too far behind. A flow that joins is next to its neighbors, at most a command behind
+//! them.
 
 use super::{ResidenceFairQueue, VirtualTime};
 use crate::Nanos;
@@ -18,9 +17,8 @@ use crate::Nanos;
 /// Maximum lag of a core behind virtual time, in commands of the largest size. While a core waits
 /// for the budget, commands of other cores advance virtual time by less.
 pub(super) const MAX_LAG: u64 = 64;
-/// Maximum lead of a flow that joins with nothing in flight over the waiting flows of its core, in
-/// the same unit.
-pub(super) const MAX_LEAD: u64 = 16;
+/// Maximum lead of a flow that joins over the waiting flows of its core, in the same unit.
+pub(super) const MAX_LEAD: u64 = 1;
 const _: () = assert!(MAX_LEAD < MAX_LAG && MAX_LAG < ResidenceFairQueue::MOST_CHARGES);
 
 /// Tag offset of one core, and its position.
@@ -56,13 +54,11 @@ impl CoreTagOffset {
         }
     }
 
-    /// Returns the tag of a flow that becomes backlogged. If `is_serving`, its device has work
-    /// until it is served, and it joins at the virtual time. `has_waiting` tells whether other
-    /// flows wait on this core; it is called only if that matters.
+    /// Returns the tag of a flow that becomes backlogged. `has_waiting` tells whether other flows
+    /// wait on this core; it is called only if that matters.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
-        is_serving: bool,
         virtual_time: &VirtualTime,
         has_waiting: impl FnOnce() -> bool,
     ) -> u64 {
@@ -74,7 +70,7 @@ impl CoreTagOffset {
         if has_waiting() {
             self.keep_up(now, largest);
             let from = self.of_core(now);
-            return if is_serving { from } else { from.min(self.near_neighbours(largest)) };
+            return from.min(self.near_neighbours(largest));
         }
         // No flow waits here, and the next one to join does not go before this one.
         self.served = from;
@@ -99,8 +95,7 @@ impl CoreTagOffset {
         start_tag.max(from.min(self.near_neighbours(virtual_time.largest())))
     }
 
-    /// Returns the maximum tag of a flow that joins with nothing in flight, relative to the flow
-    /// served last.
+    /// Returns the maximum tag of a flow that joins, relative to the flow served last.
     fn near_neighbours(&self, largest: u64) -> u64 {
         self.served.saturating_add(largest.saturating_mul(MAX_LEAD))
     }
@@ -146,21 +141,20 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_is_near_its_neighbours_or_has_something_to_do_until_they_catch_up() {
+    fn who_joins_is_near_its_neighbours() {
         let mut core_offset = served(5);
-        assert_eq!(core_offset.join(false, &at(6), || panic!("it does not matter")), 6);
-        assert_eq!(core_offset.join(false, &at(1000), || true), 5 + MAX_LEAD);
+        assert_eq!(core_offset.join(&at(6), || panic!("it does not matter")), 6);
+        assert_eq!(core_offset.join(&at(1000), || true), 5 + MAX_LEAD);
         assert_eq!(core_offset.to_all(5), 1000 - MAX_LAG);
-        assert_eq!(core_offset.join(true, &at(1000), || true), 5 + MAX_LAG);
     }
 
     #[test]
     fn who_joins_alone_leaves_nothing_behind() {
         let mut core_offset = served(5);
-        let first = core_offset.join(true, &at(1000), || false);
+        let first = core_offset.join(&at(1000), || false);
         assert_eq!((first, core_offset.to_all(first)), (1000, 1000));
         // So the second does not go before it.
-        assert_eq!(core_offset.join(false, &at(1000), || true), first);
+        assert_eq!(core_offset.join(&at(1000), || true), first);
     }
 
     #[test]
@@ -177,7 +171,7 @@ mod tests {
     #[test]
     fn a_core_that_is_ahead_stays_there() {
         let mut core_offset = served(500);
-        assert_eq!((core_offset.join(false, &at(30), || true), core_offset.to_all(500)), (30, 500));
+        assert_eq!((core_offset.join(&at(30), || true), core_offset.to_all(500)), (30, 500));
         assert_eq!(core_offset.catch_up(7, 1000, 10, &at(30)), 30);
     }
 
@@ -185,6 +179,6 @@ mod tests {
     fn nobody_is_too_far_behind_as_long_as_nothing_is_known_of_sizes() {
         let (mut core_offset, virtual_time) = (CoreTagOffset::default(), VirtualTime::new(1));
         virtual_time.set(1 << 50, u64::MAX);
-        assert_eq!(core_offset.join(false, &virtual_time, || true), 1 << 50);
+        assert_eq!(core_offset.join(&virtual_time, || true), 1 << 50);
     }
 }

@@ -14,32 +14,34 @@ use calendar_queue::BucketLink;
 use core_offset::CoreTagOffset;
 use in_flight::{DevicePort, InFlightView};
 use port_queues::PortQueues;
+use virtual_time::POWER;
 pub use virtual_time::VirtualTime;
-use virtual_time::{FULL, SPEED_SHIFT, slow_part};
 
 use super::{Dispatched, Pause, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::sync::Ordering;
 use crate::{CommandOutcome, FlowConfig, Nanos};
 
-/// Start-time fair queueing (Goyal, Vin, Cheng 1996) whose service is residence: bytes times their
-/// time in flight.
+/// Start-time fair queueing (Goyal, Vin, Cheng 1996) whose service is bytes, or residence: bytes
+/// times their time in memory.
 ///
 /// Every flow has a *start tag*, the virtual time up to which it was served. Its *key* is the tag
-/// plus its bytes in flight over its weight; a flow with the lowest key is next. Of flows that are
+/// plus its bytes in memory over its weight; a flow with the lowest key is next. Of flows that are
 /// served alike, the one whose device has the least work is next, so a few commands keep all
 /// bottleneck devices busy. Bytes in flight are released again, so long-run shares are those of the
 /// tags. A command advances the tag of its flow by
 ///
 /// ```text
-/// bytes x price / weight,     price = (hold / (DEAD_ZONE x usual hold))^4, at least 1
+/// bytes x price / weight
 /// ```
 ///
-/// `device_time` is the mean device time of the flow's commands. The *usual* hold is the harmonic
-/// mean of the device times of all commands on all cores. Devices of about equal speed thus share
-/// bandwidth by weight, and a much slower device does not fill the memory with waiting data.
-/// Together the slow flows keep a minimum share, one byte in `FLOOR` (`virtual_time.rs`), while
-/// they have demand; a *discount* on their price ensures it.
+/// The price is 1: a command at a slow device holds no memory until its data arrives, so flows
+/// share bandwidth by weight. Of the bytes in flight of its flow, the key counts about the part
+/// that a usual device would have. If slow devices hold data that is ready ([`VirtualTime`]), their
+/// flows have a higher price, all of their bytes count, and a slow device does not fill the memory
+/// with waiting data. A device is slow by the mean device time of the flow's commands. The usual
+/// device time, to which it is compared, is a power mean over the flows of all cores, which slow
+/// flows do not raise.
 ///
 /// All cores share one virtual time, so tags are comparable between them: the key is the urgency of
 /// a core that waits for the budget. A flow that resumes after a pause joins at the virtual time,
@@ -51,8 +53,8 @@ use crate::{CommandOutcome, FlowConfig, Nanos};
 /// An overloaded core falls behind the virtual time although the budget is not exhausted. An offset
 /// of its tags limits that to some commands (`core_offset.rs`). Otherwise a joining flow would wait
 /// until all its neighbors have caught up. The core would also get the whole budget for that time
-/// once the budget becomes scarce. A flow that joins with nothing in flight joins close to its
-/// neighbors.
+/// once the budget becomes scarce. A flow that joins is next to its neighbors: at most one command
+/// of the largest size behind them.
 ///
 /// A stalled drive must not fill the buffer memory. Its flows fall behind virtual time, so fair
 /// queueing alone would select them first. The scheduler therefore multiplies a flow's in-flight
@@ -91,15 +93,8 @@ pub struct ResidenceFairQueue {
     typical_time: u32,
     /// Mean size of a command in bytes.
     size: u64,
-    /// Sums for the other cores, as in the clock.
-    speed: u64,
-    returned: u64,
-    bytes: u64,
-    slow_bytes: u64,
-    /// Bytes that slow flows may start while no other flow waits and the network is busy. It is
-    /// valid as of the counters below: bytes started by all flows and by slow ones.
-    slow_room: i64,
-    counted: (u64, u64),
+    /// As [`CoreTotals::speed`](virtual_time::CoreTotals::speed).
+    speed: f64,
     /// Lower bound of the tags of joining flows.
     least_tag: u64,
 }
@@ -121,8 +116,6 @@ struct FlowState {
     /// and before a completion that of the core.
     time: u32,
     link: BucketLink,
-    /// In units of 1/256.
-    cost_multiplier: u16,
     weight: u16,
     /// Upper bound of its hung commands in flight, in least charges: a probe completed before them.
     hung_charges: u16,
@@ -132,6 +125,11 @@ struct FlowState {
     stall_probes: u8,
     /// Completions until the price is set.
     completions_since_update: u8,
+    /// In units of 1/[`BASE_MULTIPLIER`].
+    cost_multiplier: u8,
+    /// Its device takes 2^`idle_shift` times as long as usual before the data arrives, and commands
+    /// there hold no memory.
+    idle_shift: u8,
     device_port: DevicePort,
 }
 
@@ -187,31 +185,35 @@ impl FlowState {
         if self.cost_multiplier == UNKNOWN { 1 } else { REPRICE }
     }
 
+    /// Returns its bytes in memory over the weight.
+    #[inline(always)]
+    fn in_memory(&self) -> u64 {
+        self.over_weight(self.in_flight) >> self.idle_shift
+    }
+
     /// Recomputes the key after a change of tag, weight or in-flight bytes.
     #[inline(always)]
     fn settle(&mut self) {
-        self.sort_key = self.start_tag.wrapping_add(self.over_weight(self.in_flight));
+        self.sort_key = self.start_tag.wrapping_add(self.in_memory());
     }
 }
 
-/// Device times that differ by less than this factor count as equal.
-const DEAD_ZONE: u64 = 2;
-/// So do device times below 1/`RESOLUTION` of the time in flight. Where devices answer immediately,
-/// noise alone makes one device time a multiple of another.
-const RESOLUTION: u64 = 16;
-/// Price of the fastest flow, in units of 1/256.
-const BASE_MULTIPLIER: u16 = 256;
+/// A flow is slow if its commands take at least this multiple of the usual time.
+const SLOW: u64 = 2;
+/// Price of the fastest flow.
+const BASE_MULTIPLIER: u8 = 4;
 /// Price of a flow with unknown device time; marginally below that of the fastest.
-const UNKNOWN: u16 = BASE_MULTIPLIER - 1;
+const UNKNOWN: u8 = BASE_MULTIPLIER - 1;
 /// Highest price: the slowest flow starts one command per `MAX_MULTIPLIER` of the fastest.
-const MAX_MULTIPLIER: u16 = 32;
-const _: () = assert!(ResidenceFairQueue::MOST_CHARGES == 4 * MAX_MULTIPLIER as u64);
-const _: () = assert!(MAX_MULTIPLIER < u16::MAX / BASE_MULTIPLIER);
+const MAX_MULTIPLIER: u8 = u8::MAX / BASE_MULTIPLIER;
+const _: () = assert!(ResidenceFairQueue::MOST_CHARGES > 2 * MAX_MULTIPLIER as u64);
 /// Divisor of the charge of an out-of-order command that far ahead. Flows there still take turns by
 /// their weights, and virtual time catches up.
 const BEYOND: u64 = 32;
 /// Commands that a mean covers, as a power of two.
 const MEMORY: u32 = 3;
+/// Settings of a price that the mean speed of a core covers.
+const SPEED_MEMORY: f64 = 64.0;
 /// Completions between two settings of a price.
 const REPRICE: u8 = 4;
 /// Largest multiplier of the in-flight bytes of a stalled flow; beyond it, its tag follows virtual
@@ -221,18 +223,15 @@ const MOST_TIMES: u64 = 8;
 /// of two. It may start another each time the stall has become longer by that factor.
 const PROBE: u32 = 5;
 const _: () = assert!(1 << PROBE > MOST_TIMES);
-/// Limit of the bytes that slow flows may start while no other flow waits and the network is busy,
-/// in commands, in either direction.
-const MOST_ROOM: u64 = 4;
 /// Unknown time of commands.
 const NEVER: u32 = u32::MAX;
 /// Least charge in bytes: the smallest buffer size.
 const LEAST_CHARGE: u64 = 4096;
 
 impl ResidenceFairQueue {
-    /// Number of largest commands by which a flow may be overtaken: four charges, each at the
+    /// Number of largest commands by which a flow may be overtaken: more than two charges at the
     /// highest price.
-    pub const MOST_CHARGES: u64 = 4 * 32;
+    pub const MOST_CHARGES: u64 = 128;
 
     /// Creates the scheduler of core number `core`.
     ///
@@ -252,12 +251,7 @@ impl ResidenceFairQueue {
             last_charge: 0,
             typical_time: NEVER,
             size: 0,
-            speed: 0,
-            returned: 0,
-            bytes: 0,
-            slow_bytes: 0,
-            slow_room: 0,
-            counted: (0, 0),
+            speed: 0.0,
             least_tag: 0,
         }
     }
@@ -276,30 +270,26 @@ impl ResidenceFairQueue {
         self.typical_time = mean(self.typical_time, time);
         let entry = &mut self.flows[flow as usize];
         entry.time = if entry.cost_multiplier == UNKNOWN { time } else { mean(entry.time, time) };
-        let returned = u64::from(entry.completions_until_update());
-        self.returned += returned;
-        self.speed = self
-            .speed
-            .wrapping_add((returned << SPEED_SHIFT) / u64::from(entry.device_time.max(1)));
+        let speed = f64::from(entry.device_time.max(1)).powi(-POWER);
+        self.speed += (speed - self.speed) / if self.speed > 0.0 { SPEED_MEMORY } else { 1.0 };
         let found = &self.shared.by_core[self.core];
-        found.returned.store(self.returned, Ordering::Relaxed);
-        found.speed.store(self.speed, Ordering::Relaxed);
-        found.bytes.store(self.bytes, Ordering::Relaxed);
-        found.slow_bytes.store(self.slow_bytes, Ordering::Relaxed);
+        found.speed.store(self.speed.to_bits(), Ordering::Relaxed);
         self.size = match self.size {
             0 => bytes,
             size => size - (size >> MEMORY) + (bytes >> MEMORY),
         };
         found.size.store(self.size, Ordering::Relaxed);
         let usual = self.shared.typical_device_time.load(Ordering::Relaxed);
-        if usual > 0 {
-            let usual = usual.max(u64::from(self.typical_time) / RESOLUTION);
-            entry.cost_multiplier = cost_multiplier(
-                Nanos::from(entry.device_time),
-                usual,
-                self.shared.slow_flow_discount.load(Ordering::Relaxed),
-            );
-        }
+        let network = self.shared.network_time.load(Ordering::Relaxed);
+        let times = match usual {
+            0 => 1,
+            _ => (Nanos::from(entry.device_time) + network) / (usual + network),
+        };
+        let price = u8::try_from(self.shared.slow_price.load(Ordering::Relaxed));
+        let price = if times < SLOW { BASE_MULTIPLIER } else { price.unwrap_or(u8::MAX) };
+        let is_free = price == BASE_MULTIPLIER && times >= SLOW;
+        entry.idle_shift = if is_free { u8::try_from(times.ilog2()).unwrap_or(0) } else { 0 };
+        entry.cost_multiplier = price;
         entry.completions_since_update = entry.completions_until_update();
         let device_port = entry.device_port;
         self.charge = match self.charge {
@@ -345,34 +335,6 @@ impl ResidenceFairQueue {
         true
     }
 
-    /// Returns whether this slow flow, which is first, must wait. If only slow flows have commands
-    /// waiting and the network has enough to do, their data would only delay later commands of
-    /// other flows. Slow flows then start no more than their minimum share. This holds while a
-    /// command is in flight whose completion asks again, and other flows are active.
-    #[cold]
-    fn must_wait(&mut self, flow: u32, now: Nanos) -> bool {
-        if !self.shared.network_is_busy.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.count_room();
-        if self.slow_room > 0 || !self.flows.iter().any(FlowState::is_serving) {
-            return false;
-        }
-        let long = Nanos::from(self.flows[flow as usize].time);
-        let mut others = self.flows.iter().filter(|flow| flow.cost_multiplier <= BASE_MULTIPLIER);
-        others.clone().any(|flow| now.saturating_sub(flow.last_completion) < long)
-            && !others.any(|flow| flow.link.is_in())
-    }
-
-    /// Updates the room of slow flows by the bytes started since the last call.
-    fn count_room(&mut self) {
-        let (all, slow) = std::mem::replace(&mut self.counted, (self.bytes, self.slow_bytes));
-        let (all, slow) = (self.bytes.wrapping_sub(all), self.slow_bytes.wrapping_sub(slow));
-        let most = i64::try_from(MOST_ROOM * self.charge).unwrap_or(i64::MAX);
-        let room = self.slow_room.saturating_add_unsigned(slow_part(all));
-        self.slow_room = room.saturating_sub_unsigned(slow).clamp(-most, most);
-    }
-
     /// Charges a flow for a command that starts, and little beyond a tag of `most`. Returns its
     /// previous tag if it is in.
     #[inline(always)]
@@ -385,19 +347,15 @@ impl ResidenceFairQueue {
         }
         let start_tag = entry.start_tag;
         let bytes = u64::from(bytes).max(LEAST_CHARGE);
-        let charge = entry.over_weight((bytes * u64::from(entry.cost_multiplier)) >> 8);
+        let charge = entry
+            .over_weight(bytes * u64::from(entry.cost_multiplier) / u64::from(BASE_MULTIPLIER));
         entry.start_tag =
             start_tag.wrapping_add(charge).min(most.max(start_tag.wrapping_add(charge / BEYOND)));
         // Usually one of its commands completes before it is next again.
-        let least = entry.start_tag.wrapping_add(entry.over_weight(entry.in_flight));
+        let least = entry.start_tag.wrapping_add(entry.in_memory());
         entry.in_flight += bytes;
         entry.settle();
-        self.bytes = self.bytes.wrapping_add(bytes);
-        if entry.cost_multiplier <= BASE_MULTIPLIER {
-            self.last_charge = charge;
-        } else {
-            self.slow_bytes = self.slow_bytes.wrapping_add(bytes);
-        }
+        self.last_charge = charge;
         let (device_port, is_in) = (entry.device_port, entry.link.is_in());
         self.in_flight_view.on_dispatch(device_port, bytes, &self.shared.in_flight_view);
         if is_in {
@@ -447,23 +405,6 @@ impl ResidenceFairQueue {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a ratio of times, held between two constants"
-)]
-fn cost_multiplier(device_time: Nanos, usual: Nanos, slow_flow_discount: u64) -> u16 {
-    if device_time <= DEAD_ZONE * usual {
-        return BASE_MULTIPLIER;
-    }
-    let ratio = device_time as f64 / (DEAD_ZONE * usual) as f64;
-    let cost_multiplier = (ratio * ratio * ratio * ratio).min(f64::from(MAX_MULTIPLIER))
-        * slow_flow_discount as f64
-        / FULL as f64;
-    ((cost_multiplier * f64::from(BASE_MULTIPLIER)) as u16).max(BASE_MULTIPLIER + 1)
-}
-
 /// Updates a mean by one value, or starts it.
 #[inline(always)]
 fn mean(mean: u32, value: u32) -> u32 {
@@ -486,7 +427,8 @@ impl Scheduler for ResidenceFairQueue {
         let device_port = DevicePort::new(config.device, config.network_port);
         self.port_queues.open(device_port);
         self.in_flight_view.open(device_port, &self.shared.in_flight_view);
-        let start_tag = self.core_offset.join(false, &self.shared, || true).max(self.least_tag);
+        let start_tag = self.core_offset.join(&self.shared, || true).max(self.least_tag);
+        self.shared.weigh(config.weight);
         let (weight, cost_multiplier, time) = (config.weight, UNKNOWN, self.typical_time);
         let completions_since_update = 1;
         self.flows[flow as usize] = FlowState {
@@ -511,6 +453,7 @@ impl Scheduler for ResidenceFairQueue {
     }
 
     fn set_weight(&mut self, flow: u32, weight: u16) {
+        self.shared.weigh(weight);
         self.flows[flow as usize].weight = weight;
         self.settle(flow);
     }
@@ -519,9 +462,8 @@ impl Scheduler for ResidenceFairQueue {
     fn flow_backlogged(&mut self, flow: u32, pause: Pause) {
         let entry = &mut self.flows[flow as usize];
         if pause == Pause::Idle {
-            let is_serving = entry.in_flight > 0;
             let has_others = || self.port_queues.has_several_ports();
-            let now = self.core_offset.join(is_serving, &self.shared, has_others);
+            let now = self.core_offset.join(&self.shared, has_others);
             entry.start_tag = entry.start_tag.max(now).max(self.least_tag);
         }
         entry.settle();
@@ -543,10 +485,7 @@ impl Scheduler for ResidenceFairQueue {
             flow = self.select_with_stalled(now, flow);
             entry = &self.flows[flow as usize];
         }
-        let FlowState { sort_key, start_tag, cost_multiplier, device_port, .. } = *entry;
-        if cost_multiplier > BASE_MULTIPLIER && self.must_wait(flow, now) {
-            return None;
-        }
+        let FlowState { sort_key, start_tag, device_port, .. } = *entry;
         let load =
             sort_key.saturating_sub(start_tag).wrapping_add(self.in_flight_view.on(device_port));
         Some(Selection { slot: flow, urgency: self.core_offset.to_all(sort_key), load })

@@ -19,6 +19,8 @@ struct Load {
 }
 
 const BYTES: u32 = 131_072;
+/// Time for which the network holds each command of [`Load`], in ns.
+const NETWORK: u64 = 10_000;
 
 impl Load {
     fn new(flows: &[(u16, u64)]) -> Self {
@@ -39,7 +41,7 @@ impl Load {
             self.started[flow as usize] += 1;
             let started = self.now;
             self.now += 1000;
-            let network = 10_000;
+            let network = NETWORK;
             let done = CompletedCommand {
                 cost: Cost::data(BYTES),
                 device: 0,
@@ -53,7 +55,7 @@ impl Load {
                 started + self.device_time[flow as usize] + network,
             );
             if at % 500 == 0 {
-                self.virtual_time.refresh(false);
+                self.virtual_time.refresh();
             }
         }
     }
@@ -73,35 +75,51 @@ fn equal_devices_share_by_weight() {
     }
 }
 
-fn assert_shared_evenly(device_time: [u64; 3]) {
-    let mut load = Load::new(&device_time.map(|device_time| (1, device_time)));
-    load.run(60_000);
-    for flow in 0..3 {
-        assert!((load.share(flow) * 3.0 - 1.0).abs() < 0.02, "{:?}", load.started);
+/// Price of slow flows in the tests below.
+const PRICE: f64 = 8.0;
+
+/// Checks the shares of flows whose devices take this long, with and without a price for slow ones.
+fn assert_shares(device_time: [u64; 3], is_slow: [bool; 3]) {
+    for price in [1.0, PRICE] {
+        let mut load = Load::new(&device_time.map(|device_time| (1, device_time)));
+        load.virtual_time.charge(price, NETWORK);
+        load.run(20_000);
+        load.started.fill(0);
+        load.run(60_000);
+        let part = is_slow.map(|is_slow| if is_slow { 1.0 / price } else { 1.0 });
+        for flow in 0..3 {
+            let share = load.share(flow) / part[flow] * part.iter().sum::<f64>();
+            assert!((share - 1.0).abs() < 0.03, "{device_time:?}, {price}: {:?}", load.started);
+        }
     }
 }
 
 #[test]
+fn slow_devices_get_an_even_share_unless_they_have_a_price() {
+    assert_shares([100_000, 1_200_000, 10_000_000], [false, true, true]);
+}
+
+#[test]
 fn devices_that_are_about_equal_share_evenly() {
-    assert_shared_evenly([100_000, 180_000, 120_000]);
+    assert_shares([100_000, 180_000, 120_000], [false; 3]);
 }
 
 #[test]
 fn devices_that_answer_at_once_are_not_told_apart() {
-    // The network holds each command for 10 µs.
-    assert_shared_evenly([1, 40, 200]);
+    assert_shares([1, 40, 2000], [false; 3]);
 }
 
 #[test]
-fn slow_flows_hold_little_and_keep_their_floor() {
+fn many_slow_flows_with_a_price_leave_the_others_most_and_are_all_served() {
     let flows: Vec<_> = (0..48).map(|at| (1, if at < 32 { 1_200_000 } else { 100_000 })).collect();
     let mut load = Load::new(&flows);
+    load.virtual_time.charge(PRICE, NETWORK);
     load.run(200_000);
     load.started.fill(0);
     load.run(200_000);
     let slow: f64 = (0..32).map(|flow| load.share(flow)).sum();
-    assert!(slow > 0.05, "slow flows together got {slow}");
-    assert!(slow < 0.15, "slow flows together got {slow}");
+    let expected = 32.0 / PRICE / (16.0 + 32.0 / PRICE);
+    assert!((slow - expected).abs() < 0.02, "slow flows together got {slow}");
     assert!(load.started.iter().all(|started| *started > 0), "{:?}", load.started);
 }
 
@@ -198,7 +216,7 @@ impl Uneven {
             flow
         });
         self.quick.on_complete(started[0], &self.done(), self.now + Self::HOLD);
-        self.virtual_time.refresh(false);
+        self.virtual_time.refresh();
         started[1]
     }
 
@@ -322,53 +340,6 @@ fn who_goes_out_of_turn_for_long_is_still_served_beside_a_new_flow() {
         started[flow as usize] += 1;
     }
     assert!(started[0].abs_diff(started[1]) < 200, "{started:?}");
-}
-
-/// Counts the commands of 100 that flow 1 starts until none may start.
-fn starts(load: &mut Load) -> u32 {
-    let mut count = 0;
-    while count < 100 && load.scheduler.select(load.now).is_some() {
-        load.scheduler.on_dispatch(1, BYTES, Dispatched::Selected, load.now);
-        count += 1;
-    }
-    count
-}
-
-#[test]
-fn where_the_network_is_busy_slow_flows_start_their_floor_though_nobody_else_waits() {
-    for (is_busy, is_another_there) in [(true, true), (true, false), (false, true)] {
-        let mut load = Load::new(&[(1, 100_000), (1, 1_600_000)]);
-        load.run(10_000);
-        let done = CompletedCommand {
-            cost: Cost::data(BYTES),
-            device: 0,
-            outcome: CommandOutcome::Completed,
-            started: load.now,
-            network: 0,
-        };
-        load.virtual_time.refresh(is_busy);
-        load.scheduler.on_dispatch(0, BYTES, Dispatched::Selected, load.now);
-        load.scheduler.flow_idle(0, Pause::Idle);
-        if !is_another_there {
-            load.now += 10_000_000;
-            load.scheduler.on_complete(
-                0,
-                &CompletedCommand { started: load.now, ..done },
-                load.now,
-            );
-            load.now += 10_000_000;
-        }
-        let starts = starts(&mut load);
-        let all = !is_busy || !is_another_there;
-        assert_eq!(starts == 100, all, "{starts}, busy {is_busy}, another {is_another_there}");
-        assert!(starts <= 8 || all, "{starts}");
-        // No completion would ask again: one may start.
-        (0..starts).for_each(|_| load.scheduler.on_complete(1, &done, load.now));
-        if is_another_there {
-            load.scheduler.on_complete(0, &done, load.now);
-        }
-        assert!(load.scheduler.select(load.now).is_some(), "nothing is in flight");
-    }
 }
 
 /// Flows whose commands complete when the test says so.

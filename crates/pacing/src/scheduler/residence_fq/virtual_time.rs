@@ -1,9 +1,11 @@
-//! State of the residence scheduler that the cores share: virtual time and device times.
+//! State of the residence scheduler that the cores share: virtual time, usual device time, price of
+//! slow devices, and whether weights differ.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::in_flight;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use super::{BASE_MULTIPLIER, in_flight};
+use crate::Nanos;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Virtual time of all cores, and the usual device time of commands.
 #[derive(Debug)]
@@ -11,29 +13,27 @@ pub struct VirtualTime {
     now: AtomicU64,
     /// Largest per-core mean size of a command in bytes; [`u64::MAX`]: none reported yet.
     largest: AtomicU64,
-    /// Harmonic mean of the device time of commands, over all flows, in ns. A few slow flows do not
-    /// raise it, and one fast outlier does not lower it.
+    /// Usual device time of commands in ns: the power mean with exponent -[`POWER`], over all
+    /// flows. Slow flows do not raise it, even if most commands are theirs.
     pub(super) typical_device_time: AtomicU64,
-    /// Factor on the price of slow flows that keeps their minimum share, in units of 1/65536.
-    pub(super) slow_flow_discount: AtomicU64,
-    /// The network has enough to do: data of slow flows would only make others wait.
-    pub(super) network_is_busy: AtomicBool,
+    /// Price of flows of slow devices, in units of 1/[`BASE_MULTIPLIER`].
+    pub(super) slow_price: AtomicU64,
+    /// Mean time of a command in the network in ns.
+    pub(super) network_time: AtomicU64,
+    /// A weight that flows have, and whether others have another one; see [`VirtualTime::weigh`].
+    weights: AtomicU64,
     /// Bytes in flight by device and port.
     pub(super) in_flight_view: in_flight::SharedInFlight,
     pub(super) by_core: Box<[CoreTotals]>,
-    seen: Mutex<RefreshTotals>,
 }
 
 /// Totals of one core. Only that core writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct CoreTotals {
-    /// Sum of the inverse device times, in 2^40 per ns, over `returned` completed commands.
+    /// Mean of the inverse device times in ns of recent commands, to the [`POWER`], as the bits of
+    /// an [`f64`]; 0: none completed.
     pub(super) speed: AtomicU64,
-    pub(super) returned: AtomicU64,
-    /// Bytes started since the start, of all flows and of slow ones.
-    pub(super) bytes: AtomicU64,
-    pub(super) slow_bytes: AtomicU64,
     /// Mean size of the core's commands.
     pub(super) size: AtomicU64,
 }
@@ -46,65 +46,66 @@ impl VirtualTime {
             now: AtomicU64::new(0),
             largest: AtomicU64::new(u64::MAX),
             typical_device_time: AtomicU64::new(0),
-            slow_flow_discount: AtomicU64::new(FULL),
-            network_is_busy: AtomicBool::new(false),
+            slow_price: AtomicU64::new(BASE_MULTIPLIER.into()),
+            network_time: AtomicU64::new(0),
+            weights: AtomicU64::new(0),
             in_flight_view: in_flight::SharedInFlight::new(cores),
             by_core: (0..cores).map(|_| CoreTotals::default()).collect(),
-            seen: Mutex::new(RefreshTotals::default()),
         })
     }
 
     /// Processes the totals of the cores since the last call. One core calls it periodically, so
     /// that it covers the recent past.
-    pub(crate) fn refresh(&self, network_is_busy: bool) {
-        self.network_is_busy.store(network_is_busy, Ordering::Relaxed);
-        let Ok(mut seen) = self.seen.try_lock() else { return };
-        let sum = |of: fn(&CoreTotals) -> &AtomicU64| -> u64 {
-            let of_cores = self.by_core.iter().map(|core| of(core).load(Ordering::Relaxed));
-            of_cores.fold(0, u64::wrapping_add)
-        };
-        let (speed, returned) = (sum(|f| &f.speed), sum(|f| &f.returned));
-        let (bytes, slow_bytes) = (sum(|f| &f.bytes), sum(|f| &f.slow_bytes));
-        let device_time = (returned.wrapping_sub(seen.returned) << SPEED_SHIFT)
-            .checked_div(speed.wrapping_sub(seen.speed));
-        if let Some(usual) = device_time {
-            self.typical_device_time.store(usual, Ordering::Relaxed);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and a cast of a float saturates"
+    )]
+    pub(crate) fn refresh(&self) {
+        let speeds =
+            self.by_core.iter().map(|core| f64::from_bits(core.speed.load(Ordering::Relaxed)));
+        let (sum, count) = speeds
+            .filter(|speed| *speed > 0.0)
+            .fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
+        if count > 0.0 {
+            let usual = (count / sum).powf(1.0 / f64::from(POWER));
+            self.typical_device_time.store(usual as u64, Ordering::Relaxed);
         }
         let sizes = self.by_core.iter().map(|core| core.size.load(Ordering::Relaxed));
         if let Some(largest) = sizes.max().filter(|size| *size > 0) {
             self.largest.store(largest, Ordering::Relaxed);
         }
-        let started = bytes.wrapping_sub(seen.bytes);
-        let started_slow = slow_bytes.wrapping_sub(seen.slow_bytes);
-        let aim = slow_part(started).max(seen.aim - seen.aim / FORGET);
-        self.update_slow_flow_discount(started, started_slow, slow_bytes, aim);
-        *seen = RefreshTotals { speed, returned, bytes, slow_bytes, aim };
     }
 
-    /// Lowers the price of slow flows while they get less than the target, and raises it at the
-    /// same speed. `slow` is their total of bytes started. `aim` is the target between two distant
-    /// refreshes: at least the current one.
-    fn update_slow_flow_discount(&self, started: u64, started_slow: u64, slow: u64, aim: u64) {
-        let wanted = slow_part(started);
-        if wanted == 0 {
-            // Nothing is missing if nothing started.
-            return;
+    /// Returns the usual device time in ns; 0 while unknown.
+    pub(crate) fn usual_device_time(&self) -> Nanos {
+        self.typical_device_time.load(Ordering::Relaxed)
+    }
+
+    /// Records the weight of a flow.
+    pub(super) fn weigh(&self, weight: u16) {
+        let weight = u64::from(weight);
+        let first = self.weights.compare_exchange(0, weight, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err_and(|other| other != weight) {
+            self.weights.store(u64::MAX, Ordering::Relaxed);
         }
-        let slow_flow_discount = self.slow_flow_discount.load(Ordering::Relaxed);
-        // In proportion to the deviation: a change shows only when slow commands complete. Full
-        // steps would make them arrive in crowds that leave little for other flows. The deviation
-        // is in bytes: between two close refreshes few commands start, so one command is a large
-        // fraction of them.
-        let slow_flow_discount = if slow > 0 && started_slow < wanted {
-            let missing = wanted - started_slow;
-            // The inverse of a step up by the same deviation.
-            (slow_flow_discount - slow_flow_discount / STEP * missing / (aim + missing / STEP))
-                .max(FULL / 16)
-        } else {
-            let too_much = started_slow.saturating_sub(wanted).min(MOST_TOO_MUCH * aim);
-            (slow_flow_discount + slow_flow_discount / STEP * too_much / aim + 1).min(FULL)
-        };
-        self.slow_flow_discount.store(slow_flow_discount, Ordering::Relaxed);
+    }
+
+    /// Returns whether flows had different weights.
+    pub(crate) fn weights_differ(&self) -> bool {
+        self.weights.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Sets the price of flows of slow devices, by which fewer of their commands start. A
+    /// command is in the network for `network` ns.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and a cast of a float saturates"
+    )]
+    pub(crate) fn charge(&self, slow_price: f64, network: Nanos) {
+        self.slow_price.store((slow_price * f64::from(BASE_MULTIPLIER)) as u64, Ordering::Relaxed);
+        self.network_time.store(network, Ordering::Relaxed);
     }
 
     #[cfg(all(test, not(loom)))]
@@ -140,119 +141,5 @@ impl VirtualTime {
     }
 }
 
-/// Returns the target of slow flows out of `bytes`, if they have demand: their minimum share, and
-/// slightly more, because their rate oscillates around it.
-pub(super) fn slow_part(bytes: u64) -> u64 {
-    let floor = bytes / FLOOR;
-    floor + floor / ABOVE_FLOOR
-}
-
-/// Totals and target at the last refresh.
-#[derive(Debug, Default)]
-struct RefreshTotals {
-    speed: u64,
-    returned: u64,
-    bytes: u64,
-    slow_bytes: u64,
-    /// Target bytes of slow flows between two distant refreshes.
-    aim: u64,
-}
-
-/// Unit of a speed: 1 per 2^40 ns.
-pub(super) const SPEED_SHIFT: u32 = 40;
-/// Minimum share of slow flows: 1/20 of the bytes.
-const FLOOR: u64 = 20;
-/// The target exceeds that by 1/`ABOVE_FLOOR`.
-const ABOVE_FLOOR: u64 = 32;
-/// If twice the target is started, the factor rises by 1/`STEP`.
-const STEP: u64 = 8;
-/// Limit of an excess, as a multiple of the target. A crowd at the start, when no flow is known to
-/// be slow, is not compensated by a long time with little.
-const MOST_TOO_MUCH: u64 = 2;
-/// The target between two distant refreshes decays by 1/`FORGET` per refresh.
-const FORGET: u64 = 32;
-/// A factor of 1.
-pub(super) const FULL: u64 = 1 << 16;
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const STARTED: u64 = 1 << 26;
-
-    /// Returns a clock with half of the full factor.
-    fn virtual_time() -> Arc<VirtualTime> {
-        let virtual_time = VirtualTime::new(1);
-        virtual_time.slow_flow_discount.store(FULL / 2, Ordering::Relaxed);
-        virtual_time
-    }
-
-    fn has_half(virtual_time: &VirtualTime) {
-        let slow_flow_discount = virtual_time.slow_flow_discount.load(Ordering::Relaxed);
-        assert!(
-            (FULL * 9 / 20..=FULL * 11 / 20).contains(&slow_flow_discount),
-            "{slow_flow_discount} of {FULL}"
-        );
-    }
-
-    /// Slow commands come in crowds: none at one refresh, and twice the target by the next. The
-    /// price stays about the same.
-    #[test]
-    fn the_price_goes_up_as_fast_as_down() {
-        let virtual_time = virtual_time();
-        let aim = slow_part(STARTED);
-        for round in 0..1000 {
-            let slow = if round % 2 == 0 { 0 } else { 2 * aim };
-            virtual_time.update_slow_flow_discount(STARTED, slow, 1, aim);
-        }
-        has_half(&virtual_time);
-    }
-
-    /// One of two refreshes may be after few commands. One more slow command in it is a small
-    /// fraction of both. The price stays if both together meet the target.
-    #[test]
-    fn a_short_look_counts_as_little_as_it_saw() {
-        let virtual_time = virtual_time();
-        let core = &virtual_time.by_core[0];
-        let start = |bytes, slow| {
-            core.bytes.fetch_add(bytes, Ordering::Relaxed);
-            core.slow_bytes.fetch_add(slow, Ordering::Relaxed);
-            virtual_time.refresh(false);
-        };
-        let short = STARTED / 16;
-        let in_short = 2 * slow_part(short);
-        for _ in 0..200 {
-            start(STARTED, slow_part(STARTED + short) - in_short);
-            start(short, in_short);
-        }
-        has_half(&virtual_time);
-    }
-
-    /// When no flow is known to be slow, an excess counts as at most three times the target.
-    #[test]
-    fn a_crowd_is_not_made_up_for_by_a_long_time_with_little() {
-        let after = |times: u64| {
-            let virtual_time = virtual_time();
-            virtual_time.update_slow_flow_discount(
-                STARTED,
-                times * slow_part(STARTED),
-                1,
-                slow_part(STARTED),
-            );
-            virtual_time.slow_flow_discount.load(Ordering::Relaxed)
-        };
-        assert!(after(2) < after(3), "{} {}", after(2), after(3));
-        assert_eq!(after(3), after(20));
-    }
-
-    /// Nothing is missing if nothing started.
-    #[test]
-    fn a_pause_leaves_the_price_as_it_is() {
-        let virtual_time = VirtualTime::new(1);
-        virtual_time.slow_flow_discount.store(FULL / 2, Ordering::Relaxed);
-        for _ in 0..100 {
-            virtual_time.update_slow_flow_discount(0, 0, 1, slow_part(STARTED));
-        }
-        assert_eq!(virtual_time.slow_flow_discount.load(Ordering::Relaxed), FULL / 2);
-    }
-}
+/// Exponent of the mean: the higher, the more it is the time of the fastest devices.
+pub(super) const POWER: i32 = 4;
