@@ -13,15 +13,17 @@ use super::change_queue::ChangeQueue;
 use super::devices::from_vfio;
 use super::handle::RequestQueue;
 use super::notify;
+use super::pacing_log::PacingLog;
 use super::running::ControlState;
 use super::server::SHUTDOWN;
 use super::stats::Recorder;
+use crate::clock;
 use crate::config_file::loaded::Loaded;
 use crate::logs;
 
 /// Interval between checks of the distribution of I/O queues over the reactors.
 const REBALANCE: Duration = Duration::from_secs(1);
-/// Interval between reports of suppressed log lines.
+/// Interval between reports of suppressed log lines and of the policy's state.
 const REPORT_SUPPRESSED: Duration = Duration::from_secs(2);
 /// Interval between checks for drives that reported changed namespaces.
 const LOOK: Duration = Duration::from_secs(1);
@@ -107,6 +109,7 @@ impl ControlLoop {
         notify::watch(running.server().senders());
         let (mut rebalance, mut look) = (every(REBALANCE), every(LOOK));
         let mut report_suppressed = every(REPORT_SUPPRESSED);
+        let mut pacing_log = PacingLog::default();
         let mut changes = ChangeQueue::default();
         let mut looking = None;
         loop {
@@ -132,6 +135,7 @@ impl ControlLoop {
                 _ = report_suppressed.tick() => {
                     logs::report_suppressed();
                     running.end_overdue_trace();
+                    pacing_log.update(running.server().policy_status().adaptive, clock::now());
                 }
                 Some(request) = requests.recv() => tokio::select! {
                     () = changes.answer(request, &mut running) => {}

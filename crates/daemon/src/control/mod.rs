@@ -18,6 +18,7 @@
 //! | `observe` | read-only access to the running state: metrics, and tracing of commands |
 //! | `trace_session` | the one trace session |
 //! | `stats` | statistics of the reactors: to a file, and to the log on SIGUSR1 |
+//! | `pacing_log` | log lines about the state of the adaptive policy |
 //! | `change_queue` | queue of changes: one at a time, while threads open the devices it needs |
 //! | `config_rejected` | rejected configs, for the log and the API |
 //! | `config_warnings` | settings that are allowed but probably unintended |
@@ -38,6 +39,7 @@ mod handle;
 mod identity;
 mod notify;
 mod observe;
+mod pacing_log;
 mod place;
 mod quiesce;
 mod running;

@@ -423,6 +423,10 @@ impl Server {
         self.reactors.senders.len() > 1
     }
 
+    pub(super) fn policy_status(&self) -> PolicyStatus {
+        self.pacing.shared.status()
+    }
+
     /// Moves one I/O queue from the busiest reactor to the least busy one, if that evens them out.
     pub(super) fn rebalance(&self) {
         if let Some((from, to)) = rebalance(&self.reactors.loads) {

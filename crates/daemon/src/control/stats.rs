@@ -248,7 +248,7 @@ fn state_name(state: AdaptiveState) -> &'static str {
 }
 
 /// Says in a few words what the adaptive policy does, and why.
-fn state_words(status: &AdaptiveStatus, now: u64) -> String {
+pub(super) fn state_words(status: &AdaptiveStatus, now: u64) -> String {
     let gain = format!("{:+.1} %", f64::from(status.last_gain_permille) / 10.0);
     match (status.state, status.last_trial) {
         (AdaptiveState::Open, None) => "open: no overshoot seen, no trial yet".to_owned(),
