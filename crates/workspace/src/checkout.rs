@@ -90,17 +90,22 @@ pub fn run_checked(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Lines of standard error in an error: a program that fails may print one for each I/O.
+const STDERR_LINES: usize = 20;
+
 /// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
-/// The command was unsuccessful; the error contains its standard error.
+/// The command was unsuccessful; the error contains the end of its standard error.
 pub fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     let shown = show(command);
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{shown}`"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("`{shown}` failed ({}): {}", output.status, stderr.trim());
+        let lines: Vec<_> = stderr.trim().lines().collect();
+        let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join("\n");
+        bail!("`{shown}` failed ({}): {last}", output.status);
     }
     Ok(output.stdout)
 }

@@ -87,6 +87,8 @@ type Pair = [LineSample; 2];
 struct LinePairs {
     line: &'static PeerLine,
     pairs: Vec<Pair>,
+    /// Reason why there are no more.
+    failure: Option<String>,
 }
 
 /// A target that is measured.
@@ -109,16 +111,24 @@ pub(super) fn run(args: &PeersArgs) -> Result<ExitCode> {
     }
     let lines = chosen(args, &host)?;
     interrupt::handle_signals()?;
-    let mut results: Vec<LinePairs> =
-        lines.into_iter().map(|line| LinePairs { line, pairs: Vec::new() }).collect();
+    let mut results: Vec<LinePairs> = lines
+        .into_iter()
+        .map(|line| LinePairs { line, pairs: Vec::new(), failure: None })
+        .collect();
     for round in 0..args.repeat {
-        for result in &mut results {
+        for result in results.iter_mut().filter(|result| result.failure.is_none()) {
             let pair = pair(args, &host, &peers, result.line, round);
             if interrupt::is_noted() {
                 // The same signal has ended the host.
                 return Ok(interrupt::STATUS.into());
             }
-            result.pairs.push(pair?);
+            match pair {
+                Ok(pair) => result.pairs.push(pair),
+                Err(error) => {
+                    complain!("left out from now on: {error:#}");
+                    result.failure = Some(format!("{error:#}"));
+                }
+            }
         }
         complain!("round {} of {} done", round + 1, args.repeat);
     }
@@ -138,7 +148,8 @@ pub(super) fn run(args: &PeersArgs) -> Result<ExitCode> {
     write(args.markdown.as_ref(), || Ok(show::markdown(&results, &about)))?;
     write(args.html.as_ref(), || show::page(&results, &about))?;
     write(args.json.as_ref(), json)?;
-    Ok(ExitCode::SUCCESS)
+    let has_failed = results.iter().any(|result| result.failure.is_some());
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn write(path: Option<&PathBuf>, text: impl FnOnce() -> Result<String>) -> Result<()> {

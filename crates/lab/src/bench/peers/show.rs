@@ -19,7 +19,7 @@ pub(super) fn table(results: &[LinePairs]) -> Table {
         Column::numbers("p99 of A, B", "us"),
         Column::numbers("CPU of A, B", "s / M I/O"),
     ]);
-    for LinePairs { line, pairs } in results {
+    for LinePairs { line, pairs, .. } in results.iter().filter(|result| !result.pairs.is_empty()) {
         let iops = |pair: &Pair| pair[0].iops / pair[1].iops;
         let ratios: Vec<f64> = pairs.iter().map(iops).collect();
         let Spread { min, max, .. } = Spread::of(&ratios);
@@ -59,7 +59,19 @@ pub(super) fn note(about: &str) -> String {
 
 /// Returns the table as Markdown.
 pub(super) fn markdown(results: &[LinePairs], about: &str) -> String {
-    format!("{}\n\n{}", note(about), table(results).markdown())
+    let mut text = format!("{}\n\n{}", note(about), table(results).markdown());
+    for failed in failed(results) {
+        text.push_str(&format!("\n* {failed}\n"));
+    }
+    text
+}
+
+/// Returns a sentence on each line that failed. Its rounds before that count.
+fn failed(results: &[LinePairs]) -> impl Iterator<Item = String> {
+    results.iter().filter_map(|LinePairs { line, pairs, failure }| {
+        let first = failure.as_ref()?.lines().next()?;
+        Some(format!("{}: failed after {} round(s): {first}", line.name(), pairs.len()))
+    })
 }
 
 /// Returns the table as a page that opens from disk, with every sample.
@@ -69,17 +81,19 @@ pub(super) fn page(results: &[LinePairs], about: &str) -> Result<String> {
         page.paragraph(paragraph);
     }
     page.table(&table(results));
+    failed(results).for_each(|failed| page.paragraph(&failed));
     page.data("results", &serde_json::to_string(&json(results))?);
     Ok(page.document())
 }
 
 /// Returns every sample.
 pub(super) fn json(results: &[LinePairs]) -> serde_json::Value {
-    let line = |LinePairs { line, pairs }: &LinePairs| {
+    let line = |LinePairs { line, pairs, failure }: &LinePairs| {
         let pair = |[a, b]: &Pair| serde_json::json!({ "a": a.json(), "b": b.json() });
         serde_json::json!({
             "line": line.name(),
             "rounds": pairs.iter().map(pair).collect::<Vec<_>>(),
+            "failure": failure,
         })
     };
     results.iter().map(line).collect()
@@ -102,10 +116,16 @@ mod tests {
             [sample(200e3), sample(100e3)],
             [sample(400e3), sample(400e3)],
         ];
-        let results = [LinePairs { line: &LINES[0], pairs }];
+        let failure = Some("no memory\nmore".to_owned());
+        let results = [
+            LinePairs { line: &LINES[0], pairs, failure: None },
+            LinePairs { line: &LINES[1], pairs: Vec::new(), failure },
+        ];
         let text = markdown(&results, "a machine");
         assert!(text.starts_with("a machine\n"), "{text}");
-        let row = text.lines().last().unwrap().replace(' ', "");
+        let (table, failed) = text.trim_end().rsplit_once("\n\n").unwrap_or_default();
+        assert!(failed.ends_with("failed after 0 round(s): no memory"), "{failed}");
+        let row = table.lines().last().unwrap().replace(' ', "");
         assert!(row.contains("|200.0|100.0|1.250|1.00-2.00|"), "{text}");
         assert!(page(&results, "a machine").unwrap().contains("\"iops\":400000"));
     }
