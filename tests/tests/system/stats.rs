@@ -63,7 +63,7 @@ fn the_sums_are_those_of_the_load() {
     assert!(daemon.stop().success());
 
     let lines = lines(&daemon, "stats.jsonl");
-    assert_eq!((&lines[0]["kind"], &lines[0]["schema"]), (&"start".into(), &2.into()));
+    assert_eq!((&lines[0]["kind"], &lines[0]["schema"]), (&"start".into(), &3.into()));
     assert_eq!(lines[0]["interval_ms"], 10);
     let [last] = kind(&lines, "final")[..] else { panic!("one final line") };
     assert_eq!(lines.last(), Some(last));

@@ -563,6 +563,7 @@ fn the_last_words_before_an_end_of_ours_are_heard() {
 #[test]
 fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     let mut world = open();
+    world.queue.set_tx_tracked(true);
     world.host.read_step = 0;
     world.command(1);
     let data = world.buffer(&pattern(160 << 10, 1));
@@ -585,10 +586,24 @@ fn data_has_left_when_the_socket_has_sent_it_and_not_when_it_took_it() {
     assert_eq!(world.queue.next_tx_poll(), None);
 }
 
+/// The time at which data has left is not used: it counts as sent when the socket has taken it.
+#[test]
+fn data_that_is_not_tracked_has_left_when_the_socket_took_it() {
+    let mut world = open();
+    world.host.read_step = 0;
+    world.command(1);
+    let data = world.buffer(&pattern(160 << 10, 1));
+    world.respond_with(1, Some(Payload::Buffer(data)), true);
+    world.until("an event", |world| !world.events.is_empty());
+    assert!(matches!(world.events[..], [Event::Sent { token: 1, data: None }]));
+    assert_eq!((world.pool.leased(), world.queue.next_tx_poll()), (0, None));
+}
+
 /// A host that takes none of the socket's data cannot keep permits for ever.
 #[test]
 fn a_host_that_takes_nothing_of_what_the_socket_took() {
     let mut world = open();
+    world.queue.set_tx_tracked(true);
     world.host.read_step = 0;
     world.now = 100;
     world.command(1);
