@@ -68,12 +68,14 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Starts a daemon with two null namespaces and its API on loopback; returns the hosts' address.
+/// Starts a daemon with two namespaces, a budget, and its API on loopback; returns the hosts'
+/// address.
 fn serve(workspace: &Workspace, folder: &Path, port: u16) -> Result<(GuardedChild, String)> {
     let config = folder.join("page.toml");
     let socket = folder.join("page.sock");
     let text = format!(
         "[api]\nsocket = \"{}\"\nlisten = [\"127.0.0.1:{port}\"]\n\
+         [pacing]\npolicy = \"buffer-credit\"\nbudget = \"32MiB\"\n\
          [[listener]]\ntype = \"tcp\"\naddress = \"127.0.0.1\"\nport = 0\n\
          [[device]]\nname = \"null0\"\ntype = \"null\"\nsize = \"1GiB\"\n\
          [[device]]\nname = \"ram0\"\ntype = \"ram\"\nsize = \"64MiB\"\n\
