@@ -137,8 +137,8 @@ enum Phase {
     /// Measures how much data waits for the network.
     Looking,
     Trial(Ladder),
-    /// A trial found a budget: no bound is measured again. The charging that it found.
-    Verify(Ladder, Charging),
+    /// A trial found a budget: no bound is measured again.
+    Verify(Ladder),
     /// A trial of another charging than that of this budget, which returns if nothing is found.
     OtherTrial(Ladder, Held),
     Held(Held),
@@ -185,7 +185,7 @@ impl BudgetController {
     pub(super) fn status(&self) -> AdaptiveStatus {
         let state = match self.phase {
             Phase::Open | Phase::Looking => AdaptiveState::Open,
-            Phase::Trial(_) | Phase::Verify(..) => AdaptiveState::Trial,
+            Phase::Trial(_) | Phase::Verify(_) => AdaptiveState::Trial,
             Phase::OtherTrial(..) | Phase::Held(_) if self.is_keen => AdaptiveState::ShortQueue,
             Phase::OtherTrial(..) | Phase::Held(_) => AdaptiveState::Held,
         };
@@ -278,7 +278,7 @@ impl BudgetController {
         }
         (self.is_settling, self.drains) = (true, 0);
         let turnover = match self.phase {
-            Phase::Verify(..) => self.open_turnover,
+            Phase::Verify(_) => self.open_turnover,
             _ => self.turnover_of(&sample),
         };
         interval(SETTLE * turnover)
@@ -289,7 +289,7 @@ impl BudgetController {
         match &self.phase {
             Phase::Trial(ladder) => ladder.rival().mean,
             // A changed charge takes a while to show.
-            Phase::Open | Phase::Looking | Phase::Verify(..) | Phase::OtherTrial(..) => 0.0,
+            Phase::Open | Phase::Looking | Phase::Verify(_) | Phase::OtherTrial(..) => 0.0,
             Phase::Held(held) => held.reference(),
         }
     }
@@ -329,22 +329,22 @@ impl BudgetController {
                 }
                 LadderStep::Found(rung) if self.is_keen => {
                     self.ended(&ladder, now);
-                    self.hold(Held::new(rung, self.charging, ladder.drain()));
+                    self.hold(Held::new(rung, Charging::Usual, ladder.drain()));
                 }
                 LadderStep::Found(_) => {
-                    let charging = std::mem::replace(&mut self.charging, Charging::Open);
-                    self.phase = Phase::Verify(ladder, charging);
+                    self.charging = Charging::Open;
+                    self.phase = Phase::Verify(ladder);
                 }
                 LadderStep::Nothing => {
                     self.ended(&ladder, now);
                     self.open();
                 }
             },
-            Phase::Verify(ladder, charging) => {
+            Phase::Verify(ladder) => {
                 self.ended(&ladder, now);
                 match ladder.beats_again(rate) {
                     Some(rung) => {
-                        let mut held = Held::new(rung, charging, ladder.drain());
+                        let mut held = Held::new(rung, Charging::Usual, ladder.drain());
                         let drain = held.drain();
                         self.hold(held);
                         self.budget = drain;
