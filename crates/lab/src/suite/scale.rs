@@ -8,7 +8,7 @@ use nvmeof_sim::numbers::{whole, whole_u32};
 use nvmeof_sim::scenario::Scenario;
 use nvmeof_sim::setups::{self, BLOCK};
 
-pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, normalised results within \
+pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, normalized results within \
     3 % of each other. Three readings. `bytes`: cache, blocks and all times by the factor, so that rates \
     stay. `faster`: rates by the factor and all times by its inverse. Both are the same machine in \
     other units, and the share of the link is compared. `literal`: link, drive and memory rates, \
@@ -70,7 +70,7 @@ fn judge(
     }
     let mut case_result = case_result.unwrap_or_default();
     let apart = most - case_result.percent();
-    case_result.at_most("% apart", apart, 3.0);
+    case_result.at_most("% range", apart, 3.0);
     Ok(case_result)
 }
 

@@ -252,6 +252,6 @@ mod bounds_can_fail {
     #[test]
     fn with_a_number_of_buffers_that_is_right_for_one_machine() {
         let scale = one(&credit(44), Family::Scale, "A literal, qd 256");
-        assert_eq!(broken(&scale), ["% apart"]);
+        assert_eq!(broken(&scale), ["% range"]);
     }
 }

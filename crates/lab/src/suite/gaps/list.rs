@@ -105,7 +105,7 @@ pub(super) const LIST: &[Gap] = &[
     Gap {
         family: Family::Scale,
         case: "B literal, qd 256",
-        what: "% apart",
+        what: "% range",
         reached: 29.33,
         why: "with half of the rates the trial ends after the warm-up",
     },

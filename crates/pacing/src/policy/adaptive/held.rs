@@ -12,8 +12,8 @@
 //! by. Probes rest ever longer while none gains. A probe far above, a *leap*, finds a bound that
 //! costs throughput.
 //!
-//! If the rate falls, a standing queue may have formed. It drains before the next measurement. If
-//! no probe caused it, the budget shrinks, too.
+//! If the rate falls, a standing queue is assumed. It drains before the next measurement. If no
+//! probe caused it, the budget shrinks, too.
 
 use super::ladder::{KEEN_GAIN, Rung};
 use super::sample::{Charging, Rate, RateSample};

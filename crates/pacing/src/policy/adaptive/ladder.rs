@@ -104,7 +104,7 @@ impl Ladder {
     }
 
     /// Processes a measurement. `is_keen`: the smallest budget that costs nothing is to be found,
-    /// whether or not it beats the rival.
+    /// even if it does not beat the rival.
     pub(super) fn step(&mut self, rung: Rung, sample: &RateSample, is_keen: bool) -> LadderStep {
         match (self.stage, self.best) {
             (Stage::Descend, _) => {
