@@ -67,6 +67,22 @@ fn main() {
             },
         );
     }
+    println!("the same of commands that start when they arrive, 32 in flight a flow");
+    for (what, flows) in [
+        ("1 flow", one_way(1)),
+        ("64 flows", one_way(64)),
+        ("64 flows, 16 devices, 2 ports", many_ways(64)),
+    ] {
+        fastest(
+            what,
+            |policy| Load::without_queue(&shared(policy, 4), &flows, 32),
+            |load| {
+                let start = Instant::now();
+                (0..COMMANDS).for_each(|_| load.turn_over());
+                each(start.elapsed(), COMMANDS)
+            },
+        );
+    }
     let flows = one_way(64);
     println!("the same of commands that wait already: release and next alone");
     fastest(

@@ -12,7 +12,7 @@ use crate::policy::{
     AdaptiveStatus, AnyPolicy, BudgetTooSmall, BufferCredit, CreditConfig, PrototypeConfig,
     SharedAdaptive, SharedCredit, SharedIoPacing, SharedTokenBucket, TokenBucketConfig, Waker,
 };
-use crate::scheduler::ResidenceFairQueue;
+use crate::scheduler::AdaptiveScheduler;
 use crate::{Nanos, Pacer, PacerConfig, PacerParts, SmallCommandRule};
 
 /// A policy and its parameters.
@@ -322,7 +322,7 @@ impl SharedPolicy {
             SharedPolicyKind::Unpaced => AnyPolicy::Unpaced,
             SharedPolicyKind::BufferCredit(shared) => shared.core(core, waker).into(),
             SharedPolicyKind::Adaptive(shared) => {
-                let scheduler = ResidenceFairQueue::new(Arc::clone(shared.virtual_time()), core);
+                let scheduler = AdaptiveScheduler::new(Arc::clone(shared.virtual_time()), core);
                 return PacerParts {
                     policies: vec![shared.core(core, waker).into()],
                     scheduler: scheduler.into(),

@@ -11,7 +11,7 @@
 //!
 //! Two small traits decide, one question each:
 //! * [`Scheduler`] selects *the next command* from the flow queues ([`DeficitRoundRobin`], or
-//!   [`scheduler::ResidenceFairQueue`] under `adaptive`).
+//!   [`scheduler::AdaptiveScheduler`] under `adaptive`).
 //! * [`AdmissionPolicy`] decides *whether that command may start now*. Policies form a chain that
 //!   grants all or nothing ([`policy::Unpaced`], [`policy::BufferCredit`], [`policy::TokenBucket`],
 //!   [`policy::Adaptive`]).

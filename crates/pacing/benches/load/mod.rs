@@ -81,6 +81,20 @@ impl Load {
         load
     }
 
+    /// Creates a load in which nothing waits: each command starts when it arrives.
+    pub(crate) fn without_queue(shared: &SharedPolicy, flows: &[FlowConfig], each: usize) -> Self {
+        let config = PacerConfig { flow_depth: each + 1 };
+        let mut pacer = shared.pacer(0, Arc::new(|| ()), config);
+        let flows: Vec<FlowId> = flows.iter().map(|&flow| pacer.add_flow(flow)).collect();
+        let running = Running::new(each * flows.len());
+        let mut load = Self { pacer, flows, running, cost: IO, now: 1 };
+        for flow in load.flows.repeat(each) {
+            load.pacer.enqueue(flow, load.cost, 7).expect("it fits");
+            load.fill();
+        }
+        load
+    }
+
     /// Queues commands until `each` wait on every flow; `each` is not below the current number.
     pub(crate) fn wait(&mut self, each: u32) {
         for &flow in &self.flows {

@@ -1,6 +1,6 @@
 //! Any scheduler: a builtin one in an enum, so that it needs no dynamic dispatch, or a boxed one.
 
-use super::{DeficitRoundRobin, Dispatched, Pause, ResidenceFairQueue, Scheduler, Selection};
+use super::{AdaptiveScheduler, DeficitRoundRobin, Dispatched, Pause, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::{FlowConfig, Nanos};
 
@@ -11,8 +11,8 @@ use crate::{FlowConfig, Nanos};
 pub enum AnyScheduler {
     /// Turns of the same number of bytes.
     DeficitRoundRobin(DeficitRoundRobin),
-    /// Equal shares of the bytes in flight.
-    ResidenceFairQueue(ResidenceFairQueue),
+    /// Turns without a bound, otherwise shares of the bytes in memory.
+    Adaptive(AdaptiveScheduler),
     /// Any other one.
     Custom(Box<dyn Scheduler>),
 }
@@ -21,7 +21,7 @@ impl AnyScheduler {
     pub(crate) fn add(&mut self, slot: u32, config: FlowConfig) {
         match self {
             AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.add(slot, config),
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.add(slot, config),
+            AnyScheduler::Adaptive(scheduler) => scheduler.add(slot, config),
             AnyScheduler::Custom(scheduler) => scheduler.add(slot, config),
         }
     }
@@ -29,7 +29,7 @@ impl AnyScheduler {
     pub(crate) fn remove(&mut self, slot: u32) {
         match self {
             AnyScheduler::DeficitRoundRobin(_) => {}
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.remove(slot),
+            AnyScheduler::Adaptive(scheduler) => scheduler.remove(slot),
             AnyScheduler::Custom(scheduler) => scheduler.remove(slot),
         }
     }
@@ -37,7 +37,7 @@ impl AnyScheduler {
     pub(crate) fn set_weight(&mut self, slot: u32, weight: u16) {
         match self {
             AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.set_weight(slot, weight),
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.set_weight(slot, weight),
+            AnyScheduler::Adaptive(scheduler) => scheduler.set_weight(slot, weight),
             AnyScheduler::Custom(scheduler) => scheduler.set_weight(slot, weight),
         }
     }
@@ -46,7 +46,7 @@ impl AnyScheduler {
     pub(crate) fn flow_backlogged(&mut self, slot: u32, pause: Pause) {
         match self {
             AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_backlogged(slot, pause),
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_backlogged(slot, pause),
+            AnyScheduler::Adaptive(scheduler) => scheduler.flow_backlogged(slot, pause),
             AnyScheduler::Custom(scheduler) => scheduler.flow_backlogged(slot, pause),
         }
     }
@@ -55,7 +55,7 @@ impl AnyScheduler {
     pub(crate) fn flow_idle(&mut self, slot: u32, pause: Pause) {
         match self {
             AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.flow_idle(slot, pause),
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.flow_idle(slot, pause),
+            AnyScheduler::Adaptive(scheduler) => scheduler.flow_idle(slot, pause),
             AnyScheduler::Custom(scheduler) => scheduler.flow_idle(slot, pause),
         }
     }
@@ -64,7 +64,7 @@ impl AnyScheduler {
     pub(crate) fn select(&mut self, now: Nanos) -> Option<Selection> {
         match self {
             AnyScheduler::DeficitRoundRobin(scheduler) => scheduler.select(now),
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.select(now),
+            AnyScheduler::Adaptive(scheduler) => scheduler.select(now),
             // Separate from the other results, which stay in registers.
             AnyScheduler::Custom(scheduler) => {
                 let Selection { slot, urgency, load } = scheduler.select(now)?;
@@ -85,7 +85,7 @@ impl AnyScheduler {
             AnyScheduler::DeficitRoundRobin(scheduler) => {
                 scheduler.on_dispatch(slot, bytes, dispatched, now);
             }
-            AnyScheduler::ResidenceFairQueue(scheduler) => {
+            AnyScheduler::Adaptive(scheduler) => {
                 scheduler.on_dispatch(slot, bytes, dispatched, now);
             }
             AnyScheduler::Custom(scheduler) => {
@@ -98,7 +98,7 @@ impl AnyScheduler {
     pub(crate) fn on_complete(&mut self, slot: u32, done: CompletedCommand, now: Nanos) {
         match self {
             AnyScheduler::DeficitRoundRobin(_) => {}
-            AnyScheduler::ResidenceFairQueue(scheduler) => scheduler.on_complete(slot, &done, now),
+            AnyScheduler::Adaptive(scheduler) => scheduler.on_complete(slot, &done, now),
             AnyScheduler::Custom(scheduler) => {
                 scheduler.on_complete(slot, &done.copy_fields(), now);
             }
@@ -112,9 +112,9 @@ impl From<DeficitRoundRobin> for AnyScheduler {
     }
 }
 
-impl From<ResidenceFairQueue> for AnyScheduler {
-    fn from(scheduler: ResidenceFairQueue) -> Self {
-        Self::ResidenceFairQueue(scheduler)
+impl From<AdaptiveScheduler> for AnyScheduler {
+    fn from(scheduler: AdaptiveScheduler) -> Self {
+        Self::Adaptive(scheduler)
     }
 }
 

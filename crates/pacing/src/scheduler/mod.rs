@@ -1,11 +1,13 @@
 //! Schedulers: selection of the next command.
 
+mod adaptive;
 mod any;
 mod deficit_round_robin;
 mod residence_fq;
 
 use std::fmt::Debug;
 
+pub use adaptive::AdaptiveScheduler;
 pub use any::AnyScheduler;
 pub use deficit_round_robin::DeficitRoundRobin;
 pub use residence_fq::{ResidenceFairQueue, VirtualTime};

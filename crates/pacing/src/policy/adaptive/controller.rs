@@ -248,8 +248,10 @@ impl BudgetController {
         let sample = RateSample::between(&self.from, &totals, now - since, load.usual);
         (self.from, self.since) = (totals, Some(now));
         self.command = sample.command;
-        self.turnover = sample.time_of(sample.in_flight);
-        self.network_time = sample.time_of(sample.network);
+        if self.is_looking() {
+            self.turnover = sample.time_of(sample.in_flight);
+            self.network_time = sample.time_of(sample.network);
+        }
         self.hung_bytes -= self.hung_bytes / FORGET_HUNG;
         if self.is_settling {
             let excess = sample.charged - DRAINED * (self.budget + self.cores);

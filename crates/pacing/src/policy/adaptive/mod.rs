@@ -90,9 +90,11 @@ impl SharedAdaptive {
     pub fn new(cores: usize, largest: u32) -> Result<Arc<Self>, BudgetTooSmall> {
         let controller = BudgetController::new(cores);
         let config = CreditConfig { budget: NO_BOUND, largest, cores };
+        let virtual_time = VirtualTime::new(cores);
+        virtual_time.set_open(true);
         Ok(Arc::new(Self {
             credit: BufferCredit::shared(config)?,
-            virtual_time: VirtualTime::new(cores),
+            virtual_time,
             cores: (0..cores).map(|_| Arc::default()).collect(),
             charging: AtomicU64::new(OPEN),
             network_time: AtomicU64::new(0),
@@ -176,6 +178,7 @@ impl SharedAdaptive {
             Charging::Full => FULL,
         };
         self.charging.store(word, Ordering::Relaxed);
+        self.virtual_time.set_open(word == OPEN);
         let budget = controller.budget().unwrap_or(NO_BOUND);
         if budget != self.credit.budget() {
             self.credit.resize(budget, core);
@@ -214,6 +217,7 @@ impl SharedAdaptive {
     pub(crate) fn bound(&self, budget: Option<u64>, core: usize) {
         self.update_interval.store(Nanos::MAX, Ordering::Relaxed);
         self.charging.store(if budget.is_some() { FULL } else { OPEN }, Ordering::Relaxed);
+        self.virtual_time.set_open(budget.is_none());
         self.credit.resize(budget.unwrap_or(NO_BOUND), core);
     }
 }
@@ -345,6 +349,19 @@ impl Adaptive {
             self.stall_timer.back_off(now);
         }
     }
+
+    /// Adds the times of a command to the sums, of which it was charged `part`.
+    #[inline(never)]
+    fn note_times(&mut self, done: &CompletedCommand, part: u16, now: Nanos) {
+        let (counters, bytes) = (&*self.counters, u64::from(done.cost.bytes));
+        let residence = bytes.wrapping_mul(now.saturating_sub(done.started)) >> 10;
+        add(&counters.residence, residence);
+        add(&counters.charged, (residence * u64::from(part)) >> 8);
+        if self.devices.get(done.device as usize).is_some_and(DeviceCharge::is_slow) {
+            add(&counters.slow, residence);
+        }
+        add(&counters.network, bytes.wrapping_mul(done.network) >> 10);
+    }
 }
 
 impl AdmissionPolicy for Adaptive {
@@ -377,18 +394,13 @@ impl AdmissionPolicy for Adaptive {
             return;
         }
         self.stall_timer.on_completion(now);
-        let bytes = u64::from(done.cost.bytes);
-        let held = now.saturating_sub(done.started);
         let counters = &*self.counters;
         let commands = add(&counters.commands, 1);
+        let bytes = u64::from(done.cost.bytes);
         add(&counters.bytes, bytes);
-        let residence = bytes.wrapping_mul(held) >> 10;
-        add(&counters.residence, residence);
-        add(&counters.charged, (residence * u64::from(part)) >> 8);
-        if self.devices.get(done.device as usize).is_some_and(DeviceCharge::is_slow) {
-            add(&counters.slow, residence);
+        if self.shared.charging.load(Ordering::Relaxed) != OPEN {
+            self.note_times(done, part, now);
         }
-        add(&counters.network, bytes.wrapping_mul(done.network) >> 10);
         if commands.is_multiple_of(LOOK_EVERY) && self.shared.is_due(now) {
             self.shared.update(now, self.core);
         }

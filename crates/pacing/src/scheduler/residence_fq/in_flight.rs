@@ -187,6 +187,12 @@ impl InFlightView {
         }
     }
 
+    /// Counts nothing until there is something to compare again.
+    pub(super) fn clear(&mut self, shared: &SharedInFlight) {
+        (self.counts, self.own) = (false, [0; COUNTERS]);
+        shared.by_core[self.core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    }
+
     /// Records that this core has a flow with this device and port.
     pub(super) fn open(&mut self, device_port: DevicePort, shared: &SharedInFlight) {
         self.devices |= 1 << device_port.device();

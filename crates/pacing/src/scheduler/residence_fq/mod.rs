@@ -180,6 +180,17 @@ impl FlowState {
         self.stall_probes > 0 && self.probed == in_flight
     }
 
+    /// Updates the device time by that of a command.
+    #[inline(always)]
+    fn note_device_time(&mut self, done: &CompletedCommand, now: Nanos) {
+        // The wait for the network is the same for all flows, and contains no information about
+        // this one.
+        let held = now.saturating_sub(done.started).saturating_sub(done.network);
+        let own = u32::try_from(held).unwrap_or(NEVER - 1);
+        let mean = if self.device_time == 0 { own } else { go_on(self.device_time, own) };
+        self.device_time = mean.max(1);
+    }
+
     /// Returns the number of completions between two settings of the price.
     fn completions_until_update(&self) -> u8 {
         if self.cost_multiplier == UNKNOWN { 1 } else { REPRICE }
@@ -216,6 +227,8 @@ const MEMORY: u32 = 3;
 const SPEED_MEMORY: f64 = 64.0;
 /// Completions between two settings of a price.
 const REPRICE: u8 = 4;
+/// The same while another scheduler has the flows: a price is needed only when they come back.
+const SELDOM: u8 = 32;
 /// Largest multiplier of the in-flight bytes of a stalled flow; beyond it, its tag follows virtual
 /// time.
 const MOST_TIMES: u64 = 8;
@@ -253,6 +266,47 @@ impl ResidenceFairQueue {
             size: 0,
             speed: 0.0,
             least_tag: 0,
+        }
+    }
+
+    /// Returns a flow that is in, if any.
+    pub(super) fn first(&mut self) -> Option<u32> {
+        self.port_queues.first(self.charge, &self.in_flight_view, &mut self.flows)
+    }
+
+    /// Counts a command that starts while another scheduler has the flows that are in.
+    #[inline(always)]
+    pub(super) fn count_start(&mut self, flow: u32, bytes: u32) {
+        self.flows[flow as usize].in_flight += u64::from(bytes).max(LEAST_CHARGE);
+    }
+
+    /// Counts the end of a command in the same way. Some commands tell the device time.
+    #[inline(always)]
+    pub(super) fn count_end(&mut self, flow: u32, done: &CompletedCommand, now: Nanos) {
+        let entry = &mut self.flows[flow as usize];
+        let bytes = u64::from(done.cost.bytes).max(LEAST_CHARGE);
+        entry.in_flight -= bytes;
+        entry.completions_since_update = entry.completions_since_update.wrapping_sub(1);
+        if entry.completions_since_update.is_multiple_of(REPRICE) {
+            entry.note_device_time(done, now);
+            if entry.completions_since_update == 0 {
+                self.update_cost_multiplier(flow, bytes, now.saturating_sub(done.started));
+                self.flows[flow as usize].completions_since_update = SELDOM;
+            }
+        }
+    }
+
+    /// Leaves the flows to another scheduler; none is in.
+    pub(super) fn suspend(&mut self) {
+        self.in_flight_view.clear(&self.shared.in_flight_view);
+    }
+
+    /// Takes the flows back. No time has passed for those that may be stalled.
+    pub(super) fn resume(&mut self, now: Nanos) {
+        for flow in &mut self.flows {
+            flow.last_completion = now;
+            (flow.stall_probes, flow.hung_charges) = (0, 0);
+            flow.completions_since_update = 1;
         }
     }
 
@@ -522,13 +576,7 @@ impl Scheduler for ResidenceFairQueue {
         let is_misplaced = entry.link.is_in() && queue.is_beyond_its_key(entry);
         let mut is_due = false;
         if done.outcome == CommandOutcome::Completed {
-            // The wait for the network is the same for all flows, and contains no information about
-            // this one.
-            let held = now.saturating_sub(done.started).saturating_sub(done.network);
-            let own = u32::try_from(held).unwrap_or(NEVER - 1);
-            let device_time =
-                if entry.device_time == 0 { own } else { go_on(entry.device_time, own) };
-            entry.device_time = device_time.max(1);
+            entry.note_device_time(done, now);
             entry.completions_since_update = entry.completions_since_update.wrapping_sub(1);
             is_due = entry.completions_since_update == 0;
         }

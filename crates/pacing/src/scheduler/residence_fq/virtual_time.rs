@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::{BASE_MULTIPLIER, in_flight};
 use crate::Nanos;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Virtual time of all cores, and the usual device time of commands.
 #[derive(Debug)]
 pub struct VirtualTime {
     now: AtomicU64,
+    /// There is no bound, and no order to keep.
+    is_open: AtomicBool,
     /// Largest per-core mean size of a command in bytes; [`u64::MAX`]: none reported yet.
     largest: AtomicU64,
     /// Usual device time of commands in ns: the power mean with exponent -[`POWER`], over all
@@ -44,6 +46,7 @@ impl VirtualTime {
     pub fn new(cores: usize) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
             largest: AtomicU64::new(u64::MAX),
             typical_device_time: AtomicU64::new(0),
             slow_price: AtomicU64::new(BASE_MULTIPLIER.into()),
@@ -75,6 +78,17 @@ impl VirtualTime {
         if let Some(largest) = sizes.max().filter(|size| *size > 0) {
             self.largest.store(largest, Ordering::Relaxed);
         }
+    }
+
+    /// Sets whether there is no bound.
+    pub(crate) fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Relaxed);
+    }
+
+    /// Returns whether there is no bound.
+    #[inline(always)]
+    pub(in crate::scheduler) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
     }
 
     /// Returns the usual device time in ns; 0 while unknown.

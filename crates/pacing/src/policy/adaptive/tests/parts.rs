@@ -10,7 +10,7 @@ use super::super::ladder::{Ladder, LadderStep, Rung};
 use super::super::sample::{Rate, RateSample, Series};
 use super::super::{SharedAdaptive, USUAL};
 use super::IO;
-use crate::scheduler::ResidenceFairQueue;
+use crate::scheduler::AdaptiveScheduler;
 use crate::sync::Ordering;
 use crate::{
     CommandOutcome, Cost, FlowConfig, Pacer, PacerConfig, PacerParts, Permit, SmallCommandRule,
@@ -124,7 +124,7 @@ impl TwoDevices {
 
     fn new() -> Self {
         let shared = SharedAdaptive::new(1, Self::COST.bytes).expect("no budget is too small");
-        let scheduler = ResidenceFairQueue::new(Arc::clone(shared.virtual_time()), 0);
+        let scheduler = AdaptiveScheduler::new(Arc::clone(shared.virtual_time()), 0);
         let parts = PacerParts {
             policies: vec![shared.core(0, Arc::new(|| ())).into()],
             scheduler: scheduler.into(),
