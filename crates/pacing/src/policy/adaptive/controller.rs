@@ -141,6 +141,8 @@ enum Phase {
     Verify(Ladder),
     /// A trial of another charging than that of this budget, which returns if nothing is found.
     OtherTrial(Ladder, Held),
+    /// It found a budget: the one in force is measured again.
+    OtherVerify(Ladder, Held, Charging),
     Held(Held),
 }
 
@@ -186,8 +188,10 @@ impl BudgetController {
         let state = match self.phase {
             Phase::Open | Phase::Looking => AdaptiveState::Open,
             Phase::Trial(_) | Phase::Verify(_) => AdaptiveState::Trial,
-            Phase::OtherTrial(..) | Phase::Held(_) if self.is_keen => AdaptiveState::ShortQueue,
-            Phase::OtherTrial(..) | Phase::Held(_) => AdaptiveState::Held,
+            Phase::OtherTrial(..) | Phase::OtherVerify(..) | Phase::Held(_) => match self.is_keen {
+                true => AdaptiveState::ShortQueue,
+                false => AdaptiveState::Held,
+            },
         };
         AdaptiveStatus {
             state,
@@ -267,6 +271,7 @@ impl BudgetController {
             return interval(self.measure(&sample));
         };
         let sample = RateSample::between(&self.begin, &totals, now - self.begun, load.usual);
+        let rate = Rate { of_slow: sample.slow_rate, ..rate };
         self.start_measuring(totals, now);
         if self.charging == Charging::Full {
             let factor = (sample.slow / SLOW_SHARE).sqrt().clamp(1.0 / PRICE_STEP, PRICE_STEP);
@@ -280,7 +285,7 @@ impl BudgetController {
         }
         (self.is_settling, self.drains) = (true, 0);
         let turnover = match self.phase {
-            Phase::Verify(_) => self.open_turnover,
+            Phase::Verify(_) | Phase::OtherVerify(..) => self.open_turnover,
             _ => self.turnover_of(&sample),
         };
         interval(SETTLE * turnover)
@@ -291,7 +296,11 @@ impl BudgetController {
         match &self.phase {
             Phase::Trial(ladder) => ladder.rival().mean,
             // A changed charge takes a while to show.
-            Phase::Open | Phase::Looking | Phase::Verify(_) | Phase::OtherTrial(..) => 0.0,
+            Phase::Open
+            | Phase::Looking
+            | Phase::Verify(_)
+            | Phase::OtherTrial(..)
+            | Phase::OtherVerify(..) => 0.0,
             Phase::Held(held) => held.reference(),
         }
     }
@@ -359,11 +368,18 @@ impl BudgetController {
                     self.budget = budget;
                     self.phase = Phase::OtherTrial(ladder, held);
                 }
-                LadderStep::Found(rung) => {
-                    self.hold(held.replaced(rung, self.charging, ladder.drain()));
+                LadderStep::Found(_) => {
+                    self.phase = Phase::OtherVerify(ladder, held, self.charging);
+                    (self.charging, self.budget) = (held.charging, held.budget);
                 }
                 LadderStep::Nothing => self.hold(held),
             },
+            Phase::OtherVerify(ladder, held, charging) => {
+                self.hold(match ladder.beats_again(rate) {
+                    Some(rung) => held.replaced(rung, charging, ladder.drain()),
+                    None => held,
+                })
+            }
             Phase::Held(mut held) => match held.step(rate, sample, self.is_keen) {
                 HeldStep::Measure(budget) => {
                     self.budget = budget;

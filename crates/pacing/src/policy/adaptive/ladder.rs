@@ -170,11 +170,11 @@ impl Ladder {
 
     /// Returns the best rung if it beats the rival, measured again, too.
     pub(super) fn beats_again(&self, rival: Rate) -> Option<Rung> {
-        self.best.filter(|best| best.rate.sure_gain(rival) > LEAST_GAIN)
+        self.best.filter(|best| best.rate.beats(rival, LEAST_GAIN))
     }
 
     fn beats(&self, rate: Rate) -> bool {
-        rate.sure_gain(self.rival) > LEAST_GAIN
+        rate.beats(self.rival, LEAST_GAIN)
     }
 }
 

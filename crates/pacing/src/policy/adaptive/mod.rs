@@ -71,6 +71,10 @@ struct CoreCounters {
     small: AtomicU64,
     /// As `residence`, of commands of slow devices.
     slow: AtomicU64,
+    /// Bytes of these commands.
+    slow_bytes: AtomicU64,
+    /// Slow devices now.
+    slow_devices: AtomicU64,
 }
 
 /// A budget that bounds nothing.
@@ -208,6 +212,13 @@ impl SharedAdaptive {
             deferred: sum(|s| &s.deferred),
             small: sum(|s| &s.small),
             slow: sum(|s| &s.slow),
+            slow_bytes: sum(|s| &s.slow_bytes),
+            slow_devices: self
+                .cores
+                .iter()
+                .map(|core| core.slow_devices.load(Ordering::Relaxed))
+                .max()
+                .unwrap_or(0),
         }
     }
 
@@ -284,21 +295,20 @@ fn charge(bytes: u32, part: u16) -> u32 {
 
 impl Adaptive {
     /// Returns the part that a command of this device is charged.
-    fn part(&mut self, device: u32) -> u16 {
-        let at = device as usize;
-        if self.devices.len() <= at {
-            self.devices.resize(at + 1, DeviceCharge { time: 0, part: WHOLE });
-        }
+    fn part(&self, device: u32) -> u16 {
         match self.shared.charging.load(Ordering::Relaxed) {
             FULL => WHOLE,
-            _ => self.devices[at].part,
+            _ => self.devices.get(device as usize).map_or(WHOLE, |device| device.part),
         }
     }
 
     /// Updates the charge of a device after a command that it took `time` for.
     fn note_device(&mut self, device: u32, time: Nanos) {
-        let Some(entry) = self.devices.get_mut(device as usize) else { return };
-        let time = time.max(1);
+        let at = device as usize;
+        if self.devices.len() <= at {
+            self.devices.resize(at + 1, DeviceCharge { time: 0, part: WHOLE });
+        }
+        let (entry, time) = (&mut self.devices[at], time.max(1));
         entry.time = match entry.time {
             0 => time,
             mean => mean - (mean >> MEMORY) + (time >> MEMORY),
@@ -306,7 +316,10 @@ impl Adaptive {
         let usual = self.shared.virtual_time.usual_device_time();
         let network = self.shared.network_time.load(Ordering::Relaxed).max(1);
         let part = (usual + network) * u64::from(WHOLE) / (entry.time + network);
+        let was_slow = entry.is_slow();
         entry.part = u16::try_from(part).unwrap_or(WHOLE).clamp(1, WHOLE);
+        let change = u64::from(entry.is_slow()).wrapping_sub(u64::from(was_slow));
+        add(&self.counters.slow_devices, change);
     }
 
     #[inline(never)]
@@ -330,10 +343,6 @@ impl Adaptive {
         let cost = Cost { bytes: charge(done.cost.bytes, part) };
         let grant = Grant(grant.0 & ((1 << CREDIT_BITS) - 1));
         self.credit.release(&CompletedCommand { cost, ..*done }, grant, now);
-        if done.outcome == CommandOutcome::Completed {
-            let held = now.saturating_sub(done.started).saturating_sub(done.network);
-            self.note_device(done.device, held);
-        }
         part
     }
 
@@ -353,12 +362,15 @@ impl Adaptive {
     /// Adds the times of a command to the sums, of which it was charged `part`.
     #[inline(never)]
     fn note_times(&mut self, done: &CompletedCommand, part: u16, now: Nanos) {
+        let held = now.saturating_sub(done.started);
+        self.note_device(done.device, held.saturating_sub(done.network));
         let (counters, bytes) = (&*self.counters, u64::from(done.cost.bytes));
-        let residence = bytes.wrapping_mul(now.saturating_sub(done.started)) >> 10;
+        let residence = bytes.wrapping_mul(held) >> 10;
         add(&counters.residence, residence);
         add(&counters.charged, (residence * u64::from(part)) >> 8);
         if self.devices.get(done.device as usize).is_some_and(DeviceCharge::is_slow) {
             add(&counters.slow, residence);
+            add(&counters.slow_bytes, bytes);
         }
         add(&counters.network, bytes.wrapping_mul(done.network) >> 10);
     }

@@ -21,6 +21,10 @@ pub(super) struct Totals {
     pub(super) small: u64,
     /// As `residence`, of commands of slow devices.
     pub(super) slow: u64,
+    /// Bytes of commands of slow devices.
+    pub(super) slow_bytes: u64,
+    /// Slow devices: a state, not a sum.
+    pub(super) slow_devices: u64,
 }
 
 /// Means of an interval, in commands of its mean size and in bytes per ns.
@@ -43,6 +47,8 @@ pub(super) struct RateSample {
     pub(super) small: f64,
     /// Part of the bytes in flight of slow devices.
     pub(super) slow: f64,
+    /// Rate of a slow device in bytes per ns.
+    pub(super) slow_rate: f64,
 }
 
 impl RateSample {
@@ -62,6 +68,7 @@ impl RateSample {
             deferred: over(|t| t.deferred) / commands,
             small: over(|t| t.small) / commands,
             slow: over(|t| t.slow) / over(|t| t.residence).max(1.0),
+            slow_rate: over(|t| t.slow_bytes) / float(elapsed) / float(to.slow_devices.max(1)),
         }
     }
 
@@ -91,11 +98,12 @@ impl RateSample {
     }
 }
 
-/// A measured rate and its standard error, in bytes per ns.
+/// A measured rate, its standard error, and the part of a slow device, in bytes per ns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rate {
     pub(super) mean: f64,
     pub(super) error: f64,
+    pub(super) of_slow: f64,
 }
 
 impl Rate {
@@ -104,11 +112,21 @@ impl Rate {
         (self.mean - other.mean - SURE * self.error.hypot(other.error)) / other.mean
     }
 
+    /// Returns whether it gains surely more than `least` over another rate, as a fraction of it, and
+    /// more than any slow device loses.
+    pub(super) fn beats(self, other: Rate, least: f64) -> bool {
+        self.sure_gain(other) > least && self.mean - other.mean > other.of_slow - self.of_slow
+    }
+
     /// Returns the mean of this rate and one measured later. Its error is at least half of what the
     /// two differ by.
     pub(super) fn around(self, after: Rate) -> Rate {
         let error = (self.error.hypot(after.error) / 2.0).max((self.mean - after.mean).abs() / 2.0);
-        Rate { mean: f64::midpoint(self.mean, after.mean), error }
+        Rate {
+            mean: f64::midpoint(self.mean, after.mean),
+            error,
+            of_slow: f64::midpoint(self.of_slow, after.of_slow),
+        }
     }
 
     /// Returns whether it is that of another load or another machine than another rate.
@@ -141,7 +159,7 @@ impl Series {
         }
         let error = (self.squares / (self.count - 1.0) / self.count).sqrt();
         let is_complete = is_low || error < PRECISE * self.mean || self.count >= MOST_PARTS;
-        is_complete.then_some(Rate { mean: self.mean, error })
+        is_complete.then_some(Rate { mean: self.mean, error, of_slow: 0.0 })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn rate(mean: f64, error: f64) -> Rate {
-    Rate { mean, error }
+    Rate { mean, error, of_slow: 0.0 }
 }
 
 /// Returns the measurement of parts with up to this noise, and their number.
@@ -68,6 +68,7 @@ fn climb(offered: f64, is_keen: bool, of: impl Fn(f64) -> f64) -> Option<f64> {
             deferred,
             small: 0.0,
             slow: 0.0,
+            slow_rate: 0.0,
         }
     };
     let (mut ladder, mut budget) = Ladder::start(rate(1.0, 0.001), &sample(1.0, 0.0));
