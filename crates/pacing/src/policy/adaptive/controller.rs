@@ -63,6 +63,8 @@ const PART: f64 = 1e6;
 const COMMANDS: f64 = 100.0;
 const MEASURE: f64 = 1.0;
 const SETTLE: f64 = 4.0;
+/// The same multiple for commands of slow devices that gather under a budget.
+const GATHER: f64 = 4.0;
 /// Commands of a sample that says anything.
 const FIRST: u64 = 64;
 /// Measurements between two trials: at first, and at most.
@@ -285,7 +287,8 @@ impl BudgetController {
         }
         (self.is_settling, self.drains) = (true, 0);
         let turnover = match self.phase {
-            Phase::Verify(_) | Phase::OtherVerify(..) => self.open_turnover,
+            Phase::Verify(_) => self.open_turnover,
+            Phase::OtherVerify(..) => GATHER * self.open_turnover,
             _ => self.turnover_of(&sample),
         };
         interval(SETTLE * turnover)

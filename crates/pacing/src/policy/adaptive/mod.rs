@@ -73,7 +73,7 @@ struct CoreCounters {
     slow: AtomicU64,
     /// Bytes of these commands.
     slow_bytes: AtomicU64,
-    /// Slow devices now.
+    /// Devices of this core that are slow now.
     slow_devices: AtomicU64,
 }
 
@@ -213,12 +213,7 @@ impl SharedAdaptive {
             small: sum(|s| &s.small),
             slow: sum(|s| &s.slow),
             slow_bytes: sum(|s| &s.slow_bytes),
-            slow_devices: self
-                .cores
-                .iter()
-                .map(|core| core.slow_devices.load(Ordering::Relaxed))
-                .max()
-                .unwrap_or(0),
+            slow_devices: sum(|s| &s.slow_devices),
         }
     }
 

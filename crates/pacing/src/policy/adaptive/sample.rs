@@ -23,7 +23,7 @@ pub(super) struct Totals {
     pub(super) slow: u64,
     /// Bytes of commands of slow devices.
     pub(super) slow_bytes: u64,
-    /// Slow devices: a state, not a sum.
+    /// Slow devices of each core, now.
     pub(super) slow_devices: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct RateSample {
     pub(super) small: f64,
     /// Part of the bytes in flight of slow devices.
     pub(super) slow: f64,
-    /// Rate of a slow device in bytes per ns.
+    /// Rate of a slow device on one core, in bytes per ns.
     pub(super) slow_rate: f64,
 }
 
@@ -98,7 +98,7 @@ impl RateSample {
     }
 }
 
-/// A measured rate, its standard error, and the part of a slow device, in bytes per ns.
+/// A measured rate, its standard error, and that of a slow device on one core, in bytes per ns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rate {
     pub(super) mean: f64,
@@ -113,7 +113,7 @@ impl Rate {
     }
 
     /// Returns whether it gains surely more than `least` over another rate, as a fraction of it, and
-    /// more than any slow device loses.
+    /// more than a slow device loses on a core.
     pub(super) fn beats(self, other: Rate, least: f64) -> bool {
         self.sure_gain(other) > least && self.mean - other.mean > other.of_slow - self.of_slow
     }
