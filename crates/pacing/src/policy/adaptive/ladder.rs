@@ -34,6 +34,8 @@ pub(super) struct Ladder {
     /// The least rung in commands. Data that a worse rung left in memory drains there.
     first: f64,
     stage: Stage,
+    /// Difference of the two measurements of the best rung, as a fraction of the rival's rate.
+    scatter: f64,
     /// Rungs of the climb so far, none of which beat the rival.
     fruitless: u32,
 }
@@ -84,6 +86,7 @@ impl Ladder {
             last: None,
             first: least_rung(sample),
             stage: Stage::Descend,
+            scatter: 0.0,
             fruitless: 0,
         };
         (ladder, (sample.in_flight / DESCENT).max(least_rung(sample)))
@@ -160,6 +163,7 @@ impl Ladder {
 
     /// Processes the second measurement of the best rung: the lower one counts.
     fn confirm(&mut self, best: Rung, rung: Rung) -> LadderStep {
+        self.scatter = (best.rate.mean - rung.rate.mean).abs() / self.rival.mean;
         let rate = if best.rate.mean < rung.rate.mean { best.rate } else { rung.rate };
         self.best = Some(Rung { rate, ..best });
         match self.best {
@@ -168,9 +172,10 @@ impl Ladder {
         }
     }
 
-    /// Returns the best rung if it beats the rival, measured again, too.
+    /// Returns the best rung if it beats the rival, measured again, too, and by more than its own
+    /// two measurements differ by.
     pub(super) fn beats_again(&self, rival: Rate) -> Option<Rung> {
-        self.best.filter(|best| best.rate.beats(rival, LEAST_GAIN))
+        self.best.filter(|best| best.rate.beats(rival, LEAST_GAIN.max(self.scatter)))
     }
 
     fn beats(&self, rate: Rate) -> bool {
