@@ -356,7 +356,7 @@ impl BudgetController {
             },
             Phase::Verify(ladder) => {
                 self.ended(&ladder, now);
-                match ladder.beats_again(rate) {
+                match ladder.beats_again(rate, true) {
                     Some(rung) => {
                         let mut held = Held::new(rung, Charging::Usual, ladder.drain());
                         let drain = held.drain();
@@ -378,25 +378,30 @@ impl BudgetController {
                 LadderStep::Nothing => self.hold(held),
             },
             Phase::OtherVerify(ladder, held, charging) => {
-                self.hold(match ladder.beats_again(rate) {
+                // The trial drained what slows the rival down, and that gathers slowly.
+                self.hold(match ladder.beats_again(rate, false) {
                     Some(rung) => held.replaced(rung, charging, ladder.drain()),
                     None => held,
                 })
             }
-            Phase::Held(mut held) => match held.step(rate, sample, self.is_keen) {
-                HeldStep::Measure(budget) => {
-                    self.budget = budget;
-                    self.phase = Phase::Held(held);
-                }
-                HeldStep::Open => {
-                    self.waits = FIRST_WAIT;
-                    self.open();
-                }
-                HeldStep::TryOther => {
-                    let ladder = self.climb(self.charging.other(), rate, sample);
-                    self.phase = Phase::OtherTrial(ladder, held);
-                }
-            },
+            Phase::Held(held) => self.on_held(held, rate, sample),
+        }
+    }
+
+    fn on_held(&mut self, mut held: Held, rate: Rate, sample: &RateSample) {
+        match held.step(rate, sample, self.is_keen) {
+            HeldStep::Measure(budget) => {
+                self.budget = budget;
+                self.phase = Phase::Held(held);
+            }
+            HeldStep::Open => {
+                self.waits = FIRST_WAIT;
+                self.open();
+            }
+            HeldStep::TryOther => {
+                let ladder = self.climb(self.charging.other(), rate, sample);
+                self.phase = Phase::OtherTrial(ladder, held);
+            }
         }
     }
 

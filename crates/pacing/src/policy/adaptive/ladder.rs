@@ -173,9 +173,11 @@ impl Ladder {
     }
 
     /// Returns the best rung if it beats the rival, measured again, too, and by more than its own
-    /// two measurements differ by.
-    pub(super) fn beats_again(&self, rival: Rate) -> Option<Rung> {
-        self.best.filter(|best| best.rate.beats(rival, LEAST_GAIN.max(self.scatter)))
+    /// two measurements differ by. If the rival `repeats`, those of the rival count as well.
+    pub(super) fn beats_again(&self, rival: Rate, repeats: bool) -> Option<Rung> {
+        let scatter = if repeats { (rival.mean - self.rival.mean).abs() / rival.mean } else { 0.0 };
+        let least = LEAST_GAIN.max(self.scatter).max(scatter);
+        self.best.filter(|best| best.rate.beats(rival, least))
     }
 
     fn beats(&self, rate: Rate) -> bool {
