@@ -53,6 +53,24 @@ fn admit_and_release(c: &mut Criterion) {
     }
 }
 
+/// Nothing waits: each command starts when it arrives, 32 in flight a flow.
+fn start_on_arrival(c: &mut Criterion) {
+    for (what, flows) in
+        [("64 flows", one_way(64)), ("64 flows over 16 devices and 2 ports", many_ways(64))]
+    {
+        let mut group = c.benchmark_group(format!("start on arrival, {what}"));
+        group.throughput(Throughput::Elements(1));
+        for (name, policy) in policies() {
+            group.bench_function(name, |bench| {
+                let mut load = Load::without_queue(&shared(&policy, 4), &flows, 32);
+                bench.iter(|| load.turn_over());
+                load.finish();
+            });
+        }
+        group.finish();
+    }
+}
+
 /// Release of one command and start of the next, which waits already; without the arrivals from
 /// hosts.
 fn release_and_next(c: &mut Criterion) {
@@ -214,6 +232,7 @@ criterion_group!(
     benches,
     reference,
     admit_and_release,
+    start_on_arrival,
     release_and_next,
     within_limits,
     one_a_turn,

@@ -8,12 +8,11 @@ use super::{DeficitRoundRobin, Dispatched, Pause, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::{FlowConfig, Nanos};
 
-/// Deficit round robin until the policy begins to look for a bound, and [`ResidenceFairQueue`] from
-/// then on.
+/// Deficit round robin in the state Open of the policy, and [`ResidenceFairQueue`] in all others.
 ///
-/// Without a bound every command starts in the turn in which it arrives, so their order matters to
-/// nobody, and the cost is that of no pacing. Only bytes in flight and device times are
-/// kept up to date.
+/// Without a bound every command starts in the turn in which it arrives, so there is no order to
+/// keep, and the cost is nearly that of no pacing. Only bytes in flight and device times are kept
+/// up to date.
 #[derive(Debug)]
 pub struct AdaptiveScheduler {
     virtual_time: Arc<VirtualTime>,

@@ -382,7 +382,7 @@ impl BudgetController {
                 self.hold(match ladder.beats_again(rate, false) {
                     Some(rung) => held.replaced(rung, charging, ladder.drain()),
                     None => held,
-                })
+                });
             }
             Phase::Held(held) => self.on_held(held, rate, sample),
         }

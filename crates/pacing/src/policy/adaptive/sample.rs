@@ -112,8 +112,8 @@ impl Rate {
         (self.mean - other.mean - SURE * self.error.hypot(other.error)) / other.mean
     }
 
-    /// Returns whether it gains surely more than `least` over another rate, as a fraction of it, and
-    /// more than a slow device loses on a core.
+    /// Returns whether it surely gains more than this fraction over another rate, and more than a
+    /// slow device loses on a core.
     pub(super) fn beats(self, other: Rate, least: f64) -> bool {
         self.sure_gain(other) > least && self.mean - other.mean > other.of_slow - self.of_slow
     }
