@@ -1,5 +1,5 @@
-//! Scheduler of the adaptive policy: turns while there is no bound, fair queueing by residence with
-//! one.
+//! Scheduler of the adaptive policy: round robin until a bound is looked for, then fair queueing by
+//! residence.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use super::{DeficitRoundRobin, Dispatched, Pause, Scheduler, Selection};
 use crate::policy::CompletedCommand;
 use crate::{FlowConfig, Nanos};
 
-/// Deficit round robin in the state Open of the policy, and [`ResidenceFairQueue`] in all others.
+/// Deficit round robin while there is no bound and none is looked for, [`ResidenceFairQueue`]
+/// otherwise.
 ///
 /// Without a bound every command starts in the turn in which it arrives, so there is no order to
 /// keep, and the cost is nearly that of no pacing. Only bytes in flight and device times are kept
@@ -16,9 +17,9 @@ use crate::{FlowConfig, Nanos};
 #[derive(Debug)]
 pub struct AdaptiveScheduler {
     virtual_time: Arc<VirtualTime>,
-    /// There is no bound: `turns` has the flows that are in, otherwise `fair` does.
+    /// No bound is looked for: `round_robin` has the flows that are in, otherwise `fair` does.
     is_open: bool,
-    turns: DeficitRoundRobin,
+    round_robin: DeficitRoundRobin,
     fair: ResidenceFairQueue,
 }
 
@@ -31,7 +32,7 @@ impl AdaptiveScheduler {
     pub fn new(virtual_time: Arc<VirtualTime>, core: usize) -> Self {
         Self {
             is_open: virtual_time.is_open(),
-            turns: DeficitRoundRobin::default(),
+            round_robin: DeficitRoundRobin::default(),
             fair: ResidenceFairQueue::new(Arc::clone(&virtual_time), core),
             virtual_time,
         }
@@ -44,13 +45,13 @@ impl AdaptiveScheduler {
         if self.is_open {
             while let Some(flow) = self.fair.first() {
                 self.fair.flow_idle(flow, Pause::Idle);
-                self.turns.flow_backlogged(flow, Pause::Idle);
+                self.round_robin.flow_backlogged(flow, Pause::Idle);
             }
             self.fair.suspend();
         } else {
             self.fair.resume(now);
-            while let Some(Selection { slot, .. }) = self.turns.select(now) {
-                self.turns.flow_idle(slot, Pause::Idle);
+            while let Some(Selection { slot, .. }) = self.round_robin.select(now) {
+                self.round_robin.flow_idle(slot, Pause::Idle);
                 self.fair.flow_backlogged(slot, Pause::Idle);
             }
         }
@@ -59,7 +60,7 @@ impl AdaptiveScheduler {
 
 impl Scheduler for AdaptiveScheduler {
     fn add(&mut self, slot: u32, config: FlowConfig) {
-        self.turns.add(slot, config);
+        self.round_robin.add(slot, config);
         self.fair.add(slot, config);
     }
 
@@ -68,14 +69,14 @@ impl Scheduler for AdaptiveScheduler {
     }
 
     fn set_weight(&mut self, slot: u32, weight: u16) {
-        self.turns.set_weight(slot, weight);
+        self.round_robin.set_weight(slot, weight);
         self.fair.set_weight(slot, weight);
     }
 
     #[inline]
     fn flow_backlogged(&mut self, slot: u32, pause: Pause) {
         if self.is_open {
-            self.turns.flow_backlogged(slot, pause);
+            self.round_robin.flow_backlogged(slot, pause);
         } else {
             self.fair.flow_backlogged(slot, pause);
         }
@@ -84,7 +85,7 @@ impl Scheduler for AdaptiveScheduler {
     #[inline]
     fn flow_idle(&mut self, slot: u32, pause: Pause) {
         if self.is_open {
-            self.turns.flow_idle(slot, pause);
+            self.round_robin.flow_idle(slot, pause);
         } else {
             self.fair.flow_idle(slot, pause);
         }
@@ -96,13 +97,13 @@ impl Scheduler for AdaptiveScheduler {
         if self.is_open != self.virtual_time.is_open() && now != Nanos::MIN {
             self.change(now);
         }
-        if self.is_open { self.turns.select(now) } else { self.fair.select(now) }
+        if self.is_open { self.round_robin.select(now) } else { self.fair.select(now) }
     }
 
     #[inline(always)]
     fn on_dispatch(&mut self, slot: u32, bytes: u32, dispatched: Dispatched, now: Nanos) {
         if self.is_open {
-            self.turns.on_dispatch(slot, bytes, dispatched, now);
+            self.round_robin.on_dispatch(slot, bytes, dispatched, now);
             self.fair.count_start(slot, bytes);
         } else {
             self.fair.on_dispatch(slot, bytes, dispatched, now);

@@ -11,7 +11,7 @@ use crate::{FlowConfig, Nanos};
 pub enum AnyScheduler {
     /// Turns of the same number of bytes.
     DeficitRoundRobin(DeficitRoundRobin),
-    /// Turns without a bound, otherwise shares of the bytes in memory.
+    /// Round robin until a bound is looked for, then shares of the bytes in memory.
     Adaptive(AdaptiveScheduler),
     /// Any other one.
     Custom(Box<dyn Scheduler>),

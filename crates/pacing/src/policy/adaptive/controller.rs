@@ -63,7 +63,7 @@ const PART: f64 = 1e6;
 const COMMANDS: f64 = 100.0;
 const MEASURE: f64 = 1.0;
 const SETTLE: f64 = 4.0;
-/// The same multiple for commands of slow devices that gather under a budget.
+/// Multiple of [`SETTLE`] for commands of slow devices to gather under a budget.
 const GATHER: f64 = 4.0;
 /// Commands of a sample that says anything.
 const FIRST: u64 = 64;
@@ -112,13 +112,16 @@ pub(super) struct BudgetController {
     waits: u32,
     /// Measurements before which a lower rate starts no trial.
     calm: u32,
-    /// The last rate without a bound, and the time in flight of a command then in ns.
+    /// The last rate without a bound, and the longest time in flight of a command when a trial
+    /// began, in ns.
     open_rate: Rate,
     open_turnover: f64,
     /// The measurement, and the sums at its start.
     series: Series,
     begin: Totals,
     begun: Nanos,
+    /// Its number.
+    measurement: u64,
     from: Totals,
     since: Option<Nanos>,
     /// Mean time in flight of a command, and the part of it in the network, in ns.
@@ -144,7 +147,7 @@ enum Phase {
     /// A trial of another charging than that of this budget, which returns if nothing is found.
     OtherTrial(Ladder, Held),
     /// It found a budget: the one in force is measured again.
-    OtherVerify(Ladder, Held, Charging),
+    OtherVerify(Ladder, Held),
     Held(Held),
 }
 
@@ -175,6 +178,7 @@ impl BudgetController {
             series: Series::default(),
             begin: Totals::default(),
             begun: 0,
+            measurement: 0,
             from: Totals::default(),
             since: None,
             turnover: f64::INFINITY,
@@ -209,6 +213,11 @@ impl BudgetController {
     /// Returns whether the time of data in the network must be known.
     pub(super) fn is_looking(&self) -> bool {
         !matches!(self.phase, Phase::Open)
+    }
+
+    /// Returns the number of the measurement.
+    pub(super) fn measurement(&self) -> u64 {
+        self.measurement
     }
 
     /// Returns the mean time of a command in the network in ns.
@@ -310,6 +319,7 @@ impl BudgetController {
 
     fn start_measuring(&mut self, totals: Totals, now: Nanos) {
         (self.series, self.begin, self.begun) = (Series::default(), totals, now);
+        self.measurement += 1;
     }
 
     /// Returns the length of a part of a measurement in ns.
@@ -372,15 +382,15 @@ impl BudgetController {
                     self.phase = Phase::OtherTrial(ladder, held);
                 }
                 LadderStep::Found(_) => {
-                    self.phase = Phase::OtherVerify(ladder, held, self.charging);
+                    self.phase = Phase::OtherVerify(ladder, held);
                     (self.charging, self.budget) = (held.charging, held.budget);
                 }
                 LadderStep::Nothing => self.hold(held),
             },
-            Phase::OtherVerify(ladder, held, charging) => {
+            Phase::OtherVerify(ladder, held) => {
                 // The trial drained what slows the rival down, and that gathers slowly.
                 self.hold(match ladder.beats_again(rate, false) {
-                    Some(rung) => held.replaced(rung, charging, ladder.drain()),
+                    Some(rung) => held.replaced(rung, ladder.drain()),
                     None => held,
                 });
             }
@@ -399,6 +409,7 @@ impl BudgetController {
                 self.open();
             }
             HeldStep::TryOther => {
+                self.open_turnover = self.open_turnover.max(sample.time_of(sample.in_flight));
                 let ladder = self.climb(self.charging.other(), rate, sample);
                 self.phase = Phase::OtherTrial(ladder, held);
             }

@@ -123,9 +123,9 @@ impl Held {
     }
 
     /// Returns a budget found by a trial of the other charging than this one's.
-    pub(super) fn replaced(&self, rung: Rung, charging: Charging, drain: f64) -> Self {
-        let Self { leap, leaps, others, .. } = *self;
-        Self { leap, leaps, other: others, others, ..Self::new(rung, charging, drain) }
+    pub(super) fn replaced(&self, rung: Rung, drain: f64) -> Self {
+        let Self { charging, leap, leaps, others, .. } = *self;
+        Self { leap, leaps, other: others, others, ..Self::new(rung, charging.other(), drain) }
     }
 
     /// Processes a measurement.

@@ -177,11 +177,11 @@ impl Ladder {
     pub(super) fn beats_again(&self, rival: Rate, repeats: bool) -> Option<Rung> {
         let scatter = if repeats { (rival.mean - self.rival.mean).abs() / rival.mean } else { 0.0 };
         let least = LEAST_GAIN.max(self.scatter).max(scatter);
-        self.best.filter(|best| best.rate.beats(rival, least))
+        self.best.filter(|best| best.rate.can_replace(rival, least))
     }
 
     fn beats(&self, rate: Rate) -> bool {
-        rate.beats(self.rival, LEAST_GAIN)
+        rate.can_replace(self.rival, LEAST_GAIN)
     }
 }
 

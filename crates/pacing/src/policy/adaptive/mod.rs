@@ -42,6 +42,8 @@ pub struct SharedAdaptive {
     cores: Box<[Arc<CoreCounters>]>,
     /// Charging in force: one of [`OPEN`] to [`FULL`].
     charging: AtomicU64,
+    /// Number of the measurement.
+    measurement: AtomicU64,
     /// Mean time in ns of a command in the network.
     network_time: AtomicU64,
     /// Time of the controller's last update, and interval until the next.
@@ -73,7 +75,7 @@ struct CoreCounters {
     slow: AtomicU64,
     /// Bytes of these commands.
     slow_bytes: AtomicU64,
-    /// Devices of this core that are slow now.
+    /// Slow devices of this core with a completion, once in each measurement.
     slow_devices: AtomicU64,
 }
 
@@ -94,13 +96,12 @@ impl SharedAdaptive {
     pub fn new(cores: usize, largest: u32) -> Result<Arc<Self>, BudgetTooSmall> {
         let controller = BudgetController::new(cores);
         let config = CreditConfig { budget: NO_BOUND, largest, cores };
-        let virtual_time = VirtualTime::new(cores);
-        virtual_time.set_open(true);
         Ok(Arc::new(Self {
             credit: BufferCredit::shared(config)?,
-            virtual_time,
+            virtual_time: VirtualTime::new(cores),
             cores: (0..cores).map(|_| Arc::default()).collect(),
             charging: AtomicU64::new(OPEN),
+            measurement: AtomicU64::new(0),
             network_time: AtomicU64::new(0),
             last_update: AtomicU64::new(0),
             update_interval: AtomicU64::new(0),
@@ -181,12 +182,17 @@ impl SharedAdaptive {
             Charging::Usual => USUAL,
             Charging::Full => FULL,
         };
-        self.charging.store(word, Ordering::Relaxed);
-        self.virtual_time.set_open(word == OPEN);
+        self.set_charging(word);
+        self.measurement.store(controller.measurement(), Ordering::Relaxed);
         let budget = controller.budget().unwrap_or(NO_BOUND);
         if budget != self.credit.budget() {
             self.credit.resize(budget, core);
         }
+    }
+
+    fn set_charging(&self, word: u64) {
+        self.charging.store(word, Ordering::Relaxed);
+        self.virtual_time.set_open(word == OPEN);
     }
 
     /// Enlarges the budget by `bytes` and leases them to `credit`. Fails while another core updates
@@ -222,8 +228,7 @@ impl SharedAdaptive {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn bound(&self, budget: Option<u64>, core: usize) {
         self.update_interval.store(Nanos::MAX, Ordering::Relaxed);
-        self.charging.store(if budget.is_some() { FULL } else { OPEN }, Ordering::Relaxed);
-        self.virtual_time.set_open(budget.is_none());
+        self.set_charging(if budget.is_some() { FULL } else { OPEN });
         self.credit.resize(budget.unwrap_or(NO_BOUND), core);
     }
 }
@@ -258,16 +263,18 @@ struct DeviceCharge {
     time: u64,
     /// In units of 1/[`WHOLE`].
     part: u16,
+    /// The last measurement in which it was slow.
+    slow_in: u64,
 }
 
-impl DeviceCharge {
-    fn is_slow(&self) -> bool {
-        self.part < WHOLE / SLOW
+impl Default for DeviceCharge {
+    fn default() -> Self {
+        Self { time: 0, part: WHOLE, slow_in: 0 }
     }
 }
 
 /// Devices are slow if their commands take more than this multiple of the usual time.
-const SLOW: u16 = 2;
+const SLOW: u64 = 2;
 const WHOLE: u16 = 1 << 8;
 /// Commands that the mean device time covers, as a power of two.
 const MEMORY: u32 = 4;
@@ -297,11 +304,12 @@ impl Adaptive {
         }
     }
 
-    /// Updates the charge of a device after a command that it took `time` for.
-    fn note_device(&mut self, device: u32, time: Nanos) {
+    /// Updates the charge of a device after a command that it took `time` for. Returns whether the
+    /// device is slow.
+    fn note_device(&mut self, device: u32, time: Nanos) -> bool {
         let at = device as usize;
         if self.devices.len() <= at {
-            self.devices.resize(at + 1, DeviceCharge { time: 0, part: WHOLE });
+            self.devices.resize(at + 1, DeviceCharge::default());
         }
         let (entry, time) = (&mut self.devices[at], time.max(1));
         entry.time = match entry.time {
@@ -311,10 +319,15 @@ impl Adaptive {
         let usual = self.shared.virtual_time.usual_device_time();
         let network = self.shared.network_time.load(Ordering::Relaxed).max(1);
         let part = (usual + network) * u64::from(WHOLE) / (entry.time + network);
-        let was_slow = entry.is_slow();
         entry.part = u16::try_from(part).unwrap_or(WHOLE).clamp(1, WHOLE);
-        let change = u64::from(entry.is_slow()).wrapping_sub(u64::from(was_slow));
-        add(&self.counters.slow_devices, change);
+        if entry.time <= SLOW * usual {
+            return false;
+        }
+        let measurement = self.shared.measurement.load(Ordering::Relaxed);
+        if std::mem::replace(&mut entry.slow_in, measurement) != measurement {
+            add(&self.counters.slow_devices, 1);
+        }
+        true
     }
 
     #[inline(never)]
@@ -357,13 +370,13 @@ impl Adaptive {
     /// Adds the times of a command to the sums, of which it was charged `part`.
     #[inline(never)]
     fn note_times(&mut self, done: &CompletedCommand, part: u16, now: Nanos) {
-        let held = now.saturating_sub(done.started);
-        self.note_device(done.device, held.saturating_sub(done.network));
+        let in_flight = now.saturating_sub(done.started);
+        let is_slow = self.note_device(done.device, in_flight.saturating_sub(done.network));
         let (counters, bytes) = (&*self.counters, u64::from(done.cost.bytes));
-        let residence = bytes.wrapping_mul(held) >> 10;
+        let residence = bytes.wrapping_mul(in_flight) >> 10;
         add(&counters.residence, residence);
         add(&counters.charged, (residence * u64::from(part)) >> 8);
-        if self.devices.get(done.device as usize).is_some_and(DeviceCharge::is_slow) {
+        if is_slow {
             add(&counters.slow, residence);
             add(&counters.slow_bytes, bytes);
         }

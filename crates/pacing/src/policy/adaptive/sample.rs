@@ -23,7 +23,7 @@ pub(super) struct Totals {
     pub(super) slow: u64,
     /// Bytes of commands of slow devices.
     pub(super) slow_bytes: u64,
-    /// Slow devices of each core, now.
+    /// Slow devices of each core, once in each measurement.
     pub(super) slow_devices: u64,
 }
 
@@ -68,7 +68,7 @@ impl RateSample {
             deferred: over(|t| t.deferred) / commands,
             small: over(|t| t.small) / commands,
             slow: over(|t| t.slow) / over(|t| t.residence).max(1.0),
-            slow_rate: over(|t| t.slow_bytes) / float(elapsed) / float(to.slow_devices.max(1)),
+            slow_rate: over(|t| t.slow_bytes) / float(elapsed) / over(|t| t.slow_devices).max(1.0),
         }
     }
 
@@ -112,9 +112,9 @@ impl Rate {
         (self.mean - other.mean - SURE * self.error.hypot(other.error)) / other.mean
     }
 
-    /// Returns whether it surely gains more than this fraction over another rate, and more than a
+    /// Returns whether it surely gains more than `least` of another rate over that, and more than a
     /// slow device loses on a core.
-    pub(super) fn beats(self, other: Rate, least: f64) -> bool {
+    pub(super) fn can_replace(self, other: Rate, least: f64) -> bool {
         self.sure_gain(other) > least && self.mean - other.mean > other.of_slow - self.of_slow
     }
 

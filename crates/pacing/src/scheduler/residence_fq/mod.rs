@@ -286,10 +286,14 @@ impl ResidenceFairQueue {
         let entry = &mut self.flows[flow as usize];
         let bytes = u64::from(done.cost.bytes).max(LEAST_CHARGE);
         entry.in_flight -= bytes;
+        if done.outcome != CommandOutcome::Completed {
+            return;
+        }
         entry.completions_since_update = entry.completions_since_update.wrapping_sub(1);
         if entry.completions_since_update.is_multiple_of(REPRICE) {
             entry.note_device_time(done, now);
             if entry.completions_since_update == 0 {
+                self.last_charge = entry.over_weight(bytes);
                 self.update_cost_multiplier(flow, bytes, now.saturating_sub(done.started));
                 self.flows[flow as usize].completions_since_update = SELDOM;
             }

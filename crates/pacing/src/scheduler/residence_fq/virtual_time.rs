@@ -11,7 +11,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct VirtualTime {
     now: AtomicU64,
-    /// There is no bound, and no order to keep.
+    /// There is no bound and none is looked for, so there is no order to keep.
     is_open: AtomicBool,
     /// Largest per-core mean size of a command in bytes; [`u64::MAX`]: none reported yet.
     largest: AtomicU64,
@@ -46,7 +46,7 @@ impl VirtualTime {
     pub fn new(cores: usize) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(0),
-            is_open: AtomicBool::new(false),
+            is_open: AtomicBool::new(true),
             largest: AtomicU64::new(u64::MAX),
             typical_device_time: AtomicU64::new(0),
             slow_price: AtomicU64::new(BASE_MULTIPLIER.into()),
@@ -80,12 +80,12 @@ impl VirtualTime {
         }
     }
 
-    /// Sets whether there is no bound.
+    /// Sets whether there is no bound and none is looked for.
     pub(crate) fn set_open(&self, is_open: bool) {
         self.is_open.store(is_open, Ordering::Relaxed);
     }
 
-    /// Returns whether there is no bound.
+    /// Returns whether there is no bound and none is looked for.
     #[inline(always)]
     pub(in crate::scheduler) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
