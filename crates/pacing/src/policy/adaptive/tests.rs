@@ -21,6 +21,10 @@ struct Plant {
     slow: f64,
     /// Part of the commands that hosts send to the slow devices.
     slow_part: f64,
+    /// Number of slow devices.
+    slow_devices: u64,
+    /// The last measurement in which they counted.
+    measurement: u64,
     /// Slow devices hold ready data: all their commands are in memory.
     holds_ready_data: bool,
     /// Commands that the hosts keep in flight or waiting.
@@ -42,6 +46,7 @@ struct Flow {
     charged: f64,
     in_network: f64,
     slow: f64,
+    rate_slow: f64,
     is_bounded: bool,
 }
 
@@ -64,6 +69,8 @@ impl Plant {
             fast: device,
             slow: device,
             slow_part: 0.0,
+            slow_devices: 0,
+            measurement: 0,
             holds_ready_data: false,
             offered: 512.0,
             noise: 0.0,
@@ -105,6 +112,7 @@ impl Plant {
             charged: (rate_fast * time + rate_slow * time_of_slow).min(in_flight),
             in_network,
             slow: at_slow + rate_slow * wait,
+            rate_slow,
             is_bounded: rate_fast < open || rate_slow < open_slow,
         };
         (flow, (self.network)(in_network + if self.holds_ready_data { at_slow } else { 0.0 }))
@@ -140,6 +148,12 @@ impl Plant {
         totals.charged += residence(if counts_all { flow.in_flight } else { flow.charged });
         totals.network += residence(flow.in_network);
         totals.slow += residence(flow.slow);
+        totals.slow_bytes += whole(flow.rate_slow * elapsed / 1000.0 * IO);
+        if std::mem::replace(&mut self.measurement, self.controller.measurement())
+            != self.controller.measurement()
+        {
+            totals.slow_devices += self.slow_devices;
+        }
         totals.deferred += u64::from(flow.is_bounded) * whole(rate * elapsed / 1000.0);
         self.now += whole(elapsed);
         rate
@@ -317,11 +331,12 @@ fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
     assert!(means.rate > 0.93 * 0.176, "{means:?}");
 }
 
-/// Half of the commands are for devices that take 20 times as long as the others. Without a bound
+/// Half of the commands are for 16 devices that take 20 times as long as the others. Without a bound
 /// far too much is in memory.
 fn with_slow_devices(holds_ready_data: bool) -> Plant {
     let mut plant = Plant::new(100.0, slope(0.1, 40.0));
     (plant.slow, plant.slow_part, plant.holds_ready_data) = (2000.0, 0.5, holds_ready_data);
+    plant.slow_devices = 16;
     plant
 }
 
@@ -340,6 +355,18 @@ fn slow_devices_that_hold_ready_data_are_charged_in_full() {
     let means = plant.run(20_000);
     assert!(means.rate > 0.9 * 0.1, "{means:?}, {:?}", plant.controller);
     assert!(plant.controller.status().charges_slow_devices, "{:?}", plant.controller);
+}
+
+/// What the full charge gains in total, one slow device pays for alone, or 16 share.
+#[test]
+fn no_slow_device_loses_more_than_all_gain() {
+    for (devices, is_full) in [(1, false), (16, true)] {
+        let mut plant = with_slow_devices(true);
+        (plant.slow, plant.slow_devices) = (1000.0, devices);
+        plant.run(4_000);
+        let status = plant.controller.status();
+        assert_eq!(status.charges_slow_devices, is_full, "{devices}: {:?}", plant.controller);
+    }
 }
 
 #[test]

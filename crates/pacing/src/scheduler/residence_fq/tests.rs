@@ -19,6 +19,21 @@ struct Load {
 }
 
 const BYTES: u32 = 131_072;
+
+#[test]
+fn a_command_that_does_not_complete_tells_no_device_time() {
+    let virtual_time = VirtualTime::new(1);
+    let mut scheduler = ResidenceFairQueue::new(Arc::clone(&virtual_time), 0);
+    scheduler.add(0, FlowConfig::weight(1));
+    for (outcome, usual) in [(CommandOutcome::Cancelled, 0), (CommandOutcome::Completed, 80_000)] {
+        scheduler.count_start(0, BYTES);
+        let cost = Cost::data(BYTES);
+        let done = CompletedCommand { cost, device: 0, outcome, started: 1, network: NETWORK };
+        scheduler.count_end(0, &done, 1 + 80_000 + NETWORK);
+        virtual_time.refresh();
+        assert!(virtual_time.usual_device_time().abs_diff(usual) <= 1, "{outcome:?}");
+    }
+}
 /// Time for which the network holds each command of [`Load`], in ns.
 const NETWORK: u64 = 10_000;
 

@@ -52,9 +52,33 @@ fn a_gain_is_sure_only_beyond_the_errors() {
     assert!(rate(5.0, 0.0).has_changed(rate(9.0, 0.0)));
 }
 
-/// Returns the budget that a trial finds where a budget has this rate; the rate without a bound is
-/// 1. Budgets of `offered` commands bound nothing.
+#[test]
+fn a_gain_that_a_slow_device_pays_for_is_none() {
+    let of_slow = |mean, of_slow| Rate { of_slow, ..rate(mean, 0.0) };
+    assert!(of_slow(12.0, 1.5).can_replace(of_slow(10.0, 3.0), 0.1));
+    assert!(!of_slow(12.0, 0.5).can_replace(of_slow(10.0, 3.0), 0.1));
+    assert!(!of_slow(12.0, 3.0).can_replace(of_slow(10.0, 3.0), 0.3));
+}
+
+#[test]
+fn a_trial_must_gain_more_than_two_measurements_of_one_budget_differ_by() {
+    let (ladder, found) = trial(1e9, false, |budget| if budget > 30.0 { 1.0 } else { 1.3 })
+        .expect("30 commands are faster");
+    let again =
+        |rival, repeats| ladder.beats_again(rate(rival, 0.001), repeats).map(|rung| rung.budget);
+    assert_eq!(again(1.0, true), Some(found));
+    // The rate without a bound was 1.0 at first.
+    assert_eq!([again(1.2, true), again(1.2, false)], [None, Some(found)]);
+}
+
+/// Returns the budget that a trial finds; see [`trial`].
 fn climb(offered: f64, is_keen: bool, of: impl Fn(f64) -> f64) -> Option<f64> {
+    trial(offered, is_keen, of).map(|(_, budget)| budget)
+}
+
+/// Returns the end of a trial that finds a budget, where a budget has this rate; the rate without a
+/// bound is 1. Budgets of `offered` commands bound nothing.
+fn trial(offered: f64, is_keen: bool, of: impl Fn(f64) -> f64) -> Option<(Ladder, f64)> {
     let sample = |rate: f64, deferred: f64| {
         let (command, network) = (IO, 100.0);
         let (in_flight, charged, usual) = (108.0, 108.0, 8.0);
@@ -77,7 +101,7 @@ fn climb(offered: f64, is_keen: bool, of: impl Fn(f64) -> f64) -> Option<f64> {
         let rung = Rung { budget, rate: rate(sample.rate, 0.001) };
         match ladder.step(rung, &sample, is_keen) {
             LadderStep::Measure(next) => budget = next,
-            LadderStep::Found(found) => return Some(found.budget),
+            LadderStep::Found(found) => return Some((ladder, found.budget)),
             LadderStep::Nothing => return None,
         }
     }
