@@ -55,13 +55,6 @@ pub(super) const LIST: &[Gap] = &[
     },
     Gap {
         family: Family::Slow,
-        case: "B 32 slow, qd 64 64 256",
-        what: "% of reference",
-        reached: 97.67,
-        why: "the budget without a price for slow devices is nearly as good, and stays",
-    },
-    Gap {
-        family: Family::Slow,
         case: "B 32 slow, qd 8 8 1024",
         what: "% of reference",
         reached: 97.05,
@@ -80,13 +73,6 @@ pub(super) const LIST: &[Gap] = &[
         what: "least slow flow %",
         reached: 86.62,
         why: "slow flows wait a turn of the flows of their core",
-    },
-    Gap {
-        family: Family::Slow,
-        case: "B 32 slow before data, 3 x qd 341",
-        what: "% of reference",
-        reached: 97.96,
-        why: "the budget without a price for slow devices is nearly as good, and stays",
     },
     Gap {
         family: Family::Slow,

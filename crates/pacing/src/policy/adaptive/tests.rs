@@ -331,8 +331,8 @@ fn a_clock_that_stands_still_or_goes_back_does_no_harm() {
     assert!(means.rate > 0.93 * 0.176, "{means:?}");
 }
 
-/// Half of the commands are for 16 devices that take 20 times as long as the others. Without a bound
-/// far too much is in memory.
+/// Half of the commands are for 16 devices that take 20 times as long as the others. Without a
+/// bound far too much is in memory.
 fn with_slow_devices(holds_ready_data: bool) -> Plant {
     let mut plant = Plant::new(100.0, slope(0.1, 40.0));
     (plant.slow, plant.slow_part, plant.holds_ready_data) = (2000.0, 0.5, holds_ready_data);
@@ -357,7 +357,7 @@ fn slow_devices_that_hold_ready_data_are_charged_in_full() {
     assert!(plant.controller.status().charges_slow_devices, "{:?}", plant.controller);
 }
 
-/// What the full charge gains in total, one slow device pays for alone, or 16 share.
+/// One slow device pays alone for the gain of the full charge, or 16 share it.
 #[test]
 fn no_slow_device_loses_more_than_all_gain() {
     for (devices, is_full) in [(1, false), (16, true)] {
