@@ -51,37 +51,23 @@ fn main() {
         (0..commands).for_each(|_| load.turn_over());
         return load.finish();
     }
-    println!("ns a command, fastest of {ROUNDS} rounds of {COMMANDS}");
-    for (what, flows) in [
+    let turns = |load: &mut Load| {
+        let start = Instant::now();
+        (0..COMMANDS).for_each(|_| load.turn_over());
+        each(start.elapsed(), COMMANDS)
+    };
+    let ways = [
         ("1 flow", one_way(1)),
         ("64 flows", one_way(64)),
         ("64 flows, 16 devices, 2 ports", many_ways(64)),
-    ] {
-        fastest(
-            what,
-            |policy| load(policy, &flows),
-            |load| {
-                let start = Instant::now();
-                (0..COMMANDS).for_each(|_| load.turn_over());
-                each(start.elapsed(), COMMANDS)
-            },
-        );
+    ];
+    println!("ns a command, fastest of {ROUNDS} rounds of {COMMANDS}");
+    for (what, flows) in &ways {
+        fastest(what, |policy| load(policy, flows), turns);
     }
     println!("the same of commands that start when they arrive, 32 in flight a flow");
-    for (what, flows) in [
-        ("1 flow", one_way(1)),
-        ("64 flows", one_way(64)),
-        ("64 flows, 16 devices, 2 ports", many_ways(64)),
-    ] {
-        fastest(
-            what,
-            |policy| Load::without_queue(&shared(policy, 4), &flows, 32),
-            |load| {
-                let start = Instant::now();
-                (0..COMMANDS).for_each(|_| load.turn_over());
-                each(start.elapsed(), COMMANDS)
-            },
-        );
+    for (what, flows) in &ways {
+        fastest(what, |policy| Load::without_queue(&shared(policy, 4), flows, 32), turns);
     }
     let flows = one_way(64);
     println!("the same of commands that wait already: release and next alone");

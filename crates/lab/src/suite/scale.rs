@@ -13,7 +13,7 @@ pub(super) const ABOUT: &str = "Everything scaled by 1/4, 1/2, 1, 2 and 4, norma
     stay. `faster`: rates by the factor and all times by its inverse. Both are the same machine in \
     other units, and the share of the link is compared. `literal`: link, drive and memory rates, \
     cache and the latencies of network and drives by the factor at the same block size: another machine, where \
-    the share of its own best static setting is compared, and more than that \
+    the share of that machine's best static setting is compared, and more than that \
     counts as all of it.";
 
 const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];

@@ -105,6 +105,11 @@ impl SharedInFlight {
         }
     }
 
+    /// Forgets the bytes in flight of a core.
+    fn clear(&self, core: usize) {
+        self.by_core[core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    }
+
     /// Records the devices and ports of a flow.
     fn open(&self, devices: u64, port_queues: u64) {
         let devices = devices | self.devices.fetch_or(devices, Ordering::Relaxed);
@@ -174,7 +179,7 @@ pub(super) struct InFlightView {
 impl InFlightView {
     /// Creates the view of core number `core`, without anything in flight.
     pub(super) fn new(core: usize, shared: &SharedInFlight) -> Self {
-        shared.by_core[core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        shared.clear(core);
         Self {
             core,
             own: [0; COUNTERS],
@@ -190,7 +195,7 @@ impl InFlightView {
     /// Counts nothing until there is something to compare again.
     pub(super) fn clear(&mut self, shared: &SharedInFlight) {
         (self.counts, self.own) = (false, [0; COUNTERS]);
-        shared.by_core[self.core].0.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        shared.clear(self.core);
     }
 
     /// Records that this core has a flow with this device and port.
