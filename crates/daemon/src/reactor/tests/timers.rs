@@ -1,5 +1,7 @@
 //! Ticks of the timers: what they visit, and that no deadline is missed.
 
+use std::time::Duration;
+
 use nvmeof_wire::opcode::AdminOpcode;
 use nvmeof_wire::{Sqe, Status};
 
@@ -48,13 +50,18 @@ fn a_tick_visits_connections_that_were_active_and_no_others() {
 fn a_command_at_its_device_keeps_only_its_connection_in_the_ticks() {
     let mut rig = Rig::new(None);
     let hosts = rig.connect_named("nqn.2026-11.io.nvmeof-tgt:many", QUEUES);
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     rig.slow(minute, minute);
     hosts[3].read(1, 0, BLOCK);
     rig.settle();
     for _ in 0..5 {
         assert_eq!(rig.tick(), 1);
     }
+    rig.turn_after(u64::try_from(minute.as_nanos()).unwrap());
+    rig.settle();
+    hosts[3].collect();
+    rig.tick();
+    assert_eq!(rig.tick(), 0);
     rig.finish(hosts);
 }
 
