@@ -118,8 +118,8 @@ fn raise_open_files(queues: u32) -> Result<()> {
     }
     ensure!(
         now.maximum.is_none_or(|maximum| maximum >= needed),
-        "--queues {queues} can take {needed} file descriptors, but this process may have {}; raise \
-         the hard limit (`ulimit -Hn {needed}` as root) or lower --queues",
+        "--queues {queues} can take {needed} file descriptors, but this process is limited to {}; \
+         raise the hard limit (`ulimit -Hn {needed}` as root) or lower --queues",
         now.maximum.unwrap_or_default()
     );
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };

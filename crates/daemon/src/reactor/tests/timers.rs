@@ -82,7 +82,7 @@ fn an_idle_queue_is_visited_when_its_deadline_comes_and_ends() {
     rig.tick();
     let visits: u64 = (0..4 * SECOND).map(|_| rig.tick()).sum();
     assert_eq!((visits, admin.closed()), (0, false));
-    // A command on the I/O queue counts as a sign of life, which only the deadline looks at.
+    // A command on the I/O queue counts as a sign of life, which delays the end at the deadline.
     io.read(1, 0, BLOCK);
     rig.turns_now();
     io.collect();

@@ -1,7 +1,7 @@
 //! `cargo xtask bench scaling`: the cost of connections, namespaces and reactors, as curves.
 //!
 //! Every point starts the daemon, connects idle I/O queues that a sleeping process holds, and
-//! measures one active queue beside them. The rounds go over all points, so that other load of the
+//! measures one active queue next to them. The rounds go over all points, so that other load of the
 //! machine affects all of them alike.
 //!
 //! | file | content |
