@@ -9,6 +9,7 @@
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
 //! | `peers` | `bench peers`: two running targets in turns |
 //! | `median_interval` | confidence intervals of medians |
+//! | `scaling` | `bench scaling`: the cost of connections, namespaces and reactors |
 //! | `memory` | `bench memory`: memory per connection and per namespace |
 //! | `instructions` | `bench instructions`: cost of an I/O in the VFIO driver, against a baseline |
 
@@ -19,6 +20,7 @@ mod median_interval;
 mod memory;
 pub(crate) mod pacing;
 mod peers;
+mod scaling;
 mod server;
 mod table;
 
@@ -60,6 +62,8 @@ enum BenchKind {
     Pacing(pacing::PacingArgs),
     /// Measure two running targets in turns, with the same host
     Peers(peers::PeersArgs),
+    /// Measure how connections, namespaces and reactors scale
+    Scaling(scaling::ScalingArgs),
     /// Measure what a connection and a namespace cost of memory
     Memory(memory::MemoryArgs),
     /// Count the instructions of an I/O in the VFIO driver, and compare them with the baseline
@@ -111,6 +115,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         BenchKind::E2e(args) => e2e(args),
         BenchKind::Pacing(args) => pacing::run(args),
         BenchKind::Peers(args) => peers::run(args),
+        BenchKind::Scaling(args) => scaling::run(args),
         BenchKind::Memory(args) => memory::run(args),
         BenchKind::Instructions(args) => instructions::run(args),
     }
@@ -321,12 +326,9 @@ impl E2eBench<'_> {
 
     /// Runs the load generator to its end and returns its report.
     fn perf(&self, args: Vec<String>) -> Result<Value> {
-        let json = self.folder.join("point.json");
         let mut command = self.pinned(self.args.initiator_cpu, "nvmeof-perf");
-        command.args(args).arg("--json").arg(&json);
-        nvmeof_workspace::checkout::output_of(&mut command)?;
-        let text = fs::read(&json).with_context(|| format!("cannot read {}", json.display()))?;
-        Ok(serde_json::from_slice(&text)?)
+        command.args(args);
+        load::report_of(command, &self.folder.join("point.json"))
     }
 
     /// Returns the percentage of a CPU that the target uses while hosts are connected and send no

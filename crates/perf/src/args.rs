@@ -11,7 +11,7 @@ use crate::target::{DeviceSpec, is_same_target};
 use crate::units::{self, CpuList, IoMix, NamespaceList, Percentiles, RateLimits};
 use crate::workload::distribution::{self, Distribution};
 use crate::workload::sizes::{self, BlockSplit};
-use crate::{engines, scale, steady};
+use crate::{engines, hold, scale, steady};
 
 const RUN_EXAMPLE: &str = "\
 Example:
@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Engines(engines::EnginesArgs),
     /// Measure how bandwidth grows with the number of drives.
     Scale(scale::ScaleArgs),
+    /// Connect I/O queues and keep them idle, to measure what they cost a target.
+    Hold(hold::HoldArgs),
     /// List the entries of a target's discovery service.
     Discover(DiscoverArgs),
 }

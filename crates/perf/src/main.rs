@@ -7,6 +7,7 @@ mod buffers;
 mod discover;
 mod engines;
 mod fio;
+mod hold;
 mod host;
 mod intervals;
 mod job;
@@ -52,6 +53,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Steady(args) => steady::run(args),
         Command::Engines(args) => engines::run(args),
         Command::Scale(args) => scale::run(args),
+        Command::Hold(args) => hold::hold(args).map(|()| ExitCode::SUCCESS),
         Command::Discover(args) => discover::discover(args).map(|()| ExitCode::SUCCESS),
     });
     result.unwrap_or_else(|error| {

@@ -1,6 +1,7 @@
 //! `nvmeof-perf` against the daemon: exit codes, the JSON, and detection of wrong data.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use nvmeof_initiator::IoKind;
 use nvmeof_tests::config::{NQN, listener, ram, subsystem};
@@ -130,6 +131,34 @@ fn no_target_is_1_and_wrong_usage_is_2() {
     let output = perf.arg(format!("tcp://{address}/{NQN}")).output().expect("nvmeof-perf runs");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is a target listening there?"));
+}
+
+#[test]
+fn held_queues_stay_connected_until_the_input_ends() {
+    let daemon = Daemon::start(&config());
+    let (baseline, open_files) = (daemon.counts(), daemon.open_files());
+    let mut perf = Command::new(build::load_generator());
+    perf.args(["hold", "--queues", "5", "--queues-per-controller", "2", "--connect"]);
+    perf.arg(daemon.endpoint(NQN).to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = perf.spawn().expect("nvmeof-perf runs");
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "holding 5 I/O queues of 3 controllers\n");
+    assert_eq!(daemon.counts()["connections"], 5 + 3);
+    drop(child.stdin.take());
+    assert!(child.wait().expect("it ends").success());
+    daemon.wait_for_counts(&baseline, open_files);
+}
+
+#[test]
+fn too_few_descriptors_for_held_queues_is_1_and_a_line() {
+    let mut perf = Command::new("prlimit");
+    perf.arg("--nofile=64:64").arg(build::load_generator());
+    perf.args(["hold", "--queues", "1000", "--connect", "tcp://127.0.0.1:1/nqn.2026-11.io.x:s"]);
+    let output = perf.output().expect("prlimit of util-linux");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("this process may have 64") && said.contains("lower --queues"), "{said}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::holdings::ConnectionHoldings;
 use super::kind;
 use super::qos::{DeviceQos, HostQos, QosTable};
 use super::stats::{CommandCounters, Stats};
+use super::timers::ConnectionTimer;
 
 /// A connection: the fabric's end, the NVMe queue, and the flows of its commands.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// It is in the reactor's list of connections with sent data that is still in their socket.
     pub(crate) tx_pending: bool,
+    /// Its entry in the reactor's timers.
+    pub(super) timer: ConnectionTimer,
     /// The fabric has received the result of the Connect.
     pub(crate) connect_reported: bool,
     /// Result of the Connect, kept for reports after the queue has dropped it.
@@ -150,6 +153,7 @@ impl Connection {
             unsettled: false,
             dirty: false,
             tx_pending: false,
+            timer: ConnectionTimer::default(),
             has_source: false,
             host_qos: None,
             holdings: ConnectionHoldings::default(),

@@ -3,7 +3,7 @@
 //! A late event for a slot that has a new value is detected by its old generation.
 
 /// Key of one value of a [`GenSlab`]: slot and generation, 56 bits together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotKey {
     slot: u32,
     generation: u32,

@@ -301,6 +301,7 @@ impl Reactor {
             for key in self.connections.keys() {
                 if let Some(connection) = self.connections.get_mut(key) {
                     connection.fabric.set_memory_short(is_short, now);
+                    self.timers.touch(key, &mut connection.timer);
                 }
             }
         }

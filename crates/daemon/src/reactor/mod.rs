@@ -84,7 +84,7 @@ use qos::QosTable;
 use quiesce::WriteBarrier;
 use requests::Requests;
 use stats::Stats;
-use timers::Overdue;
+use timers::{Overdue, TimerQueue};
 use trace::Trace;
 use turn::QueuePollBackoff;
 
@@ -226,6 +226,8 @@ pub(crate) struct Reactor {
     tx_pending: Vec<SlotKey>,
     /// Connections that drain before they move to another reactor.
     migrating: Vec<SlotKey>,
+    /// Connections that the next ticks visit.
+    timers: TimerQueue,
     /// Time of the next tick of the timers.
     next_tick: u64,
     /// Latest time at which the next turn should begin.
@@ -320,6 +322,7 @@ impl Reactor {
             dirty: Vec::new(),
             tx_pending: Vec::new(),
             migrating: Vec::new(),
+            timers: TimerQueue::default(),
             next_tick: 0,
             expected_at: u64::MAX,
             overdue: Vec::new(),

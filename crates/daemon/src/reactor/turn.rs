@@ -9,7 +9,7 @@ use super::kind;
 use super::stats::SamplePoint;
 
 /// Nanoseconds between two ticks of the timers.
-const TICK: u64 = 100_000_000;
+pub(super) const TICK: u64 = 100_000_000;
 /// Turns between two polls of epoll while completion sources report every connection.
 const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Nanoseconds until the next try when the pool is empty and another core may return buffers.
@@ -251,6 +251,7 @@ impl Reactor {
         {
             connection.unsettled = true;
             self.receive.push(key);
+            self.timers.touch(key, &mut connection.timer);
         }
     }
 
@@ -262,6 +263,7 @@ impl Reactor {
         {
             connection.dirty = true;
             self.dirty.push(key);
+            self.timers.touch(key, &mut connection.timer);
         }
     }
 
@@ -362,9 +364,7 @@ impl Reactor {
     fn tick(&mut self, now: u64) {
         self.next_tick = now + TICK;
         self.watch_memory(now);
-        for key in self.connections.keys() {
-            self.connection_timers(key, now);
-        }
+        self.check_timers(now);
         self.retire_devices();
         self.drop_sources();
         self.finish_drain();

@@ -1,8 +1,12 @@
 //! The load generator: its arguments, its report, and the median of its reports.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nvmeof_workspace::checkout::output_of;
 use serde_json::{Value, json};
 
 use super::lines::BenchLine;
@@ -76,6 +80,14 @@ fn run(endpoint: &Endpoint, nsid: u32, rw: &str, bs: &str, qd: u32) -> Vec<Strin
 
 fn owned(args: &[&str]) -> Vec<String> {
     args.iter().map(|&arg| arg.to_owned()).collect()
+}
+
+/// Runs the load generator to its end and returns its report, which it writes to `json`.
+pub(super) fn report_of(mut command: Command, json: &Path) -> Result<Value> {
+    command.arg("--json").arg(json);
+    output_of(&mut command)?;
+    let text = fs::read(json).with_context(|| format!("cannot read {}", json.display()))?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 /// One run of one line.

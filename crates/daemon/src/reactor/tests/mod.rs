@@ -16,6 +16,7 @@ mod rig;
 mod stats;
 mod steady;
 mod tenants;
+mod timers;
 mod torture;
 mod trace;
 

@@ -192,6 +192,13 @@ impl Rig {
         self.reactor.turn(self.now);
     }
 
+    /// Runs a turn with a tick of the timers. Returns the connections that the tick visited.
+    pub(super) fn tick(&mut self) -> u64 {
+        let before = self.reactor.timers.visits;
+        self.turn_after(crate::reactor::turn::TICK);
+        self.reactor.timers.visits - before
+    }
+
     /// Runs turns without time passing until `done`.
     ///
     /// Correct code never needs nearly as many turns as the limit.
