@@ -7,11 +7,19 @@ use nvmeof_wire::{Sqe, Status};
 
 use super::rig::{BLOCK, Host, Rig};
 
-const QUEUES: u16 = 100;
+/// Hosts, each with an admin queue and as many I/O queues.
+const HOSTS: u16 = 8;
+const QUEUES: u16 = 16;
 /// Feature identifier of the keep-alive timer.
 const KEEP_ALIVE_TIMER: u32 = 0x0f;
 /// Ticks in a second.
 const SECOND: u64 = 10;
+
+/// Returns the I/O queues of all hosts.
+fn connect_many(rig: &mut Rig) -> Vec<Host> {
+    let name = |number| format!("nqn.2026-11.io.nvmeof-tgt:host{number}");
+    (0..HOSTS).flat_map(|number| rig.connect_named(&name(number), QUEUES)).collect()
+}
 
 fn set_keep_alive(rig: &mut Rig, admin: &Host, milliseconds: u32) {
     let set = Sqe::admin(AdminOpcode::SET_FEATURES, 9, 0);
@@ -22,20 +30,21 @@ fn set_keep_alive(rig: &mut Rig, admin: &Host, milliseconds: u32) {
 
 /// Returns the number of ticks until the connection has ended.
 fn ticks_to_end(rig: &mut Rig, host: &Host) -> u64 {
-    (0..100 * SECOND).find(|_| {
-        rig.tick();
-        host.closed()
-    })
-    .expect("the queue ends")
+    (0..100 * SECOND)
+        .find(|_| {
+            rig.tick();
+            host.closed()
+        })
+        .expect("the queue ends")
 }
 
 #[test]
 fn a_tick_visits_connections_that_were_active_and_no_others() {
     let mut rig = Rig::new(None);
-    let hosts = rig.connect_named("nqn.2026-11.io.nvmeof-tgt:many", QUEUES);
+    let hosts = connect_many(&mut rig);
     rig.settle();
     rig.tick();
-    for active in [0, 1, 7, 0, usize::from(QUEUES), 0] {
+    for active in [0, 1, 7, 0, hosts.len(), 0] {
         for host in &hosts[..active] {
             host.read(1, 0, BLOCK);
         }
@@ -49,7 +58,7 @@ fn a_tick_visits_connections_that_were_active_and_no_others() {
 #[test]
 fn a_command_at_its_device_keeps_only_its_connection_in_the_ticks() {
     let mut rig = Rig::new(None);
-    let hosts = rig.connect_named("nqn.2026-11.io.nvmeof-tgt:many", QUEUES);
+    let hosts = connect_many(&mut rig);
     let minute = Duration::from_secs(60);
     rig.slow(minute, minute);
     hosts[3].read(1, 0, BLOCK);

@@ -88,11 +88,7 @@ pub(super) fn text(results: &[PointRounds]) -> String {
 pub(super) fn markdown(results: &[PointRounds], about: &str) -> String {
     let mut text = format!("{about}\n");
     for (curve, points) in curves(results) {
-        text.push_str(&format!(
-            "\n{}:\n\n{}",
-            curve.names().0,
-            table(curve, &points).markdown()
-        ));
+        text.push_str(&format!("\n{}:\n\n{}", curve.names().0, table(curve, &points).markdown()));
     }
     text
 }
