@@ -22,6 +22,6 @@ fn an_end_that_comes_together_with_a_command_ends_the_connection() {
         peer.read();
         peer.is_ended
     });
-    assert_eq!(rig.queue_ids(), []);
+    assert!(rig.queue_ids().is_empty());
     rig.finish([]);
 }
