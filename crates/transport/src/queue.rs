@@ -76,6 +76,10 @@ pub trait HostQueue: Debug {
     /// If it appears only later, [`Event::RegisterFd`] reports it.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Records that the descriptor reports a host that has closed: no edge will follow. The caller
+    /// then calls `receive`.
+    fn hung_up(&mut self) {}
+
     /// Time at which `receive` must be called even if nothing arrives.
     ///
     /// Reasons are a stalled handshake, half a PDU and the linger time.

@@ -40,6 +40,8 @@ pub(crate) struct Ready {
     pub(crate) readable: bool,
     /// It has room for output again.
     pub(crate) writable: bool,
+    /// The peer has closed: no other edge follows for input.
+    pub(crate) hung_up: bool,
 }
 
 impl Poller {
@@ -110,6 +112,7 @@ impl Poller {
             token: event.data.u64(),
             readable: { event.flags }.intersects(epoll::EventFlags::IN | hup),
             writable: { event.flags }.intersects(epoll::EventFlags::OUT | hup),
+            hung_up: { event.flags }.intersects(hup),
         }));
     }
 }

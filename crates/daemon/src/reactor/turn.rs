@@ -228,6 +228,11 @@ impl Reactor {
                 }
                 continue;
             }
+            if event.hung_up
+                && let Some(connection) = self.connections.get_mut(key)
+            {
+                connection.fabric.hung_up();
+            }
             if event.readable {
                 self.list(key);
             }

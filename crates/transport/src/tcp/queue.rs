@@ -511,6 +511,10 @@ impl HostQueue for TcpQueue {
         Some(self.socket.as_fd())
     }
 
+    fn hung_up(&mut self) {
+        self.receiver.read_to_end();
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         match self.phase {
             Phase::Handshake | Phase::Open(_) => self.patience().map(|(until, _)| until),

@@ -33,6 +33,8 @@ pub(super) struct Receiver {
     leftover: Vec<u8>,
     /// `leftover` may hold whole PDUs, because parsing was stopped.
     parse_first: bool,
+    /// The host has closed its sending side: the stream is read to its end.
+    reads_to_end: bool,
 }
 
 /// Result of a read.
@@ -57,7 +59,7 @@ pub(super) enum Failure {
 impl Receiver {
     /// Creates a receiver with unused bytes of another one.
     pub(super) fn with_leftover(leftover: Vec<u8>) -> Self {
-        Self { parse_first: !leftover.is_empty(), leftover }
+        Self { parse_first: !leftover.is_empty(), leftover, reads_to_end: false }
     }
 
     /// Returns the bytes that were read and not used.
@@ -70,11 +72,17 @@ impl Receiver {
         !self.leftover.is_empty() && !self.parse_first
     }
 
+    /// Makes each later [`run`](Self::run) read to the end of the stream.
+    pub(super) fn read_to_end(&mut self) {
+        self.reads_to_end = true;
+    }
+
     /// Reads and parses until no bytes are left or the budget is spent; adds the bytes read to
     /// `read`.
     ///
-    /// The end of the stream can follow a short read, and an edge-triggered wait would not report
-    /// it. Only a read without data is therefore `Drained`.
+    /// A short read has taken all bytes: whatever arrives later, the end of the stream included, is
+    /// a new edge. So no second system call asks for more. Only if the end was reported already,
+    /// no edge follows, and one is needed.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -125,6 +133,9 @@ impl Receiver {
             let input = &window[..have + len - placed];
             if let Some(stop) = self.parse(input, inbound, intake)? {
                 return Ok(Outcome::ParseStop(stop));
+            }
+            if len < wanted && !self.reads_to_end {
+                return Ok(Outcome::Drained);
             }
             if len < wanted || *read >= BUDGET {
                 return Ok(Outcome::More);

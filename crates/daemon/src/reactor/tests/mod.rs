@@ -7,6 +7,7 @@ mod abort;
 mod admin;
 mod delays;
 mod flows;
+mod hang_up;
 mod holdings;
 mod pacing;
 mod peer;

@@ -1,7 +1,7 @@
 //! A peer on a TCP connection that may leave its responses unread.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 use nvmeof_transport::DetachedQueue;
 use nvmeof_transport::tcp::{TcpParams, accepted};
@@ -122,6 +122,11 @@ impl Peer {
             }
         }
         true
+    }
+
+    /// Closes the sending side.
+    pub(super) fn shut_down(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
     /// Reads all that has arrived.

@@ -74,6 +74,22 @@ fn half_a_pdu_and_silence() {
 }
 
 #[test]
+fn a_short_read_ends_a_receive_until_the_host_hangs_up() {
+    let mut world = open();
+    let mut events = Vec::new();
+    for (has_hung_up, progress) in [(false, Progress::Idle), (true, Progress::More)] {
+        if has_hung_up {
+            world.queue.hung_up();
+        }
+        world.host.capsule(sqe(1), &[]);
+        world.settle_writes();
+        assert_eq!(world.queue.receive(world.now, &mut events), progress);
+    }
+    assert_eq!(world.queue.receive(world.now, &mut events), Progress::Idle);
+    assert_eq!(events.len(), 2);
+}
+
+#[test]
 fn the_last_byte_in_time() {
     let mut world = open();
     let pdu = CapsuleCmd::new(world.host.out, sqe(1), 0).as_bytes().to_vec();
