@@ -1,6 +1,5 @@
 //! Drive, host and parameters of a test: the first table of the report.
 
-use std::fs;
 use std::time::SystemTime;
 
 use nvmeof_report::steady::DriveTestSetup;
@@ -25,7 +24,7 @@ pub(crate) fn describe(plan: &DriveTestPlan, space: &TargetSpace) -> DriveTestSe
         block_size: plan.block_size,
         host: host.host,
         kernel: format!("Linux {}", host.kernel),
-        processor: processor(),
+        processor: host.cpu_model,
         processors: host.cpus,
         version: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).into(),
         command_line: machine::command(),
@@ -67,14 +66,6 @@ fn path(kind: &str) -> &str {
         "null" => "nothing: reads zeroes, forgets writes",
         other => other,
     }
-}
-
-fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
-    let model =
-        line.and_then(|line| line.split_once(':')).map(|(_, model)| model.trim().to_owned());
-    model.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// The time, UTC.

@@ -25,7 +25,7 @@ impl AxisScale {
             log2: axis.log2,
             names: axis.names.clone(),
         };
-        let places = values.filter_map(|value| this.place(value));
+        let places = values.chain(axis.up_to).filter_map(|value| this.place(value));
         let ends = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| {
             (low.min(place), high.max(place))
         });

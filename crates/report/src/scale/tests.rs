@@ -16,7 +16,12 @@ fn scaling(steps: Vec<ScaleStep>) -> DriveScaling {
     DriveScaling {
         version: VERSION,
         place: RunOrigin::Local,
-        machine: MachineInfo { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
+        machine: MachineInfo {
+            host: "here".into(),
+            kernel: "6.1".into(),
+            cpus: 2,
+            cpu_model: "Example CPU".into(),
+        },
         command: "nvmeof-perf scale".into(),
         load: ScaleLoad { block_bytes: 4 << 20, jobs: 4, depth: 32, striped: true, seconds: 1.0 },
         partial: false,

@@ -212,7 +212,10 @@ impl BlockDevice for FileDevice {
         let slots = FileQueue::<Ring>::slots(self.mode.depth);
         let health = Arc::clone(&self.health);
         if self.by_aio {
-            let aio = Aio::new(file, slots).map_err(errno)?;
+            let aio = Aio::new(file, slots).map_err(|error| match error.raw_os_error() {
+                Some(libc::EAGAIN) => BlockError::NoAioContext,
+                _ => errno(error),
+            })?;
             return Ok(Box::new(FileQueue::new(aio, self.info.clone(), self.mode, health)));
         }
         let ring = Ring::new(file, slots, self.mode.polled).map_err(errno)?;
