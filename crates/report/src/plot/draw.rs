@@ -94,7 +94,8 @@ where
         .set_label_area_size(LabelAreaPosition::Left, beside(&y))
         .set_label_area_size(LabelAreaPosition::Bottom, 52)
         .build_cartesian_2d(x.clone(), y.clone())?;
-    let is_named = !plot.x.names.is_empty();
+    // Only long names take more than one line.
+    let is_named = plot.x.names.iter().any(|name| name.len() > NAME);
     let no_label: &dyn Fn(&f64) -> String = &|_| String::new();
     let x_label: &dyn Fn(&f64) -> String = &|place| x.label(*place);
     chart
@@ -119,6 +120,24 @@ where
             name_below(&x.label(*place), corner, area)?;
         }
     }
+    if !all_series(plot, &mut chart, (&x, &y))? {
+        let text = style(14.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Center));
+        area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
+    }
+    Ok(())
+}
+
+type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<AxisScale, AxisScale>>;
+
+/// Draws the series; returns false if there is no point.
+fn all_series<B: DrawingBackend>(
+    plot: &Plot,
+    chart: &mut Chart<'_, B>,
+    (x, y): (&AxisScale, &AxisScale),
+) -> Result<bool, Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     let mut empty = true;
     let bars: Vec<usize> = places_of(plot, SeriesShape::Bars);
     // The first series of the legend is drawn on top.
@@ -151,11 +170,7 @@ where
             chart.draw_series(places.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
         }
     }
-    if empty {
-        let text = style(14.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Center));
-        area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
-    }
-    Ok(())
+    Ok(!empty)
 }
 
 /// Indices of the series of a shape.
@@ -175,7 +190,7 @@ fn slot(number: usize, count: usize) -> (f64, f64) {
     (left, left + BAR * BARS / count)
 }
 
-/// Characters of a name that fit beside its neighbors.
+/// Characters of a name that fit between its neighbors.
 const NAME: usize = 11;
 
 /// Writes a name below an axis, in lines.

@@ -46,6 +46,8 @@ pub struct Axis {
     pub unit: String,
     /// Logarithmic: every step doubles. Points at zero or below cannot be shown and are omitted.
     pub log2: bool,
+    /// Logarithmic with decimal labels: 1, 2, 5, 10 and so on. Otherwise as `log2`.
+    pub log10: bool,
     /// The axis starts at zero even if no value is near it.
     pub from_zero: bool,
     /// Names of the values 0, 1, 2, ... instead of numbers; empty for numbers.
@@ -67,6 +69,12 @@ impl Axis {
     #[must_use]
     pub fn log2(self) -> Self {
         Self { log2: true, ..self }
+    }
+
+    /// The logarithmic axis with decimal labels.
+    #[must_use]
+    pub fn log10(self) -> Self {
+        Self { log10: true, ..self }
     }
 
     /// The axis starting at zero.

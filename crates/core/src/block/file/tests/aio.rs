@@ -191,7 +191,7 @@ fn a_file_is_read_by_the_kernel_and_never_written() {
         let write = BlockOp::write(1, 0, filled(&pool, 4096, 0xaa), false);
         assert_eq!(run(&mut *queue, write).result, Err(BlockError::ReadOnly));
         assert_eq!(run(&mut *queue, BlockOp::flush(2)).result, Ok(()));
-        // The file ends before the read: the rest is an error, not silence.
+        // The file ends before the read: the rest is an error.
         std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
         let beyond = BlockOp::read(3, 8192, pool.lease(4096).unwrap());
         assert!(matches!(run(&mut *queue, beyond).result, Err(BlockError::Media { .. })));
