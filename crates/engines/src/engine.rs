@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// An I/O method for reads. The first seven use the kernel and have fio's names; the last is the
-/// VFIO driver.
+/// An I/O method for reads. All but the last use the kernel and have fio's names where fio has
+/// them; the last is the VFIO driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Engine {
     /// `lseek`, then `read`.
@@ -20,6 +20,8 @@ pub enum Engine {
     /// `preadv2` with `RWF_HIPRI`: the thread polls the drive for the completion instead of
     /// sleeping.
     Pvsync2Hipri,
+    /// Linux AIO (`io_submit`, `io_getevents`), completions by interrupt.
+    Libaio,
     /// io_uring, completions by interrupt.
     IoUring,
     /// io_uring with `IORING_SETUP_IOPOLL`: completions are polled at the drive.
@@ -35,12 +37,13 @@ pub struct UnknownEngine(pub String);
 
 impl Engine {
     /// All engines, in the order of tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sync,
         Self::Psync,
         Self::Pvsync,
         Self::Pvsync2,
         Self::Pvsync2Hipri,
+        Self::Libaio,
         Self::IoUring,
         Self::IoUringPolled,
         Self::Vfio,
@@ -55,6 +58,7 @@ impl Engine {
             Self::Pvsync => "pvsync",
             Self::Pvsync2 => "pvsync2",
             Self::Pvsync2Hipri => "pvsync2-hipri",
+            Self::Libaio => "libaio",
             Self::IoUring => "io-uring",
             Self::IoUringPolled => "io-uring-polled",
             Self::Vfio => "vfio",
@@ -66,8 +70,14 @@ impl Engine {
     pub fn is_synchronous(self) -> bool {
         match self {
             Self::Sync | Self::Psync | Self::Pvsync | Self::Pvsync2 | Self::Pvsync2Hipri => true,
-            Self::IoUring | Self::IoUringPolled | Self::Vfio => false,
+            Self::Libaio | Self::IoUring | Self::IoUringPolled | Self::Vfio => false,
         }
+    }
+
+    /// Returns true if a thread with nothing to do can sleep until a completion.
+    #[must_use]
+    pub fn sleeps(self) -> bool {
+        matches!(self, Self::Libaio | Self::IoUring)
     }
 }
 
@@ -97,7 +107,7 @@ mod tests {
         for engine in Engine::ALL {
             assert_eq!(engine.to_string().parse(), Ok(engine));
         }
-        let error = "libaio".parse::<Engine>().unwrap_err().to_string();
-        assert!(error.starts_with("`libaio` is no engine: there are sync, psync,"), "{error}");
+        let error = "mmap".parse::<Engine>().unwrap_err().to_string();
+        assert!(error.starts_with("`mmap` is no engine: there are sync, psync,"), "{error}");
     }
 }

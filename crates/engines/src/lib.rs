@@ -5,7 +5,7 @@
 //!                         '----> EngineUnavailable              a table row, not a crash
 //!
 //!  sync, psync, pvsync, pvsync2, pvsync2-hipri   one operation a queue: N operations, N threads
-//!  io-uring, io-uring-polled                     core's file device
+//!  libaio, io-uring, io-uring-polled             core's file device
 //!  vfio                                          core's NVMe driver
 //! ```
 //!

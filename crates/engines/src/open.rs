@@ -38,6 +38,8 @@ pub enum ReadSource {
         block_size: u32,
         /// Use of the page cache. Figures of a drive require [`Direct::Required`].
         direct: Direct,
+        /// Opens it even while it is in use: a member of the array that is compared.
+        shared: bool,
     },
     /// A namespace of a drive that is bound to `vfio-pci`.
     Drive {
@@ -171,9 +173,10 @@ pub fn open_with(
         (_, ReadSource::Drive { address, .. }) => {
             return Err(EngineUnavailable::RequiresBlockDevice { address: address.clone() });
         }
-        (engine, ReadSource::Path { path, block_size, direct }) => {
+        (engine, ReadSource::Path { path, block_size, direct, shared }) => {
             let config = FileConfig {
                 read_only: true,
+                shared: *shared,
                 direct: *direct,
                 queue_depth: depth,
                 ..FileConfig::new(path.display().to_string(), path, *block_size)
@@ -236,6 +239,10 @@ fn open_path(engine: Engine, config: &FileConfig) -> Result<OpenedDevice, Engine
         Engine::Pvsync => ReadCall::Preadv,
         Engine::Pvsync2 => ReadCall::Preadv2 { high_priority: false },
         Engine::Pvsync2Hipri => ReadCall::Preadv2 { high_priority: true },
+        Engine::Libaio => {
+            let device = FileDevice::open_aio(config)?;
+            return Ok(OpenedDevice { device: Arc::new(device), note: None });
+        }
         Engine::IoUring => {
             let device = FileDevice::open(config)?;
             return Ok(OpenedDevice { device: Arc::new(device), note: None });

@@ -19,7 +19,7 @@ fn file() -> (tempfile::TempDir, ReadSource) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk");
     std::fs::write(&path, vec![0x5a; 1 << 20]).expect("a file");
-    (folder, ReadSource::Path { path, block_size: 4096, direct: Direct::Auto })
+    (folder, ReadSource::Path { path, block_size: 4096, direct: Direct::Auto, shared: false })
 }
 
 #[test]
@@ -88,8 +88,12 @@ fn what_is_not_there_or_no_drive_is_an_error_in_words() {
         [("/no/such/file", "file does not exist"), ("/dev/null", "a character device")]
     {
         for engine in Engine::ALL.into_iter().filter(|engine| *engine != Engine::Vfio) {
-            let source =
-                ReadSource::Path { path: path.into(), block_size: 512, direct: Direct::Auto };
+            let source = ReadSource::Path {
+                path: path.into(),
+                block_size: 512,
+                direct: Direct::Auto,
+                shared: false,
+            };
             let error = open(engine, &source, 1, 1, &pool).unwrap_err().to_string();
             assert!(error.starts_with(path) && error.contains(says), "{engine}: {error}");
         }

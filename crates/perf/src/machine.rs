@@ -8,7 +8,19 @@ use nvmeof_report::engines::MachineInfo;
 pub(crate) fn this() -> MachineInfo {
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    MachineInfo { host: text(uname.nodename()), kernel: text(uname.release()), cpus: cpus() }
+    MachineInfo {
+        host: text(uname.nodename()),
+        kernel: text(uname.release()),
+        cpus: cpus(),
+        cpu_model: cpu_model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+    }
+}
+
+/// Model of the CPUs from the text of `/proc/cpuinfo`; without one, the architecture.
+fn cpu_model(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let model = line.and_then(|line| line.split_once(':')).map(|(_, model)| model.trim());
+    model.unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
 /// CPUs this process may use.
@@ -25,4 +37,16 @@ pub(crate) fn command() -> String {
         words.push(if is_plain { word } else { format!("'{}'", word.replace('\'', "'\\''")) });
     }
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_of_the_cpus() {
+        let text = "processor\t: 0\nmodel name\t: Example CPU @ 2.90GHz\nmodel name\t: other\n";
+        assert_eq!(cpu_model(text), "Example CPU @ 2.90GHz");
+        assert_eq!(cpu_model("processor : 0\n"), std::env::consts::ARCH);
+    }
 }

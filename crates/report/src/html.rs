@@ -14,7 +14,8 @@ h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}h3{font-size:15px
 .warning{border-left:4px solid var(--s1);padding:4px 12px}
 .mark-where{border:1px solid var(--soft);border-radius:4px;font-size:13px;padding:1px 8px;\
 vertical-align:middle;margin-left:8px}
-.scroll{overflow-x:auto}
+.scroll,pre{overflow-x:auto}
+pre{font-size:13px;line-height:1.35}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:8px 0}
 th,td{border-bottom:1px solid var(--grid);padding:3px 10px;text-align:left;white-space:nowrap}
 th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-align:bottom}
@@ -22,6 +23,8 @@ th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-al
 .plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,580px),1fr))}
 .plots svg{height:auto;max-width:100%}
 summary{cursor:pointer;margin:16px 0 4px}
+figure{margin:0}figcaption{color:var(--soft);font-size:13px;padding:0 14px}
+nav{columns:2 320px}nav h2{column-span:all}nav a{color:var(--ink)}.c.sub{padding-left:24px}
 ";
 
 /// A page, filled from top to bottom.
@@ -64,6 +67,11 @@ impl HtmlPage {
         let _ = writeln!(self.body, "<p class=\"note\">{}</p>", escape(text));
     }
 
+    /// Text with its own line breaks and columns.
+    pub fn preformatted(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<pre>{}</pre>", escape(text));
+    }
+
     /// A table, in a box that scrolls if it is too wide.
     pub fn table(&mut self, table: &Table) {
         let _ = writeln!(self.body, "<div class=\"scroll\">\n{}</div>", table.html());
@@ -88,13 +96,35 @@ impl HtmlPage {
         self.body.push_str("</div>\n");
     }
 
-    /// Pictures of any kind, next to each other.
-    pub fn pictures(&mut self, pictures: &[Picture]) {
+    /// Pictures of any kind with captions, next to each other.
+    pub fn pictures(&mut self, pictures: &[Picture], captions: &[String]) {
         self.body.push_str("<div class=\"plots\">\n");
-        for picture in pictures {
-            self.body.push_str(&picture.svg());
+        for (picture, caption) in pictures.iter().zip(captions) {
+            let (svg, caption) = (picture.svg(), escape(caption));
+            let _ =
+                writeln!(self.body, "<figure>\n{svg}<figcaption>{caption}</figcaption></figure>");
         }
         self.body.push_str("</div>\n");
+    }
+
+    /// A heading with its number, which is also the name of its place.
+    pub fn numbered_heading(&mut self, level: u8, number: &str, text: &str) {
+        let (tag, number) = (if level <= 1 { "h2" } else { "h3" }, escape(number));
+        let _ = writeln!(self.body, "<{tag} id=\"s{number}\">{number} {}</{tag}>", escape(text));
+    }
+
+    /// The contents, with links to [numbered headings](Self::numbered_heading).
+    pub fn contents(&mut self, entries: &[(u8, String, String)]) {
+        self.body.push_str("<nav>\n<h2>Contents</h2>\n");
+        for (level, number, text) in entries {
+            let (class, number) = (if *level <= 1 { "c" } else { "c sub" }, escape(number));
+            let _ = writeln!(
+                self.body,
+                "<div class=\"{class}\"><a href=\"#s{number}\">{number} {}</a></div>",
+                escape(text)
+            );
+        }
+        self.body.push_str("</nav>\n");
     }
 
     /// Data for programs: JSON in an invisible element.

@@ -6,23 +6,31 @@ use crate::table::Table;
 
 /// Receives a report from top to bottom.
 pub trait ReportSink {
-    /// A heading; `level` 1 is a chapter, 2 a section.
-    fn heading(&mut self, level: u8, text: &str);
+    /// A heading with its number; `level` 1 is a chapter, 2 a section.
+    fn heading(&mut self, level: u8, number: &str, text: &str);
+    /// The contents: level, number and text of each heading.
+    fn contents(&mut self, entries: &[(u8, String, String)]);
+    /// Lines whose indentation means something.
+    fn preformatted(&mut self, text: &str);
     /// A paragraph; an important one is highlighted.
     fn paragraph(&mut self, text: &str, stands_out: bool);
     /// A table.
     fn table(&mut self, table: &Table);
-    /// Pictures that belong together.
-    fn pictures(&mut self, pictures: &[Picture]);
+    /// Pictures that belong together, each with its caption.
+    fn pictures(&mut self, pictures: &[Picture], captions: &[String]);
 }
 
 impl ReportSink for HtmlPage {
-    fn heading(&mut self, level: u8, text: &str) {
-        if level <= 1 {
-            Self::heading(self, text);
-        } else {
-            self.subheading(text);
-        }
+    fn heading(&mut self, level: u8, number: &str, text: &str) {
+        self.numbered_heading(level, number, text);
+    }
+
+    fn contents(&mut self, entries: &[(u8, String, String)]) {
+        Self::contents(self, entries);
+    }
+
+    fn preformatted(&mut self, text: &str) {
+        Self::preformatted(self, text);
     }
 
     fn paragraph(&mut self, text: &str, stands_out: bool) {
@@ -37,7 +45,7 @@ impl ReportSink for HtmlPage {
         Self::table(self, table);
     }
 
-    fn pictures(&mut self, pictures: &[Picture]) {
-        Self::pictures(self, pictures);
+    fn pictures(&mut self, pictures: &[Picture], captions: &[String]) {
+        Self::pictures(self, pictures, captions);
     }
 }

@@ -127,6 +127,11 @@ pub enum BlockError {
         "the kernel cannot start a thread for io_uring: raise the limit of threads (TasksMax=, ulimit -u)"
     )]
     NoThread,
+    /// The kernel grants no more AIO contexts.
+    #[error(
+        "the kernel grants no more AIO contexts: raise the sysctl fs.aio-max-nr, or use fewer threads"
+    )]
+    NoAioContext,
     /// The drive grants no more queues: use fewer reactors, or fewer of its namespaces.
     #[error("all {granted} I/O queues that the drive grants are in use")]
     NoQueue {

@@ -42,9 +42,17 @@ impl System {
         };
         Disk {
             model: first(&["model"]),
-            serial: first(&["serial"]),
+            serial: first(&["serial"]).or_else(|| scsi_serial(&disk.join("device/vpd_pg80"))),
             firmware: first(&["firmware_rev", "rev"]),
             read_only,
         }
     }
+}
+
+/// Returns the serial number in a SCSI drive's page of vital product data (SPC, page 80h): text
+/// after a header of four bytes. SATA drives have it, too.
+fn scsi_serial(page: &std::path::Path) -> Option<String> {
+    let bytes = std::fs::read(page).ok()?;
+    let text = String::from_utf8_lossy(bytes.get(4..)?).trim_matches(['\0', ' ']).to_owned();
+    (!text.is_empty()).then_some(text)
 }

@@ -4,11 +4,13 @@ use std::io::IsTerminal as _;
 
 use anyhow::Result;
 use nvmeof_console::complain;
+use nvmeof_core::pci::System;
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{EngineComparison, EngineRow, ReadLayout, RowOutcome, VERSION};
 
 use super::drives::{self, DescribedDrive};
 use super::format::DriveFormats;
+use super::md::MdArray;
 use super::measure::RowMeasurer;
 use super::planned_rows::{self, PlannedRow};
 use super::rebind::{DriveRebinder, DriverKind};
@@ -29,11 +31,13 @@ pub(super) fn measure_all(
     measurer: &mut RowMeasurer<'_>,
     writer: &mut ResultsWriter,
 ) -> Result<EngineComparison> {
-    let drives =
+    let mut drives =
         drives::describe(&args.device, measurer.rebinder.system(), &measurer.open_function);
     if args.rebind {
         measurer.rebinder.allow(to_rebind(&drives)?);
     }
+    let has_array = find_array(measurer.rebinder.system(), &mut drives);
+    let layouts = planned_rows::layouts(args, has_array);
     let engines = EngineComparison {
         version: VERSION,
         machine: crate::machine::this(),
@@ -45,10 +49,21 @@ pub(super) fn measure_all(
         rows: Vec::new(),
     };
     let formats = DriveFormats::new(&args.lba_size, &args.destroy_data);
-    let mut comparison = ComparisonRun { args, measurer, writer, drives, formats, engines };
+    let mut comparison =
+        ComparisonRun { args, layouts, measurer, writer, drives, formats, engines };
     comparison.run();
     comparison.restore_drives();
     Ok(comparison.engines)
+}
+
+/// Returns true if the drives are the members of an MD RAID-0 that may be read. They are then
+/// opened although the array has them open.
+fn find_array(system: &System, drives: &mut [DescribedDrive]) -> bool {
+    let names: Option<Vec<String>> =
+        drives.iter().map(|drive| system.node_name(&drive.name)).collect();
+    let found = names.is_some_and(|names| matches!(MdArray::find(system, &names), Ok(Some(_))));
+    drives.iter_mut().for_each(|drive| drive.in_array = found);
+    found
 }
 
 /// The drives that `--rebind` rebinds.
@@ -69,6 +84,7 @@ fn to_rebind(drives: &[DescribedDrive]) -> Result<Vec<nvmeof_core::pci::Address>
 #[derive(Debug)]
 struct ComparisonRun<'c, 'b> {
     args: &'c EnginesArgs,
+    layouts: Vec<ReadLayout>,
     measurer: &'c mut RowMeasurer<'b>,
     writer: &'c mut ResultsWriter,
     drives: Vec<DescribedDrive>,
@@ -98,7 +114,7 @@ impl ComparisonRun<'_, '_> {
                     self.format(wanted);
                 }
                 self.measure(&engines, wanted);
-                sort(self.args, &mut self.engines.rows);
+                sort(self.args, &self.layouts, &mut self.engines.rows);
             }
         }
         self.engines.partial = self.measurer.is_asked_to_stop();
@@ -135,7 +151,8 @@ impl ComparisonRun<'_, '_> {
     }
 
     fn measure(&mut self, engines: &[Engine], wanted: Option<u32>) {
-        let planned_rows = planned_rows::plan(self.args, engines, &self.drives, wanted);
+        let planned_rows =
+            planned_rows::plan(self.args, &self.layouts, engines, &self.drives, wanted);
         let planned_rows = planned_rows.into_iter().filter(|planned| {
             // A drive that was not rebound already has its row.
             !self.args.rebind || planned.fits_driver()
@@ -159,6 +176,7 @@ impl ComparisonRun<'_, '_> {
             self.engines.rows.push(row);
             self.writer.keep(&forms(&self.engines));
         }
+        self.measurer.stop_array();
     }
 
     /// Restores the formats, then the drivers that the drives had.
@@ -200,8 +218,8 @@ fn rebind(
 }
 
 /// Sorts rows by the layouts and engines in the order of the command line.
-fn sort(args: &EnginesArgs, rows: &mut [EngineRow]) {
-    let layout = |row: &EngineRow| args.layout.iter().position(|layout| *layout == row.layout);
+fn sort(args: &EnginesArgs, layouts: &[ReadLayout], rows: &mut [EngineRow]) {
+    let layout = |row: &EngineRow| layouts.iter().position(|layout| *layout == row.layout);
     let engine = |row: &EngineRow| {
         planned_rows::engines(args).iter().position(|engine| engine.name() == row.engine)
     };

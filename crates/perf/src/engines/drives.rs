@@ -25,6 +25,8 @@ pub(super) struct DescribedDrive {
     pub(super) firmware: String,
     /// Namespace of a drive under the VFIO driver.
     pub(super) nsid: u32,
+    /// Member of an MD array that is compared: the array has the drive open.
+    pub(super) in_array: bool,
 }
 
 impl DescribedDrive {
@@ -38,12 +40,14 @@ impl DescribedDrive {
                 path: path.clone(),
                 block_size: if self.lba_bytes == 0 { 4096 } else { self.lba_bytes },
                 direct: Direct::Required,
+                shared: self.in_array,
             },
             // Rejected earlier.
             DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => ReadSource::Path {
                 path: self.name.clone().into(),
                 block_size: 4096,
                 direct: Direct::Required,
+                shared: false,
             },
         }
     }
@@ -67,6 +71,7 @@ impl DescribedDrive {
                     self.lba_bytes = block_size;
                     let config = FileConfig {
                         read_only: true,
+                        shared: true,
                         ..FileConfig::new("drive", path, block_size)
                     };
                     self.bytes = OpenFile::open(&config).map_or(0, |file| file.size());
@@ -121,6 +126,7 @@ fn one(
         serial: String::new(),
         firmware: String::new(),
         nsid: 1,
+        in_array: false,
     };
     if let Some(controller) = function.and_then(|function| function.controller.as_ref()) {
         described.model = controller.model.clone().unwrap_or_default();

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nvmeof_core::block::StripeDevice;
+use nvmeof_console::complain;
+use nvmeof_core::block::{Direct, StripeDevice};
 use nvmeof_core::dma::{CHUNK, ChunkPool, PoolConfig};
 use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::vfio;
-use nvmeof_engines::{Engine, OpenedDevice, open_with};
+use nvmeof_engines::{Engine, OpenedDevice, ReadSource, open_with, sector_size};
 use nvmeof_report::engines::{EngineFigures, EngineRow, ReadLayout, RowOutcome};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::EnginesArgs;
+use super::md::{BuiltArray, MdArray, RunMdadm, run_mdadm};
 use super::planned_rows::PlannedRow;
 use super::rebind::DriveRebinder;
 use crate::load::{LoadResult, LoadSpec};
@@ -39,6 +41,10 @@ pub(super) struct RowMeasurer<'a> {
     pub(super) open_function: BoxedOpenFunction<'a>,
     /// Rebinds drives, if requested.
     pub(super) rebinder: DriveRebinder,
+    /// Assembles and stops arrays.
+    pub(super) mdadm: RunMdadm<'a>,
+    /// The array that was assembled for the current rows.
+    built: Option<BuiltArray>,
 }
 
 impl std::fmt::Debug for RowMeasurer<'_> {
@@ -52,6 +58,12 @@ impl std::fmt::Debug for RowMeasurer<'_> {
 struct ThreadShape {
     threads: u16,
     depth: u16,
+}
+
+impl Drop for RowMeasurer<'_> {
+    fn drop(&mut self) {
+        self.stop_array();
+    }
 }
 
 impl<'a> RowMeasurer<'a> {
@@ -68,6 +80,8 @@ impl<'a> RowMeasurer<'a> {
             asked,
             open_function: Box::new(open_function),
             rebinder: DriveRebinder::this(),
+            mdadm: Box::new(run_mdadm),
+            built: None,
         }
     }
 
@@ -87,6 +101,9 @@ impl<'a> RowMeasurer<'a> {
             outcome,
             note,
         };
+        if planned.layout != ReadLayout::MdRaid0 {
+            self.stop_array();
+        }
         let shape = self.shape(planned);
         let (target, note) = match self.open(planned, shape) {
             Ok(opened) => opened,
@@ -124,7 +141,7 @@ impl<'a> RowMeasurer<'a> {
 
     /// Opens the drives, or returns the reason for the failure.
     fn open(
-        &self,
+        &mut self,
         planned: &PlannedRow,
         shape: ThreadShape,
     ) -> Result<(Target, Option<String>), String> {
@@ -132,7 +149,13 @@ impl<'a> RowMeasurer<'a> {
             pool(shape, self.args.bs).map_err(|error| format!("memory for reads: {error}"))?;
         let mut target = Target::on(Arc::clone(&pool));
         let (mut notes, mut devices) = (Vec::new(), Vec::new());
-        for (name, source) in &planned.drives {
+        let array = match planned.layout {
+            ReadLayout::MdRaid0 => Some(self.array(planned)?),
+            _ => None,
+        };
+        notes.extend(array.as_ref().map(|array| array.1.clone()));
+        let opened = array.as_ref().map_or(&planned.drives[..], |array| &array.0);
+        for (name, source) in opened {
             let (depth, queues) = (usize::from(shape.depth), usize::from(shape.threads));
             let opened =
                 open_with(planned.engine, source, depth, queues, &pool, &*self.open_function);
@@ -161,6 +184,49 @@ impl<'a> RowMeasurer<'a> {
         Ok((target, (!notes.is_empty()).then(|| notes.join("; "))))
     }
 
+    /// The array of the drives to open, and a remark on it; assembled if that is requested.
+    fn array(
+        &mut self,
+        planned: &PlannedRow,
+    ) -> Result<(Vec<(String, ReadSource)>, String), String> {
+        if planned.engine == Engine::Vfio {
+            return Err("an MD array is the kernel's: the VFIO driver reads drives".to_owned());
+        }
+        let system = self.rebinder.system();
+        let names = planned.drives.iter().map(|(name, source)| {
+            let node = match source {
+                ReadSource::Path { path, .. } => system.node_name(&path.display().to_string()),
+                ReadSource::Drive { .. } => None,
+            };
+            node.ok_or_else(|| format!("{name} is no block device: MD takes block devices"))
+        });
+        let names: Vec<String> = names.collect::<Result<_, _>>()?;
+        if !self.built.as_ref().is_some_and(|built| built.is_of(&names)) {
+            if let Some(array) = MdArray::find(system, &names)? {
+                return Ok((array_source(&array)?, array.note()));
+            }
+            if !self.args.build_md {
+                return Err("no MD RAID-0 consists of these drives: --build-md assembles one for \
+                            this comparison, without writing to them"
+                    .to_owned());
+            }
+            self.stop_array();
+            let (system, chunk) = (self.rebinder.system(), self.args.chunk);
+            self.built = Some(BuiltArray::build(system, &self.mdadm, &names, chunk)?);
+        }
+        let array = self.built.as_ref().map(|built| built.array.clone());
+        let array = array.ok_or("no array")?;
+        Ok((array_source(&array)?, format!("{}, assembled for this comparison", array.note())))
+    }
+
+    /// Stops the array that was assembled, if any.
+    pub(super) fn stop_array(&mut self) {
+        let Some(mut built) = self.built.take() else { return };
+        if let Err(problem) = built.stop(self.rebinder.system(), &self.mdadm) {
+            complain!("error: {problem}");
+        }
+    }
+
     /// Returns the figures and the first problem.
     fn read(
         &self,
@@ -172,10 +238,10 @@ impl<'a> RowMeasurer<'a> {
         // One thread per space; with fewer threads than drives, each thread reads all drives in
         // turn.
         let dealt = shape.depth == 1 && usize::from(shape.threads) >= spaces;
-        let queues = if dealt { 1 } else { planned.drives.len() } as u64 * u64::from(shape.threads);
+        let queues = if dealt { 1 } else { spaces } as u64 * u64::from(shape.threads);
         let queues = match planned.layout {
             ReadLayout::Stripe => planned.drives.len() as u64 * u64::from(shape.threads),
-            ReadLayout::Single | ReadLayout::Individual => queues,
+            ReadLayout::Single | ReadLayout::Individual | ReadLayout::MdRaid0 => queues,
         };
         let files = if planned.engine.is_synchronous() { queues } else { queues * FILES_A_QUEUE };
         allow_files(files + OTHER_FILES)?;
@@ -183,7 +249,7 @@ impl<'a> RowMeasurer<'a> {
             qd: shape.depth.into(),
             shared: !dealt,
             dealt,
-            sleeps: planned.engine == Engine::IoUring,
+            sleeps: planned.engine.sleeps(),
             jobs: shape.threads,
             ramp: self.args.ramp,
             time: self.args.time,
@@ -199,6 +265,14 @@ impl<'a> RowMeasurer<'a> {
         target.close();
         Ok((figures(&measured, shape)?, measured.messages.into_iter().next()))
     }
+}
+
+/// An array as a drive to open.
+fn array_source(array: &MdArray) -> Result<Vec<(String, ReadSource)>, String> {
+    let block_size = sector_size(&array.path).map_err(|error| error.to_string())?;
+    let path = array.path.clone();
+    let source = ReadSource::Path { path, block_size, direct: Direct::Required, shared: false };
+    Ok(vec![(array.path.display().to_string(), source)])
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates and means")]

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! `comparison_run` measures the rows; with `--rebind`, drives change drivers in between
-//! (`rebind`).
+//! (`rebind`), and with `--build-md` an array is assembled for the rows that read one (`md`).
 //!
 //! The command never writes data. An engine that cannot read a drive becomes a row with the reason.
 
 mod comparison_run;
 mod drives;
 mod format;
+mod md;
 mod measure;
 mod planned_rows;
 mod rebind;
@@ -27,8 +28,8 @@ use anyhow::Result;
 use nvmeof_console::{complain, say, show};
 use nvmeof_engines::Engine;
 use nvmeof_report::engines::{
-    EngineComparison, REFERENCE_SOURCE, ReadLayout, RowOutcome, about_polling, page, plots,
-    reference, reference_plots, reference_table, table,
+    EngineComparison, REFERENCE_SOURCE, ReadLayout, RowOutcome, about_md, about_polling, page,
+    plots, reference, reference_plots, reference_table, table,
 };
 
 use nvmeof_report::{Plot, show_size};
@@ -46,6 +47,7 @@ const EXAMPLE: &str = "\
 Examples:
   nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --device pci:0000:61:00.0 --html engines.html
   nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --rebind --html engines.html
+  nvmeof-perf engines --device /dev/nvme1n1 --device /dev/nvme2n1 --build-md --html engines.html
   nvmeof-perf engines --device ./file --engine psync,io-uring --concurrency 16,64 --time 2s
   nvmeof-perf engines --reference --svg reference.svg
 
@@ -73,10 +75,16 @@ pub(crate) struct EnginesArgs {
     )]
     concurrency: Vec<u16>,
     /// Layout of the reads: single (one drive after the other), individual (all drives
-    /// concurrently, each separately), stripe (all as one).
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "individual,stripe", value_parser = layout)]
+    /// concurrently, each separately), stripe (all as one, by this program), md-raid0 (all as one,
+    /// by the kernel) [default: individual,stripe, and md-raid0 if the drives are the members of
+    /// an array or --build-md is given].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = layout)]
     layout: Vec<ReadLayout>,
-    /// Bytes of the stripe's chunks.
+    /// Assemble an MD RAID-0 of the drives for the rows md-raid0, unless the machine has one, and
+    /// stop it afterwards. It is read-only, without superblocks: nothing is written to the drives.
+    #[arg(long)]
+    build_md: bool,
+    /// Bytes of the stripe's chunks, and of those of --build-md.
     #[arg(long, value_name = "SIZE", default_value = "8k", value_parser = nonzero_size)]
     chunk: u64,
     /// Bytes of a read.
@@ -113,7 +121,7 @@ pub(crate) struct EnginesArgs {
     /// Seed of addresses.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measure nothing: show the reference measurements (sync_engines.csv) of another machine.
+    /// Measure nothing: show the comparison of synchronous engines on 16 drives (sync_engines.csv).
     #[arg(long, conflicts_with = "device")]
     reference: bool,
     #[command(flatten)]
@@ -151,7 +159,7 @@ fn show_reference(args: &EnginesArgs, writer: &mut ResultsWriter) -> Result<Exit
     if !args.files.is_json_on_stdout() {
         say!("{REFERENCE_SOURCE}:\n");
         show(reference_table(&rows).markdown());
-        about_polling(&rows).iter().for_each(|text| say!("\n{text}"));
+        about_md(&rows).iter().chain(&about_polling(&rows)).for_each(|text| say!("\n{text}"));
     }
     let result: Vec<_> = rows
         .iter()
@@ -199,14 +207,14 @@ fn forms(engines: &EngineComparison) -> ResultForms<'_, EngineComparison> {
     ResultForms { result: engines, html, svg: pictures(&plots(engines)) }
 }
 
-/// Plots as files, named by LBA format.
-fn pictures(plots: &[(u32, Plot)]) -> Vec<(String, String)> {
-    plots.iter().map(|(bytes, plot)| (bytes.to_string(), plot.standalone_svg())).collect()
+/// Plots as files, named by LBA format and layout.
+fn pictures(plots: &[(String, Plot)]) -> Vec<(String, String)> {
+    plots.iter().map(|(name, plot)| (name.clone(), plot.standalone_svg())).collect()
 }
 
 fn layout(text: &str) -> Result<ReadLayout, String> {
-    let all = [ReadLayout::Single, ReadLayout::Individual, ReadLayout::Stripe];
-    all.into_iter()
-        .find(|layout| layout.name() == text)
-        .ok_or_else(|| format!("`{text}` is no layout: there are single, individual and stripe"))
+    ReadLayout::ALL.into_iter().find(|layout| layout.name() == text).ok_or_else(|| {
+        let names = ReadLayout::ALL.map(ReadLayout::name).join(", ");
+        format!("`{text}` is no layout: there are {names}")
+    })
 }

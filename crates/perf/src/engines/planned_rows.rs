@@ -47,6 +47,7 @@ impl fmt::Display for PlannedRow {
 /// Without `wanted`: on the drives of all formats, one format after the other.
 pub(super) fn plan(
     args: &EnginesArgs,
+    layouts: &[ReadLayout],
     engines: &[Engine],
     drives: &[DescribedDrive],
     wanted: Option<u32>,
@@ -62,7 +63,7 @@ pub(super) fn plan(
         if group.is_empty() {
             continue;
         }
-        for &layout in &args.layout {
+        for &layout in layouts {
             for &engine in engines {
                 for drives in sets(layout, engine, &group) {
                     for &concurrency in &args.concurrency {
@@ -80,6 +81,15 @@ pub(super) fn plan(
         }
     }
     planned_rows
+}
+
+/// The requested layouts; by default MD RAID-0 only if there is or will be an array.
+pub(super) fn layouts(args: &EnginesArgs, has_array: bool) -> Vec<ReadLayout> {
+    if !args.layout.is_empty() {
+        return args.layout.clone();
+    }
+    let array = (has_array || args.build_md).then_some(ReadLayout::MdRaid0);
+    [ReadLayout::Individual, ReadLayout::Stripe].into_iter().chain(array).collect()
 }
 
 /// The requested engines.
@@ -101,6 +111,8 @@ fn sets(
     let named = |drive: &&DescribedDrive| (drive.name.clone(), drive.source());
     match layout {
         ReadLayout::Single => of.iter().map(|drive| vec![named(drive)]).collect(),
-        ReadLayout::Individual | ReadLayout::Stripe => vec![of.iter().map(named).collect()],
+        ReadLayout::Individual | ReadLayout::Stripe | ReadLayout::MdRaid0 => {
+            vec![of.iter().map(named).collect()]
+        }
     }
 }

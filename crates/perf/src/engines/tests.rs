@@ -198,6 +198,153 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
     fake.assert_clean();
 }
 
+/// Two drives of a machine, and the calls of mdadm on it.
+struct MdBench {
+    machine: fixture::Machine,
+    calls: std::cell::RefCell<Vec<String>>,
+    _folder: tempfile::TempDir,
+}
+
+impl MdBench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
+        let mut machine = fixture::Machine::new(folder.path()).unwrap();
+        for address in ["0000:01:00.0", "0000:02:00.0"] {
+            machine.drive(&fixture::host(0), address).unwrap();
+        }
+        Self { machine, calls: std::cell::RefCell::default(), _folder: folder }
+    }
+
+    fn run(&self, arguments: &str, stop: bool) -> EngineComparison {
+        let both = "--device /dev/nvme0n1 --device /dev/nvme1n1";
+        let args = parse(&format!(
+            "{both} --concurrency 2 --engine psync,libaio,vfio --time 600s --ios 40 --ramp 0s {arguments}"
+        ));
+        let flag = || Arc::new(AtomicBool::new(stop));
+        let mut measurer = RowMeasurer::new(&args, flag(), flag());
+        let system = self.machine.system();
+        measurer.rebinder = DriveRebinder::of(system, Box::new(self.machine.kernel()));
+        measurer.mdadm = Box::new(|arguments| {
+            self.calls.borrow_mut().push(arguments.join(" "));
+            self.machine.mdadm(arguments)
+        });
+        measure_all(&args, &mut measurer, &mut args.files.open().unwrap()).unwrap()
+    }
+
+    /// Rows of the array: those of synchronous and asynchronous kernel engines, then the driver's.
+    fn rows(&self, arguments: &str) -> Vec<EngineRow> {
+        let engines = self.run(arguments, false);
+        let is_array = |row: &EngineRow| row.layout == ReadLayout::MdRaid0;
+        engines.rows.into_iter().filter(is_array).collect()
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.machine.system().sys.join("class/block").join(name).exists()
+    }
+}
+
+#[test]
+fn an_array_of_the_machine_is_read_and_left_assembled() {
+    let bench = MdBench::new();
+    assert!(bench.rows("").is_empty(), "there is no array");
+    bench.machine.md_array("md0", "raid0", &["nvme1n1", "nvme0n1"]).unwrap();
+    let rows = bench.rows("");
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in &rows[..2] {
+        let RowOutcome::Measured(figures) = &row.outcome else { panic!("{row:?}") };
+        assert_eq!((figures.errors, row.drives.len()), (0, 2));
+        assert!(row.note.as_ref().unwrap().contains("md0, chunks of 8 KiB"), "{row:?}");
+    }
+    assert!(why(&rows[2]).contains("the kernel's"), "{rows:?}");
+    assert!(bench.exists("md0") && bench.calls.borrow().is_empty());
+    // With the flag, too.
+    assert_eq!(bench.rows("--build-md").len(), 3);
+    assert!(bench.exists("md0") && bench.calls.borrow().is_empty());
+}
+
+#[test]
+fn an_array_that_does_not_serve_or_is_in_use_is_refused() {
+    for (set, says) in [
+        (
+            &(|machine: &fixture::Machine| {
+                let folder = "sys/class/block/md0";
+                machine.write(&format!("{folder}/ro"), "1").unwrap();
+                machine.write(&format!("{folder}/md/array_state"), "read-auto").unwrap();
+            }) as &dyn Fn(&fixture::Machine),
+            "is read-only (read-auto)",
+        ),
+        (
+            &|machine| machine.write("sys/class/block/md0/md/array_state", "inactive").unwrap(),
+            "its state is `inactive`",
+        ),
+        (
+            &|machine| machine.write("sys/class/block/md0/md/level", "raid5").unwrap(),
+            "is raid5, not RAID-0",
+        ),
+        (
+            &|machine| machine.mount(None, "30 1 259:1000 / /data rw - ext4 /dev/md0 rw").unwrap(),
+            "is in use: ",
+        ),
+    ] {
+        let bench = MdBench::new();
+        bench.machine.md_array("md0", "raid0", &["nvme0n1", "nvme1n1"]).unwrap();
+        set(&bench.machine);
+        for arguments in ["--layout md-raid0", "--layout md-raid0 --build-md"] {
+            let rows = bench.rows(arguments);
+            assert!(why(&rows[0]).contains(says), "{says}: {rows:?}");
+            assert!(bench.exists("md0") && bench.calls.borrow().is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_array_is_assembled_without_writing_and_stopped() {
+    let bench = MdBench::new();
+    let rows = bench.rows("--layout md-raid0");
+    assert!(why(&rows[0]).contains("--build-md"), "{rows:?}");
+    assert!(bench.calls.borrow().is_empty());
+    let rows = bench.rows("--build-md");
+    assert_eq!(rows.len(), 3);
+    for row in &rows[..2] {
+        assert!(matches!(row.outcome, RowOutcome::Measured(_)), "{row:?}");
+        assert!(row.note.as_ref().unwrap().contains("assembled for this comparison"), "{row:?}");
+    }
+    let expected = [
+        "--build /dev/md127 --level=0 --chunk=8 --raid-devices=2 /dev/nvme0n1 /dev/nvme1n1",
+        "--readonly /dev/md127",
+        "--stop /dev/md127",
+    ];
+    assert_eq!(*bench.calls.borrow(), expected, "once for all rows");
+    assert!(!bench.exists("md127"));
+    assert!(bench.run("--build-md", true).partial);
+    assert!(!bench.exists("md127"));
+}
+
+#[test]
+fn drives_in_use_and_odd_chunks_make_no_array() {
+    let bench = MdBench::new();
+    let rows = bench.rows("--build-md --chunk 12k");
+    assert!(why(&rows[0]).contains("power of two"), "{rows:?}");
+    bench.machine.mount(None, "30 1 259:8 / /data rw - ext4 /dev/nvme1n1 rw").unwrap();
+    let rows = bench.rows("--build-md");
+    assert!(why(&rows[0]).contains("/dev/nvme1n1 is in use"), "{rows:?}");
+    assert!(bench.calls.borrow().is_empty());
+}
+
+/// The array was stopped and its number given to other drives.
+#[test]
+fn an_array_that_became_another_is_not_stopped() {
+    let bench = MdBench::new();
+    let system = bench.machine.system();
+    let mdadm: md::RunMdadm<'_> = Box::new(|arguments| bench.machine.mdadm(arguments));
+    let members = ["nvme0n1".to_owned(), "nvme1n1".to_owned()];
+    let mut built = md::BuiltArray::build(&system, &mdadm, &members, 8192).unwrap();
+    mdadm(&["--stop".to_owned(), "/dev/md127".to_owned()]).unwrap();
+    bench.machine.md_array("md127", "raid0", &["nvme1n1"]).unwrap();
+    assert!(built.stop(&system, &mdadm).unwrap_err().contains("another array"));
+    assert!(bench.exists("md127"));
+}
+
 #[test]
 fn an_interruption_keeps_what_was_measured_and_marks_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,8 +384,8 @@ fn what_makes_no_sense_is_wrong_usage() {
     }
     for (arguments, says) in [
         ("", "--device"),
-        ("--device /x --engine libaio", "`libaio` is no engine: there are sync,"),
-        ("--device /x --layout raid5", "single, individual and stripe"),
+        ("--device /x --engine mmap", "`mmap` is no engine: there are sync,"),
+        ("--device /x --layout raid5", "single, individual, stripe, md-raid0"),
         ("--device /x --concurrency 0", "1..=32768"),
         ("--device /x --destroy-data S", "--lba-size"),
         ("--device /x --reference", "cannot be used with"),
@@ -261,13 +408,13 @@ fn the_page_has_the_figures_and_the_picture_of_the_reference() {
     let rows = reference();
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let page = words(&docs("engines.md"));
-    for paragraph in about_polling(&rows) {
+    for paragraph in about_md(&rows).into_iter().chain(about_polling(&rows)) {
         assert!(page.contains(&words(&paragraph)), "{paragraph}");
     }
     for engine in Engine::ALL {
         assert!(page.contains(&format!("| `{engine}` |")), "{engine}");
     }
-    for (bytes, picture) in pictures(&reference_plots(&rows)) {
-        assert_eq!(docs(&format!("engines/reference-{bytes}.svg")), picture);
+    for (name, picture) in pictures(&reference_plots(&rows)) {
+        assert_eq!(docs(&format!("engines/reference-{name}.svg")), picture);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use nvmeof_console::complain;
 use nvmeof_core::pci::System;
 use nvmeof_report::RunOrigin;
-use nvmeof_report::scale::{DriveScaling, ScaleRun, ScaleStep};
+use nvmeof_report::scale::{DriveScaling, ReadLatency, ScaleRun, ScaleStep};
 
 use super::selected_drive::{self, SelectedDrive};
 use super::{ReadMode, ResultsWriter, ScaleArgs, empty, forms, orders, with_findings};
@@ -17,6 +17,7 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::machine;
 use crate::plan::usage_error;
 use crate::run::stop_on_signals;
+use crate::stats::LatencyHistogram;
 use crate::target::{Target, TargetNeeds};
 use crate::units::IoMix;
 
@@ -54,7 +55,7 @@ pub(super) fn measure(
     };
     let devices = TargetArgs::devices(selected.iter().map(|drive| drive.spec.clone()).collect());
     let mut target = Target::open(&devices, &needs)?;
-    let mut scaling = empty(args, RunOrigin::Local, machine::this());
+    let mut scaling = empty(args, RunOrigin::Local, machine::this(), selected);
     let orders = orders(args, selected);
     let count = orders.len() * selected.len();
     for (order, places) in orders {
@@ -109,6 +110,9 @@ fn read(
     let mut step = ScaleStep {
         drive: new.name.clone(),
         root_complex: new.root_complex(),
+        adapter: new.adapter(),
+        latencies: Vec::new(),
+        cpus: None,
         gib_per_s: 0.0,
         shares: vec![0.0; places.len()],
         full: Vec::new(),
@@ -129,6 +133,8 @@ fn fill(step: &mut ScaleStep, measured: &LoadResult) {
         let rate = |bytes: u64| bytes as f64 / seconds / GIB;
         step.shares = measured.flows.iter().map(|flow| rate(flow.read.bytes)).collect();
         step.gib_per_s = step.shares.iter().sum();
+        step.latencies = measured.flows.iter().map(|flow| latency(&flow.read.latency)).collect();
+        step.cpus = Some(measured.cpu as f64 / 1e9 / seconds);
     }
     step.partial = measured.interrupted;
     if measured.errors() > 0 {
@@ -136,6 +142,19 @@ fn fill(step: &mut ScaleStep, measured: &LoadResult) {
         step.problem = Some(format!("{} reads failed: {first}", measured.errors()));
     } else if step.gib_per_s <= 0.0 && !step.partial {
         step.problem = Some("no read was done in the time: use a longer --time".to_owned());
+    }
+}
+
+/// The latency of a drive's reads, in microseconds.
+#[expect(clippy::cast_precision_loss, reason = "microseconds with a fraction")]
+fn latency(of: &LatencyHistogram) -> ReadLatency {
+    let micros = |nanos: Option<u64>| nanos.unwrap_or(0) as f64 / 1e3;
+    ReadLatency {
+        p50: micros(of.quantile(0.5)),
+        p99: micros(of.quantile(0.99)),
+        min: micros(of.min()),
+        max: micros(of.max()),
+        deviation: of.deviation().unwrap_or(0.0) / 1e3,
     }
 }
 

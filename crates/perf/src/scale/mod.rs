@@ -12,6 +12,7 @@ mod ranges;
 mod selected_drive;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,9 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use nvmeof_console::{complain, say};
-use nvmeof_report::scale::{DriveScaling, ScaleLoad, VERSION, findings, page, plot, table};
+use nvmeof_report::scale::{
+    DriveScaling, ScaleLoad, VERSION, drive_table, findings, page, plot, summary, table,
+};
 use nvmeof_report::{RunOrigin, engines::MachineInfo};
 
 use self::ranges::NumberRanges;
@@ -156,11 +159,19 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<ExitCode> {
 }
 
 fn show(scaling: &DriveScaling) {
+    summary(scaling).iter().for_each(|line| say!("{line}\n"));
     for run in &scaling.runs {
         say!("Drives {} ({}):\n", run.order, scaling.place.name());
         say!("{}", table(scaling, run).markdown());
+        if let Some(drives) = drive_table(run) {
+            say!("Each drive, in the last step:\n\n{}", drives.markdown());
+        }
     }
     scaling.findings.iter().for_each(|text| say!("{text}"));
+    if !scaling.tree.is_empty() {
+        say!("\nBridges above the drives:\n");
+        scaling.tree.iter().for_each(|line| say!("{line}"));
+    }
 }
 
 fn forms(scaling: &DriveScaling) -> ResultForms<'_, DriveScaling> {
@@ -169,7 +180,12 @@ fn forms(scaling: &DriveScaling) -> ResultForms<'_, DriveScaling> {
 }
 
 /// A result without runs.
-fn empty(args: &ScaleArgs, place: RunOrigin, machine: MachineInfo) -> DriveScaling {
+fn empty(
+    args: &ScaleArgs,
+    place: RunOrigin,
+    machine: MachineInfo,
+    selected: &[SelectedDrive],
+) -> DriveScaling {
     let seconds = if place == RunOrigin::Simulated { 0.0 } else { args.time.as_secs_f64() };
     let load = ScaleLoad {
         block_bytes: args.bs,
@@ -187,8 +203,17 @@ fn empty(args: &ScaleArgs, place: RunOrigin, machine: MachineInfo) -> DriveScali
         partial: false,
         runs: Vec::new(),
         reference: Vec::new(),
+        tree: tree_of(selected),
         findings: Vec::new(),
     }
+}
+
+/// The bridges above the drives whose location is known.
+fn tree_of(selected: &[SelectedDrive]) -> Vec<String> {
+    let places = selected
+        .iter()
+        .filter_map(|drive| Some((&drive.function.as_ref()?.place, drive.name.as_str())));
+    tree::tree(&places.collect::<Vec<_>>())
 }
 
 /// The requested orders, each as indices in `selected`.

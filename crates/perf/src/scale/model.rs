@@ -3,7 +3,7 @@
 use nvmeof_core::pci::{Address, Links, PciFunction, PciLocation};
 use nvmeof_report::scale::{DriveScaling, ScaleRun, ScaleStep};
 use nvmeof_report::{RunOrigin, engines::MachineInfo};
-use nvmeof_sim::pcie::{self, MEASURED, PcieMachine, rows};
+use nvmeof_sim::pcie::{self, LinkLoad, MEASURED, PcieMachine, rows};
 
 use anyhow::{Context, Result};
 
@@ -28,8 +28,8 @@ pub(super) fn run(args: &ScaleArgs) -> Result<DriveScaling> {
     let functions = functions(&machine)?;
     let is_whole = args.drives.is_none() && args.by == DriveNumbering::System;
     let host = MachineInfo { host: name, ..MachineInfo::default() };
-    let mut scaling = empty(args, RunOrigin::Simulated, host);
     let selected = selected(args, &functions)?;
+    let mut scaling = empty(args, RunOrigin::Simulated, host, &selected);
     for (order, places) in orders(args, &selected) {
         let numbers: Vec<usize> =
             places.iter().map(|&at| number(&functions, &selected[at])).collect();
@@ -117,17 +117,21 @@ fn step(
     ScaleStep {
         drive: new.name.clone(),
         root_complex: new.root_complex(),
+        adapter: new.adapter(),
+        latencies: Vec::new(),
+        cpus: None,
         gib_per_s: read.total,
         shares: read.shares.clone(),
-        full: full.map(|load| what(&load.of)).collect(),
+        full: full.map(what).collect(),
         problem: None,
         partial: false,
     }
 }
 
 /// Names the shared parts.
-fn what(of: &[String]) -> String {
-    match of {
+fn what(load: &LinkLoad) -> String {
+    match &load.of[..] {
+        [one] if load.is_adapter => format!("adapter {one}"),
         [one] => format!("root complex {one}"),
         several => format!("what root complexes {} share", several.join(" and ")),
     }

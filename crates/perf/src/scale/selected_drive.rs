@@ -63,6 +63,12 @@ fn number(text: Option<&str>) -> (bool, u64) {
 }
 
 impl SelectedDrive {
+    /// Its adapter; empty if unknown.
+    pub(super) fn adapter(&self) -> String {
+        let place = self.function.as_ref().map(|function| &function.place);
+        place.map_or_else(String::new, |place| place.adapter().to_string())
+    }
+
     /// Its root complex; empty if unknown.
     pub(super) fn root_complex(&self) -> String {
         let place = self.function.as_ref().map(|function| &function.place);

@@ -44,6 +44,11 @@ fn the_model_is_held_against_what_was_measured_and_names_what_is_full() {
     for dip in [20, 23, 24] {
         assert!(has(&format!("in system order: with {dip} drives")), "{:?}", scaling.findings);
     }
+    let first = &summary(&scaling)[0];
+    assert!(first.starts_with("simulated, in system order: best with "), "{first}");
+    assert!(first.ends_with("root complex 0000:60 is full from the 11th drive"), "{first}");
+    assert_eq!(scaling.tree.len(), 30);
+    assert_eq!(scaling.tree[0], "-[0000:00]-+-01.1---00.0  0000:01:00.0");
     // In round-robin order, no root complex is saturated with eight drives, nor with sixteen.
     assert!(round_robin.steps[..16].iter().all(|step| step.full.is_empty()));
     assert!(round_robin.steps[23].gib_per_s > system.steps[23].gib_per_s);
@@ -86,7 +91,7 @@ fn the_page_has_the_figures_and_the_picture_of_the_model() {
 #[test]
 fn the_other_figures_of_that_machine_are_near() {
     let checks = other_figures();
-    assert_eq!(checks.len(), 5);
+    assert_eq!(checks.len(), 6);
     for check in checks {
         assert!(check.off().abs() <= 0.1, "{check:?}");
     }
@@ -194,6 +199,12 @@ fn devices_are_read_one_more_with_each_step() {
         assert!((sum - step.gib_per_s).abs() < 1e-9);
         // They take turns: every drive gets a share.
         assert!(step.shares.iter().all(|share| *share > 0.0), "{step:?}");
+        assert_eq!(step.latencies.len(), count);
+        for latency in &step.latencies {
+            assert!(latency.min <= latency.p50 && latency.p50 <= latency.p99, "{latency:?}");
+            assert!(latency.p99 <= latency.max && latency.deviation >= 0.0, "{latency:?}");
+        }
+        assert!(step.cpus.is_some_and(|cpus| cpus > 0.0), "{step:?}");
     }
     assert!(!scaling.partial);
 }

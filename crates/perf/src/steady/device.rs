@@ -163,7 +163,7 @@ impl DriveUnderTest for OverwritableDevice {
         if self.stop.load(Ordering::Relaxed) {
             return Err(DriveTestError::Interrupted);
         }
-        let method = match purge::method(&self.args, self.space.nsid) {
+        let method = match purge::method(&self.args, self.space.nsid, &self.space.identity.serial) {
             Ok(method) => method,
             Err(why) => return Ok(Preparation { how: why, ..Preparation::default() }),
         };

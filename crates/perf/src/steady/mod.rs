@@ -16,10 +16,12 @@
 //! | `drive` | runs the procedure from the first step to the last |
 //! | `drive_under_test` | interface to a drive; `device`: an open target; `fake`: drives of the tests |
 //! | `store` | the results file, and resuming from it |
-//! | `purge` | purge of a drive |
+//! | `purge` | purge of a drive; `disk`, `ata`: of SATA, SAS and other block devices |
 //! | `setup` | description of drive and host in the report |
 
+mod ata;
 mod device;
+mod disk;
 mod drive;
 mod drive_under_test;
 #[cfg(test)]
@@ -96,6 +98,9 @@ pub(crate) struct SteadyArgs {
     /// Test only the first SIZE bytes of the device.
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     size: Option<u64>,
+    /// Remark for the report, as a slot, a setting or a purpose.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    note: String,
     /// Seed of addresses and data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -106,7 +111,7 @@ pub(crate) struct SteadyArgs {
     #[arg(
         long,
         value_name = "FILE.jsonl",
-        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "out"]
+        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "note", "seed", "out"]
     )]
     resume: Option<PathBuf>,
     /// Only write the reports of the results in this file, even if they are incomplete (--out:
@@ -115,7 +120,7 @@ pub(crate) struct SteadyArgs {
         long,
         value_name = "FILE.jsonl",
         group = "where",
-        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "seed", "resume"]
+        conflicts_with_all = ["tests", "jobs", "iodepth", "time", "rounds", "quick", "size", "note", "seed", "resume"]
     )]
     report: Option<PathBuf>,
 }
@@ -185,7 +190,8 @@ impl Session {
         let device =
             OverwritableDevice::open(&args.target, (args.jobs, args.iodepth), args.size, stop)?;
         let begun = Self::plan(args, &device).and_then(|plan| {
-            let setup = setup::describe(&plan, device.space());
+            let mut setup = setup::describe(&plan, device.space());
+            setup.note.clone_from(&args.note);
             let store = ResultStore::create(&results, &plan, &setup)?;
             Ok((plan, setup, store))
         });

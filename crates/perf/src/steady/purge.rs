@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nvmeof_core::nvme_driver::{AdminError, Controller, ControllerOptions};
-use nvmeof_core::pci::Address;
+use nvmeof_core::pci::{Address, System};
 use nvmeof_core::vfio;
 use nvmeof_initiator::{Endpoint, FormatOutcome};
 use nvmeof_report::steady::Preparation;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::sanitize::SanitizeAction;
 
+use super::disk::{DiskPurge, run_tool};
 use super::drive_under_test::DriveTestError;
 use crate::args::{HostArgs, TargetArgs};
 use crate::host;
@@ -34,12 +35,14 @@ pub(crate) enum PurgeMethod {
     Driver { address: Address, nsid: Option<u32> },
     /// Through the kernel, with nvme-cli.
     Kernel { path: String },
+    /// A block device that is no NVMe namespace, by its name below `/dev`.
+    Disk { name: String, serial: String },
 }
 
 /// Returns the purge method for the device of the arguments, or the reason why there is none.
 ///
-/// Over a fabric, it purges namespace `nsid`.
-pub(crate) fn method(args: &TargetArgs, nsid: u32) -> Result<PurgeMethod, String> {
+/// Over a fabric, it purges namespace `nsid`; a SATA drive only if it has this serial number.
+pub(crate) fn method(args: &TargetArgs, nsid: u32, serial: &str) -> Result<PurgeMethod, String> {
     let device = match (&args.device[..], args.stripe) {
         ([], _) => {
             let endpoint = args.connect.first().cloned().ok_or("nothing is named")?;
@@ -53,20 +56,23 @@ pub(crate) fn method(args: &TargetArgs, nsid: u32) -> Result<PurgeMethod, String
         DeviceSpec::Pci { address, nsid } => {
             Ok(PurgeMethod::Driver { address: *address, nsid: *nsid })
         }
-        DeviceSpec::File(path) => kernel(path),
+        DeviceSpec::File(path) => kernel(path, serial),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
             Err("memory has no state to purge".into())
         }
     }
 }
 
-fn kernel(path: &Path) -> Result<PurgeMethod, String> {
+fn kernel(path: &Path, serial: &str) -> Result<PurgeMethod, String> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let is_block = fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
     if !is_block {
         return Err("a file has no Format".into());
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !name.starts_with(NVME) {
+        return Ok(PurgeMethod::Disk { name: name.to_owned(), serial: serial.trim().to_owned() });
+    }
     // A partition is formatted together with all others.
     let is_namespace =
         name.strip_prefix(NVME).is_some_and(|rest| rest.contains('n') && !rest.contains('p'));
@@ -98,6 +104,12 @@ impl PurgeMethod {
             Self::Fabric { endpoint, host, nsid } => by_fabric(endpoint, host, *nsid),
             Self::Driver { address, nsid } => by_driver(*address, *nsid),
             Self::Kernel { path } => by_kernel(path),
+            Self::Disk { name, serial } => {
+                let system = System::this();
+                DiskPurge { system: &system, name, serial }
+                    .purge(&run_tool)
+                    .map_err(|what| DriveTestError::Device(format!("purge: {what}")))
+            }
         };
         let seconds = began.elapsed().as_secs_f64();
         Ok(match done? {
@@ -188,7 +200,7 @@ mod tests {
 
     #[test]
     fn only_whole_namespaces_are_formatted() {
-        assert!(kernel(Path::new("/proc/self/exe")).unwrap_err().contains("a file"));
-        assert!(kernel(Path::new("/nobody/has/this")).is_err());
+        assert!(kernel(Path::new("/proc/self/exe"), "").unwrap_err().contains("a file"));
+        assert!(kernel(Path::new("/nobody/has/this"), "").is_err());
     }
 }

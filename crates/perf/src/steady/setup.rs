@@ -1,6 +1,5 @@
 //! Drive, host and parameters of a test: the first table of the report.
 
-use std::fs;
 use std::time::SystemTime;
 
 use nvmeof_report::steady::DriveTestSetup;
@@ -25,7 +24,13 @@ pub(crate) fn describe(plan: &DriveTestPlan, space: &TargetSpace) -> DriveTestSe
         block_size: plan.block_size,
         host: host.host,
         kernel: format!("Linux {}", host.kernel),
-        processor: processor(),
+        kernel_command_line: line("/proc/cmdline"),
+        distribution: distribution(&line_free("/etc/os-release")),
+        board: dmi(&["board_vendor", "board_name"]),
+        bios: dmi(&["bios_vendor", "bios_version", "bios_date"]),
+        microcode: microcode(&line_free("/proc/cpuinfo")),
+        note: String::new(),
+        processor: host.cpu_model,
         processors: host.cpus,
         version: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).into(),
         command_line: machine::command(),
@@ -48,6 +53,34 @@ pub(crate) fn is_same(setup: &DriveTestSetup, plan: &DriveTestPlan, space: &Targ
         && plan.block_size == space.block_size
 }
 
+/// The text of a file; empty if it cannot be read.
+fn line_free(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The text of a file of one line.
+fn line(path: &str) -> String {
+    line_free(path).trim().to_owned()
+}
+
+/// The name of the distribution from the text of `/etc/os-release`.
+fn distribution(text: &str) -> String {
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+/// The revision of the microcode from the text of `/proc/cpuinfo`.
+fn microcode(text: &str) -> String {
+    let line = text.lines().find(|line| line.starts_with("microcode"));
+    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, of)| of.trim().into())
+}
+
+/// Attributes of the board that the firmware reports (SMBIOS).
+fn dmi(names: &[&str]) -> String {
+    let texts = names.iter().map(|name| line(&format!("/sys/class/dmi/id/{name}")));
+    texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
 fn departures(plan: &DriveTestPlan, space: &TargetSpace) -> Vec<String> {
     let mut all = plan.departures();
     if plan.capacity < space.size {
@@ -67,14 +100,6 @@ fn path(kind: &str) -> &str {
         "null" => "nothing: reads zeroes, forgets writes",
         other => other,
     }
-}
-
-fn processor() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
-    let model =
-        line.and_then(|line| line.split_once(':')).map(|(_, model)| model.trim().to_owned());
-    model.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// The time, UTC.
@@ -113,6 +138,15 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_machines_files_say() {
+        let text = "NAME=x\nPRETTY_NAME=\"Example Linux 12\"\n";
+        assert_eq!(distribution(text), "Example Linux 12");
+        assert_eq!(microcode("model name\t: x\nmicrocode\t: 0x2b0\n"), "0x2b0");
+        assert_eq!((distribution(""), microcode("")), (String::new(), String::new()));
+        assert_eq!(line("/no/such/file"), "");
+    }
 
     #[test]
     fn dates() {

@@ -10,7 +10,9 @@ mod show;
 
 use serde::{Deserialize, Serialize};
 
-pub use reference::{REFERENCE, REFERENCE_SOURCE, ReferenceRow, about_polling, reference};
+pub use reference::{
+    REFERENCE, REFERENCE_SOURCE, ReferenceRow, about_md, about_polling, reference,
+};
 pub use show::{page, plots, reference_plots, reference_table, table};
 
 /// The version of the format.
@@ -46,6 +48,19 @@ pub struct MachineInfo {
     pub kernel: String,
     /// CPUs this process may use.
     pub cpus: usize,
+    /// Model of its CPUs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cpu_model: String,
+}
+
+impl MachineInfo {
+    /// Host, kernel and CPUs in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { host, kernel, cpus, cpu_model } = self;
+        let of = if cpu_model.is_empty() { String::new() } else { format!(" of {cpu_model}") };
+        format!("{host}, Linux {kernel}, {cpus} CPUs{of}")
+    }
 }
 
 /// A drive that was read.
@@ -76,11 +91,17 @@ pub enum ReadLayout {
     Single,
     /// All drives concurrently, each separately.
     Individual,
-    /// All as one, striped.
+    /// All as one, striped by the program.
     Stripe,
+    /// All as one, striped by the kernel: MD RAID-0.
+    #[serde(rename = "md-raid0")]
+    MdRaid0,
 }
 
 impl ReadLayout {
+    /// All layouts, in the order of tables.
+    pub const ALL: [Self; 4] = [Self::Single, Self::Individual, Self::Stripe, Self::MdRaid0];
+
     /// Name in every output.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -88,6 +109,7 @@ impl ReadLayout {
             Self::Single => "single",
             Self::Individual => "individual",
             Self::Stripe => "stripe",
+            Self::MdRaid0 => "md-raid0",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The table, the plots and the page.
 
 use super::{
-    EngineComparison, EngineRow, REFERENCE_SOURCE, ReadLayout, ReferenceRow, RowOutcome,
+    EngineComparison, EngineRow, REFERENCE_SOURCE, ReadLayout, ReferenceRow, RowOutcome, about_md,
     about_polling,
 };
 use crate::plot::SeriesShape;
@@ -61,38 +61,40 @@ pub fn table(engines: &EngineComparison) -> Table {
     table
 }
 
-/// Reads a second by layout and concurrency, one series per engine; one plot per LBA format.
+/// Reads a second by engine and concurrency; one plot per LBA format and layout.
 #[must_use]
-pub fn plots(engines: &EngineComparison) -> Vec<(u32, Plot)> {
+pub fn plots(engines: &EngineComparison) -> Vec<(String, Plot)> {
     let mut marks = Vec::new();
     for row in &engines.rows {
         let RowOutcome::Measured(figures) = &row.outcome else { continue };
-        let (lba_bytes, engine) = (row.lba_bytes, row.engine.as_str());
-        let place = format!("{} {}", layout(row), row.concurrency);
-        marks.push(PlotMark { lba_bytes, place, engine, kiops: figures.kiops });
+        marks.push(PlotMark {
+            lba_bytes: row.lba_bytes,
+            layout: layout(row),
+            engine: &row.engine,
+            concurrency: row.concurrency,
+            kiops: figures.kiops,
+        });
     }
     let drives = engines.drives.len();
     let partial = if engines.partial { ", partial" } else { "" };
-    let note = format!(
-        "measured on {} (Linux {}, {} CPUs), {drives} drives{partial}",
-        engines.machine.host, engines.machine.kernel, engines.machine.cpus
-    );
+    let note = format!("measured on {}, {drives} drives{partial}", engines.machine.line());
     draw(&block(engines.block_bytes), &note, &marks)
 }
 
 /// The plots of the reference.
 #[must_use]
-pub fn reference_plots(rows: &[ReferenceRow]) -> Vec<(u32, Plot)> {
+pub fn reference_plots(rows: &[ReferenceRow]) -> Vec<(String, Plot)> {
     let marks: Vec<PlotMark<'_>> = rows
         .iter()
         .map(|row| PlotMark {
             lba_bytes: row.lba_bytes,
-            place: format!("{} {}", row.layout, row.concurrency),
+            layout: row.layout.clone(),
             engine: &row.engine,
+            concurrency: row.concurrency,
             kiops: row.kiops,
         })
         .collect();
-    draw("4 KiB", &format!("{REFERENCE_SOURCE}; 16 logical drives"), &marks)
+    draw("4 KiB", REFERENCE_SOURCE, &marks)
 }
 
 /// The reference as a table.
@@ -125,27 +127,28 @@ pub fn page(engines: Option<&EngineComparison>, reference: &[ReferenceRow]) -> H
     if let Some(engines) = engines {
         page.paragraph(&format!("Command: {}", engines.command));
         page.paragraph(&format!(
-            "Machine: {}, Linux {}, {} CPUs. {:.1} s a row.",
-            engines.machine.host, engines.machine.kernel, engines.machine.cpus, engines.seconds
+            "Machine: {}. {:.1} s a row.",
+            engines.machine.line(),
+            engines.seconds
         ));
         if engines.partial {
             page.paragraph("Partial: it was ended before all rows were measured.");
         }
         page.table(&drives(engines));
-        page.plots(&without_format(plots(engines)));
-        page.plots(&without_format(reference_plots(reference)));
+        page.heading("Measured");
+        page.plots(&without_names(plots(engines)));
         page.table(&table(engines));
         page.paragraph(
             "CPU a read is the time of the threads that read, in the program and in the kernel on its behalf. Interrupts \
              that meet other threads are not in it; a thread that polls is busy all the time.",
         );
-    } else {
-        page.plots(&without_format(reference_plots(reference)));
     }
+    page.heading("The comparison of synchronous engines");
+    page.plots(&without_names(reference_plots(reference)));
+    page.heading("Why engines differ on MD RAID-0");
+    about_md(reference).iter().for_each(|text| page.paragraph(text));
     page.heading("What high-priority polling is");
-    for paragraph in about_polling(reference) {
-        page.paragraph(&paragraph);
-    }
+    about_polling(reference).iter().for_each(|text| page.paragraph(text));
     page.folded_table(&format!("Figures of the {REFERENCE_SOURCE}"), &reference_table(reference));
     if let Some(json) = engines.and_then(|engines| serde_json::to_string(engines).ok()) {
         page.data("engines", &json);
@@ -153,7 +156,7 @@ pub fn page(engines: Option<&EngineComparison>, reference: &[ReferenceRow]) -> H
     page
 }
 
-fn without_format(plots: Vec<(u32, Plot)>) -> Vec<Plot> {
+fn without_names(plots: Vec<(String, Plot)>) -> Vec<Plot> {
     plots.into_iter().map(|(_, plot)| plot).collect()
 }
 
@@ -190,64 +193,67 @@ fn layout(row: &EngineRow) -> String {
 }
 
 /// The index of a name, added if it is new.
-#[expect(clippy::cast_precision_loss, reason = "a place on an axis of a few names")]
-fn place(names: &mut Vec<String>, name: &str) -> f64 {
-    let at = names.iter().position(|known| known == name).unwrap_or_else(|| {
-        names.push(name.to_owned());
+fn index<T: PartialEq>(names: &mut Vec<T>, name: T) -> usize {
+    names.iter().position(|known| *known == name).unwrap_or_else(|| {
+        names.push(name);
         names.len() - 1
-    });
-    at as f64
+    })
 }
 
-/// A marker of a plot.
+/// A bar of a plot.
 struct PlotMark<'a> {
     lba_bytes: u32,
-    /// Position on the x axis.
-    place: String,
+    layout: String,
     engine: &'a str,
+    concurrency: u32,
     kiops: f64,
 }
 
-/// One plot per LBA format.
-fn draw(block: &str, note: &str, marks: &[PlotMark<'_>]) -> Vec<(u32, Plot)> {
-    let mut plots: Vec<(u32, Plot)> = Vec::new();
+/// One plot per LBA format and layout: a group of bars per engine, a bar per concurrency.
+///
+/// Plots of one format have the same vertical axis. The first of a pair names the plot's file.
+#[expect(clippy::cast_precision_loss, reason = "a place on an axis of a few names")]
+fn draw(block: &str, note: &str, marks: &[PlotMark<'_>]) -> Vec<(String, Plot)> {
+    let mut keys = Vec::new();
+    let mut plots: Vec<Plot> = Vec::new();
     for mark in marks {
-        let at = plots.iter().position(|(bytes, _)| *bytes == mark.lba_bytes);
-        let at = at.unwrap_or_else(|| {
-            let plot = Plot {
-                title: format!("{block} random reads, blocks of {} bytes", mark.lba_bytes),
+        let at = index(&mut keys, (mark.lba_bytes, mark.layout.as_str()));
+        if at == plots.len() {
+            let of_format = marks.iter().filter(|other| other.lba_bytes == mark.lba_bytes);
+            let most = of_format.map(|other| other.kiops).fold(0.0, f64::max);
+            let (lba, layout) = (mark.lba_bytes, layout_title(&mark.layout));
+            plots.push(Plot {
+                title: format!("{block} random reads, {layout}, blocks of {lba} bytes"),
                 note: note.to_owned(),
-                x: Axis::new("layout and reads at once", ""),
-                y: Axis::new("reads", "k/s").from_zero(),
+                x: Axis::new("engine", ""),
+                y: Axis::new("reads", "k/s").from_zero().up_to(most),
                 series: Vec::new(),
-            };
-            plots.push((mark.lba_bytes, plot));
-            plots.len() - 1
-        });
-        let plot = &mut plots[at].1;
-        let x = place(&mut plot.x.names, &mark.place);
-        match plot.series.iter_mut().find(|series| series.name == mark.engine) {
-            Some(series) => series.points.push((x, mark.kiops)),
-            None => plot.series.push(Series {
-                name: mark.engine.to_owned(),
-                points: vec![(x, mark.kiops)],
-                shape: SeriesShape::Marks,
-            }),
+            });
+        }
+        let plot = &mut plots[at];
+        let point = (index(&mut plot.x.names, mark.engine.to_owned()) as f64, mark.kiops);
+        let name = format!("{} reads in flight", mark.concurrency);
+        match plot.series.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push(point),
+            None => {
+                plot.series.push(Series { name, points: vec![point], shape: SeriesShape::Bars });
+            }
         }
     }
-    plots.iter_mut().for_each(|(_, plot)| side_by_side(plot));
-    plots
+    let name = |(lba, layout): &(u32, &str)| {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        format!("{lba}-{}", layout.chars().map(plain).collect::<String>())
+    };
+    keys.iter().map(name).zip(plots).collect()
 }
 
-/// Part of the distance between two positions that the engines of a position share.
-const SHARE: f64 = 0.7;
-
-/// Shifts engines in the order of the legend, because equal figures would hide each other.
-fn side_by_side(plot: &mut Plot) {
-    let Ok(count) = u32::try_from(plot.series.len()) else { return };
-    for (number, series) in (0..count).zip(&mut plot.series) {
-        let shift = (f64::from(number) + 0.5) / f64::from(count) - 0.5;
-        series.points.iter_mut().for_each(|point| point.0 += SHARE * shift);
+/// A layout in a title.
+fn layout_title(layout: &str) -> &str {
+    match layout {
+        "individual" => "individual drives",
+        "stripe" => "striped by the program",
+        "md-raid0" | "raid0" => "MD RAID-0",
+        other => other,
     }
 }
 

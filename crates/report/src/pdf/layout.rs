@@ -22,6 +22,8 @@ pub(super) const INNER: f32 = WIDTH - 2.0 * MARGIN;
 const TEXT: f32 = 9.5;
 const LEADING: f32 = 13.0;
 const FOOT: f32 = 8.0;
+/// A picture is drawn smaller, down to this scale, where it fills the rest of a page.
+const SHRUNK: f32 = 0.6;
 /// Maximum height of a picture that is as wide as the page.
 const PICTURE_MOST: f32 = TOP - BOTTOM - 60.0;
 
@@ -42,8 +44,14 @@ pub(super) struct Bookmark {
     pub(super) top: f32,
 }
 
-/// Lays blocks out.
+/// Lays blocks out, once without page numbers in the contents and once with them.
 pub(super) fn pages(title: &str, blocks: &[Block]) -> PdfPages {
+    let bookmarks = lay_out(title, blocks, &[]).bookmarks;
+    lay_out(title, blocks, &bookmarks)
+}
+
+/// Lays blocks out; `known` are the headings with their pages, if those are known.
+fn lay_out(title: &str, blocks: &[Block], known: &[Bookmark]) -> PdfPages {
     let mut layout = PageLayout { contents: vec![Content::new()], bookmarks: Vec::new(), y: TOP };
     for (index, block) in blocks.iter().enumerate() {
         match block {
@@ -52,7 +60,9 @@ pub(super) fn pages(title: &str, blocks: &[Block]) -> PdfPages {
             }
             Block::Paragraph { text, stands_out } => layout.paragraph(text, *stands_out),
             Block::Table(table) => layout.table(&PdfTable::new(table, INNER)),
-            Block::Picture(picture) => layout.picture(picture),
+            Block::Picture { picture, caption } => layout.picture(picture, caption),
+            Block::Lines(lines) => layout.lines(lines),
+            Block::Contents(entries) => layout.contents_list(entries, known),
         }
     }
     layout.feet(title);
@@ -71,7 +81,9 @@ fn beginning(rest: &[Block]) -> f32 {
             if lines <= 4 { own + beginning(&rest[1..]) } else { own }
         }
         Some(Block::Table(table)) => PdfTable::new(table, INNER).beginning(),
-        Some(Block::Picture(picture)) => scaled(picture).1,
+        Some(Block::Picture { picture, .. }) => SHRUNK * scaled(picture).1 + LEADING,
+        Some(Block::Lines(lines)) => lines_height(lines.len()),
+        Some(Block::Contents(_)) => 0.0,
     }
 }
 
@@ -89,6 +101,10 @@ fn heading_height(level: u8) -> f32 {
 
 fn paragraph_height(lines: usize) -> f32 {
     f32::from(u16::try_from(lines).unwrap_or(u16::MAX)) * LEADING + 5.0
+}
+
+fn lines_height(lines: usize) -> f32 {
+    f32::from(u16::try_from(lines).unwrap_or(u16::MAX)) * LEADING + 8.0
 }
 
 /// Points per pixel of a picture, and its height in points.
@@ -188,9 +204,53 @@ impl PageLayout {
         content.move_to(MARGIN, y).line_to(MARGIN + width, y).stroke();
     }
 
-    fn picture(&mut self, picture: &Picture) {
-        let (scale, height) = scaled(picture);
-        self.room_for(height);
+    fn lines(&mut self, lines: &[String]) {
+        self.room_for(lines_height(lines.len()).min(TOP - BOTTOM));
+        for line in lines {
+            let text = line.trim_start();
+            let depth = u16::try_from(line.len() - text.len()).unwrap_or(0);
+            let indent = 6.0 + 4.0 * f32::from(depth);
+            for (part, text) in
+                Font::Plain.wrap(text, TEXT, INNER - indent - 12.0).iter().enumerate()
+            {
+                self.room_for(LEADING);
+                self.y -= LEADING;
+                let x = MARGIN + indent + if part > 0 { 12.0 } else { 0.0 };
+                let y = self.y;
+                text_at(self.content(), Font::Plain, TEXT, (x, y), text, ink::INK);
+            }
+        }
+        self.y -= 8.0;
+    }
+
+    /// Numbers and texts of headings, with their pages at the right.
+    fn contents_list(&mut self, entries: &[(u8, String, String)], known: &[Bookmark]) {
+        for (level, number, text) in entries {
+            let text = format!("{number} {text}");
+            let page = known.iter().find(|mark| mark.level == *level && mark.text == text);
+            let page = page.map_or_else(String::new, |mark| (mark.page + 1).to_string());
+            let (font, indent) = match level {
+                0 | 1 => (Font::Bold, 0.0),
+                _ => (Font::Plain, 14.0),
+            };
+            self.room_for(LEADING);
+            self.y -= LEADING;
+            let (y, right) = (self.y, WIDTH - MARGIN - Font::Plain.width(&page, TEXT));
+            text_at(self.content(), font, TEXT, (MARGIN + indent, y), &text, ink::INK);
+            text_at(self.content(), Font::Plain, TEXT, (right, y), &page, ink::SOFT);
+        }
+        self.y -= 8.0;
+    }
+
+    fn picture(&mut self, picture: &Picture, caption: &str) {
+        let (mut scale, mut height) = scaled(picture);
+        let caption = Font::Plain.wrap(caption, FOOT, INNER);
+        let below = f32::from(u16::try_from(caption.len()).unwrap_or(u16::MAX)) * FOOT * 1.3 + 8.0;
+        let rest = (self.y - BOTTOM - below) / height;
+        if (SHRUNK..1.0).contains(&rest) {
+            (scale, height) = (scale * rest, height * rest);
+        }
+        self.room_for(height + below);
         let corner = (MARGIN, self.y);
         let canvas = Canvas { content: self.content(), corner, scale, size: picture.size() };
         let area = canvas.into_drawing_area();
@@ -198,7 +258,13 @@ impl PageLayout {
         // Memory accepts everything that is drawn into it.
         debug_assert!(outcome.is_ok(), "{outcome:?}");
         drop(area);
-        self.y -= height + 6.0;
+        self.y -= height;
+        for line in &caption {
+            self.y -= FOOT * 1.3;
+            let y = self.y;
+            text_at(self.content(), Font::Plain, FOOT, (MARGIN, y), line, ink::SOFT);
+        }
+        self.y -= 8.0;
     }
 
     /// Writes the title and the number on each page.

@@ -34,7 +34,9 @@ enum Block {
     Heading { level: u8, text: String },
     Paragraph { text: String, stands_out: bool },
     Table(Table),
-    Picture(Picture),
+    Picture { picture: Picture, caption: String },
+    Lines(Vec<String>),
+    Contents(Vec<(u8, String, String)>),
 }
 
 impl Pdf {
@@ -54,8 +56,17 @@ impl Pdf {
 }
 
 impl ReportSink for Pdf {
-    fn heading(&mut self, level: u8, text: &str) {
-        self.blocks.push(Block::Heading { level: level.max(1), text: text.into() });
+    fn heading(&mut self, level: u8, number: &str, text: &str) {
+        let text = format!("{number} {text}");
+        self.blocks.push(Block::Heading { level: level.max(1), text });
+    }
+
+    fn contents(&mut self, entries: &[(u8, String, String)]) {
+        self.blocks.push(Block::Contents(entries.to_vec()));
+    }
+
+    fn preformatted(&mut self, text: &str) {
+        self.blocks.push(Block::Lines(text.lines().map(str::to_owned).collect()));
     }
 
     fn paragraph(&mut self, text: &str, stands_out: bool) {
@@ -66,7 +77,8 @@ impl ReportSink for Pdf {
         self.blocks.push(Block::Table(table.clone()));
     }
 
-    fn pictures(&mut self, pictures: &[Picture]) {
-        self.blocks.extend(pictures.iter().cloned().map(Block::Picture));
+    fn pictures(&mut self, pictures: &[Picture], captions: &[String]) {
+        let both = pictures.iter().cloned().zip(captions.iter().cloned());
+        self.blocks.extend(both.map(|(picture, caption)| Block::Picture { picture, caption }));
     }
 }

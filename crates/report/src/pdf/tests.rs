@@ -30,9 +30,9 @@ pub(crate) fn texts(file: &[u8]) -> Vec<Vec<String>> {
 #[test]
 fn text_stands_in_the_file_as_text() {
     let mut pdf = Pdf::new("A drive", "measured");
-    pdf.heading(1, "Convergence");
+    pdf.heading(1, "1", "Convergence");
     pdf.paragraph("All rounds.", false);
-    pdf.pictures(&[plot("IOPS of all rounds")]);
+    pdf.pictures(&[plot("IOPS of all rounds")], &["Figure 1. Rounds.".into()]);
     let mut table = Table::new(vec![Column::words("mix"), Column::numbers("rate", "IOPS")]);
     table.push(vec!["0/100".into(), "12345".into()]);
     pdf.table(&table);
@@ -42,7 +42,7 @@ fn text_stands_in_the_file_as_text() {
     assert_eq!(texts.len(), 1);
     for text in [
         "A drive (measured)",
-        "Convergence",
+        "1 Convergence",
         "All rounds.",
         "IOPS of all rounds",
         "rate (IOPS)",
@@ -61,23 +61,43 @@ fn text_stands_in_the_file_as_text() {
 fn a_heading_stands_on_the_page_of_what_follows_it() {
     let mut pdf = Pdf::new("t", "");
     for number in 0..7 {
-        pdf.heading(1, &format!("chapter {number}"));
-        pdf.heading(2, &format!("section {number}"));
+        pdf.heading(1, "1", &format!("chapter {number}"));
+        pdf.heading(2, "1.1", &format!("section {number}"));
         pdf.paragraph(&format!("words {number}"), true);
-        pdf.pictures(&[plot(&format!("picture {number}"))]);
+        pdf.pictures(&[plot(&format!("picture {number}"))], &[format!("caption {number}")]);
     }
     let texts = texts(&pdf.document());
     assert!(texts.len() > 3, "{}", texts.len());
     for number in 0..7 {
         let page_of = |what: &str| {
             let text = format!("{what} {number}");
-            texts.iter().position(|page| page.contains(&text)).unwrap()
+            texts.iter().position(|page| page.iter().any(|shown| shown.ends_with(&text))).unwrap()
         };
         let picture = page_of("picture");
-        for what in ["chapter", "section", "words"] {
+        for what in ["chapter", "section", "words", "caption"] {
             assert_eq!(page_of(what), picture, "{what} {number}");
         }
     }
+}
+
+/// Seven pictures of half a page: each fills the rest of a page, a little smaller, if it can.
+#[test]
+fn no_page_is_half_empty() {
+    let mut pdf = Pdf::new("t", "");
+    for number in 0..8 {
+        pdf.paragraph(&format!("words {number}"), false);
+        pdf.pictures(&[plot(&format!("picture {number}"))], &[String::new()]);
+    }
+    let pages = texts(&pdf.document());
+    let pictures =
+        |page: &Vec<String>| page.iter().filter(|text| text.starts_with("picture ")).count();
+    let most = pages.iter().map(pictures).max().unwrap();
+    let full = pages.iter().filter(|page| pictures(page) == most).count();
+    assert!(
+        most >= 2 && full + 1 >= pages.len(),
+        "{:?}",
+        pages.iter().map(pictures).collect::<Vec<_>>()
+    );
 }
 
 #[test]

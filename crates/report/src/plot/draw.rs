@@ -52,9 +52,11 @@ where
         for (series, x) in entries {
             let x = x.cast_signed();
             let (left, right) = (x, x + KEY.cast_signed() - 8);
+            let corners = [(left, y - 6), (right, y + 6)];
             if plot.series[*series].shape == SeriesShape::Area {
-                let corners = [(left, y - 6), (right, y + 6)];
                 legend.draw(&Rectangle::new(corners, ink::area_key(*series).filled()))?;
+            } else if plot.series[*series].shape == SeriesShape::Bars {
+                legend.draw(&Rectangle::new(corners, ink::bar_key(*series).filled()))?;
             } else {
                 let line = ink::key(*series).stroke_width(2);
                 legend.draw(&PathElement::new([(left, y), (right, y)], line))?;
@@ -92,8 +94,13 @@ where
         .set_label_area_size(LabelAreaPosition::Left, beside(&y))
         .set_label_area_size(LabelAreaPosition::Bottom, 52)
         .build_cartesian_2d(x.clone(), y.clone())?;
+    // Only long names take more than one line.
+    let is_named = plot.x.names.iter().any(|name| name.len() > NAME);
+    let no_label: &dyn Fn(&f64) -> String = &|_| String::new();
+    let x_label: &dyn Fn(&f64) -> String = &|place| x.label(*place);
     chart
         .configure_mesh()
+        .x_label_formatter(if is_named { no_label } else { x_label })
         .x_labels(x.labels.len().max(1))
         .y_labels(y.labels.len().max(1))
         .x_desc(plot.x.label())
@@ -104,7 +111,35 @@ where
         .bold_line_style(ink::GRID)
         .light_line_style(TRANSPARENT)
         .draw()?;
+    if is_named {
+        // Pixels of the chart count from the corner of the picture.
+        let (columns, rows) = area.get_pixel_range();
+        for place in &x.labels {
+            let at = chart.backend_coord(&(*place, y.ends.0));
+            let corner = (at.0 - columns.start, at.1 - rows.start);
+            name_below(&x.label(*place), corner, area)?;
+        }
+    }
+    if !all_series(plot, &mut chart, (&x, &y))? {
+        let text = style(14.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Center));
+        area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
+    }
+    Ok(())
+}
+
+type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<AxisScale, AxisScale>>;
+
+/// Draws the series; returns false if there is no point.
+fn all_series<B: DrawingBackend>(
+    plot: &Plot,
+    chart: &mut Chart<'_, B>,
+    (x, y): (&AxisScale, &AxisScale),
+) -> Result<bool, Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     let mut empty = true;
+    let bars: Vec<usize> = places_of(plot, SeriesShape::Bars);
     // The first series of the legend is drawn on top.
     for (index, series) in plot.series.iter().enumerate().rev() {
         let places: Vec<_> = series
@@ -119,6 +154,14 @@ where
             continue;
         }
         let colour = ink::series(index);
+        if let Some(number) = bars.iter().position(|at| *at == index) {
+            let (left, right) = slot(number, bars.len());
+            let bar = |(x, y): &(f64, f64)| {
+                Rectangle::new([(x + left, 0.0), (x + right, *y)], colour.filled())
+            };
+            chart.draw_series(places.iter().map(bar))?;
+            continue;
+        }
         if series.shape != SeriesShape::Marks && !places.is_empty() {
             let line = PathElement::new(means(&places), colour.stroke_width(2));
             chart.draw_series([line])?;
@@ -127,9 +170,46 @@ where
             chart.draw_series(places.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
         }
     }
-    if empty {
-        let text = style(14.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Center));
-        area.draw_text("no data", &text, (WIDTH.cast_signed() / 2, HEIGHT.cast_signed() / 2))?;
+    Ok(!empty)
+}
+
+/// Indices of the series of a shape.
+fn places_of(plot: &Plot, shape: SeriesShape) -> Vec<usize> {
+    (0..plot.series.len()).filter(|index| plot.series[*index].shape == shape).collect()
+}
+
+/// Part of the distance between two positions that the bars of a position share.
+const BARS: f64 = 0.8;
+/// Part of its slot that a bar fills.
+const BAR: f64 = 0.9;
+
+/// Left and right edge of bar `number` of `count`, relative to its position.
+fn slot(number: usize, count: usize) -> (f64, f64) {
+    let [number, count] = [number, count].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+    let left = BARS * (number / count - 0.5);
+    (left, left + BAR * BARS / count)
+}
+
+/// Characters of a name that fit between its neighbors.
+const NAME: usize = 11;
+
+/// Writes a name below an axis, in lines.
+fn name_below<B: DrawingBackend>(name: &str, (x, y): (i32, i32), area: &PlotArea<B>) -> DrawResult
+where
+    B::ErrorType: 'static,
+{
+    let text = style(12.0, &ink::SOFT).pos(Pos::new(HPos::Center, VPos::Top));
+    let mut line = String::new();
+    let mut lines = Vec::new();
+    for word in name.split_inclusive(['-', ' ']) {
+        if !line.is_empty() && line.len() + word.trim_end().len() > NAME {
+            lines.push(std::mem::take(&mut line));
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    for (row, line) in (0..).zip(&lines) {
+        area.draw_text(line.trim_end(), &text, (x, y + 8 + 14 * row))?;
     }
     Ok(())
 }

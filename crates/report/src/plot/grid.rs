@@ -4,7 +4,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::draw::{DrawResult, HEAD, PlotArea, WIDTH, head, style};
-use super::{ink, number};
+use super::ticks::AxisScale;
+use super::{Axis, ink, number};
 
 /// Height of a row of cells.
 const CELL: u32 = 38;
@@ -159,10 +160,33 @@ where
         let text = style(11.0, &ink::SOFT).pos(Pos::new(HPos::Right, VPos::Top));
         area.draw_text(name, &text, (x - 6, y + 6))?;
     }
+    height_scale(&view, area)?;
     let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Center, VPos::Top));
     area.draw_text(&grid.x, &text, (590, 412))?;
     area.draw_text(&grid.y, &text, (130, 412))?;
     area.present()?;
+    Ok(())
+}
+
+/// Draws the scale of heights above the leftmost corner of a surface.
+fn height_scale<B: DrawingBackend>(view: &View, area: &PlotArea<B>) -> DrawResult
+where
+    B::ErrorType: 'static,
+{
+    if view.most <= 0.0 {
+        return Ok(());
+    }
+    let (low, last_row) = (0, view.steps.1);
+    let at = |value: f64| view.place(low, last_row, value);
+    let axis = Axis::new("", "").from_zero();
+    let scale = AxisScale::over(&axis, [view.most].into_iter());
+    area.draw(&PathElement::new([at(0.0), at(view.most)], ink::SOFT))?;
+    for value in scale.labels.iter().filter(|value| **value <= view.most) {
+        let (x, y) = at(*value);
+        area.draw(&PathElement::new([(x - 5, y), (x, y)], ink::SOFT))?;
+        let text = style(11.0, &ink::SOFT).pos(Pos::new(HPos::Right, VPos::Center));
+        area.draw_text(&number(*value), &text, (x - 8, y))?;
+    }
     Ok(())
 }
 
@@ -243,6 +267,9 @@ mod tests {
         whole.values[1][1] = Some(50_000.0);
         let svg = Picture::Surface(whole).svg();
         assert_eq!(svg.matches("class=\"heat c0\"").count(), 2);
+        for height in ["0", "100000", "200000", "300000", "400000"] {
+            assert!(svg.contains(&format!(">\n{height}\n<")), "{height}: {svg}");
+        }
         assert!(!svg.contains("#07"), "a stand-in colour is left: {svg}");
     }
 

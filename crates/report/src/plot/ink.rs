@@ -77,6 +77,11 @@ pub(super) fn area_key(index: usize) -> RGBColor {
     RGBColor(7, 5, series(index).2)
 }
 
+/// The placeholder of a bar in the legend.
+pub(super) fn bar_key(index: usize) -> RGBColor {
+    RGBColor(7, 6, series(index).2)
+}
+
 /// The placeholder of a cell with this share of the maximum, 0 to 1.
 pub(super) fn heat(share: f64) -> RGBColor {
     let steps = (share.clamp(0.0, 1.0) * f64::from(HEAT_STEPS)).round();
@@ -106,6 +111,7 @@ pub(crate) fn flat(colour: (u8, u8, u8)) -> FlatInk {
         (7, 4 | 5, _) => {
             FlatInk { rgb: over_white(LIGHT[index % LIGHT.len()], AREA_OPACITY), dashes: &[] }
         }
+        (7, 6, _) => FlatInk { rgb: rgb(LIGHT[index % LIGHT.len()]), dashes: &[] },
         (7, 0 | 2, _) => FlatInk {
             rgb: rgb(LIGHT[index % LIGHT.len()]),
             dashes: FLAT_DASHES[(index / LIGHT.len()) % FLAT_DASHES.len()],
@@ -189,13 +195,14 @@ fn paint(attribute: &str, code: &str) -> String {
             let colour = index % LIGHT.len();
             let shape = match attribute {
                 _ if code.starts_with("04") => "area",
-                _ if code.starts_with("05") => "area-key",
+                _ if code.starts_with("05") || code.starts_with("06") => "area-key",
                 "fill" => "mark",
                 _ if code.starts_with("02") => "key",
                 _ => "line",
             };
             let dash = DASHES[(index / LIGHT.len()) % DASHES.len()];
             let dash = match (dash, shape) {
+                (_, "area-key") if code.starts_with("06") => String::new(),
                 (_, "area" | "area-key") => format!(" fill-opacity=\"{AREA_OPACITY}\""),
                 ("", _) | (_, "mark") => String::new(),
                 _ => format!(" stroke-dasharray=\"{dash}\""),

@@ -46,10 +46,16 @@ pub struct Axis {
     pub unit: String,
     /// Logarithmic: every step doubles. Points at zero or below cannot be shown and are omitted.
     pub log2: bool,
+    /// Logarithmic with decimal labels: 1, 2, 5, 10 and so on. Otherwise as `log2`.
+    pub log10: bool,
     /// The axis starts at zero even if no value is near it.
     pub from_zero: bool,
     /// Names of the values 0, 1, 2, ... instead of numbers; empty for numbers.
+    ///
+    /// On the horizontal axis, a long name continues below after one of its hyphens or spaces.
     pub names: Vec<String>,
+    /// The axis reaches this value even if no value is near it: for plots to compare.
+    pub up_to: Option<f64>,
 }
 
 impl Axis {
@@ -65,10 +71,22 @@ impl Axis {
         Self { log2: true, ..self }
     }
 
+    /// The logarithmic axis with decimal labels.
+    #[must_use]
+    pub fn log10(self) -> Self {
+        Self { log10: true, ..self }
+    }
+
     /// The axis starting at zero.
     #[must_use]
     pub fn from_zero(self) -> Self {
         Self { from_zero: true, ..self }
+    }
+
+    /// The axis reaching a value at least.
+    #[must_use]
+    pub fn up_to(self, value: f64) -> Self {
+        Self { up_to: Some(value), ..self }
     }
 
     fn label(&self) -> String {
@@ -105,6 +123,8 @@ pub enum SeriesShape {
     Marks,
     /// The area enclosed by the points in order, behind the lines of earlier series: for a band.
     Area,
+    /// A bar per point, from zero; bars of several series at one x are side by side.
+    Bars,
 }
 
 impl Series {
@@ -198,6 +218,48 @@ mod tests {
         let svg = plot.svg();
         assert_eq!((count(&svg, "mark s0 "), count(&svg, "mark s1 ")), (0, 3));
         assert_eq!((count(&svg, "line s0 "), count(&svg, "line s1 ")), (1, 0));
+    }
+
+    /// Left edge and width of the bars of a series.
+    fn bars(svg: &str, series: usize) -> Vec<(f64, f64)> {
+        let number = |line: &str, name: &str| -> f64 {
+            let rest = line.split(&format!(" {name}=\"")).nth(1).unwrap();
+            rest.split('"').next().unwrap().parse().unwrap()
+        };
+        let mark = format!("class=\"mark s{series} ");
+        let lines = svg.lines().filter(|line| line.starts_with("<rect") && line.contains(&mark));
+        lines.map(|line| (number(line, "x"), number(line, "width"))).collect()
+    }
+
+    #[test]
+    fn bars_of_one_place_are_side_by_side() {
+        let mut plot = plot();
+        plot.x = Axis { names: vec!["read".into(), "write".into()], ..Axis::new("mix", "") };
+        let series = |name: &str, values: [f64; 2]| Series {
+            name: name.into(),
+            points: vec![(0.0, values[0]), (1.0, values[1])],
+            shape: SeriesShape::Bars,
+        };
+        plot.series = vec![series("one", [5.0, 7.0]), series("two", [5.0, 7.0])];
+        let svg = plot.svg();
+        let (one, two) = (bars(&svg, 0), bars(&svg, 1));
+        assert_eq!((one.len(), two.len()), (2, 2), "{svg}");
+        for at in 0..2 {
+            assert!(one[at].0 + one[at].1 <= two[at].0, "{one:?} {two:?}");
+        }
+        assert!(two[0].0 + two[0].1 < one[1].0, "groups are apart: {one:?} {two:?}");
+    }
+
+    #[test]
+    fn a_long_name_takes_two_lines_and_an_axis_reaches_what_it_is_told() {
+        let mut plot = plot();
+        plot.x = Axis { names: vec!["io-uring-polled".into()], ..Axis::new("engine", "") };
+        plot.y = plot.y.up_to(400.0);
+        plot.series = vec![Series::new("s", vec![(0.0, 100.0)])];
+        let svg = plot.svg();
+        for text in [">\nio-uring-\n<", ">\npolled\n<", ">\n400\n<"] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
     }
 
     #[test]

@@ -28,6 +28,15 @@ impl Picture {
         svg(self.size(), title, note, |area| self.draw(area))
     }
 
+    /// Its title.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        match self {
+            Self::Plot(plot) => &plot.title,
+            Self::Cells(grid) | Self::Surface(grid) => &grid.title,
+        }
+    }
+
     /// Width and height in pixels.
     pub(crate) fn size(&self) -> (u32, u32) {
         match self {

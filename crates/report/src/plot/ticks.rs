@@ -12,7 +12,8 @@ pub(super) struct AxisScale {
     pub(super) ends: (f64, f64),
     /// Positions of the labels.
     pub(super) labels: Vec<f64>,
-    log2: bool,
+    /// Positions are logarithms to base 2.
+    log: bool,
     names: Vec<String>,
 }
 
@@ -22,10 +23,10 @@ impl AxisScale {
         let mut this = Self {
             ends: (0.0, 1.0),
             labels: Vec::new(),
-            log2: axis.log2,
+            log: axis.log2 || axis.log10,
             names: axis.names.clone(),
         };
-        let places = values.filter_map(|value| this.place(value));
+        let places = values.chain(axis.up_to).filter_map(|value| this.place(value));
         let ends = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| {
             (low.min(place), high.max(place))
         });
@@ -34,6 +35,13 @@ impl AxisScale {
             // Points may be next to a name.
             (low, high) = (low.min(0.0).round() - 0.5, high.max(0.0).round() + 0.5);
             this.labels = every(1.0, low.ceil(), high);
+        } else if axis.log10 {
+            if high - low < 1.0 {
+                (low, high) = (low - 0.5, high + 0.5);
+            }
+            this.labels = decimal_labels(low, high);
+            let margin = 0.02 * (high - low);
+            (low, high) = (low - margin, high + margin);
         } else if axis.log2 {
             (low, high) =
                 if high - low < 1.0 { (low.floor(), low.floor() + 1.0) } else { (low, high) };
@@ -59,7 +67,7 @@ impl AxisScale {
 
     /// The position of a value; `None` if it cannot be shown.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
-        let place = if self.log2 { (value > 0.0).then(|| value.log2())? } else { value };
+        let place = if self.log { (value > 0.0).then(|| value.log2())? } else { value };
         place.is_finite().then_some(place)
     }
 
@@ -71,7 +79,7 @@ impl AxisScale {
             });
             return name.map_or_else(String::new, |(_, name)| name.clone());
         }
-        number(if self.log2 { place.exp2() } else { place })
+        number(if self.log { place.exp2() } else { place })
     }
 }
 
@@ -98,6 +106,19 @@ fn nice_step(least: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
+/// Positions of decimal labels between two positions of a logarithmic axis: 1, 2 and 5 times powers
+/// of ten, or the powers alone if there are many.
+fn decimal_labels(low: f64, high: f64) -> Vec<f64> {
+    let within = |factors: &[f64]| -> Vec<f64> {
+        let powers = (-9..=15).map(|power| 10_f64.powi(power));
+        let values = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
+        let places = values.map(f64::log2);
+        places.filter(|place| (low - 1e-9..=high + 1e-9).contains(place)).collect()
+    };
+    let all = within(&[1.0, 2.0, 5.0]);
+    if all.len() <= 10 { all } else { within(&[1.0]) }
+}
+
 fn every(step: f64, from: f64, to: f64) -> Vec<f64> {
     let places = (0..=200u32).map(|n| from + f64::from(n) * step);
     places.take_while(|place| *place <= to + step * 1e-6).collect()
@@ -112,6 +133,10 @@ mod tests {
         scale.labels.iter().map(|place| scale.label(*place)).collect()
     }
 
+    fn linear_log10() -> Axis {
+        Axis::new("", "").log10()
+    }
+
     #[test]
     fn labels_are_round_and_hold_the_data() {
         let linear = Axis::new("", "");
@@ -122,6 +147,13 @@ mod tests {
         let log2 = linear.log2();
         assert_eq!(labels(&log2, &[32.0, 300.0]), ["32", "64", "128", "256"]);
         assert_eq!(labels(&log2, &[1.0]), ["1", "2"]);
+        let log10 = linear_log10();
+        assert_eq!(labels(&log10, &[32.0, 300.0]), ["50", "100", "200"]);
+        assert_eq!(
+            labels(&log10, &[0.9, 2e6]),
+            ["1", "10", "100", "1000", "10000", "100000", "1000000"]
+        );
+        assert_eq!(labels(&log10, &[5.0]), ["5"]);
     }
 
     #[test]

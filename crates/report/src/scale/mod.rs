@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::RunOrigin;
 use crate::engines::MachineInfo;
 
-pub use find::findings;
-pub use show::{page, plot, table};
+pub use find::{findings, summary};
+pub use show::{drive_table, page, plot, table};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -42,7 +42,10 @@ pub struct DriveScaling {
     /// Reference measurements of the simulated machine: drives and GiB/s.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reference: Vec<(usize, f64)>,
-    /// Findings as text: saturated parts, and the number of drives that saturates them.
+    /// Tree of the bridges above the drives, as lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tree: Vec<String>,
+    /// Findings as text: saturated parts, the number of drives that saturates them, slow drives.
     pub findings: Vec<String>,
 }
 
@@ -77,10 +80,19 @@ pub struct ScaleStep {
     pub drive: String,
     /// Its root complex; empty if unknown.
     pub root_complex: String,
+    /// Its adapter: the device of its root port; empty if unknown.
+    #[serde(default)]
+    pub adapter: String,
     /// Bandwidth of all drives together, in GiB/s.
     pub gib_per_s: f64,
     /// Bandwidth of each drive, in the order they were added, in GiB/s.
     pub shares: Vec<f64>,
+    /// Read latency of each drive, in the same order; empty in simulations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<ReadLatency>,
+    /// CPUs that the reading threads kept busy; none in simulations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
     /// Saturated parts, if they are known and not inferred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub full: Vec<String>,
@@ -92,7 +104,27 @@ pub struct ScaleStep {
     pub partial: bool,
 }
 
+/// Latency of the reads of a drive, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ReadLatency {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Shortest.
+    pub min: f64,
+    /// Longest.
+    pub max: f64,
+    /// Standard deviation.
+    pub deviation: f64,
+}
+
 impl ScaleStep {
+    /// Returns true if the new drive is on this root complex or adapter.
+    fn is_on(&self, part: &str) -> bool {
+        self.root_complex == part || self.adapter == part
+    }
+
     /// Mean bandwidth per drive, in GiB/s.
     #[must_use]
     pub fn share(&self) -> f64 {
@@ -109,18 +141,18 @@ impl ScaleRun {
         self.steps.first().map(|step| step.gib_per_s).filter(|rate| *rate > 0.0)
     }
 
-    /// Number of drives on a root complex among the first `count`.
+    /// Number of drives on a root complex or an adapter among the first `count`.
     #[must_use]
-    pub fn on(&self, root_complex: &str, count: usize) -> usize {
+    pub fn on(&self, part: &str, count: usize) -> usize {
         let steps = self.steps.iter().take(count);
-        steps.filter(|step| step.root_complex == root_complex).count()
+        steps.filter(|step| step.is_on(part)).count()
     }
 
-    /// Bandwidth of the drives of a root complex at step `at`, in GiB/s.
+    /// Bandwidth of the drives of a root complex or an adapter at step `at`, in GiB/s.
     #[must_use]
-    pub fn carried(&self, root_complex: &str, at: usize) -> f64 {
+    pub fn carried(&self, part: &str, at: usize) -> f64 {
         let Some(step) = self.steps.get(at) else { return 0.0 };
         let shares = step.shares.iter().zip(&self.steps);
-        shares.filter(|(_, of)| of.root_complex == root_complex).map(|(share, _)| share).sum()
+        shares.filter(|(_, of)| of.is_on(part)).map(|(share, _)| share).sum()
     }
 }

@@ -4,6 +4,9 @@ fn step(drive: &str, root: &str, shares: &[f64]) -> ScaleStep {
     ScaleStep {
         drive: drive.into(),
         root_complex: root.into(),
+        adapter: String::new(),
+        latencies: Vec::new(),
+        cpus: None,
         gib_per_s: shares.iter().sum(),
         shares: shares.to_vec(),
         full: Vec::new(),
@@ -16,12 +19,18 @@ fn scaling(steps: Vec<ScaleStep>) -> DriveScaling {
     DriveScaling {
         version: VERSION,
         place: RunOrigin::Local,
-        machine: MachineInfo { host: "here".into(), kernel: "6.1".into(), cpus: 2 },
+        machine: MachineInfo {
+            host: "here".into(),
+            kernel: "6.1".into(),
+            cpus: 2,
+            cpu_model: "Example CPU".into(),
+        },
         command: "nvmeof-perf scale".into(),
         load: ScaleLoad { block_bytes: 4 << 20, jobs: 4, depth: 32, striped: true, seconds: 1.0 },
         partial: false,
         runs: vec![ScaleRun { order: "in order".into(), steps }],
         reference: Vec::new(),
+        tree: Vec::new(),
         findings: Vec::new(),
     }
 }
@@ -73,17 +82,98 @@ fn where_nothing_is_full_that_is_said_and_partial_steps_say_nothing() {
 }
 
 #[test]
+fn the_summary_is_first_and_says_what_is_best_and_full() {
+    let mut scaling = full();
+    assert_eq!(
+        summary(&scaling),
+        [
+            "in order: best with 2 drives, 12.0 GiB/s (12.9 GB/s); root complex 0000:00 is full from the 3rd drive"
+        ]
+    );
+    scaling.place = RunOrigin::Simulated;
+    scaling.runs[0].steps[2].full = vec!["adapter 0000:00:03".into()];
+    let [line] = &summary(&scaling)[..] else { panic!() };
+    assert!(line.starts_with("simulated, in order: best with"), "{line}");
+    assert!(line.ends_with("adapter 0000:00:03 is full from the 3rd drive"), "{line}");
+    scaling.runs[0].steps.truncate(2);
+    assert!(summary(&scaling)[0].ends_with("nothing is full"));
+    let html = page(&scaling).document();
+    let (first, command) = (html.find("best with").unwrap(), html.find("Command: ").unwrap());
+    assert!(first < command);
+}
+
+/// Three drives on two adapters of a root complex, with a queue each.
+#[test]
+fn an_adapter_that_is_full_is_named_if_its_neighbors_are_not() {
+    let mut scaling = scaling(vec![
+        step("a", "0000:00", &[6.0]),
+        step("b", "0000:00", &[6.0, 6.0]),
+        step("c", "0000:00", &[6.0, 4.0, 4.0]),
+    ]);
+    for (step, adapter) in scaling.runs[0].steps.iter_mut().zip(["01", "03", "03"]) {
+        step.adapter = format!("0000:00:{adapter}");
+    }
+    let [text] = &findings(&scaling)[..] else { panic!("{:?}", findings(&scaling)) };
+    let says =
+        "in order: adapter 0000:00:03 is full at 3 drives: the 2 drives on it read 8.0 GiB/s";
+    assert!(text.starts_with(says), "{text}");
+    scaling.runs[0].steps[2].shares[0] = 4.0;
+    assert!(findings(&scaling)[0].contains("root complex 0000:00 is full"));
+}
+
+#[test]
+fn a_drive_that_is_slower_than_its_peers_is_named() {
+    let steps = |shares: &[f64]| {
+        let names = ["a", "b", "c", "d"];
+        (1..=4).map(|n| step(names[n - 1], "0000:00", &shares[..n])).collect::<Vec<_>>()
+    };
+    let mut own = scaling(steps(&[6.0, 6.1, 3.0, 5.9]));
+    own.load.striped = false;
+    let text = findings(&own).join("\n");
+    assert!(text.contains("c is slower than its peers: 3.00 GiB/s, its 3 peers 6.00"), "{text}");
+    assert_eq!(text.matches("slower").count(), 1, "{text}");
+    // In turn, all have the rate of the slowest; its latency shows it.
+    let mut striped = scaling(steps(&[3.0; 4]));
+    let latencies = [500.0, 520.0, 2400.0, 480.0];
+    striped.runs[0].steps[3].latencies =
+        latencies.map(|p50| ReadLatency { p50, ..ReadLatency::default() }).to_vec();
+    let text = findings(&striped).join("\n");
+    assert!(text.contains("c is slower than its peers: half of its reads take more than 2400"));
+    assert_eq!(text.matches("slower").count(), 1, "{text}");
+}
+
+#[test]
+fn each_drive_has_its_latencies_and_a_step_its_cpus() {
+    let mut scaling = full();
+    assert!(drive_table(&scaling.runs[0]).is_none());
+    let latency = ReadLatency { p50: 500.0, p99: 900.0, min: 90.0, max: 1200.0, deviation: 75.5 };
+    let step = &mut scaling.runs[0].steps[2];
+    (step.latencies, step.cpus) = (vec![latency; 3], Some(1.25));
+    let text = drive_table(&scaling.runs[0]).unwrap().markdown();
+    assert_eq!(text.lines().count(), 2 + 3, "{text}");
+    for part in [" 4.29 |", "500.0", "900.0", "90.0", "1200.0", "75.5"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = table(&scaling, &scaling.runs[0]).markdown();
+    assert!(text.lines().last().unwrap().contains(" 1.25 |"), "{text}");
+    scaling.tree = vec!["-[0000:00]-<x>".into()];
+    assert!(page(&scaling).document().contains("<pre>-[0000:00]-&lt;x&gt;</pre>"));
+}
+
+#[test]
 fn the_table_has_shares_and_utilisation() {
     let mut scaling = full();
     let text = table(&scaling, &scaling.runs[0]).markdown();
     let last = text.lines().last().unwrap();
     let cells: Vec<&str> = last.split('|').map(str::trim).collect();
-    let expected = ["3", "c", "0000:00", "2", "12.00", "+0.00", "4.00", "4.00", "67", "8.00", ""];
-    assert_eq!(cells[1..12], expected, "{text}");
+    let expected =
+        ["3", "c", "0000:00", "2", "12.00", "12.88", "+0.00", "4.00", "4.00", "67", "8.00", ""];
+    assert_eq!(cells[1..13], expected, "{text}");
     scaling.runs[0].steps[0] = step("a", "", &[0.0]);
     let text = table(&scaling, &scaling.runs[0]).markdown();
     let first: Vec<&str> = text.lines().nth(2).unwrap().split('|').map(str::trim).collect();
-    assert_eq!(first[3..11], ["?", "?", "0.00", "+0.00", "0.00", "0.00", "?", "?"], "{text}");
+    let expected = ["?", "?", "0.00", "0.00", "+0.00", "0.00", "0.00", "?", "?"];
+    assert_eq!(first[3..12], expected, "{text}");
     let mut scaling = full();
     scaling.reference = vec![(3, 10.0)];
     let text = table(&scaling, &scaling.runs[0]).markdown();
@@ -98,7 +188,9 @@ fn the_plot_has_a_line_an_order_and_says_where_it_is_from() {
     let svg = plot(&scaling).svg();
     assert_eq!(svg.matches("class=\"mark s0 ").count(), 2);
     assert_eq!(svg.matches("class=\"mark s1 ").count(), 3);
-    assert!(svg.contains("simulated"), "{svg}");
+    for series in ["simulated, in order", "simulated, each as alone", "measured: all_ssd_read"] {
+        assert!(svg.contains(series), "{series}: {svg}");
+    }
     let html = page(&scaling).document();
     assert!(html.contains("class=\"mark-where\">simulated<"), "{html}");
 }

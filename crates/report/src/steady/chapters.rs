@@ -1,11 +1,12 @@
 //! The report from top to bottom.
 
 use super::model::{DriveTest, Measurement, SteadyStateResult, SteadyWindow, TestKind, TestRun};
-use super::{plots, tables};
+use super::numbered::NumberedSink;
+use super::{plots, tables, words};
 use crate::report_sink::ReportSink;
 
 /// Headings of a report of all four tests, in order; those of one test follow its name.
-pub const SECTIONS: [&str; 10] = [
+pub const SECTIONS: [&str; 12] = [
     "Set-up",
     "Steady state",
     "Preparation",
@@ -16,6 +17,8 @@ pub const SECTIONS: [&str; 10] = [
     "Summary",
     "Response times",
     "Write saturation curves",
+    "Steps",
+    "Glossary",
 ];
 
 const QUICK: &str = "QUICK MODE: points are shorter, less is written before rounds begin, and write saturation ends \
@@ -24,6 +27,16 @@ const QUICK: &str = "QUICK MODE: points are shorter, less is written before roun
 
 /// Writes the whole report.
 pub fn write(drive_test: &DriveTest, sink: &mut dyn ReportSink) {
+    let mut headings = NumberedSink::silent();
+    body(drive_test, &mut headings);
+    let mut sink = NumberedSink::new(sink);
+    summary_of(drive_test, &mut sink);
+    sink.contents(&headings.entries);
+    body(drive_test, &mut sink);
+}
+
+/// The beginning: the method, and everything that restricts the result.
+fn summary_of(drive_test: &DriveTest, sink: &mut NumberedSink<'_>) {
     sink.paragraph(
         "After the Solid State Storage Performance Test Specification of SNIA: purge, workload-independent \
          preconditioning, then rounds of all points until five of them in a row are steady.",
@@ -47,6 +60,16 @@ pub fn write(drive_test: &DriveTest, sink: &mut dyn ReportSink) {
         );
         sink.paragraph(&what, true);
     }
+    for run in &drive_test.tests {
+        if let Some(purge) = run.purge.as_ref().filter(|purge| !purge.done) {
+            let what = format!("{}: NOT purged: {}", run.test.title(), purge.how);
+            sink.paragraph(&what, true);
+        }
+    }
+}
+
+/// The numbered chapters.
+fn body(drive_test: &DriveTest, sink: &mut NumberedSink<'_>) {
     sink.heading(1, SECTIONS[0]);
     sink.table(&tables::setup(&drive_test.setup));
     sink.heading(1, SECTIONS[1]);
@@ -63,16 +86,12 @@ pub fn write(drive_test: &DriveTest, sink: &mut dyn ReportSink) {
         }
     }
     sink.heading(1, SECTIONS[2]);
-    for run in &drive_test.tests {
-        if let Some(purge) = run.purge.as_ref().filter(|purge| !purge.done) {
-            let what = format!("{}: NOT purged: {}", run.test.title(), purge.how);
-            sink.paragraph(&what, true);
-        }
-    }
     sink.table(&tables::preparations(drive_test));
     for run in &drive_test.tests {
         chapter(drive_test, run, sink);
     }
+    sink.heading(1, SECTIONS[11]);
+    sink.table(&words::glossary());
 }
 
 fn complaint(run: &TestRun) -> Option<String> {
@@ -92,44 +111,66 @@ fn complaint(run: &TestRun) -> Option<String> {
 }
 
 /// Writes the chapter of one test.
-fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut dyn ReportSink) {
+fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut NumberedSink<'_>) {
     let title = run.test.title();
     sink.heading(1, title);
+    if let Some(purge) = run.purge.as_ref().filter(|purge| !purge.done) {
+        sink.paragraph(&format!("NOT purged: {}", purge.how), true);
+    }
+    let section = |sink: &mut NumberedSink<'_>, index: usize| {
+        sink.heading(2, &format!("{title}: {}", SECTIONS[index]));
+    };
+    section(sink, 10);
+    sink.preformatted(&words::steps(run.test, &drive_test.setup));
     if run.rounds.iter().all(|round| round.measurements.is_empty()) {
         sink.paragraph("Nothing was measured.", true);
         return;
     }
-    let section = |sink: &mut dyn ReportSink, index: usize| {
-        sink.heading(2, &format!("{title}: {}", SECTIONS[index]));
-    };
     if run.test == TestKind::Saturation {
-        sink.heading(2, SECTIONS[9]);
-        sink.pictures(&plots::saturation(run, drive_test.setup.capacity));
+        section(sink, 9);
+        let pictures = plots::saturation(run, drive_test.setup.capacity);
+        sink.pictures(
+            &pictures,
+            "A fresh drive is fast until its unused blocks are used up; the level after the fall \
+             is what it sustains.",
+        );
         section(sink, 7);
         sink.table(&tables::saturation(&run.rounds, drive_test.setup.capacity));
     } else {
         section(sink, 3);
-        sink.pictures(&plots::convergence(run));
+        sink.pictures(
+            &plots::convergence(run),
+            "Lines that become level show that the drive approaches a steady state.",
+        );
         section(sink, 4);
         verification(run, sink);
         section(sink, 5);
-        sink.pictures(&plots::measurement(run));
+        sink.pictures(&plots::measurement(run), "Each point is a mean over the window.");
         let surface = plots::surface(run);
         if !surface.is_empty() {
             section(sink, 6);
-            sink.pictures(&surface);
+            sink.pictures(
+                &surface,
+                "The same values as cells and as a surface: darker and higher are larger.",
+            );
         }
         section(sink, 7);
         summary(run, sink);
     }
     section(sink, 8);
-    sink.pictures(&plots::response_times(run));
+    sink.pictures(
+        &plots::response_times(run),
+        "Narrow means even; a second hill to the right is work that the drive does in between.",
+    );
 }
 
-fn verification(run: &TestRun, sink: &mut dyn ReportSink) {
+fn verification(run: &TestRun, sink: &mut NumberedSink<'_>) {
     let mut shown = |window: &SteadyWindow, steady: bool| {
         sink.paragraph(&plots::window_in_words(run.test, window), false);
-        sink.pictures(&[plots::verification(run.test, window, steady)]);
+        sink.pictures(
+            &[plots::verification(run.test, window, steady)],
+            "Steady: all points are in the band, and the best fit is nearly level.",
+        );
         sink.table(&tables::window(run.test, window));
     };
     match &run.result {
@@ -144,7 +185,7 @@ fn verification(run: &TestRun, sink: &mut dyn ReportSink) {
     }
 }
 
-fn summary(run: &TestRun, sink: &mut dyn ReportSink) {
+fn summary(run: &TestRun, sink: &mut NumberedSink<'_>) {
     let rounds = tables::measured(run);
     let words =
         format!("Means of the last {} rounds; columns are reads/writes in percent.", rounds.len());

@@ -10,15 +10,19 @@
 //! |---|---|
 //! | `model` | the measurements; serde writes them to the results file |
 //! | `chapters` | the report from top to bottom, once for all sinks |
+//! | `numbered` | numbers of chapters and figures, and the contents |
+//! | `words` | the loop of each test, and the glossary |
 //! | `plots` | its pictures |
 //! | `tables` | its tables |
 
 mod chapters;
 mod model;
+mod numbered;
 mod plots;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use chapters::{SECTIONS, write};
 pub use model::{
@@ -33,7 +37,7 @@ use crate::pdf::Pdf;
 /// The report as a page that opens from disk.
 #[must_use]
 pub fn html(drive_test: &DriveTest) -> String {
-    let mut page = HtmlPage::new(&drive_test.title(), drive_test.mark());
+    let mut page = HtmlPage::new(&drive_test.title(), &drive_test.mark());
     write(drive_test, &mut page);
     page.document()
 }
@@ -41,7 +45,7 @@ pub fn html(drive_test: &DriveTest) -> String {
 /// The report as a PDF.
 #[must_use]
 pub fn pdf(drive_test: &DriveTest) -> Vec<u8> {
-    let mut pdf = Pdf::new(&drive_test.title(), drive_test.mark());
+    let mut pdf = Pdf::new(&drive_test.title(), &drive_test.mark());
     write(drive_test, &mut pdf);
     pdf.document()
 }

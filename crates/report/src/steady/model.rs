@@ -27,13 +27,16 @@ impl DriveTest {
     }
 
     /// Mark after the title.
-    pub(super) fn mark(&self) -> &'static str {
-        match (self.setup.quick, self.partial.is_empty()) {
+    pub(super) fn mark(&self) -> String {
+        let mark = match (self.setup.quick, self.partial.is_empty()) {
             (false, true) => "measured",
             (true, true) => "quick mode",
             (false, false) => "partial",
             (true, false) => "quick mode, partial",
-        }
+        };
+        let is_unpurged = |run: &TestRun| run.purge.as_ref().is_some_and(|purge| !purge.done);
+        let unpurged = if self.tests.iter().any(is_unpurged) { ", not purged" } else { "" };
+        format!("{mark}{unpurged}")
     }
 }
 
@@ -58,6 +61,24 @@ pub struct DriveTestSetup {
     pub host: String,
     /// Release of its kernel.
     pub kernel: String,
+    /// Command line of its kernel.
+    #[serde(default)]
+    pub kernel_command_line: String,
+    /// Its distribution.
+    #[serde(default)]
+    pub distribution: String,
+    /// Its board: vendor and name.
+    #[serde(default)]
+    pub board: String,
+    /// Its firmware: vendor, version and date.
+    #[serde(default)]
+    pub bios: String,
+    /// Revision of the processor's microcode.
+    #[serde(default)]
+    pub microcode: String,
+    /// Remark of the operator.
+    #[serde(default)]
+    pub note: String,
     /// Its processor.
     pub processor: String,
     /// Processors available to the program.

@@ -14,7 +14,7 @@ pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
         TestKind::Iops => {
             let lines = lines(&run.rounds, true, 0, Measurement::iops);
             let note = "random writes, each block size; all rounds";
-            vec![over_rounds("IOPS", note, Axis::new("rate", "IOPS").log2(), lines)]
+            vec![over_rounds("IOPS", note, Axis::new("rate", "IOPS").log10(), lines)]
         }
         TestKind::Throughput => [(0, "writes"), (100, "reads")]
             .map(|(percent, what)| {
@@ -25,18 +25,24 @@ pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
             })
             .into(),
         TestKind::Latency => {
-            let mut all = Vec::new();
-            for percent in distinct(&run.rounds, |measurement| measurement.workload.read_percent) {
-                for mut line in
-                    lines(&run.rounds, true, percent, |measurement| measurement.times.mean)
-                {
-                    line.name = format!("{}, {}", mix(percent), line.name);
-                    all.push(line);
-                }
-            }
-            let axis = Axis::new("mean response time", "us").from_zero();
-            let note = "each mix of reads/writes and block size; all rounds";
-            vec![over_rounds("mean response time", note, axis, all)]
+            let mixes = distinct(&run.rounds, |measurement| measurement.workload.read_percent);
+            let of_mix = |percent: u8| {
+                lines(&run.rounds, true, percent, |measurement| measurement.times.mean)
+            };
+            let all: Vec<Vec<Series>> = mixes.iter().map(|percent| of_mix(*percent)).collect();
+            let values = all.iter().flatten().flat_map(|series| &series.points);
+            let most = values.map(|point| point.1).fold(0.0, f64::max);
+            let pictures = mixes.iter().zip(all).map(|(percent, lines)| {
+                let axis = Axis::new("mean response time", "us").from_zero().up_to(most);
+                let what = format!("mean response time, reads/writes {}", mix(*percent));
+                over_rounds(
+                    &what,
+                    "one command at a time, each block size; all rounds",
+                    axis,
+                    lines,
+                )
+            });
+            pictures.collect()
         }
         TestKind::Saturation => Vec::new(),
     }
@@ -138,7 +144,7 @@ pub(super) fn measurement(run: &TestRun) -> Vec<Picture> {
     };
     let (title, y, series) = match run.test {
         TestKind::Iops => {
-            let y = Axis::new("rate", "IOPS").log2();
+            let y = Axis::new("rate", "IOPS").log10();
             ("Measurement: IOPS, reads/writes", y, of_mixes(Measurement::iops))
         }
         TestKind::Throughput => {
@@ -157,29 +163,53 @@ pub(super) fn measurement(run: &TestRun) -> Vec<Picture> {
     vec![Picture::Plot(Plot { title: title.into(), note, x, y, series })]
 }
 
-/// Mixes by block sizes, as cells and as a surface.
+/// Mixes by block sizes, as cells and as a surface; of latencies the mean and the maximum.
 pub(super) fn surface(run: &TestRun) -> Vec<Picture> {
+    let rounds = measured(run);
+    let means = |figure: fn(&Measurement) -> f64| move |workload| mean_of(rounds, workload, figure);
+    let note = format!("means of the last {} rounds", rounds.len());
+    let grids = match run.test {
+        TestKind::Iops => vec![grid(run, "IOPS", &note, &means(Measurement::iops))],
+        TestKind::Latency => {
+            let mean = means(|measurement| measurement.times.mean);
+            let longest = |(random, percent, bs): (bool, u8, u64)| {
+                let found = rounds.iter().filter_map(|round| round.find(random, percent, bs));
+                found.map(|measurement| measurement.times.max).reduce(f64::max)
+            };
+            let of_window = format!("longest in the last {} rounds", rounds.len());
+            vec![
+                grid(run, "Mean response time in us", &note, &mean),
+                grid(run, "Maximum response time in us", &of_window, &longest),
+            ]
+        }
+        TestKind::Throughput | TestKind::Saturation => Vec::new(),
+    };
+    grids
+        .into_iter()
+        .flat_map(|grid| [Picture::Cells(grid.clone()), Picture::Surface(grid)])
+        .collect()
+}
+
+/// A grid of a figure by mix and block size.
+fn grid(
+    run: &TestRun,
+    what: &str,
+    note: &str,
+    figure: &dyn Fn((bool, u8, u64)) -> Option<f64>,
+) -> Grid {
     let rounds = measured(run);
     let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
     let sizes = distinct(rounds, |measurement| measurement.workload.bs);
-    let (figure, what): (fn(&Measurement) -> f64, _) = match run.test {
-        TestKind::Iops => (Measurement::iops, "IOPS"),
-        TestKind::Latency => (|measurement| measurement.times.mean, "mean response time in us"),
-        TestKind::Throughput | TestKind::Saturation => return Vec::new(),
-    };
-    let row = |percent: &u8| {
-        sizes.iter().map(|bs| mean_of(rounds, (true, *percent, *bs), figure)).collect()
-    };
-    let grid = Grid {
+    let row = |percent: &u8| sizes.iter().map(|bs| figure((true, *percent, *bs))).collect();
+    Grid {
         title: format!("{what}, by mix and block size"),
-        note: format!("means of the last {} rounds", rounds.len()),
+        note: note.into(),
         x: "block size".into(),
         columns: sizes.iter().map(|bs| show_size(*bs)).collect(),
         y: "reads/writes, %".into(),
         rows: mixes.iter().map(|percent| mix(*percent)).collect(),
         values: mixes.iter().map(row).collect(),
-    };
-    vec![Picture::Cells(grid.clone()), Picture::Surface(grid)]
+    }
 }
 
 /// Response times of the variable that must become steady, over the window.
@@ -206,7 +236,7 @@ pub(super) fn response_times(run: &TestRun) -> Vec<Picture> {
     vec![Picture::Plot(Plot {
         title: "Response time histogram".into(),
         note: format!("share of commands, {BARS} bars a doubling; last {} rounds", rounds.len()),
-        x: Axis::new("response time", "us").log2(),
+        x: Axis::new("response time", "us").log10(),
         y: Axis::new("commands", "%").from_zero(),
         series: series.collect(),
     })]
@@ -268,7 +298,7 @@ pub(super) fn saturation(run: &TestRun, capacity: u64) -> Vec<Picture> {
     let note = format!("4 KiB random writes {drive}; {end}");
     let response = |title: &str, series: Vec<Series>| {
         let x = Axis::new("written", "x capacity").from_zero();
-        let y = Axis::new("response time", "us").log2();
+        let y = Axis::new("response time", "us").log10();
         Picture::Plot(Plot { title: title.into(), note: note.clone(), x, y, series })
     };
     let rate = |title: &str, x: Axis, series: Series| {

@@ -33,8 +33,14 @@ pub(super) fn setup(setup: &DriveTestSetup) -> Table {
     row("path", &setup.path);
     row("host", &setup.host);
     row("kernel", &setup.kernel);
+    row("kernel command line", &setup.kernel_command_line);
+    row("distribution", &setup.distribution);
+    row("board", &setup.board);
+    row("BIOS", &setup.bios);
     row("processor", &format!("{} x {}", setup.processors, setup.processor));
+    row("microcode", &setup.microcode);
     row("program", &setup.version);
+    row("note", &setup.note);
     row("command line", &setup.command_line);
     row("begun", &setup.started);
     row("load", &format!("{} jobs, iodepth {}, buffers refilled", setup.jobs, setup.iodepth));

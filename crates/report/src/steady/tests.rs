@@ -82,6 +82,12 @@ pub(crate) fn drive_test() -> DriveTest {
             block_size: 512,
             host: "host-a".into(),
             kernel: "Linux 6.1".into(),
+            kernel_command_line: "root=/dev/vda quiet".into(),
+            distribution: "Example Linux 12".into(),
+            board: "Example, X1".into(),
+            bios: "Example, 1.2, 01/02/2026".into(),
+            microcode: "0x2b0".into(),
+            note: "slot 4".into(),
             processor: "a processor".into(),
             processors: 2,
             version: "nvmeof-perf 0.1.0".into(),
@@ -120,9 +126,22 @@ fn both_forms_have_every_section_and_what_was_set_up() {
         assert!(html.contains(&format!("{text}</h")), "{text} in the page");
         assert!(pdf.contains(text), "{text} on paper");
     }
-    for text in
-        ["MADE UP 3000", "1.0", "host-a", "Linux 6.1", "2026-11-22", "Format NVM", "steady", "99/1"]
-    {
+    for text in [
+        "MADE UP 3000",
+        "1.0",
+        "host-a",
+        "Linux 6.1",
+        "2026-11-22",
+        "Format NVM",
+        "steady",
+        "99/1",
+        "root=/dev/vda quiet",
+        "Example Linux 12",
+        "Example, X1",
+        "01/02/2026",
+        "0x2b0",
+        "slot 4",
+    ] {
         let there = text != "99/1";
         assert_eq!(html.contains(text), there, "{text} in the page");
         assert_eq!(pdf.contains(text), there, "{text} on paper");
@@ -157,10 +176,75 @@ fn plots_have_a_line_for_each_size_and_a_point_for_each_round() {
     let svg = Picture::Plot(verification).svg();
     assert_eq!(svg.matches("class=\"area s3 ").count(), 1, "{svg}");
     let latency = plot(&plots::convergence(&drive_test.tests[2])[0]);
-    assert_eq!(latency.series.len(), 9);
+    assert_eq!(latency.series.len(), 3, "one plot per mix, at most 8 lines in each");
+    assert_eq!(plots::convergence(&drive_test.tests[2]).len(), 3);
     assert_eq!(plots::convergence(&drive_test.tests[1]).len(), 2, "writes and reads");
     let curves = plots::saturation(&drive_test.tests[3], 1 << 30);
     assert!(curves.iter().map(plot).all(|curve| curve.series.iter().all(|s| s.points.len() == 7)));
+}
+
+#[test]
+fn latencies_have_a_matrix_and_a_surface_of_means_and_of_maxima() {
+    let pictures = plots::surface(&drive_test().tests[2]);
+    let titles: Vec<&str> = pictures.iter().map(Picture::title).collect();
+    let [mean, maximum] = ["Mean", "Maximum"]
+        .map(|what| format!("{what} response time in us, by mix and block size"));
+    assert_eq!(titles, [&*mean, &mean, &maximum, &maximum]);
+    let Picture::Cells(grid) = &pictures[2] else { panic!() };
+    // 10 times the mean, of the slowest of the window: 88 % of 24414 commands of 4 KiB.
+    let longest = grid.values.iter().flatten().flatten().copied().fold(0.0, f64::max);
+    let slowest = 10.0 * 1e6 / ((100_000_000 / 8192) * 88 / 100) as f64;
+    assert!((longest / slowest - 1.0).abs() < 0.01, "{longest} {slowest}");
+}
+
+#[test]
+fn contents_list_every_heading_with_its_number() {
+    let drive_test = drive_test();
+    let html = html(&drive_test);
+    for (number, text) in
+        [("1", "Set-up"), ("4", "IOPS"), ("4.2", "IOPS: Convergence"), ("8", "Glossary")]
+    {
+        assert!(html.contains(&format!("<a href=\"#s{number}\">{number} {text}</a>")), "{number}");
+        assert!(html.contains(&format!(" id=\"s{number}\">{number} {text}</h")), "{number}");
+    }
+    let links = html.matches("<a href=\"#s").count();
+    assert_eq!(links, html.matches(" id=\"s").count(), "each heading is listed");
+    assert_eq!(html.matches("<figcaption>Figure ").count(), html.matches("<svg").count());
+    let pages = crate::pdf::tests::texts(&pdf(&drive_test));
+    let texts = |page: &[String]| page.iter().any(|text| text == "4.2 IOPS: Convergence");
+    let at: Vec<usize> = (0..pages.len()).filter(|page| texts(&pages[*page])).collect();
+    let [list, place] = at[..] else { panic!("listed, and a heading: {at:?}") };
+    let of_list = &pages[list];
+    let line = of_list.iter().position(|text| text == "4.2 IOPS: Convergence").unwrap();
+    assert_eq!(of_list[line + 1], (place + 1).to_string(), "its page");
+}
+
+#[test]
+fn the_steps_and_the_terms_of_a_test_are_in_both_forms() {
+    let drive_test = drive_test();
+    let (html, pdf) = (html(&drive_test), pdf_text(&drive_test));
+    for text in [
+        "for reads/writes of 100/0, 95/5, 65/35, 50/50, 35/65, 5/95, 0/100",
+        "for each round, 25 at most",
+        "until 4 x the capacity is written or 24 hours have passed",
+        "preconditioning",
+    ] {
+        assert!(html.contains(text) && pdf.contains(text), "{text}");
+    }
+}
+
+/// Every page names it: the title is on each page of the PDF.
+#[test]
+fn a_drive_that_was_not_purged_is_marked_on_every_page() {
+    let mut drive_test = drive_test();
+    assert!(!html(&drive_test).contains("not purged)"));
+    drive_test.tests[0].purge =
+        Some(Preparation { how: "frozen".into(), ..Preparation::default() });
+    assert!(html(&drive_test).contains("(measured, not purged)</title>"));
+    let pages = crate::pdf::tests::texts(&pdf(&drive_test));
+    for page in &pages {
+        assert!(page.iter().any(|text| text.ends_with("(measured, not purged)")), "{page:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Numbers of a machine with many drives.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,10 @@ pub struct PcieMachine {
     pub drive_gib_per_s: f64,
     /// Capacity of a root complex, in GiB/s.
     pub root_complex_gib_per_s: f64,
+    /// Capacity of adapters (`0000:60:03`: the device whose functions are the root ports), in
+    /// GiB/s; adapters not named here have no limit.
+    #[serde(default)]
+    pub adapter_gib_per_s: BTreeMap<String, f64>,
     /// Joint capacity of the root complexes of a group, in GiB/s: the limit above them.
     pub group_gib_per_s: f64,
     /// The groups: names of root complexes (`0000:60`). Each root complex is in one.
@@ -84,6 +88,22 @@ impl PcieMachine {
         root_complex(self.drives.get(drive)?)
     }
 
+    /// Returns the adapter of a drive, by the drive's number in system order: `0000:60:03`.
+    #[must_use]
+    pub fn adapter(&self, drive: usize) -> Option<String> {
+        let mut parts = self.drives.get(drive)?.split('/').skip(1);
+        let (port, _) = parts.next()?.rsplit_once('.')?;
+        Some(port.to_owned())
+    }
+
+    /// Returns the machine with a limit at every adapter.
+    #[must_use]
+    pub fn with_adapters(&self, gib_per_s: f64) -> Self {
+        let names = (0..self.drives.len()).filter_map(|drive| self.adapter(drive));
+        let adapter_gib_per_s = names.map(|name| (name, gib_per_s)).collect();
+        Self { adapter_gib_per_s, ..self.clone() }
+    }
+
     /// Returns the first impossible value.
     fn wrong(&self) -> Option<String> {
         let numbers = [
@@ -94,6 +114,14 @@ impl PcieMachine {
         for (key, value) in numbers {
             if !value.is_finite() || value <= 0.0 {
                 return Some(format!("{key} = {value} cannot be: must be more than 0"));
+            }
+        }
+        for (name, value) in &self.adapter_gib_per_s {
+            if !value.is_finite() || *value <= 0.0 {
+                return Some(format!("adapter-gib-per-s: {name} = {value} must be more than 0"));
+            }
+            if !(0..self.drives.len()).any(|drive| self.adapter(drive).as_ref() == Some(name)) {
+                return Some(format!("adapter-gib-per-s: no drive hangs on {name}"));
             }
         }
         let mut grouped = BTreeSet::new();
@@ -146,6 +174,7 @@ drives = ["pci0000:00/0000:00:01.1/0000:01:00.0", "pci0000:40/0000:40:01.1/0000:
         let machine = PcieMachine::parse("x", GOOD).unwrap();
         assert_eq!(machine.root_complex(1), Some("0000:40"));
         assert_eq!(machine.root_complex(2), None);
+        assert_eq!(machine.adapter(1).as_deref(), Some("0000:40:01"));
     }
 
     #[test]
@@ -153,6 +182,16 @@ drives = ["pci0000:00/0000:00:01.1/0000:01:00.0", "pci0000:40/0000:40:01.1/0000:
         for (good, bad, says) in [
             ("= 6\n", "= 0\n", "drive-gib-per-s = 0 cannot be"),
             ("= 20\n", "= nan\n", "group-gib-per-s"),
+            (
+                "= 6\n",
+                "= 6\nadapter-gib-per-s = { \"0000:00:01\" = 0 }\n",
+                "0000:00:01 = 0 must be",
+            ),
+            (
+                "= 6\n",
+                "= 6\nadapter-gib-per-s = { \"0000:00:02\" = 9 }\n",
+                "no drive hangs on 0000:00:02",
+            ),
             ("[\"0000:40\"]", "[\"0000:00\"]", "0000:00 is in two"),
             ("[\"0000:40\"]", "[\"0000:60\"]", "0000:40, which pci0000:40/"),
             ("pci0000:40/0000:40:01.1", "0000:40:01.1", "is no path"),

@@ -2,8 +2,8 @@
 //! shared limits.
 //!
 //! ```text
-//!   drive -- root complex -- pair of root complexes -- memory
-//!   6.64        37.9               65.1                 GiB/s, each the capacity
+//!   drive -- adapter -- root complex -- pair of root complexes -- memory
+//!   6.64   none, or 17.4    37.9               65.1             GiB/s, each the capacity
 //! ```
 //!
 //! There are two ways to read. **Independent**: each drive has its own queue, and the capacity is

@@ -27,8 +27,10 @@ pub struct Read {
 /// Load of a root complex or a group of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkLoad {
-    /// Root complexes: one, or those of a group.
+    /// Root complexes, one or those of a group; or an adapter.
     pub of: Vec<String>,
+    /// It is an adapter.
+    pub is_adapter: bool,
     /// Drives that read through it.
     pub drives: usize,
     /// Rate through it, in GiB/s.
@@ -41,6 +43,7 @@ pub struct LinkLoad {
 #[derive(Debug)]
 struct SharedLink {
     of: Vec<String>,
+    is_adapter: bool,
     /// Its drives, as positions in the given order.
     drives: Vec<usize>,
     most: f64,
@@ -71,6 +74,7 @@ impl PcieMachine {
         let carried = |shared: &SharedLink| shared.drives.iter().map(|&at| shares[at]).sum();
         let loads = shared.iter().map(|shared| LinkLoad {
             of: shared.of.clone(),
+            is_adapter: shared.is_adapter,
             drives: shared.drives.len(),
             carried: carried(shared),
             most: shared.most,
@@ -88,15 +92,29 @@ impl PcieMachine {
             }
         }
         let mut shared = Vec::new();
+        for (adapter, &most) in &self.adapter_gib_per_s {
+            let is_on = |at: &usize| self.adapter(drives[*at]).as_ref() == Some(adapter);
+            let drives: Vec<usize> = (0..drives.len()).filter(is_on).collect();
+            if !drives.is_empty() {
+                shared.push(SharedLink {
+                    of: vec![adapter.clone()],
+                    is_adapter: true,
+                    drives,
+                    most,
+                });
+            }
+        }
         for (root, drives) in &roots {
             let (of, drives) = (vec![(*root).to_owned()], drives.clone());
-            shared.push(SharedLink { of, drives, most: self.root_complex_gib_per_s });
+            let most = self.root_complex_gib_per_s;
+            shared.push(SharedLink { of, is_adapter: false, drives, most });
         }
         for group in &self.groups {
             let members = group.iter().filter_map(|root| roots.get(root.as_str()));
             let drives: Vec<usize> = members.flatten().copied().collect();
             if !drives.is_empty() {
-                shared.push(SharedLink { of: group.clone(), drives, most: self.group_gib_per_s });
+                let (of, most) = (group.clone(), self.group_gib_per_s);
+                shared.push(SharedLink { of, is_adapter: false, drives, most });
             }
         }
         shared
@@ -141,6 +159,7 @@ mod tests {
         PcieMachine {
             drive_gib_per_s: 5.0,
             root_complex_gib_per_s: 12.0,
+            adapter_gib_per_s: BTreeMap::new(),
             group_gib_per_s: 18.0,
             groups: vec![vec!["0000:00".into(), "0000:20".into()], vec!["0000:40".into()]],
             drives: (0..4)
@@ -172,6 +191,19 @@ mod tests {
         assert_eq!(striped.shares, [4.0; 4]);
         assert!(striped.loads[0].is_full() && !striped.loads[1].is_full());
         assert_eq!((striped.loads[0].drives, striped.loads[1].drives), (3, 1));
+    }
+
+    #[test]
+    fn a_full_adapter_slows_its_own_drives_or_all_of_a_stripe() {
+        let mut machine = machine();
+        machine.drives[1] = "pci0000:00/0000:00:03.1/0000:09:00.0".into();
+        machine.drives[2] = "pci0000:00/0000:00:03.2/0000:0a:00.0".into();
+        machine.adapter_gib_per_s.insert("0000:00:03".into(), 6.0);
+        let read = machine.read(&[0, 1, 2], PcieReadMode::Independent);
+        assert_eq!(read.shares, [5.0, 3.0, 3.0]);
+        let full: Vec<_> = read.loads.iter().filter(|load| load.is_full()).collect();
+        assert!(full.len() == 1 && full[0].is_adapter && full[0].of == ["0000:00:03"], "{full:?}");
+        assert_eq!(machine.read(&[0, 1, 2], PcieReadMode::Striped).shares, [3.0; 3]);
     }
 
     #[test]

@@ -223,6 +223,60 @@ impl Machine {
         symlink(classes.join(device), classes.join(holder).join("slaves").join(device))
     }
 
+    /// Adds an MD array of block devices, in service.
+    ///
+    /// # Errors
+    /// See [`Self::new`].
+    pub fn md_array(&self, name: &str, level: &str, members: &[&str]) -> io::Result<()> {
+        members.iter().try_for_each(|member| self.holder(member, name))?;
+        let folder = format!("sys/devices/virtual/block/{name}");
+        for (file, text) in [
+            ("md/level", level),
+            ("md/chunk_size", "8192"),
+            ("md/array_state", "clean"),
+            ("ro", "0"),
+        ] {
+            self.write(&format!("{folder}/{file}"), &format!("{text}\n"))?;
+        }
+        Ok(())
+    }
+
+    /// Executes the calls of mdadm that assemble a RAID-0, set it read-only and stop it.
+    ///
+    /// # Errors
+    /// The call is another one, or a file cannot be changed.
+    pub fn mdadm(&self, arguments: &[String]) -> Result<(), String> {
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let name = |path: &str| path.trim_start_matches("/dev/").to_owned();
+        let done = match words[..] {
+            ["--build", path, "--level=0", "--chunk=8", _, ref members @ ..] => {
+                let members: Vec<String> = members.iter().map(|path| name(path)).collect();
+                let members: Vec<&str> = members.iter().map(String::as_str).collect();
+                self.md_array(&name(path), "raid0", &members)
+            }
+            ["--readonly", path] => {
+                let folder = format!("sys/class/block/{}", name(path));
+                self.write(&format!("{folder}/md/array_state"), "readonly\n")
+                    .and_then(|()| self.write(&format!("{folder}/ro"), "1\n"))
+            }
+            ["--stop", path] => self.remove_holder(&name(path)),
+            _ => return Err(format!("mdadm of the tests does not know {words:?}")),
+        };
+        done.map_err(|error| error.to_string())
+    }
+
+    /// Removes a block device that is layered on others.
+    fn remove_holder(&self, holder: &str) -> io::Result<()> {
+        let classes = self.root.join("sys/class/block");
+        for slave in fs::read_dir(classes.join(holder).join("slaves"))? {
+            let slave = slave?.file_name();
+            fs::remove_file(classes.join(slave).join("holders").join(holder))?;
+        }
+        fs::remove_dir_all(fs::canonicalize(classes.join(holder))?)?;
+        fs::remove_file(classes.join(holder))?;
+        fs::remove_file(self.root.join("dev").join(holder))
+    }
+
     /// Adds a line to a process's mount table; `None` is the table of this process.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ pub struct FileConfig {
     /// Opens for reading only. Files that are not writable are opened this way, too: see
     /// [`DeviceInfo::read_only`](crate::block::DeviceInfo::read_only).
     pub read_only: bool,
+    /// Opens a block device for reading even while it is in use, as a member of an array is.
+    pub shared: bool,
     /// Use of direct I/O.
     pub direct: Direct,
     /// Maximum operations in flight per queue.
@@ -47,6 +49,7 @@ impl FileConfig {
             size: None,
             block_size,
             read_only: false,
+            shared: false,
             direct: Direct::Auto,
             queue_depth: DEFAULT_DEPTH,
         }

@@ -7,11 +7,12 @@
 //! * [`wwid`]: the identity of a block device itself;
 //! * [`resize`]: growing and shrinking while the file is served;
 //! * [`queue`]: the calls of an operation, and the rule when a write is durable;
-//! * [`backend`] and [`ring`]: the calls, and io_uring that executes them.
+//! * [`backend`], [`ring`] and [`aio`]: the calls, and io_uring or Linux AIO that executes them.
 //!
 //! With direct I/O and blocks of the drive's sector size, the drive makes block reads and writes
 //! atomic. Through the page cache, atomicity depends on the file system.
 
+mod aio;
 mod backend;
 mod claim;
 mod config;
@@ -36,6 +37,7 @@ pub use open::OpenFile;
 pub use ring::start_kernel_worker;
 pub use wwid::Backing;
 
+use self::aio::Aio;
 use self::queue::{FileQueue, Health, Mode};
 use self::ring::Ring;
 use super::{BlockDevice, BlockError, BlockQueue, DeviceInfo};
@@ -50,6 +52,8 @@ pub struct FileDevice {
     /// True if this device created the file.
     is_made: bool,
     health: Arc<Health>,
+    /// Linux AIO executes the calls instead of io_uring.
+    by_aio: bool,
 }
 
 impl FileDevice {
@@ -74,7 +78,21 @@ impl FileDevice {
             path: config.path.clone(),
             reason: OpenErrorReason::NoRing(error),
         })?;
-        let opened = OpenFile::take_over(config, claims)?;
+        Ok(Self::of(config, OpenFile::take_over(config, claims)?))
+    }
+
+    /// Opens a file for reading through Linux AIO (`io_submit`), which fio calls libaio.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open); io_uring is not necessary.
+    pub fn open_aio(config: &FileConfig) -> Result<Self, OpenError> {
+        let config = FileConfig { read_only: true, ..config.clone() };
+        let mut device = Self::of(&config, OpenFile::open(&config)?);
+        device.by_aio = true;
+        Ok(device)
+    }
+
+    fn of(config: &FileConfig, opened: OpenFile) -> Self {
         let info = DeviceInfo {
             name: config.name.clone(),
             size: opened.size,
@@ -95,7 +113,8 @@ impl FileDevice {
             "opened"
         );
         let is_made = opened.is_made;
-        Ok(Self { info, mode, opened: Arc::new(opened), is_made, health: Arc::default() })
+        let (opened, health) = (Arc::new(opened), Arc::default());
+        Self { info, mode, opened, is_made, health, by_aio: false }
     }
 
     /// Creates a larger or smaller device of the same file; `None` takes the current size. Both
@@ -111,7 +130,8 @@ impl FileDevice {
         let (opened, health) = (Arc::clone(&self.opened), Arc::clone(&self.health));
         tracing::info!(device = %self.info.name, from = self.info.size, to = size, "resized");
         let info = DeviceInfo { size, ..self.info.clone() };
-        Ok(Self { info, mode: self.mode, opened, is_made: false, health })
+        let (mode, by_aio) = (self.mode, self.by_aio);
+        Ok(Self { info, mode, opened, is_made: false, health, by_aio })
     }
 
     /// Removes the file if this device created it, because the device is discarded.
@@ -185,13 +205,20 @@ impl BlockDevice for FileDevice {
 
     fn open_queue(&self, _pool: &CorePool) -> Result<Box<dyn BlockQueue>, BlockError> {
         let errno = |error: std::io::Error| {
-            tracing::error!(device = %self.info.name, %error, "no io_uring queue to the file");
+            tracing::error!(device = %self.info.name, %error, "no queue to the file");
             queue::error(error.raw_os_error().unwrap_or(libc::EIO))
         };
         let file = self.opened.reopen_or_share().map_err(errno)?;
         let slots = FileQueue::<Ring>::slots(self.mode.depth);
-        let ring = Ring::new(file, slots, self.mode.polled).map_err(errno)?;
         let health = Arc::clone(&self.health);
+        if self.by_aio {
+            let aio = Aio::new(file, slots).map_err(|error| match error.raw_os_error() {
+                Some(libc::EAGAIN) => BlockError::NoAioContext,
+                _ => errno(error),
+            })?;
+            return Ok(Box::new(FileQueue::new(aio, self.info.clone(), self.mode, health)));
+        }
+        let ring = Ring::new(file, slots, self.mode.polled).map_err(errno)?;
         Ok(Box::new(FileQueue::new(ring, self.info.clone(), self.mode, health)))
     }
 }

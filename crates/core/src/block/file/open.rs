@@ -189,7 +189,8 @@ fn open_as_it_goes(
 ) -> Result<(OwnedFd, OFlags), OpenErrorReason> {
     // Exclusive: fails if the device is mounted, part of an array, or used by another server. (A
     // file lock would collide with udev, which locks a drive while it probes it.)
-    let is_exclusive = kind == FileKind::Block && !is_claimed;
+    let is_shared = config.shared && config.read_only;
+    let is_exclusive = kind == FileKind::Block && !is_claimed && !is_shared;
     let more = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
     let (mut file, mut read_only) = try_open(config, more)?;
     if kind == FileKind::Block && !read_only && is_read_only(&file) {

@@ -1,5 +1,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "sizes and tokens in tests are small")]
 
+mod aio;
 mod device;
 mod durability;
 mod log;
