@@ -52,11 +52,12 @@ where
         for (series, x) in entries {
             let x = x.cast_signed();
             let (left, right) = (x, x + KEY.cast_signed() - 8);
+            let ink = plot.series[*series].shape.ink(*series);
             if plot.series[*series].shape == SeriesShape::Area {
                 let corners = [(left, y - 6), (right, y + 6)];
-                legend.draw(&Rectangle::new(corners, ink::area_key(*series).filled()))?;
+                legend.draw(&Rectangle::new(corners, ink::area_key(ink).filled()))?;
             } else {
-                let line = ink::key(*series).stroke_width(2);
+                let line = ink::key(ink).stroke_width(2);
                 legend.draw(&PathElement::new([(left, y), (right, y)], line))?;
             }
             let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -113,13 +114,14 @@ where
             .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
             .collect();
         empty &= places.is_empty();
+        let index = series.shape.ink(index);
         if series.shape == SeriesShape::Area {
             let area = Polygon::new(places, ink::area(index).filled());
             chart.draw_series([area])?;
             continue;
         }
         let colour = ink::series(index);
-        if series.shape != SeriesShape::Marks && !places.is_empty() {
+        if series.shape.has_line() && !places.is_empty() {
             let line = PathElement::new(means(&places), colour.stroke_width(2));
             chart.draw_series([line])?;
         }
