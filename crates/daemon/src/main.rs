@@ -11,6 +11,7 @@ use nvmeof_tgt::drives;
 #[derive(Debug, Parser)]
 #[command(
     version,
+    long_version = nvmeof_build_info::VERSION,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:\n  nvmeof-tgt --config configs/loopback.toml\n  \

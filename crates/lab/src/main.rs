@@ -11,7 +11,7 @@
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `daemon_stats`, `interrupt`, `listen`, `median`, `points` | parts that several of these use |
+//! | `daemon_stats`, `interrupt`, `listen`, `median`, `points`, `rows` | parts that several of these use |
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -22,6 +22,7 @@ mod median;
 mod page_test;
 mod plots;
 mod points;
+mod rows;
 mod suite;
 mod sweep;
 

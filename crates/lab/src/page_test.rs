@@ -49,9 +49,12 @@ fn matches_results(dom: &str, points: &[Point]) -> Result<String> {
         marks += own_marks;
     }
     let bandwidth = figures.iter().filter(|plot| plot.title.starts_with("Bandwidth"));
-    let bandwidth: usize = bandwidth.flat_map(|plot| &plot.series).map(|s| s.points.len()).sum();
+    let own = bandwidth.flat_map(|plot| &plot.series);
+    let own = own.filter(|series| !series.name.starts_with(sweep::MEASURED_WITH));
+    let bandwidth: usize = own.map(|series| series.points.len()).sum();
     ensure!(bandwidth == points.len(), "{bandwidth} of {} results are in a plot", points.len());
-    let rows = dom.split("<tbody>").nth(1).and_then(|rest| rest.split("</tbody>").next());
+    let results = dom.split(&format!(">{}</h3>", sweep::RESULTS)).nth(1).unwrap_or_default();
+    let rows = results.split("<tbody>").nth(1).and_then(|rest| rest.split("</tbody>").next());
     let rows = rows.map_or(0, |body| body.matches("<tr>").count());
     ensure!(rows == points.len(), "the table has {rows} rows for {} results", points.len());
     Ok(format!("{} plots, {series} series, {marks} points, {rows} rows", drawn.len()))

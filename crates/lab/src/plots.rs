@@ -16,7 +16,7 @@
 //! | `data` | the committed files, read back |
 //! | `figures` | from points to plots |
 //! | `measured` | the same for any real runs |
-//! | `measuring` | a picture for each test of the Mellanox SPDK io_pacing prototype |
+//! | `measuring` | pictures and pages of the tests of the Mellanox SPDK io_pacing prototype |
 //! | `blocks` | from points to the tables of the pages |
 
 mod blocks;
@@ -41,7 +41,8 @@ use data::PlotData;
 
 /// Folders of the figures and their data, below the root, and the pages that have blocks.
 const FOLDER: &str = "docs/pacing";
-const PAGES: [&str; 3] = ["docs/pacing.md", "docs/design/adaptive.md", "docs/design/simulator.md"];
+const PAGES: [&str; 4] =
+    ["docs/pacing.md", "docs/design/adaptive.md", "docs/design/simulator.md", "docs/measuring.md"];
 
 #[derive(Debug, clap::Args)]
 #[command(

@@ -171,6 +171,10 @@ pub(crate) struct RunArgs {
     /// Time to run before measuring.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub(crate) ramp: Duration,
+    /// Write a line "load begins" to standard error when everything is connected and the ramp
+    /// begins.
+    #[arg(long)]
+    pub(crate) announce: bool,
     /// Count in intervals that lines of standard input start. A line is a name, or - to count
     /// nothing, and then NSID=DEPTH pairs: from now on each job keeps DEPTH I/Os of that namespace
     /// outstanding, up to --qd. When the next line arrives, or the last one has arrived, a line of

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nvmeof_console::complain;
 use nvmeof_core::block::BlockDevice;
 use nvmeof_core::dma::{ChunkPool, CorePool};
 use nvmeof_initiator::{Clock, IoQueue, Nanos};
@@ -57,6 +58,8 @@ pub(crate) struct LoadSpec {
     pub(crate) jobs: u16,
     /// Time to run before measuring.
     pub(crate) ramp: Duration,
+    /// Standard error tells when the ramp begins.
+    pub(crate) announces: bool,
     /// Time to measure.
     pub(crate) time: Duration,
     /// The load ends after this many I/Os, unless the time expires first.
@@ -120,6 +123,7 @@ impl LoadSpec {
             sleeps: false,
             jobs: 1,
             ramp: Duration::ZERO,
+            announces: false,
             time: Duration::from_secs(10),
             ios: None,
             loops: None,
@@ -289,6 +293,9 @@ pub(crate) fn run(
     Ok(add_up(target, spec, &flows, results))
 }
 
+/// The line that announces a load, for programs that count during it.
+const BEGINS: &str = "load begins";
+
 /// Runs the jobs to their end, and keeps connections alive while they run.
 fn execute(
     target: &mut Target,
@@ -337,6 +344,9 @@ fn execute(
         control.stop.store(true, Ordering::Relaxed);
     }
     start.open(started);
+    if spec.announces {
+        complain!("{BEGINS}");
+    }
     let mut progress = Progress::new(goal(spec, flows));
     let mut watched = Instant::now();
     let mut results = Vec::new();

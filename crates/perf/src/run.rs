@@ -164,6 +164,7 @@ fn load(args: &RunArgs) -> Result<LoadSpec> {
         shared: args.shared_qd.is_some(),
         jobs: args.jobs,
         ramp: args.ramp,
+        announces: args.announce,
         time,
         ios: args.ios,
         loops: args.loops,

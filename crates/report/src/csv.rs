@@ -1,4 +1,7 @@
 //! Results as CSV: one row per point and repetition, empty if a column does not apply.
+//!
+//! `pacer_period_us` is the period that the cores were seen to keep: the mean time from one I/O to
+//! the next that a core started. `period_ns` is the configured one, for the whole target.
 
 use std::fmt::Write as _;
 
@@ -7,7 +10,7 @@ use crate::{Point, RunOrigin};
 /// The columns, in order.
 pub const HEADER: &str = "platform,test,devices,initiator,hosts,jobs,cores,period_ns,buf_cache,\
     job3_qd,num_buffers,num_delay,run,qd,offered,bw_gbps,wire_gbps,lat_us,bw_stddev,l3_hit_pct,\
-    bufs_in_flight,pacer_period_us,policy,where";
+    bufs_in_flight,pacer_period_us,policy,where,in_flight_mib";
 
 /// All points under the header.
 #[must_use]
@@ -45,9 +48,10 @@ pub fn row(point: &Point) -> String {
         number(point.stddev_gbps, 3),
         number(point.hit_pct, 2),
         number(point.buffers_mean, 2),
-        number(point.period_us, 4),
+        number(point.period_seen_us, 4),
         quoted(&point.policy),
         place(point.place).to_owned(),
+        number(point.in_flight_mib, 3),
     ]
     .join(",")
 }
@@ -93,7 +97,7 @@ mod tests {
     fn the_header_is_the_contract() {
         assert_eq!(
             HEADER,
-            "platform,test,devices,initiator,hosts,jobs,cores,period_ns,buf_cache,job3_qd,num_buffers,num_delay,run,qd,offered,bw_gbps,wire_gbps,lat_us,bw_stddev,l3_hit_pct,bufs_in_flight,pacer_period_us,policy,where"
+            "platform,test,devices,initiator,hosts,jobs,cores,period_ns,buf_cache,job3_qd,num_buffers,num_delay,run,qd,offered,bw_gbps,wire_gbps,lat_us,bw_stddev,l3_hit_pct,bufs_in_flight,pacer_period_us,policy,where,in_flight_mib"
         );
     }
 
@@ -104,7 +108,7 @@ mod tests {
         assert_eq!(rows[0], HEADER);
         assert_eq!(
             rows[1],
-            "A,3,nvme16,fio+SPDK,2,1,4,,,,,,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,,none,sim"
+            "A,3,nvme16,fio+SPDK,2,1,4,,,,,,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,,none,sim,7.375"
         );
         assert_eq!(rows[1].split(',').count(), HEADER.split(',').count());
         assert_eq!(rows.len(), 2);
@@ -118,11 +122,11 @@ mod tests {
         point.setting.job3_qd = Some(1024);
         point.setting.num_buffers = Some(96);
         point.setting.num_delay = Some(16);
-        point.period_us = Some(5.6);
+        (point.period_us, point.period_seen_us) = (Some(5.6), Some(22.4));
         let row = row(&point);
         assert_eq!(
             row,
-            "A,3,nvme16,fio+SPDK,2,1,4,5600,6,1024,96,16,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,5.6,prototype,sim"
+            "A,3,nvme16,fio+SPDK,2,1,4,5600,6,1024,96,16,1,64,128,184.8,196.3297,362.5,0.1,99.1,59,22.4,prototype,sim,7.375"
         );
     }
 

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use crate::plot::{Picture, Plot, STYLE};
+use crate::point::Condition;
 use crate::table::Table;
 
 /// Styles of the page around the plots.
 const PAGE_STYLE: &str = "\
 body{background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif;margin:0 auto;\
-max-width:1280px;padding:24px}
+max-width:1280px;overflow-wrap:break-word;padding:24px}
 h1{font-size:24px;margin:0}h2{font-size:18px;margin:32px 0 8px}h3{font-size:15px;margin:20px 0 6px}p{margin:6px 0;max-width:90ch}
 .note{color:var(--soft)}
 .warning{border-left:4px solid var(--s1);padding:4px 12px}
@@ -17,11 +18,14 @@ vertical-align:middle;margin-left:8px}
 .scroll,pre{overflow-x:auto}
 pre{font-size:13px;line-height:1.35}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:8px 0}
-th,td{border-bottom:1px solid var(--grid);padding:3px 10px;text-align:left;white-space:nowrap}
-th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-align:bottom}
+th,td{border-bottom:1px solid var(--grid);padding:3px 8px;text-align:left;white-space:nowrap}
+th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-align:bottom;white-space:normal}
 .u{color:var(--soft);display:block;font-weight:normal}
-.plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,580px),1fr))}
+.plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr))}
 .plots svg{height:auto;max-width:100%}
+.block{display:grid;gap:2px 16px;grid-template-columns:minmax(80px,max-content) minmax(0,1fr);margin:12px 0}
+.block dt,.soft{color:var(--soft)}.block dd{margin:0}
+.contents{margin:8px 0;padding-left:20px}.contents li{margin:4px 0}a{color:var(--s0)}
 summary{cursor:pointer;margin:16px 0 4px}
 figure{margin:0}figcaption{color:var(--soft);font-size:13px;padding:0 14px}
 nav{columns:2 320px}nav h2{column-span:all}nav a{color:var(--ink)}.c.sub{padding-left:24px}
@@ -50,6 +54,33 @@ impl HtmlPage {
     /// A heading.
     pub fn heading(&mut self, text: &str) {
         let _ = writeln!(self.body, "<h2>{}</h2>", escape(text));
+    }
+
+    /// A heading that links of the page lead to.
+    pub fn section(&mut self, id: &str, text: &str) {
+        let _ = writeln!(self.body, "<h2 id=\"{}\">{}</h2>", escape(id), escape(text));
+    }
+
+    /// A table of contents: for each section its ID, its title, and a sentence about it.
+    pub fn contents(&mut self, sections: &[(String, String, String)]) {
+        self.body.push_str("<ul class=\"contents\">\n");
+        for (id, title, about) in sections {
+            let (id, title, about) = (escape(id), escape(title), escape(about));
+            let _ = writeln!(
+                self.body,
+                "<li><a href=\"#{id}\">{title}</a> <span class=\"soft\">{about}</span></li>"
+            );
+        }
+        self.body.push_str("</ul>\n");
+    }
+
+    /// Names with their values.
+    pub fn block(&mut self, parts: &[Condition]) {
+        self.body.push_str("<dl class=\"block\">\n");
+        for Condition { name, value } in parts {
+            let _ = writeln!(self.body, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(value));
+        }
+        self.body.push_str("</dl>\n");
     }
 
     /// A heading below [`HtmlPage::heading`].
@@ -169,12 +200,15 @@ mod tests {
         page.heading("<h>");
         page.paragraph("\"x\" & <y>");
         page.data("results", "{\"name\":\"</script><b>\"}");
+        page.section("<i>", "<h>");
+        page.contents(&[("<i>".into(), "<j>".into(), "<k>".into())]);
+        page.block(&[Condition::new("<l>", "<m>")]);
         let mut table = Table::new(vec![Column::words("<c>")]);
         table.push(vec!["<d>".into()]);
         page.table(&table);
         page.folded_table("<t>", &table);
         let html = page.document();
-        for tag in ["<b>", "<h>", "<y>", "<c>", "<d>", "<t>"] {
+        for tag in ["<b>", "<h>", "<y>", "<c>", "<d>", "<t>", "<i>", "<j>", "<k>", "<l>", "<m>"] {
             assert!(!html.contains(tag), "{tag}: {html}");
         }
         assert!(html.contains("<title>a &lt;b&gt; (simulated)</title>"));
@@ -186,13 +220,16 @@ mod tests {
     fn every_element_is_closed() {
         let mut page = HtmlPage::new("t", "simulated");
         page.paragraph("p");
+        page.section("s", "h");
+        page.contents(&[("s".into(), "h".into(), "about".into())]);
+        page.block(&[Condition::new("n", "v")]);
         let mut table = Table::new(vec![Column::numbers("n", "us")]);
         table.push(vec!["1".into()]);
         page.table(&table);
         page.folded_table("more", &table);
         page.plots(&[]);
         let html = page.document();
-        for tag in ["html", "head", "body", "style", "table", "tr", "td", "div", "details", "span"]
+        for tag in ["html", "head", "body", "style", "table", "tr", "td", "div", "details", "span", "dl", "dt", "dd", "ul", "li", "a"]
         {
             let open = html.matches(&format!("<{tag}>")).count()
                 + html.matches(&format!("<{tag} ")).count();

@@ -33,8 +33,8 @@ pub use html::HtmlPage;
 pub use pdf::Pdf;
 pub use plot::{Axis, Picture, Plot, Series};
 pub use point::{
-    Figures, Flow, Latency, NetworkCounters, Point, PointConfig, PointPart, RunOrigin, Sample,
-    VariedKey, jain,
+    Condition, Figures, Flow, Latency, MeasuredRow, NetworkCounters, Point, PointConfig, PointPart,
+    RunOrigin, Sample, VariedKey, jain,
 };
 pub use report_sink::ReportSink;
 pub use table::{Alignment, Column, Table};

@@ -34,6 +34,12 @@ pub struct Point {
     pub measured_s: f64,
     /// The load and the target, in terms of the CSV columns.
     pub setting: PointConfig,
+    /// Everything that the run was, in words, in the order of a report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Rows that someone measured under the same conditions on the machine that this run simulates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured: Vec<MeasuredRow>,
     /// All hosts together.
     pub total: Figures,
     /// Figures by host; [`Point::jobs`] has those by job, [`Point::sizes`] by block size.
@@ -67,6 +73,9 @@ pub struct Point {
     pub budget_bytes: Option<f64>,
     /// The pacer's period per I/O in us, mean over the samples.
     pub period_us: Option<f64>,
+    /// Mean time from one I/O to the next that a core started, in us; only if a rate paces them.
+    #[serde(default)]
+    pub period_seen_us: Option<f64>,
     /// Queues that had commands and never ran one, if known.
     #[serde(default)]
     pub starved_queues: Option<u32>,
@@ -83,6 +92,40 @@ pub struct Point {
     pub series: Vec<Sample>,
     /// Problems in the run, which make its figures unreliable.
     pub problems: Vec<String>,
+}
+
+/// A part of the conditions of a run: `block size`, `128KiB`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Name of the part.
+    pub name: String,
+    /// Its value, in words.
+    pub value: String,
+}
+
+impl Condition {
+    /// A part and its value.
+    #[must_use]
+    pub fn new(name: &str, value: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), value: value.into() }
+    }
+}
+
+/// A row of a published measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredRow {
+    /// Name of the measurement: `Mellanox SPDK io_pacing`.
+    pub source: String,
+    /// Goodput in Gb/s.
+    pub gbps: f64,
+    /// Mean latency in us, if it was measured.
+    pub latency_us: Option<f64>,
+    /// Standard deviation of the bandwidth in Gb/s over samples and hosts, if it was measured.
+    pub stddev_gbps: Option<f64>,
+    /// Cache hits in percent, if they were counted.
+    pub hit_pct: Option<f64>,
+    /// Mean number of buffers in flight, if it was measured.
+    pub buffers: Option<f64>,
 }
 
 /// Counters on the target's side of the network.
@@ -333,6 +376,11 @@ pub(crate) mod tests {
             total: figures,
             hosts: vec![part("host 1"), part("host 2")],
             jobs: vec![part("all")],
+            conditions: vec![
+                Condition::new("load", "random reads"),
+                Condition::new("queue depth", queue_depth.to_string()),
+            ],
+            measured: Vec::new(),
             sizes: vec![part("128KiB")],
             flows: vec![Flow {
                 host: 0,
@@ -353,6 +401,7 @@ pub(crate) mod tests {
             in_flight_mib: Some(7.375),
             budget_bytes: Some(12_582_912.0),
             period_us: None,
+            period_seen_us: None,
             starved_queues: Some(0),
             target_cpus: None,
             host_cpus: None,

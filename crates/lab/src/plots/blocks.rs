@@ -28,12 +28,13 @@ pub(super) fn fill(page: &str, data: &PlotData) -> Result<String> {
 
 fn block(name: &str, data: &PlotData) -> Result<String> {
     Ok(match name {
-        "others" => prototype(data).markdown(),
+        "io-pacing" => prototype(data).markdown(),
         "depth" => depths(data, USERSPACE).markdown(),
         "kernel" => depths(data, KERNEL).markdown(),
         "slow" => slow(data).markdown(),
         "measured" => measured::markdown(&data.measured),
         "activity" => measured::activity(data.activity.as_ref()),
+        "contents" => data.contents.clone(),
         "suite" => suite(&data.suite).markdown(),
         "gaps" => gaps(&data.suite),
         "missed" => missed(&data.suite),

@@ -34,6 +34,8 @@ pub(super) struct PlotData {
     pub(super) suite: Vec<SuiteCase>,
     pub(super) tried: Vec<Experiment>,
     pub(super) calibration: String,
+    /// The contents of the fourteen tests, with verdicts.
+    pub(super) contents: String,
 }
 
 /// The columns of a measured row that the pages show.
@@ -98,6 +100,7 @@ impl PlotData {
             suite: cases(&text(&folder.join(SUITE))?)?,
             tried: tried(&text(&folder.join(TRIED))?),
             calibration: text(&folder.join(CALIBRATION))?,
+            contents: super::measuring::contents(root)?,
         })
     }
 }

@@ -37,10 +37,10 @@ pub(super) fn all(data: &PlotData) -> Vec<Figure> {
             figures.push(Figure { file: format!("{name}-{small}.svg"), plot });
         };
         add(
-            "others-bandwidth",
+            "io-pacing-bandwidth",
             prototype(data, platform, "Bandwidth", BANDWIDTH, |r| Some(r.gbps)),
         );
-        add("others-hits", prototype(data, platform, "Cache hits", HITS, |r| r.hit_pct));
+        add("io-pacing-hits", prototype(data, platform, "Cache hits", HITS, |r| r.hit_pct));
         add("depth-bandwidth", depth(data, platform, USERSPACE, BANDWIDTH, |p| Some(p.total.gbps)));
         add("depth-hits", depth(data, platform, USERSPACE, HITS, |p| p.hit_pct));
         add("kernel-bandwidth", depth(data, platform, KERNEL, BANDWIDTH, |p| Some(p.total.gbps)));
@@ -97,7 +97,7 @@ fn depth(
     let line = |(name, plan, policy): (&str, &str, &str)| {
         let points = of(data, platform, plan, policy).filter(|p| p.setting.initiator == initiator);
         let points = points.filter_map(|p| Some((f64::from(p.setting.qd), y(p)?)));
-        Series::new(name, points.collect())
+        Series::new(&simulated(name), points.collect())
     };
     let is_kernel = initiator == KERNEL;
     let (hosts, note) = if is_kernel { (", kernel hosts", KERNEL_LOAD) } else { ("", LOAD) };
@@ -122,7 +122,8 @@ fn prototype(
         let rows = data.prototype.iter().filter(|row| {
             row.platform == platform && row.test == test && row.initiator == USERSPACE
         });
-        Series::new(name, rows.filter_map(|row| Some((f64::from(row.qd), y(row)?))).collect())
+        let points = rows.filter_map(|row| Some((f64::from(row.qd), y(row)?)));
+        Series::new(&format!("measured: {name}"), points.collect())
     };
     Plot {
         title: format!("{what} over queue depth, measured on platform {platform} with io_pacing"),
@@ -152,7 +153,7 @@ fn slow(data: &PlotData, platform: &str) -> Plot {
             let at = SLOW.iter().position(|number| *number == slow)?;
             Some((f64::from(u32::try_from(at).ok()?), point.total.gbps))
         };
-        Series::new(name, points.filter_map(place).collect())
+        Series::new(&simulated(name), points.filter_map(place).collect())
     };
     let names = SLOW.map(|number| number.to_string()).to_vec();
     Plot {
@@ -176,7 +177,7 @@ fn rate(data: &PlotData, platform: &str) -> Plot {
         let points = of(data, platform, "test-14", "prototype");
         let points = points.filter(|point| point.setting.period_ns == Some(period));
         let points = points.map(|point| (f64::from(point.setting.qd), point.total.gbps));
-        Series::new(&format!("an I/O every {period} ns"), points.collect())
+        Series::new(&simulated(&format!("an I/O every {period} ns")), points.collect())
     };
     Plot {
         title: format!("A fixed rate over queue depth, simulated on platform {platform}"),
@@ -187,9 +188,14 @@ fn rate(data: &PlotData, platform: &str) -> Plot {
     }
 }
 
+/// Returns the name of a simulated line.
+fn simulated(name: &str) -> String {
+    format!("simulated: {name}")
+}
+
 fn over_time(name: &str, point: &Point, y: impl Fn(&Sample) -> Option<f64>) -> Series {
     let points = point.series.iter().filter_map(|sample| Some((sample.t, y(sample)?)));
-    Series { name: name.to_owned(), points: points.collect(), shape: SeriesShape::Line }
+    Series { name: simulated(name), points: points.collect(), shape: SeriesShape::Line }
 }
 
 fn stall(data: &PlotData, platform: &str) -> Plot {

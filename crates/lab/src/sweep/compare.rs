@@ -25,9 +25,12 @@ pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let table = comparison.table([&name(before), &name(after)]);
     let heading = format!("{} against {}", sweep::heading(&second), sweep::heading(&first));
     let summary = summary(&comparison);
-    show(format_args!("{heading}\n\n{}\n{summary}\n", table.markdown()));
+    let both: Vec<Point> = first.iter().chain(&second).cloned().collect();
+    let block = sweep::block_lines(&both);
+    show(format_args!("{heading}\n\n{block}\n{}\n{summary}\n", table.markdown()));
     if let Some(file) = &args.html {
         let mut page = HtmlPage::new("Comparison", "");
+        page.block(&sweep::block(&both));
         page.paragraph(&heading);
         page.paragraph(&summary);
         page.table(&table);

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `options` | the machines that the user names |
 //! | `compare` | two files of results |
+//! | `conditions` | the block of a run, with which reports begin |
 //! | `plan` | from TOML to checked points |
+//! | `published` | published rows with the conditions of a point |
 //! | `setup` | configuration of a point for any backend |
 //! | `backend` | the simulator and real machines |
 //! | `run` | the points, some concurrently, without those of an earlier run |
@@ -16,8 +18,12 @@
 
 mod backend;
 mod compare;
+mod conditions;
 mod options;
+#[cfg(test)]
+mod grid_tests;
 mod plan;
+mod published;
 pub(crate) mod remote_test;
 mod results;
 mod run;
@@ -31,6 +37,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nvmeof_console::{complain, show};
+use nvmeof_report::sweep::PlanResults;
 use nvmeof_report::{Point, RunOrigin, VariedKey, csv, sweep};
 use nvmeof_workspace::checkout::Workspace;
 
@@ -50,17 +57,19 @@ const USAGE: u8 = 2;
         cargo xtask sweep --plan configs/sweeps/test-03.toml --where local --json local.jsonl --html local.html\n  \
         cargo xtask sweep --plan configs/sweeps/test-03.toml --where remote --listen rdma://192.0.2.1 \\\n      \
         --host root@host1 --host root@host2 --json remote.jsonl\n  \
+        cargo xtask sweep --plan configs/sweeps/test-03.toml --plan configs/sweeps/test-05.toml --where sim \\\n      \
+        --set load.block-size=64KiB --time 2s --html both.html\n  \
         cargo xtask sweep --compare before.jsonl after.jsonl"
 )]
 pub(crate) struct SweepArgs {
-    /// Plan to run
-    #[arg(long, value_name = "FILE", required_unless_present = "compare")]
-    plan: Option<PathBuf>,
+    /// Plan to run; several, as --plan A --plan B, make one report with a table of contents
+    #[arg(long = "plan", value_name = "FILE", required_unless_present = "compare")]
+    plans: Vec<PathBuf>,
     /// Place to run it
     #[arg(long = "where", value_name = "PLACE", value_enum, required_unless_present = "compare")]
     backend: Option<BackendName>,
     /// Run nothing: compare two files of --json point by point, with confidence intervals
-    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plan", "backend", "json", "csv"])]
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["plans", "backend", "set", "time", "json", "csv"])]
     compare: Vec<PathBuf>,
     /// A platform of configs/platforms, or a file like them
     #[arg(long, value_name = "A|B|FILE", default_value = "A")]
@@ -68,6 +77,12 @@ pub(crate) struct SweepArgs {
     /// Everything random follows from it, and from the number of the repetition
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Set a key of the plan, which then does not vary, as load.block-size=64KiB
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Measured time of each point, as 10s: short for --set load.time=TIME
+    #[arg(long, value_name = "TIME")]
+    time: Option<String>,
     /// At most 0.2 s a point, after at most 0.1 s, and each only once: to see that a plan works
     #[arg(long)]
     short: bool,
@@ -108,29 +123,56 @@ impl BackendName {
     }
 }
 
+/// A plan with its results.
+#[derive(Debug)]
+struct FinishedPlan {
+    plan: SweepPlan,
+    points: Vec<Point>,
+    /// Runs that failed, and results that are unreliable.
+    failures: Vec<String>,
+    is_interrupted: bool,
+}
+
 pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
-    let (Some(file), Some(backend)) = (&args.plan, args.backend) else { return compare::run(args) };
-    let mut plan = match prepare(args, file, backend) {
-        Ok(plan) => plan,
+    let Some(backend) = args.backend else { return compare::run(args) };
+    let plans: Result<Vec<_>> =
+        args.plans.iter().map(|file| prepare(args, file, backend)).collect();
+    let mut plans = match plans {
+        Ok(plans) => plans,
         Err(error) => return Ok(refused(&error)),
     };
     // Fail now, not after hours of measuring.
     args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
-    let backend: Box<dyn SweepBackend> = match backend {
-        BackendName::Sim => {
-            let simulator = simulator(args, &plan);
-            match simulator {
-                Ok(simulator) => Box::new(simulator),
-                Err(error) => return Ok(refused(&error)),
-            }
+    let mut simulators = Vec::new();
+    if backend == BackendName::Sim {
+        match plans.iter().map(|plan| simulator(args, plan)).collect() {
+            Ok(all) => simulators = all,
+            Err(error) => return Ok(refused(&error)),
         }
-        BackendName::Local | BackendName::Remote => {
-            let (backend, left_out) = machines(args, backend, &mut plan)?;
-            left_out.iter().for_each(|point| complain!("skipped: {point}"));
-            Box::new(backend)
-        }
+    } else {
+        interrupt::handle_signals()?;
+    }
+    let mut results = match &args.json {
+        Some(file) => ResultsFile::open(file, args.resume)?,
+        None => ResultsFile::default(),
     };
-    sweep(args, &plan, backend.as_ref())
+    let mut simulators = simulators.into_iter();
+    let mut finished: Vec<FinishedPlan> = Vec::new();
+    for mut plan in plans.drain(..) {
+        let backend: Box<dyn SweepBackend> = match simulators.next() {
+            Some(simulator) => Box::new(simulator),
+            None => {
+                let (backend, left_out) = machines(args, backend, &mut plan)?;
+                left_out.iter().for_each(|point| complain!("skipped: {point}"));
+                Box::new(backend)
+            }
+        };
+        finished.push(finish(args.seed, plan, backend.as_ref(), &mut results)?);
+        if finished.last().is_some_and(|plan| plan.is_interrupted) {
+            break;
+        }
+    }
+    report(args, &finished)
 }
 
 fn refused(error: &anyhow::Error) -> ExitCode {
@@ -138,23 +180,45 @@ fn refused(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn sweep(args: &SweepArgs, plan: &SweepPlan, backend: &dyn SweepBackend) -> Result<ExitCode> {
-    let mut results = match &args.json {
-        Some(file) => ResultsFile::open(file, args.resume)?,
-        None => ResultsFile::default(),
-    };
-    let runs = run::SweepRuns::of(plan, &backend.platform(), args.seed);
-    let (points, failures) = runs.all(backend, &mut results)?;
+/// Runs a plan and shows its results.
+fn finish(
+    seed: u64,
+    plan: SweepPlan,
+    backend: &dyn SweepBackend,
+    results: &mut ResultsFile,
+) -> Result<FinishedPlan> {
+    let (points, mut failures) =
+        run::SweepRuns::of(&plan, &backend.platform(), seed).all(backend, results)?;
     for failure in &failures {
         complain!("error: {failure}");
     }
-    show(sweep::markdown(&points));
-    write(args, plan, &points)?;
-    let broken: Vec<_> = points.iter().filter(|point| !point.problems.is_empty()).collect();
-    for point in &broken {
-        complain!("error: {}, {}: {}", plan.name, point.label(), point.problems.join("; "));
+    show(format_args!("{}\n", sweep::markdown(&points)));
+    for point in points.iter().filter(|point| !point.problems.is_empty()) {
+        let failure = format!("{}, {}: {}", plan.name, point.label(), point.problems.join("; "));
+        complain!("error: {failure}");
+        failures.push(failure);
     }
-    if backend.is_interrupted() {
+    Ok(FinishedPlan { plan, points, failures, is_interrupted: backend.is_interrupted() })
+}
+
+/// Writes the reports of all plans.
+fn report(args: &SweepArgs, finished: &[FinishedPlan]) -> Result<ExitCode> {
+    let of = |one: &FinishedPlan| one.points.clone();
+    let points: Vec<Point> = finished.iter().flat_map(of).collect();
+    let results = finished.iter();
+    let results = results.map(|one| PlanResults { points: &one.points, about: &one.plan.about });
+    let results: Vec<_> = results.collect();
+    show(sweep::markdown_contents(&results));
+    let put = |file: &PathBuf, text: String| {
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    };
+    if let Some(file) = &args.csv {
+        put(file, csv::document(&points))?;
+    }
+    if let Some(file) = &args.html {
+        put(file, sweep::overview(&results)?)?;
+    }
+    if finished.iter().any(|plan| plan.is_interrupted) {
         let (file, more) = match &args.json {
             Some(file) => (file.display().to_string(), "; continue with --resume"),
             None => ("nowhere, for want of --json".to_owned(), ""),
@@ -162,8 +226,8 @@ fn sweep(args: &SweepArgs, plan: &SweepPlan, backend: &dyn SweepBackend) -> Resu
         complain!("interrupted after {} points; they are kept in {file}{more}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
-    let sound = failures.is_empty() && broken.is_empty();
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_sound = finished.iter().all(|plan| plan.failures.is_empty());
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the matching points of a shipped plan in the simulator.
@@ -188,7 +252,9 @@ pub(crate) fn simulate(
 
 /// Returns the plan with the points that are for this backend.
 fn prepare(args: &SweepArgs, file: &Path, backend: BackendName) -> Result<SweepPlan> {
-    let mut plan = SweepPlan::load(file)?;
+    let time = args.time.iter().map(|time| format!("load.time={time}"));
+    let settings: Vec<String> = args.set.iter().cloned().chain(time).collect();
+    let mut plan = SweepPlan::load_with(file, &settings)?;
     if args.short {
         plan.shorten();
     }
@@ -224,7 +290,6 @@ fn machines(
 ) -> Result<(RealMachines, Vec<String>)> {
     let place = if backend == BackendName::Local { RunOrigin::Local } else { RunOrigin::Remote };
     let machines = args.machines.machines(place, plan)?;
-    interrupt::handle_signals()?;
     let backend = RealMachines::new(machines, &plan.points)?;
     let left_out = run::leave_out(plan, &backend)?;
     Ok((backend, left_out))
@@ -259,17 +324,4 @@ fn writable(file: &Path) -> Result<()> {
 
 fn stem(file: &Path) -> Option<String> {
     Some(file.file_stem()?.to_str()?.to_owned())
-}
-
-fn write(args: &SweepArgs, plan: &SweepPlan, points: &[Point]) -> Result<()> {
-    let put = |file: &PathBuf, text: String| {
-        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-    };
-    if let Some(file) = &args.csv {
-        put(file, csv::document(points))?;
-    }
-    if let Some(file) = &args.html {
-        put(file, sweep::page(points, &plan.about)?)?;
-    }
-    Ok(())
 }

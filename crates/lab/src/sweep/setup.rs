@@ -68,9 +68,10 @@ impl TargetDevices {
     }
 
     /// Returns number and kind, as the CSV names them.
-    pub(crate) fn name(&self) -> String {
+    pub(crate) fn name(&self, initiator: Initiator) -> String {
         let delay = if self.delay.is_some() { "+delay" } else { "" };
         match self.kind {
+            DeviceKind::Drive if initiator == Initiator::Local => format!("local{}", self.count),
             DeviceKind::Null => format!("null{}{delay}", self.count),
             DeviceKind::Drive => format!("nvme{}{delay}", self.count),
             DeviceKind::Part(parts) => format!("split{parts}{delay}"),
@@ -187,6 +188,8 @@ pub(crate) enum Initiator {
     FioSpdk,
     /// `nvmeof-perf`.
     Perf,
+    /// A load on the target itself, without a fabric.
+    Local,
 }
 
 impl Initiator {
@@ -196,6 +199,7 @@ impl Initiator {
             Self::FioKernel => "fio-kernel",
             Self::FioSpdk => "fio-spdk",
             Self::Perf => "nvmeof-perf",
+            Self::Local => "local",
         }
     }
 }
@@ -211,6 +215,8 @@ pub(crate) struct HostJob {
     pub(crate) queue_depth: u32,
     /// Threads per host.
     pub(crate) threads: u32,
+    /// The plan's queue depth is that of all threads of a host together.
+    pub(crate) shares_depth: bool,
     /// Weight of its flows.
     pub(crate) weight: u16,
     /// Hosts that run it, from 0; empty: all.
@@ -226,6 +232,14 @@ pub(crate) struct HostJob {
 }
 
 impl HostJob {
+    /// Returns the queue depth of the plan and the number of loads with this depth on a host.
+    pub(crate) fn planned_depth(&self) -> (u32, u32) {
+        match self.shares_depth {
+            true => (self.queue_depth * self.threads, 1),
+            false => (self.queue_depth, self.threads),
+        }
+    }
+
     /// Returns the number of hosts that run it, out of `all`.
     pub(crate) fn hosts_of(&self, all: usize) -> usize {
         if self.hosts.is_empty() { all } else { self.hosts.len() }

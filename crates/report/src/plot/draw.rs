@@ -53,12 +53,14 @@ where
             let x = x.cast_signed();
             let (left, right) = (x, x + KEY.cast_signed() - 8);
             let corners = [(left, y - 6), (right, y + 6)];
-            if plot.series[*series].shape == SeriesShape::Area {
-                legend.draw(&Rectangle::new(corners, ink::area_key(*series).filled()))?;
-            } else if plot.series[*series].shape == SeriesShape::Bars {
-                legend.draw(&Rectangle::new(corners, ink::bar_key(*series).filled()))?;
+            let shape = plot.series[*series].shape;
+            let ink = shape.ink(*series);
+            if shape == SeriesShape::Area {
+                legend.draw(&Rectangle::new(corners, ink::area_key(ink).filled()))?;
+            } else if shape == SeriesShape::Bars {
+                legend.draw(&Rectangle::new(corners, ink::bar_key(ink).filled()))?;
             } else {
-                let line = ink::key(*series).stroke_width(2);
+                let line = ink::key(ink).stroke_width(2);
                 legend.draw(&PathElement::new([(left, y), (right, y)], line))?;
             }
             let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -148,6 +150,7 @@ where
             .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
             .collect();
         empty &= places.is_empty();
+        let index = series.shape.ink(index);
         if series.shape == SeriesShape::Area {
             let area = Polygon::new(places, ink::area(index).filled());
             chart.draw_series([area])?;
@@ -162,7 +165,7 @@ where
             chart.draw_series(places.iter().map(bar))?;
             continue;
         }
-        if series.shape != SeriesShape::Marks && !places.is_empty() {
+        if series.shape.has_line() && !places.is_empty() {
             let line = PathElement::new(means(&places), colour.stroke_width(2));
             chart.draw_series([line])?;
         }

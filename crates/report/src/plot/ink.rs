@@ -10,10 +10,13 @@ use plotters::style::RGBColor;
 
 use crate::html::escape;
 
+/// Number of colors.
+pub(super) const COLORS: usize = 8;
+
 /// Colors of series in the light scheme, distinct with red-green color blindness.
 ///
 /// Further series reuse them with dashed lines.
-const LIGHT: [&str; 8] =
+const LIGHT: [&str; COLORS] =
     ["#2a78d6", "#eb6834", "#1baf7a", "#b77f00", "#d4568a", "#008300", "#4a3aa7", "#e34948"];
 
 /// Dashes of each cycle through the colors.

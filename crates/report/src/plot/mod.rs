@@ -111,6 +111,9 @@ pub struct Series {
     pub shape: SeriesShape,
 }
 
+/// Number of colors: a series whose ink is greater by it has the same color in dashes.
+pub const COLORS: usize = ink::COLORS;
+
 /// Shape of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SeriesShape {
@@ -121,10 +124,28 @@ pub enum SeriesShape {
     Line,
     /// Markers alone: for rows that do not belong to one curve.
     Marks,
+    /// A marker per point and a line through the mean at each x, in the color and dashes of this
+    /// ink; other shapes have those of their position in the legend.
+    Inked(usize),
+    /// Markers alone, in the color of this ink.
+    InkedMarks(usize),
     /// The area enclosed by the points in order, behind the lines of earlier series: for a band.
     Area,
     /// A bar per point, from zero; bars of several series at one x are side by side.
     Bars,
+}
+
+impl SeriesShape {
+    fn ink(self, position: usize) -> usize {
+        match self {
+            Self::Inked(ink) | Self::InkedMarks(ink) => ink,
+            _ => position,
+        }
+    }
+
+    fn has_line(self) -> bool {
+        !matches!(self, Self::Marks | Self::InkedMarks(_))
+    }
 }
 
 impl Series {
@@ -260,6 +281,20 @@ mod tests {
         for text in [">\nio-uring-\n<", ">\npolled\n<", ">\n400\n<"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
+    }
+
+    #[test]
+    fn two_series_can_share_a_color() {
+        let mut plot = plot();
+        plot.series[0].shape = SeriesShape::Inked(3);
+        plot.series[1].shape = SeriesShape::Inked(3 + COLORS);
+        let svg = plot.svg();
+        assert_eq!((count(&svg, "line s3 c3"), count(&svg, "line s11 c3")), (1, 1));
+        assert_eq!((count(&svg, "key s3 c3"), count(&svg, "key s11 c3")), (1, 1));
+        let dashed = svg.lines().filter(|line| line.contains("stroke-dasharray"));
+        assert!(dashed.clone().count() == 2 && dashed.clone().all(|line| line.contains(" s11 ")));
+        plot.series[0].shape = SeriesShape::InkedMarks(3);
+        assert_eq!((count(&plot.svg(), "line s3 c3"), count(&plot.svg(), "mark s3 c3")), (0, 3));
     }
 
     #[test]

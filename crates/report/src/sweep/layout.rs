@@ -3,13 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plot::{Axis, Series};
-use crate::point::{Point, VariedKey, short_key};
+use crate::point::{MeasuredRow, Point, PointConfig, short_key};
 
 /// Minimum ratio of the largest to the smallest value at which steps of x double.
 const WIDE: f64 = 8.0;
-
-/// Maximum number of distinguishable lines.
-const MOST_SERIES: usize = 10;
 
 /// Points with their positions on the x axis.
 pub(super) type PlacedPoints<'a> = Vec<(f64, &'a Point)>;
@@ -41,7 +38,9 @@ impl SweepLayout {
         });
         let x = x.cloned();
         let names = match &x {
-            Some(key) if !number(key) => values(points, key),
+            Some(key) if !number(key) => {
+                distinct(points.iter().filter_map(|point| shown(point, key)))
+            }
             _ => Vec::new(),
         };
         let log2 = match &x {
@@ -61,43 +60,67 @@ impl SweepLayout {
     pub(super) fn axis(&self) -> Axis {
         let title = match self.x.as_deref() {
             Some("job.queue-depth") => "queue depth, per host and job",
-            Some(key) => &short_key(key).replace('-', " "),
+            Some(key) => &plain(key),
             None => "point",
         };
         Axis { log2: self.log2, names: self.names.clone(), ..Axis::new(title, "") }
     }
 
-    /// Divides the points over plots with distinguishable series, each with its name.
+    /// Divides the points over plots of at most `most` series, each plot with its name.
     ///
     /// If there are too many series for one plot, the values of the key with the fewest values
-    /// divide them.
+    /// divide them; the series of a single key are divided evenly.
     pub(super) fn plots<'a>(
         &self,
         points: &'a [Point],
+        most: usize,
     ) -> Vec<(String, SweepLayout, PlacedPoints<'a>)> {
-        let placed: PlacedPoints<'a> = points
-            .iter()
-            .enumerate()
-            .filter_map(|(at, point)| Some((self.place(point, at)?, point)))
-            .collect();
-        let names: BTreeSet<_> = points.iter().map(|point| self.name(point)).collect();
-        let fewest = self.series.iter().min_by_key(|key| values(points, key).len());
-        let Some(key) = fewest.filter(|_| names.len() > MOST_SERIES && self.series.len() > 1)
-        else {
-            return vec![(String::new(), self.clone(), placed)];
+        let placed = points.iter().enumerate();
+        let placed = placed.filter_map(|(at, point)| Some((self.place(point, at)?, point)));
+        self.divided(placed.collect(), most, String::new())
+    }
+
+    fn divided<'a>(
+        &self,
+        placed: PlacedPoints<'a>,
+        most: usize,
+        name: String,
+    ) -> Vec<(String, SweepLayout, PlacedPoints<'a>)> {
+        let names = distinct(placed.iter().map(|(_, point)| self.name(point)));
+        if names.len() <= most {
+            return vec![(name, self.clone(), placed)];
+        }
+        let count = |key: &String| distinct(placed.iter().map(|(_, point)| shown(point, key))).len();
+        let fewest = self.series.iter().filter(|key| count(key) > 1).min_by_key(|key| count(key));
+        let (inner, part_of): (Self, Box<dyn Fn(&Point) -> String>) = match fewest {
+            Some(key) if self.series.len() > 1 => {
+                let rest = self.series.iter().filter(|other| *other != key).cloned().collect();
+                let inner = Self { series: rest, ..self.clone() };
+                (inner, Box::new(move |point| label(point, key)))
+            }
+            _ => {
+                let size = names.len().div_ceil(names.len().div_ceil(most));
+                let part = move |point: &Point| {
+                    let at = names.iter().position(|name| *name == self.name(point)).unwrap_or(0);
+                    let part = &names[at / size * size..names.len().min((at / size + 1) * size)];
+                    format!("{} to {}", part[0], part[part.len() - 1])
+                };
+                (self.clone(), Box::new(part))
+            }
         };
-        let rest = self.series.iter().filter(|other| *other != key).cloned().collect();
-        let inner = SweepLayout { series: rest, ..self.clone() };
-        let mut plots: Vec<(String, SweepLayout, PlacedPoints<'a>)> = Vec::new();
+        let mut parts: Vec<(String, PlacedPoints<'a>)> = Vec::new();
         for (x, point) in placed {
-            let varied = point.varied.iter().find(|varied| varied.key == *key);
-            let name = varied.map_or_else(|| format!("no {}", short_key(key)), VariedKey::label);
-            match plots.iter_mut().find(|(known, ..)| *known == name) {
-                Some((.., points)) => points.push((x, point)),
-                None => plots.push((name, inner.clone(), vec![(x, point)])),
+            let part = part_of(point);
+            match parts.iter_mut().find(|(known, _)| *known == part) {
+                Some((_, points)) => points.push((x, point)),
+                None => parts.push((part, vec![(x, point)])),
             }
         }
-        plots
+        let whole = |part: &str| {
+            let names = [name.as_str(), part].into_iter().filter(|name| !name.is_empty());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        parts.into_iter().flat_map(|(part, own)| inner.divided(own, most, whole(&part))).collect()
     }
 
     /// The points that have this figure, grouped in series.
@@ -120,10 +143,35 @@ impl SweepLayout {
         series
     }
 
+    /// The rows that were measured under the conditions of the points, grouped in the same series.
+    pub(super) fn published(
+        &self,
+        points: &[(f64, &Point)],
+        of: fn(&MeasuredRow) -> Option<f64>,
+    ) -> Vec<Series> {
+        let mut series: Vec<Series> = Vec::new();
+        let mut known: Vec<(&str, &PointConfig)> = Vec::new();
+        for (x, point) in points {
+            // Every run under a condition has all of its rows.
+            let condition = (point.platform.as_str(), &point.setting);
+            if known.contains(&condition) {
+                continue;
+            }
+            known.push(condition);
+            let name = self.name(point);
+            let rows = point.measured.iter().filter_map(of).map(|y| (*x, y));
+            match series.iter_mut().find(|known| known.name == name) {
+                Some(series) => series.points.extend(rows),
+                None => series.push(Series::new(&name, rows.collect())),
+            }
+        }
+        series.retain(|series| !series.points.is_empty());
+        series
+    }
+
     fn name(&self, point: &Point) -> String {
-        let of = |key: &String| point.varied.iter().find(|varied| varied.key == *key);
-        let parts = self.series.iter().filter_map(of).map(VariedKey::label);
-        parts.collect::<Vec<_>>().join(", ")
+        let parts = self.series.iter().map(|key| label(point, key));
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     fn place(&self, point: &Point, at: usize) -> Option<f64> {
@@ -132,11 +180,44 @@ impl SweepLayout {
             None => index(at + 1),
             Some(key) if self.names.is_empty() => point.value(key)?.parse().ok(),
             Some(key) => {
-                let value = point.value(key)?;
-                index(self.names.iter().position(|name| name == value)?)
+                let value = shown(point, key)?;
+                index(self.names.iter().position(|name| *name == value)?)
             }
         }
     }
+}
+
+/// Returns a value as plots show it: a table of devices by their name in the CSV.
+fn shown(point: &Point, key: &str) -> Option<String> {
+    let value = point.value(key)?;
+    Some(if value.starts_with('{') { point.setting.devices.clone() } else { value.to_owned() })
+}
+
+/// Returns a value with its key, if the value alone is ambiguous; empty if the point has none.
+fn label(point: &Point, key: &str) -> String {
+    match shown(point, key) {
+        Some(value) if value.starts_with(|c: char| c.is_ascii_digit()) => {
+            format!("{} {value}", plain(key))
+        }
+        Some(value) => value,
+        None => String::new(),
+    }
+}
+
+/// Returns the short name of a key in words.
+fn plain(key: &str) -> String {
+    short_key(key).replace('-', " ").replace('.', ": ")
+}
+
+/// Each value once, in order.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut known = Vec::new();
+    for value in values {
+        if !known.contains(&value) {
+            known.push(value);
+        }
+    }
+    known
 }
 
 /// Keys with more than one value, in the order of the plan.
@@ -176,7 +257,10 @@ fn determines(points: &[Point], one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::point::VariedKey;
     use crate::point::tests::point;
+
+    const MOST: usize = 8;
 
     fn varied(pairs: &[(&str, &str)]) -> Point {
         let varied = pairs
@@ -191,7 +275,7 @@ mod tests {
 
     /// The series of a layout that requires a single plot.
     fn all(layout: &SweepLayout, points: &[Point]) -> Vec<Series> {
-        let plots = layout.plots(points);
+        let plots = layout.plots(points, MOST);
         assert_eq!(plots.len(), 1);
         plots[0].1.series(&plots[0].2, bandwidth)
     }
@@ -211,15 +295,18 @@ mod tests {
                 }
             }
         }
-        let plots = SweepLayout::of(&points).plots(&points);
+        let plots = SweepLayout::of(&points).plots(&points, MOST);
         let names: Vec<_> = plots.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(names, ["spdk", "kernel"]);
+        let halves = ["spdk, p0 to p4", "spdk, p5 to p8", "kernel, p0 to p4", "kernel, p5 to p8"];
+        assert_eq!(names, halves);
+        let mut all = 0;
         for (_, layout, placed) in &plots {
             let series = layout.series(placed, bandwidth);
-            assert_eq!(series.len(), 9);
+            assert!(series.len() <= MOST);
+            all += series.len();
             assert!(series.iter().all(|series| series.points.len() == 10));
-            assert_eq!(series[0].name, "p0");
         }
+        assert_eq!(all, 18, "each once");
     }
 
     #[test]
@@ -244,7 +331,7 @@ mod tests {
         assert!(!layout.axis().log2);
         let series = all(&layout, &points);
         let names: Vec<_> = series.iter().map(|series| series.name.as_str()).collect();
-        assert_eq!(names, ["queue-depth 256", "queue-depth 1024"]);
+        assert_eq!(names, ["queue depth 256", "queue depth 1024"]);
         assert!(series.iter().all(|series| series.points.len() == 4));
     }
 
@@ -293,6 +380,44 @@ mod tests {
         assert_eq!(layout.axis().names, ["4KiB", "1MiB"]);
         assert_eq!(layout.axis().title, "block size");
         assert_eq!(all(&layout, &points)[0].points, [(0.0, 184.8), (1.0, 184.8)]);
+    }
+
+    #[test]
+    fn names_are_in_words() {
+        let mut point = varied(&[
+            ("job.fast.queue-depth", "64"),
+            ("target.pacing.period", "5600ns"),
+            ("host.initiator", "fio-spdk"),
+            ("target.devices", "{ kind = \"null\", count = 16 }"),
+        ]);
+        point.setting.devices = "null16".into();
+        let keys: Vec<_> = point.varied.iter().map(|varied| label(&point, &varied.key)).collect();
+        assert_eq!(keys, ["fast: queue depth 64", "period 5600ns", "fio-spdk", "null16"]);
+        assert_eq!(label(&point, "target.cores"), "");
+    }
+
+    #[test]
+    fn measured_rows_are_drawn_once_for_all_runs_under_their_conditions() {
+        let row = MeasuredRow {
+            source: "s".into(),
+            gbps: 100.0,
+            latency_us: None,
+            stddev_gbps: None,
+            hit_pct: None,
+            buffers: None,
+        };
+        let mut first = varied(&[("job.queue-depth", "32")]);
+        first.measured = vec![row.clone(), MeasuredRow { gbps: 90.0, ..row }];
+        let again = Point { repetition: 2, ..first.clone() };
+        let mut other = varied(&[("job.queue-depth", "64")]);
+        other.setting.qd = 64;
+        let points = [first, again, other];
+        let layout = SweepLayout::of(&points);
+        let placed = &layout.plots(&points, MOST)[0].2;
+        let series = layout.published(placed, |row| Some(row.gbps));
+        assert_eq!(series.len(), 1);
+        assert_eq!(series[0].points, [(32.0, 100.0), (32.0, 90.0)]);
+        assert!(layout.published(placed, |row| row.hit_pct).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::point::{Point, PointPart, short_key};
+use crate::point::{Point, PointPart, RunOrigin, short_key};
 use crate::table::{Column, Table};
 
 const MIB: f64 = 1_048_576.0;
@@ -23,6 +23,8 @@ struct Figure {
     decimals: usize,
     /// The tables of the Mellanox SPDK io_pacing prototype have it.
     brief: bool,
+    /// The table of the load has it, otherwise that of the target.
+    of_load: bool,
     of: fn(&Point) -> Option<f64>,
 }
 
@@ -33,7 +35,17 @@ const fn figure(
     brief: bool,
     of: fn(&Point) -> Option<f64>,
 ) -> Figure {
-    Figure { name, unit, decimals, brief, of }
+    Figure { name, unit, decimals, brief, of_load: true, of }
+}
+
+const fn of_target(
+    name: &'static str,
+    unit: &'static str,
+    decimals: usize,
+    brief: bool,
+    of: fn(&Point) -> Option<f64>,
+) -> Figure {
+    Figure { of_load: false, ..figure(name, unit, decimals, brief, of) }
 }
 
 const FIGURES: &[Figure] = &[
@@ -46,19 +58,20 @@ const FIGURES: &[Figure] = &[
     figure("p99.9", "us", 1, false, |point| Some(point.total.latency_us.p99_9)),
     figure("largest", "us", 1, false, |point| Some(point.total.latency_us.max)),
     figure("stddev", "Gb/s", 2, true, |point| point.stddev_gbps),
-    figure("LLC hit", "%", 1, true, |point| point.hit_pct),
-    figure("buffers", "", 1, true, |point| point.buffers_mean),
-    figure("most buffers", "", 0, false, |point| point.buffers_max.and_then(count)),
-    figure("in flight", "MiB", 1, true, |point| point.in_flight_mib),
-    figure("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
-    figure("period", "us", 3, true, |point| point.period_us),
+    of_target("LLC hit", "%", 1, true, |point| point.hit_pct),
+    of_target("buffers", "", 1, true, |point| point.buffers_mean),
+    of_target("most buffers", "", 0, false, |point| point.buffers_max.and_then(count)),
+    of_target("in flight", "MiB", 1, true, |point| point.in_flight_mib),
+    of_target("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
+    of_target("period", "us", 3, false, |point| point.period_us),
+    of_target("period seen", "us a core", 3, true, |point| point.period_seen_us),
     figure("Jain", "", 3, true, |point| point.fairness),
-    figure("target", "CPUs", 2, false, |point| point.target_cpus),
-    figure("hosts", "CPUs", 2, false, |point| point.host_cpus),
-    figure("RNR", "", 0, false, |point| count(point.network?.rnr?)),
-    figure("retransmits", "", 0, false, |point| count(point.network?.retransmitted)),
-    figure("drops", "", 0, false, |point| count(point.network?.dropped)),
-    figure("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
+    of_target("target", "CPUs", 2, false, |point| point.target_cpus),
+    of_target("hosts", "CPUs", 2, false, |point| point.host_cpus),
+    of_target("RNR", "", 0, false, |point| count(point.network?.rnr?)),
+    of_target("retransmits", "", 0, false, |point| count(point.network?.retransmitted)),
+    of_target("drops", "", 0, false, |point| count(point.network?.dropped)),
+    of_target("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
 ];
 
 /// No run counts more than 2^32 of anything here.
@@ -66,10 +79,16 @@ fn count(value: u64) -> Option<f64> {
     u32::try_from(value).ok().map(f64::from)
 }
 
-/// One row per point: the varied values, then everything that was measured.
+/// One row per point: the varied values, then rates and latencies.
 #[must_use]
 pub fn table(points: &[Point]) -> Table {
-    columns(points, |_| true)
+    columns(points, |figure| figure.of_load)
+}
+
+/// One row per point: the varied values, then everything about the target, CPUs and network.
+#[must_use]
+pub fn target_table(points: &[Point]) -> Table {
+    columns(points, |figure| !figure.of_load)
 }
 
 /// The same with the columns of the Mellanox SPDK io_pacing prototype, to fit a terminal.
@@ -136,14 +155,13 @@ pub(super) fn parts(points: &[Point], of: PartsOf) -> Table {
 }
 
 /// Every varied key, in the order of the plan.
-fn keys(points: &[Point]) -> Vec<String> {
+pub(super) fn keys(points: &[Point]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let keys = points.iter().flat_map(|point| &point.varied).map(|varied| varied.key.clone());
     keys.filter(|key| seen.insert(key.clone())).collect()
 }
 
-/// Detects different plans, places or platforms, and repeated runs; only then the table has these
-/// columns.
+/// The columns in front of the varied values, and whether runs are numbered.
 fn mixed(points: &[Point]) -> (bool, bool) {
     let differ = |pair: &[Point]| {
         pair[0].place != pair[1].place
@@ -153,11 +171,18 @@ fn mixed(points: &[Point]) -> (bool, bool) {
     (points.windows(2).any(differ), points.iter().any(|point| point.repetition > 1))
 }
 
-fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
+/// Returns whether any point is simulated: every table then says of each row where it is from.
+fn is_simulated(points: &[Point]) -> bool {
+    points.iter().any(|point| point.place == RunOrigin::Simulated)
+}
+
+pub(super) fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
     let (places, runs) = mixed(points);
     let mut columns = Vec::new();
     if places {
         columns.extend(["plan", "where", "platform"].map(Column::words));
+    } else if is_simulated(points) {
+        columns.push(Column::words("where"));
     }
     for key in keys {
         let numbers = points.iter().all(|p| p.value(key).is_none_or(|v| v.parse::<f64>().is_ok()));
@@ -176,11 +201,13 @@ fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
     columns
 }
 
-fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<String> {
+pub(super) fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<String> {
     let (places, runs) = mixed(points);
     let mut row = Vec::new();
     if places {
         row.extend([point.plan.clone(), point.place.to_string(), point.platform.clone()]);
+    } else if is_simulated(points) {
+        row.push(point.place.to_string());
     }
     row.extend(keys.iter().map(|key| point.value(key).unwrap_or_default().to_owned()));
     if runs {
@@ -196,7 +223,6 @@ fn fixed(value: Option<f64>, decimals: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::RunOrigin;
     use crate::point::tests::point;
 
     #[test]
@@ -205,16 +231,18 @@ mod tests {
         let text = table(&points).markdown();
         let lines: Vec<_> = text.lines().collect();
         assert!(
-            lines[0].starts_with("| policy | queue-depth | kIOPS | bandwidth Gb/s |"),
+            lines[0].starts_with("| where     | policy | queue-depth | kIOPS | bandwidth Gb/s |"),
             "{text}"
         );
         assert!(
-            lines[2].starts_with("| none   |          64 | 176.2 |          184.8 |"),
+            lines[2].starts_with("| simulated | none   |          64 | 176.2 |          184.8 |"),
             "{text}"
         );
-        assert!(lines[2].contains("12.0"), "the budget in MiB: {text}");
         assert_eq!(lines.len(), 4);
-        assert!(!lines[0].contains("period"), "nobody has one: {text}");
+        let target = target_table(&points).markdown();
+        assert!(target.lines().nth(2).unwrap().contains("12.0"), "the budget in MiB: {target}");
+        assert!(!target.contains("period"), "nobody has one: {target}");
+        assert_eq!(target.matches("simulated").count(), 2, "{target}");
         let brief = brief_table(&points).markdown();
         assert!(brief.contains("LLC hit %") && !brief.contains("p99.9"), "{brief}");
     }
@@ -223,6 +251,8 @@ mod tests {
     fn runs_and_places_have_columns_only_where_they_differ() {
         let one = point(64, "none");
         let again = Point { repetition: 2, ..one.clone() };
+        let real = Point { place: RunOrigin::Remote, ..one.clone() };
+        assert!(!table(&[real]).markdown().contains("where"));
         let head = |points: &[Point]| table(points).markdown().lines().next().unwrap().to_owned();
         assert!(!head(std::slice::from_ref(&one)).contains(" run "));
         assert!(head(&[one.clone(), again]).contains(" run "));

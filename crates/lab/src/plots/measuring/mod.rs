@@ -1,14 +1,15 @@
-//! A picture for each of the fourteen tests of the Mellanox SPDK io_pacing prototype.
+//! Pictures and pages of the fourteen tests of the Mellanox SPDK io_pacing prototype.
 //!
-//! Each picture shows the rows measured with io_pacing, the simulation and, if one exists, the real
-//! run, each marked with its source.
+//! The rows measured with io_pacing are compared with the simulation under the same conditions. Real runs of this project have a page of their own.
 //!
 //! ```text
 //! io_pacing's rows, plans --simulator--> simulated.csv, sweep --where local --csv --> local.csv
-//!                                 '-> a picture a test and platform (docs/measuring)
+//!                                 '-> pictures of a test and platform (docs/measuring)
+//!                                 '-> a page for each platform, contents with verdicts   (pages)
 //! ```
 
-mod rows;
+mod columns;
+mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,12 +17,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use nvmeof_console::complain;
-use nvmeof_report::plot::SeriesShape;
+use nvmeof_report::plot::{COLORS, SeriesShape};
 use nvmeof_report::{Axis, Plot, Series, csv};
 use nvmeof_workspace::checkout::Workspace;
 
+use crate::rows::{self, ResultRow};
 use crate::sweep;
-use rows::ResultRow;
 
 /// Folder below the root, for pictures and the data behind them.
 pub(super) const FOLDER: &str = "docs/measuring";
@@ -38,27 +39,17 @@ struct TestPicture {
     /// Columns that distinguish lines.
     by: &'static [RowColumn],
     y: YValue,
-    /// Filter of the rows, for tests that would have too many lines.
-    keep: fn(&ResultRow) -> bool,
+    /// Sentence below the heading of the test.
+    lesson: &'static str,
 }
 
-/// Sort key that distinguishes lines: source, numbers, words.
-type LineKey<'a> = (&'a str, Vec<Option<u64>>, String);
+/// Sort key that distinguishes lines: numbers, words.
+type LineKey = (Vec<Option<u64>>, String);
+/// Points of a line by the source of the rows.
+type LineSources = BTreeMap<&'static str, Vec<(f64, f64)>>;
 
-/// Column of a row, for the x axis or to distinguish lines.
-#[derive(Clone, Copy, PartialEq)]
-enum RowColumn {
-    Depth,
-    Devices,
-    Initiator,
-    Cores,
-    Cache,
-    Buffers,
-    Slow,
-    Run,
-    Period,
-    FastDepth,
-}
+/// Maximum number of lines in a picture: a test with more has several pictures.
+const MOST_LINES: usize = nvmeof_report::sweep::MOST_LINES;
 
 #[derive(Clone, Copy)]
 enum YValue {
@@ -66,43 +57,103 @@ enum YValue {
     Latency,
 }
 
-use RowColumn::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
+use columns::RowColumn;
+use columns::RowColumn::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
 
 const fn picture(
     test: &'static str,
     about: &'static str,
     x: RowColumn,
     by: &'static [RowColumn],
-    keep: fn(&ResultRow) -> bool,
+    lesson: &'static str,
 ) -> TestPicture {
-    TestPicture { test, about, x, by, y: YValue::Bandwidth, keep }
+    TestPicture { test, about, x, by, y: YValue::Bandwidth, lesson }
 }
 
 const PICTURES: &[TestPicture] = &[
-    picture("1", "no pacing, one null device", Depth, &[], |_| true),
-    picture("2", "no pacing, 16 null devices", Depth, &[Initiator], |_| true),
-    picture("3", "no pacing, 16 drives", Depth, &[Initiator], |_| true),
-    picture("4", "96 buffers, 16 null devices", Depth, &[Initiator], |_| true),
-    picture("5", "96 buffers, 16 drives", Depth, &[Initiator], |_| true),
-    picture("6", "96 buffers, 16 drives, the same run ten times", Run, &[Depth], |_| true),
-    picture("7", "96 buffers, fewer and fewer cores", Cores, &[Depth], |row| {
-        [32, 256, 2048].contains(&row.qd)
-    }),
-    picture("8", "96 buffers, 16 cores that keep fewer of them each", Cache, &[Depth], |row| {
-        [32, 256, 2048].contains(&row.qd)
-    }),
-    picture("9", "fewer and fewer buffers, 16 cores", Buffers, &[], |_| true),
-    picture("10", "fewer and fewer buffers, 4 cores", Buffers, &[Depth], |_| true),
-    picture("11", "slow devices among fast ones", Slow, &[Buffers, Depth], |_| true),
+    picture(
+        "1",
+        "no pacing, one null device",
+        Depth,
+        &[],
+        "Bandwidth holds: hosts' queue pairs limit what a null device has in flight.",
+    ),
+    picture(
+        "2",
+        "no pacing, 16 null devices",
+        Depth,
+        &[Initiator],
+        "Only the network card writes to memory, so misses cost little.",
+    ),
+    picture(
+        "3",
+        "no pacing, 16 drives",
+        Depth,
+        &[Initiator],
+        "The problem: as hosts queue deeper, data exceeds the cache, and bandwidth falls.",
+    ),
+    picture(
+        "4",
+        "96 buffers, 16 null devices",
+        Depth,
+        &[Initiator],
+        "A bound on the data in flight.",
+    ),
+    picture(
+        "5",
+        "96 buffers, 16 drives",
+        Depth,
+        &[Initiator],
+        "The same bound with drives that write to memory: once found, it holds the line rate.",
+    ),
+    picture(
+        "6",
+        "96 buffers, 16 drives, the same run ten times",
+        Run,
+        &[Depth],
+        "Stability: ten repetitions of one run at four depths.",
+    ),
+    picture(
+        "7",
+        "96 buffers, fewer and fewer cores",
+        Cores,
+        &[Depth],
+        "The pool is spread over fewer and fewer cores of the target.",
+    ),
+    picture(
+        "8",
+        "96 buffers, 16 cores that keep fewer of them each",
+        Cache,
+        &[Depth],
+        "With few or none, cores starve: the effect of a shared pool without fair rotation.",
+    ),
+    picture(
+        "9",
+        "fewer and fewer buffers, 16 cores",
+        Buffers,
+        &[],
+        "The number has to be found manually.",
+    ),
+    picture(
+        "10",
+        "fewer and fewer buffers, 4 cores",
+        Buffers,
+        &[Depth],
+        "Another depth needs another number.",
+    ),
+    picture(
+        "11",
+        "slow devices among fast ones",
+        Slow,
+        &[Buffers, Depth],
+        "One third or two thirds of the namespaces answer 1 ms later and occupy the buffers.",
+    ),
     picture(
         "12",
-        "a few commands to 16 slow devices, many to fast ones",
+        "a few commands to slow devices, many to fast ones",
         Depth,
-        &[FastDepth, Buffers, Period],
-        |row| {
-            row.num_delay == Some(16)
-                && row.period_ns.is_none_or(|period| [5600, 6000].contains(&period))
-        },
+        &[Slow, FastDepth, Period],
+        "Few commands to slow devices are enough to occupy the buffers.",
     ),
     TestPicture {
         test: "13",
@@ -110,9 +161,15 @@ const PICTURES: &[TestPicture] = &[
         x: Devices,
         by: &[],
         y: YValue::Latency,
-        keep: |row| row.lat_us.is_some(),
+        lesson: "The latency that each layer adds when nothing waits.",
     },
-    picture("14", "a fixed rate", Depth, &[Period], |row| row.cores.is_none_or(|cores| cores == 4)),
+    picture(
+        "14",
+        "a fixed rate",
+        Period,
+        &[Cores, Depth],
+        "A rate that holds at one depth and number of cores does not hold at another.",
+    ),
 ];
 
 /// Platforms of the simulator.
@@ -143,10 +200,12 @@ pub(super) fn take_in(workspace: &Workspace, file: &Path) -> Result<()> {
     write(&workspace.root().join(FOLDER).join(LOCAL), &text)
 }
 
-/// Draws every picture again and removes obsolete ones; returns their number.
+/// Draws every picture and writes every page again, and removes obsolete pictures; returns the
+/// number of pictures.
 pub(super) fn draw(workspace: &Workspace) -> Result<usize> {
     let folder = workspace.root().join(FOLDER);
-    let pictures = pictures(workspace.root())?;
+    let rows = TestRows::read(workspace.root())?;
+    let pictures = pictures(&rows);
     for old in super::svg_files(&folder)? {
         if !pictures.contains_key(&old) {
             fs::remove_file(folder.join(&old)).with_context(|| format!("cannot remove {old}"))?;
@@ -155,7 +214,15 @@ pub(super) fn draw(workspace: &Workspace) -> Result<usize> {
     for (name, plot) in &pictures {
         write(&folder.join(name), &plot.standalone_svg())?;
     }
+    for (name, page) in pages::all(&rows, &pictures) {
+        write(&folder.join(name), &page)?;
+    }
     Ok(pictures.len())
+}
+
+/// Returns the contents of the fourteen tests, with a verdict on each platform, as a table.
+pub(super) fn contents(root: &Path) -> Result<String> {
+    Ok(pages::contents(&TestRows::read(root)?))
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
@@ -165,38 +232,87 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Returns the pictures by file name.
-///
-/// There is one for each test and platform of io_pacing, and one for each test that ran here.
-fn pictures(root: &Path) -> Result<BTreeMap<String, Plot>> {
-    let mut rows = rows::read(&root.join(PROTOTYPE))?;
-    rows.extend(rows::read(&root.join(FOLDER).join(SIMULATED))?);
-    let here = rows::read(&root.join(FOLDER).join(LOCAL))?;
+/// All rows: measured with io_pacing, simulated, and measured here.
+#[derive(Debug)]
+struct TestRows {
+    published: Vec<ResultRow>,
+    simulated: Vec<ResultRow>,
+    here: Vec<ResultRow>,
+}
+
+impl TestRows {
+    /// Reads the committed rows below the root.
+    fn read(root: &Path) -> Result<Self> {
+        let mut published = rows::read(&root.join(PROTOTYPE))?;
+        number_runs(&mut published);
+        let simulated = rows::read(&root.join(FOLDER).join(SIMULATED))?;
+        let here = rows::read(&root.join(FOLDER).join(LOCAL))?;
+        Ok(Self { published, simulated, here })
+    }
+
+    /// Returns the measured and the simulated rows of a test and platform. Where rows were measured,
+    /// the simulation is of the same conditions only.
+    fn of(&self, test: &str, platform: &str) -> (Vec<&ResultRow>, Vec<&ResultRow>) {
+        let own = |row: &&ResultRow| row.test == test && row.platform == platform;
+        let published: Vec<_> = self.published.iter().filter(own).collect();
+        let is_beside = |row: &&ResultRow| {
+            published.is_empty() || published.iter().any(|other| other.has_conditions(&row.setting()))
+        };
+        let simulated = self.simulated.iter().filter(own).filter(is_beside).collect();
+        (published, simulated)
+    }
+}
+
+/// Numbers the runs under one condition: the published file does not.
+fn number_runs(rows: &mut [ResultRow]) {
+    for at in 1..rows.len() {
+        let (before, rest) = rows.split_at_mut(at);
+        let row = &mut rest[0];
+        let is_same = |other: &&ResultRow| {
+            (&other.platform, &other.test) == (&row.platform, &row.test)
+                && other.setting() == row.setting()
+        };
+        let run = before.iter().filter(is_same).count() + 1;
+        row.run = u32::try_from(run).unwrap_or(u32::MAX);
+    }
+}
+
+/// Returns the pictures by file name: of each test and platform, and of each test that ran here.
+fn pictures(rows: &TestRows) -> BTreeMap<String, Plot> {
     let mut found = BTreeMap::new();
     for picture in PICTURES {
-        let of = |row: &&ResultRow| row.test == picture.test && (picture.keep)(row);
-        for platform in PLATFORMS {
-            let own: Vec<&ResultRow> =
-                rows.iter().filter(of).filter(|row| row.platform == platform).collect();
-            if !own.is_empty() {
-                let name = format!("test-{:0>2}-{}.svg", picture.test, platform.to_lowercase());
-                found.insert(name, picture.plot(&own, &format!("platform {platform}")));
+        let mut add = |own: &[&ResultRow], suffix: &str, machine: &str| {
+            let plots = picture.plots(own, machine);
+            let count = plots.len();
+            for (at, plot) in plots.into_iter().enumerate() {
+                let part = if count > 1 { format!("-{}", at + 1) } else { String::new() };
+                found.insert(format!("test-{:0>2}-{suffix}{part}.svg", picture.test), plot);
             }
+        };
+        for platform in PLATFORMS {
+            let (mut own, simulated) = rows.of(picture.test, platform);
+            own.extend(simulated);
+            add(&own, &platform.to_lowercase(), &format!("platform {platform}"));
         }
-        let own: Vec<&ResultRow> = here.iter().filter(of).collect();
-        if let Some(first) = own.first() {
-            let name = format!("test-{:0>2}-here.svg", picture.test);
-            found.insert(name, picture.plot(&own, &first.platform.clone()));
+        let here: Vec<_> = rows.here.iter().filter(|row| row.test == picture.test).collect();
+        if let Some(first) = here.first() {
+            add(&here, "here", &first.platform.clone());
         }
     }
-    Ok(found)
+    found
 }
 
 impl TestPicture {
-    fn plot(&self, rows: &[&ResultRow], platform: &str) -> Plot {
+    /// Returns the columns that distinguish rows.
+    fn columns(&self) -> impl Iterator<Item = RowColumn> + '_ {
+        self.by.iter().copied().chain([self.x])
+    }
+
+    /// Returns the pictures of these rows, each with a few lines.
+    fn plots(&self, rows: &[&ResultRow], machine: &str) -> Vec<Plot> {
         let names =
             if self.x == Devices { distinct(rows, |row| row.devices.clone()) } else { Vec::new() };
-        let mut lines: BTreeMap<LineKey<'_>, Vec<(f64, f64)>> = BTreeMap::new();
+        let mut lines: BTreeMap<LineKey, LineSources> = BTreeMap::new();
         for row in rows {
             let y = match self.y {
                 YValue::Bandwidth => row.bw_gbps,
@@ -209,25 +325,35 @@ impl TestPicture {
             let (Some(x), Some(y)) = (x.and_then(|x| u32::try_from(x).ok()), y) else { continue };
             let order = self.by.iter().map(|column| column.value(row)).collect();
             let words: Vec<_> = self.by.iter().filter_map(|column| column.words(row)).collect();
-            let key = (row.provenance(), order, words.join(", "));
-            lines.entry(key).or_default().push((f64::from(x), y));
+            let line = lines.entry((order, words.join(", "))).or_default();
+            line.entry(row.provenance()).or_default().push((f64::from(x), y));
         }
-        let provenances: BTreeSet<&str> =
-            lines.keys().map(|(provenance, ..)| *provenance).collect();
-        let series = lines.into_iter().map(|((provenance, _, words), points)| Series {
-            name: if words.is_empty() {
-                provenance.to_owned()
-            } else {
-                format!("{provenance}: {words}")
-            },
-            points,
-            // Runs and devices have no natural order to connect.
-            shape: if matches!(self.x, Run | Devices) {
-                SeriesShape::Marks
-            } else {
-                SeriesShape::MarkedLine
-            },
-        });
+        let sources = lines.values().map(BTreeMap::len).max().unwrap_or(1);
+        let lines: Vec<_> = lines.into_iter().collect();
+        let parts = lines.len().div_ceil(MOST_LINES / sources).max(1);
+        let size = lines.len().div_ceil(parts).max(1);
+        lines.chunks(size).map(|lines| self.plot(lines, &names, machine)).collect()
+    }
+
+    fn plot(&self, lines: &[(LineKey, LineSources)], names: &[String], machine: &str) -> Plot {
+        let mut series = Vec::new();
+        let mut provenances = BTreeSet::new();
+        for (ink, ((_, words), sources)) in lines.iter().enumerate() {
+            // The same color for all sources, in dashes for the second one.
+            for (source, (provenance, points)) in sources.iter().enumerate() {
+                provenances.insert(*provenance);
+                let ink = ink + source * COLORS;
+                let name = match words.as_str() {
+                    "" => (*provenance).to_owned(),
+                    words => format!("{provenance}: {words}"),
+                };
+                // Runs and devices have no natural order to connect.
+                let is_marks = matches!(self.x, Run | Devices);
+                let shape =
+                    if is_marks { SeriesShape::Marks } else { SeriesShape::Inked(ink) };
+                series.push(Series { name, points: points.clone(), shape });
+            }
+        }
         let provenances: Vec<_> = provenances.into_iter().collect();
         let (what, unit) = match self.y {
             YValue::Bandwidth => ("bandwidth", "Gb/s"),
@@ -235,61 +361,10 @@ impl TestPicture {
         };
         Plot {
             title: format!("Test {}: {}", self.test, self.about),
-            note: format!("{} on {platform}; 128 KiB random reads", provenances.join(" and ")),
-            x: Axis { names, ..self.x.axis() },
+            note: format!("{} on {machine}; 128 KiB random reads", provenances.join(" and ")),
+            x: Axis { names: names.to_vec(), ..self.x.axis() },
             y: Axis::new(what, unit).from_zero(),
-            series: series.collect(),
-        }
-    }
-}
-
-impl RowColumn {
-    fn value(self, row: &ResultRow) -> Option<u64> {
-        match self {
-            Depth => Some(row.qd.into()),
-            Cores => row.cores.map(u64::from),
-            Cache => row.buf_cache.map(u64::from),
-            Buffers => row.num_buffers.map(u64::from),
-            Slow => row.num_delay.map(u64::from),
-            Run => Some(row.run.into()),
-            Period => row.period_ns,
-            FastDepth => row.job3_qd.map(u64::from),
-            Devices | Initiator => None,
-        }
-    }
-
-    /// Returns the value in the words of the legend.
-    fn words(self, row: &ResultRow) -> Option<String> {
-        let number = self.value(row);
-        match self {
-            Devices => Some(row.devices.clone()),
-            Initiator if row.jobs > 1 && !row.initiator.ends_with("jobs") => {
-                Some(format!("{} {} jobs", row.initiator, row.jobs))
-            }
-            Initiator => Some(row.initiator.clone()),
-            Depth => number.map(|n| format!("depth {n}")),
-            Cores => number.map(|n| format!("{n} cores")),
-            Cache => number.map(|n| format!("{n} kept")),
-            Buffers => number.map(|n| format!("{n} buffers")),
-            Slow => number.map(|n| format!("{n} slow")),
-            Run => number.map(|n| format!("run {n}")),
-            Period => number.map(|n| format!("an I/O every {n} ns")),
-            FastDepth => number.map(|n| format!("depth {n} to the fast")),
-        }
-    }
-
-    fn axis(self) -> Axis {
-        match self {
-            Depth => Axis::new("queue depth per host and job", "").log2(),
-            Devices => Axis::new("devices", ""),
-            Initiator => Axis::new("initiator", ""),
-            Cores => Axis::new("cores of the target", "").log2(),
-            Cache => Axis::new("buffers that a core keeps", ""),
-            Buffers => Axis::new("buffers", ""),
-            Slow => Axis::new("devices that answer 1 ms later", ""),
-            Run => Axis::new("run", ""),
-            Period => Axis::new("from one I/O to the next", "ns"),
-            FastDepth => Axis::new("queue depth to the fast devices", "").log2(),
+            series,
         }
     }
 }
@@ -308,37 +383,66 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
+    fn rows() -> TestRows {
+        TestRows::read(&root()).unwrap()
+    }
+
     #[test]
-    fn the_committed_pictures_are_drawn_from_the_committed_rows() {
-        let pictures = pictures(&root()).unwrap();
+    fn the_committed_pictures_and_pages_are_made_from_the_committed_rows() {
+        let rows = rows();
+        let pictures = pictures(&rows);
         let there = super::super::svg_files(&root().join(FOLDER)).unwrap();
         let drawn: BTreeSet<_> = pictures.keys().cloned().collect();
         assert_eq!(drawn, there, "run `cargo xtask plots --draw-only`");
-        for (name, plot) in pictures {
-            let text = fs::read_to_string(root().join(FOLDER).join(&name)).unwrap();
-            assert!(text == plot.standalone_svg(), "{name}: run `cargo xtask plots --draw-only`");
+        let drawn = pictures.iter().map(|(name, plot)| (name.clone(), plot.standalone_svg()));
+        for (name, text) in drawn.chain(pages::all(&rows, &pictures)) {
+            let committed = fs::read_to_string(root().join(FOLDER).join(&name)).unwrap();
+            assert!(committed == text, "{name}: run `cargo xtask plots --draw-only`");
         }
     }
 
     #[test]
-    fn every_test_has_a_picture_on_the_page_that_says_what_is_what() {
-        let page = fs::read_to_string(root().join("docs/measuring.md")).unwrap();
-        let pictures = pictures(&root()).unwrap();
+    fn every_picture_is_on_a_page_and_says_what_is_what() {
+        let rows = rows();
+        let pictures = pictures(&rows);
+        let pages: String = pages::all(&rows, &pictures).into_iter().map(|(_, text)| text).collect();
         for number in 1..=14 {
             let name = format!("test-{number:02}-");
             assert!(pictures.keys().any(|file| file.starts_with(&name)), "test {number}");
         }
         for (name, plot) in &pictures {
-            assert!(page.contains(&format!("](measuring/{name})")), "{name} is not on the page");
+            assert!(pages.contains(&format!("]({name})")), "{name} is on no page");
             assert!(!plot.series.is_empty(), "{name} shows nothing");
             for series in &plot.series {
-                let sources = ["measured with io_pacing", "simulated", "measured here"];
+                let sources =
+                    ["measured with Mellanox SPDK io_pacing", "simulated", "measured here"];
                 let marked = sources.iter().find(|source| series.name.starts_with(**source));
                 let marked = marked.unwrap_or_else(|| panic!("{name}: {}", series.name));
                 assert!(plot.note.contains(marked), "{name}: {}", plot.note);
                 assert!(!series.points.is_empty(), "{name}: {}", series.name);
             }
-            assert!(plot.series.len() <= 14, "{name}: {} lines", plot.series.len());
+            assert!(plot.series.len() <= MOST_LINES, "{name}: {} lines", plot.series.len());
+        }
+    }
+
+    #[test]
+    fn every_published_row_is_in_a_picture_once() {
+        let rows = rows();
+        for platform in PLATFORMS {
+            for picture in PICTURES {
+                let (published, simulated) = rows.of(picture.test, platform);
+                let has_y = |row: &&&ResultRow| match picture.y {
+                    YValue::Bandwidth => row.bw_gbps.is_some(),
+                    YValue::Latency => row.lat_us.is_some(),
+                };
+                let wanted = published.iter().filter(has_y).count();
+                let own: Vec<_> = published.iter().chain(&simulated).copied().collect();
+                let plots = picture.plots(&own, platform);
+                let measured = plots.iter().flat_map(|plot| &plot.series);
+                let measured = measured.filter(|series| series.name.starts_with("measured"));
+                let shown: usize = measured.map(|series| series.points.len()).sum();
+                assert_eq!(shown, wanted, "test {} on {platform}", picture.test);
+            }
         }
     }
 }

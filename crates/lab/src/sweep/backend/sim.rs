@@ -10,7 +10,9 @@ use nvmeof_report::{
 use nvmeof_sim::{Platform, RunResult, Scenario, run_result, scenario};
 use nvmeof_workspace::running_program;
 
+use super::super::conditions::{RunMachine, conditions};
 use super::super::plan::{PlannedPoint, show_size};
+use super::super::published::PublishedRows;
 use super::super::setup::{
     DeviceKind, DisturbanceKind, FillRate, HostJob, Initiator, PacingSetup, PeriodTuner,
     PointSetup, TargetDevices,
@@ -29,6 +31,8 @@ pub(crate) struct Simulator {
     platform: Platform,
     /// Identifies the build of the simulator and of the policies.
     code: String,
+    /// Rows measured on the machine that the platform models.
+    published: PublishedRows,
 }
 
 impl Simulator {
@@ -36,7 +40,16 @@ impl Simulator {
     pub(crate) fn new(name: &str, file: &Path) -> Result<Self> {
         let code = std::fs::read(running_program::path());
         let code = digest(&code.context("cannot read this very program")?);
-        Ok(Self { name: name.to_owned(), platform: Platform::load(file)?, code })
+        let (platform, published) = (Platform::load(file)?, PublishedRows::of(name, file)?);
+        Ok(Self { name: name.to_owned(), platform, code, published })
+    }
+
+    fn machine(&self) -> RunMachine {
+        RunMachine {
+            target: format!("simulated platform {}", self.name),
+            hosts: String::new(),
+            commit: nvmeof_build_info::COMMIT.to_owned(),
+        }
     }
 
     /// Returns the platform with the changes of this point.
@@ -67,6 +80,8 @@ impl Simulator {
         let changed: Platform = table.try_into().context("[platform]")?;
         let [rate, cache, time] = factors;
         let changed = changed.scaled(rate, cache, time);
+        let is_local = setup.hosts.contains(&Initiator::Local);
+        let changed = if is_local { without_fabric(changed) } else { changed };
         changed.check()?;
         Ok(changed)
     }
@@ -107,11 +122,30 @@ impl SweepBackend for Simulator {
         let scenario = scenario(&run.point.setup, run.seed)?;
         let outcome = nvmeof_sim::run(&platform, &scenario)?;
         let fingerprint = self.fingerprint(&run.point.setup, run.seed);
-        Ok(point(run, &self.name, fingerprint, outcome))
+        let setup = &run.point.setup;
+        let measured = self.published.like(&run.plan.test, setup);
+        let conditions = conditions(setup, &self.machine());
+        Ok(Point { conditions, measured, ..point(run, &self.name, fingerprint, outcome) })
     }
 
     fn parallel_points(&self) -> usize {
         PARALLEL_POINTS
+    }
+}
+
+/// Returns the machine for a load on the target itself: the drives, and nothing between them and
+/// the load that takes time.
+fn without_fabric(platform: Platform) -> Platform {
+    const AT_ONCE_GBPS: f64 = 1e6;
+    Platform {
+        one_way_us: 0.0,
+        drive_path_us: 0.0,
+        step_us: 0.0,
+        port_gbps: AT_ONCE_GBPS,
+        fetch_hit_gbps: AT_ONCE_GBPS,
+        fetch_miss_gbps: AT_ONCE_GBPS,
+        fetch_quiet_gbps: AT_ONCE_GBPS,
+        ..platform
     }
 }
 
@@ -122,6 +156,10 @@ pub(crate) fn scenario(setup: &PointSetup, seed: u64) -> Result<Scenario> {
         setup.hosts.iter().all(|host| *host == initiator),
         "host.initiator: the simulator runs the same program on all hosts; \
          use hosts of one kind, or --where remote"
+    );
+    ensure!(
+        initiator != Initiator::Local || setup.hosts.len() == 1,
+        "host.count: a target is one machine, so a local load is one host"
     );
     let jobs = setup.jobs.iter().map(|job| scenario::Job {
         devices: job.devices.iter().map(|at| *at as usize).collect(),
@@ -151,7 +189,7 @@ pub(crate) fn scenario(setup: &PointSetup, seed: u64) -> Result<Scenario> {
         hosts: u32::try_from(setup.hosts.len())?,
         initiator: match initiator {
             Initiator::FioKernel => scenario::Initiator::Kernel,
-            Initiator::FioSpdk | Initiator::Perf => scenario::Initiator::Spdk,
+            Initiator::FioSpdk | Initiator::Perf | Initiator::Local => scenario::Initiator::Spdk,
         },
         cores: setup.cores,
         devices: devices(&setup.devices),
@@ -241,6 +279,8 @@ fn point(run: &PointRun<'_>, platform: &str, fingerprint: String, outcome: RunRe
         seed: run.seed,
         measured_s: seconds,
         setting: setting(setup),
+        conditions: Vec::new(),
+        measured: Vec::new(),
         total: figures(&outcome.total),
         hosts: hosts.map(|(at, host)| part(format!("host {}", at + 1), host)).collect(),
         jobs: jobs.map(|(job, of)| part(job.name.clone(), of)).collect(),
@@ -256,6 +296,7 @@ fn point(run: &PointRun<'_>, platform: &str, fingerprint: String, outcome: RunRe
         in_flight_mib: Some(outcome.bytes_in_flight_mean / MIB),
         budget_bytes: mean(budgets),
         period_us: mean(periods),
+        period_seen_us: period_seen(setup, seconds, outcome.total.commands),
         starved_queues: Some(outcome.starved_queues),
         target_cpus: None,
         host_cpus: None,
@@ -265,34 +306,45 @@ fn point(run: &PointRun<'_>, platform: &str, fingerprint: String, outcome: RunRe
     }
 }
 
+/// Returns the mean time from one I/O to the next that a core started, in us, if a rate paces them.
+pub(crate) fn period_seen(setup: &PointSetup, seconds: f64, commands: u64) -> Option<f64> {
+    setup.pacing.period()?;
+    let cores = f64::from(setup.cores);
+    (commands > 0).then(|| seconds * 1e6 * cores / precise(commands))
+}
+
 /// Describes the point in the terms of the CSV's columns.
 pub(crate) fn setting(setup: &PointSetup) -> PointConfig {
     let jobs = &setup.jobs;
-    let threads: u32 = jobs.iter().map(|job| job.threads).sum();
+    let threads: u32 = jobs.iter().map(|job| job.planned_depth().1).sum();
+    let initiator = setup.hosts[0];
     let offered = jobs.iter().map(|job| {
         let hosts = u64::try_from(job.hosts_of(setup.hosts.len())).unwrap_or(u64::MAX);
         hosts * u64::from(job.queue_depth) * u64::from(job.threads)
     });
-    let initiator = match setup.hosts[0] {
+    let program = match initiator {
+        Initiator::Local => "SPDK perf".to_owned(),
         Initiator::FioSpdk => "fio+SPDK".to_owned(),
         Initiator::Perf => "nvmeof-perf".to_owned(),
         Initiator::FioKernel if threads > 1 => format!("fio+kernel {threads} jobs"),
         Initiator::FioKernel => "fio+kernel".to_owned(),
     };
     let largest = jobs.iter().flat_map(|job| &job.blocks).map(|(size, _)| *size).max();
-    let third = jobs.get(2).map(|job| job.queue_depth);
+    let depth = |job: &HostJob| job.planned_depth().0;
+    let third = jobs.get(2).map(depth);
+    let hosts = setup.hosts.iter().filter(|host| **host != Initiator::Local).count();
     PointConfig {
-        devices: setup.devices.name(),
-        initiator,
-        hosts: u32::try_from(setup.hosts.len()).unwrap_or(u32::MAX),
+        devices: setup.devices.name(initiator),
+        initiator: program,
+        hosts: u32::try_from(hosts).unwrap_or(u32::MAX),
         jobs: threads,
         cores: Some(setup.cores),
         period_ns: setup.pacing.period(),
         buf_cache: setup.pacing.cache(),
-        job3_qd: third.filter(|depth| *depth != jobs[0].queue_depth),
+        job3_qd: third.filter(|third| *third != depth(&jobs[0])),
         num_buffers: setup.pacing.buffers(largest.unwrap_or(1)),
         num_delay: setup.devices.delay.map(|(_, slow)| slow),
-        qd: jobs[0].queue_depth,
+        qd: depth(&jobs[0]),
         offered: offered.sum(),
     }
 }

@@ -143,11 +143,12 @@ impl PlanChecker<'_, '_> {
                 Some("fio-kernel") => Initiator::FioKernel,
                 Some("fio-spdk") => Initiator::FioSpdk,
                 Some("nvmeof-perf") => Initiator::Perf,
+                Some("local") => Initiator::Local,
                 other => {
                     let span = word.map_or_else(|| host.span(), Spanned::span);
                     let what = other
                         .map_or_else(|| "is missing".into(), |word| format!("`{word}` is unknown"));
-                    let allowed = "fio-spdk, fio-kernel, nvmeof-perf";
+                    let allowed = "fio-spdk, fio-kernel, nvmeof-perf, local";
                     self.error(&span, "host.initiator", &what, allowed);
                     return None;
                 }
@@ -223,11 +224,22 @@ impl PlanChecker<'_, '_> {
         let weight = self.whole("job.weight", &raw.weight, 1..=10_000).unwrap_or(1);
         let weight = u16::try_from(weight).unwrap_or(u16::MAX);
         let name = raw.name.as_ref().map(|name| name.get_ref().clone());
+        let threads = self.whole("job.threads", &raw.threads, 1..=1024).unwrap_or(1);
+        let shares_depth = raw.shared_depth.as_ref().is_some_and(|shares| *shares.get_ref());
+        if let Some(depth) = raw.queue_depth.as_ref().filter(|_| shares_depth)
+            && !queue_depth.is_multiple_of(threads)
+        {
+            let what = format!("{queue_depth} commands cannot be shared by {threads} threads");
+            let allowed = "a multiple of job.threads, with shared-depth";
+            self.error(&depth.span(), "job.queue-depth", &what, allowed);
+            return None;
+        }
         Some(HostJob {
             name: name.unwrap_or_else(|| format!("job {}", index + 1)),
             devices: self.selection(raw, devices)?,
-            queue_depth,
-            threads: self.whole("job.threads", &raw.threads, 1..=1024).unwrap_or(1),
+            queue_depth: if shares_depth { queue_depth / threads } else { queue_depth },
+            threads,
+            shares_depth,
             weight,
             hosts: self.host_numbers(raw, hosts),
             blocks,

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{ProblemReport, Span, closest};
+use super::settings::Settings;
 
 /// Maximum number of points; more is certainly a mistake.
 const MOST_POINTS: usize = 20_000;
@@ -31,8 +32,11 @@ pub(super) struct ExpandedPlan<'a> {
 }
 
 /// Returns all points, or `None` if they cannot be determined; the reason is reported.
-pub(super) fn expand<'a>(report: &mut ProblemReport<'a>) -> Option<Vec<ExpandedPlan<'a>>> {
-    let mut document = match DeTable::parse(report.text) {
+pub(super) fn expand<'a>(
+    report: &mut ProblemReport<'a>,
+    settings: &'a Settings,
+) -> Option<Vec<ExpandedPlan<'a>>> {
+    let mut document = match DeTable::parse(report.plan_text()) {
         Ok(document) => document,
         Err(error) => {
             report.error(&error.span().unwrap_or(0..0), "", error.message(), "");
@@ -40,6 +44,33 @@ pub(super) fn expand<'a>(report: &mut ProblemReport<'a>) -> Option<Vec<ExpandedP
         }
     };
     let vary = document.get_mut().remove("vary");
+    let mut groups = groups(report, vary)?;
+    let settings = settings.assignments(report)?;
+    for setting in &settings {
+        set(report, document.get_mut(), setting)?;
+        groups.iter_mut().for_each(|group| group.fix(report.text, &setting.key));
+    }
+    let points = groups.iter().map(VaryGroup::points).fold(0usize, usize::saturating_add);
+    if points > MOST_POINTS {
+        let what = format!("the product of all lists is {points} points");
+        report.error_in_file("vary", &what, &format!("at most {MOST_POINTS}"));
+        return None;
+    }
+    let mut expanded = Vec::with_capacity(points);
+    for group in &groups {
+        for number in 0..group.points() {
+            expanded.push(group.point(report, &document, number)?);
+        }
+    }
+    complete(report.text, &mut expanded);
+    Some(expanded)
+}
+
+/// Returns the products of `[vary]` or `[[vary]]`: a single point without it.
+fn groups<'a>(
+    report: &mut ProblemReport<'a>,
+    vary: Option<Spanned<DeValue<'a>>>,
+) -> Option<Vec<VaryGroup<'a>>> {
     let mut groups = Vec::new();
     match vary {
         None => groups.push(VaryGroup::default()),
@@ -61,20 +92,7 @@ pub(super) fn expand<'a>(report: &mut ProblemReport<'a>) -> Option<Vec<ExpandedP
             }
         }
     }
-    let points = groups.iter().map(VaryGroup::points).fold(0usize, usize::saturating_add);
-    if points > MOST_POINTS {
-        let what = format!("the product of all lists is {points} points");
-        report.error_in_file("vary", &what, &format!("at most {MOST_POINTS}"));
-        return None;
-    }
-    let mut expanded = Vec::with_capacity(points);
-    for group in &groups {
-        for number in 0..group.points() {
-            expanded.push(group.point(report, &document, number)?);
-        }
-    }
-    complete(report.text, &mut expanded);
-    Some(expanded)
+    Some(groups)
 }
 
 /// Adds the keys that only other groups vary, with the plan's own value.
@@ -121,12 +139,17 @@ fn value_at(text: &str, table: &DeTable<'_>, key: &str) -> Option<String> {
 
 /// A value for a key.
 #[derive(Debug, Clone)]
-struct Assignment<'a> {
-    key: String,
+pub(super) struct Assignment<'a> {
+    pub(super) key: String,
     /// Position of the key.
-    span: Span,
+    pub(super) span: Span,
     value: Spanned<DeValue<'a>>,
+    /// The table of the plan that has it, in messages.
+    table: &'static str,
 }
+
+/// In messages, the table of keys that vary.
+const VARY: &str = "vary.";
 
 /// One product.
 #[derive(Debug, Default)]
@@ -186,9 +209,28 @@ impl<'a> VaryGroup<'a> {
         }
         let values =
             list(report, &format!("vary.{path}"), value, "a list of values to take in turn")?;
-        let choice = |value| vec![Assignment { key: path.clone(), span: span.clone(), value }];
+        let choice = |value| {
+            vec![Assignment { key: path.clone(), span: span.clone(), value, table: VARY }]
+        };
         self.lists.push((span.start, values.into_iter().map(choice).collect()));
         Some(())
+    }
+
+    /// Removes a key that no longer varies, with the choices that are then the same.
+    fn fix(&mut self, text: &str, key: &str) {
+        for (_, choices) in &mut self.lists {
+            let mut kept: Vec<Vec<(String, String)>> = Vec::new();
+            choices.retain_mut(|choice| {
+                choice.retain(|assignment| !overlap(&assignment.key, key));
+                let written = choice.iter().map(|assignment| {
+                    (assignment.key.clone(), as_written(text, &assignment.value))
+                });
+                let written: Vec<_> = written.collect();
+                let is_new = !kept.contains(&written);
+                kept.push(written);
+                is_new
+            });
+        }
     }
 
     fn points(&self) -> usize {
@@ -231,6 +273,22 @@ impl<'a> VaryGroup<'a> {
     }
 }
 
+/// Returns whether two dotted keys set the same value, at least in part: one contains the other, or
+/// one is for all items of a list and the other for an item of it.
+fn overlap(one: &str, other: &str) -> bool {
+    let contains = |outer: &str, inner: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let same_item_key = || {
+        let ((list, one), (other_list, other)) = (one.split_once('.')?, other.split_once('.')?);
+        let bare = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+        let is_for_all = !one.contains('.') || !other.contains('.');
+        let is_item = list == other_list && ITEMS.contains(&list);
+        Some(is_item && is_for_all && bare(one) == bare(other))
+    };
+    contains(one, other) || contains(other, one) || same_item_key().unwrap_or(false)
+}
+
 /// Returns the assignments of one table of `zip`, in the order of the file.
 fn zipped<'a>(
     report: &mut ProblemReport<'_>,
@@ -242,19 +300,25 @@ fn zipped<'a>(
         return None;
     };
     let mut assignments = Vec::new();
-    flatten("", table, &mut assignments);
+    flatten(VARY, "", table, &mut assignments);
     assignments.sort_by_key(|assignment| assignment.span.start);
     Some(assignments)
 }
 
-fn flatten<'a>(path: &str, table: DeTable<'a>, into: &mut Vec<Assignment<'a>>) {
+/// Lists the values of a table with their dotted keys.
+pub(super) fn flatten<'a>(
+    of: &'static str,
+    path: &str,
+    table: DeTable<'a>,
+    into: &mut Vec<Assignment<'a>>,
+) {
     for (key, value) in table {
         let (span, path) = (key.span(), join(path, key.get_ref()));
         if value.get_ref().is_table() {
             let DeValue::Table(table) = value.into_inner() else { continue };
-            flatten(&path, table, into);
+            flatten(of, &path, table, into);
         } else {
-            into.push(Assignment { key: path, span, value });
+            into.push(Assignment { key: path, span, value, table: of });
         }
     }
 }
@@ -265,7 +329,7 @@ fn set<'a>(
     document: &mut DeTable<'a>,
     assignment: &Assignment<'a>,
 ) -> Option<()> {
-    let whole = format!("vary.{}", assignment.key);
+    let whole = format!("{}{}", assignment.table, assignment.key);
     let mut path: Vec<&str> = assignment.key.split('.').collect();
     let Some(last) = path.pop().filter(|last| !last.is_empty()) else {
         report.error(&assignment.span, &whole, "is no key", "a dotted key of the plan");
@@ -309,7 +373,7 @@ fn items<'a, 'd>(
     list: &str,
     names: &[&str],
 ) -> Option<Vec<&'d mut DeTable<'a>>> {
-    let whole = format!("vary.{}", assignment.key);
+    let whole = format!("{}{}", assignment.table, assignment.key);
     let Some(DeValue::Array(array)) = document.get_mut(list).map(Spanned::get_mut) else {
         let what = format!("there is no [[{list}]]");
         report.error(&assignment.span, &whole, &what, "");

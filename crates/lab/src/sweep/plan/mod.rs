@@ -1,7 +1,7 @@
 //! Plans: TOML in, checked points out.
 //!
 //! ```text
-//! text --expand--> one document per point, each value with its position
+//! text, --set --expand--> one document per point, each value with its position
 //!      --raw-----> the known keys
 //!      --check---> Setup, or the errors: file:line:column: key: problem; allowed
 //! ```
@@ -13,6 +13,7 @@ mod expand;
 mod pacing;
 mod problem;
 mod raw;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -27,6 +28,7 @@ use super::setup::{HostJob, PointSetup};
 use expand::ExpandedPlan;
 use problem::{ProblemReport, closest};
 use raw::RawPlan;
+use settings::Settings;
 
 pub(crate) use problem::PlanError;
 pub(crate) use units::show_size;
@@ -76,11 +78,19 @@ impl SweepPlan {
     /// # Errors
     /// Returns every problem, with file, line and key.
     pub(crate) fn load(file: &Path) -> Result<Self, PlanError> {
+        Self::load_with(file, &[])
+    }
+
+    /// Reads and checks a plan with settings `KEY=VALUE`, which replace those of the plan.
+    ///
+    /// # Errors
+    /// Like [`SweepPlan::load`].
+    pub(crate) fn load_with(file: &Path, settings: &[String]) -> Result<Self, PlanError> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(|error| PlanError {
             problems: vec![format!("{name}: cannot read the file: {error}")],
         })?;
-        let mut plan = Self::parse(&name, &text)?;
+        let mut plan = Self::parse_with(&name, &text, settings)?;
         let folder = file.parent().unwrap_or(Path::new(""));
         for PlannedPoint { setup, .. } in &mut plan.points {
             setup.config = setup.config.take().map(|config| folder.join(config));
@@ -101,12 +111,15 @@ impl SweepPlan {
     }
 
     /// Checks a text; `file` is only its name in errors.
-    ///
-    /// # Errors
-    /// Like [`SweepPlan::load`].
+    #[cfg(test)]
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
-        let mut report = ProblemReport::new(file, text);
-        let plan = read(&mut report);
+        Self::parse_with(file, text, &[])
+    }
+
+    fn parse_with(file: &str, text: &str, settings: &[String]) -> Result<Self, PlanError> {
+        let settings = Settings::after(text, settings)?;
+        let mut report = ProblemReport::new(file, &settings.text, text.len());
+        let plan = read(&mut report, &settings);
         match plan {
             Some(plan) if report.is_clean() => Ok(plan),
             _ => Err(report.into_error()),
@@ -114,9 +127,9 @@ impl SweepPlan {
     }
 }
 
-fn read(report: &mut ProblemReport<'_>) -> Option<SweepPlan> {
+fn read<'a>(report: &mut ProblemReport<'a>, settings: &'a Settings) -> Option<SweepPlan> {
     let mut plan: Option<SweepPlan> = None;
-    for expanded in expand::expand(report)? {
+    for expanded in expand::expand(report, settings)? {
         let Some(raw) = raw(report, &expanded) else { continue };
         let Some(setup) = check::setup(report, &raw) else { continue };
         let (name, test, about) = check::names(report, &raw)?;
@@ -134,6 +147,10 @@ fn read(report: &mut ProblemReport<'_>) -> Option<SweepPlan> {
                 && other.only_where == point.only_where
         };
         if plan.points.iter().any(same) {
+            // A setting can make two points of a plan the same.
+            if !settings.is_empty() {
+                continue;
+            }
             let values = point.varied.iter().map(|v| format!("{} = {}", v.key, v.value));
             let what = format!("the same point twice: {}", values.collect::<Vec<_>>().join(", "));
             report.error_in_file("vary", &what, "load.repeat, to run a point several times");

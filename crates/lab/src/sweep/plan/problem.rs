@@ -27,19 +27,34 @@ impl std::error::Error for PlanError {}
 #[derive(Debug)]
 pub(super) struct ProblemReport<'a> {
     file: &'a str,
+    /// The plan, and after it the settings of the command line.
     pub(super) text: &'a str,
+    /// Length of the plan's text.
+    plan: usize,
     problems: BTreeSet<(usize, String)>,
 }
 
 impl<'a> ProblemReport<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
-        Self { file, text, problems: BTreeSet::new() }
+    /// `text` begins with the plan, which has `plan` bytes.
+    pub(super) fn new(file: &'a str, text: &'a str, plan: usize) -> Self {
+        Self { file, text, plan, problems: BTreeSet::new() }
+    }
+
+    /// Returns the text of the plan alone.
+    pub(super) fn plan_text(&self) -> &'a str {
+        &self.text[..self.plan]
     }
 
     /// Reports that the value at `span` cannot be used.
     pub(super) fn error(&mut self, span: &Span, key: &str, what: &str, allowed: &str) {
-        let (line, column) = position(self.text, span.start);
-        let text = format!("{}:{line}:{column}: {}", self.file, format_problem(key, what, allowed));
+        let problem = format_problem(key, what, allowed);
+        let text = match span.start > self.plan {
+            true => format!("--set {}: {problem}", line_at(self.text, span.start)),
+            false => {
+                let (line, column) = position(self.text, span.start);
+                format!("{}:{line}:{column}: {problem}", self.file)
+            }
+        };
         self.problems.insert((span.start, text));
     }
 
@@ -63,6 +78,13 @@ fn format_problem(key: &str, what: &str, allowed: &str) -> String {
     let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
     let allowed = if allowed.is_empty() { String::new() } else { format!("; allowed: {allowed}") };
     format!("{key}{what}{allowed}")
+}
+
+/// Returns the line of a byte.
+fn line_at(text: &str, at: usize) -> &str {
+    let at = text.floor_char_boundary(at);
+    let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    text[start..].lines().next().unwrap_or_default()
 }
 
 /// Returns line and column of a byte, from 1.

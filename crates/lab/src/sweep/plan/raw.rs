@@ -97,6 +97,7 @@ pub(super) struct RawJob {
     pub(super) devices: RawKey<RawSelection>,
     pub(super) queue_depth: RawKey<i64>,
     pub(super) threads: RawKey<i64>,
+    pub(super) shared_depth: RawKey<bool>,
     pub(super) weight: RawKey<i64>,
     pub(super) hosts: RawKey<Vec<Spanned<i64>>>,
     pub(super) block_size: RawKey<RawSize>,

@@ -146,7 +146,7 @@ fn parts_are_selected_third_by_third() {
     assert_eq!(part("\"part-3\"").jobs[0].devices, [4, 5]);
     assert_eq!(part("\"all\"").jobs[0].devices, [0, 1, 2, 3, 4, 5]);
     assert_eq!(part("[5, 0]").jobs[0].devices, [5, 0]);
-    assert_eq!(part("\"all\"").devices.name(), "split3+delay");
+    assert_eq!(part("\"all\"").devices.name(Initiator::FioSpdk), "split3+delay");
     assert_eq!(part("\"all\"").devices.delay, Some((1_000_000, 2)));
 }
 
@@ -498,4 +498,63 @@ fn a_plan_that_is_only_tried_is_short_unless_something_happens_at_a_set_time() {
     let mut timed = plan("[[disturb]]\nwhat = \"drives\"\nat = \"1s\"\nlasts = \"2ms\"\n");
     timed.shorten();
     assert_eq!(timed.points[0].setup.time, 1_000_000_000);
+}
+
+/// The base with these settings of the command line.
+fn set(more: &str, settings: &[&str]) -> Result<SweepPlan, String> {
+    let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+    let text = format!("{BASE}{more}");
+    SweepPlan::parse_with("p.toml", &text, &settings).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_setting_replaces_a_key_in_every_point() {
+    let vary = "[vary]\ntarget.cores = [16, 4]\njob.queue-depth = [1, 2]\n";
+    let plan = set(vary, &["load.block-size=64KiB", "load.time=10s", "job.queue-depth = 8"]);
+    let plan = plan.unwrap();
+    assert_eq!(values(&plan), ["target.cores=16", "target.cores=4"], "the depth does not vary");
+    for point in &plan.points {
+        let (setup, job) = (&point.setup, &point.setup.jobs[0]);
+        assert_eq!((setup.time, job.queue_depth), (10_000_000_000, 8));
+        assert_eq!(job.blocks, [(65_536, 1.0)]);
+    }
+    let zip = "[vary]\nzip = [{ target.cores = 16, job.one.queue-depth = 1 }, \
+               { target.cores = 8, job.one.queue-depth = 2 }]\n";
+    let plan = set(zip, &["job.queue-depth=3"]).unwrap();
+    assert_eq!(values(&plan), ["target.cores=16", "target.cores=8"]);
+    assert!(plan.points.iter().all(|point| point.setup.jobs[0].queue_depth == 3));
+}
+
+#[test]
+fn points_that_a_setting_makes_the_same_run_once() {
+    let groups = "[[vary]]\njob.queue-depth = [1, 2]\n[[vary]]\njob.queue-depth = [4]\n";
+    let plan = set(groups, &["job.queue-depth=8"]).unwrap();
+    assert_eq!((plan.points.len(), plan.points[0].setup.jobs[0].queue_depth), (1, 8));
+}
+
+#[test]
+fn a_wrong_setting_is_told_with_its_text() {
+    let error = set("", &["load.block-size"]).unwrap_err();
+    assert!(error.starts_with("--set load.block-size: is no setting; write KEY=VALUE"), "{error}");
+    let error = set("", &["load.tim=1s"]).unwrap_err();
+    assert!(error.starts_with("--set load.tim = \"1s\": load.tim: unknown key"), "{error}");
+    let error = set("", &["load.time=1s", "load.ramp=soon"]).unwrap_err();
+    assert!(error.starts_with("--set load.ramp = \"soon\": load.ramp: "), "{error}");
+    let error = set("", &["job.two.queue-depth=1"]).unwrap_err();
+    assert!(error.contains("no [[job]] has the name `two`"), "{error}");
+    let error = set("", &["vary.target.cores=[1]"]).unwrap_err();
+    assert!(error.contains("vary.target.cores: cannot be set"), "{error}");
+    let error = set("[vary]\ntarget.cors = [1]\n", &["load.time=1s"]).unwrap_err();
+    assert!(error.starts_with("p.toml:"), "{error}");
+}
+
+#[test]
+fn threads_can_share_a_queue_depth() {
+    let shared = set("[vary]\njob.queue-depth = [64, 256]\n", &["job.threads=8", "job.shared-depth=true"]);
+    let shared = shared.unwrap();
+    let jobs = shared.points.iter().map(|point| &point.setup.jobs[0]);
+    let depths: Vec<_> = jobs.map(|job| (job.queue_depth, job.planned_depth())).collect();
+    assert_eq!(depths, [(8, (64, 1)), (32, (256, 1))]);
+    let error = set("", &["job.threads=5", "job.shared-depth=true"]).unwrap_err();
+    assert!(error.contains("32 commands cannot be shared by 5 threads"), "{error}");
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 
 use super::machine::{RemoteMachine, quoted};
 use super::process::{FinishedProcess, RunningProcess};
@@ -136,7 +136,7 @@ impl CacheCounters {
     }
 
     fn of(text: &str, perf: String, machine: &str) -> Self {
-        let mut why = "it counts nothing";
+        let mut why = "its counters never move";
         for part in text.split(MARK).skip(1) {
             let (number, output) = part.split_once('\n').unwrap_or((part, ""));
             let Some(pair) = number.parse().ok().and_then(|at: usize| PAIRS.get(at)) else {
@@ -146,7 +146,7 @@ impl CacheCounters {
             if pair.hits(output).pct.is_some() {
                 return Self::Counted { perf, pair };
             }
-            why = output.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or(why);
+            why = reason(output).unwrap_or(why);
         }
         Self::Unknown(format!("perf on {machine} has no counter for it: {why}"))
     }
@@ -185,14 +185,34 @@ impl CacheCounters {
         };
         let read = counted.and_then(|finished| {
             let hits = pair.hits(&finished.stderr);
-            hits.pct.with_context(|| finished.complaint())?;
+            let why = || anyhow!(reason(&finished.stderr).unwrap_or("perf counted nothing"));
+            hits.pct.ok_or_else(why)?;
             Ok(hits)
         });
         match read {
             Ok(hits) => (hits, self.about()),
-            Err(error) => (CacheHits::default(), format!("not counted in this run: {error:#}")),
+            Err(error) => {
+                // The rest of a message quotes what the program wrote.
+                let error = error.to_string();
+                let why = error.split(": ").next().unwrap_or_default();
+                (CacheHits::default(), format!("not counted in this run: {why}"))
+            }
         }
     }
+}
+
+/// Returns the reason why perf counts nothing, from its output, which no report shows.
+fn reason(output: &str) -> Option<&'static str> {
+    const REASONS: [(&str, &str); 6] = [
+        ("perf_event_paranoid", "it may not count there, except as root or with a lower perf_event_paranoid"),
+        ("access to performance", "it may not count there, except as root or with a lower perf_event_paranoid"),
+        ("permission", "it may not count there, except as root or with a lower perf_event_paranoid"),
+        ("event syntax error", "the processor or its kernel does not have the events"),
+        ("<not supported>", "the processor does not count, or not in a virtual machine"),
+        ("<not counted>", "other programs use the counters"),
+    ];
+    let output = output.to_lowercase();
+    REASONS.iter().find(|(mark, _)| output.contains(mark)).map(|(_, reason)| *reason)
 }
 
 impl EventPair {
@@ -323,6 +343,29 @@ mod tests {
         assert_eq!((hits.pct, hits.series, about), (Some(75.0), vec![Some(75.0)], cache.about()));
     }
 
+    /// The output of perf is for a terminal: it has lines of advice, and numbers without units.
+    #[test]
+    fn what_perf_writes_reaches_no_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CacheCounters::probe(&RemoteMachine::Local, &perf(folder.path(), "LLC-loads"));
+        for (output, why) in [
+            ("Error:\nAccess to performance monitoring is limited.\n", "it may not count there"),
+            ("<not counted>,,LLC-loads,0,100.00,,\n", "other programs use the counters"),
+            ("99,,cycles,1,100.00,,\n", "perf counted nothing"),
+        ] {
+            let script = format!("printf '%s' '{output}' >&2");
+            let mut running =
+                RemoteMachine::Local.start("sh", &["-c".to_owned(), script]).unwrap();
+            let finished = running.finish(Instant::now() + Duration::from_secs(60));
+            let (hits, about) = cache.read(Some(finished));
+            assert_eq!(hits, CacheHits::default());
+            let told = format!("not counted in this run: {why}");
+            assert!(about.starts_with(&told), "{about}");
+            let raw = output.lines().next().unwrap();
+            assert!(!about.contains(raw), "{about}");
+        }
+    }
+
     #[test]
     fn without_counters_it_is_told_why() {
         let folder = tempfile::tempdir().unwrap();
@@ -332,7 +375,9 @@ mod tests {
             &RemoteMachine::Local,
             &perf(folder.path(), "cycles-that-nobody-asks"),
         );
-        assert!(cache.about().contains("event syntax error"), "{}", cache.about());
+        let why = "perf on this machine has no counter for it: the processor or its kernel does not \
+                   have the events";
+        assert_eq!(cache.about(), format!("not counted: {why}"));
         assert!(cache.start(&RemoteMachine::Local, Duration::ZERO).unwrap().is_none());
         assert_eq!(cache.read(None).0, CacheHits::default());
         let counted = CacheCounters::Counted { perf: String::new(), pair: &PAIRS[0] };

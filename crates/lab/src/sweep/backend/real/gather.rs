@@ -3,7 +3,8 @@
 use nvmeof_report::{Flow, NetworkCounters, Point, PointPart, RunOrigin, Sample, jain};
 
 use super::super::PointRun;
-use super::super::sim::setting;
+use super::super::super::conditions::{RunMachine, conditions};
+use super::super::sim::{period_seen, setting};
 use super::cache::CacheHits;
 use super::counters::CounterChange;
 use super::load::measured::real;
@@ -19,6 +20,7 @@ pub(super) struct PointSources<'a> {
     pub(super) place: RunOrigin,
     pub(super) platform: &'a str,
     pub(super) machines: &'a str,
+    pub(super) on: &'a RunMachine,
     pub(super) fingerprint: String,
     pub(super) interface: &'a str,
     /// Tasks, each with the number of its job.
@@ -67,6 +69,8 @@ pub(super) fn point(of: &PointSources<'_>) -> Point {
         seed: of.run.seed,
         measured_s: together.seconds,
         setting: setting(setup),
+        conditions: conditions(setup, of.on),
+        measured: Vec::new(),
         total: together.figures(),
         hosts: hosts.collect(),
         jobs: jobs.collect(),
@@ -82,6 +86,7 @@ pub(super) fn point(of: &PointSources<'_>) -> Point {
         in_flight_mib: mean(&|moment| Some(moment.in_flight_mib)),
         budget_bytes: mean(&|moment| moment.budget_mib.map(|mib| mib * MIB)),
         period_us: mean(&|moment| moment.policy_period_us),
+        period_seen_us: period_seen(setup, together.seconds, together.ios),
         starved_queues: None,
         target_cpus: Some(change.cpus),
         host_cpus: Some(if together.seconds > 0.0 {

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use nvmeof_report::{Point, RunOrigin};
 
+use super::super::conditions::RunMachine;
 use super::super::plan::PlannedPoint;
 use super::super::setup::{DeviceKind, Initiator, PointSetup};
 use super::{PointRun, SweepBackend, digest};
@@ -43,7 +44,7 @@ use counters::TargetInterface;
 use gather::PointSources;
 use load::{LoadProgram, LoadResult, LoadTask, ProgramPaths};
 use machine::RemoteMachine;
-use process::FinishedProcess;
+use process::{FinishedProcess, RunningProcess};
 use reserved_machines::ReservedMachines;
 use target::DaemonProcess;
 
@@ -90,6 +91,8 @@ pub(crate) struct RealMachines {
     platform: String,
     /// Description of the programs and their machines.
     about: String,
+    /// The same for the block of a report.
+    on: RunMachine,
 }
 
 impl RealMachines {
@@ -105,20 +108,35 @@ impl RealMachines {
         let reserved = ReservedMachines::reach(&machines, &sweep)?;
         let wire = TargetInterface::of(&reserved.target, machines.listen.address)?;
         let cache = CacheCounters::probe(&reserved.target, LINUX_PERF);
-        let (platform, about) = (String::new(), String::new());
-        let mut this = Self { machines, reserved, programs, wire, cache, platform, about };
-        this.platform = describe(&this.reserved.target)?;
-        this.about = this.check_programs(points)?;
+        let platform = describe(&reserved.target)?;
+        let target = platform.clone();
+        let on = RunMachine { target, hosts: String::new(), commit: String::new() };
+        let about = String::new();
+        let mut this = Self { machines, reserved, programs, wire, cache, platform, about, on };
+        let (version, mut about) = (this.daemon_version()?, this.check_programs(points)?);
+        this.on.commit = match nvmeof_build_info::commit_in(&version) {
+            Some(commit) => commit.to_owned(),
+            None => format!("unknown; the program says {version}"),
+        };
+        this.on.hosts = about.join("; ");
+        about.insert(0, format!("{version} on {}", this.platform));
+        about.extend(this.stand_in(points));
+        this.about = about.join("; ");
         Ok(this)
     }
 
-    /// Returns the versions on each machine; a missing requirement ends the sweep before it begins.
-    fn check_programs(&self, points: &[PlannedPoint]) -> Result<String> {
+    /// Returns what the daemon on the target says of its version.
+    fn daemon_version(&self) -> Result<String> {
         let version = format!("{} --version", machine::quoted(&self.machines.tgt));
         let version = self.reserved.target.query(&version).with_context(|| {
             format!("no nvmeof-tgt on {}: say where it is with --tgt PATH", self.reserved.target)
         })?;
-        let mut about = vec![format!("{} on {}", version.trim(), describe(&self.reserved.target)?)];
+        Ok(version.trim().to_owned())
+    }
+
+    /// Returns the programs on each host; a missing requirement ends the sweep before it begins.
+    fn check_programs(&self, points: &[PlannedPoint]) -> Result<Vec<String>> {
+        let mut about = Vec::new();
         let mut seen: Vec<(usize, Initiator)> = Vec::new();
         for point in points {
             for (at, host) in point.setup.hosts.iter().enumerate() {
@@ -139,21 +157,31 @@ impl RealMachines {
                  distinguished by time"
             );
         }
+        Ok(about)
+    }
+
+    /// Returns what stands for the plan's drives, if anything does.
+    fn stand_in(&self, points: &[PlannedPoint]) -> Option<String> {
         let stands_in = |point: &PlannedPoint| {
             let drives = !matches!(point.setup.devices.kind, DeviceKind::Null);
             drives && point.setup.config.is_none()
         };
-        if self.machines.drives.is_empty() && points.iter().any(stands_in) {
-            let us = config::STAND_IN_LATENCY / 1000;
-            about.push(format!("null devices that take {us} us longer stand for the drives"));
-        }
-        Ok(about.join("; "))
+        let us = config::STAND_IN_LATENCY / 1000;
+        (self.machines.drives.is_empty() && points.iter().any(stands_in))
+            .then(|| format!("null devices that take {us} us longer stand for the drives"))
     }
 
     /// Returns the initiator; on this machine alone, `nvmeof-perf` replaces the initiators of the
     /// kernel and SPDK.
     fn initiator(&self, planned: Initiator) -> Initiator {
-        if self.machines.place == RunOrigin::Local { Initiator::Perf } else { planned }
+        match planned {
+            Initiator::FioKernel | Initiator::FioSpdk
+                if self.machines.place == RunOrigin::Local =>
+            {
+                Initiator::Perf
+            }
+            planned => planned,
+        }
     }
 
     fn daemon_setup(&self, setup: &PointSetup) -> DaemonSetup {
@@ -207,6 +235,7 @@ impl RealMachines {
             place: self.machines.place,
             platform: &self.platform,
             machines: &self.about,
+            on: &self.on,
             fingerprint: self.fingerprint(setup, run.seed),
             interface: &self.wire.interface,
             tasks: &tasks,
@@ -228,57 +257,18 @@ impl RealMachines {
     ) -> Result<(Vec<LoadResult>, counters::CounterChange, CountedHits)> {
         let generators: Vec<Box<dyn LoadProgram>> =
             setup.hosts.iter().map(|host| load::generator(*host, &self.programs)).collect();
-        let mut connections = Vec::new();
-        for (host, generator) in generators.iter().enumerate() {
-            // One connection per host carries all its jobs.
-            let mut own = tasks.iter().filter(|(_, task)| task.host == host);
-            let Some((_, first)) = own.next() else { continue };
-            let mut task = first.clone();
-            task.nsids.extend(own.flat_map(|(_, task)| &task.nsids));
-            task.nsids.sort_unstable();
-            task.nsids.dedup();
-            let connected = generator.connect(self.machine_of(host), &task);
-            connections.extend(connected.with_context(|| self.name_of(host))?);
-        }
+        let connections = self.connect(&generators, tasks)?;
         let mut running = Vec::new();
         for (_, task) in tasks {
             let started = generators[task.host].start(self.machine_of(task.host), task);
             running.push(started.with_context(|| self.name_of(task.host))?);
         }
-        let started = Instant::now();
-        let begin = started + Duration::from_nanos(setup.ramp);
-        let end = begin + Duration::from_nanos(setup.time);
-        let limit = end + SLACK;
-        let (mut before, mut after, mut hits) = (None, None, None);
-        loop {
-            let now = Instant::now();
-            if interrupt::is_noted() {
-                bail!("interrupted");
-            }
-            target.check()?;
-            if before.is_none() && now >= begin {
-                before = Some(target.counters(&self.wire)?);
-                let time = Duration::from_nanos(setup.time);
-                hits = self.cache.start(&self.reserved.target, time).transpose();
-            }
-            if before.is_some() && after.is_none() && now >= end {
-                after = Some(target.counters(&self.wire)?);
-            }
-            let over = running.iter_mut().all(process::RunningProcess::has_ended);
-            if (over && after.is_some()) || now >= limit {
-                break;
-            }
-            if let Some(at) = running.iter_mut().position(|one| one.has_ended() && now < end)
-                && let Ok(finished) = running[at].finish(limit)
-                && !finished.status.success()
-            {
-                let host = tasks[at].1.host;
-                bail!("{}: {} ({})", self.name_of(host), finished.complaint(), finished.status);
-            }
-            thread::sleep(LOOK);
-        }
+        let mut loads = RunningLoads { machines: self, tasks, running, target };
+        let (change, hits) = loads.count(setup)?;
+        let limit = Instant::now() + SLACK;
+        loads.wait(limit, |running| running.iter_mut().all(RunningProcess::has_ended))?;
         let mut measured = Vec::new();
-        for ((_, task), running) in tasks.iter().zip(&mut running) {
+        for ((_, task), running) in tasks.iter().zip(&mut loads.running) {
             let machine = self.machine_of(task.host);
             let read = running
                 .finish(limit)
@@ -292,9 +282,28 @@ impl RealMachines {
         for mut connection in connections {
             connection.stop().context("a host does not disconnect")?;
         }
-        let (Some(before), Some(after)) = (before, after) else { bail!("the run was too short") };
         let hits = hits.map(|running| running.and_then(|mut running| running.finish(limit)));
-        Ok((measured, after.since(&before), hits))
+        Ok((measured, change, hits))
+    }
+
+    /// Connects every host: one connection carries all its jobs.
+    fn connect(
+        &self,
+        generators: &[Box<dyn LoadProgram>],
+        tasks: &[(usize, LoadTask<'_>)],
+    ) -> Result<Vec<RunningProcess>> {
+        let mut connections = Vec::new();
+        for (host, generator) in generators.iter().enumerate() {
+            let mut own = tasks.iter().filter(|(_, task)| task.host == host);
+            let Some((_, first)) = own.next() else { continue };
+            let mut task = first.clone();
+            task.nsids.extend(own.flat_map(|(_, task)| &task.nsids));
+            task.nsids.sort_unstable();
+            task.nsids.dedup();
+            let connected = generator.connect(self.machine_of(host), &task);
+            connections.extend(connected.with_context(|| self.name_of(host))?);
+        }
+        Ok(connections)
     }
 
     fn machine_of(&self, host: usize) -> &RemoteMachine {
@@ -314,6 +323,81 @@ impl RealMachines {
             IpAddr::V6(address) => format!("[{address}]"),
         };
         format!("{}://{host}:{port}", fabric.name())
+    }
+}
+
+/// The load generators of one run, and the target that they load.
+struct RunningLoads<'a, 'b> {
+    machines: &'a RealMachines,
+    tasks: &'a [(usize, LoadTask<'a>)],
+    running: Vec<RunningProcess>,
+    target: &'a mut DaemonProcess<'b>,
+}
+
+impl RunningLoads<'_, '_> {
+    /// Counts at the target while the load is measured: from the end of the ramp, which begins when
+    /// the last load generator tells that its load begins, until the end of the measured time.
+    fn count(
+        &mut self,
+        setup: &PointSetup,
+    ) -> Result<(counters::CounterChange, Option<Result<RunningProcess>>)> {
+        let limit = Instant::now() + SLACK;
+        for at in 0..self.running.len() {
+            while !self.running[at].has_told(process::BEGINS, Instant::now() + LOOK) {
+                self.check()?;
+                if self.running[at].has_ended() || Instant::now() >= limit {
+                    let host = self.machines.name_of(self.tasks[at].1.host);
+                    bail!("{host}: no load began: {}", self.running[at].complaint());
+                }
+            }
+        }
+        let time = Duration::from_nanos(setup.time);
+        let begin = Instant::now() + Duration::from_nanos(setup.ramp);
+        self.wait(begin, |_| false)?;
+        let before = self.target.counters(&self.machines.wire)?;
+        // Reading takes a while: the second reading has to end with the load.
+        let reading = begin.elapsed().min(time / 4);
+        let counted = time.saturating_sub(2 * reading);
+        let hits = self.machines.cache.start(&self.machines.reserved.target, counted).transpose();
+        self.wait(begin + time - reading, |running| {
+            running.iter_mut().any(RunningProcess::has_ended)
+        })?;
+        let after = self.target.counters(&self.machines.wire)?;
+        Ok((after.since(&before), hits))
+    }
+
+    /// Waits until a time, or until the load generators fulfill a condition.
+    fn wait(
+        &mut self,
+        until: Instant,
+        wanted: impl Fn(&mut [RunningProcess]) -> bool,
+    ) -> Result<()> {
+        loop {
+            self.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if wanted(&mut self.running) || left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(LOOK.min(left));
+        }
+    }
+
+    /// Fails if the user has interrupted the sweep, or the target or a load generator has failed.
+    fn check(&mut self) -> Result<()> {
+        if interrupt::is_noted() {
+            bail!("interrupted");
+        }
+        self.target.check()?;
+        for ((_, task), running) in self.tasks.iter().zip(&mut self.running) {
+            if running.has_ended()
+                && let Ok(finished) = running.finish(Instant::now() + LOOK)
+                && !finished.status.success()
+            {
+                let host = self.machines.name_of(task.host);
+                bail!("{host}: {} ({})", finished.complaint(), finished.status);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -340,6 +424,11 @@ impl SweepBackend for RealMachines {
             );
         }
         for host in &setup.hosts {
+            ensure!(
+                *host != Initiator::Local,
+                "host.initiator = \"local\": only the simulator; `nvmeof-perf run --device` loads a \
+                 drive without a fabric"
+            );
             let generator = load::generator(*host, &self.programs);
             setup.jobs.iter().try_for_each(|job| generator.check(job))?;
         }

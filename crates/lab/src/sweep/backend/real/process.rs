@@ -75,6 +75,12 @@ impl RunningProcess {
         }
     }
 
+    /// Waits for a line of standard error that begins with `start`; returns whether there is one by
+    /// `until`, or when the output ends.
+    pub(super) fn has_told(&self, start: &str, until: Instant) -> bool {
+        self.stderr.line(start, until).is_some()
+    }
+
     /// Returns its process ID on its machine, which its guard reports.
     pub(super) fn pid(&self, until: Instant) -> Result<u32> {
         let line = self.stderr.line("pid ", until);
@@ -205,15 +211,21 @@ impl CapturedOutput {
     }
 }
 
-/// Returns the last lines, without the guard's own.
+/// Line of standard error with which a load generator tells that its load begins.
+pub(super) const BEGINS: &str = "load begins";
+
+/// Returns the last lines, without those for this program.
 fn complaint(stderr: &str) -> String {
-    let lines: Vec<_> = stderr.lines().filter(|line| !line.starts_with("pid ")).collect();
+    let is_own = |line: &&str| line.starts_with("pid ") || *line == BEGINS;
+    let lines: Vec<_> = stderr.lines().filter(|line| !is_own(line)).collect();
     let last = &lines[lines.len().saturating_sub(TOLD)..];
     if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn shell(script: &str) -> RunningProcess {
@@ -239,6 +251,18 @@ mod tests {
         let error = shell("echo broken >&2; exit 4").line("ready ", soon()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("a test") && text.contains("broken") && text.contains('4'), "{text}");
+    }
+
+    #[test]
+    fn a_line_of_standard_error_is_seen_when_it_comes_and_told_from_none() {
+        let mut running = shell(&format!("read go; echo '{BEGINS}' >&2; echo why >&2; cat"));
+        assert!(!running.has_told(BEGINS, Instant::now()));
+        let mut stdin = running.stdin.take().unwrap();
+        stdin.write_all(b"go\n").unwrap();
+        assert!(running.has_told(BEGINS, soon()));
+        drop(stdin);
+        assert_eq!(running.finish(soon()).unwrap().complaint(), "why");
+        assert!(!shell("echo no >&2").has_told(BEGINS, soon()), "the output has ended");
     }
 
     #[test]

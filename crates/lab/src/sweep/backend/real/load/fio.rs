@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::super::machine::{RemoteMachine, quoted};
-use super::super::process::{FinishedProcess, RunningProcess};
+use super::super::process::{BEGINS, FinishedProcess, RunningProcess};
 use super::measured::{LoadResult, real};
 use super::{LoadProgram, LoadTask, split_address};
 use crate::sweep::setup::HostJob;
@@ -198,6 +198,9 @@ fn fio_version(machine: &RemoteMachine, fio: &str) -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
+/// File that exists as soon as the load of a job begins.
+const BEGUN: &str = "begun";
+
 /// Returns fio's job file: one job of the plan.
 fn job_file(task: &LoadTask<'_>, engine: &str, names: &[String], more: &str) -> String {
     let job = task.job;
@@ -213,17 +216,15 @@ fn job_file(task: &LoadTask<'_>, engine: &str, names: &[String], more: &str) -> 
     };
     let mut text = String::from("[global]\n");
     // Writing to a String cannot fail.
+    let LoadTask { folder, seed, .. } = task;
+    let (runtime, ramp) = (task.time / 1000, task.ramp / 1000);
+    let (depth, threads) = (job.queue_depth, job.threads);
     let _ = write!(
         text,
         "ioengine={engine}\ndirect=1\nrw=randrw\nrwmixread={reads}\n{sizes}\nnorandommap=1\nrandrepeat=0\n\
-         randseed={}\ntime_based=1\nruntime={}us\nramp_time={}us\niodepth={}\nnumjobs={}\ngroup_reporting=1\n\
-         lat_percentiles=1\nclat_percentiles=0\nwrite_bw_log={}/bw\nlog_avg_msec=100\n{more}",
-        task.seed,
-        task.time / 1000,
-        task.ramp / 1000,
-        job.queue_depth,
-        job.threads,
-        task.folder,
+         randseed={seed}\ntime_based=1\nruntime={runtime}us\nramp_time={ramp}us\niodepth={depth}\n\
+         numjobs={threads}\ngroup_reporting=1\nlat_percentiles=1\nclat_percentiles=0\n\
+         write_bw_log={folder}/bw\nlog_avg_msec=100\nexec_prerun=touch {folder}/{BEGUN}\n{more}",
     );
     if let Some(cpus) = &task.cpus {
         let _ = writeln!(text, "cpus_allowed={cpus}");
@@ -241,18 +242,29 @@ fn run(
     names: &[String],
     more: &str,
 ) -> Result<RunningProcess> {
+    let folder = quoted(&task.folder);
     let file = format!("{}/job.fio", task.folder);
-    machine.query(&format!("mkdir -p {0} && rm -f {0}/bw_*.log", quoted(&task.folder)))?;
+    machine.query(&format!("mkdir -p {folder} && rm -f {folder}/bw_*.log {folder}/{BEGUN}"))?;
     machine.write(&file, &job_file(task, engine, names, more))?;
-    let words = [fio, "--output-format=json+", &file].map(str::to_owned);
-    match preload {
-        None => machine.start(&words[0], &words[1..]),
-        Some(plugin) => {
-            let preload = format!("LD_PRELOAD={plugin}");
-            let words: Vec<_> = std::iter::once(preload).chain(words).collect();
-            machine.start("env", &words)
-        }
-    }
+    machine.start("sh", &["-c".to_owned(), announced(fio, preload, &folder, &file)])
+}
+
+/// Returns shell code that runs fio and tells when its load begins, which fio tells only by a
+/// command that it runs then.
+///
+/// fio replaces the shell, so that it ends with the shell's guard. It runs in the task's folder, as
+/// it writes the output of that command to its working directory.
+fn announced(fio: &str, preload: Option<&str>, folder: &str, file: &str) -> String {
+    let preload = preload.map_or_else(String::new, |plugin| {
+        format!("LD_PRELOAD=\"$(readlink -f {})\"; export LD_PRELOAD; ", quoted(plugin))
+    });
+    format!(
+        "fio=$$; (until [ -e {folder}/{BEGUN} ]; do sleep 0.005; kill -0 $fio 2>/dev/null || exit; \
+         done; echo '{BEGINS}' >&2) & program=$(readlink -f \"$(command -v {})\"); {preload}\
+         cd {folder} && exec \"$program\" --output-format=json+ {}",
+        quoted(fio),
+        quoted(file)
+    )
 }
 
 fn read(
@@ -361,6 +373,7 @@ mod tests {
             devices: vec![0, 1],
             queue_depth: 32,
             threads: 8,
+            shares_depth: false,
             weight: 1,
             hosts: Vec::new(),
             blocks: blocks.to_vec(),

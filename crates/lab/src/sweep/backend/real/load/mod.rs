@@ -75,7 +75,8 @@ pub(super) struct ProgramPaths {
 /// Returns the generator that a plan names.
 pub(super) fn generator(initiator: Initiator, programs: &ProgramPaths) -> Box<dyn LoadProgram> {
     match initiator {
-        Initiator::Perf => Box::new(perf::PerfProgram { program: programs.perf.clone() }),
+        // A load without a fabric is refused before it would be started.
+        Initiator::Perf | Initiator::Local => Box::new(perf::PerfProgram { program: programs.perf.clone() }),
         Initiator::FioKernel => Box::new(fio::FioKernel { fio: programs.fio.clone() }),
         Initiator::FioSpdk => Box::new(fio::FioSpdk {
             fio: programs.fio.clone(),

@@ -84,7 +84,7 @@ fn arguments(task: &LoadTask<'_>) -> Vec<String> {
     let cpus = task.cpus.iter().map(|cpus| ("--cpus", cpus.clone()));
     let pairs = pairs.into_iter().chain(cpus);
     let words = pairs.flat_map(|(key, value)| [key.to_owned(), value]);
-    std::iter::once("run".to_owned()).chain(words).collect()
+    ["run".to_owned(), "--announce".to_owned()].into_iter().chain(words).collect()
 }
 
 fn measured(json: &Value) -> Result<LoadResult> {
