@@ -145,7 +145,7 @@ impl HtmlPage {
     }
 
     /// The contents, with links to [numbered headings](Self::numbered_heading).
-    pub fn contents(&mut self, entries: &[(u8, String, String)]) {
+    pub fn numbered_contents(&mut self, entries: &[(u8, String, String)]) {
         self.body.push_str("<nav>\n<h2>Contents</h2>\n");
         for (level, number, text) in entries {
             let (class, number) = (if *level <= 1 { "c" } else { "c sub" }, escape(number));

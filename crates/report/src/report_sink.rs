@@ -26,7 +26,7 @@ impl ReportSink for HtmlPage {
     }
 
     fn contents(&mut self, entries: &[(u8, String, String)]) {
-        Self::contents(self, entries);
+        self.numbered_contents(entries);
     }
 
     fn preformatted(&mut self, text: &str) {

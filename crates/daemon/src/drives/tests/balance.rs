@@ -28,6 +28,7 @@ fn file(name: &str, path: &str) -> Device {
         size: None,
         block_size: 512,
         read_only: false,
+        shared: false,
         direct: Direct::Auto,
         queue_depth: 8,
     };
