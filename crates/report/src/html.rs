@@ -229,8 +229,10 @@ mod tests {
         page.folded_table("more", &table);
         page.plots(&[]);
         let html = page.document();
-        for tag in ["html", "head", "body", "style", "table", "tr", "td", "div", "details", "span", "dl", "dt", "dd", "ul", "li", "a"]
-        {
+        for tag in [
+            "html", "head", "body", "style", "table", "tr", "td", "div", "details", "span", "dl",
+            "dt", "dd", "ul", "li", "a",
+        ] {
             let open = html.matches(&format!("<{tag}>")).count()
                 + html.matches(&format!("<{tag} ")).count();
             assert!(open > 0, "no {tag}");

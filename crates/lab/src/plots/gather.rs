@@ -100,6 +100,8 @@ fn slim(point: Point, keep: KeptValues) -> Point {
     let KeptValues { series, jobs } = keep;
     Point {
         fingerprint: String::new(),
+        conditions: Vec::new(),
+        measured: Vec::new(),
         hosts: Vec::new(),
         jobs: if jobs { point.jobs } else { Vec::new() },
         sizes: Vec::new(),

@@ -79,7 +79,12 @@ fn every_plot_has_data_and_says_where_it_is_from() {
         assert!(plot.series.len() <= sweep_report::MOST_LINES, "{file}: too many lines");
         for series in &plot.series {
             assert!(series.points.len() > 1, "{file}: {} is no line", series.name);
-            assert_eq!(series.name.starts_with("simulated: "), simulated, "{file}: {}", series.name);
+            assert_eq!(
+                series.name.starts_with("simulated: "),
+                simulated,
+                "{file}: {}",
+                series.name
+            );
         }
     }
 }

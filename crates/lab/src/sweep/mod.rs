@@ -19,9 +19,9 @@
 mod backend;
 mod compare;
 mod conditions;
-mod options;
 #[cfg(test)]
 mod grid_tests;
+mod options;
 mod plan;
 mod published;
 pub(crate) mod remote_test;

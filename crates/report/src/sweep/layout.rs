@@ -90,7 +90,8 @@ impl SweepLayout {
         if names.len() <= most {
             return vec![(name, self.clone(), placed)];
         }
-        let count = |key: &String| distinct(placed.iter().map(|(_, point)| shown(point, key))).len();
+        let count =
+            |key: &String| distinct(placed.iter().map(|(_, point)| shown(point, key))).len();
         let fewest = self.series.iter().filter(|key| count(key) > 1).min_by_key(|key| count(key));
         let (inner, part_of): (Self, Box<dyn Fn(&Point) -> String>) = match fewest {
             Some(key) if self.series.len() > 1 => {

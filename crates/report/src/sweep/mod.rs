@@ -76,14 +76,19 @@ pub fn block_lines(points: &[Point]) -> String {
 /// Heading, block, the brief tables and the verdict, as Markdown that is readable in a terminal.
 #[must_use]
 pub fn markdown(points: &[Point]) -> String {
-    let mut text =
-        format!("{}\n\n{}\n{}", heading(points), block_lines(points), brief_table(points).markdown());
+    let mut text = format!(
+        "{}\n\n{}\n{}",
+        heading(points),
+        block_lines(points),
+        brief_table(points).markdown()
+    );
     let hosts = tables::parts(points, |point| &point.hosts);
     if !hosts.is_empty() {
         text += &format!("\nBy host\n\n{}", hosts.markdown());
     }
     if let Some((verdict, table)) = beside_published(points) {
-        text += &format!("\nMeasured and simulated: {}\n\n{}", verdict.sentence(), table.markdown());
+        text +=
+            &format!("\nMeasured and simulated: {}\n\n{}", verdict.sentence(), table.markdown());
     }
     text.extend(hits(points).iter().map(|hits| format!("\n{hits}\n")));
     text
@@ -113,9 +118,8 @@ fn beside_published(points: &[Point]) -> Option<(Verdict, Table)> {
 /// Returns purpose, place and verdict of a plan in a paragraph.
 fn about(plan: &PlanResults<'_>) -> String {
     let rates = plan.points.iter().map(|point| point.total.gbps);
-    let (low, high) = rates.fold((f64::INFINITY, 0.0_f64), |(low, high), rate| {
-        (low.min(rate), high.max(rate))
-    });
+    let (low, high) =
+        rates.fold((f64::INFINITY, 0.0_f64), |(low, high), rate| (low.min(rate), high.max(rate)));
     let verdict = match beside_published(plan.points) {
         Some((verdict, _)) => verdict.sentence(),
         None if plan.points.is_empty() => "no points.".to_owned(),
@@ -145,8 +149,7 @@ pub fn plots(points: &[Point]) -> Vec<Plot> {
             let published = figure.published.map(|of| layout.published(placed, of));
             let sources: Vec<_> = placed.iter().flat_map(|(_, point)| &point.measured).collect();
             let source = sources.first().map_or("", |row| row.source.as_str());
-            let is_simulated =
-                placed.iter().any(|(_, point)| point.place == RunOrigin::Simulated);
+            let is_simulated = placed.iter().any(|(_, point)| point.place == RunOrigin::Simulated);
             let series = pairs(own, published.unwrap_or_default(), is_simulated, source);
             plots.push(Plot { title, note: note.clone(), x: layout.axis(), y, series });
         }
@@ -234,7 +237,8 @@ pub fn overview(plans: &[PlanResults<'_>]) -> serde_json::Result<String> {
         0..=3 => names.join(", "),
         many => format!("{many} plans"),
     };
-    let mut page = HtmlPage::new(&title, &distinct(&all, |point| point.place.to_string()).join(", "));
+    let mut page =
+        HtmlPage::new(&title, &distinct(&all, |point| point.place.to_string()).join(", "));
     page.block(&block(&all));
     if let [plan] = plans {
         section(&mut page, plan);
@@ -456,7 +460,11 @@ mod tests {
             assert!(plot.series.len() <= MOST_LINES, "{}: {}", plot.title, plot.series.len());
             for series in &plot.series {
                 let is_known = ["simulated: ", "measured with Mellanox SPDK io_pacing: "];
-                assert!(is_known.iter().any(|start| series.name.starts_with(start)), "{}", series.name);
+                assert!(
+                    is_known.iter().any(|start| series.name.starts_with(start)),
+                    "{}",
+                    series.name
+                );
             }
         }
         let bandwidth = &plots(&points)[0];

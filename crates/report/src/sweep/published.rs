@@ -42,9 +42,8 @@ impl ComparedRow {
 /// Returns a comparison for each condition of simulated points that has measured rows.
 #[must_use]
 pub fn compared(points: &[Point], lead: impl Fn(&Point) -> Vec<String>) -> Vec<ComparedRow> {
-    let with_rows = |point: &&Point| {
-        point.place == RunOrigin::Simulated && !point.measured.is_empty()
-    };
+    let with_rows =
+        |point: &&Point| point.place == RunOrigin::Simulated && !point.measured.is_empty();
     let mut groups: Vec<Vec<&Point>> = Vec::new();
     for point in points.iter().filter(with_rows) {
         let same = |group: &&mut Vec<&Point>| {
@@ -287,8 +286,13 @@ pub(super) mod tests {
         points[0].measured = vec![row(106.0, Some(94.5))];
         assert_eq!(verdict(&points).word(), "agrees in part", "three of four");
         let text = verdict(&points).sentence();
-        assert!(text.starts_with("simulated agrees in part: 100.0 Gb/s simulated, 104.9 to 106.0 "));
-        assert!(text.contains("(Mellanox SPDK io_pacing)") && text.contains("in 3 of 4 rows"), "{text}");
+        assert!(
+            text.starts_with("simulated agrees in part: 100.0 Gb/s simulated, 104.9 to 106.0 ")
+        );
+        assert!(
+            text.contains("(Mellanox SPDK io_pacing)") && text.contains("in 3 of 4 rows"),
+            "{text}"
+        );
         assert!(text.ends_with("simulated LLC hits are within 5 points in 4 of 4."), "{text}");
         assert_eq!(verdict(&points).cells().len(), Verdict::columns().len());
         points.iter_mut().for_each(|point| point.measured = vec![row(200.0, None)]);

@@ -4,9 +4,7 @@ use nvmeof_report::{Axis, Column};
 
 use crate::rows::ResultRow;
 
-use RowColumn::{
-    Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow,
-};
+use RowColumn::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
 
 /// Column of a row, for the x axis or to distinguish lines.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -58,7 +58,9 @@ enum YValue {
 }
 
 use columns::RowColumn;
-use columns::RowColumn::{Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow};
+use columns::RowColumn::{
+    Buffers, Cache, Cores, Depth, Devices, FastDepth, Initiator, Period, Run, Slow,
+};
 
 const fn picture(
     test: &'static str,
@@ -256,7 +258,8 @@ impl TestRows {
         let own = |row: &&ResultRow| row.test == test && row.platform == platform;
         let published: Vec<_> = self.published.iter().filter(own).collect();
         let is_beside = |row: &&ResultRow| {
-            published.is_empty() || published.iter().any(|other| other.has_conditions(&row.setting()))
+            published.is_empty()
+                || published.iter().any(|other| other.has_conditions(&row.setting()))
         };
         let simulated = self.simulated.iter().filter(own).filter(is_beside).collect();
         (published, simulated)
@@ -349,8 +352,7 @@ impl TestPicture {
                 };
                 // Runs and devices have no natural order to connect.
                 let is_marks = matches!(self.x, Run | Devices);
-                let shape =
-                    if is_marks { SeriesShape::Marks } else { SeriesShape::Inked(ink) };
+                let shape = if is_marks { SeriesShape::Marks } else { SeriesShape::Inked(ink) };
                 series.push(Series { name, points: points.clone(), shape });
             }
         }
@@ -405,7 +407,8 @@ mod tests {
     fn every_picture_is_on_a_page_and_says_what_is_what() {
         let rows = rows();
         let pictures = pictures(&rows);
-        let pages: String = pages::all(&rows, &pictures).into_iter().map(|(_, text)| text).collect();
+        let pages: String =
+            pages::all(&rows, &pictures).into_iter().map(|(_, text)| text).collect();
         for number in 1..=14 {
             let name = format!("test-{number:02}-");
             assert!(pictures.keys().any(|file| file.starts_with(&name)), "test {number}");

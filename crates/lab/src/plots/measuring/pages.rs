@@ -12,10 +12,7 @@ use crate::rows::{IO_PACING, ResultRow};
 const HERE: &str = "here.md";
 
 /// Returns every page by its name.
-pub(super) fn all(
-    rows: &TestRows,
-    pictures: &BTreeMap<String, Plot>,
-) -> Vec<(String, String)> {
+pub(super) fn all(rows: &TestRows, pictures: &BTreeMap<String, Plot>) -> Vec<(String, String)> {
     let mut pages: Vec<_> = PLATFORMS
         .iter()
         .map(|platform| (file(platform), platform_page(rows, pictures, platform)))
@@ -60,11 +57,7 @@ pub(super) fn contents(rows: &TestRows) -> String {
     table.markdown()
 }
 
-fn platform_page(
-    rows: &TestRows,
-    pictures: &BTreeMap<String, Plot>,
-    platform: &str,
-) -> String {
+fn platform_page(rows: &TestRows, pictures: &BTreeMap<String, Plot>, platform: &str) -> String {
     let mut text = format!(
         "# The fourteen tests on platform {platform}\n\n{}",
         wrapped(&format!(
@@ -75,9 +68,8 @@ fn platform_page(
     );
     for picture in PICTURES {
         let verdict = verdict(rows, picture, platform);
-        let about = verdict.map_or("simulated only".to_owned(), |verdict| {
-            format!("simulated {}", verdict.word())
-        });
+        let about = verdict
+            .map_or("simulated only".to_owned(), |verdict| format!("simulated {}", verdict.word()));
         let test = picture.test;
         text += &format!("* [Test {test}](#test-{test}), {}: {about}\n", picture.about);
     }
@@ -88,7 +80,8 @@ fn platform_page(
         } else {
             text += "No row of this test is published, so the simulation stands alone.\n\n";
         }
-        text += &shown(picture, pictures, &platform.to_lowercase(), &format!("platform {platform}"));
+        text +=
+            &shown(picture, pictures, &platform.to_lowercase(), &format!("platform {platform}"));
         let compared = compared(rows, picture, platform);
         if !compared.is_empty() {
             let lead = picture.columns().map(super::RowColumn::column).collect();

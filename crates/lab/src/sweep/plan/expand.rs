@@ -209,9 +209,8 @@ impl<'a> VaryGroup<'a> {
         }
         let values =
             list(report, &format!("vary.{path}"), value, "a list of values to take in turn")?;
-        let choice = |value| {
-            vec![Assignment { key: path.clone(), span: span.clone(), value, table: VARY }]
-        };
+        let choice =
+            |value| vec![Assignment { key: path.clone(), span: span.clone(), value, table: VARY }];
         self.lists.push((span.start, values.into_iter().map(choice).collect()));
         Some(())
     }

@@ -233,7 +233,7 @@ fn values_are_refused_where_they_are_written() {
         (
             "initiator = \"fio-spdk\"",
             "initiator = \"fio\"",
-            "p.toml:11:13: host.initiator: `fio` is unknown; allowed: fio-spdk, fio-kernel, nvmeof-perf",
+            "p.toml:11:13: host.initiator: `fio` is unknown; allowed: fio-spdk, fio-kernel, nvmeof-perf, local",
         ),
         (
             "initiator = \"fio-spdk\"",
@@ -550,7 +550,8 @@ fn a_wrong_setting_is_told_with_its_text() {
 
 #[test]
 fn threads_can_share_a_queue_depth() {
-    let shared = set("[vary]\njob.queue-depth = [64, 256]\n", &["job.threads=8", "job.shared-depth=true"]);
+    let shared =
+        set("[vary]\njob.queue-depth = [64, 256]\n", &["job.threads=8", "job.shared-depth=true"]);
     let shared = shared.unwrap();
     let jobs = shared.points.iter().map(|point| &point.setup.jobs[0]);
     let depths: Vec<_> = jobs.map(|job| (job.queue_depth, job.planned_depth())).collect();

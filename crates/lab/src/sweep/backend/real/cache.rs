@@ -204,9 +204,18 @@ impl CacheCounters {
 /// Returns the reason why perf counts nothing, from its output, which no report shows.
 fn reason(output: &str) -> Option<&'static str> {
     const REASONS: [(&str, &str); 6] = [
-        ("perf_event_paranoid", "it may not count there, except as root or with a lower perf_event_paranoid"),
-        ("access to performance", "it may not count there, except as root or with a lower perf_event_paranoid"),
-        ("permission", "it may not count there, except as root or with a lower perf_event_paranoid"),
+        (
+            "perf_event_paranoid",
+            "it may not count there, except as root or with a lower perf_event_paranoid",
+        ),
+        (
+            "access to performance",
+            "it may not count there, except as root or with a lower perf_event_paranoid",
+        ),
+        (
+            "permission",
+            "it may not count there, except as root or with a lower perf_event_paranoid",
+        ),
         ("event syntax error", "the processor or its kernel does not have the events"),
         ("<not supported>", "the processor does not count, or not in a virtual machine"),
         ("<not counted>", "other programs use the counters"),
@@ -354,8 +363,7 @@ mod tests {
             ("99,,cycles,1,100.00,,\n", "perf counted nothing"),
         ] {
             let script = format!("printf '%s' '{output}' >&2");
-            let mut running =
-                RemoteMachine::Local.start("sh", &["-c".to_owned(), script]).unwrap();
+            let mut running = RemoteMachine::Local.start("sh", &["-c".to_owned(), script]).unwrap();
             let finished = running.finish(Instant::now() + Duration::from_secs(60));
             let (hits, about) = cache.read(Some(finished));
             assert_eq!(hits, CacheHits::default());

@@ -2,8 +2,8 @@
 
 use nvmeof_report::{Flow, NetworkCounters, Point, PointPart, RunOrigin, Sample, jain};
 
-use super::super::PointRun;
 use super::super::super::conditions::{RunMachine, conditions};
+use super::super::PointRun;
 use super::super::sim::{period_seen, setting};
 use super::cache::CacheHits;
 use super::counters::CounterChange;

@@ -76,7 +76,9 @@ pub(super) struct ProgramPaths {
 pub(super) fn generator(initiator: Initiator, programs: &ProgramPaths) -> Box<dyn LoadProgram> {
     match initiator {
         // A load without a fabric is refused before it would be started.
-        Initiator::Perf | Initiator::Local => Box::new(perf::PerfProgram { program: programs.perf.clone() }),
+        Initiator::Perf | Initiator::Local => {
+            Box::new(perf::PerfProgram { program: programs.perf.clone() })
+        }
         Initiator::FioKernel => Box::new(fio::FioKernel { fio: programs.fio.clone() }),
         Initiator::FioSpdk => Box::new(fio::FioSpdk {
             fio: programs.fio.clone(),
