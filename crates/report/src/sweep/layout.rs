@@ -8,6 +8,9 @@ use crate::point::{MeasuredRow, Point, PointConfig, short_key};
 /// Minimum ratio of the largest to the smallest value at which steps of x double.
 const WIDE: f64 = 8.0;
 
+/// Name of the part of a plot that a point belongs to.
+type PartOf<'a> = Box<dyn Fn(&Point) -> String + 'a>;
+
 /// Points with their positions on the x axis.
 pub(super) type PlacedPoints<'a> = Vec<(f64, &'a Point)>;
 
@@ -93,7 +96,7 @@ impl SweepLayout {
         let count =
             |key: &String| distinct(placed.iter().map(|(_, point)| shown(point, key))).len();
         let fewest = self.series.iter().filter(|key| count(key) > 1).min_by_key(|key| count(key));
-        let (inner, part_of): (Self, Box<dyn Fn(&Point) -> String>) = match fewest {
+        let (inner, part_of): (Self, PartOf<'_>) = match fewest {
             Some(key) if self.series.len() > 1 => {
                 let rest = self.series.iter().filter(|other| *other != key).cloned().collect();
                 let inner = Self { series: rest, ..self.clone() };
