@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    const NODE: u64 = 1 << 20;
+    const NODE: usize = 1 << 20;
 
     struct Bench {
         machine: Machine,
@@ -194,12 +194,12 @@ mod tests {
                 machine.write(&format!("sys/devices/virtual/block/sda/{file}"), text).unwrap();
             }
             let node = machine.system().dev.join("sda");
-            fs::write(&node, vec![7; NODE as usize]).unwrap();
+            fs::write(&node, vec![7; NODE]).unwrap();
             Self { machine, node, calls: std::cell::RefCell::default(), _folder: folder }
         }
 
         fn erase(&self) {
-            fs::write(&self.node, vec![0; NODE as usize]).unwrap();
+            fs::write(&self.node, vec![0; NODE]).unwrap();
         }
 
         fn purge(&self, tool: RunTool<'_>) -> Result<Result<String, String>, String> {

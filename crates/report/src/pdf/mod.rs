@@ -34,7 +34,7 @@ enum Block {
     Heading { level: u8, text: String },
     Paragraph { text: String, stands_out: bool },
     Table(Table),
-    Picture { picture: Picture, caption: String },
+    Picture { picture: Box<Picture>, caption: String },
     Lines(Vec<String>),
     Contents(Vec<(u8, String, String)>),
 }
@@ -79,6 +79,9 @@ impl ReportSink for Pdf {
 
     fn pictures(&mut self, pictures: &[Picture], captions: &[String]) {
         let both = pictures.iter().cloned().zip(captions.iter().cloned());
-        self.blocks.extend(both.map(|(picture, caption)| Block::Picture { picture, caption }));
+        self.blocks.extend(both.map(|(picture, caption)| {
+            let picture = Box::new(picture);
+            Block::Picture { picture, caption }
+        }));
     }
 }
