@@ -18,7 +18,7 @@ pub(super) const PASSWORD: &str = "nvmeof-perf";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two queries of a Sanitize.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Queries of an unchanged drive that are tolerated while a Sanitize begins.
+/// Option without which hdparm starts no Sanitize.
 const CONFIRM: &str = "--yes-i-know-what-i-am-doing";
 
 /// Runs hdparm with arguments; returns its output.

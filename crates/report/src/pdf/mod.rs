@@ -79,8 +79,9 @@ impl ReportSink for Pdf {
 
     fn pictures(&mut self, pictures: &[Picture], captions: &[String]) {
         let both = pictures.iter().cloned().zip(captions.iter().cloned());
-        self.blocks.extend(
-            both.map(|(picture, caption)| Block::Picture { picture: Box::new(picture), caption }),
-        );
+        self.blocks.extend(both.map(|(picture, caption)| {
+            let picture = Box::new(picture);
+            Block::Picture { picture, caption }
+        }));
     }
 }

@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// State and faults of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "the bits of a drive's identity, and faults")]
 pub struct AtaState {
     /// User data.
     pub data: Vec<u8>,
