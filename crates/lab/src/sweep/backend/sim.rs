@@ -81,7 +81,7 @@ impl Simulator {
         let [rate, cache, time] = factors;
         let changed = changed.scaled(rate, cache, time);
         let is_local = setup.hosts.contains(&Initiator::Local);
-        let changed = if is_local { without_fabric(changed) } else { changed };
+        let changed = if is_local { without_fabric(&changed) } else { changed };
         changed.check()?;
         Ok(changed)
     }
@@ -135,7 +135,7 @@ impl SweepBackend for Simulator {
 
 /// Returns the machine for a load on the target itself: the drives, and nothing between them and
 /// the load that takes time.
-fn without_fabric(platform: Platform) -> Platform {
+fn without_fabric(platform: &Platform) -> Platform {
     const AT_ONCE_GBPS: f64 = 1e6;
     Platform {
         one_way_us: 0.0,
@@ -145,7 +145,7 @@ fn without_fabric(platform: Platform) -> Platform {
         fetch_hit_gbps: AT_ONCE_GBPS,
         fetch_miss_gbps: AT_ONCE_GBPS,
         fetch_quiet_gbps: AT_ONCE_GBPS,
-        ..platform
+        ..platform.clone()
     }
 }
 
