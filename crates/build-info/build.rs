@@ -1,7 +1,5 @@
 //! Determines the commit of the checkout, again whenever a source file or the checkout changes.
 
-#![expect(clippy::print_stdout, reason = "cargo reads instructions from standard output")]
-
 use std::process::Command;
 
 /// Everything that a program is built from, below the root.
