@@ -18,7 +18,7 @@ vertical-align:middle;margin-left:8px}
 .scroll,pre{overflow-x:auto}
 pre{font-size:13px;line-height:1.35}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;margin:8px 0}
-th,td{border-bottom:1px solid var(--grid);padding:3px 8px;text-align:left;white-space:nowrap}
+th,td{border-bottom:1px solid var(--grid);padding:3px 6px;text-align:left;white-space:nowrap}
 th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-align:bottom;white-space:normal}
 .u{color:var(--soft);display:block;font-weight:normal}
 .plots{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr))}

@@ -55,12 +55,17 @@ pub fn block(points: &[Point]) -> Vec<Condition> {
             None => block.push((name, vec![value])),
         }
     }
-    let part = |(name, values): (&str, Vec<&str>)| {
-        let is_number = values.iter().all(|value| value.parse::<f64>().is_ok());
+    let part = |(name, mut values): (&str, Vec<&str>)| {
+        let number = |value: &str| value.parse::<f64>().unwrap_or(f64::NAN);
+        let is_number = values.iter().all(|value| !number(value).is_nan());
+        if is_number {
+            values.sort_by(|one, other| number(one).total_cmp(&number(other)));
+        }
         let separator = if is_number { ", " } else { "; " };
         let text = match values.len() {
             0..=MOST_VALUES => values.join(separator),
-            many => format!("{} to {}, {many} in all", values[0], values[many - 1]),
+            many if is_number => format!("{} to {}, {many} in all", values[0], values[many - 1]),
+            many => format!("{many} different, as {} and {}", values[0], values[many - 1]),
         };
         Condition::new(name, text)
     };
@@ -110,9 +115,9 @@ pub fn markdown_contents(plans: &[PlanResults<'_>]) -> String {
 /// Verdict on the published rows of these points, and the table of both.
 fn beside_published(points: &[Point]) -> Option<(Verdict, Table)> {
     let keys = tables::keys(points);
-    let rows = compared(points, |point| tables::lead(points, point, &keys));
+    let rows = compared(points, |point| tables::values(point, &keys));
     let verdict = Verdict::of(&rows)?;
-    Some((verdict, comparison_table(tables::leading(points, &keys), &rows)))
+    Some((verdict, comparison_table(tables::key_columns(points, &keys), &rows)))
 }
 
 /// Returns purpose, place and verdict of a plan in a paragraph.
@@ -172,7 +177,7 @@ fn pairs(
     let mut lines = Vec::new();
     for (ink, series) in own.into_iter().enumerate() {
         let beside = published.iter().position(|one| one.name == series.name);
-        let dashes = if beside.is_some() { COLORS } else { 0 };
+        let dashes = if is_simulated { COLORS } else { 0 };
         if let Some(at) = beside {
             let measured = published.swap_remove(at);
             let name = with_prefix(&format!("{MEASURED_WITH} {source}"), &measured.name);
@@ -472,17 +477,17 @@ mod tests {
         let first = ["measured with Mellanox SPDK io_pacing: none", "simulated: none"];
         assert_eq!(names[..2], first);
         let inks: Vec<_> = bandwidth.series.iter().map(|series| series.shape).take(3).collect();
-        let wanted = [0, COLORS, 1].map(SeriesShape::Inked);
+        let wanted = [0, COLORS, COLORS + 1].map(SeriesShape::Inked);
         assert_eq!(inks, wanted, "the simulated line in dashes of the same color");
         assert!(plots_over_time(&points).iter().all(|plot| plot.series.len() <= MOST_LINES));
     }
 
     #[test]
     fn the_block_names_every_value_once_and_counts_many() {
-        let points: Vec<Point> = (0..20).map(|at| point(1 << (at % 14), "none")).collect();
+        let points: Vec<Point> = (0..20).rev().map(|at| point(1 << (at % 14), "none")).collect();
         let parts: Vec<_> = block(&points).into_iter().map(|part| part.value).collect();
         assert_eq!(parts, ["random reads", "1 to 8192, 14 in all"]);
-        assert_eq!(block_lines(&points[..2]), "* load: random reads\n* queue depth: 1, 2\n");
+        assert_eq!(block_lines(&points[..2]), "* load: random reads\n* queue depth: 16, 32\n");
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn is_simulated(points: &[Point]) -> bool {
     points.iter().any(|point| point.place == RunOrigin::Simulated)
 }
 
-pub(super) fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
+fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
     let (places, runs) = mixed(points);
     let mut columns = Vec::new();
     if places {
@@ -184,6 +184,16 @@ pub(super) fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
     } else if is_simulated(points) {
         columns.push(Column::words("where"));
     }
+    columns.extend(key_columns(points, keys));
+    if runs {
+        columns.push(Column::numbers("run", ""));
+    }
+    columns
+}
+
+/// A column for each varied key.
+pub(super) fn key_columns(points: &[Point], keys: &[String]) -> Vec<Column> {
+    let mut columns = Vec::new();
     for key in keys {
         let numbers = points.iter().all(|p| p.value(key).is_none_or(|v| v.parse::<f64>().is_ok()));
         let short = short_key(key);
@@ -195,13 +205,15 @@ pub(super) fn leading(points: &[Point], keys: &[String]) -> Vec<Column> {
         };
         columns.push(if numbers { Column::numbers(name, "") } else { Column::words(name) });
     }
-    if runs {
-        columns.push(Column::numbers("run", ""));
-    }
     columns
 }
 
-pub(super) fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<String> {
+/// The values of the varied keys.
+pub(super) fn values(point: &Point, keys: &[String]) -> Vec<String> {
+    keys.iter().map(|key| point.value(key).unwrap_or_default().to_owned()).collect()
+}
+
+fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<String> {
     let (places, runs) = mixed(points);
     let mut row = Vec::new();
     if places {
@@ -209,7 +221,7 @@ pub(super) fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<Stri
     } else if is_simulated(points) {
         row.push(point.place.to_string());
     }
-    row.extend(keys.iter().map(|key| point.value(key).unwrap_or_default().to_owned()));
+    row.extend(values(point, keys));
     if runs {
         row.push(point.repetition.to_string());
     }

@@ -238,7 +238,7 @@ fn values_are_refused_where_they_are_written() {
         (
             "initiator = \"fio-spdk\"",
             "",
-            "p.toml:10:1: host.initiator: is missing; allowed: fio-spdk, fio-kernel, nvmeof-perf",
+            "p.toml:10:1: host.initiator: is missing; allowed: fio-spdk, fio-kernel, nvmeof-perf, local",
         ),
         (
             "queue-depth = 32",
