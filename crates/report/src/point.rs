@@ -337,6 +337,19 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
 pub(crate) mod tests {
     use super::*;
 
+    fn setting(queue_depth: u32) -> PointConfig {
+        PointConfig {
+            devices: "nvme16".into(),
+            initiator: "fio+SPDK".into(),
+            hosts: 2,
+            jobs: 1,
+            cores: Some(4),
+            qd: queue_depth,
+            offered: 2 * u64::from(queue_depth),
+            ..PointConfig::default()
+        }
+    }
+
     /// A point with figures in every field.
     pub(crate) fn point(queue_depth: u32, policy: &str) -> Point {
         let latency = Latency { mean: 362.5, p50: 350.0, p99: 500.25, p99_9: 700.0, max: 900.0 };
@@ -363,16 +376,7 @@ pub(crate) mod tests {
             fingerprint: "00".into(),
             seed: 1,
             measured_s: 1.0,
-            setting: PointConfig {
-                devices: "nvme16".into(),
-                initiator: "fio+SPDK".into(),
-                hosts: 2,
-                jobs: 1,
-                cores: Some(4),
-                qd: queue_depth,
-                offered: 2 * u64::from(queue_depth),
-                ..PointConfig::default()
-            },
+            setting: setting(queue_depth),
             total: figures,
             hosts: vec![part("host 1"), part("host 2")],
             jobs: vec![part("all")],
