@@ -125,7 +125,7 @@ impl BuiltArray {
         if members.len() < 2 {
             return Err("an array takes two drives or more".to_owned());
         }
-        if chunk % 4096 != 0 || !chunk.is_power_of_two() {
+        if !chunk.is_multiple_of(4096) || !chunk.is_power_of_two() {
             return Err("MD takes a --chunk that is a power of two from 4k".to_owned());
         }
         let usage = Usage::read(system).map_err(|error| error.to_string())?;
