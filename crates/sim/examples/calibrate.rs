@@ -2,7 +2,8 @@
 //!
 //! Run it as `cargo run -p nvmeof-sim --example calibrate -- --platform A`. `--platform` also
 //! accepts a file; `--only A` then names the platform whose rows are compared. `--rows FILE` reads
-//! other rows of the same columns.
+//! other rows of the same columns, `--tests 7,10` keeps those of some tests, and
+//! `--set timer-us=13,step-us=1` changes numbers of the platform.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = argument("--rows").map(std::fs::read_to_string).transpose()?;
     let mut rows = rows(text.as_deref().unwrap_or(ROWS))?;
     rows.retain(|row| row.platform == whose);
-    let platform = Platform::load(&file)?;
+    if let Some(tests) = argument("--tests") {
+        let tests: Result<Vec<u32>, _> = tests.split(',').map(str::parse).collect();
+        let tests = tests?;
+        rows.retain(|row| tests.contains(&row.test));
+    }
+    let mut platform = Platform::load(&file)?;
+    if let Some(numbers) = argument("--set") {
+        platform = platform.with(&numbers)?;
+    }
     let (warm_up, time) = RUN;
     let compared = compare(&platform, &rows, warm_up, time)?;
     print!("{}{}", head(&whose, &platform), table(&compared, true));

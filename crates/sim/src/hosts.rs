@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use nvmeof_pacing::FlowId;
+use nvmeof_pacing::{FlowId, PolicyConfig};
 use nvmeof_random::SplitMix64;
 
 use crate::commands::CommandKind;
@@ -23,7 +23,7 @@ use crate::nic::Outbox;
 use crate::numbers::{id, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
-use crate::scenario::{Delay, Device, Initiator, Nanos, Scenario};
+use crate::scenario::{Delay, Device, Initiator, Nanos, Pacing, Scenario};
 
 /// Hosts start one after the other within this time in ns: later ones find a busy target.
 const STARTS: Nanos = 12_000_000;
@@ -92,6 +92,7 @@ pub(crate) struct Hosts {
     pub(crate) sizes: Vec<u32>,
     pub(crate) commands_limit: u32,
     pub(crate) requests_limit: u32,
+    start_together: bool,
     rng: SplitMix64,
 }
 
@@ -112,7 +113,12 @@ impl Hosts {
         };
         let commands_limit = platform.queue_commands;
         let (streams, queues) = (Vec::new(), Vec::new());
-        let mut hosts = Self { streams, queues, sizes, commands_limit, requests_limit, rng };
+        let start_together = matches!(
+            &scenario.pacing,
+            Pacing::Policy(PolicyConfig::Prototype(knobs)) if knobs.pacer.is_some()
+        );
+        let mut hosts =
+            Self { streams, queues, sizes, commands_limit, requests_limit, start_together, rng };
         for (number, job) in scenario.jobs.iter().enumerate() {
             for host in 0..scenario.hosts {
                 if job.hosts.is_empty() || job.hosts.contains(&host) {
@@ -169,17 +175,22 @@ impl Hosts {
         });
     }
 
-    /// Assigns a core to every queue: those of a host in turn. Some queues of userspace hosts then
-    /// exchange cores with neighbors. Every core keeps its number of queues, but not its number per
-    /// host.
+    /// Assigns a core to every queue: those of a host in turn, job by job. Some queues of userspace
+    /// hosts then exchange cores with neighbors. Every core keeps its number of queues, but not its
+    /// number per host.
     fn place(&mut self, scenario: &Scenario, target_pacing: &mut TargetPacing, strays: f64) {
         let cores = scenario.cores as usize;
         let mut last: Option<Vec<usize>> = None;
         for host in 0..scenario.hosts {
-            let mut own: Vec<usize> =
-                (0..self.queues.len()).filter(|at| self.queues[*at].host == host).collect();
-            if scenario.initiator == Initiator::Spdk {
-                self.rng.shuffle(&mut own);
+            let mut own = Vec::new();
+            for job in 0..id(scenario.jobs.len()) {
+                let of_job = |queue: &Queue| queue.host == host && queue.job == job;
+                let mut queues: Vec<usize> =
+                    (0..self.queues.len()).filter(|at| of_job(&self.queues[*at])).collect();
+                if scenario.initiator == Initiator::Spdk {
+                    self.rng.shuffle(&mut queues);
+                }
+                own.append(&mut queues);
             }
             for (turn, at) in own.iter().enumerate() {
                 self.queues[*at].core = turn % cores;
@@ -188,7 +199,9 @@ impl Hosts {
                 && let Some(others) = last.take()
             {
                 let exchanged = strays * own.len().min(others.len()) as f64;
-                self.exchange(&own, &others, whole(exchanged), cores);
+                for pair in 0..pairs_that_exchange(cores) {
+                    self.exchange(&own, &others, whole(exchanged), 2 * pair, cores);
+                }
             }
             last = Some(own);
         }
@@ -200,10 +213,18 @@ impl Hosts {
     }
 
     /// Exchanges `number` queues of one host with those of another: those of the first move from
-    /// core 0 to core 1, the others back.
-    fn exchange(&mut self, own: &[usize], others: &[usize], number: u64, cores: usize) {
+    /// core `first` to the next one, the others back.
+    fn exchange(
+        &mut self,
+        own: &[usize],
+        others: &[usize],
+        number: u64,
+        first: usize,
+        cores: usize,
+    ) {
         for _ in 0..number {
-            for (queues, from, to) in [(own, 0, 1 % cores), (others, 1 % cores, 0)] {
+            let (one, two) = (first % cores, (first + 1) % cores);
+            for (queues, from, to) in [(own, one, two), (others, two, one)] {
                 if let Some(at) = queues.iter().find(|at| self.queues[**at].core == from) {
                     self.queues[*at].core = to;
                 }
@@ -239,10 +260,12 @@ impl Hosts {
     }
 
     /// Returns the start time of a stream: one host after the other, unless its job specifies one.
+    /// The hosts of the io_pacing tests with a period started together: data that gathers at the
+    /// port of one host would stay, if the rate is near that of the ports.
     pub(crate) fn start_of(&mut self, number: usize, hosts: u32) -> Nanos {
         let stream = &self.streams[number];
-        let after = STARTS * u64::from(stream.host) / u64::from(hosts);
-        let after = if stream.from > 0 { 0 } else { after };
+        let together = stream.from > 0 || self.start_together;
+        let after = if together { 0 } else { STARTS * u64::from(stream.host) / u64::from(hosts) };
         stream.from + after + self.rng.next_u64() % 10_000
     }
 
@@ -258,6 +281,12 @@ impl Hosts {
     pub(crate) fn starved(&self) -> u32 {
         id(self.queues.iter().filter(|q| q.started == 0 && q.outstanding > 0).count())
     }
+}
+
+/// Returns the number of pairs of neighbors that exchange queues: one for every four cores, so that
+/// loads without pacing collapse on eight and 16 cores, too (test 14).
+fn pairs_that_exchange(cores: usize) -> usize {
+    (cores / 4).max(1)
 }
 
 /// Returns the physical drive behind a device, if any, whether the device is a part of it, and the

@@ -62,7 +62,7 @@ pub fn run(platform: &Platform, scenario: &Scenario) -> Result<RunResult, RunErr
     scenario.check().map_err(RunError::Scenario)?;
     let largest = machine::largest(scenario);
     let target_pacing =
-        pacing::TargetPacing::new(&scenario.pacing, scenario.cores as usize, largest)?;
+        pacing::TargetPacing::new(platform, &scenario.pacing, scenario.cores as usize, largest)?;
     let checkers = machine::checker_set(platform, scenario);
     Ok(machine::SimMachine::new(platform, scenario, checkers, target_pacing).run())
 }

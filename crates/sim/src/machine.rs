@@ -26,7 +26,7 @@ use crate::cores::{Cores, Work};
 use crate::drives::Drives;
 use crate::events::{Event, Events};
 use crate::hosts::{Hosts, PendingCommand, behind};
-use crate::nic::{Nic, Sender};
+use crate::nic::{Memory, Nic, Sender};
 use crate::numbers::{gbps, id, micros, whole};
 use crate::pacing::TargetPacing;
 use crate::platform::Platform;
@@ -94,7 +94,7 @@ impl<'a> SimMachine<'a> {
             commands: Commands::default(),
             cores: Cores::new(platform, scenario.cores as usize),
             nic,
-            cache: Cache::new(platform, total, endless),
+            cache: Cache::new(platform, total, prototype_pool(&scenario.pacing).is_some(), endless),
             buffers: Buffers::new(scenario.cores as usize, total, keep),
             record: Recorder::new(scenario, hosts.sizes.len()),
             watch: CheckerSet::new(checkers),
@@ -444,11 +444,28 @@ impl<'a> SimMachine<'a> {
                 continue;
             };
             let &Command { bytes, buffer, .. } = self.commands.of(command);
-            let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes));
+            let commands = self.record.in_flight().1;
+            let in_use = self.pool_in_use();
+            let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes, in_use));
             self.record.fetched(bytes, hit, self.now);
-            let done = self.nic.send(bytes, self.cache.missed(hit), self.quiet(), self.now);
+            let memory = if self.quiet() { Memory::Quiet } else { Memory::Busy { commands } };
+            let done = self.nic.send(bytes, self.cache.missed(hit), memory, self.now);
             self.events.at(done, Event::PortDone(id(port), command));
         }
+    }
+
+    /// Returns the bytes of the io_pacing pool that are in use: all of it while commands wait for a
+    /// buffer, and not for a tick; 0 without a pool.
+    fn pool_in_use(&self) -> u64 {
+        let Some(pool) = prototype_pool(&self.scenario.pacing) else { return 0 };
+        let (bytes, commands) = self.record.in_flight();
+        if self.target_pacing.stand().1.is_some() {
+            return bytes;
+        }
+        let waiting: usize =
+            (0..self.scenario.cores as usize).map(|core| self.target_pacing.waiting(core)).sum();
+        let used = (commands + waiting as u64).min(u64::from(pool.buffers));
+        bytes * used / commands.max(1)
     }
 
     /// Returns whether nothing wrote to memory recently.
@@ -501,7 +518,8 @@ impl<'a> SimMachine<'a> {
             self.hand_over(command, Work::Device(command));
             return;
         };
-        let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes));
+        let in_use = self.pool_in_use();
+        let hit = buffer.map_or(1.0, |buffer| self.cache.read(buffer, bytes, in_use));
         self.record.fetched(bytes, hit, now);
         let fetched = self.nic.drive_fetch(bytes, self.cache.missed(hit), now);
         let split = if part { micros(self.platform.split_us) } else { 0 };

@@ -13,13 +13,16 @@
 //! command is fetched from the cache or memory by the one engine that all ports share:
 //!
 //! ```text
-//! fetch = bytes / fetch_hit + missed x (bytes / fetch_miss - bytes / fetch_hit)
+//! fetch = bytes / fetch_hit + missed x (bytes / fetch_miss - bytes / fetch_hit) + state
 //! sent  = max(start + bytes / port, engine free + fetch)
 //! ```
 //!
 //! `missed` is the fraction of the command's data that was no longer in the cache. A miss costs
 //! more while drives write to memory (`fetch_miss`) than otherwise (`fetch_quiet`). The missed data
-//! was evicted to memory in between, and both transfers compete.
+//! was evicted to memory in between, and both transfers compete. The NIC keeps the state of
+//! [`STATES`] commands. Of `n` in flight, a fraction `1 - STATES / n` makes it fetch another
+//! [`STATE_BYTES`] from memory while drives write there. Very deep loads are therefore slower at
+//! the same hit rate.
 
 use std::collections::VecDeque;
 
@@ -29,6 +32,26 @@ use crate::commands::Commands;
 use crate::numbers::whole;
 use crate::platform::Platform;
 use crate::scenario::Nanos;
+
+/// Commands whose state the NIC keeps: one number for all platforms.
+pub(crate) const STATES: f64 = 512.0;
+/// Bytes of the state of another command, which the NIC fetches from memory that drives write to:
+/// one number for all platforms.
+pub(crate) const STATE_BYTES: f64 = 12_288.0;
+
+/// Load of the memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    /// Nothing writes to it.
+    Quiet,
+    /// Drives write to it, and this number of commands is in flight.
+    Busy { commands: u64 },
+}
+
+/// Returns the fraction of the commands in flight whose state the NIC has to fetch.
+fn states_missed(commands: u64) -> f64 {
+    (1.0 - STATES / (commands as f64).max(STATES)).max(0.0)
+}
 
 /// The NIC.
 #[derive(Debug)]
@@ -169,9 +192,14 @@ impl Nic {
 
     /// Returns the time at which data is sent if it starts now, with a fraction `missed` from
     /// memory.
-    pub(crate) fn send(&mut self, bytes: u32, missed: f64, quiet: bool, now: Nanos) -> Nanos {
-        let memory = if quiet { self.quiet } else { self.miss };
-        let fetch = whole(f64::from(bytes) * (self.hit + missed * (memory - self.hit)));
+    pub(crate) fn send(&mut self, bytes: u32, missed: f64, memory: Memory, now: Nanos) -> Nanos {
+        let (miss, state) = match memory {
+            Memory::Quiet => (self.quiet, 0.0),
+            Memory::Busy { commands } => {
+                (self.miss, STATE_BYTES * self.miss * states_missed(commands))
+            }
+        };
+        let fetch = whole(f64::from(bytes) * (self.hit + missed * (miss - self.hit)) + state);
         self.engine_free = self.engine_free.max(now) + fetch;
         (now + self.on_link(bytes)).max(self.engine_free)
     }

@@ -1,13 +1,27 @@
 //! Pacers of the simulated target: the same crate, with the same setup, as in the daemon.
+//!
+//! The timer of io_pacing runs late. A core polls its timers only between rounds of other work,
+//! every `timer` on the mean; [`UNEVEN`] of that varies exponentially. A tick happens at the first
+//! poll after its period, the next period begins there, and each tick starts at most one command. A
+//! core thus keeps, on the mean, the period
+//!
+//! ```text
+//! seen(period) = timer x sum over n >= 0 of P(n polls take less than period)
+//! ```
+//!
+//! (Wald's identity), never less than what was set. The policies of the daemon have no timer of
+//! this kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvmeof_pacing::{
     CommandOutcome, ConfigError, Cost, FlowConfig, FlowId, PacedMachine, Pacer, PacerConfig,
-    Permit, PolicyConfig, SharedPolicy, Waker,
+    Permit, PolicyConfig, PrototypeConfig, SharedPolicy, Waker,
 };
 
+use crate::numbers::{id, whole};
+use crate::platform::Platform;
 use crate::scenario::{Nanos, Pacing};
 
 /// Pacing of the whole target.
@@ -32,10 +46,18 @@ const CONNECT: u32 = 1024;
 
 impl TargetPacing {
     /// Creates pacing for this number of cores (at most [`MAX_CORES`]).
-    pub(crate) fn new(pacing: &Pacing, cores: usize, largest: u32) -> Result<Self, ConfigError> {
-        let config = match pacing {
-            Pacing::EndlessCache => &PolicyConfig::None,
-            Pacing::Policy(config) => config,
+    pub(crate) fn new(
+        platform: &Platform,
+        pacing: &Pacing,
+        cores: usize,
+        largest: u32,
+    ) -> Result<Self, ConfigError> {
+        let config = &match pacing {
+            Pacing::EndlessCache => PolicyConfig::None,
+            Pacing::Policy(PolicyConfig::Prototype(knobs)) => {
+                PolicyConfig::Prototype(with_late_timers(*knobs, platform, cores))
+            }
+            Pacing::Policy(config) => config.clone(),
         };
         let pooled = matches!(config, PolicyConfig::Prototype(knobs) if knobs.pool.is_some());
         let walked = matches!(config, PolicyConfig::Prototype(_));
@@ -112,5 +134,79 @@ impl TargetPacing {
     pub(crate) fn stand(&self) -> (Option<u64>, Option<Nanos>) {
         let snapshot = self.shared.status();
         (snapshot.budget, snapshot.period)
+    }
+}
+
+/// Fraction of the time between two polls of the timers that varies.
+const UNEVEN: f64 = 0.15;
+/// Polls in a period beyond which it is, on the mean, half a poll late.
+const MANY_POLLS: f64 = 100.0;
+
+/// Returns io_pacing with the period that its cores keep instead of the one that was set.
+fn with_late_timers(
+    mut knobs: PrototypeConfig,
+    platform: &Platform,
+    cores: usize,
+) -> PrototypeConfig {
+    if let Some(pacer) = &mut knobs.pacer {
+        let cores = f64::from(id(cores.max(1)));
+        let seen = seen_period(pacer.period as f64 * cores, platform.timer_us * 1000.0);
+        pacer.period = whole(seen / cores);
+    }
+    knobs
+}
+
+/// Returns the period in ns that a core keeps on the mean: see the head of this module.
+fn seen_period(period: f64, timer: f64) -> f64 {
+    if period <= 0.0 || timer <= 0.0 {
+        return period.max(0.0);
+    }
+    if period > MANY_POLLS * timer {
+        return period + timer / 2.0;
+    }
+    let mut seen = 0.0;
+    for polls in 0_u32.. {
+        let left = period - f64::from(polls) * timer * (1.0 - UNEVEN);
+        if left <= 0.0 {
+            break;
+        }
+        seen += timer * sum_is_less(polls, left / (timer * UNEVEN));
+    }
+    seen.max(period)
+}
+
+/// Returns the probability that the sum of `number` exponential values of mean 1 is less than `x`.
+fn sum_is_less(number: u32, x: f64) -> f64 {
+    let mut term = (-x).exp();
+    let mut more = 0.0;
+    for k in 0..number {
+        more += term;
+        term *= x / f64::from(k + 1);
+    }
+    1.0 - more
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_random::SplitMix64;
+
+    use super::{UNEVEN, seen_period};
+
+    #[test]
+    fn the_period_seen_is_that_of_polls_one_by_one() {
+        let mut rng = SplitMix64::new(7);
+        for (period, timer) in [(16e3, 13.1e3), (28e3, 13.1e3), (24e3, 1e3), (80e3, 13.1e3)] {
+            let mut time = 0.0;
+            for _ in 0..20_000 {
+                let begun = time;
+                while time - begun < period {
+                    time += timer * (1.0 - UNEVEN + UNEVEN * rng.exponential());
+                }
+            }
+            let (drawn, seen) = (time / 20_000.0, seen_period(period, timer));
+            assert!((seen / drawn - 1.0).abs() < 0.01, "{period} {timer}: {drawn} drawn, {seen}");
+        }
+        assert!(seen_period(0.0, 1e3) <= 0.0);
+        assert!((seen_period(1e9, 1e3) - 1e9).abs() < 1e3);
     }
 }

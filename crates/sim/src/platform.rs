@@ -5,7 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cache::EDGE;
+use crate::cache::{BEST, EDGE};
+use crate::nic::{STATE_BYTES, STATES};
 
 /// A target server, its drives, its network and the path to its hosts. The files under
 /// `configs/platforms` document the source of each number.
@@ -53,10 +54,10 @@ pub struct Platform {
     pub step_us: f64,
     /// Time that every command in io_pacing's waiting list of a core adds to its turns, in ns.
     pub waiting_ns: f64,
+    /// Time from one poll of its timers by an io_pacing core to the next, in µs.
+    pub timer_us: f64,
     /// Part of the cache that DMA may use, in MiB.
     pub cache_share_mib: f64,
-    /// Hit rate with enough space, 0 to 1.
-    pub cache_best: f64,
     /// Rate at which the NIC fetches from the cache, in Gb/s.
     pub fetch_hit_gbps: f64,
     /// Rate at which the NIC fetches from memory while drives write to memory, in Gb/s.
@@ -111,6 +112,20 @@ impl Platform {
         Ok(platform)
     }
 
+    /// Returns it with other numbers: `timer-us=13,step-us=1`.
+    ///
+    /// # Errors
+    /// [`PlatformError`] names the unknown key or the impossible number.
+    pub fn with(&self, numbers: &str) -> Result<Self, PlatformError> {
+        let malformed = |why| PlatformError::Malformed { path: numbers.into(), why: Box::new(why) };
+        let mut table = toml::Table::try_from(self).unwrap_or_default();
+        let changed = numbers.replace(',', "\n");
+        table.extend(changed.parse::<toml::Table>().map_err(malformed)?);
+        let platform: Self = table.try_into().map_err(malformed)?;
+        platform.check()?;
+        Ok(platform)
+    }
+
     /// Checks that a machine can have these numbers.
     ///
     /// # Errors
@@ -128,7 +143,7 @@ impl Platform {
             if key == "port-run" && value < 1.0 {
                 return bad(key, value, "at least 1");
             }
-            if matches!(key, "cache-best" | "drive-tail" | "stray-queues") && value > 1.0 {
+            if matches!(key, "drive-tail" | "stray-queues") && value > 1.0 {
                 return bad(key, value, "0 to 1");
             }
         }
@@ -159,20 +174,22 @@ impl Platform {
             ("turn-us", self.turn_us),
             ("step-us", self.step_us),
             ("waiting-ns", self.waiting_ns),
+            ("timer-us", self.timer_us),
             ("cache-share-mib", self.cache_share_mib),
-            ("cache-best", self.cache_best),
             ("fetch-hit-gbps", self.fetch_hit_gbps),
             ("fetch-miss-gbps", self.fetch_miss_gbps),
             ("fetch-quiet-gbps", self.fetch_quiet_gbps),
         ]
     }
 
-    /// Returns a short number that changes with any number of the platform, or with the width of
-    /// the cache's edge, which was fitted, too.
+    /// Returns a short number that changes with any number of the platform, or with those that
+    /// all platforms share.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for (key, value) in self.numbers().into_iter().chain([("edge", EDGE)]) {
+        let shared =
+            [("edge", EDGE), ("best", BEST), ("states", STATES), ("state-bytes", STATE_BYTES)];
+        for (key, value) in self.numbers().into_iter().chain(shared) {
             for byte in key.bytes().chain(value.to_bits().to_le_bytes()) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
@@ -207,6 +224,7 @@ impl Platform {
             turn_us: self.turn_us * time,
             step_us: self.step_us * time,
             waiting_ns: self.waiting_ns * time,
+            timer_us: self.timer_us * time,
             ..self.clone()
         }
     }

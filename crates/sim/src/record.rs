@@ -222,6 +222,11 @@ impl Recorder {
         self.held_bytes -= u64::from(bytes);
     }
 
+    /// Returns the bytes and the number of the commands with a buffer.
+    pub(crate) fn in_flight(&self) -> (u64, u64) {
+        (self.held_bytes, self.held)
+    }
+
     fn flow_of_time(&mut self, now: Nanos) {
         let (from, until) = (self.held_since.max(self.from), now.min(self.until));
         if until > from {

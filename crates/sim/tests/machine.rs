@@ -201,6 +201,16 @@ fn what_cannot_be_run_is_refused() {
 }
 
 #[test]
+fn single_numbers_of_a_platform_can_be_changed() {
+    let a = platform("A");
+    let changed = a.with("timer-us=3,ports=1").unwrap();
+    assert_eq!(changed, Platform { timer_us: 3.0, ports: 1, ..a.clone() });
+    for wrong in ["fudge=1", "ports=0", "ports"] {
+        assert!(a.with(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_platform_file_with_an_unknown_key_or_an_impossible_number_is_refused() {
     let folder = std::env::temp_dir().join(format!("nvmeof-sim-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
