@@ -182,16 +182,7 @@ impl Hosts {
         let cores = scenario.cores as usize;
         let mut last: Option<Vec<usize>> = None;
         for host in 0..scenario.hosts {
-            let mut own = Vec::new();
-            for job in 0..id(scenario.jobs.len()) {
-                let of_job = |queue: &Queue| queue.host == host && queue.job == job;
-                let mut queues: Vec<usize> =
-                    (0..self.queues.len()).filter(|at| of_job(&self.queues[*at])).collect();
-                if scenario.initiator == Initiator::Spdk {
-                    self.rng.shuffle(&mut queues);
-                }
-                own.append(&mut queues);
-            }
+            let own = self.in_order_of_dealing(host, scenario);
             for (turn, at) in own.iter().enumerate() {
                 self.queues[*at].core = turn % cores;
             }
@@ -210,6 +201,28 @@ impl Hosts {
             let path = u16::try_from(queue.port).unwrap_or(u16::MAX);
             queue.flow = Some(target_pacing.add_flow(queue.core, weight, queue.device, path));
         }
+    }
+
+    /// Returns the queues of a host: those of one job after another, at random. Jobs with fewer
+    /// queues than there are cores are last and together, so that no core gets the same one of all.
+    fn in_order_of_dealing(&mut self, host: u32, scenario: &Scenario) -> Vec<usize> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut small = Vec::new();
+        for job in 0..id(scenario.jobs.len()) {
+            let of_job = |queue: &Queue| queue.host == host && queue.job == job;
+            let mut queues: Vec<usize> =
+                (0..self.queues.len()).filter(|at| of_job(&self.queues[*at])).collect();
+            if queues.len() < scenario.cores as usize {
+                small.append(&mut queues);
+            } else {
+                groups.push(queues);
+            }
+        }
+        groups.push(small);
+        if scenario.initiator == Initiator::Spdk {
+            groups.iter_mut().for_each(|group| self.rng.shuffle(group));
+        }
+        groups.concat()
     }
 
     /// Exchanges `number` queues of one host with those of another: those of the first move from
