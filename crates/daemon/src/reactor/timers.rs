@@ -86,7 +86,7 @@ impl Connection {
     /// Returns true if the next tick has to visit it, too: its deadlines can change without a list
     /// that names it.
     fn stays_active(&self) -> bool {
-        // A Connect that waits has a deadline of its own.
+        // A Connect that waits has its own deadline.
         let is_connecting = self.info.is_none();
         is_connecting || self.unsettled || self.dirty || self.tx_pending || self.in_flight > 0
     }

@@ -9,7 +9,7 @@ use crate::table::{Column, Table};
 const BANDWIDTH_WITHIN: f64 = 0.05;
 /// The same of a hit rate, in percentage points.
 const HITS_WITHIN: f64 = 5.0;
-/// Shares of the rows that must agree: in bandwidth and in hit rate, and in bandwidth for "in part".
+/// Shares of the rows that must agree: in bandwidth and hit rate, and in bandwidth for "in part".
 const AGREES: (f64, f64) = (0.85, 0.75);
 const AGREES_IN_PART: f64 = 0.5;
 

@@ -1,6 +1,7 @@
 //! Pictures and pages of the fourteen tests of the Mellanox SPDK io_pacing prototype.
 //!
-//! The rows measured with io_pacing are compared with the simulation under the same conditions. Real runs of this project have a page of their own.
+//! The rows measured with io_pacing are compared with the simulation under the same conditions. Real
+//! runs of this project have a separate page.
 //!
 //! ```text
 //! io_pacing's rows, plans --simulator--> simulated.csv, sweep --where local --csv --> local.csv
@@ -252,8 +253,8 @@ impl TestRows {
         Ok(Self { published, simulated, here })
     }
 
-    /// Returns the measured and the simulated rows of a test and platform. Where rows were measured,
-    /// the simulation is of the same conditions only.
+    /// Returns the measured and the simulated rows of a test and platform. Where rows were
+    /// measured, the simulation is of the same conditions only.
     fn of(&self, test: &str, platform: &str) -> (Vec<&ResultRow>, Vec<&ResultRow>) {
         let own = |row: &&ResultRow| row.test == test && row.platform == platform;
         let published: Vec<_> = self.published.iter().filter(own).collect();

@@ -1,4 +1,4 @@
-//! Pages of the fourteen tests, one for each platform and one for the real runs, and their contents.
+//! Pages of the fourteen tests, one for each platform and one for real runs, and their contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
