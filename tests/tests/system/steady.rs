@@ -108,7 +108,7 @@ fn wait_for_readings(child: &mut Child, results: &Path, wanted: usize) {
 fn assert_whole(results: &Path) {
     let (page, pdf) = (page(results), pdf_text(&results.with_extension("pdf")));
     for section in SECTIONS {
-        assert!(page.contains(&format!(">{section}</h")), "{section} in the page");
+        assert!(page.contains(&format!(" {section}</h")), "{section} in the page");
         assert!(pdf.contains(section), "{section} on paper");
     }
     for text in ["QUICK MODE", "NOT purged", "NVMe/TCP", "nvmeof-perf steady --connect", "32 MiB"] {

@@ -339,6 +339,7 @@ fn a_close_right_behind_a_command_is_seen() {
     world.host.shutdown();
     // An edge-triggered wait reports both together, so the call that takes the command has to
     // request the call that finds the end.
+    world.queue.hung_up();
     let progress = world.queue.receive(0, &mut world.events);
     assert!(matches!(world.events[..], [Event::Command { .. }]));
     assert_eq!(progress, Progress::More);
