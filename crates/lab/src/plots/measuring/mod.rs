@@ -1,7 +1,7 @@
 //! Pictures and pages of the fourteen tests of the Mellanox SPDK io_pacing prototype.
 //!
-//! The rows measured with io_pacing are compared with the simulation under the same conditions. Real
-//! runs of this project have a separate page.
+//! The rows measured with io_pacing are compared with the simulation under the same conditions.
+//! Real runs of this project have a separate page.
 //!
 //! ```text
 //! io_pacing's rows, plans --simulator--> simulated.csv, sweep --where local --csv --> local.csv
