@@ -76,8 +76,9 @@ pub trait HostQueue: Debug {
     /// If it appears only later, [`Event::RegisterFd`] reports it.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Records that the descriptor reports a host that has closed: no edge will follow. The caller
-    /// then calls `receive`.
+    /// Records that the descriptor reports a host that has closed: no edge follows for input.
+    ///
+    /// The caller then calls `receive`.
     fn hung_up(&mut self) {}
 
     /// Time at which `receive` must be called even if nothing arrives.

@@ -298,11 +298,9 @@ impl Reactor {
         self.load().is_memory_short.store(is_short_here, Ordering::Relaxed);
         let is_short = self.loads.iter().any(|load| load.is_memory_short.load(Ordering::Relaxed));
         if is_short || self.was_memory_short {
-            for key in self.connections.keys() {
-                if let Some(connection) = self.connections.get_mut(key) {
-                    connection.fabric.set_memory_short(is_short, now);
-                    self.timers.touch(key, &mut connection.timer);
-                }
+            for (key, connection) in self.connections.iter_mut() {
+                connection.fabric.set_memory_short(is_short, now);
+                self.timers.touch(key, &mut connection.timer);
             }
         }
         self.was_memory_short = is_short;

@@ -141,11 +141,9 @@ impl Reactor {
             seconds = lost as f64 / 1e9,
             "the reactor stood still; hosts get that much more time"
         );
-        for key in self.connections.keys() {
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.fabric.extend_deadlines(lost);
-                connection.queue.extend_deadlines(lost);
-            }
+        for (_, connection) in self.connections.iter_mut() {
+            connection.fabric.extend_deadlines(lost);
+            connection.queue.extend_deadlines(lost);
         }
     }
 

@@ -113,10 +113,8 @@ impl Reactor {
     #[cold]
     fn track_tx(&mut self) {
         self.is_tx_tracked = self.pacer.needs_network_times();
-        for key in self.connections.keys() {
-            if let Some(connection) = self.connections.get_mut(key) {
-                connection.fabric.set_tx_tracked(self.is_tx_tracked);
-            }
+        for (_, connection) in self.connections.iter_mut() {
+            connection.fabric.set_tx_tracked(self.is_tx_tracked);
         }
     }
 

@@ -80,9 +80,9 @@ impl Receiver {
     /// Reads and parses until no bytes are left or the budget is spent; adds the bytes read to
     /// `read`.
     ///
-    /// A short read has taken all bytes: whatever arrives later, the end of the stream included, is
-    /// a new edge. So no second system call asks for more. Only if the end was reported already,
-    /// no edge follows, and one is needed.
+    /// A short read has taken all bytes. Whatever arrives later, the end of the stream included, is
+    /// a new edge, so no second read asks for more. Once the end was reported, no edge follows, and
+    /// reads go on until they find it.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
