@@ -41,6 +41,8 @@ pub(super) struct Host {
     terminated: bool,
     /// An event occurred that wakes a waiter for the target's end to be readable.
     pub(super) woke: bool,
+    /// The sending direction is shut down: each event from then on reports it.
+    pub(super) hung_up: bool,
 }
 
 impl Host {
@@ -53,6 +55,7 @@ impl Host {
             due: VecDeque::new(),
             terminated: false,
             woke: true,
+            hung_up: false,
         }
     }
 
@@ -85,7 +88,7 @@ impl Host {
 
     /// Closes the host's end.
     pub(super) fn close(&mut self) {
-        self.woke = true;
+        (self.woke, self.hung_up) = (true, true);
         if let Some(socket) = self.socket.take() {
             // Shut down now, so that the target sees it. A socket closes with its last descriptor,
             // and a reader of this process's descriptors can hold one.
@@ -101,7 +104,7 @@ impl Host {
     /// Shuts down the sending direction.
     pub(super) fn shut_down(&mut self) {
         if let Some(socket) = &self.socket {
-            self.woke = true;
+            (self.woke, self.hung_up) = (true, true);
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
         }
     }

@@ -479,7 +479,8 @@ impl World {
                 assert!(self.waiting.is_empty() && self.pulls.is_empty());
                 assert!(self.sending.is_empty());
                 self.queue = Some(attach(parked, &self.pool));
-                self.call_again = true;
+                // A descriptor that is registered again reports what it is ready for.
+                self.host.woke = true;
             }
             Err(queue) => self.queue = Some(queue),
         }
@@ -519,7 +520,11 @@ impl World {
         let mut events = std::mem::take(&mut self.events);
         let now = self.now;
         // As in the reactor, which is edge-triggered: no call without a cause.
-        if std::mem::take(&mut self.host.woke) || self.call_again {
+        let woke = std::mem::take(&mut self.host.woke);
+        if woke && self.host.hung_up {
+            self.queue().hung_up();
+        }
+        if woke || self.call_again {
             self.call_again = self.queue().receive(now, &mut events) == Progress::More;
             for event in events.drain(..) {
                 self.happen(event);
