@@ -21,7 +21,7 @@
 //! memory, and not on the mix of the commands, as their number does. Intervals are in commands and
 //! turnovers; [`PART`] and [`LONGEST`] bound them in ns.
 
-use super::held::{Held, HeldStep};
+use super::held::{Held, HeldStep, back_off};
 use super::ladder::{Ladder, LadderStep, Rung};
 use super::sample::{Charging, Rate, RateSample, Series, Totals, float, whole};
 use crate::Nanos;
@@ -67,10 +67,9 @@ const SETTLE: f64 = 4.0;
 const GATHER: f64 = 4.0;
 /// Commands of a sample that says anything.
 const FIRST: u64 = 64;
-/// Measurements between two trials: at first, and at most.
+/// Measurements until the first look, and between two trials at least.
 const FIRST_WAIT: u32 = 1;
 const SECOND_WAIT: u32 = 64;
-const MOST_WAIT: u32 = 16_384;
 /// Measurements until the next check whether data waits for the network, if none did.
 const LOOK_WAIT: u32 = 16;
 /// A budget is drained to when no more than this multiple of it is in flight.
@@ -438,7 +437,7 @@ impl BudgetController {
         (self.phase, self.charging) = (Phase::Open, Charging::Open);
         self.calm = SECOND_WAIT;
         self.wait = self.waits.max(SECOND_WAIT);
-        self.waits = (4 * self.waits).clamp(SECOND_WAIT, MOST_WAIT);
+        self.waits = back_off(self.waits).max(SECOND_WAIT);
     }
 
     fn hold(&mut self, held: Held) {

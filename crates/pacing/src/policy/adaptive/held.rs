@@ -81,12 +81,9 @@ const STEP: f64 = 0.2;
 const LEAST_STEP: f64 = 0.05;
 const MOST_STEP: f64 = 0.4;
 const GROWTH: f64 = 1.5;
-/// Ratio of a leap, and measurements until the first one and at most until the next; growth of that
-/// number.
+/// Ratio of a leap, and measurements until the first one.
 const LEAP: f64 = 4.0;
 const FIRST_LEAP: u32 = 1024;
-const MOST_LEAPS: u32 = 16_384;
-const LEAPS_GROWTH: u32 = 4;
 /// Least ratio of the budget to that with which memory drains.
 const DRAIN: f64 = 2.0;
 /// Smallest gain for which a budget moves, as a fraction of the rate.
@@ -97,9 +94,11 @@ const KEEN_LOSS: f64 = 0.001;
 const MOST_REST: u32 = 32;
 /// Measurements in a row in which a budget bounded nothing, after which it is given up.
 const QUIET: u32 = 32;
-/// Measurements until the other charging is tried again, at first and at most.
+/// Measurements until the other charging is tried a second time.
 const FIRST_OTHER: u32 = 512;
-const MOST_OTHER: u32 = 16_384;
+/// Growth of a number of measurements until what gained nothing is tried again, and its maximum.
+const WAIT_GROWTH: u32 = 4;
+const MOST_WAIT: u32 = 16_384;
 
 impl Held {
     pub(super) fn new(rung: Rung, charging: Charging, drain: f64) -> Self {
@@ -171,7 +170,7 @@ impl Held {
             self.other -= 1;
             if self.other == 0 {
                 self.other = self.others;
-                self.others = (4 * self.others).min(MOST_OTHER);
+                self.others = back_off(self.others);
                 return HeldStep::TryOther;
             }
         }
@@ -198,7 +197,7 @@ impl Held {
                 self.budget *= LEAP;
                 self.leap = 1;
             } else {
-                self.leaps = (LEAPS_GROWTH * self.leaps).min(MOST_LEAPS);
+                self.leaps = back_off(self.leaps);
                 self.leap = self.leaps;
             }
             self.rest = 1;
@@ -235,4 +234,9 @@ impl Held {
         let ratio = 1.0 + self.step;
         if self.upwards { ratio } else { 1.0 / ratio }
     }
+}
+
+/// Returns the number of measurements until what gained nothing is tried again, after this number.
+pub(super) fn back_off(wait: u32) -> u32 {
+    (WAIT_GROWTH * wait).min(MOST_WAIT)
 }

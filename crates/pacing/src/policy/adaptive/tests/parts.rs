@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nvmeof_random::SplitMix64;
 
+use super::super::held::back_off;
 use super::super::ladder::{Ladder, LadderStep, Rung};
 use super::super::sample::{Rate, RateSample, Series};
 use super::super::{SharedAdaptive, USUAL};
@@ -202,4 +203,10 @@ fn what_slow_devices_are_charged_in_part_comes_back_whole() {
     (0..20_000).for_each(|_| two.turn(true));
     assert_eq!(two.pacer.waiting() + two.pacer.outstanding(), 0);
     assert_eq!(two.shared.credit().unused(), budget);
+}
+
+#[test]
+fn pauses_grow_up_to_a_maximum() {
+    let longest = (0..32).fold(1, |wait, _| back_off(wait));
+    assert!(longest > 1000 && back_off(longest) == longest, "{longest}");
 }
