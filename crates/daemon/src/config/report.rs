@@ -1,5 +1,6 @@
 //! Collects the problems of a config, each with its position in the text.
 
+use std::fmt::Display;
 use std::ops::Range;
 
 use super::{ConfigError, Problem};
@@ -12,13 +13,17 @@ pub(crate) type Span = Range<usize>;
 pub(crate) struct Report<'a> {
     file: &'a str,
     text: &'a str,
+    /// First byte of each line.
+    lines: Vec<usize>,
     problems: Vec<(Option<usize>, Problem)>,
     warnings: Vec<Problem>,
 }
 
 impl<'a> Report<'a> {
     pub(crate) fn new(file: &'a str, text: &'a str) -> Self {
-        Self { file, text, problems: Vec::new(), warnings: Vec::new() }
+        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let lines = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
+        Self { file, text, lines, problems: Vec::new(), warnings: Vec::new() }
     }
 
     pub(crate) fn text(&self) -> &'a str {
@@ -30,16 +35,16 @@ impl<'a> Report<'a> {
         &mut self,
         span: &Span,
         key: &str,
-        what: impl Into<String>,
-        allowed: impl Into<String>,
+        what: impl Display,
+        allowed: impl Display,
     ) {
-        let problem = self.problem(Some(span.start), key, &what.into(), &allowed.into());
+        let problem = self.problem(Some(span.start), key, what, allowed);
         self.problems.push((Some(span.start), problem));
     }
 
     /// Reports that the config as a whole is invalid.
-    pub(crate) fn error_in_file(&mut self, key: &str, what: impl Into<String>, allowed: &str) {
-        let problem = self.problem(None, key, &what.into(), allowed);
+    pub(crate) fn error_in_file(&mut self, key: &str, what: impl Display, allowed: &str) {
+        let problem = self.problem(None, key, what, allowed);
         self.problems.push((None, problem));
     }
 
@@ -48,10 +53,10 @@ impl<'a> Report<'a> {
         &mut self,
         span: &Span,
         key: &str,
-        what: impl Into<String>,
-        allowed: impl Into<String>,
+        what: impl Display,
+        allowed: impl Display,
     ) {
-        let problem = self.problem(Some(span.start), key, &what.into(), &allowed.into());
+        let problem = self.problem(Some(span.start), key, what, allowed);
         self.warnings.push(problem);
     }
 
@@ -62,7 +67,7 @@ impl<'a> Report<'a> {
 
     /// Returns the line of a value.
     pub(crate) fn line(&self, span: &Span) -> usize {
-        position(self.text, span.start).0
+        self.position(span.start).0
     }
 
     /// Returns the warnings, or all problems in the order of the file.
@@ -76,10 +81,23 @@ impl<'a> Report<'a> {
         })
     }
 
-    fn problem(&self, at: Option<usize>, key: &str, what: &str, allowed: &str) -> Problem {
-        let position = at.map(|at| position(self.text, at));
-        let (key, what, allowed) = (one_line(key), one_line(what), one_line(allowed));
-        Problem { file: self.file.into(), position, key, what, allowed }
+    fn problem(
+        &self,
+        at: Option<usize>,
+        key: &str,
+        what: impl Display,
+        allowed: impl Display,
+    ) -> Problem {
+        let position = at.map(|at| self.position(at));
+        let (what, allowed) = (one_line(&what.to_string()), one_line(&allowed.to_string()));
+        Problem { file: self.file.into(), position, key: one_line(key), what, allowed }
+    }
+
+    /// Returns line and column of a byte, from 1.
+    fn position(&self, at: usize) -> (usize, usize) {
+        let at = self.text.floor_char_boundary(at);
+        let line = self.lines.partition_point(|start| *start <= at);
+        (line, self.text[self.lines[line - 1]..at].chars().count() + 1)
     }
 }
 
@@ -96,16 +114,4 @@ fn one_line(text: &str) -> String {
         }
     }
     line
-}
-
-/// Returns line and column of a byte, from 1.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    let before = &text[..at];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-    (line, before[line_start..].chars().count() + 1)
 }

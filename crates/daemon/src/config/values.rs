@@ -1,5 +1,6 @@
 //! Single values: ranges, sizes, durations, choices.
 
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(crate) fn integer<T>(
     range: RangeInclusive<T>,
 ) -> T
 where
-    T: TryFrom<i64> + PartialOrd + std::fmt::Display,
+    T: TryFrom<i64> + PartialOrd + Display,
 {
     let Some(value) = key else { return default };
     match T::try_from(*value.get_ref()) {
@@ -115,12 +116,16 @@ pub(crate) fn choice<T: Copy>(
     None
 }
 
-/// Formats the allowed words, with a suggestion if one is close to `wrong`.
-pub(crate) fn one_of(words: &[&str], wrong: &str) -> String {
-    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    let meant = closest(wrong, words.iter().copied());
-    let meant = meant.map_or_else(String::new, |word| format!(" (did you mean \"{word}\"?)"));
-    format!("allowed: {}{meant}", quoted.join(", "))
+/// Shows the allowed words, with a suggestion if one is close to `wrong`.
+pub(crate) fn one_of(words: &[&str], wrong: &str) -> impl Display {
+    fmt::from_fn(move |f| {
+        let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        write!(f, "allowed: {}", quoted.join(", "))?;
+        match closest(wrong, words.iter().copied()) {
+            Some(word) => write!(f, " (did you mean \"{word}\"?)"),
+            None => Ok(()),
+        }
+    })
 }
 
 /// Reports an absent key that is required; `header` is the start of its table.
@@ -129,7 +134,7 @@ pub(crate) fn required<'k, T>(
     header: &Span,
     name: &str,
     key: &'k Key<T>,
-    form: &str,
+    form: impl Display,
 ) -> Option<&'k Spanned<T>> {
     if key.is_none() {
         report.error(header, name, "missing", form);

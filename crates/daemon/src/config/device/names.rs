@@ -1,5 +1,7 @@
 //! Names of devices, as other devices refer to them.
 
+use std::fmt::{self, Display};
+
 use toml::Spanned;
 
 use crate::config::report::Report;
@@ -19,12 +21,12 @@ impl Names<'_> {
         self.known.iter().map(String::as_str).filter(|other| *other != self.own).collect()
     }
 
-    /// Returns the valid names of a base.
-    fn form(&self) -> String {
-        match &self.others()[..] {
-            [] => "add a [[device]] as the base".to_owned(),
-            others => one_of(others, ""),
-        }
+    /// Shows the valid names of a base, with a suggestion if one is close to `wrong`.
+    fn form(&self, wrong: &str) -> impl Display {
+        fmt::from_fn(move |f| match &self.others()[..] {
+            [] => f.write_str("add a [[device]] as the base"),
+            others => one_of(others, wrong).fmt(f),
+        })
     }
 
     /// Returns the device named at `value` if this one can be layered on it.
@@ -36,13 +38,12 @@ impl Names<'_> {
     ) -> Option<String> {
         let (text, others) = (value.get_ref().as_str(), self.others());
         if text == self.own {
-            report.error(&value.span(), key, "a device cannot be its own base", self.form());
+            report.error(&value.span(), key, "a device cannot be its own base", self.form(""));
             return None;
         }
         if !others.contains(&text) {
             let what = format!("there is no device \"{text}\"");
-            let allowed = if others.is_empty() { self.form() } else { one_of(&others, text) };
-            report.error(&value.span(), key, what, allowed);
+            report.error(&value.span(), key, what, self.form(text));
             return None;
         }
         Some(text.to_owned())
@@ -56,7 +57,7 @@ impl Names<'_> {
         base: &Option<String>,
     ) -> Option<String> {
         let key = at.key("base", base);
-        let value = required(report, &at.header, "device.base", &key, &self.form())?;
+        let value = required(report, &at.header, "device.base", &key, self.form(""))?;
         self.other(report, "device.base", value)
     }
 }

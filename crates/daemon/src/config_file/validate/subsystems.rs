@@ -37,13 +37,14 @@ pub(super) fn subsystems(
     let mut seen = Seen::default();
     let known: Vec<Spanned<String>> =
         devices.iter().filter_map(|device| device.common("name")).collect();
+    let names: Vec<&str> = known.iter().map(|name| name.get_ref().as_str()).collect();
     let mut subsystems = Vec::new();
     for entry in raw {
         let nqn = required(report, &entry.span(), "subsystem.nqn", &entry.get_ref().nqn, NQN_FORM)
             .and_then(|value| nqn(report, value, &mut seen));
         // Continue without a name, to report all problems together.
         let nqn = nqn.unwrap_or_else(Nqn::discovery);
-        subsystems.push(subsystem(report, entry, nqn, (&known, bounds), &mut seen));
+        subsystems.push(subsystem(report, entry, nqn, (&names, bounds), &mut seen));
     }
     if subsystems.is_empty() {
         let what = "there is none: hosts will find nothing to connect to";
@@ -87,7 +88,7 @@ fn subsystem<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawSubsystem>,
     nqn: Nqn,
-    (known, bounds): (&[Spanned<String>], &TenantBounds),
+    (names, bounds): (&[&str], &TenantBounds),
     seen: &mut Seen<'r>,
 ) -> Subsystem {
     let raw = entry.get_ref();
@@ -115,7 +116,7 @@ fn subsystem<'r>(
     let mut nsids = BTreeMap::new();
     let mut namespaces = Vec::new();
     for entry in &raw.namespace {
-        if let Some(mut namespace) = namespace(report, entry, known, &mut nsids, seen) {
+        if let Some(mut namespace) = namespace(report, entry, names, &mut nsids, seen) {
             if let Some(value) = &entry.get_ref().limit {
                 namespace.limits = limit(report, "namespace.limit", value, bounds);
             }
@@ -183,7 +184,7 @@ fn text(report: &mut Report<'_>, name: &str, key: &Key<String>, most: usize) -> 
 fn namespace<'r>(
     report: &mut Report<'_>,
     entry: &'r Spanned<RawNamespace>,
-    known: &[Spanned<String>],
+    names: &[&str],
     nsids: &mut BTreeMap<i64, usize>,
     seen: &mut Seen<'r>,
 ) -> Option<Namespace> {
@@ -198,16 +199,15 @@ fn namespace<'r>(
         report.error(&value.span(), "namespace.nsid", what, allowed);
     }
     let number = integer(report, "namespace.nsid", &raw.nsid, 1, 1..=MAX_NSID);
-    let names: Vec<&str> = known.iter().map(|name| name.get_ref().as_str()).collect();
-    let form = one_of(&names, "");
-    let value = required(report, &header, "namespace.device", &raw.device, &form)?;
+    let form = one_of(names, "");
+    let value = required(report, &header, "namespace.device", &raw.device, form)?;
     let device = value.get_ref().as_str();
     if !names.contains(&device) {
         let what = format!("there is no device \"{device}\"");
         let allowed = if names.is_empty() {
             "add a [[device]] of that name".to_owned()
         } else {
-            one_of(&names, device)
+            one_of(names, device).to_string()
         };
         report.error(&value.span(), "namespace.device", what, allowed);
     } else if let Some(first) = seen.devices.insert(device, report.line(&value.span())) {
