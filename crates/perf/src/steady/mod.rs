@@ -22,6 +22,7 @@
 mod ata;
 mod device;
 mod disk;
+mod disk_hold;
 mod drive;
 mod drive_under_test;
 #[cfg(test)]
