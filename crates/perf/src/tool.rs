@@ -64,7 +64,7 @@ mod tests {
 
     /// Ctrl-C on a terminal reaches the process group of this program.
     #[test]
-    fn a_program_has_a_process_group_of_its_own() {
+    fn a_program_has_a_separate_process_group() {
         let fields = run_tool("sh", &["-c", "cat /proc/$$/stat"]).unwrap();
         let fields: Vec<&str> = fields.split(' ').collect();
         assert_eq!(fields[0], fields[4], "process and group");

@@ -86,7 +86,7 @@ mod tests {
         for short in [&b""[..], b"\x00\x80\x00", b"\x00\x80\x00\x00", b"\x00\x80\x00\x02  "] {
             assert_eq!(serial_of(short), None, "{short:?}");
         }
-        // An attribute of its own comes first.
+        // The attribute comes first.
         std::fs::write(device.join("serial"), "SN0003\n").unwrap();
         assert_eq!(serial_of(b"\x00\x80\x00\x06SN0002"), text("SN0003"));
         assert_eq!(system.block_attribute("sda", "device/serial"), text("SN0003"));

@@ -4,7 +4,8 @@
 //!   IDENTIFY -- locked, password set: refused, and nothing is changed
 //!     |-- security usable --> set password --> IDENTIFY --> erase --> IDENTIFY: password gone
 //!     |                            '-- any failure: the password is removed again
-//!     '-- frozen or without security --> Sanitize, if the drive has it --> status until idle
+//!     '-- frozen or without security --> Sanitize, if the drive has it and it is not frozen, too
+//!                                         '--> status until idle
 //! ```
 //!
 //! Words and bits are those of ATA/ATAPI Command Set (ACS-3), IDENTIFY DEVICE.

@@ -103,7 +103,7 @@ impl OverwritableDevice {
             target.close();
         }
         let done = purge()?;
-        // The purge has changed the device: udev may have it open.
+        // udev opens a device that has changed.
         let open = || Target::open(&self.args, &self.needs);
         let target = patience.retry(|| {
             open().map_err(|error| Refusal::Transient(format!("after the purge: {error:#}")))

@@ -1,8 +1,8 @@
 //! Purge of a block device of the kernel that is no NVMe namespace: SATA, SAS, or another.
 //!
 //! ```text
-//!   unused? -> held exclusively -> samples -> SATA: `ata`; SAS: sg_sanitize -> samples changed?
-//!                                               '-- not possible -> block discard, if it can
+//!   held exclusively -> samples -> SATA: `ata`; SAS: sg_sanitize -> samples changed?
+//!                                    '-- not possible -> block discard, if it can
 //! ```
 
 use std::fs::File;
