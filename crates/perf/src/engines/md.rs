@@ -110,10 +110,9 @@ pub(super) struct Mdadm<'a> {
 }
 
 impl Mdadm<'_> {
-    /// Runs mdadm until it succeeds: programs open a new block device briefly, as udev does.
-    fn retry(&self, option: &str, path: &str) -> Result<(), String> {
-        let arguments = [option.to_owned(), path.to_owned()];
-        self.patience.retry(|| (self.run)(&arguments).map_err(Refusal::Transient))
+    /// Changes an array. Programs open a new block device briefly, as udev does.
+    fn change(&self, option: &str, path: &str) -> Result<(), Refusal> {
+        (self.run)(&[option.to_owned(), path.to_owned()]).map_err(Refusal::Transient)
     }
 
     /// Returns the name of a new array, if these drives are unused and fit one.
@@ -177,7 +176,7 @@ impl BuiltArray {
         arguments.extend(members.iter().map(|member| format!("/dev/{member}")));
         (mdadm.run)(&arguments)?;
         self.is_complete = true;
-        mdadm.retry("--readonly", &self.path())?;
+        mdadm.patience.retry(|| mdadm.change("--readonly", &self.path()))?;
         mdadm.patience.retry(|| match self.array.path.exists() {
             true => Ok(()),
             false => Err(Refusal::Transient(format!("{} did not appear", self.path()))),
@@ -211,7 +210,12 @@ impl BuiltArray {
         if !is_ours {
             return Err(format!("{path} is another array by now: not stopped"));
         }
-        mdadm.retry("--stop", &path).map_err(|why| {
+        let stopped = mdadm.patience.retry(|| match exists(mdadm.system, &self.name) {
+            true => mdadm.change("--stop", &path),
+            // mdadm had stopped it, and the device disappeared later.
+            false => Ok(()),
+        });
+        stopped.map_err(|why| {
             format!(
                 "the array {path} of this comparison is still assembled ({why}): `mdadm --stop \
                  {path}`"

@@ -220,27 +220,25 @@ impl<'a> RowMeasurer<'a> {
     /// Assembles an array of these drives, if that is requested.
     fn build(&mut self, names: &[String]) -> Result<MdArray, String> {
         if !self.args.build_md {
-            return Err(
-                "no MD RAID-0 consists of these drives: --build-md assembles one for this \
-                        comparison, without writing to them"
-                    .to_owned(),
-            );
+            let why = "no MD RAID-0 consists of these drives: --build-md assembles one for this \
+                       comparison, without writing to them";
+            return Err(why.to_owned());
         }
         self.stop_array();
-        let machine =
-            Mdadm { system: self.rebinder.system(), run: &self.mdadm, patience: self.patience };
-        let built = BuiltArray::build(&machine, names, self.args.chunk)?;
+        let built = BuiltArray::build(&self.machine(), names, self.args.chunk)?;
         let array = built.array.clone();
         self.built = Some(built);
         Ok(array)
     }
 
+    fn machine(&self) -> Mdadm<'_> {
+        Mdadm { system: self.rebinder.system(), run: &self.mdadm, patience: self.patience }
+    }
+
     /// Stops the array that was assembled, if any.
     pub(super) fn stop_array(&mut self) {
         let Some(built) = self.built.take() else { return };
-        let machine =
-            Mdadm { system: self.rebinder.system(), run: &self.mdadm, patience: self.patience };
-        if let Err(problem) = built.stop(&machine) {
+        if let Err(problem) = built.stop(&self.machine()) {
             complain!("error: {problem}");
         }
     }
