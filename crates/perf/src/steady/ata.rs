@@ -382,7 +382,9 @@ mod tests {
         let drive = sanitizable(SanitizeState::Idle);
         let hdparm = |arguments: &[&str]| {
             let done = drive.hdparm(arguments);
-            drive.change(|state| state.sanitize = SanitizeState::Frozen);
+            if arguments[0] == "--sanitize-status" {
+                drive.change(|state| state.sanitize = SanitizeState::Frozen);
+            }
             done
         };
         let why = purge_by(&hdparm, "").unwrap().unwrap_err();
