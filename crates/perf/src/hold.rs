@@ -4,16 +4,16 @@ use std::io::stdin;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use nvmeof_console::say;
 use nvmeof_initiator::{ConnectOptions, Controller, Endpoint, IoQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::HostArgs;
 use crate::host;
+use crate::open_files::allow_files;
 
 const EXAMPLE: &str = "\
 The line `holding ...` appears when all queues are connected. They stay until standard input ends.
@@ -55,7 +55,10 @@ struct HeldController {
 pub(crate) fn hold(args: &HoldArgs) -> Result<()> {
     let options = host::options(&args.host, [&args.connect.address])?;
     let options = ConnectOptions { queues: args.queues_per_controller, ..options };
-    raise_open_files(args.queues)?;
+    // In the worst case, a controller grants one queue.
+    let files = u64::from(args.queues) * 2 + OWN_FILES;
+    let why = |why| anyhow!("--queues {} {why}, or lower --queues", args.queues);
+    allow_files(files).map_err(why)?;
     let mut held = connect(args, &options)?;
     let queues: usize = held.iter().map(|one| one.queues.len()).sum();
     say!("holding {queues} I/O queues of {} controllers", held.len());
@@ -106,22 +109,4 @@ fn input_ends_within(time: Duration) -> Result<bool> {
     };
     let mut bytes = [0_u8; 64];
     Ok(read(&input, &mut bytes).context("cannot read standard input")? == 0)
-}
-
-/// Allows this process a descriptor for each queue.
-fn raise_open_files(queues: u32) -> Result<()> {
-    // In the worst case, a controller grants one queue.
-    let needed = u64::from(queues) * 2 + OWN_FILES;
-    let now = getrlimit(Resource::Nofile);
-    if now.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    ensure!(
-        now.maximum.is_none_or(|maximum| maximum >= needed),
-        "--queues {queues} can take {needed} file descriptors, but this process is limited to {}; \
-         raise the hard limit (`ulimit -Hn {needed}` as root) or lower --queues",
-        now.maximum.unwrap_or_default()
-    );
-    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
-    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of open files")
 }

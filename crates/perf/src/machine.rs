@@ -18,9 +18,13 @@ pub(crate) fn this() -> MachineInfo {
 
 /// Model of the CPUs from the text of `/proc/cpuinfo`; without one, the architecture.
 fn cpu_model(cpuinfo: &str) -> String {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
-    let model = line.and_then(|line| line.split_once(':')).map(|(_, model)| model.trim());
-    model.unwrap_or(std::env::consts::ARCH).to_owned()
+    cpu_field(cpuinfo, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// Field of the first CPU in the text of `/proc/cpuinfo`.
+pub(crate) fn cpu_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim())
 }
 
 /// CPUs this process may use.

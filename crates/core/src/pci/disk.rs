@@ -47,6 +47,13 @@ impl System {
             read_only,
         }
     }
+
+    /// Returns an attribute of a block device in sysfs (`ro`, `md/level`); `None` if it is missing
+    /// or empty.
+    #[must_use]
+    pub fn block_attribute(&self, name: &str, attribute: &str) -> Option<String> {
+        text(&self.block_folder(name).join(attribute))
+    }
 }
 
 /// Returns the serial number in a SCSI drive's page of vital product data (SPC, page 80h): text
@@ -55,4 +62,34 @@ fn scsi_serial(page: &std::path::Path) -> Option<String> {
     let bytes = std::fs::read(page).ok()?;
     let text = String::from_utf8_lossy(bytes.get(4..)?).trim_matches(['\0', ' ']).to_owned();
     (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page of a drive: its number and length, then the text, padded by spaces or zeroes.
+    #[test]
+    fn the_serial_number_of_a_scsi_drive_is_in_its_page_of_vital_product_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let (system, disk) = (System::below(folder.path()), "sys/class/block/sda");
+        let device = folder.path().join(disk).join("device");
+        std::fs::create_dir_all(&device).unwrap();
+        let serial_of = |page: &[u8]| {
+            std::fs::write(device.join("vpd_pg80"), page).unwrap();
+            system.disk("sda").serial
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(system.disk("sda").serial, None);
+        assert_eq!(serial_of(b"\x00\x80\x00\x0c  SN 0001   "), text("SN 0001"));
+        assert_eq!(serial_of(b"\x00\x80\x00\x08SN0002\0\0"), text("SN0002"));
+        for short in [&b""[..], b"\x00\x80\x00", b"\x00\x80\x00\x00", b"\x00\x80\x00\x02  "] {
+            assert_eq!(serial_of(short), None, "{short:?}");
+        }
+        // The attribute comes first.
+        std::fs::write(device.join("serial"), "SN0003\n").unwrap();
+        assert_eq!(serial_of(b"\x00\x80\x00\x06SN0002"), text("SN0003"));
+        assert_eq!(system.block_attribute("sda", "device/serial"), text("SN0003"));
+        assert_eq!(system.block_attribute("sda", "ro"), None);
+    }
 }

@@ -181,10 +181,13 @@ impl ComparisonRun<'_, '_> {
 
     /// Restores the formats, then the drivers that the drives had.
     fn restore_drives(&mut self) {
-        if self.formats.has_changed() && self.args.rebind {
+        if self.args.rebind {
             for drive in &mut self.drives {
-                // The reason for a failure shows up when the format cannot be restored.
-                let _ = rebind(&mut self.measurer.rebinder, drive, DriverKind::Vfio);
+                if self.formats.has_changed(drive)
+                    && let Err(why) = rebind(&mut self.measurer.rebinder, drive, DriverKind::Vfio)
+                {
+                    complain!("error: the format of {} is not restored: {why}", drive.name);
+                }
             }
         }
         for problem in self.formats.restore(&mut self.drives, &self.measurer.open_function) {

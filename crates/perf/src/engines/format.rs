@@ -64,9 +64,9 @@ impl<'a> DriveFormats<'a> {
         rows
     }
 
-    /// Returns true if a drive has another format than before.
-    pub(super) fn has_changed(&self) -> bool {
-        !self.before.is_empty()
+    /// Returns true if a drive was formatted.
+    pub(super) fn has_changed(&self, drive: &DescribedDrive) -> bool {
+        self.before.contains_key(&drive.name)
     }
 
     /// Restores the earlier formats; returns an error for each drive where that failed.

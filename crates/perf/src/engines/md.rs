@@ -11,19 +11,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nvmeof_core::pci::System;
 use nvmeof_core::pci::users::Usage;
+
+use crate::patience::{Patience, Refusal};
+use crate::tool::run_tool;
 
 /// States in which an array serves (`md/array_state`).
 const SERVING: [&str; 4] = ["clean", "active", "active-idle", "write-pending"];
 /// Numbers of arrays that are tried, highest first as mdadm does.
 const NUMBERS: std::ops::RangeInclusive<u8> = 100..=127;
-/// Maximum wait for the device node, and until nothing has an array open that is to be stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs mdadm with arguments.
 ///
@@ -68,14 +66,16 @@ impl MdArray {
 fn check(system: &System, name: &str) -> Result<MdArray, String> {
     let path = system.dev.join(name);
     let shown = format!("/dev/{name}");
-    let (level, state) = (text(system, name, "md/level"), text(system, name, "md/array_state"));
+    let text = |attribute| system.block_attribute(name, attribute).unwrap_or_default();
+    let (level, state) = (text("md/level"), text("md/array_state"));
     if level != "raid0" {
         return Err(format!("{shown} consists of these drives and is {level}, not RAID-0"));
     }
-    if text(system, name, "ro") != "0" || state == "readonly" || state == "read-auto" {
+    if text("ro") != "0" || state == "readonly" || state == "read-auto" {
         return Err(format!(
             "{shown} is read-only ({state}): not the state in which an array serves; `mdadm \
-             --readwrite {shown}` changes it"
+             --readwrite {shown}` changes it, and `mdadm --stop {shown}` stops what an interrupted \
+             --build-md has left"
         ));
     }
     if !SERVING.contains(&state.as_str()) {
@@ -86,7 +86,7 @@ fn check(system: &System, name: &str) -> Result<MdArray, String> {
         let users: Vec<String> = users.iter().map(ToString::to_string).collect();
         return Err(format!("{shown} is in use: {}; stop that use first", users.join("; ")));
     }
-    let chunk = text(system, name, "md/chunk_size").parse().unwrap_or(0);
+    let chunk = text("md/chunk_size").parse().unwrap_or(0);
     Ok(MdArray { path, chunk })
 }
 
@@ -97,62 +97,90 @@ fn slaves(system: &System, name: &str) -> BTreeSet<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// An attribute of a block device; empty if it is missing.
-fn text(system: &System, name: &str, attribute: &str) -> String {
-    let file = system.sys.join("class/block").join(name).join(attribute);
-    fs::read_to_string(file).unwrap_or_default().trim().to_owned()
+fn exists(system: &System, name: &str) -> bool {
+    system.sys.join("class/block").join(name).exists()
 }
 
-/// An array that this program assembled. It has to be [stopped](Self::stop).
-#[derive(Debug)]
-pub(super) struct BuiltArray {
-    pub(super) array: MdArray,
-    name: String,
-    members: BTreeSet<String>,
+/// The machine on which arrays are assembled and stopped.
+pub(super) struct Mdadm<'a> {
+    pub(super) system: &'a System,
+    pub(super) run: &'a RunMdadm<'a>,
+    /// Maximum wait for the device node, and until nothing has an array open that changes.
+    pub(super) patience: Patience,
 }
 
-impl BuiltArray {
-    /// Assembles a RAID-0 of unused drives, by their names below `/dev`, without writing to them.
-    ///
-    /// # Errors
-    /// The reason; nothing is left assembled.
-    pub(super) fn build(
-        system: &System,
-        mdadm: &RunMdadm<'_>,
-        members: &[String],
-        chunk: u64,
-    ) -> Result<Self, String> {
+impl Mdadm<'_> {
+    /// Changes an array. Programs open a new block device briefly, as udev does.
+    fn change(&self, option: &str, path: &str) -> Result<(), Refusal> {
+        (self.run)(&[option.to_owned(), path.to_owned()]).map_err(Refusal::Transient)
+    }
+
+    /// Returns the name of a new array, if these drives are unused and fit one.
+    fn free_name(&self, members: &[String], chunk: u64) -> Result<String, String> {
         if members.len() < 2 {
             return Err("an array takes two drives or more".to_owned());
         }
         if !chunk.is_multiple_of(4096) || !chunk.is_power_of_two() {
             return Err("MD takes a --chunk that is a power of two from 4k".to_owned());
         }
-        let usage = Usage::read(system).map_err(|error| error.to_string())?;
+        let usage = Usage::read(self.system).map_err(|error| error.to_string())?;
         for member in members {
             if let Some(user) = usage.of_block(member).first() {
                 return Err(format!("/dev/{member} is in use: {user}; not made part of an array"));
             }
         }
-        let is_free = |name: &String| !system.sys.join("class/block").join(name).exists();
-        let name = NUMBERS.rev().map(|number| format!("md{number}")).find(is_free);
-        let name = name.ok_or("no number of an MD array is free")?;
-        let path = format!("/dev/{name}");
-        let mut arguments = vec!["--build".to_owned(), path.clone(), "--level=0".to_owned()];
-        arguments.push(format!("--chunk={}", chunk >> 10));
-        arguments.push(format!("--raid-devices={}", members.len()));
-        arguments.extend(members.iter().map(|member| format!("/dev/{member}")));
-        mdadm(&arguments)?;
-        let array = MdArray { path: system.dev.join(&name), chunk };
-        let mut built = Self { array, name, members: members.iter().cloned().collect() };
-        let ready = mdadm(&["--readonly".to_owned(), path]).and_then(|()| built.wait_for_node());
-        match ready {
+        let name = NUMBERS.rev().map(|number| format!("md{number}"));
+        let name = name.into_iter().find(|name| !exists(self.system, name));
+        name.ok_or_else(|| "no number of an MD array is free".to_owned())
+    }
+}
+
+/// An array that this program assembles. It has to be [stopped](Self::stop).
+#[derive(Debug)]
+pub(super) struct BuiltArray {
+    pub(super) array: MdArray,
+    name: String,
+    members: BTreeSet<String>,
+    /// False until `mdadm --build` has succeeded.
+    is_complete: bool,
+}
+
+impl BuiltArray {
+    /// Assembles a RAID-0 of unused drives, by their names below `/dev`, without writing to them.
+    ///
+    /// # Errors
+    /// The reason. What was assembled until then is stopped; if it is not, with the remedy.
+    pub(super) fn build(mdadm: &Mdadm<'_>, members: &[String], chunk: u64) -> Result<Self, String> {
+        let name = mdadm.free_name(members, chunk)?;
+        let array = MdArray { path: mdadm.system.dev.join(&name), chunk };
+        let members_by_name = members.iter().cloned().collect();
+        let mut built = Self { array, name, members: members_by_name, is_complete: false };
+        match built.assemble(mdadm, members) {
             Ok(()) => Ok(built),
-            Err(why) => Err(match built.stop(system, mdadm) {
+            // It failed, or a signal ended it: some drives may be in the array.
+            Err(why) => Err(match built.stop(mdadm) {
                 Ok(()) => why,
                 Err(stop) => format!("{why}; {stop}"),
             }),
         }
+    }
+
+    fn path(&self) -> String {
+        format!("/dev/{}", self.name)
+    }
+
+    fn assemble(&mut self, mdadm: &Mdadm<'_>, members: &[String]) -> Result<(), String> {
+        let mut arguments = vec!["--build".to_owned(), self.path(), "--level=0".to_owned()];
+        arguments.push(format!("--chunk={}", self.array.chunk >> 10));
+        arguments.push(format!("--raid-devices={}", members.len()));
+        arguments.extend(members.iter().map(|member| format!("/dev/{member}")));
+        (mdadm.run)(&arguments)?;
+        self.is_complete = true;
+        mdadm.patience.retry(|| mdadm.change("--readonly", &self.path()))?;
+        mdadm.patience.retry(|| match self.array.path.exists() {
+            true => Ok(()),
+            false => Err(Refusal::Transient(format!("{} did not appear", self.path()))),
+        })
     }
 
     /// Returns true if it consists of these drives.
@@ -160,56 +188,44 @@ impl BuiltArray {
         self.members.iter().eq(members.iter().collect::<BTreeSet<_>>())
     }
 
-    fn wait_for_node(&self) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
-        while !self.array.path.exists() {
-            if Instant::now() >= until {
-                return Err(format!("/dev/{} did not appear", self.name));
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
-    }
-
     /// Stops it, if it is still the array of these drives.
     ///
     /// # Errors
     /// It is not stopped; with the reason and the remedy.
-    pub(super) fn stop(&mut self, system: &System, mdadm: &RunMdadm<'_>) -> Result<(), String> {
-        let now = slaves(system, &self.name);
-        if now.is_empty() {
+    pub(super) fn stop(self, mdadm: &Mdadm<'_>) -> Result<(), String> {
+        let path = self.path();
+        let now = slaves(mdadm.system, &self.name);
+        let is_stopped = match self.is_complete {
+            true => now.is_empty(),
+            false => !exists(mdadm.system, &self.name),
+        };
+        if is_stopped {
             return Ok(());
         }
-        if now != self.members {
-            return Err(format!("/dev/{} is another array by now: not stopped", self.name));
+        // An array that is not complete has some of its members, or none.
+        let is_ours = match self.is_complete {
+            true => now == self.members,
+            false => now.is_subset(&self.members),
+        };
+        if !is_ours {
+            return Err(format!("{path} is another array by now: not stopped"));
         }
-        // Programs open a new block device briefly, as udev does.
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let Err(why) = mdadm(&["--stop".to_owned(), format!("/dev/{}", self.name)]) else {
-                return Ok(());
-            };
-            if Instant::now() >= until {
-                let name = &self.name;
-                return Err(format!(
-                    "the array /dev/{name} of this comparison is still assembled ({why}): \
-                     `mdadm --stop /dev/{name}`"
-                ));
-            }
-            std::thread::sleep(PAUSE);
-        }
+        let stopped = mdadm.patience.retry(|| match exists(mdadm.system, &self.name) {
+            true => mdadm.change("--stop", &path),
+            // mdadm had stopped it, and the device disappeared later.
+            false => Ok(()),
+        });
+        stopped.map_err(|why| {
+            format!(
+                "the array {path} of this comparison is still assembled ({why}): `mdadm --stop \
+                 {path}`"
+            )
+        })
     }
 }
 
 /// Runs mdadm of this machine.
 pub(super) fn run_mdadm(arguments: &[String]) -> Result<(), String> {
-    let output = Command::new("mdadm").args(arguments).stdin(Stdio::null()).output();
-    let output =
-        output.map_err(|error| format!("mdadm does not start ({error}): install the package"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message").trim();
-    Err(format!("mdadm {} failed: {line}", arguments.join(" ")))
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    run_tool("mdadm", &arguments).map(drop).map_err(|error| error.message)
 }

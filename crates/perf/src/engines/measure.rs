@@ -10,14 +10,15 @@ use nvmeof_core::nvme_driver::function::Function;
 use nvmeof_core::vfio;
 use nvmeof_engines::{Engine, OpenedDevice, ReadSource, open_with, sector_size};
 use nvmeof_report::engines::{EngineFigures, EngineRow, ReadLayout, RowOutcome};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::EnginesArgs;
-use super::md::{BuiltArray, MdArray, RunMdadm, run_mdadm};
+use super::md::{BuiltArray, MdArray, Mdadm, RunMdadm, run_mdadm};
 use super::planned_rows::PlannedRow;
 use super::rebind::DriveRebinder;
 use crate::load::{LoadResult, LoadSpec};
 use crate::machine;
+use crate::open_files::allow_files;
+use crate::patience::Patience;
 use crate::target::{DeviceIdentity, Target};
 use crate::units::IoMix;
 
@@ -43,6 +44,8 @@ pub(super) struct RowMeasurer<'a> {
     pub(super) rebinder: DriveRebinder,
     /// Assembles and stops arrays.
     pub(super) mdadm: RunMdadm<'a>,
+    /// Maximum wait for an array, and for its users.
+    pub(super) patience: Patience,
     /// The array that was assembled for the current rows.
     built: Option<BuiltArray>,
 }
@@ -81,6 +84,7 @@ impl<'a> RowMeasurer<'a> {
             open_function: Box::new(open_function),
             rebinder: DriveRebinder::this(),
             mdadm: Box::new(run_mdadm),
+            patience: Patience::FOR_UDEV,
             built: None,
         }
     }
@@ -201,28 +205,40 @@ impl<'a> RowMeasurer<'a> {
             node.ok_or_else(|| format!("{name} is no block device: MD takes block devices"))
         });
         let names: Vec<String> = names.collect::<Result<_, _>>()?;
-        if !self.built.as_ref().is_some_and(|built| built.is_of(&names)) {
-            if let Some(array) = MdArray::find(system, &names)? {
-                return Ok((array_source(&array)?, array.note()));
+        let array = match self.built.as_ref().filter(|built| built.is_of(&names)) {
+            Some(built) => built.array.clone(),
+            None => {
+                if let Some(array) = MdArray::find(system, &names)? {
+                    return Ok((array_source(&array)?, array.note()));
+                }
+                self.build(&names)?
             }
-            if !self.args.build_md {
-                return Err("no MD RAID-0 consists of these drives: --build-md assembles one for \
-                            this comparison, without writing to them"
-                    .to_owned());
-            }
-            self.stop_array();
-            let (system, chunk) = (self.rebinder.system(), self.args.chunk);
-            self.built = Some(BuiltArray::build(system, &self.mdadm, &names, chunk)?);
-        }
-        let array = self.built.as_ref().map(|built| built.array.clone());
-        let array = array.ok_or("no array")?;
+        };
         Ok((array_source(&array)?, format!("{}, assembled for this comparison", array.note())))
+    }
+
+    /// Assembles an array of these drives, if that is requested.
+    fn build(&mut self, names: &[String]) -> Result<MdArray, String> {
+        if !self.args.build_md {
+            let why = "no MD RAID-0 consists of these drives: --build-md assembles one for this \
+                       comparison, without writing to them";
+            return Err(why.to_owned());
+        }
+        self.stop_array();
+        let built = BuiltArray::build(&self.machine(), names, self.args.chunk)?;
+        let array = built.array.clone();
+        self.built = Some(built);
+        Ok(array)
+    }
+
+    fn machine(&self) -> Mdadm<'_> {
+        Mdadm { system: self.rebinder.system(), run: &self.mdadm, patience: self.patience }
     }
 
     /// Stops the array that was assembled, if any.
     pub(super) fn stop_array(&mut self) {
-        let Some(mut built) = self.built.take() else { return };
-        if let Err(problem) = built.stop(self.rebinder.system(), &self.mdadm) {
+        let Some(built) = self.built.take() else { return };
+        if let Err(problem) = built.stop(&self.machine()) {
             complain!("error: {problem}");
         }
     }
@@ -244,7 +260,8 @@ impl<'a> RowMeasurer<'a> {
             ReadLayout::Single | ReadLayout::Individual | ReadLayout::MdRaid0 => queues,
         };
         let files = if planned.engine.is_synchronous() { queues } else { queues * FILES_A_QUEUE };
-        allow_files(files + OTHER_FILES)?;
+        allow_files(files + OTHER_FILES)
+            .map_err(|why| format!("{why}, or use fewer reads at once"))?;
         let spec = LoadSpec {
             qd: shape.depth.into(),
             shared: !dealt,
@@ -309,37 +326,4 @@ fn pool(shape: ThreadShape, bs: u64) -> Result<Arc<ChunkPool>, nvmeof_core::dma:
     let huge_pages = threads <= machine::cpus();
     let cap = (threads + 2) * each * CHUNK;
     ChunkPool::new(PoolConfig { cap, reserve: 0, huge_pages, ..PoolConfig::default() })
-}
-
-/// Raises the limit of open files up to the hard limit.
-fn allow_files(needed: u64) -> Result<(), String> {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    if limit.maximum.is_none_or(|most| most >= needed) {
-        let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
-        if setrlimit(Resource::Nofile, raised).is_ok() {
-            return Ok(());
-        }
-    }
-    let most = limit.maximum.or(limit.current).unwrap_or(0);
-    Err(format!(
-        "needs {needed} open files and {most} are allowed: raise the limit (ulimit -Hn, LimitNOFILE= in a unit), or use \
-         fewer reads at once"
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_of_open_files_is_raised_or_told() {
-        assert_eq!(allow_files(8), Ok(()));
-        if let Some(most) = getrlimit(Resource::Nofile).maximum {
-            let error = allow_files(most + 1).unwrap_err();
-            assert!(error.contains("ulimit -Hn"), "{error}");
-        }
-    }
 }

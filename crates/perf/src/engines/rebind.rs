@@ -14,7 +14,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use nvmeof_console::complain;
 use nvmeof_core::pci::users::Usage;
@@ -22,10 +21,7 @@ use nvmeof_core::pci::{
     Address, BindError, BindPlan, NVME_DRIVER, PciFunction, Sysfs, SysfsWriter, System, VFIO_DRIVER,
 };
 
-/// Maximum wait until a rebound drive is free again, or has its block device.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause between two checks.
-const PAUSE: Duration = Duration::from_millis(50);
+use crate::patience::{Patience, Refusal};
 
 /// Driver of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,27 +114,24 @@ impl DriveRebinder {
     /// # Errors
     /// There is none, or more than one.
     pub(super) fn block_device(&self, address: Address) -> Result<PathBuf, String> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let controller = self.function(address)?.controller;
+        Patience::FOR_UDEV.retry(|| {
+            let controller = self.function(address).map_err(Refusal::Final)?.controller;
             let spaces = controller.map(|controller| controller.namespaces).unwrap_or_default();
             match &spaces[..] {
                 [one] if self.system.dev.join(&one.name).exists() => {
-                    return Ok(self.system.dev.join(&one.name));
+                    Ok(self.system.dev.join(&one.name))
                 }
                 [_, _, ..] => {
                     let count = spaces.len();
-                    return Err(format!("{address} has {count} namespaces: name the one to read"));
+                    let why = format!("{address} has {count} namespaces: name the one to read");
+                    Err(Refusal::Final(why))
                 }
-                _ if Instant::now() >= until => {
-                    return Err(format!(
-                        "{address}: the kernel driver is bound again, but created no block \
-                         device; `dmesg` may show the reason"
-                    ));
-                }
-                _ => std::thread::sleep(PAUSE),
+                _ => Err(Refusal::Transient(format!(
+                    "{address}: the kernel driver is bound again, but created no block device; \
+                     `dmesg` may show the reason"
+                ))),
             }
-        }
+        })
     }
 
     /// Restores the drivers of all drives; returns an error for each that keeps its driver.
@@ -160,27 +153,19 @@ impl DriveRebinder {
     /// Rebinds a drive. With `patient`, waits for processes that briefly open a drive just rebound
     /// (udev does).
     fn move_to(&self, address: Address, kind: DriverKind, patient: bool) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.try_to(address, kind) {
-                Ok(()) => return Ok(()),
-                Err(Refusal::InUse(_)) if patient && Instant::now() < until => {
-                    std::thread::sleep(PAUSE);
-                }
-                Err(Refusal::InUse(why) | Refusal::Other(why)) => return Err(why),
-            }
-        }
+        let patience = if patient { Patience::FOR_UDEV } else { Patience::NONE };
+        patience.retry(|| self.try_to(address, kind))
     }
 
     fn try_to(&self, address: Address, kind: DriverKind) -> Result<(), Refusal> {
-        let other = |why: &dyn fmt::Display| Refusal::Other(why.to_string());
+        let other = |why: &dyn fmt::Display| Refusal::Final(why.to_string());
         let usage = Usage::read(&self.system).map_err(|error| other(&error))?;
-        let function = self.function(address).map_err(Refusal::Other)?;
+        let function = self.function(address).map_err(Refusal::Final)?;
         let plan = match kind {
             DriverKind::Vfio
                 if usage.is_partial() && DriverKind::of(&function) != Some(DriverKind::Vfio) =>
             {
-                return Err(Refusal::Other(format!(
+                return Err(Refusal::Final(format!(
                     "{address} may be in use: the open files of some programs are not visible; \
                      run the command as root, with the /proc of the machine"
                 )));
@@ -190,7 +175,7 @@ impl DriveRebinder {
         };
         match plan.and_then(|plan| plan.run(&self.system, &*self.writes)) {
             Ok(()) => Ok(()),
-            Err(error @ BindError::InUse { .. }) => Err(Refusal::InUse(error.to_string())),
+            Err(error @ BindError::InUse { .. }) => Err(Refusal::Transient(error.to_string())),
             Err(error) => Err(other(&error)),
         }
     }
@@ -216,13 +201,6 @@ impl DriverKind {
             _ => None,
         }
     }
-}
-
-/// Reason why a drive keeps its driver.
-enum Refusal {
-    /// Possibly transient.
-    InUse(String),
-    Other(String),
 }
 
 #[cfg(test)]

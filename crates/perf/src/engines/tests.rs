@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser as _;
 use nvmeof_fake_drive::{FakeDrive, FakeDriveConfig};
@@ -15,6 +15,7 @@ use nvmeof_sysfs_fixture as fixture;
 use super::rebind::DriveRebinder;
 use super::*;
 use crate::args::{Cli, Command};
+use crate::patience::Patience;
 
 const ADDRESS: &str = "0000:01:00.0";
 
@@ -202,6 +203,10 @@ fn a_drive_is_handed_over_for_each_engine_and_back() {
 struct MdBench {
     machine: fixture::Machine,
     calls: std::cell::RefCell<Vec<String>>,
+    /// Options of mdadm whose next call fails, as while a program has the array open.
+    fails: std::cell::RefCell<Vec<&'static str>>,
+    /// Option of mdadm whose call is interrupted by Ctrl-C.
+    interrupts: std::cell::Cell<&'static str>,
     _folder: tempfile::TempDir,
 }
 
@@ -212,28 +217,44 @@ impl MdBench {
         for address in ["0000:01:00.0", "0000:02:00.0"] {
             machine.drive(&fixture::host(0), address).unwrap();
         }
-        Self { machine, calls: std::cell::RefCell::default(), _folder: folder }
+        Self {
+            machine,
+            calls: std::cell::RefCell::default(),
+            fails: std::cell::RefCell::default(),
+            interrupts: std::cell::Cell::default(),
+            _folder: folder,
+        }
     }
 
-    fn run(&self, arguments: &str, stop: bool) -> EngineComparison {
+    fn mdadm(&self, arguments: &[String]) -> Result<(), String> {
+        self.calls.borrow_mut().push(arguments.join(" "));
+        let mut fails = self.fails.borrow_mut();
+        match fails.iter().position(|option| *option == arguments[0]) {
+            Some(at) => Err(format!("{}: device or resource busy", fails.remove(at))),
+            None => self.machine.mdadm(arguments),
+        }
+    }
+
+    fn run(&self, arguments: &str) -> EngineComparison {
         let both = "--device /dev/nvme0n1 --device /dev/nvme1n1";
         let args = parse(&format!(
             "{both} --concurrency 2 --engine psync,libaio,vfio --time 600s --ios 40 --ramp 0s {arguments}"
         ));
-        let flag = || Arc::new(AtomicBool::new(stop));
-        let mut measurer = RowMeasurer::new(&args, flag(), flag());
+        let (stop, asked) = (Arc::default(), Arc::<AtomicBool>::default());
+        let mut measurer = RowMeasurer::new(&args, stop, Arc::clone(&asked));
         let system = self.machine.system();
+        measurer.patience = Patience { most: Duration::from_secs(600), pause: Duration::ZERO };
         measurer.rebinder = DriveRebinder::of(system, Box::new(self.machine.kernel()));
         measurer.mdadm = Box::new(|arguments| {
-            self.calls.borrow_mut().push(arguments.join(" "));
-            self.machine.mdadm(arguments)
+            asked.fetch_or(arguments[0] == self.interrupts.get(), Ordering::Relaxed);
+            self.mdadm(arguments)
         });
         measure_all(&args, &mut measurer, &mut args.files.open().unwrap()).unwrap()
     }
 
     /// Rows of the array: those of synchronous and asynchronous kernel engines, then the driver's.
     fn rows(&self, arguments: &str) -> Vec<EngineRow> {
-        let engines = self.run(arguments, false);
+        let engines = self.run(arguments);
         let is_array = |row: &EngineRow| row.layout == ReadLayout::MdRaid0;
         engines.rows.into_iter().filter(is_array).collect()
     }
@@ -316,8 +337,73 @@ fn an_array_is_assembled_without_writing_and_stopped() {
     ];
     assert_eq!(*bench.calls.borrow(), expected, "once for all rows");
     assert!(!bench.exists("md127"));
-    assert!(bench.run("--build-md", true).partial);
+}
+
+#[test]
+fn an_array_is_stopped_after_an_interruption() {
+    let bench = MdBench::new();
+    bench.interrupts.set("--readonly");
+    assert!(bench.run("--build-md").partial);
+    assert_eq!(options(&bench), ["--build", "--readonly", "--stop"]);
     assert!(!bench.exists("md127"));
+}
+
+fn options(bench: &MdBench) -> Vec<String> {
+    let calls = bench.calls.borrow();
+    calls.iter().map(|call| call.split(' ').next().unwrap().to_owned()).collect()
+}
+
+/// udev has the new array open for a moment.
+#[test]
+fn an_array_is_set_read_only_and_stopped_with_patience() {
+    let bench = MdBench::new();
+    bench.fails.replace(vec!["--readonly", "--stop"]);
+    let rows = bench.rows("--build-md");
+    assert!(matches!(rows[0].outcome, RowOutcome::Measured(_)), "{rows:?}");
+    assert_eq!(options(&bench), ["--build", "--readonly", "--readonly", "--stop", "--stop"]);
+}
+
+#[test]
+fn an_array_whose_assembly_fails_is_stopped() {
+    for fails in ["--build", "--readonly"] {
+        for members in [&["nvme0n1", "nvme1n1"][..], &["nvme0n1"], &[]] {
+            let bench = MdBench::new();
+            let system = bench.machine.system();
+            let run: md::RunMdadm<'_> = Box::new(|arguments| match arguments[0].as_str() {
+                // It was killed after it had added these drives.
+                "--build" if fails == "--build" => {
+                    bench.machine.block("devices/virtual/block", "md127", 1127).unwrap();
+                    bench.machine.md_array("md127", "raid0", members).unwrap();
+                    Err("mdadm was killed".to_owned())
+                }
+                option if option == fails => Err("mdadm was killed".to_owned()),
+                _ => bench.mdadm(arguments),
+            });
+            let mdadm = md::Mdadm { system: &system, run: &run, patience: Patience::NONE };
+            let drives = ["nvme0n1".to_owned(), "nvme1n1".to_owned()];
+            let why = md::BuiltArray::build(&mdadm, &drives, 8192).unwrap_err();
+            assert_eq!(why, "mdadm was killed");
+            assert!(!bench.exists("md127"), "{fails} {members:?}");
+            assert_eq!(bench.calls.borrow().last().unwrap(), "--stop /dev/md127");
+        }
+    }
+}
+
+/// Another program took the number between the check and the assembly.
+#[test]
+fn an_array_of_other_drives_is_not_stopped_after_a_failed_assembly() {
+    let bench = MdBench::new();
+    let system = bench.machine.system();
+    let run: md::RunMdadm<'_> = Box::new(|arguments| {
+        assert_eq!(arguments[0], "--build");
+        bench.machine.block("devices/virtual/block", "sda", 640).unwrap();
+        bench.machine.md_array("md127", "raid0", &["sda"]).unwrap();
+        Err("the array exists".to_owned())
+    });
+    let mdadm = md::Mdadm { system: &system, run: &run, patience: Patience::NONE };
+    let drives = ["nvme0n1".to_owned(), "nvme1n1".to_owned()];
+    let why = md::BuiltArray::build(&mdadm, &drives, 8192).unwrap_err();
+    assert!(why.contains("the array exists; /dev/md127 is another array"), "{why}");
 }
 
 #[test]
@@ -336,12 +422,13 @@ fn drives_in_use_and_odd_chunks_make_no_array() {
 fn an_array_that_became_another_is_not_stopped() {
     let bench = MdBench::new();
     let system = bench.machine.system();
-    let mdadm: md::RunMdadm<'_> = Box::new(|arguments| bench.machine.mdadm(arguments));
+    let run: md::RunMdadm<'_> = Box::new(|arguments| bench.machine.mdadm(arguments));
+    let mdadm = md::Mdadm { system: &system, run: &run, patience: Patience::NONE };
     let members = ["nvme0n1".to_owned(), "nvme1n1".to_owned()];
-    let mut built = md::BuiltArray::build(&system, &mdadm, &members, 8192).unwrap();
-    mdadm(&["--stop".to_owned(), "/dev/md127".to_owned()]).unwrap();
+    let built = md::BuiltArray::build(&mdadm, &members, 8192).unwrap();
+    run(&["--stop".to_owned(), "/dev/md127".to_owned()]).unwrap();
     bench.machine.md_array("md127", "raid0", &["nvme1n1"]).unwrap();
-    assert!(built.stop(&system, &mdadm).unwrap_err().contains("another array"));
+    assert!(built.stop(&mdadm).unwrap_err().contains("another array"));
     assert!(bench.exists("md127"));
 }
 

@@ -15,8 +15,8 @@ struct TreeNode {
 ///
 /// ```text
 /// -[0000:60]-+-01.1---00.0  /dev/nvme0n1
-///            \\-03.1---00.0-+-00.0---00.0  /dev/nvme1n1
-///                          \\-01.0---00.0  /dev/nvme2n1
+///            \-03.1---00.0-+-00.0---00.0  /dev/nvme1n1
+///                          \-01.0---00.0  /dev/nvme2n1
 /// ```
 pub(super) fn tree(drives: &[(&PciLocation, &str)]) -> Vec<String> {
     let mut sorted: Vec<_> = drives.to_vec();

@@ -12,6 +12,7 @@ use super::purge;
 use crate::args::TargetArgs;
 use crate::blank_check;
 use crate::load::{LoadResult, LoadSpec};
+use crate::patience::{Patience, Refusal};
 use crate::plan::usage_error;
 use crate::stats::{DirectionCounters, LatencyHistogram};
 use crate::target::{Target, TargetNeeds, TargetSpace};
@@ -91,6 +92,26 @@ impl OverwritableDevice {
         }
     }
 
+    /// Closes the device, purges it and opens it again; a failed purge leaves it closed.
+    fn purge_by(
+        &mut self,
+        patience: Patience,
+        purge: impl FnOnce() -> Result<Preparation, DriveTestError>,
+    ) -> Result<Preparation, DriveTestError> {
+        // A drive must have no open queues during a format.
+        if let Some(target) = self.target.take() {
+            target.close();
+        }
+        let done = purge()?;
+        // udev opens a device that has changed.
+        let open = || Target::open(&self.args, &self.needs);
+        let target = patience.retry(|| {
+            open().map_err(|error| Refusal::Transient(format!("after the purge: {error:#}")))
+        });
+        self.target = Some(target.map_err(DriveTestError::Device)?);
+        Ok(done)
+    }
+
     fn run(&mut self, spec: &LoadSpec) -> Result<LoadResult, DriveTestError> {
         let Some(target) = &mut self.target else {
             return Err(DriveTestError::Device("the device is not open".into()));
@@ -167,15 +188,7 @@ impl DriveUnderTest for OverwritableDevice {
             Ok(method) => method,
             Err(why) => return Ok(Preparation { how: why, ..Preparation::default() }),
         };
-        // A drive must have no open queues during a format.
-        if let Some(target) = self.target.take() {
-            target.close();
-        }
-        let done = method.purge();
-        let target = Target::open(&self.args, &self.needs)
-            .map_err(|error| DriveTestError::Device(format!("after the purge: {error:#}")))?;
-        self.target = Some(target);
-        done
+        self.purge_by(Patience::FOR_UDEV, || method.purge())
     }
 }
 
@@ -303,6 +316,20 @@ mod tests {
         open("--device ram:16m --device ram:16m --stripe 64k").unwrap().close();
         let error = open("--device /nobody/has/this").unwrap_err();
         assert!(format!("{error:#}").contains("/nobody/has/this"), "{error:#}");
+    }
+
+    #[test]
+    fn a_failed_purge_is_reported_before_a_device_that_does_not_open() {
+        let mut device = open("--device ram:16m").unwrap();
+        device.args = args("--device /nobody/has/this");
+        let failed = DriveTestError::Device("the erase was aborted".into());
+        let purged = device.purge_by(Patience::NONE, || Err(failed.clone()));
+        assert_eq!(purged, Err(failed));
+        let error = device.purge_by(Patience::NONE, || Ok(Preparation::default())).unwrap_err();
+        assert!(error.to_string().contains("after the purge: --device /nobody"), "{error}");
+        device.args = args("--device ram:16m");
+        device.purge_by(Patience::NONE, || Ok(Preparation::default())).unwrap();
+        device.close();
     }
 
     #[test]

@@ -1,20 +1,18 @@
 //! Purge of a block device of the kernel that is no NVMe namespace: SATA, SAS, or another.
 //!
 //! ```text
-//!   unused? -> held exclusively -> samples -> SATA: `ata`; SAS: sg_sanitize -> samples changed?
-//!                                               '-- not possible -> block discard, if it can
+//!   held exclusively -> samples -> SATA: `ata`; SAS: sg_sanitize -> samples changed?
+//!                                    '-- not possible -> block discard, if it can
 //! ```
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
 
-use nvmeof_core::pci::System;
-use nvmeof_core::pci::users::Usage;
-use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use rustix::fs::{Advice, fadvise};
 
-use super::ata::{self, last_line};
+use super::ata::{self, AtaDrive};
+use super::disk_hold::HoldableDisk;
+use crate::tool::RunTool;
 
 /// Places that are read before and after an erase, and the bytes of each.
 const SAMPLES: u64 = 64;
@@ -23,61 +21,29 @@ const SAMPLE: usize = 4096;
 const ILLEGAL_REQUEST: i32 = 5;
 const INVALID_OPERATION: i32 = 9;
 
-/// Failure of a program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ToolError {
-    /// Exit status; `None` if it did not start.
-    pub(super) status: Option<i32>,
-    pub(super) message: String,
-}
-
-/// Runs a program with arguments; returns its output.
-pub(super) type RunTool<'a> = &'a dyn Fn(&str, &[&str]) -> Result<String, ToolError>;
-
 /// A block device to purge.
 #[derive(Debug)]
 pub(super) struct DiskPurge<'a> {
-    pub(super) system: &'a System,
-    /// Name below `/dev`.
-    pub(super) name: &'a str,
-    /// Serial number of the drive that may be purged; empty if it is not known.
-    pub(super) serial: &'a str,
+    pub(super) disk: HoldableDisk<'a>,
 }
 
 impl DiskPurge<'_> {
-    fn path(&self) -> String {
-        format!("/dev/{}", self.name)
-    }
-
     /// Purges the device; returns the method, or the reason why there is none.
     ///
     /// # Errors
     /// It is in use, or the purge began and failed.
     pub(super) fn purge(&self, run: RunTool<'_>) -> Result<Result<String, String>, String> {
-        let path = self.path();
         if self.attribute("partition").is_some() {
             return Ok(Err("a partition: only a whole drive is purged".to_owned()));
         }
-        let usage = Usage::read(self.system).map_err(|error| error.to_string())?;
-        if let Some(user) = usage.of_block(self.name).first() {
-            return Err(format!("{path} is in use by now: {user}; not purged"));
-        }
-        // Nothing can mount it while it is held.
-        let held = self.hold()?;
+        let held = self.disk.hold().map_err(|why| format!("{why}; not purged"))?;
         let before = samples(&held)?;
-        let erased = if self.attribute("device/vendor").as_deref() == Some("ATA") {
-            let hdparm =
-                |arguments: &[&str]| run("hdparm", arguments).map_err(|error| error.message);
-            ata::purge(&hdparm, &path, self.serial)?
-        } else if self.attribute("device/scsi_level").is_some() {
-            scsi_sanitize(run, &path)?
-        } else {
-            Err("no command that erases it is known".to_owned())
-        };
-        let why = match erased {
+        let why = match self.erase(run)? {
             Ok(how) => {
-                let kept = unchanged(&before, &samples(&held)?);
-                return match kept {
+                let after = samples(&held);
+                let after =
+                    after.map_err(|error| format!("{how} was reported as done; {error}"))?;
+                return match unchanged(&before, &after) {
                     0 => Ok(Ok(how)),
                     kept => Err(format!(
                         "{how} was reported as done, but {kept} of {} places that held data are \
@@ -90,29 +56,48 @@ impl DiskPurge<'_> {
         };
         // blkdiscard holds the device itself.
         drop(held);
+        self.discard(run, &why, &before)
+    }
+
+    /// Erases the device by its own command, or returns the reason why it has none.
+    fn erase(&self, run: RunTool<'_>) -> Result<Result<String, String>, String> {
+        let path = self.disk.path();
+        if self.attribute("device/vendor").as_deref() == Some("ATA") {
+            let hdparm =
+                |arguments: &[&str]| run("hdparm", arguments).map_err(|error| error.message);
+            AtaDrive { run: &hdparm, path: &path, patience: ata::PATIENCE }.purge(self.disk.serial)
+        } else if self.attribute("device/scsi_level").is_some() {
+            scsi_sanitize(run, &path)
+        } else {
+            Ok(Err("no command that erases it is known".to_owned()))
+        }
+    }
+
+    /// Discards all blocks, because `why` prevents an erase.
+    fn discard(
+        &self,
+        run: RunTool<'_>,
+        why: &str,
+        before: &[Vec<u8>],
+    ) -> Result<Result<String, String>, String> {
         if self.attribute("queue/discard_max_bytes").is_none_or(|bytes| bytes == "0") {
             return Ok(Err(format!("{why}; the device has no block discard")));
         }
-        if let Err(error) = run("blkdiscard", &[&path]) {
-            return Ok(Err(format!("{why}; blkdiscard: {}", error.message)));
+        if let Err(error) = run("blkdiscard", &[&self.disk.path()]) {
+            return Ok(Err(format!("{why}; {}", error.message)));
         }
-        Ok(match unchanged(&before, &samples(&self.hold()?)?) {
+        // udev opens the device after a change.
+        let after = self.disk.hold().and_then(|held| samples(&held));
+        let after = after.map_err(|error| format!("{why}; after a block discard: {error}"))?;
+        Ok(match unchanged(before, &after) {
             0 => Ok(format!("block discard, which is no purge of the specification ({why})")),
             _ => Err(format!("{why}; a block discard left data")),
         })
     }
 
-    fn hold(&self) -> Result<File, String> {
-        let node = self.system.dev.join(self.name);
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        let held = rustix::fs::open(&node, flags, Mode::empty());
-        held.map(File::from).map_err(|error| format!("{} cannot be held: {error}", self.path()))
-    }
-
     /// An attribute in sysfs.
     fn attribute(&self, name: &str) -> Option<String> {
-        let file = self.system.sys.join("class/block").join(self.name).join(name);
-        fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+        self.disk.system.block_attribute(self.disk.name, name)
     }
 }
 
@@ -144,36 +129,24 @@ fn samples(device: &File) -> Result<Vec<Vec<u8>>, String> {
         .collect()
 }
 
-/// Number of samples that held data and still hold the same.
+/// Number of samples that held data and still hold the same. An erased place is all zeroes or all
+/// ones, as the cells of a drive are.
 fn unchanged(before: &[Vec<u8>], after: &[Vec<u8>]) -> usize {
-    let held = |data: &Vec<u8>| data.iter().any(|byte| *byte != 0);
+    let is_all = |data: &[u8], value: u8| data.iter().all(|byte| *byte == value);
+    let held = |data: &[u8]| !is_all(data, 0) && !is_all(data, 0xff);
     before.iter().zip(after).filter(|(old, new)| held(old) && old == new).count()
-}
-
-/// Runs a program of this machine.
-///
-/// It has a separate process group: Ctrl-C must not end it while the drive erases.
-pub(super) fn run_tool(program: &str, arguments: &[&str]) -> Result<String, ToolError> {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).process_group(0);
-    let output = command.output().map_err(|error| ToolError {
-        status: None,
-        message: format!("{program} does not start ({error}): install its package"),
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let message = format!("{program} ended with {}: {}", output.status, last_line(&said));
-    Err(ToolError { status: output.status.code().or(Some(-1)), message })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use nvmeof_fake_ata::FakeAtaDrive;
     use nvmeof_sysfs_fixture::{self as fixture, Machine};
 
     use super::*;
+    use crate::patience::Patience;
+    use crate::tool::ToolError;
 
     const NODE: usize = 1 << 20;
 
@@ -181,6 +154,8 @@ mod tests {
         machine: Machine,
         node: std::path::PathBuf,
         calls: std::cell::RefCell<Vec<String>>,
+        /// Serial number of the drive that may be purged.
+        serial: &'static str,
         _folder: tempfile::TempDir,
     }
 
@@ -195,11 +170,16 @@ mod tests {
             }
             let node = machine.system().dev.join("sda");
             fs::write(&node, vec![7; NODE]).unwrap();
-            Self { machine, node, calls: std::cell::RefCell::default(), _folder: folder }
+            let calls = std::cell::RefCell::default();
+            Self { machine, node, calls, serial: "", _folder: folder }
         }
 
         fn erase(&self) {
-            fs::write(&self.node, vec![0; NODE]).unwrap();
+            self.fill(0);
+        }
+
+        fn fill(&self, byte: u8) {
+            fs::write(&self.node, vec![byte; NODE]).unwrap();
         }
 
         fn purge(&self, tool: RunTool<'_>) -> Result<Result<String, String>, String> {
@@ -208,7 +188,9 @@ mod tests {
                 self.calls.borrow_mut().push(format!("{program} {}", arguments.join(" ")));
                 tool(program, arguments)
             };
-            DiskPurge { system: &system, name: "sda", serial: "" }.purge(&run)
+            let (name, patience) = ("sda", Patience::NONE);
+            let disk = HoldableDisk { system: &system, name, serial: self.serial, patience };
+            DiskPurge { disk }.purge(&run)
         }
     }
 
@@ -249,6 +231,52 @@ mod tests {
         let bench = Bench::new(&[("partition", "1")]);
         let why = bench.purge(&|program, _| Err(missing(program))).unwrap().unwrap_err();
         assert!(why.contains("a partition") && bench.calls.borrow().is_empty(), "{why}");
+    }
+
+    #[test]
+    fn another_drive_is_not_touched_by_any_method() {
+        for attributes in [ATA, &[("device/scsi_level", "7")], &[("queue/discard_max_bytes", "1")]]
+        {
+            let bench = Bench { serial: "SN1", ..Bench::new(attributes) };
+            let error = bench.purge(&|program, _| Err(missing(program))).unwrap_err();
+            assert!(error.contains("another drive") && error.contains("not purged"), "{error}");
+            assert!(bench.calls.borrow().is_empty());
+        }
+    }
+
+    #[test]
+    fn an_erased_drive_is_all_zeroes_or_all_ones() {
+        let sas: &[(&str, &str)] = &[("device/scsi_level", "7")];
+        let purge_of = |before: u8, after: u8| {
+            let bench = Bench::new(sas);
+            bench.fill(before);
+            bench.purge(&|_, _| {
+                bench.fill(after);
+                Ok(String::new())
+            })
+        };
+        for (before, after) in [(7, 0), (7, 0xff), (0xff, 0xff), (0, 0), (0xff, 0)] {
+            assert!(purge_of(before, after).unwrap().is_ok(), "{before} {after}");
+        }
+        assert!(purge_of(7, 7).unwrap_err().contains("64 of 64 places"));
+    }
+
+    #[test]
+    fn a_drive_that_is_lost_by_its_erase_reports_both() {
+        let bench = Bench::new(&[("device/scsi_level", "7")]);
+        let lost = bench.purge(&|_, _| {
+            fs::write(&bench.node, "").unwrap();
+            Ok(String::new())
+        });
+        let error = lost.unwrap_err();
+        assert!(error.contains("SCSI Sanitize, block erase was reported as done; "), "{error}");
+        let bench = Bench::new(&[("queue/discard_max_bytes", "1")]);
+        let lost = bench.purge(&|_, _| {
+            bench.machine.mount(None, "30 1 259:640 / /data rw - ext4 /dev/sda rw").unwrap();
+            Ok(String::new())
+        });
+        let error = lost.unwrap_err();
+        assert!(error.contains("after a block discard: /dev/sda is in use"), "{error}");
     }
 
     #[test]

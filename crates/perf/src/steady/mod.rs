@@ -17,11 +17,13 @@
 //! | `drive_under_test` | interface to a drive; `device`: an open target; `fake`: drives of the tests |
 //! | `store` | the results file, and resuming from it |
 //! | `purge` | purge of a drive; `disk`, `ata`: of SATA, SAS and other block devices |
+//! | `disk_hold` | exclusive hold of a drive of the kernel while it is purged |
 //! | `setup` | description of drive and host in the report |
 
 mod ata;
 mod device;
 mod disk;
+mod disk_hold;
 mod drive;
 mod drive_under_test;
 #[cfg(test)]

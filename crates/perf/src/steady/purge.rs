@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nvmeof_core::nvme_driver::{AdminError, Controller, ControllerOptions};
@@ -14,11 +13,14 @@ use nvmeof_report::steady::Preparation;
 use nvmeof_wire::format::SecureErase;
 use nvmeof_wire::sanitize::SanitizeAction;
 
-use super::disk::{DiskPurge, run_tool};
+use super::disk::DiskPurge;
+use super::disk_hold::HoldableDisk;
 use super::drive_under_test::DriveTestError;
 use crate::args::{HostArgs, TargetArgs};
 use crate::host;
+use crate::patience::Patience;
 use crate::target::DeviceSpec;
+use crate::tool::{RunTool, ToolError, run_tool};
 
 /// The program that formats drives under the kernel driver.
 const NVME: &str = "nvme";
@@ -32,16 +34,17 @@ pub(crate) enum PurgeMethod {
     /// Through its controller, over the fabric.
     Fabric { endpoint: Endpoint, host: HostArgs, nsid: u32 },
     /// Through the VFIO driver.
-    Driver { address: Address, nsid: Option<u32> },
-    /// Through the kernel, with nvme-cli.
-    Kernel { path: String },
+    Driver { address: Address, nsid: Option<u32>, serial: String },
+    /// An NVMe namespace of the kernel by its name below `/dev`, with nvme-cli.
+    Kernel { name: String, serial: String },
     /// A block device that is no NVMe namespace, by its name below `/dev`.
     Disk { name: String, serial: String },
 }
 
 /// Returns the purge method for the device of the arguments, or the reason why there is none.
 ///
-/// Over a fabric, it purges namespace `nsid`; a SATA drive only if it has this serial number.
+/// Over a fabric, it purges namespace `nsid`; a drive of this machine only if it has this serial
+/// number.
 pub(crate) fn method(args: &TargetArgs, nsid: u32, serial: &str) -> Result<PurgeMethod, String> {
     let device = match (&args.device[..], args.stripe) {
         ([], _) => {
@@ -54,7 +57,8 @@ pub(crate) fn method(args: &TargetArgs, nsid: u32, serial: &str) -> Result<Purge
     };
     match device {
         DeviceSpec::Pci { address, nsid } => {
-            Ok(PurgeMethod::Driver { address: *address, nsid: *nsid })
+            let serial = serial.trim().to_owned();
+            Ok(PurgeMethod::Driver { address: *address, nsid: *nsid, serial })
         }
         DeviceSpec::File(path) => kernel(path, serial),
         DeviceSpec::Null { .. } | DeviceSpec::Ram { .. } => {
@@ -70,8 +74,9 @@ fn kernel(path: &Path, serial: &str) -> Result<PurgeMethod, String> {
         return Err("a file has no Format".into());
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let serial = serial.trim().to_owned();
     if !name.starts_with(NVME) {
-        return Ok(PurgeMethod::Disk { name: name.to_owned(), serial: serial.trim().to_owned() });
+        return Ok(PurgeMethod::Disk { name: name.to_owned(), serial });
     }
     // A partition is formatted together with all others.
     let is_namespace =
@@ -88,7 +93,7 @@ fn kernel(path: &Path, serial: &str) -> Result<PurgeMethod, String> {
         return Err("the drive has other namespaces, and may format all of them".into());
     }
     match is_namespace {
-        true => Ok(PurgeMethod::Kernel { path: path.display().to_string() }),
+        true => Ok(PurgeMethod::Kernel { name: name.to_owned(), serial }),
         false => Err("not a whole NVMe namespace: Format is not available".into()),
     }
 }
@@ -102,13 +107,15 @@ impl PurgeMethod {
         let began = Instant::now();
         let done = match self {
             Self::Fabric { endpoint, host, nsid } => by_fabric(endpoint, host, *nsid),
-            Self::Driver { address, nsid } => by_driver(*address, *nsid),
-            Self::Kernel { path } => by_kernel(path),
-            Self::Disk { name, serial } => {
-                let system = System::this();
-                DiskPurge { system: &system, name, serial }
-                    .purge(&run_tool)
-                    .map_err(|what| DriveTestError::Device(format!("purge: {what}")))
+            Self::Driver { address, nsid, serial } => by_driver(*address, *nsid, serial),
+            Self::Kernel { name, serial } | Self::Disk { name, serial } => {
+                let (system, patience) = (&System::this(), Patience::FOR_UDEV);
+                let disk = HoldableDisk { system, name, serial, patience };
+                let done = match self {
+                    Self::Kernel { .. } => by_kernel(&disk, &run_tool),
+                    _ => DiskPurge { disk }.purge(&run_tool),
+                };
+                done.map_err(|what| DriveTestError::Device(format!("purge: {what}")))
             }
         };
         let seconds = began.elapsed().as_secs_f64();
@@ -141,11 +148,18 @@ fn by_fabric(endpoint: &Endpoint, host: &HostArgs, nsid: u32) -> Purged {
 /// Reason not to request a format.
 const ALL: &str = "would format other namespaces, too";
 
-fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
+fn by_driver(address: Address, nsid: Option<u32>, serial: &str) -> Purged {
     let failed = |what: String| DriveTestError::Device(format!("purge: {what}"));
     let function = vfio::open(&address.to_string()).map_err(|error| failed(error.to_string()))?;
     let controller = Controller::open(function, ControllerOptions::default())
         .map_err(|error| failed(error.to_string()))?;
+    let now = controller.identity().serial.trim();
+    if now != serial {
+        return Err(failed(format!(
+            "{address} has become another drive: its serial number was `{serial}` and is `{now}`; \
+             not purged"
+        )));
+    }
     let first = || -> Result<u32, DriveTestError> {
         let all = controller.namespaces().map_err(|error| failed(error.to_string()))?;
         all.first().copied().ok_or_else(|| failed("the drive has no namespace".into()))
@@ -174,33 +188,55 @@ fn by_driver(address: Address, nsid: Option<u32>) -> Purged {
     Ok(Err("the drive has neither Format NVM nor Sanitize with an erase".into()))
 }
 
-fn by_kernel(path: &str) -> Purged {
-    let mut command = Command::new(NVME);
-    command.args(["format", path, "--ses=1", "--force"]).stdin(Stdio::null());
-    let output = match command.output() {
-        Ok(output) => output,
-        Err(error) => {
-            return Ok(Err(format!(
-                "the kernel has the drive, and {NVME} (nvme-cli) does not start: {error}"
-            )));
+fn by_kernel(disk: &HoldableDisk<'_>, run: RunTool<'_>) -> Result<Result<String, String>, String> {
+    // --force: nvme-cli does not hold the namespace, too.
+    let _held = disk.hold().map_err(|why| format!("{why}; not purged"))?;
+    Ok(match run(NVME, &["format", &disk.path(), "--ses=1", "--force"]) {
+        Ok(_) => Ok(format!("Format NVM with user data erase, by {NVME} format")),
+        Err(ToolError { status: None, message }) => {
+            Err(format!("the kernel has the drive, and {message} (nvme-cli)"))
         }
-    };
-    if output.status.success() {
-        return Ok(Ok(format!("Format NVM with user data erase, by {NVME} format")));
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first =
-        said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim();
-    Ok(Err(format!("{NVME} format ended with {}: {first}", output.status)))
+        Err(error) => Err(error.message),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_sysfs_fixture::{self as fixture, Machine};
+
     use super::*;
 
     #[test]
     fn only_whole_namespaces_are_formatted() {
         assert!(kernel(Path::new("/proc/self/exe"), "").unwrap_err().contains("a file"));
         assert!(kernel(Path::new("/nobody/has/this"), "").is_err());
+    }
+
+    #[test]
+    fn a_namespace_of_the_kernel_is_formatted_if_it_is_unused_and_the_same() {
+        let folder = tempfile::tempdir_in(fixture::folder()).unwrap();
+        let mut machine = Machine::new(folder.path()).unwrap();
+        machine.drive(&fixture::host(0), "0000:01:00.0").unwrap();
+        let system = &machine.system();
+        let calls = std::cell::Cell::new(0);
+        let purge_of = |serial, done: Result<String, ToolError>| {
+            let disk = HoldableDisk { system, name: "nvme0n1", serial, patience: Patience::NONE };
+            by_kernel(&disk, &|program, arguments| {
+                assert_eq!((program, arguments[1]), ("nvme", "/dev/nvme0n1"));
+                calls.set(calls.get() + 1);
+                done.clone()
+            })
+        };
+        let how = purge_of("SERIAL00", Ok(String::new())).unwrap().unwrap();
+        assert!(how.contains("by nvme format"), "{how}");
+        let missing = ToolError { status: None, message: "nvme does not start".to_owned() };
+        let why = purge_of("SERIAL00", Err(missing)).unwrap().unwrap_err();
+        assert!(why.contains("the kernel has the drive, and nvme does not start"), "{why}");
+        let error = purge_of("SERIAL01", Ok(String::new())).unwrap_err();
+        assert!(error.contains("another drive") && error.contains("not purged"), "{error}");
+        machine.mount(None, "30 1 259:0 / /data rw - ext4 /dev/nvme0n1 rw").unwrap();
+        let error = purge_of("SERIAL00", Ok(String::new())).unwrap_err();
+        assert!(error.contains("/data"), "{error}");
+        assert_eq!(calls.get(), 2);
     }
 }

@@ -71,8 +71,7 @@ fn distribution(text: &str) -> String {
 
 /// The revision of the microcode from the text of `/proc/cpuinfo`.
 fn microcode(text: &str) -> String {
-    let line = text.lines().find(|line| line.starts_with("microcode"));
-    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, of)| of.trim().into())
+    machine::cpu_field(text, "microcode").unwrap_or_default().to_owned()
 }
 
 /// Attributes of the board that the firmware reports (SMBIOS).

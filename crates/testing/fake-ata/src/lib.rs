@@ -1,7 +1,7 @@
 //! A SATA drive in memory, reached by the arguments of hdparm.
 //!
 //! It has the security states of the ATA/ATAPI Command Set: a password, locked, frozen, attempts
-//! used up. Faults are fields of [`AtaState`].
+//! used up; and those of Sanitize. Faults are fields of [`AtaState`].
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,8 @@ pub struct AtaState {
     pub is_frozen: bool,
     /// The attempts at the password are used up.
     pub is_expired: bool,
+    /// State of Sanitize.
+    pub sanitize: SanitizeState,
     /// Status queries for which a Sanitize is in progress.
     pub sanitize_polls: u32,
     /// Fault: an erase fails.
@@ -41,6 +43,21 @@ pub struct AtaState {
     pub fails_sanitize: bool,
     /// Commands that changed the drive, or tried to.
     pub changes: usize,
+}
+
+/// State of Sanitize.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SanitizeState {
+    /// SD0, and the last one is not reported as completed.
+    Idle,
+    /// SD1: the commands are refused until the next reset.
+    Frozen,
+    /// SD2.
+    InProgress,
+    /// SD0, and the last one is completed.
+    Done,
+    /// SD3.
+    Failed,
 }
 
 /// A drive in memory.
@@ -67,6 +84,7 @@ impl FakeAtaDrive {
             is_locked: false,
             is_frozen: false,
             is_expired: false,
+            sanitize: SanitizeState::Idle,
             sanitize_polls: 0,
             fails_erase: false,
             forgets_erase: false,
@@ -111,7 +129,7 @@ impl FakeAtaDrive {
         let mut state = self.state();
         match *arguments {
             ["--Istdout", path] => Ok(state.identify(path)),
-            ["--sanitize-status", _] => Ok(state.sanitize_status()),
+            ["--sanitize-status", _] => state.sanitize_status(),
             ["--yes-i-know-what-i-am-doing", option, _] => state.sanitize(option),
             ["--user-master", "u", option, password, _] => state.security(option, password),
             _ => Err(format!("unknown call: {arguments:?}")),
@@ -187,21 +205,41 @@ impl AtaState {
         if !can || self.password.is_some() {
             return Err("SANITIZE feature set is not supported".to_owned());
         }
+        if self.sanitize == SanitizeState::Frozen {
+            return Err("SANITIZE device error reason: Device in FROZEN state".to_owned());
+        }
         if !self.fails_sanitize {
             self.data.fill(0);
         }
+        self.sanitize = SanitizeState::InProgress;
         Ok("You may use `--sanitize-status` to check progress\n".to_owned())
     }
 
-    fn sanitize_status(&mut self) -> String {
-        let state = if self.fails_sanitize {
-            "SD3 Sanitize Operation Failed"
-        } else if self.sanitize_polls > 0 {
-            self.sanitize_polls -= 1;
-            "SD2 Sanitize operation In Process\n    Progress: 0x8000 (50%)"
-        } else {
-            "SD0 Sanitize Idle\n    Last Sanitize Operation Completed Without Error"
+    /// The answer to a status query. hdparm reports a failed Sanitize as a failed query.
+    fn sanitize_status(&mut self) -> Result<String, String> {
+        if self.sanitize == SanitizeState::InProgress {
+            self.sanitize = match self.sanitize_polls.checked_sub(1) {
+                Some(left) => {
+                    self.sanitize_polls = left;
+                    SanitizeState::InProgress
+                }
+                None if self.fails_sanitize => SanitizeState::Failed,
+                None => SanitizeState::Done,
+            };
+        }
+        let state = match self.sanitize {
+            SanitizeState::Idle => "SD0 Sanitize Idle",
+            SanitizeState::Frozen => "SD1 Sanitize Frozen",
+            SanitizeState::InProgress => {
+                "SD2 Sanitize operation In Process\n    Progress: 0x8000 (50%)"
+            }
+            SanitizeState::Done => {
+                "SD0 Sanitize Idle\n    Last Sanitize Operation Completed Without Error"
+            }
+            SanitizeState::Failed => {
+                return Err("Drive in SD3 Sanitize Operation Failed state".to_owned());
+            }
         };
-        format!("Sanitize status:\n    State:    {state}\n")
+        Ok(format!("Sanitize status:\n    State:    {state}\n"))
     }
 }
