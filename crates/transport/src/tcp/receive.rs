@@ -82,7 +82,7 @@ impl Receiver {
     ///
     /// A short read has taken all bytes. Whatever arrives later, the end of the stream included, is
     /// a new edge, so no second read asks for more. Once the end was reported, no edge follows, and
-    /// reads go on until they find it.
+    /// reads continue until they find it.
     pub(super) fn run(
         &mut self,
         socket: BorrowedFd<'_>,
