@@ -80,7 +80,7 @@ fn a_heading_stands_on_the_page_of_what_follows_it() {
     }
 }
 
-/// Seven pictures of half a page: each fills the rest of a page, a little smaller, if it can.
+/// Eight pictures of about half a page: each fills the rest of a page, a little smaller, if it can.
 #[test]
 fn no_page_is_half_empty() {
     let mut pdf = Pdf::new("t", "");

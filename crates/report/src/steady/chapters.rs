@@ -121,7 +121,7 @@ fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut NumberedSink<'_>) {
         sink.heading(2, &format!("{title}: {}", SECTIONS[index]));
     };
     section(sink, 10);
-    sink.preformatted(&words::steps(run.test, &drive_test.setup));
+    sink.preformatted(&words::steps(run, &drive_test.setup));
     if run.rounds.iter().all(|round| round.measurements.is_empty()) {
         sink.paragraph("Nothing was measured.", true);
         return;
