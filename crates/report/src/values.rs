@@ -21,6 +21,15 @@ pub(crate) fn fixed(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
 }
 
+/// Formats a difference with its sign and exactly `decimals` digits after the point.
+///
+/// A difference that rounds to zero is `+0`.
+pub(crate) fn signed(value: f64, decimals: usize) -> String {
+    let text = format!("{value:+.decimals$}");
+    let is_zero = text.trim_start_matches(['-', '0', '.']).is_empty();
+    if is_zero { text.replace('-', "+") } else { text }
+}
+
 /// Formats at most `decimals` digits after the point, without trailing zeros.
 pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
@@ -45,5 +54,7 @@ mod tests {
         assert_eq!((fixed(Some(1.5), 2).as_str(), fixed(None, 2).as_str()), ("1.50", ""));
         assert_eq!((trimmed(1.5, 2).as_str(), trimmed(-0.001, 2).as_str()), ("1.5", "0"));
         assert_eq!(trimmed(200.0, 0), "200");
+        let differences = [-0.001, 0.0, -0.2, 10.0].map(|value| signed(value, 1));
+        assert_eq!(differences, ["+0.0", "+0.0", "-0.2", "+10.0"]);
     }
 }

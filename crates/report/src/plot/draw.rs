@@ -60,6 +60,9 @@ where
                 legend.draw(&Rectangle::new(corners, ink::area_key(of_series).filled()))?;
             } else if shape == SeriesShape::Bars {
                 legend.draw(&Rectangle::new(corners, ink::bar_key(of_series).filled()))?;
+            } else if shape == SeriesShape::Marks {
+                let middle = ((left + right) / 2, y);
+                legend.draw(&Circle::new(middle, 3, ink::bar_key(of_series).filled()))?;
             } else {
                 let line = ink::key(of_series).stroke_width(2);
                 legend.draw(&PathElement::new([(left, y), (right, y)], line))?;

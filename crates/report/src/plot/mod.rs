@@ -238,6 +238,9 @@ mod tests {
         let svg = plot.svg();
         assert_eq!((count(&svg, "mark s0 "), count(&svg, "mark s1 ")), (0, 3));
         assert_eq!((count(&svg, "line s0 "), count(&svg, "line s1 ")), (1, 0));
+        // The legend shows a line for a line, and a marker for markers.
+        let keys = ["class=\"key s0 ", "class=\"key s1 ", "class=\"area-key s1 "];
+        assert_eq!(keys.map(|key| count(&svg, key)), [1, 0, 1]);
     }
 
     /// Left edge and width of the bars of a series.

@@ -5,7 +5,7 @@ use super::{DriveScaling, ScaleRun, summary};
 use crate::plot::SeriesShape;
 use crate::table::{Column, Table};
 use crate::units::show_size;
-use crate::values::whole;
+use crate::values::{signed, whole};
 use crate::{Axis, HtmlPage, Plot, RunOrigin, Series};
 
 /// Name of the reference measurements.
@@ -51,7 +51,7 @@ pub fn table(scaling: &DriveScaling, run: &ScaleRun) -> Table {
             known(run.on(root, drives).to_string()),
             format!("{:.2}", step.gib_per_s),
             format!("{:.2}", gigabytes(step.gib_per_s)),
-            format!("{:+.2}", step.gib_per_s - before),
+            signed(step.gib_per_s - before, 2),
             format!("{:.2}", step.share()),
             format!("{least:.2}"),
             of_alone.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.0}")),
@@ -66,7 +66,7 @@ pub fn table(scaling: &DriveScaling, run: &ScaleRun) -> Table {
             cells.extend(match measured {
                 Some((_, rate)) => {
                     let off = (step.gib_per_s / rate - 1.0) * 100.0;
-                    [format!("{rate:.1}"), format!("{off:+.1}")]
+                    [format!("{rate:.1}"), signed(off, 1)]
                 }
                 None => [String::new(), String::new()],
             });

@@ -151,7 +151,7 @@ fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut NumberedSink<'_>) {
             section(sink, 6);
             sink.pictures(
                 &surface,
-                "The same values as cells and as a surface: darker and higher are larger.",
+                "The same values as cells and as a surface: larger ones are in a stronger color, and higher.",
             );
         }
         section(sink, 7);

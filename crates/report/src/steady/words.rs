@@ -40,7 +40,7 @@ pub(super) fn steps(run: &TestRun, setup: &DriveTestSetup) -> String {
     };
     format!(
         "purge\nwrite {} x the capacity sequentially\nfor each round, {} at most\n    for {outer}\n        for {inner}\n            \
-         {point}\n    end when {} of five rounds in a row is steady",
+         {point}\n    end when five rounds in a row are steady: {}",
         number(setup.precondition),
         setup.rounds,
         run.test.variable()

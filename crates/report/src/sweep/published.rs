@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::point::{MeasuredRow, Point, RunOrigin};
 use crate::table::{Column, Table};
-use crate::values::fixed;
+use crate::values::{fixed, signed};
 
 /// Deviation of a bandwidth that still counts as agreement, as a fraction of the measured one.
 const BANDWIDTH_WITHIN: f64 = 0.05;
@@ -85,6 +85,7 @@ pub fn comparison_table(lead: Vec<Column>, rows: &[ComparedRow]) -> Table {
         ("latency", "us, simulated"),
     ];
     columns.extend(numbers.map(|(name, unit)| Column::numbers(name, unit)));
+    let difference = |value: Option<f64>| value.map_or_else(String::new, |value| signed(value, 1));
     let mut table = Table::new(columns);
     for row in rows {
         let bandwidth = row.mean(|row| Some(row.gbps));
@@ -97,10 +98,10 @@ pub fn comparison_table(lead: Vec<Column>, rows: &[ComparedRow]) -> Table {
             fixed(bandwidth, 1),
             fixed(row.mean(|row| row.stddev_gbps), 1),
             fixed(Some(row.gbps), 1),
-            signed(error),
+            difference(error),
             fixed(hits, 1),
             fixed(simulated_hits, 1),
-            signed(simulated_hits.zip(hits).map(|(simulated, hits)| simulated - hits)),
+            difference(simulated_hits.zip(hits).map(|(simulated, hits)| simulated - hits)),
             fixed(row.mean(|row| row.latency_us), 1),
             fixed(Some(row.latency_us), 1),
         ]);
@@ -229,10 +230,6 @@ fn bandwidth_within() -> String {
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     (count > 0.0).then(|| sum / count)
-}
-
-fn signed(value: Option<f64>) -> String {
-    value.map_or_else(String::new, |value| format!("{value:+.1}"))
 }
 
 #[cfg(test)]
