@@ -30,7 +30,8 @@ summary{cursor:pointer;margin:16px 0 4px}
 figure{margin:0}figcaption{color:var(--soft);font-size:13px;padding:0 14px}
 nav{columns:2 320px}nav h2{column-span:all}nav a{color:var(--ink)}.c.sub{padding-left:24px}
 pre.loops{white-space:pre-wrap}
-@media (max-width:600px){body{padding:12px}td{white-space:normal}td.n{white-space:nowrap}td.l{min-width:16ch}}
+@media (max-width:600px){body{padding:12px}td{white-space:normal}td.n{white-space:nowrap}td.l{min-width:16ch}
+tr:has(.n) td.l{min-width:30ch}}
 ";
 
 /// A page, filled from top to bottom.

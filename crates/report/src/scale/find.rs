@@ -116,6 +116,12 @@ fn is_adapter_alone(run: &ScaleRun, alone: f64, at: usize) -> bool {
         && own.iter().all(|(share, _)| !is_fast(**share))
 }
 
+/// Names a part that drives share.
+type PartOf = fn(&ScaleStep) -> &str;
+/// The parts that drives share, the larger one first.
+const SHARED: [(&str, PartOf); 2] =
+    [("root complex", |step| &step.root_complex), ("adapter", |step| &step.adapter)];
+
 /// A drive that is slower than its peers.
 struct SlowDrive {
     /// Index of its step.
@@ -135,9 +141,7 @@ fn slow(run: &ScaleRun, striped: bool, full: &[String]) -> Vec<String> {
     let Some(step) = run.steps.iter().rfind(whole) else { return Vec::new() };
     let mut drives = slow_drives(run, step, striped);
     let mut said = Vec::new();
-    let parts: [(&str, fn(&ScaleStep) -> &str); 2] =
-        [("root complex", |step| &step.root_complex), ("adapter", |step| &step.adapter)];
-    for (kind, part_of) in parts {
+    for (kind, part_of) in SHARED {
         let part_of = |drive: &SlowDrive| part_of(&run.steps[drive.at]);
         for part in distinct(drives.iter().map(|drive| part_of(drive).to_owned())) {
             let slow = drives.iter().filter(|drive| part_of(drive) == part).count();
