@@ -116,7 +116,7 @@ fn drive_test(
 }
 
 /// Returns the number of pictures of a report. Each has a caption, numbered from 1; each section
-/// has a picture, apart from those with text and tables only.
+/// has a picture, except those with text and tables only.
 fn captioned_pictures(dom: &str) -> Result<usize> {
     let pictures = dom.matches("<svg").count();
     for (number, caption) in (1..).zip(dom.split("<figcaption>").skip(1)) {

@@ -135,7 +135,7 @@ struct SlowDrive {
 /// The slow drives of the last whole step, as text.
 ///
 /// If all drives of a root complex or an adapter are slow, what they share limits them, and none
-/// is named. Nothing is said of a part that is known to be full.
+/// is named. A part that is known to be full is not repeated.
 fn slow(run: &ScaleRun, striped: bool, full: &[String]) -> Vec<String> {
     let whole = |step: &&ScaleStep| !step.partial && step.problem.is_none();
     let Some(step) = run.steps.iter().rfind(whole) else { return Vec::new() };

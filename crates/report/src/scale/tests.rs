@@ -142,7 +142,7 @@ fn a_drive_that_is_slower_than_its_peers_is_named() {
     assert_eq!(text.matches("slower").count(), 1, "{text}");
 }
 
-/// Six drives with a queue each on three adapters of two root complexes; the last step has `shares`.
+/// Six drives with a queue each on three adapters of two root complexes, at last with `shares`.
 fn on_adapters(shares: [f64; 6]) -> DriveScaling {
     let places =
         [("0", "0:1"), ("0", "0:1"), ("0", "0:2"), ("0", "0:2"), ("0", "0:2"), ("4", "4:1")];
@@ -165,12 +165,12 @@ fn drives_that_are_slow_together_are_not_named() {
     let says = "in order: all 2 drives on adapter 0:1 are slower than their peers: what they share \
                 limits them";
     assert_eq!(slower(&shared), [says]);
-    // One of an adapter is slow by itself, and so is one that shares nothing.
+    // A single drive of an adapter is slow, and so is one that shares nothing.
     let one = slower(&on_adapters([4.0, 6.0, 6.0, 6.0, 6.0, 6.0])).join("\n");
     assert!(one.starts_with("in order: a is slower than its peers: 4.00 GiB/s"), "{one}");
     let lone = slower(&on_adapters([6.0, 6.0, 6.0, 6.0, 6.0, 3.0])).join("\n");
     assert!(lone.starts_with("in order: f is slower than its peers: 3.00 GiB/s"), "{lone}");
-    // A part that is full is a finding of its own.
+    // A part that is full has been named already.
     let mut full = shared;
     full.runs[0].steps[5].full = vec!["adapter 0:1".into()];
     assert!(slower(&full).is_empty(), "{:?}", findings(&full));
