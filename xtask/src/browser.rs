@@ -60,24 +60,29 @@ pub(crate) fn run_status_page(workspace: &Workspace) -> Result<()> {
     status_page::run(workspace, &browser, profile.path(), &shots)
 }
 
-/// Runs a quick drive test of memory, all four tests, and checks its page: each picture, each
-/// series, each round.
+/// Rounds of the drive test: a verdict takes five, and no more are allowed.
+const ROUNDS: usize = 5;
+/// Convergence plots and their lines. Memory has blocks of 4 KiB: seven sizes remain for IOPS, four
+/// for throughput, two for latency.
+const SERIES: [(&str, usize); 6] = [
+    ("Convergence: IOPS.", 7),
+    ("Convergence: throughput of writes.", 4),
+    ("Convergence: throughput of reads.", 4),
+    ("Convergence: mean response time, reads/writes 100/0.", 2),
+    ("Convergence: mean response time, reads/writes 65/35.", 2),
+    ("Convergence: mean response time, reads/writes 0/100.", 2),
+];
+/// Endings of the headings of sections that have text and tables only.
+const UNPICTURED: [&str; 2] = [": Steps", ": Summary"];
+
+/// Runs a quick drive test of memory, all four tests, and checks its page: each section, each
+/// picture with its caption, each series, each round.
 fn drive_test(
     workspace: &Workspace,
     browser: &Browser<'_>,
     shots: &Path,
     folder: &Path,
 ) -> Result<()> {
-    // A verdict takes five rounds, and no more are allowed. Memory has blocks of 4 KiB: seven sizes
-    // remain for IOPS, four for throughput, two for latency.
-    const ROUNDS: usize = 5;
-    const SERIES: [(&str, usize); 4] = [
-        ("Convergence: IOPS.", 7),
-        ("Convergence: throughput of writes.", 4),
-        ("Convergence: throughput of reads.", 4),
-        ("Convergence: mean response time.", 3 * 2),
-    ];
-    const PICTURES: usize = 6 + 5 + 6 + 4;
     let out = folder.join("steady");
     let mut command = workspace.cargo(["run", "--quiet", "--locked", "-p", "nvmeof-perf", "--"]);
     command.args(["steady", "--device", "ram:32m", "--quick", "--time", "20ms"]);
@@ -87,8 +92,8 @@ fn drive_test(
     ensure!(status.success(), "`{}` failed ({status})", show(&command));
     let page = out.with_extension("html");
     let dom = browser.dom(&page)?;
+    let pictures = captioned_pictures(&dom)?;
     let drawn: Vec<&str> = dom.split("<svg").skip(1).collect();
-    ensure!(drawn.len() == PICTURES, "{} pictures are shown, {PICTURES} are to be", drawn.len());
     for (title, series) in SERIES {
         let title = format!("aria-label=\"{title}");
         let plot = drawn.iter().find(|svg| svg.contains(&title));
@@ -97,15 +102,46 @@ fn drive_test(
         ensure!(keys == series, "{title}: {keys} of {series} series");
         ensure!(marks == series * ROUNDS, "{title}: {marks} points of {series} series");
     }
-    let mut pictures = Vec::new();
+    let convergence = drawn.iter().filter(|svg| svg.contains("aria-label=\"Convergence: ")).count();
+    ensure!(convergence == SERIES.len(), "{convergence} plots of {} converge", SERIES.len());
+    let mut shown = Vec::new();
     for (scheme, number) in SCHEMES {
         let file = shots.join(format!("steady-{scheme}.png"));
         browser.picture(&page, &file, number)?;
-        pictures.push(fs::read(&file)?);
+        shown.push(fs::read(&file)?);
     }
-    ensure!(pictures[0] != pictures[1], "steady: light and dark look the same");
-    say!("steady: {PICTURES} pictures; screenshots in {}", shots.display());
+    ensure!(shown[0] != shown[1], "steady: light and dark look the same");
+    say!("steady: {pictures} pictures; screenshots in {}", shots.display());
     Ok(())
+}
+
+/// Returns the number of pictures of a report. Each has a caption, numbered from 1; each section
+/// has a picture, except those with text and tables only.
+fn captioned_pictures(dom: &str) -> Result<usize> {
+    let pictures = dom.matches("<svg").count();
+    for (number, caption) in (1..).zip(dom.split("<figcaption>").skip(1)) {
+        let expected = format!("Figure {number}. ");
+        ensure!(caption.starts_with(&expected), "not {expected}: {}", head(caption));
+    }
+    let captions = dom.matches("<figcaption>").count();
+    ensure!(pictures == captions, "{pictures} pictures have {captions} captions");
+    let mut sections = 0;
+    for section in dom.split("<h3 ").skip(1) {
+        let (heading, content) = section.split_once("</h3>").context("an open heading")?;
+        // The next chapter has its own sections.
+        let content = content.split("<h2 ").next().unwrap_or(content);
+        let has_pictures = content.contains("<svg");
+        let unpictured = UNPICTURED.iter().any(|ending| heading.ends_with(ending));
+        ensure!(has_pictures != unpictured, "{}: pictures: {has_pictures}", head(heading));
+        sections += 1;
+    }
+    ensure!(sections > 0 && pictures > 0, "{sections} sections, {pictures} pictures");
+    Ok(pictures)
+}
+
+/// The beginning of a text, for a message.
+fn head(text: &str) -> &str {
+    text.get(..80).unwrap_or(text)
 }
 
 /// Runs a plan briefly and returns the files of its page and its results.
@@ -192,5 +228,38 @@ impl Browser<'_> {
         let said: Vec<_> = complaints.lines().filter(|line| line.contains(":CONSOLE")).collect();
         ensure!(said.is_empty(), "{url}: the console says {said:?}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A section with a heading and pictures whose captions have these numbers.
+    fn section(heading: &str, numbers: &[u32]) -> String {
+        let figure = |number| format!("<svg></svg><figcaption>Figure {number}. x</figcaption>");
+        let figures: String = numbers.iter().map(figure).collect();
+        format!("<h3 id=\"s1\">{heading}</h3>{figures}")
+    }
+
+    #[test]
+    fn a_section_without_its_picture_is_found() {
+        let page = [
+            section("4.1 IOPS: Steps", &[]),
+            section("4.2 IOPS: Convergence", &[1, 2]),
+            "<h2 id=\"s5\">5 Latency</h2>".to_owned(),
+            section("5.2 Latency: Convergence", &[3]),
+        ];
+        assert_eq!(captioned_pictures(&page.concat()).unwrap(), 3);
+        let broken = [
+            section("4.2 IOPS: Convergence", &[]),
+            section("4.2 IOPS: Convergence", &[2]),
+            section("4.1 IOPS: Steps", &[1]),
+            section("4.2 IOPS: Convergence", &[1]) + "<svg></svg>",
+        ];
+        for page in broken {
+            assert!(captioned_pictures(&page).is_err(), "{page}");
+        }
+        assert!(captioned_pictures("").is_err());
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::point::{Point, VariedKey};
 use crate::table::{Column, Table};
+use crate::values::signed;
 
 /// A compared metric.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +130,7 @@ impl Comparison {
             Column::words("verdict"),
         ]);
         for difference in &self.differences {
-            let percent = |value: f64| format!("{value:+.1}");
+            let percent = |value: f64| signed(value, 1);
             let relative = difference.relative();
             let interval = difference.half_width.filter(|_| difference.before.mean != 0.0);
             let interval = interval.map(|half| {

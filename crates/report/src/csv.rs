@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use crate::values::trimmed;
 use crate::{Point, RunOrigin};
 
 /// The columns, in order.
@@ -68,15 +69,10 @@ fn or_empty<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// Formats at most `decimals` digits after the point, without trailing zeros.
+/// Formats at most `decimals` digits after the point; nothing for what is no number.
 fn number(value: Option<f64>, decimals: usize) -> String {
-    let Some(value) = value.filter(|value| value.is_finite()) else { return String::new() };
-    let text = format!("{value:.decimals$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => &text,
-    };
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+    let value = value.filter(|value| value.is_finite());
+    value.map_or_else(String::new, |value| trimmed(value, decimals))
 }
 
 /// Quotes a field that contains a separator, as in RFC 4180 section 2.

@@ -29,6 +29,9 @@ th.n,td.n{text-align:right}td.l{white-space:normal;min-width:30ch}th{vertical-al
 summary{cursor:pointer;margin:16px 0 4px}
 figure{margin:0}figcaption{color:var(--soft);font-size:13px;padding:0 14px}
 nav{columns:2 320px}nav h2{column-span:all}nav a{color:var(--ink)}.c.sub{padding-left:24px}
+pre.loops{white-space:pre-wrap}
+@media (max-width:600px){body{padding:12px}td{white-space:normal}td.n{white-space:nowrap}td.l{min-width:16ch}
+tr:has(.n) td.l{min-width:30ch}}
 ";
 
 /// A page, filled from top to bottom.
@@ -98,7 +101,12 @@ impl HtmlPage {
         let _ = writeln!(self.body, "<p class=\"note\">{}</p>", escape(text));
     }
 
-    /// Text with its own line breaks and columns.
+    /// Text with its own line breaks and indentation; lines that are too long are broken.
+    pub fn loops(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<pre class=\"loops\">{}</pre>", escape(text));
+    }
+
+    /// Text with its own line breaks and columns, in a box that scrolls if it is too wide.
     pub fn preformatted(&mut self, text: &str) {
         let _ = writeln!(self.body, "<pre>{}</pre>", escape(text));
     }

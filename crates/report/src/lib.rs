@@ -28,6 +28,7 @@ pub mod steady;
 pub mod sweep;
 mod table;
 mod units;
+mod values;
 
 pub use html::HtmlPage;
 pub use pdf::Pdf;

@@ -30,7 +30,7 @@ impl ReportSink for HtmlPage {
     }
 
     fn preformatted(&mut self, text: &str) {
-        Self::preformatted(self, text);
+        self.loops(text);
     }
 
     fn paragraph(&mut self, text: &str, stands_out: bool) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_report::show_size;
-use nvmeof_report::steady::{TestKind, Workload};
+use nvmeof_report::steady::{PlannedSteps, TestKind, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Threads that send commands, and the commands outstanding per thread.
@@ -181,6 +181,23 @@ impl DriveTestPlan {
                 sizes().flat_map(|bs| mixes.iter().map(move |mix| of(*mix, *bs))).collect()
             }
             _ => mixes.iter().flat_map(|mix| sizes().map(move |bs| of(*mix, *bs))).collect(),
+        }
+    }
+
+    /// Length of a point of a test, in seconds.
+    pub(crate) fn point_seconds(&self, test: TestKind) -> f64 {
+        match test {
+            TestKind::Saturation => self.saturation.sample,
+            _ => self.seconds,
+        }
+    }
+
+    /// The steps of a test, for the report.
+    pub(crate) fn steps(&self, test: TestKind) -> PlannedSteps {
+        PlannedSteps {
+            points: self.points(test),
+            seconds: self.point_seconds(test),
+            saturation: (self.saturation.fills, self.saturation.seconds),
         }
     }
 

@@ -89,11 +89,8 @@ impl Procedure {
                 )
             }
             Stage::Round(test, at) => {
-                let seconds = match test {
-                    TestKind::Saturation => self.plan.saturation.sample,
-                    _ => self.plan.seconds,
-                };
                 let workload = self.plan.points(test)[at];
+                let seconds = self.plan.point_seconds(test);
                 let until = PointEnd::Time(Duration::from_secs_f64(seconds));
                 NextStep::Measure(test, DriveTestPoint { workload, until, seed: self.seed(at + 1) })
             }
@@ -194,6 +191,7 @@ impl Procedure {
         self.stage = next.map_or(Stage::Over, Stage::Purge);
         self.runs.extend(next.map(|test| TestRun {
             test,
+            planned: self.plan.steps(test),
             purge: None,
             precondition: None,
             rounds: Vec::new(),

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::plot::SeriesShape;
 use crate::table::{Column, Table};
+use crate::units::show_size;
 use crate::{Axis, HtmlPage, Plot, Series};
 
 /// A table with one row per engine, layout, format and concurrency.
@@ -78,7 +79,7 @@ pub fn plots(engines: &EngineComparison) -> Vec<(String, Plot)> {
     let drives = engines.drives.len();
     let partial = if engines.partial { ", partial" } else { "" };
     let note = format!("measured on {}, {drives} drives{partial}", engines.machine.line());
-    draw(&block(engines.block_bytes), &note, &marks)
+    draw(&show_size(u64::from(engines.block_bytes)), &note, &marks)
 }
 
 /// The plots of the reference.
@@ -255,8 +256,4 @@ fn layout_title(layout: &str) -> &str {
         "md-raid0" | "raid0" => "MD RAID-0",
         other => other,
     }
-}
-
-fn block(bytes: u32) -> String {
-    if bytes.is_multiple_of(1024) { format!("{} KiB", bytes / 1024) } else { format!("{bytes} B") }
 }

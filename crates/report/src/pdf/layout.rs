@@ -81,8 +81,11 @@ fn beginning(rest: &[Block]) -> f32 {
             if lines <= 4 { own + beginning(&rest[1..]) } else { own }
         }
         Some(Block::Table(table)) => PdfTable::new(table, INNER).beginning(),
-        Some(Block::Picture { picture, .. }) => SHRUNK * scaled(picture).1 + LEADING,
-        Some(Block::Lines(lines)) => lines_height(lines.len()),
+        Some(Block::Picture { picture, caption }) => {
+            let caption = Font::Plain.wrap(caption, FOOT, INNER).len();
+            SHRUNK * scaled(picture).1 + caption_height(caption)
+        }
+        Some(Block::Lines(lines)) => lines_height(indented(lines).len()),
         Some(Block::Contents(_)) => 0.0,
     }
 }
@@ -105,6 +108,25 @@ fn paragraph_height(lines: usize) -> f32 {
 
 fn lines_height(lines: usize) -> f32 {
     f32::from(u16::try_from(lines).unwrap_or(u16::MAX)) * LEADING + 8.0
+}
+
+/// Height of a caption, with the space below it.
+fn caption_height(lines: usize) -> f32 {
+    f32::from(u16::try_from(lines).unwrap_or(u16::MAX)) * FOOT * 1.3 + 8.0
+}
+
+/// Lines as they are printed, each with its distance from the margin; the parts of a long line are
+/// indented further.
+fn indented(lines: &[String]) -> Vec<(f32, String)> {
+    let parts = |line: &String| {
+        let text = line.trim_start();
+        let depth = u16::try_from(line.len() - text.len()).unwrap_or(0);
+        let indent = 6.0 + 4.0 * f32::from(depth);
+        let parts = Font::Plain.wrap(text, TEXT, INNER - indent - 12.0).into_iter().enumerate();
+        let parts = parts.map(move |(part, text)| (indent + 12.0 * f32::from(part > 0), text));
+        parts.collect::<Vec<_>>()
+    };
+    lines.iter().flat_map(parts).collect()
 }
 
 /// Points per pixel of a picture, and its height in points.
@@ -205,20 +227,13 @@ impl PageLayout {
     }
 
     fn lines(&mut self, lines: &[String]) {
+        let lines = indented(lines);
         self.room_for(lines_height(lines.len()).min(TOP - BOTTOM));
-        for line in lines {
-            let text = line.trim_start();
-            let depth = u16::try_from(line.len() - text.len()).unwrap_or(0);
-            let indent = 6.0 + 4.0 * f32::from(depth);
-            for (part, text) in
-                Font::Plain.wrap(text, TEXT, INNER - indent - 12.0).iter().enumerate()
-            {
-                self.room_for(LEADING);
-                self.y -= LEADING;
-                let x = MARGIN + indent + if part > 0 { 12.0 } else { 0.0 };
-                let y = self.y;
-                text_at(self.content(), Font::Plain, TEXT, (x, y), text, ink::INK);
-            }
+        for (indent, text) in &lines {
+            self.room_for(LEADING);
+            self.y -= LEADING;
+            let at = (MARGIN + indent, self.y);
+            text_at(self.content(), Font::Plain, TEXT, at, text, ink::INK);
         }
         self.y -= 8.0;
     }
@@ -245,12 +260,14 @@ impl PageLayout {
     fn picture(&mut self, picture: &Picture, caption: &str) {
         let (mut scale, mut height) = scaled(picture);
         let caption = Font::Plain.wrap(caption, FOOT, INNER);
-        let below = f32::from(u16::try_from(caption.len()).unwrap_or(u16::MAX)) * FOOT * 1.3 + 8.0;
+        let below = caption_height(caption.len());
         let rest = (self.y - BOTTOM - below) / height;
         if (SHRUNK..1.0).contains(&rest) {
+            // It fills the page exactly: to ask for room may fail by a rounding.
             (scale, height) = (scale * rest, height * rest);
+        } else {
+            self.room_for(height + below);
         }
-        self.room_for(height + below);
         let corner = (MARGIN, self.y);
         let canvas = Canvas { content: self.content(), corner, scale, size: picture.size() };
         let area = canvas.into_drawing_area();

@@ -80,7 +80,7 @@ fn a_heading_stands_on_the_page_of_what_follows_it() {
     }
 }
 
-/// Seven pictures of half a page: each fills the rest of a page, a little smaller, if it can.
+/// Eight pictures of about half a page: each fills the rest of a page, a little smaller, if it can.
 #[test]
 fn no_page_is_half_empty() {
     let mut pdf = Pdf::new("t", "");
@@ -136,4 +136,22 @@ fn a_wide_table_stays_on_the_page() {
 #[test]
 fn an_empty_document_has_a_page() {
     assert_eq!(texts(&Pdf::new("t", "").document()).len(), 1);
+}
+
+/// Wherever on a page it begins: a picture is never cut off from its heading or its caption.
+#[test]
+fn a_heading_its_picture_and_its_caption_are_on_one_page() {
+    for before in 0..60 {
+        let mut pdf = Pdf::new("t", "");
+        (0..before).for_each(|number| pdf.paragraph(&format!("words {number}"), false));
+        pdf.heading(1, "1", "chapter");
+        pdf.pictures(&[plot("picture")], &["long ".repeat(200) + "caption"]);
+        let pages = texts(&pdf.document());
+        let page_of = |what: &str| {
+            pages.iter().position(|page| page.iter().any(|shown| shown.ends_with(what))).unwrap()
+        };
+        let picture = page_of("picture");
+        assert_eq!((page_of("chapter"), page_of("caption")), (picture, picture), "{before}");
+        assert_eq!(picture, pages.len() - 1, "no empty page: {before}");
+    }
 }

@@ -12,6 +12,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::ticks::AxisScale;
 use super::{Plot, Series, SeriesShape, ink};
+use crate::values::whole;
 
 pub(super) const WIDTH: u32 = 760;
 /// Height of the plot with its axes.
@@ -54,13 +55,16 @@ where
             let (left, right) = (x, x + KEY.cast_signed() - 8);
             let corners = [(left, y - 6), (right, y + 6)];
             let shape = plot.series[*series].shape;
-            let ink = shape.ink(*series);
+            let of_series = shape.ink(*series);
             if shape == SeriesShape::Area {
-                legend.draw(&Rectangle::new(corners, ink::area_key(ink).filled()))?;
+                legend.draw(&Rectangle::new(corners, ink::area_key(of_series).filled()))?;
             } else if shape == SeriesShape::Bars {
-                legend.draw(&Rectangle::new(corners, ink::bar_key(ink).filled()))?;
+                legend.draw(&Rectangle::new(corners, ink::bar_key(of_series).filled()))?;
+            } else if shape == SeriesShape::Marks {
+                let middle = ((left + right) / 2, y);
+                legend.draw(&Circle::new(middle, 3, ink::bar_key(of_series).filled()))?;
             } else {
-                let line = ink::key(ink).stroke_width(2);
+                let line = ink::key(of_series).stroke_width(2);
                 legend.draw(&PathElement::new([(left, y), (right, y)], line))?;
             }
             let text = style(13.0, &ink::INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -143,21 +147,21 @@ where
     let mut empty = true;
     let bars: Vec<usize> = places_of(plot, SeriesShape::Bars);
     // The first series of the legend is drawn on top.
-    for (index, series) in plot.series.iter().enumerate().rev() {
+    for (position, series) in plot.series.iter().enumerate().rev() {
         let places: Vec<_> = series
             .points
             .iter()
             .filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?)))
             .collect();
         empty &= places.is_empty();
-        let index = series.shape.ink(index);
+        let of_series = series.shape.ink(position);
         if series.shape == SeriesShape::Area {
-            let area = Polygon::new(places, ink::area(index).filled());
+            let area = Polygon::new(places, ink::area(of_series).filled());
             chart.draw_series([area])?;
             continue;
         }
-        let colour = ink::series(index);
-        if let Some(number) = bars.iter().position(|at| *at == index) {
+        let colour = ink::series(of_series);
+        if let Some(number) = bars.iter().position(|at| *at == position) {
             let (left, right) = slot(number, bars.len());
             let bar = |(x, y): &(f64, f64)| {
                 Rectangle::new([(x + left, 0.0), (x + right, *y)], colour.filled())
@@ -188,7 +192,7 @@ const BAR: f64 = 0.9;
 
 /// Left and right edge of bar `number` of `count`, relative to its position.
 fn slot(number: usize, count: usize) -> (f64, f64) {
-    let [number, count] = [number, count].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+    let [number, count] = [number, count].map(whole);
     let left = BARS * (number / count - 0.5);
     (left, left + BAR * BARS / count)
 }
@@ -256,9 +260,7 @@ fn means(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let order = if x.is_sign_negative() { !bits } else { bits | 1 << 63 };
         at.entry(order).or_insert((*x, Vec::new())).1.push(*y);
     }
-    let mean = |values: &[f64]| {
-        values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap_or(u32::MAX))
-    };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / whole(values.len());
     at.into_values().map(|(x, values)| (x, mean(&values))).collect()
 }
 

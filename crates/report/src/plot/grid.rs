@@ -6,6 +6,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::draw::{DrawResult, HEAD, PlotArea, WIDTH, head, style};
 use super::ticks::AxisScale;
 use super::{Axis, ink, number};
+use crate::values::whole;
 
 /// Height of a row of cells.
 const CELL: u32 = 38;
@@ -210,7 +211,7 @@ struct View {
 impl View {
     fn place(&self, column: usize, row: usize, value: f64) -> (i32, i32) {
         let share = |step: usize, of: usize| {
-            let [step, of] = [step, of].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+            let [step, of] = [step, of].map(whole);
             step / of
         };
         let (a, b) = (share(column, self.steps.0), share(row, self.steps.1));

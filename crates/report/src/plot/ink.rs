@@ -80,7 +80,7 @@ pub(super) fn area_key(index: usize) -> RGBColor {
     RGBColor(7, 5, series(index).2)
 }
 
-/// The placeholder of a bar in the legend.
+/// The placeholder of a bar or a lone marker in the legend.
 pub(super) fn bar_key(index: usize) -> RGBColor {
     RGBColor(7, 6, series(index).2)
 }

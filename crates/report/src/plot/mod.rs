@@ -46,7 +46,8 @@ pub struct Axis {
     pub unit: String,
     /// Logarithmic: every step doubles. Points at zero or below cannot be shown and are omitted.
     pub log2: bool,
-    /// Logarithmic with decimal labels: 1, 2, 5, 10 and so on. Otherwise as `log2`.
+    /// Logarithmic with decimal labels: 1, 2, 5, 10 and so on, more of them over a short range.
+    /// Otherwise as `log2`.
     pub log10: bool,
     /// The axis starts at zero even if no value is near it.
     pub from_zero: bool,
@@ -127,8 +128,6 @@ pub enum SeriesShape {
     /// A marker per point and a line through the mean at each x, in the color and dashes of this
     /// ink; other shapes have those of their position in the legend.
     Inked(usize),
-    /// Markers alone, in the color of this ink.
-    InkedMarks(usize),
     /// The area enclosed by the points in order, behind the lines of earlier series: for a band.
     Area,
     /// A bar per point, from zero; bars of several series at one x are side by side.
@@ -138,13 +137,13 @@ pub enum SeriesShape {
 impl SeriesShape {
     fn ink(self, position: usize) -> usize {
         match self {
-            Self::Inked(ink) | Self::InkedMarks(ink) => ink,
+            Self::Inked(ink) => ink,
             _ => position,
         }
     }
 
     fn has_line(self) -> bool {
-        !matches!(self, Self::Marks | Self::InkedMarks(_))
+        self != Self::Marks
     }
 }
 
@@ -239,6 +238,9 @@ mod tests {
         let svg = plot.svg();
         assert_eq!((count(&svg, "mark s0 "), count(&svg, "mark s1 ")), (0, 3));
         assert_eq!((count(&svg, "line s0 "), count(&svg, "line s1 ")), (1, 0));
+        // The legend shows a line for a line, and a marker for markers.
+        let keys = ["class=\"key s0 ", "class=\"key s1 ", "class=\"area-key s1 "];
+        assert_eq!(keys.map(|key| count(&svg, key)), [1, 0, 1]);
     }
 
     /// Left edge and width of the bars of a series.
@@ -293,8 +295,6 @@ mod tests {
         assert_eq!((count(&svg, "key s3 c3"), count(&svg, "key s11 c3")), (1, 1));
         let dashed = svg.lines().filter(|line| line.contains("stroke-dasharray"));
         assert!(dashed.clone().count() == 2 && dashed.clone().all(|line| line.contains(" s11 ")));
-        plot.series[0].shape = SeriesShape::InkedMarks(3);
-        assert_eq!((count(&plot.svg(), "line s3 c3"), count(&plot.svg(), "mark s3 c3")), (0, 3));
     }
 
     #[test]

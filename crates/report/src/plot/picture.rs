@@ -11,7 +11,7 @@ use super::{Plot, ink};
 pub enum Picture {
     /// Lines and markers over two axes.
     Plot(Plot),
-    /// Cells with numbers, darker for larger values.
+    /// Cells with numbers, in a stronger color for larger values.
     Cells(Grid),
     /// The same values as a surface seen from above one corner.
     Surface(Grid),

@@ -1,6 +1,7 @@
 //! Positions of axis labels, and number formats.
 
 use super::Axis;
+use crate::values::{trimmed, whole};
 
 /// Target number of labels on an axis.
 const WANTED: f64 = 6.0;
@@ -43,8 +44,10 @@ impl AxisScale {
             let margin = 0.02 * (high - low);
             (low, high) = (low - margin, high + margin);
         } else if axis.log2 {
-            (low, high) =
-                if high - low < 1.0 { (low.floor(), low.floor() + 1.0) } else { (low, high) };
+            // Two powers of two are labels, so that the scale can be read.
+            if low.ceil() + 1.0 > high {
+                (low, high) = (low.floor(), high.ceil().max(low.floor() + 1.0));
+            }
             let step = ((high - low) / 12.0).ceil().max(1.0);
             this.labels = every(step, low.ceil(), high);
             let margin = 0.02 * (high - low);
@@ -74,9 +77,8 @@ impl AxisScale {
     /// The label at a position.
     pub(super) fn label(&self, place: f64) -> String {
         if !self.names.is_empty() {
-            let name = self.names.iter().enumerate().find(|(at, _)| {
-                (place - f64::from(u32::try_from(*at).unwrap_or(u32::MAX))).abs() < 0.25
-            });
+            let mut names = self.names.iter().enumerate();
+            let name = names.find(|(at, _)| (place - whole(*at)).abs() < 0.25);
             return name.map_or_else(String::new, |(_, name)| name.clone());
         }
         number(if self.log { place.exp2() } else { place })
@@ -91,12 +93,7 @@ pub(crate) fn number(value: f64) -> String {
         size if size >= 1.0 => 2,
         _ => 4,
     };
-    let text = format!("{value:.decimals$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    };
-    if text == "-0" { "0".into() } else { text }
+    trimmed(value, decimals)
 }
 
 /// The smallest step of 1, 2 or 5 times a power of ten that is at least `least`.
@@ -107,7 +104,7 @@ fn nice_step(least: f64) -> f64 {
 }
 
 /// Positions of decimal labels between two positions of a logarithmic axis: 1, 2 and 5 times powers
-/// of ten, or the powers alone if there are many.
+/// of ten, the powers alone if there are many, and more multiples if there are less than two.
 fn decimal_labels(low: f64, high: f64) -> Vec<f64> {
     let within = |factors: &[f64]| -> Vec<f64> {
         let powers = (-9..=15).map(|power| 10_f64.powi(power));
@@ -116,7 +113,11 @@ fn decimal_labels(low: f64, high: f64) -> Vec<f64> {
         places.filter(|place| (low - 1e-9..=high + 1e-9).contains(place)).collect()
     };
     let all = within(&[1.0, 2.0, 5.0]);
-    if all.len() <= 10 { all } else { within(&[1.0]) }
+    match all.len() {
+        0 | 1 => within(&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]),
+        2..=10 => all,
+        _ => within(&[1.0]),
+    }
 }
 
 fn every(step: f64, from: f64, to: f64) -> Vec<f64> {
@@ -147,13 +148,32 @@ mod tests {
         let log2 = linear.log2();
         assert_eq!(labels(&log2, &[32.0, 300.0]), ["32", "64", "128", "256"]);
         assert_eq!(labels(&log2, &[1.0]), ["1", "2"]);
+        assert_eq!(labels(&log2, &[33.0, 70.0]), ["32", "64", "128"]);
+        assert_eq!(labels(&log2, &[60.0, 70.0]), ["32", "64", "128"]);
         let log10 = linear_log10();
         assert_eq!(labels(&log10, &[32.0, 300.0]), ["50", "100", "200"]);
         assert_eq!(
             labels(&log10, &[0.9, 2e6]),
             ["1", "10", "100", "1000", "10000", "100000", "1000000"]
         );
-        assert_eq!(labels(&log10, &[5.0]), ["5"]);
+        assert_eq!(labels(&log10, &[5.0]), ["4", "5", "6"]);
+        assert_eq!(labels(&log10, &[21.0, 49.0]), ["30", "40"]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_two_labels_and_holds_its_values() {
+        let (mut low, factor) = (1.0, 1.013_f64);
+        while low < 1000.0 {
+            for width in [1.0, 1.4, 2.0, 2.4, 4.0, 30.0] {
+                for axis in [linear_log10(), Axis::new("", "").log2()] {
+                    let scale = AxisScale::over(&axis, [low, low * width].into_iter());
+                    assert!(scale.labels.len() >= 2, "{low} {width}: {scale:?}");
+                    let ends = (low.log2(), (low * width).log2());
+                    assert!(scale.ends.0 <= ends.0 && ends.1 <= scale.ends.1, "{low} {width}");
+                }
+            }
+            low *= factor;
+        }
     }
 
     #[test]

@@ -4,13 +4,14 @@
 //! that, the root complex of the new drive is saturated. Simulated results name the saturated parts
 //! themselves; these are reported instead.
 //!
-//! A drive is slow compared with its peers: the other drives of its root complex, or of all if it
-//! has less than two there. Drives with a queue each are compared by their rates. Drives that are
+//! A drive is slow compared with its peers: the other drives of its root complex, or all if it has
+//! less than two there. Drives that are slow together because of an adapter or a root complex are
+//! not named. Drives with a queue each are compared by their rates. Drives that are
 //! read in turn all have the rate of the slowest, so they are compared by their median latencies:
 //! the reads of the queue gather at the slowest drive.
 
 use super::{DriveScaling, ScaleRun, ScaleStep};
-use crate::RunOrigin;
+use crate::values::distinct;
 
 /// An added drive that adds less than this part of a drive's rate alone has hit a saturated part.
 const LITTLE: f64 = 0.5;
@@ -26,16 +27,18 @@ const SLOW_LATENCY: f64 = 1.5;
 #[must_use]
 pub fn findings(scaling: &DriveScaling) -> Vec<String> {
     let striped = scaling.load.striped;
-    scaling.runs.iter().flat_map(|run| of_run(run).into_iter().chain(slow(run, striped))).collect()
+    let of = |run: &ScaleRun| {
+        let (mut said, full) = of_run(run);
+        said.extend(slow(run, striped, &full));
+        said
+    };
+    scaling.runs.iter().flat_map(of).collect()
 }
 
 /// One line per order: the best number of drives, and what was full first.
 #[must_use]
 pub fn summary(scaling: &DriveScaling) -> Vec<String> {
-    let mark = match scaling.place {
-        RunOrigin::Simulated => "simulated, ",
-        RunOrigin::Local | RunOrigin::Remote => "",
-    };
+    let mark = scaling.mark();
     let lines = scaling.runs.iter().filter_map(|run| {
         let whole = |step: &ScaleStep| !step.partial && step.gib_per_s > 0.0;
         let steps = run.steps.iter().enumerate().filter(|(_, step)| whole(step));
@@ -113,41 +116,88 @@ fn is_adapter_alone(run: &ScaleRun, alone: f64, at: usize) -> bool {
         && own.iter().all(|(share, _)| !is_fast(**share))
 }
 
-/// The drives that are slower than their peers, in the last whole step.
-fn slow(run: &ScaleRun, striped: bool) -> Vec<String> {
+/// Names a part that drives share.
+type PartOf = fn(&ScaleStep) -> &str;
+/// The parts that drives share, the larger one first.
+const SHARED: [(&str, PartOf); 2] =
+    [("root complex", |step| &step.root_complex), ("adapter", |step| &step.adapter)];
+
+/// A drive that is slower than its peers.
+struct SlowDrive {
+    /// Index of its step.
+    at: usize,
+    /// Its rate or its median latency, and the median of its peers.
+    own: f64,
+    usual: f64,
+    peers: usize,
+}
+
+/// The slow drives of the last whole step, as text.
+///
+/// If all drives of a root complex or an adapter are slow, what they share limits them, and none
+/// is named. A part that is known to be full is not repeated.
+fn slow(run: &ScaleRun, striped: bool, full: &[String]) -> Vec<String> {
     let whole = |step: &&ScaleStep| !step.partial && step.problem.is_none();
     let Some(step) = run.steps.iter().rfind(whole) else { return Vec::new() };
+    let mut drives = slow_drives(run, step, striped);
+    let mut said = Vec::new();
+    for (kind, part_of) in SHARED {
+        let part_of = |drive: &SlowDrive| part_of(&run.steps[drive.at]);
+        for part in distinct(drives.iter().map(|drive| part_of(drive).to_owned())) {
+            let slow = drives.iter().filter(|drive| part_of(drive) == part).count();
+            if part.is_empty() || slow < 2 || slow < run.on(&part, step.shares.len()) {
+                continue;
+            }
+            drives.retain(|drive| part_of(drive) != part);
+            let what = format!("{kind} {part}");
+            if !full.contains(&what) {
+                said.push(format!(
+                    "{}: all {} on {what} are slower than their peers: what they share limits them",
+                    run.order,
+                    count(slow)
+                ));
+            }
+        }
+    }
+    said.extend(drives.iter().map(|drive| slow_in_words(run, drive, striped)));
+    said
+}
+
+fn slow_in_words(run: &ScaleRun, slow: &SlowDrive, striped: bool) -> String {
+    let (order, drive) = (&run.order, &run.steps[slow.at].drive);
+    let SlowDrive { own, usual, peers, .. } = slow;
+    if striped {
+        format!(
+            "{order}: {drive} is slower than its peers: half of its reads take more than {own:.0} us, those of its \
+             {peers} peers {usual:.0} us (median)"
+        )
+    } else {
+        format!(
+            "{order}: {drive} is slower than its peers: {own:.2} GiB/s, its {peers} peers {usual:.2} GiB/s (median)"
+        )
+    }
+}
+
+/// The drives that are slower than their peers in a step.
+fn slow_drives(run: &ScaleRun, step: &ScaleStep, striped: bool) -> Vec<SlowDrive> {
     let measure = |at: usize| -> Option<f64> {
         let value = if striped { step.latencies.get(at)?.p50 } else { *step.shares.get(at)? };
         (value > 0.0).then_some(value)
     };
     let drives = step.shares.len();
-    let mut said = Vec::new();
-    for at in 0..drives {
-        let of = &run.steps[at];
+    let slow = |at: usize| {
         let others = |is_peer: &dyn Fn(&ScaleStep) -> bool| -> Vec<f64> {
             let peers = (0..drives).filter(|&other| other != at && is_peer(&run.steps[other]));
             peers.filter_map(measure).collect()
         };
-        let near = others(&|other| other.root_complex == of.root_complex);
+        let near = others(&|other| other.root_complex == run.steps[at].root_complex);
         let peers = if near.len() >= 2 { near } else { others(&|_| true) };
-        let (Some(own), Some(usual)) = (measure(at), median(&peers)) else { continue };
-        if peers.len() < 2 {
-            continue;
-        }
-        let (order, drive, peers) = (&run.order, &of.drive, peers.len());
-        if striped && own > SLOW_LATENCY * usual {
-            said.push(format!(
-                "{order}: {drive} is slower than its peers: half of its reads take more than {own:.0} us, those of \
-                 its {peers} peers {usual:.0} us (median)"
-            ));
-        } else if !striped && own < SLOW_RATE * usual {
-            said.push(format!(
-                "{order}: {drive} is slower than its peers: {own:.2} GiB/s, its {peers} peers {usual:.2} GiB/s (median)"
-            ));
-        }
-    }
-    said
+        let (own, usual) = (measure(at)?, median(&peers)?);
+        let is_slow = if striped { own > SLOW_LATENCY * usual } else { own < SLOW_RATE * usual };
+        let peers = peers.len();
+        (peers >= 2 && is_slow).then_some(SlowDrive { at, own, usual, peers })
+    };
+    (0..drives).filter_map(slow).collect()
 }
 
 fn median(values: &[f64]) -> Option<f64> {
@@ -156,10 +206,10 @@ fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-fn of_run(run: &ScaleRun) -> Vec<String> {
-    let mut said = Vec::new();
-    let Some(alone) = run.alone() else { return said };
-    let mut full: Vec<String> = Vec::new();
+/// The findings on full parts, and these parts.
+fn of_run(run: &ScaleRun) -> (Vec<String>, Vec<String>) {
+    let (mut said, mut full) = (Vec::new(), Vec::new());
+    let Some(alone) = run.alone() else { return (said, full) };
     for (at, pair) in run.steps.windows(2).enumerate() {
         let (before, step, drives) = (&pair[0], &pair[1], at + 2);
         if step.partial || step.problem.is_some() || before.problem.is_some() {
@@ -199,7 +249,7 @@ fn of_run(run: &ScaleRun) -> Vec<String> {
             run.steps.len()
         ));
     }
-    said
+    (said, full)
 }
 
 fn dip(run: &ScaleRun, before: &ScaleStep, step: &ScaleStep, drives: usize) -> String {

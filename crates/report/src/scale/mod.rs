@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RunOrigin;
 use crate::engines::MachineInfo;
+use crate::values::whole;
 
 pub use find::{findings, summary};
 pub use show::{drive_table, page, plot, table};
@@ -119,6 +120,16 @@ pub struct ReadLatency {
     pub deviation: f64,
 }
 
+impl DriveScaling {
+    /// Beginning of a line that names the origin of its figures; empty if they were measured.
+    fn mark(&self) -> &'static str {
+        match self.place {
+            RunOrigin::Simulated => "simulated, ",
+            RunOrigin::Local | RunOrigin::Remote => "",
+        }
+    }
+}
+
 impl ScaleStep {
     /// Returns true if the new drive is on this root complex or adapter.
     fn is_on(&self, part: &str) -> bool {
@@ -128,9 +139,7 @@ impl ScaleStep {
     /// Mean bandwidth per drive, in GiB/s.
     #[must_use]
     pub fn share(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a count of drives")]
-        let drives = self.shares.len().max(1) as f64;
-        self.gib_per_s / drives
+        self.gib_per_s / whole(self.shares.len().max(1))
     }
 }
 

@@ -4,6 +4,8 @@ use super::find::gigabytes;
 use super::{DriveScaling, ScaleRun, summary};
 use crate::plot::SeriesShape;
 use crate::table::{Column, Table};
+use crate::units::show_size;
+use crate::values::{signed, whole};
 use crate::{Axis, HtmlPage, Plot, RunOrigin, Series};
 
 /// Name of the reference measurements.
@@ -49,7 +51,7 @@ pub fn table(scaling: &DriveScaling, run: &ScaleRun) -> Table {
             known(run.on(root, drives).to_string()),
             format!("{:.2}", step.gib_per_s),
             format!("{:.2}", gigabytes(step.gib_per_s)),
-            format!("{:+.2}", step.gib_per_s - before),
+            signed(step.gib_per_s - before, 2),
             format!("{:.2}", step.share()),
             format!("{least:.2}"),
             of_alone.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.0}")),
@@ -64,7 +66,7 @@ pub fn table(scaling: &DriveScaling, run: &ScaleRun) -> Table {
             cells.extend(match measured {
                 Some((_, rate)) => {
                     let off = (step.gib_per_s / rate - 1.0) * 100.0;
-                    [format!("{rate:.1}"), format!("{off:+.1}")]
+                    [format!("{rate:.1}"), signed(off, 1)]
                 }
                 None => [String::new(), String::new()],
             });
@@ -112,13 +114,10 @@ pub fn drive_table(run: &ScaleRun) -> Option<Table> {
 #[must_use]
 pub fn plot(scaling: &DriveScaling) -> Plot {
     let mut series: Vec<Series> = Vec::new();
-    let mark = match scaling.place {
-        RunOrigin::Simulated => "simulated, ",
-        RunOrigin::Local | RunOrigin::Remote => "",
-    };
+    let mark = scaling.mark();
     // First, and therefore on top of the lines.
     if !scaling.reference.is_empty() {
-        let points = scaling.reference.iter().map(|(drives, rate)| (number(*drives), *rate));
+        let points = scaling.reference.iter().map(|(drives, rate)| (whole(*drives), *rate));
         series.push(Series {
             name: REFERENCE.to_owned(),
             points: points.collect(),
@@ -126,12 +125,12 @@ pub fn plot(scaling: &DriveScaling) -> Plot {
         });
     }
     for run in &scaling.runs {
-        let points = (1..).zip(&run.steps).map(|(drives, step)| (number(drives), step.gib_per_s));
+        let points = (1..).zip(&run.steps).map(|(drives, step)| (whole(drives), step.gib_per_s));
         series.push(Series::new(&format!("{mark}{}", run.order), points.collect()));
     }
     let longest = scaling.runs.iter().max_by_key(|run| run.steps.len());
     if let Some((run, alone)) = longest.and_then(|run| Some((run, run.alone()?))) {
-        let most = number(run.steps.len());
+        let most = whole(run.steps.len());
         series.push(Series {
             name: format!("{mark}each as alone"),
             points: vec![(1.0, alone), (most, alone * most)],
@@ -163,7 +162,7 @@ pub fn page(scaling: &DriveScaling) -> HtmlPage {
     page.paragraph(&format!(
         "{}. Sequential reads of {}, {} threads, {} outstanding of each {queue}.",
         origin(scaling),
-        block(load.block_bytes),
+        show_size(load.block_bytes),
         load.jobs,
         load.depth
     ));
@@ -204,17 +203,5 @@ fn origin(scaling: &DriveScaling) -> String {
     match scaling.place {
         RunOrigin::Simulated => format!("simulated, the machine of {}", machine.host),
         RunOrigin::Local | RunOrigin::Remote => format!("measured on {}", machine.line()),
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of drives")]
-fn number(drives: usize) -> f64 {
-    drives as f64
-}
-
-fn block(bytes: u64) -> String {
-    match bytes {
-        bytes if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
-        bytes => format!("{} KiB", bytes >> 10),
     }
 }

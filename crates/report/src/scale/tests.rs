@@ -142,6 +142,53 @@ fn a_drive_that_is_slower_than_its_peers_is_named() {
     assert_eq!(text.matches("slower").count(), 1, "{text}");
 }
 
+/// Six drives with a queue each on three adapters of two root complexes, at last with `shares`.
+fn on_adapters(shares: [f64; 6]) -> DriveScaling {
+    let places =
+        [("0", "0:1"), ("0", "0:1"), ("0", "0:2"), ("0", "0:2"), ("0", "0:2"), ("4", "4:1")];
+    let at = |(n, (root, adapter)): (usize, &(&str, &str))| {
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let shares = if n == 5 { shares.to_vec() } else { vec![6.0; n + 1] };
+        ScaleStep { adapter: (*adapter).into(), ..step(names[n], root, &shares) }
+    };
+    let mut scaling = scaling(places.iter().enumerate().map(at).collect());
+    scaling.load.striped = false;
+    scaling
+}
+
+#[test]
+fn drives_that_are_slow_together_are_not_named() {
+    let slower = |scaling: &DriveScaling| -> Vec<String> {
+        findings(scaling).into_iter().filter(|text| text.contains("slower")).collect()
+    };
+    let shared = on_adapters([4.0, 4.0, 6.0, 6.0, 6.0, 6.0]);
+    let says = "in order: all 2 drives on adapter 0:1 are slower than their peers: what they share \
+                limits them";
+    assert_eq!(slower(&shared), [says]);
+    // A single drive of an adapter is slow, and so is one that shares nothing.
+    let one = slower(&on_adapters([4.0, 6.0, 6.0, 6.0, 6.0, 6.0])).join("\n");
+    assert!(one.starts_with("in order: a is slower than its peers: 4.00 GiB/s"), "{one}");
+    let lone = slower(&on_adapters([6.0, 6.0, 6.0, 6.0, 6.0, 3.0])).join("\n");
+    assert!(lone.starts_with("in order: f is slower than its peers: 3.00 GiB/s"), "{lone}");
+    // A part that is full has been named already.
+    let mut full = shared;
+    full.runs[0].steps[5].full = vec!["adapter 0:1".into()];
+    assert!(slower(&full).is_empty(), "{:?}", findings(&full));
+}
+
+/// Two drives of a root complex are compared with those of the others.
+#[test]
+fn a_root_complex_that_limits_both_of_its_drives_is_named() {
+    let steps = [("a", "0"), ("b", "0"), ("c", "4"), ("d", "4"), ("e", "8"), ("f", "8")];
+    let shares = [6.0, 6.0, 6.0, 6.0, 4.0, 4.0];
+    let step_of = |(n, (drive, root)): (usize, &(&str, &str))| step(drive, root, &shares[..=n]);
+    let mut scaling = scaling(steps.iter().enumerate().map(step_of).collect());
+    scaling.load.striped = false;
+    let text = findings(&scaling).join("\n");
+    assert!(text.contains("all 2 drives on root complex 8 are slower than their peers"), "{text}");
+    assert_eq!(text.matches("slower").count(), 1, "{text}");
+}
+
 #[test]
 fn each_drive_has_its_latencies_and_a_step_its_cpus() {
     let mut scaling = full();

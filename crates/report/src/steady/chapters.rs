@@ -121,7 +121,7 @@ fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut NumberedSink<'_>) {
         sink.heading(2, &format!("{title}: {}", SECTIONS[index]));
     };
     section(sink, 10);
-    sink.preformatted(&words::steps(run.test, &drive_test.setup));
+    sink.preformatted(&words::steps(run, &drive_test.setup));
     if run.rounds.iter().all(|round| round.measurements.is_empty()) {
         sink.paragraph("Nothing was measured.", true);
         return;
@@ -151,7 +151,7 @@ fn chapter(drive_test: &DriveTest, run: &TestRun, sink: &mut NumberedSink<'_>) {
             section(sink, 6);
             sink.pictures(
                 &surface,
-                "The same values as cells and as a surface: darker and higher are larger.",
+                "The same values as cells and as a surface: larger ones are in a stronger color, and higher.",
             );
         }
         section(sink, 7);

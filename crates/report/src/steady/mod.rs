@@ -26,8 +26,8 @@ mod words;
 
 pub use chapters::{SECTIONS, write};
 pub use model::{
-    DriveTest, DriveTestSetup, Measurement, Preparation, ResponseTimes, SteadyStateResult,
-    SteadyWindow, TestKind, TestRound, TestRun, Workload,
+    DriveTest, DriveTestSetup, Measurement, PlannedSteps, Preparation, ResponseTimes,
+    SteadyStateResult, SteadyWindow, TestKind, TestRound, TestRun, Workload,
 };
 pub use tables::result_table;
 

@@ -177,6 +177,8 @@ impl fmt::Display for TestKind {
 pub struct TestRun {
     /// The test.
     pub test: TestKind,
+    /// Its planned steps.
+    pub planned: PlannedSteps,
     /// Purge of the drive; `None` if the test did not reach it.
     pub purge: Option<Preparation>,
     /// Preconditioning of the drive, in tests that have it.
@@ -193,6 +195,17 @@ impl TestRun {
     pub fn variables(&self) -> Vec<f64> {
         self.rounds.iter().map_while(|round| round.variable(self.test)).collect()
     }
+}
+
+/// The planned steps of a test: all that its name does not say.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PlannedSteps {
+    /// Workloads of a round, in order.
+    pub points: Vec<Workload>,
+    /// Length of each in seconds; in write saturation, of a sample.
+    pub seconds: f64,
+    /// The end of write saturation by the number of capacities written, and by time in seconds.
+    pub saturation: (f64, f64),
 }
 
 /// A purge, or the preconditioning.

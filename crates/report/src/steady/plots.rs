@@ -1,9 +1,10 @@
 //! Pictures of a drive test.
 
 use super::model::{Measurement, SteadyStateResult, SteadyWindow, TestKind, TestRound, TestRun};
-use super::tables::{distinct, mean_of, measured, mix, percent, times, written};
+use super::tables::{mean_of, measured, mix, mixes_of, percent, sizes_of, times, written};
 use crate::plot::{Axis, Grid, Picture, Plot, Series, SeriesShape, number};
 use crate::units::show_size;
+use crate::values::whole;
 
 /// Bars of a histogram of response times per doubling.
 const BARS: f64 = 4.0;
@@ -25,7 +26,7 @@ pub(super) fn convergence(run: &TestRun) -> Vec<Picture> {
             })
             .into(),
         TestKind::Latency => {
-            let mixes = distinct(&run.rounds, |measurement| measurement.workload.read_percent);
+            let mixes = mixes_of(&run.rounds);
             let of_mix = |percent: u8| {
                 lines(&run.rounds, true, percent, |measurement| measurement.times.mean)
             };
@@ -72,7 +73,7 @@ fn lines(
     read_percent: u8,
     figure: fn(&Measurement) -> f64,
 ) -> Vec<Series> {
-    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let sizes = sizes_of(rounds);
     let line = |bs: &u64| {
         let of = |(at, round): (usize, &TestRound)| {
             Some((whole(at), figure(round.find(random, read_percent, *bs)?)))
@@ -130,12 +131,12 @@ fn axis_name(test: TestKind) -> &'static str {
 /// Means over the window against the block size.
 pub(super) fn measurement(run: &TestRun) -> Vec<Picture> {
     let rounds = measured(run);
-    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let sizes = sizes_of(rounds);
     let line = |name: String, random: bool, percent: u8, figure: fn(&Measurement) -> f64| {
         let at = |bs: &u64| Some((kib(*bs), mean_of(rounds, (random, percent, *bs), figure)?));
         Series::new(&name, sizes.iter().filter_map(at).collect())
     };
-    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
+    let mixes = mixes_of(rounds);
     let note = format!("means of the last {} rounds", rounds.len());
     let x = Axis::new("block size", "KiB").log2();
     let of_mixes = |figure: fn(&Measurement) -> f64| {
@@ -198,8 +199,8 @@ fn grid(
     figure: &dyn Fn((bool, u8, u64)) -> Option<f64>,
 ) -> Grid {
     let rounds = measured(run);
-    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
-    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let mixes = mixes_of(rounds);
+    let sizes = sizes_of(rounds);
     let row = |percent: &u8| sizes.iter().map(|bs| figure((true, *percent, *bs))).collect();
     Grid {
         title: format!("{what}, by mix and block size"),
@@ -336,10 +337,6 @@ fn kib(bytes: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "block sizes are powers of two")]
     let bytes = bytes as f64;
     bytes / 1024.0
-}
-
-fn whole(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 /// Text that describes a picture of the window, as an alternative to seeing it.

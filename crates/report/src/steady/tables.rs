@@ -2,11 +2,12 @@
 
 use super::model::{
     DriveTest, DriveTestSetup, Measurement, Preparation, SteadyStateResult, SteadyWindow, TestKind,
-    TestRound, TestRun,
+    TestRound, TestRun, Workload,
 };
 use crate::plot::number;
 use crate::table::{Column, Table};
 use crate::units::show_size;
+use crate::values::{distinct, whole};
 
 /// The label of a share of reads.
 pub(super) fn mix(read_percent: u8) -> String {
@@ -124,8 +125,8 @@ pub(super) fn window(test: TestKind, window: &SteadyWindow) -> Table {
     ]);
     let last = window.values.len().saturating_sub(1).max(1);
     for (at, value) in window.values.iter().enumerate() {
-        let [at_f, last_f] = [at, last].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
-        let fit = window.fit_first + (window.fit_last - window.fit_first) * at_f / last_f;
+        let share = whole(at) / whole(last);
+        let fit = window.fit_first + (window.fit_last - window.fit_first) * share;
         let name = format!("round {}", window.first + at);
         table.push(vec![name, number(*value), number(fit)]);
     }
@@ -163,22 +164,21 @@ pub(super) fn mean_of(
 ) -> Option<f64> {
     let found = rounds.iter().filter_map(|round| round.find(random, read_percent, bs));
     let figures: Vec<f64> = found.map(figure).collect();
-    let count = f64::from(u32::try_from(figures.len()).unwrap_or(u32::MAX));
-    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / count)
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / whole(figures.len()))
 }
 
-/// The distinct values of a workload parameter, in the order in which they ran.
-pub(super) fn distinct<T: PartialEq>(
-    rounds: &[TestRound],
-    of: impl Fn(&Measurement) -> T,
-) -> Vec<T> {
-    let mut all = Vec::new();
-    for value in rounds.iter().flat_map(|round| &round.measurements).map(of) {
-        if !all.contains(&value) {
-            all.push(value);
-        }
-    }
-    all
+/// The shares of reads that were measured, in the order in which they ran.
+pub(super) fn mixes_of(rounds: &[TestRound]) -> Vec<u8> {
+    distinct(workloads(rounds).map(|workload| workload.read_percent))
+}
+
+/// The block sizes that were measured, in the order in which they ran.
+pub(super) fn sizes_of(rounds: &[TestRound]) -> Vec<u64> {
+    distinct(workloads(rounds).map(|workload| workload.bs))
+}
+
+fn workloads(rounds: &[TestRound]) -> impl Iterator<Item = Workload> + '_ {
+    rounds.iter().flat_map(|round| &round.measurements).map(|measurement| measurement.workload)
 }
 
 fn shown(value: Option<f64>) -> String {
@@ -187,8 +187,8 @@ fn shown(value: Option<f64>) -> String {
 
 /// Mixes by block sizes: rows are block sizes, as in the specification.
 pub(super) fn by_mix(rounds: &[TestRound], figure: fn(&Measurement) -> f64, unit: &str) -> Table {
-    let mixes = distinct(rounds, |measurement| measurement.workload.read_percent);
-    let sizes = distinct(rounds, |measurement| measurement.workload.bs);
+    let mixes = mixes_of(rounds);
+    let sizes = sizes_of(rounds);
     let mut columns = vec![Column::words("block size")];
     columns.extend(mixes.iter().map(|percent| Column::numbers(&mix(*percent), unit)));
     let mut table = Table::new(columns);
@@ -208,7 +208,7 @@ pub(super) fn throughput(rounds: &[TestRound]) -> Table {
         Column::numbers("read", "MiB/s"),
         Column::numbers("write", "MiB/s"),
     ]);
-    for bs in distinct(rounds, |measurement| measurement.workload.bs) {
+    for bs in sizes_of(rounds) {
         let rate = |percent| shown(mean_of(rounds, (false, percent, bs), Measurement::mib_per_s));
         table.push(vec![show_size(bs), rate(100), rate(0)]);
     }
@@ -228,8 +228,8 @@ pub(super) fn latencies(rounds: &[TestRound]) -> Table {
         Column::numbers("max", "us"),
         Column::numbers("rate", "IOPS"),
     ]);
-    for percent in distinct(rounds, |measurement| measurement.workload.read_percent) {
-        for bs in distinct(rounds, |measurement| measurement.workload.bs) {
+    for percent in mixes_of(rounds) {
+        for bs in sizes_of(rounds) {
             let all = || rounds.iter().filter_map(|round| round.find(true, percent, bs));
             let mean =
                 |figure: fn(&Measurement) -> f64| mean_of(rounds, (true, percent, bs), figure);

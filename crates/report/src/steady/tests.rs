@@ -44,6 +44,17 @@ fn window(run: &TestRun) -> SteadyWindow {
     }
 }
 
+/// The steps that make this round.
+fn planned(test: TestKind, round: &TestRound) -> PlannedSteps {
+    let (jobs, iodepth) = if test == TestKind::Latency { (1, 1) } else { (4, 32) };
+    let of = |measurement: &Measurement| Workload { jobs, iodepth, ..measurement.workload };
+    let mut points: Vec<_> = round.measurements.iter().map(of).collect();
+    if test == TestKind::Throughput {
+        points.sort_by_key(|point| std::cmp::Reverse((point.bs, point.read_percent)));
+    }
+    PlannedSteps { points, seconds: 60.0, saturation: (4.0, 86_400.0) }
+}
+
 /// A whole drive test of all four tests.
 pub(crate) fn drive_test() -> DriveTest {
     let rounds = |random: bool, mixes: &[u8], sizes: &[u64]| -> Vec<TestRound> {
@@ -58,9 +69,10 @@ pub(crate) fn drive_test() -> DriveTest {
     };
     let prepared =
         |how: &str| Preparation { done: true, how: how.into(), seconds: 2.5, bytes: 1 << 30 };
-    let of = |test, rounds| {
+    let of = |test, rounds: Vec<TestRound>| {
         let mut run = TestRun {
             test,
+            planned: planned(test, &rounds[0]),
             purge: Some(prepared("Format NVM")),
             precondition: (test != TestKind::Saturation).then(|| prepared("2 x capacity")),
             rounds,
@@ -217,6 +229,31 @@ fn contents_list_every_heading_with_its_number() {
     let of_list = &pages[list];
     let line = of_list.iter().position(|text| text == "4.2 IOPS: Convergence").unwrap();
     assert_eq!(of_list[line + 1], (place + 1).to_string(), "its page");
+}
+
+/// Each test's steps are those of its plan: sizes, order, lengths, and the end.
+#[test]
+fn the_steps_are_those_that_are_planned() {
+    let mut drive_test = drive_test();
+    let steps = |drive_test: &DriveTest, test: usize| {
+        words::steps(&drive_test.tests[test], &drive_test.setup)
+    };
+    let throughput = steps(&drive_test, 1);
+    let (sizes, mixes) =
+        (throughput.find("commands of 1 MiB, 128 KiB").unwrap(), throughput.find("reads, then"));
+    assert!(Some(sizes) < mixes, "sizes are the outer loop: {throughput}");
+    assert!(throughput.contains("60 s of sequential commands, 4 jobs with 32"), "{throughput}");
+    assert!(steps(&drive_test, 0).contains("8 KiB, 4 KiB, 512 B\n"));
+    drive_test.tests[0].planned.points.retain(|point| point.bs > 512);
+    let iops = steps(&drive_test, 0);
+    assert!(iops.contains("for commands of 1 MiB") && iops.contains("8 KiB, 4 KiB\n"), "{iops}");
+    assert!(iops.find("reads/writes of") < iops.find("for commands of"), "{iops}");
+    assert!(steps(&drive_test, 2).contains("60 s of random commands, one at a time"));
+    drive_test.tests[3].planned.saturation.1 = 0.8;
+    drive_test.tests[3].planned.seconds = 0.02;
+    let saturation = steps(&drive_test, 3);
+    assert!(saturation.contains("4 x the capacity is written or 0.8 s have passed"));
+    assert!(saturation.contains("0.02 s of random writes of 4 KiB, 4 jobs"), "{saturation}");
 }
 
 #[test]

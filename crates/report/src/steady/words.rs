@@ -1,54 +1,73 @@
 //! Texts of a report: the loop of each test, and the glossary.
 
-use super::model::{DriveTestSetup, TestKind};
+use super::model::{DriveTestSetup, TestKind, TestRun, Workload};
 use super::tables::mix;
 use crate::plot::number;
 use crate::table::{Column, Table};
 use crate::units::show_size;
-
-const MIB: u64 = 1 << 20;
+use crate::values::distinct;
 
 /// The steps of a test, as loops.
-pub(super) fn steps(test: TestKind, setup: &DriveTestSetup) -> String {
-    let point = |load: &str| format!("{} s of {load}", number(setup.seconds));
-    let (jobs, iodepth) = match test {
-        TestKind::Latency => (1, 1),
-        _ => (setup.jobs, setup.iodepth),
+pub(super) fn steps(run: &TestRun, setup: &DriveTestSetup) -> String {
+    let planned = &run.planned;
+    let Some(first) = planned.points.first() else { return "purge".to_owned() };
+    if run.test == TestKind::Saturation {
+        let (capacities, seconds) = planned.saturation;
+        return format!(
+            "purge\nuntil {} x the capacity is written or {} have passed\n    {}",
+            number(capacities),
+            duration(seconds),
+            point(first, planned.seconds, &format!("writes of {}", show_size(first.bs)))
+        );
+    }
+    let point = point(first, planned.seconds, "commands");
+    let sizes = distinct(planned.points.iter().map(|point| point.bs));
+    let mixes = distinct(planned.points.iter().map(|point| point.read_percent));
+    let size_names: Vec<_> = sizes.iter().map(|size| show_size(*size)).collect();
+    let of_sizes = format!("commands of {}", size_names.join(", "));
+    let of_mixes = match &mixes[..] {
+        [100, 0] => "reads, then writes".to_owned(),
+        all => {
+            let all: Vec<_> = all.iter().map(|percent| mix(*percent)).collect();
+            format!("reads/writes of {}", all.join(", "))
+        }
     };
-    let load = format!("{jobs} jobs with {iodepth} commands outstanding each");
-    let fill = format!("write {} x the capacity sequentially", number(setup.precondition));
-    let rounds = setup.rounds;
-    let until = format!("    end when {} of five rounds in a row is steady", test.variable());
-    let sizes = |all: &[u64]| {
-        let all: Vec<String> = all.iter().map(|size| show_size(*size)).collect();
-        all.join(", ")
+    // The outer loop is that whose value the second point still has.
+    let sizes_outside = planned.points.get(1).is_some_and(|second| second.bs == first.bs);
+    let [outer, inner] = match sizes_outside && mixes.len() > 1 {
+        true => [of_sizes, of_mixes],
+        false => [of_mixes, of_sizes],
     };
-    let mixes = |all: &[u8]| all.iter().map(|percent| mix(*percent)).collect::<Vec<_>>().join(", ");
-    match test {
-        TestKind::Iops => format!(
-            "purge\n{fill}\nfor each round, {rounds} at most\n    for reads/writes of {}\n        for commands of \
-             {}\n            {}\n{until}",
-            mixes(&[100, 95, 65, 50, 35, 5, 0]),
-            sizes(&[MIB, 128 << 10, 64 << 10, 32 << 10, 16 << 10, 8 << 10, 4096, 512]),
-            point(&format!("random commands, {load}")),
-        ),
-        TestKind::Throughput => format!(
-            "purge\n{fill}\nfor each round, {rounds} at most\n    for reads, then writes\n        for commands of \
-             {}\n            {}\n{until}",
-            sizes(&[MIB, 64 << 10, 8 << 10, 4096, 512]),
-            point(&format!("sequential commands, {load}")),
-        ),
-        TestKind::Latency => format!(
-            "purge\n{fill}\nfor each round, {rounds} at most\n    for reads/writes of {}\n        for commands of \
-             {}\n            {}\n{until}",
-            mixes(&[100, 65, 0]),
-            sizes(&[8 << 10, 4096, 512]),
-            point("random commands, one at a time"),
-        ),
-        TestKind::Saturation => format!(
-            "purge\nuntil 4 x the capacity is written or 24 hours have passed\n    {}",
-            point(&format!("4 KiB random writes, {load}")),
-        ),
+    format!(
+        "purge\nwrite {} x the capacity sequentially\nfor each round, {} at most\n    for {outer}\n        for {inner}\n            \
+         {point}\n    end when five rounds in a row are steady: {}",
+        number(setup.precondition),
+        setup.rounds,
+        run.test.variable()
+    )
+}
+
+/// One point of a loop; `what` are its commands.
+fn point(workload: &Workload, seconds: f64, what: &str) -> String {
+    let load = match (workload.jobs, workload.iodepth) {
+        (1, 1) => "one at a time".to_owned(),
+        (jobs, depth) => {
+            let jobs = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
+            let commands = if depth == 1 { "command" } else { "commands" };
+            format!("{jobs} with {depth} {commands} outstanding each")
+        }
+    };
+    let order = if workload.random { "random" } else { "sequential" };
+    format!("{} s of {order} {what}, {load}", number(seconds))
+}
+
+/// A duration in whole hours, otherwise in seconds.
+fn duration(seconds: f64) -> String {
+    let hours = seconds / 3600.0;
+    if hours >= 2.0 && hours.fract() == 0.0 {
+        format!("{hours} hours")
+    } else {
+        format!("{} s", number(seconds))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plot::{Axis, Series};
 use crate::point::{MeasuredRow, Point, PointConfig, short_key};
+use crate::values::distinct;
 
 /// Minimum ratio of the largest to the smallest value at which steps of x double.
 const WIDE: f64 = 8.0;
@@ -211,17 +212,6 @@ fn label(point: &Point, key: &str) -> String {
 /// Returns the short name of a key in words.
 fn plain(key: &str) -> String {
     short_key(key).replace('-', " ").replace('.', ": ")
-}
-
-/// Each value once, in order.
-fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    let mut known = Vec::new();
-    for value in values {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-    }
-    known
 }
 
 /// Keys with more than one value, in the order of the plan.

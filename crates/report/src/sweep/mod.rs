@@ -9,13 +9,12 @@ mod layout;
 mod published;
 mod tables;
 
-use std::collections::BTreeSet;
-
 use crate::html::HtmlPage;
 use crate::json;
 use crate::plot::{Axis, COLORS, Plot, Series, SeriesShape};
 use crate::point::{Condition, MeasuredRow, Point, RunOrigin};
 use crate::table::Table;
+use crate::values::distinct;
 
 use layout::SweepLayout;
 pub use published::{ComparedRow, Verdict, compared, comparison_table};
@@ -40,8 +39,11 @@ pub struct PlanResults<'a> {
 /// One line that describes these results, with "simulated" if they are.
 #[must_use]
 pub fn heading(points: &[Point]) -> String {
-    let plans = distinct(points, |point| point.plan.clone());
-    format!("{}: {}", plans.join(", "), provenance(points))
+    format!("{}: {}", plan_names(points).join(", "), provenance(points))
+}
+
+fn plan_names(points: &[Point]) -> Vec<&str> {
+    distinct(points.iter().map(|point| point.plan.as_str()))
 }
 
 /// The conditions of these results: each part once, with all its values.
@@ -106,8 +108,7 @@ pub fn markdown_contents(plans: &[PlanResults<'_>]) -> String {
         return String::new();
     }
     let line = |plan: &PlanResults<'_>| {
-        let plans = distinct(plan.points, |point| point.plan.clone()).join(", ");
-        format!("* {plans}: {}\n", about(plan))
+        format!("* {}: {}\n", plan_names(plan.points).join(", "), about(plan))
     };
     format!("Contents\n\n{}\n", plans.iter().map(line).collect::<String>())
 }
@@ -237,19 +238,19 @@ pub fn page(points: &[Point], about: &str) -> serde_json::Result<String> {
 /// See [`page`].
 pub fn overview(plans: &[PlanResults<'_>]) -> serde_json::Result<String> {
     let all: Vec<Point> = plans.iter().flat_map(|plan| plan.points).cloned().collect();
-    let names = distinct(&all, |point| point.plan.clone());
+    let names = plan_names(&all);
     let title = match names.len() {
         0..=3 => names.join(", "),
         many => format!("{many} plans"),
     };
-    let mut page =
-        HtmlPage::new(&title, &distinct(&all, |point| point.place.to_string()).join(", "));
+    let origins = distinct(all.iter().map(|point| point.place.to_string()));
+    let mut page = HtmlPage::new(&title, &origins.join(", "));
     page.block(&block(&all));
     if let [plan] = plans {
         section(&mut page, plan);
     } else {
         let id = |at: usize| format!("plan-{}", at + 1);
-        let named = |plan: &PlanResults<'_>| distinct(plan.points, |p| p.plan.clone()).join(", ");
+        let named = |plan: &PlanResults<'_>| plan_names(plan.points).join(", ");
         page.heading("Contents");
         let contents = plans.iter().enumerate();
         let contents = contents.map(|(at, plan)| (id(at), named(plan), about(plan)));
@@ -278,7 +279,7 @@ fn section(page: &mut HtmlPage, plan: &PlanResults<'_>) {
         page.paragraph(plan.about);
     }
     page.paragraph(&format!("{} points, {}.", points.len(), provenance(points)));
-    for machines in distinct(points, |point| point.machines.clone().unwrap_or_default()) {
+    for machines in distinct(points.iter().filter_map(|point| point.machines.as_deref())) {
         if !machines.is_empty() {
             page.paragraph(&format!("Machines: {machines}."));
         }
@@ -389,25 +390,19 @@ const FIGURES: &[Figure] = &[
 
 /// Returns "simulated on platform A", or "measured locally on HOST".
 fn provenance(points: &[Point]) -> String {
-    let all = distinct(points, |point| match point.place {
+    let all = distinct(points.iter().map(|point| match point.place {
         RunOrigin::Simulated => format!("simulated on platform {}", point.platform),
         RunOrigin::Local => format!("measured locally on {}", point.platform),
         RunOrigin::Remote => format!("measured remotely on {}", point.platform),
-    });
+    }));
     all.join(" and ")
 }
 
 /// Sources of the cache hits, or the reasons for their absence.
 fn hits(points: &[Point]) -> Vec<String> {
-    let all = distinct(points, |point| point.hit_from.clone().unwrap_or_default());
+    let all = distinct(points.iter().filter_map(|point| point.hit_from.as_deref()));
     let told = all.into_iter().filter(|from| !from.is_empty());
     told.map(|from| format!("LLC hits: {from}.")).collect()
-}
-
-/// Each value once, in the order of the points.
-fn distinct(points: &[Point], of: impl Fn(&Point) -> String) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    points.iter().map(of).filter(|value| seen.insert(value.clone())).collect()
 }
 
 #[cfg(test)]

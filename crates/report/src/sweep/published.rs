@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::point::{MeasuredRow, Point, RunOrigin};
 use crate::table::{Column, Table};
+use crate::values::{fixed, signed};
 
 /// Deviation of a bandwidth that still counts as agreement, as a fraction of the measured one.
 const BANDWIDTH_WITHIN: f64 = 0.05;
@@ -84,6 +85,7 @@ pub fn comparison_table(lead: Vec<Column>, rows: &[ComparedRow]) -> Table {
         ("latency", "us, simulated"),
     ];
     columns.extend(numbers.map(|(name, unit)| Column::numbers(name, unit)));
+    let difference = |value: Option<f64>| value.map_or_else(String::new, |value| signed(value, 1));
     let mut table = Table::new(columns);
     for row in rows {
         let bandwidth = row.mean(|row| Some(row.gbps));
@@ -96,10 +98,10 @@ pub fn comparison_table(lead: Vec<Column>, rows: &[ComparedRow]) -> Table {
             fixed(bandwidth, 1),
             fixed(row.mean(|row| row.stddev_gbps), 1),
             fixed(Some(row.gbps), 1),
-            signed(error),
+            difference(error),
             fixed(hits, 1),
             fixed(simulated_hits, 1),
-            signed(simulated_hits.zip(hits).map(|(simulated, hits)| simulated - hits)),
+            difference(simulated_hits.zip(hits).map(|(simulated, hits)| simulated - hits)),
             fixed(row.mean(|row| row.latency_us), 1),
             fixed(Some(row.latency_us), 1),
         ]);
@@ -175,12 +177,12 @@ impl Verdict {
         let sources: Vec<_> = self.sources.keys().map(String::as_str).collect();
         let mut text = format!(
             "simulated {}: {} Gb/s simulated, {} Gb/s measured ({}). Simulated bandwidth is within \
-             {:.0} % in {} of {} rows (mean error {:.1} %)",
+             {} in {} of {} rows (mean error {:.1} %)",
             self.word(),
             ends(self.simulated),
             ends(self.measured),
             sources.join(", "),
-            BANDWIDTH_WITHIN * 100.0,
+            bandwidth_within(),
             self.bandwidth_met,
             self.rows,
             self.error / f64::from(self.rows.max(1)) * 100.0,
@@ -213,24 +215,21 @@ impl Verdict {
     pub fn columns() -> Vec<Column> {
         vec![
             Column::words("simulated"),
-            Column::numbers("bandwidth within 5 %", "rows"),
+            Column::numbers(&format!("bandwidth within {}", bandwidth_within()), "rows"),
             Column::numbers("mean error", "%"),
-            Column::numbers("hits within 5 points", "rows"),
+            Column::numbers(&format!("hits within {HITS_WITHIN:.0} points"), "rows"),
         ]
     }
+}
+
+/// [`BANDWIDTH_WITHIN`] in percent.
+fn bandwidth_within() -> String {
+    format!("{:.0} %", BANDWIDTH_WITHIN * 100.0)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     (count > 0.0).then(|| sum / count)
-}
-
-fn fixed(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
-}
-
-fn signed(value: Option<f64>) -> String {
-    value.map_or_else(String::new, |value| format!("{value:+.1}"))
 }
 
 #[cfg(test)]
@@ -294,7 +293,9 @@ pub(super) mod tests {
             "{text}"
         );
         assert!(text.ends_with("simulated LLC hits are within 5 points in 4 of 4."), "{text}");
-        assert_eq!(verdict(&points).cells().len(), Verdict::columns().len());
+        let names: Vec<_> = Verdict::columns().into_iter().map(|column| column.name).collect();
+        assert_eq!(verdict(&points).cells().len(), names.len());
+        assert!(names.contains(&"bandwidth within 5 %".to_owned()), "{names:?}");
         points.iter_mut().for_each(|point| point.measured = vec![row(200.0, None)]);
         assert_eq!(verdict(&points).word(), "disagrees");
         assert!(Verdict::of(&compare(&[point(1, "none")])).is_none());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::point::{Point, PointPart, RunOrigin, short_key};
 use crate::table::{Column, Table};
+use crate::values::fixed;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -23,8 +24,6 @@ struct Figure {
     decimals: usize,
     /// The tables of the Mellanox SPDK io_pacing prototype have it.
     brief: bool,
-    /// The table of the load has it, otherwise that of the target.
-    of_load: bool,
     of: fn(&Point) -> Option<f64>,
 }
 
@@ -35,20 +34,11 @@ const fn figure(
     brief: bool,
     of: fn(&Point) -> Option<f64>,
 ) -> Figure {
-    Figure { name, unit, decimals, brief, of_load: true, of }
+    Figure { name, unit, decimals, brief, of }
 }
 
-const fn of_target(
-    name: &'static str,
-    unit: &'static str,
-    decimals: usize,
-    brief: bool,
-    of: fn(&Point) -> Option<f64>,
-) -> Figure {
-    Figure { of_load: false, ..figure(name, unit, decimals, brief, of) }
-}
-
-const FIGURES: &[Figure] = &[
+/// Figures of the load: rates and latencies.
+const LOAD: &[Figure] = &[
     figure("kIOPS", "", 1, true, |point| Some(point.total.kiops)),
     figure("bandwidth", "Gb/s", 1, true, |point| Some(point.total.gbps)),
     figure("wire", "Gb/s", 1, true, |point| point.wire_gbps),
@@ -58,20 +48,24 @@ const FIGURES: &[Figure] = &[
     figure("p99.9", "us", 1, false, |point| Some(point.total.latency_us.p99_9)),
     figure("largest", "us", 1, false, |point| Some(point.total.latency_us.max)),
     figure("stddev", "Gb/s", 2, true, |point| point.stddev_gbps),
-    of_target("LLC hit", "%", 1, true, |point| point.hit_pct),
-    of_target("buffers", "", 1, true, |point| point.buffers_mean),
-    of_target("most buffers", "", 0, false, |point| point.buffers_max.and_then(count)),
-    of_target("in flight", "MiB", 1, true, |point| point.in_flight_mib),
-    of_target("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
-    of_target("period", "us", 3, false, |point| point.period_us),
-    of_target("period seen", "us a core", 3, true, |point| point.period_seen_us),
     figure("Jain", "", 3, true, |point| point.fairness),
-    of_target("target", "CPUs", 2, false, |point| point.target_cpus),
-    of_target("hosts", "CPUs", 2, false, |point| point.host_cpus),
-    of_target("RNR", "", 0, false, |point| count(point.network?.rnr?)),
-    of_target("retransmits", "", 0, false, |point| count(point.network?.retransmitted)),
-    of_target("drops", "", 0, false, |point| count(point.network?.dropped)),
-    of_target("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
+];
+
+/// Figures of the target, of CPUs and of the network.
+const TARGET: &[Figure] = &[
+    figure("LLC hit", "%", 1, true, |point| point.hit_pct),
+    figure("buffers", "", 1, true, |point| point.buffers_mean),
+    figure("most buffers", "", 0, false, |point| point.buffers_max.and_then(count)),
+    figure("in flight", "MiB", 1, true, |point| point.in_flight_mib),
+    figure("budget", "MiB", 1, false, |point| point.budget_bytes.map(|bytes| bytes / MIB)),
+    figure("period", "us", 3, false, |point| point.period_us),
+    figure("period seen", "us a core", 3, true, |point| point.period_seen_us),
+    figure("target", "CPUs", 2, false, |point| point.target_cpus),
+    figure("hosts", "CPUs", 2, false, |point| point.host_cpus),
+    figure("RNR", "", 0, false, |point| count(point.network?.rnr?)),
+    figure("retransmits", "", 0, false, |point| count(point.network?.retransmitted)),
+    figure("drops", "", 0, false, |point| count(point.network?.dropped)),
+    figure("starved", "", 0, false, |point| point.starved_queues.map(f64::from)),
 ];
 
 /// No run counts more than 2^32 of anything here.
@@ -82,26 +76,26 @@ fn count(value: u64) -> Option<f64> {
 /// One row per point: the varied values, then rates and latencies.
 #[must_use]
 pub fn table(points: &[Point]) -> Table {
-    columns(points, |figure| figure.of_load)
+    columns(points, LOAD.iter())
 }
 
 /// One row per point: the varied values, then everything about the target, CPUs and network.
 #[must_use]
 pub fn target_table(points: &[Point]) -> Table {
-    columns(points, |figure| !figure.of_load)
+    columns(points, TARGET.iter())
 }
 
 /// The same with the columns of the Mellanox SPDK io_pacing prototype, to fit a terminal.
 #[must_use]
 pub fn brief_table(points: &[Point]) -> Table {
-    columns(points, |figure| figure.brief)
+    columns(points, LOAD.iter().chain(TARGET).filter(|figure| figure.brief))
 }
 
 /// Builds the table; a column without any value is omitted.
-fn columns(points: &[Point], wanted: impl Fn(&Figure) -> bool) -> Table {
+fn columns(points: &[Point], figures: impl Iterator<Item = &'static Figure>) -> Table {
     let keys = keys(points);
     let known = |figure: &&Figure| points.iter().any(|point| (figure.of)(point).is_some());
-    let figures: Vec<_> = FIGURES.iter().filter(|figure| wanted(figure)).filter(known).collect();
+    let figures: Vec<_> = figures.filter(known).collect();
     let mut columns = leading(points, &keys);
     columns.extend(figures.iter().map(|figure| Column::numbers(figure.name, figure.unit)));
     let mut table = Table::new(columns);
@@ -226,10 +220,6 @@ fn lead(points: &[Point], point: &Point, keys: &[String]) -> Vec<String> {
         row.push(point.repetition.to_string());
     }
     row
-}
-
-fn fixed(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
 }
 
 #[cfg(test)]
