@@ -11,7 +11,7 @@
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `daemon_stats`, `interrupt`, `listen`, `median`, `points`, `rows` | parts of several |
+//! | `daemon_stats`, `interrupt`, `listen`, `median`, `output`, `points`, `rows` | parts of several |
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -19,6 +19,7 @@ mod daemon_stats;
 mod interrupt;
 mod listen;
 mod median;
+mod output;
 mod page_test;
 mod plots;
 mod points;
