@@ -11,14 +11,14 @@
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `daemon_stats`, `interrupt`, `listen`, `median`, `output`, `points`, `rows` | parts of several |
+//! | `averages`, `daemon_stats`, `interrupt`, `listen`, `output`, `points`, `rows` | parts of several |
 #![forbid(unsafe_code)]
 
+mod averages;
 mod bench;
 mod daemon_stats;
 mod interrupt;
 mod listen;
-mod median;
 mod output;
 mod page_test;
 mod plots;

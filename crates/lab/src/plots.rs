@@ -127,6 +127,16 @@ fn draw(folder: &Path, data: &PlotData) -> Result<usize> {
     Ok(figures.len())
 }
 
+/// Returns each value once, in order.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+        all
+    })
+}
+
 /// Returns the names of the plots in a folder.
 fn svg_files(folder: &Path) -> Result<BTreeSet<String>> {
     let entries =

@@ -479,7 +479,7 @@ fn write_activity(folder: &Path, activity: &PacerActivity) -> Result<()> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    output::write(path, &text)
+    output::write(path, text)
 }
 
 /// Plots a daemon's pacer activity, from the file that the daemon wrote.

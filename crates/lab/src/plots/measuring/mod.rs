@@ -22,6 +22,7 @@ use nvmeof_report::plot::{COLORS, SeriesShape};
 use nvmeof_report::{Axis, Plot, Series, csv};
 use nvmeof_workspace::checkout::Workspace;
 
+use super::distinct;
 use crate::rows::{self, ResultRow};
 use crate::{output, sweep};
 
@@ -315,8 +316,8 @@ impl TestPicture {
 
     /// Returns the pictures of these rows, each with a few lines.
     fn plots(&self, rows: &[&ResultRow], machine: &str) -> Vec<Plot> {
-        let names =
-            if self.x == Devices { distinct(rows, |row| row.devices.clone()) } else { Vec::new() };
+        let devices = rows.iter().map(|row| row.devices.clone());
+        let names = if self.x == Devices { distinct(devices) } else { Vec::new() };
         let mut lines: BTreeMap<LineKey, LineSources> = BTreeMap::new();
         for row in rows {
             let y = match self.y {
@@ -371,12 +372,6 @@ impl TestPicture {
             series,
         }
     }
-}
-
-/// Returns each value once, in the order of the rows.
-fn distinct(rows: &[&ResultRow], of: impl Fn(&ResultRow) -> String) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    rows.iter().map(|row| of(row)).filter(|value| seen.insert(value.clone())).collect()
 }
 
 #[cfg(test)]

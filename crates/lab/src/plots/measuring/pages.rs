@@ -6,6 +6,7 @@ use nvmeof_report::sweep::{ComparedRow, Verdict, comparison_table};
 use nvmeof_report::{Column, Plot, Table};
 
 use super::{PICTURES, PLATFORMS, TestPicture, TestRows};
+use crate::averages::mean;
 use crate::rows::{IO_PACING, ResultRow};
 
 /// Page of the real runs.
@@ -177,9 +178,4 @@ fn compared(rows: &TestRows, picture: &TestPicture, platform: &str) -> Vec<Compa
         })
     };
     groups.iter().filter_map(compare).collect()
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }
