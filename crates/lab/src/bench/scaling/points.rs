@@ -59,7 +59,9 @@ pub(super) struct ScalingPoint {
 
 impl fmt::Display for ScalingPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, self.curve.names().1)
+        let many = self.curve.names().1;
+        let name = if self.count == 1 { many.trim_end_matches('s') } else { many };
+        write!(f, "{} {name}", self.count)
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn placement(results: &[PointRounds]) -> String {
     for PointRounds { point, .. } in results {
         let (target, hosts) = (list(&point.target_cpus), list(&point.host_cpus));
         let part = match point.curve {
-            Curve::Reactors => format!("{point} on CPUs {target}, its hosts on {hosts}"),
+            Curve::Reactors => format!("reactors on CPUs {target}, their hosts on {hosts}"),
             _ => format!("one reactor on CPU {target}, its hosts on {hosts}"),
         };
         if !parts.contains(&part) {
@@ -201,7 +201,7 @@ mod tests {
         results[1].failure = Some("too many files".to_owned());
         let text = text(&results);
         assert!(
-            text.contains("1 I/O queues: failed after 3 round(s): the daemon ended\n"),
+            text.contains("1 I/O queue: failed after 3 round(s): the daemon ended\n"),
             "{text}"
         );
         assert!(text.contains("4096 I/O queues: failed after 0 round(s)"), "{text}");
