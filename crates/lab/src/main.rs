@@ -11,7 +11,7 @@
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `averages`, `daemon_stats`, `interrupt`, `listen`, `output`, `points`, `rows` | parts of several |
+//! | `averages`, `daemon_stats`, `interrupt`, `listen`, `output`, `points`, `rows` | shared parts |
 #![forbid(unsafe_code)]
 
 mod averages;

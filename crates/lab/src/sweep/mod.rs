@@ -177,7 +177,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     report(args, &finished, has_stopped)
 }
 
-/// Runs a plan in its simulator, or else on the machines, and shows its results.
+/// Runs a plan in its simulator, or on the machines without one, and shows its results.
 fn run_plan(
     args: &SweepArgs,
     backend: BackendName,

@@ -232,7 +232,7 @@ pub(crate) struct HostJob {
 }
 
 impl HostJob {
-    /// Returns what messages call it; a job without a name of its own is `job 1`.
+    /// Returns what messages call it; a job without a name is `job 1`.
     pub(crate) fn title(&self) -> String {
         match self.name.starts_with("job ") {
             true => self.name.clone(),

@@ -105,7 +105,7 @@ pub(super) fn run(args: &ScalingArgs) -> Result<ExitCode> {
     Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Measures all rounds, until an interrupt. A point that fails is left out from then on.
+/// Measures all rounds, until an interrupt. A point that fails has no further ones.
 fn measure(bench: &ScalingBench<'_>, points: Vec<ScalingPoint>, repeat: u32) -> Vec<PointRounds> {
     let begin = |point| PointRounds { point, rounds: Vec::new(), failure: None };
     let mut results: Vec<PointRounds> = points.into_iter().map(begin).collect();

@@ -264,7 +264,8 @@ fn run(
 fn announced(fio: &str, folder: &str, file: &str) -> String {
     format!(
         "fio=$$; (there=1; until [ -e {folder}/{BEGUN} ]; do [ \"$there\" ] || exit; sleep 0.005; \
-         kill -0 $fio 2>/dev/null || there=; done; echo '{BEGINS}' >&2) & program=$(readlink -f \"$(command -v {})\"); \
+         kill -0 $fio 2>/dev/null || there=; done; \
+         echo '{BEGINS}' >&2) & program=$(readlink -f \"$(command -v {})\"); \
          cd {folder} && exec \"$program\" --output-format=json+ {}",
         quoted(fio),
         quoted(file)
