@@ -6,6 +6,7 @@
 //! | `server` | the daemon as a process: start, time, memory, CPU |
 //! | `load` | one run of the load generator, and the median of several |
 //! | `table` | output as a table |
+//! | `output_files` | files of results |
 //! | `pacing` | `bench pacing`: the daemon under each pacing policy |
 //! | `peers` | `bench peers`: two running targets in turns |
 //! | `median_interval` | confidence intervals of medians |
@@ -18,6 +19,7 @@ mod lines;
 mod load;
 mod median_interval;
 mod memory;
+mod output_files;
 pub(crate) mod pacing;
 mod peers;
 mod scaling;
@@ -37,6 +39,7 @@ use nvmeof_workspace::prerequisites;
 use serde_json::{Value, json};
 
 use crate::listen::ListenAddress;
+use crate::output;
 use lines::{BenchLine, LINES};
 use load::{Endpoint, LineSample, Spread};
 use server::{DaemonServer, TargetProcess};
@@ -199,7 +202,7 @@ fn e2e(args: &E2eArgs) -> Result<ExitCode> {
         let text = serde_json::to_string_pretty(&report(
             args, &machine, stolen, &lines, &starts, &outcomes,
         ))?;
-        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(path, &(text + "\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -260,8 +263,7 @@ impl E2eBench<'_> {
     /// Starts the daemon several times, and leaves the last one running.
     fn start(&self) -> Result<(DaemonServer, StartTimes)> {
         let config = self.folder.join("target.toml");
-        fs::write(&config, server::config(self.args.target_cpu, self.args.listen))
-            .with_context(|| format!("cannot write {}", config.display()))?;
+        output::write(&config, &server::config(self.args.target_cpu, self.args.listen))?;
         let (mut ready_ms, mut rss_mib) = (Vec::new(), Vec::new());
         loop {
             let mut command = self.pinned(self.args.target_cpu, "nvmeof-tgt");

@@ -11,14 +11,15 @@
 //! | `bench` | performance of the daemon, measured from outside |
 //! | `suite` | acceptance suite of `adaptive`, in the simulator |
 //! | `page_test` | comparison of a report, as a browser shows it, with its results |
-//! | `daemon_stats`, `interrupt`, `listen`, `median`, `points`, `rows` | parts of several |
+//! | `averages`, `daemon_stats`, `interrupt`, `listen`, `output`, `points`, `rows` | shared parts |
 #![forbid(unsafe_code)]
 
+mod averages;
 mod bench;
 mod daemon_stats;
 mod interrupt;
 mod listen;
-mod median;
+mod output;
 mod page_test;
 mod plots;
 mod points;

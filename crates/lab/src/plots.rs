@@ -37,6 +37,7 @@ use anyhow::{Context, Result};
 use nvmeof_console::say;
 use nvmeof_workspace::checkout::Workspace;
 
+use crate::output;
 use data::PlotData;
 
 /// Folders of the figures and their data, below the root, and the pages that have blocks.
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &PlotsArgs) -> Result<ExitCode> {
         let text =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         data::activity(&text).with_context(|| file.display().to_string())?;
-        data::write_text(&folder.join(data::ACTIVITY), &text)?;
+        output::write(&folder.join(data::ACTIVITY), &text)?;
     }
     if let Some(file) = &args.local {
         measuring::take_in(&workspace, file)?;
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &PlotsArgs) -> Result<ExitCode> {
     if !args.draw_only {
         measuring::simulate(&workspace)?;
         data::write_points(&folder.join(data::SIMULATED), &gather::simulated(&workspace)?)?;
-        data::write_text(&folder.join(data::CALIBRATION), &gather::calibration(&workspace)?)?;
+        output::write(&folder.join(data::CALIBRATION), &gather::calibration(&workspace)?)?;
         if !args.no_suite {
             data::write_cases(&folder.join(data::SUITE), &gather::suite(&workspace)?)?;
         }
@@ -104,7 +105,7 @@ pub(crate) fn run(args: &PlotsArgs) -> Result<ExitCode> {
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let filled = blocks::fill(&text, &data).with_context(|| page.to_owned())?;
         if filled != text {
-            fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))?;
+            output::write(&path, &filled)?;
         }
     }
     say!("{drawn} plots in {FOLDER}, tables in {}", PAGES.join(", "));
@@ -121,10 +122,19 @@ fn draw(folder: &Path, data: &PlotData) -> Result<usize> {
     }
     for figure in &figures {
         let path = folder.join(&figure.file);
-        fs::write(&path, figure.plot.standalone_svg())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(&path, &figure.plot.standalone_svg())?;
     }
     Ok(figures.len())
+}
+
+/// Returns each value once, in order.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+        all
+    })
 }
 
 /// Returns the names of the plots in a folder.

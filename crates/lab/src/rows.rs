@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use nvmeof_report::{MeasuredRow, PointConfig};
 
+/// File of the published rows, below the root.
+pub(crate) const PUBLISHED: &str = "crates/sim/data/pacing_prototype.csv";
 /// Source of the published rows, as every page names it.
 pub(crate) const IO_PACING: &str = "Mellanox SPDK io_pacing";
 

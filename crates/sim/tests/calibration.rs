@@ -39,7 +39,7 @@ const A: &[Least] = &[
     (6, 38, 38),
     (7, 19, 0),
     (9, 3, 7),
-    (10, 22, 23),
+    (10, 23, 25),
     (11, 9, 11),
     (12, 21, 23),
     (13, 19, 19),
@@ -96,7 +96,7 @@ fn every_row_is_a_scenario_or_ran_without_a_fabric() {
 fn rows_that_differ_in_each_run_of_the_real_machine_are_not_judged() {
     let rows = rows(ROWS).unwrap();
     let not: Vec<_> = rows.iter().filter(|row| !row.judged()).collect();
-    assert_eq!(not.len(), 10);
+    assert_eq!(not.len(), 7);
     assert!(not.iter().all(|row| (row.platform.as_str(), row.test, row.qd) == ("A", 10, 1024)));
 }
 

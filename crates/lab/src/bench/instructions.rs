@@ -15,6 +15,8 @@ use nvmeof_console::say;
 use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 use nvmeof_workspace::prerequisites::{self, Prerequisite};
 
+use crate::output;
+
 /// Counted loads: a name, bytes of a read, reads in flight.
 const LINES: &[(&str, u32, u64)] = &[
     ("read 4 KiB, depth 1", 4 << 10, 1),
@@ -137,7 +139,7 @@ fn save(workspace: &Workspace, counts: &Counts) -> Result<()> {
     let rounded: Counts =
         counts.iter().map(|(name, count)| (name.clone(), (count * 10.0).round() / 10.0)).collect();
     let text = serde_json::to_string_pretty(&rounded)? + "\n";
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    output::write(&path, &text)?;
     say!("{}: {rounded:?}", path.display());
     Ok(())
 }

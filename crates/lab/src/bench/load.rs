@@ -10,7 +10,7 @@ use nvmeof_workspace::checkout::output_of;
 use serde_json::{Value, json};
 
 use super::lines::BenchLine;
-use crate::median::median;
+use crate::averages::median;
 
 /// Bytes of the namespace in memory that are used: more than the caches hold.
 const RAM_SIZE: &str = "256m";

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::median::median;
+use crate::averages::median;
 
 /// The median of the rounds, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -16,13 +16,16 @@ use nvmeof_workspace::checkout::{Workspace, output_of, run_checked};
 use serde_json::json;
 
 use super::load::{self, Endpoint};
-use super::server::{DaemonServer, NQN};
+use super::server::{self, DaemonServer};
 use crate::listen::ListenAddress;
+use crate::output;
 
 /// Hosts of a slope's two ends; each has an admin queue and an I/O queue.
 const HOSTS: [usize; 2] = [4, 36];
 /// Namespaces of a slope's two ends.
 const NAMESPACES: [usize; 2] = [8, 264];
+/// Bytes of a file that backs a namespace.
+const FILE_BYTES: u64 = 1 << 20;
 /// Time for hosts to connect, and time they then stay.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Bytes of a write that fits into its capsule, and entries of a queue, by default.
@@ -77,8 +80,7 @@ pub(super) fn run(args: &MemoryArgs) -> Result<ExitCode> {
             "idle_connection_kib": idle, "full_queue_kib": full,
             "null_namespace_kib": null, "file_namespace_kib": file,
         });
-        fs::write(path, serde_json::to_string_pretty(&text)? + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        output::write(path, &(serde_json::to_string_pretty(&text)? + "\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -100,8 +102,7 @@ impl MemoryBench<'_> {
 
     fn start(&self, namespaces: usize, medium: Medium) -> Result<DaemonServer> {
         let config = self.folder.join("target.toml");
-        fs::write(&config, self.config(namespaces, medium)?)
-            .with_context(|| format!("cannot write {}", config.display()))?;
+        output::write(&config, &self.config(namespaces, medium)?)?;
         let mut command = Command::new(self.workspace.release_binary("nvmeof-tgt"));
         command.arg("--config").arg(&config);
         DaemonServer::start(command)
@@ -111,22 +112,11 @@ impl MemoryBench<'_> {
         let mut text =
             format!("reactors = \"0\"\nlog = \"warn\"\n{}", ListenAddress::default().config());
         text.push_str(&format!("[api]\nsocket = \"{}\"\n", self.folder.join("api.sock").display()));
-        let mut tail = format!("[[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n");
-        for nsid in 1..=namespaces {
-            let what = match medium {
-                Medium::Null => "type = \"null\"\nsize = \"1TiB\"\n".to_owned(),
-                Medium::File => {
-                    let path = self.folder.join(format!("{nsid}.raw"));
-                    fs::File::create(&path)?.set_len(1 << 20)?;
-                    format!("type = \"file\"\npath = \"{}\"\n", path.display())
-                }
-            };
-            text.push_str(&format!("[[device]]\nname = \"d{nsid}\"\n{what}"));
-            tail.push_str(&format!(
-                "[[subsystem.namespace]]\nnsid = {nsid}\ndevice = \"d{nsid}\"\n"
-            ));
-        }
-        Ok(text + &tail)
+        text.push_str(&server::namespaces(u32::try_from(namespaces)?, |nsid| match medium {
+            Medium::Null => Ok("type = \"null\"\nsize = \"1TiB\"\n".to_owned()),
+            Medium::File => server::file_device(&self.folder, nsid, FILE_BYTES),
+        })?);
+        Ok(text)
     }
 
     /// Returns the daemon's memory without connections, in KiB.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,10 +29,44 @@ pub(super) fn config(cpu: usize, listen: ListenAddress) -> String {
     )
 }
 
+/// Returns a subsystem of namespaces from 1 on, each with its own device: `device` returns the
+/// config of one.
+pub(super) fn namespaces(count: u32, device: impl Fn(u32) -> Result<String>) -> Result<String> {
+    let mut devices = String::new();
+    let mut subsystem = format!("[[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n");
+    for nsid in 1..=count {
+        devices.push_str(&format!("[[device]]\nname = \"d{nsid}\"\n{}", device(nsid)?));
+        subsystem
+            .push_str(&format!("[[subsystem.namespace]]\nnsid = {nsid}\ndevice = \"d{nsid}\"\n"));
+    }
+    Ok(devices + &subsystem)
+}
+
+/// Makes a file without data for a namespace, and returns the config of a device on it.
+pub(super) fn file_device(folder: &Path, nsid: u32, bytes: u64) -> Result<String> {
+    let path = folder.join(format!("{nsid}.raw"));
+    fs::File::create(&path)
+        .and_then(|file| file.set_len(bytes))
+        .with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(format!("type = \"file\"\npath = \"{}\"\n", path.display()))
+}
+
+/// A process of this program; killed when dropped.
+#[derive(Debug)]
+pub(super) struct KilledChild(pub(super) Child);
+
+impl Drop for KilledChild {
+    fn drop(&mut self) {
+        // After a `wait` the process no longer exists; both calls detect that.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
 pub(super) struct DaemonServer {
-    child: Child,
+    child: KilledChild,
     /// Kept open, so that the daemon can always write.
     _output: Lines<BufReader<ChildStdout>>,
     address: String,
@@ -42,16 +77,17 @@ impl DaemonServer {
     /// Starts the daemon and waits for its ready line.
     pub(super) fn start(mut command: Command) -> Result<Self> {
         let begun = Instant::now();
-        let mut child = command
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the daemon")?;
-        let stdout = child.stdout.take().context("the daemon has no standard output")?;
+        let mut child = KilledChild(child);
+        let stdout = child.0.stdout.take().context("the daemon has no standard output")?;
         let mut output = BufReader::new(stdout).lines();
         let address = loop {
             let Some(line) = output.next().transpose()? else {
-                let status = child.wait()?;
+                let status = child.0.wait()?;
                 bail!("the daemon ended before it was ready ({status})");
             };
             if let Some(addresses) = line.strip_prefix("ready ") {
@@ -66,7 +102,7 @@ impl DaemonServer {
     }
 
     pub(super) fn process(&self) -> TargetProcess {
-        TargetProcess(self.child.id())
+        TargetProcess(self.child.0.id())
     }
 
     /// Returns the time from the fork to the line that says `ready`.
@@ -76,19 +112,11 @@ impl DaemonServer {
 
     /// Stops it and waits for its end.
     pub(super) fn stop(mut self) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), Signal::TERM)
+        kill_process(Pid::from_child(&self.child.0), Signal::TERM)
             .context("the daemon ended while it was measured")?;
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         ensure!(status.success(), "the daemon ended badly: {status}");
         Ok(())
-    }
-}
-
-impl Drop for DaemonServer {
-    fn drop(&mut self) {
-        // After `stop` the process no longer exists; both calls detect that.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -147,12 +175,12 @@ impl CpuTime {
 }
 
 /// Returns the time of these CPUs since the machine started.
-pub(super) fn time_of(cpus: [usize; 2]) -> Result<CpuTime> {
+pub(super) fn time_of(cpus: impl IntoIterator<Item = usize>) -> Result<CpuTime> {
     let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     sum(&text, cpus)
 }
 
-fn sum(stat: &str, cpus: [usize; 2]) -> Result<CpuTime> {
+fn sum(stat: &str, cpus: impl IntoIterator<Item = usize>) -> Result<CpuTime> {
     let mut sum = CpuTime::default();
     for cpu in cpus {
         let name = format!("cpu{cpu} ");

@@ -28,7 +28,7 @@ pub(super) fn fill(page: &str, data: &PlotData) -> Result<String> {
 
 fn block(name: &str, data: &PlotData) -> Result<String> {
     Ok(match name {
-        "io-pacing" => prototype(data).markdown(),
+        "io-pacing" => published(data).markdown(),
         "depth" => depths(data, USERSPACE).markdown(),
         "kernel" => depths(data, KERNEL).markdown(),
         "slow" => slow(data).markdown(),
@@ -50,7 +50,7 @@ fn one(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-fn prototype(data: &PlotData) -> Table {
+fn published(data: &PlotData) -> Table {
     let mut columns = vec![Column::numbers("queue depth per host", "")];
     for platform in PLATFORMS {
         for name in ["no pacing", "96 buffers"] {
@@ -63,14 +63,14 @@ fn prototype(data: &PlotData) -> Table {
         let mut row = vec![depth.to_string()];
         for platform in PLATFORMS {
             for test in ["3", "5"] {
-                let found = data.prototype.iter().find(|row| {
+                let found = data.published.iter().find(|row| {
                     row.platform == platform
                         && row.test == test
                         && row.initiator == USERSPACE
                         && row.qd == depth
                 });
-                row.push(one(found.map(|row| row.gbps)));
-                row.push(one(found.and_then(|row| row.hit_pct)));
+                row.push(one(found.and_then(|row| row.bw_gbps)));
+                row.push(one(found.and_then(|row| row.l3_hit_pct)));
             }
         }
         table.push(row);

@@ -9,6 +9,8 @@ use nvmeof_report::{Point, json};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::pacing::activity::PacerActivity;
+use crate::output;
+use crate::rows::{self, ResultRow};
 
 /// File below [`super::FOLDER`].
 pub(super) const SIMULATED: &str = "simulated.jsonl";
@@ -19,8 +21,6 @@ pub(super) const TRIED: &str = "tried.csv";
 /// Deviation of the simulator from the measurements with io_pacing; a test of the simulator checks
 /// it.
 pub(super) const CALIBRATION: &str = "calibration.txt";
-/// Rows measured with the Mellanox SPDK io_pacing prototype.
-const PROTOTYPE: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// All data behind the pages.
 #[derive(Debug, Default)]
@@ -30,23 +30,13 @@ pub(super) struct PlotData {
     pub(super) measured: Vec<Point>,
     /// The pacer's activity in one real run; `None` until one is committed.
     pub(super) activity: Option<PacerActivity>,
-    pub(super) prototype: Vec<PrototypeRow>,
+    /// Rows measured with the Mellanox SPDK io_pacing prototype.
+    pub(super) published: Vec<ResultRow>,
     pub(super) suite: Vec<SuiteCase>,
     pub(super) tried: Vec<Experiment>,
     pub(super) calibration: String,
     /// The contents of the fourteen tests, with verdicts.
     pub(super) contents: String,
-}
-
-/// The columns of a measured row that the pages show.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct PrototypeRow {
-    pub(super) platform: String,
-    pub(super) test: String,
-    pub(super) initiator: String,
-    pub(super) qd: u32,
-    pub(super) gbps: f64,
-    pub(super) hit_pct: Option<f64>,
 }
 
 /// Verdict of the acceptance suite on a case.
@@ -96,7 +86,7 @@ impl PlotData {
             simulated: points(&folder.join(SIMULATED))?,
             measured: points(&folder.join(MEASURED))?,
             activity: activity(&text(&folder.join(ACTIVITY))?)?,
-            prototype: prototype_rows(&text(&root.join(PROTOTYPE))?)?,
+            published: rows::read(&root.join(rows::PUBLISHED))?,
             suite: cases(&text(&folder.join(SUITE))?)?,
             tried: tried(&text(&folder.join(TRIED))?),
             calibration: text(&folder.join(CALIBRATION))?,
@@ -107,17 +97,13 @@ impl PlotData {
 
 pub(super) fn write_points(file: &Path, points: &[Point]) -> Result<()> {
     let lines: serde_json::Result<String> = points.iter().map(json::line).collect();
-    fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
-}
-
-pub(super) fn write_text(file: &Path, text: &str) -> Result<()> {
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    output::write(file, &lines?)
 }
 
 pub(super) fn write_cases(file: &Path, cases: &[SuiteCase]) -> Result<()> {
     let line = |case: &SuiteCase| Ok(serde_json::to_string(case)? + "\n");
     let lines: Result<String> = cases.iter().map(line).collect();
-    fs::write(file, lines?).with_context(|| format!("cannot write {}", file.display()))
+    output::write(file, &lines?)
 }
 
 /// Reads points; none if the file does not exist.
@@ -144,29 +130,6 @@ fn cases(text: &str) -> Result<Vec<SuiteCase>> {
     text.lines().map(|line| serde_json::from_str(line).context(SUITE)).collect()
 }
 
-/// Parses rows by column name; no field contains a comma.
-fn prototype_rows(text: &str) -> Result<Vec<PrototypeRow>> {
-    let mut lines = text.lines();
-    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
-    let row = |line: &str| {
-        let cells: Vec<&str> = line.split(',').collect();
-        let cell = |name: &str| {
-            let at = names.iter().position(|column| *column == name);
-            at.and_then(|at| cells.get(at).copied()).with_context(|| format!("{PROTOTYPE}: {name}"))
-        };
-        let hits = cell("l3_hit_pct")?;
-        Ok(PrototypeRow {
-            platform: cell("platform")?.to_owned(),
-            test: cell("test")?.to_owned(),
-            initiator: cell("initiator")?.to_owned(),
-            qd: cell("qd")?.parse().context(PROTOTYPE)?,
-            gbps: cell("bw_gbps")?.parse().context(PROTOTYPE)?,
-            hit_pct: if hits.is_empty() { None } else { Some(hits.parse().context(PROTOTYPE)?) },
-        })
-    };
-    lines.map(row).collect()
-}
-
 /// Parses lines of question, platform, load, variant and Gb/s; `#` begins a remark.
 fn tried(text: &str) -> Vec<Experiment> {
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
@@ -180,16 +143,7 @@ fn tried(text: &str) -> Vec<Experiment> {
 
 #[cfg(test)]
 mod tests {
-    use super::{prototype_rows, tried};
-
-    #[test]
-    fn prototype_rows_are_found_by_their_names() {
-        let text = "qd,platform,bw_gbps,test,l3_hit_pct,initiator\n32,A,184.8,3,,fio+SPDK\n";
-        let rows = prototype_rows(text).unwrap();
-        assert_eq!((rows[0].qd, rows[0].gbps, rows[0].hit_pct), (32, 184.8, None));
-        assert!(prototype_rows("qd,platform\n32,A\n").is_err(), "a column is missing");
-        assert!(prototype_rows(&text.replace("184.8", "much")).is_err());
-    }
+    use super::tried;
 
     #[test]
     fn experiments_have_a_head_and_remarks() {

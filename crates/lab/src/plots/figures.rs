@@ -3,9 +3,10 @@
 use nvmeof_report::plot::SeriesShape;
 use nvmeof_report::{Axis, Plot, Point, Sample, Series};
 
-use super::data::{PlotData, PrototypeRow};
+use super::data::PlotData;
 use super::gather::PLATFORMS;
 use super::measured;
+use crate::rows::ResultRow;
 
 /// A plot and its file name below the folder.
 #[derive(Debug)]
@@ -38,9 +39,9 @@ pub(super) fn all(data: &PlotData) -> Vec<Figure> {
         };
         add(
             "io-pacing-bandwidth",
-            prototype(data, platform, "Bandwidth", BANDWIDTH, |r| Some(r.gbps)),
+            published(data, platform, "Bandwidth", BANDWIDTH, |r| r.bw_gbps),
         );
-        add("io-pacing-hits", prototype(data, platform, "Cache hits", HITS, |r| r.hit_pct));
+        add("io-pacing-hits", published(data, platform, "Cache hits", HITS, |r| r.l3_hit_pct));
         add("depth-bandwidth", depth(data, platform, USERSPACE, BANDWIDTH, |p| Some(p.total.gbps)));
         add("depth-hits", depth(data, platform, USERSPACE, HITS, |p| p.hit_pct));
         add("kernel-bandwidth", depth(data, platform, KERNEL, BANDWIDTH, |p| Some(p.total.gbps)));
@@ -111,15 +112,15 @@ fn depth(
     }
 }
 
-fn prototype(
+fn published(
     data: &PlotData,
     platform: &str,
     what: &str,
     scale: AxisLabel,
-    y: fn(&PrototypeRow) -> Option<f64>,
+    y: fn(&ResultRow) -> Option<f64>,
 ) -> Plot {
     let line = |(name, test): (&str, &str)| {
-        let rows = data.prototype.iter().filter(|row| {
+        let rows = data.published.iter().filter(|row| {
             row.platform == platform && row.test == test && row.initiator == USERSPACE
         });
         let points = rows.filter_map(|row| Some((f64::from(row.qd), y(row)?)));

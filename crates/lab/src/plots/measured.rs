@@ -2,9 +2,10 @@
 
 use nvmeof_report::{Axis, Column, Plot, Point, Series, Table};
 
+use super::distinct;
 use super::figures::{Figure, upwards};
+use crate::averages::median;
 use crate::bench::pacing::{self, activity::PacerActivity};
-use crate::median::median;
 
 /// The varied keys of `cargo xtask bench pacing`.
 const DEVICE: &str = "device";
@@ -33,17 +34,6 @@ fn policy(point: &Point) -> &str {
     point.value(POLICY).unwrap_or(&point.policy)
 }
 
-/// Returns each value once, in the order of the points.
-fn distinct<'a, T: PartialEq>(points: &'a [Point], of: impl Fn(&'a Point) -> T) -> Vec<T> {
-    let mut all: Vec<T> = Vec::new();
-    for value in points.iter().map(of) {
-        if !all.contains(&value) {
-            all.push(value);
-        }
-    }
-    all
-}
-
 /// Content of each group's plot.
 struct GroupPlot {
     name: &'static str,
@@ -70,7 +60,7 @@ const DRAWN: [GroupPlot; 2] = [
 /// Two plots for each group.
 pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for (at, group) in distinct(points, group).iter().enumerate() {
+    for (at, group) in distinct(points.iter().map(group)).iter().enumerate() {
         let of_group = || points.iter().filter(|point| self::group(point) == *group);
         for drawn in &DRAWN {
             let line = |name: &&str| {
@@ -88,7 +78,7 @@ pub(super) fn figures(points: &[Point]) -> Vec<Figure> {
                 note: format!("measured on {}", group.platform),
                 x: Axis::new("commands out, all together", "").log2(),
                 y: upwards(drawn.axis),
-                series: distinct(points, policy).iter().map(line).collect(),
+                series: distinct(points.iter().map(policy)).iter().map(line).collect(),
             };
             figures.push(Figure { file: file(at, group, drawn.name), plot });
         }
@@ -142,13 +132,13 @@ pub(super) fn markdown(points: &[Point]) -> String {
         Some(machines) => format!("{}, {machines}", point.platform),
         None => point.platform.clone(),
     };
-    for place in distinct(points, place) {
+    for place in distinct(points.iter().map(place)) {
         text += &format!("Measured on {place}; medians of the repetitions.\n\n");
     }
     for figure in figures(points) {
         text += &format!("![{}]({})\n", figure.plot.title, format_args!("pacing/{}", figure.file));
     }
-    for group in distinct(points, group) {
+    for group in distinct(points.iter().map(group)) {
         text += &format!("\nMeasured, {}:\n\n{}", group.device, table(points, &group).markdown());
         if let Some(table) = each_namespace(points, &group) {
             text +=
@@ -208,8 +198,8 @@ fn for_each_setting(
     group: &PlotGroup<'_>,
     mut take: impl FnMut(&str, u64, &[&Point]),
 ) {
-    for name in distinct(points, policy) {
-        for offered in distinct(points, |point| point.setting.offered) {
+    for name in distinct(points.iter().map(policy)) {
+        for offered in distinct(points.iter().map(|point| point.setting.offered)) {
             let runs: Vec<&Point> = points
                 .iter()
                 .filter(|p| self::group(p) == *group && policy(p) == name)

@@ -1,16 +1,15 @@
 //! `cargo xtask sweep --compare A B`.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use nvmeof_console::show;
 use nvmeof_report::compare::{Comparison, Significance, compare};
 use nvmeof_report::{HtmlPage, Point, sweep};
 
 use super::SweepArgs;
-use crate::points;
+use crate::{output, points};
 
 pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let [before, after] = &args.compare[..] else { bail!("--compare takes two files") };
@@ -34,8 +33,7 @@ pub(super) fn run(args: &SweepArgs) -> Result<ExitCode> {
         page.paragraph(&heading);
         page.paragraph(&summary);
         page.table(&table);
-        fs::write(file, page.document())
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        output::write(file, &page.document())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,7 +41,7 @@ use nvmeof_report::sweep::PlanResults;
 use nvmeof_report::{Point, RunOrigin, VariedKey, csv, sweep};
 use nvmeof_workspace::checkout::Workspace;
 
-use crate::interrupt;
+use crate::{interrupt, output};
 use backend::SweepBackend;
 use backend::real::RealMachines;
 use backend::sim::Simulator;
@@ -137,12 +137,12 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let Some(backend) = args.backend else { return compare::run(args) };
     let plans: Result<Vec<_>> =
         args.plans.iter().map(|file| prepare(args, file, backend)).collect();
-    let mut plans = match plans {
+    let plans = match plans {
         Ok(plans) => plans,
         Err(error) => return Ok(refused(&error)),
     };
     // Fail now, not after hours of measuring.
-    args.csv.iter().chain(&args.html).try_for_each(|file| writable(file))?;
+    args.csv.iter().chain(&args.html).try_for_each(|file| output::check_writable(file))?;
     let mut simulators = Vec::new();
     if backend == BackendName::Sim {
         match plans.iter().map(|plan| simulator(args, plan)).collect() {
@@ -157,22 +157,45 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
         None => ResultsFile::default(),
     };
     let mut simulators = simulators.into_iter();
-    let mut finished: Vec<FinishedPlan> = Vec::new();
-    for mut plan in plans.drain(..) {
-        let backend: Box<dyn SweepBackend> = match simulators.next() {
-            Some(simulator) => Box::new(simulator),
-            None => {
-                let (backend, left_out) = machines(args, backend, &mut plan)?;
-                left_out.iter().for_each(|point| complain!("skipped: {point}"));
-                Box::new(backend)
+    let (mut finished, mut has_stopped) = (Vec::new(), false);
+    for plan in plans {
+        let name = plan.name.clone();
+        match run_plan(args, backend, plan, simulators.next(), &mut results) {
+            Ok(one) => finished.push(one),
+            Err(error) if finished.is_empty() => return Err(error),
+            // The finished plans are reported.
+            Err(error) => {
+                complain!("error: {name}: {error:#}");
+                has_stopped = true;
             }
-        };
-        finished.push(finish(args.seed, plan, backend.as_ref(), &mut results)?);
-        if finished.last().is_some_and(|plan| plan.is_interrupted) {
+        }
+        let is_interrupted = finished.last().is_some_and(|plan| plan.is_interrupted);
+        if has_stopped || is_interrupted || results.has_failed() {
             break;
         }
     }
-    report(args, &finished)
+    report(args, &finished, has_stopped)
+}
+
+/// Runs a plan in its simulator, or on the machines without one, and shows its results.
+fn run_plan(
+    args: &SweepArgs,
+    backend: BackendName,
+    mut plan: SweepPlan,
+    simulator: Option<Simulator>,
+    results: &mut ResultsFile,
+) -> Result<FinishedPlan> {
+    let backend: Box<dyn SweepBackend> = match simulator {
+        Some(simulator) => Box::new(simulator),
+        None => {
+            let (backend, left_out) = machines(args, backend, &mut plan)?;
+            left_out.iter().for_each(|point| complain!("skipped: {point}"));
+            Box::new(backend)
+        }
+    };
+    // From here on there are new results, which replace those of an earlier run.
+    results.begin()?;
+    Ok(finish(args.seed, plan, backend.as_ref(), results))
 }
 
 fn refused(error: &anyhow::Error) -> ExitCode {
@@ -186,9 +209,9 @@ fn finish(
     plan: SweepPlan,
     backend: &dyn SweepBackend,
     results: &mut ResultsFile,
-) -> Result<FinishedPlan> {
+) -> FinishedPlan {
     let (points, mut failures) =
-        run::SweepRuns::of(&plan, &backend.platform(), seed).all(backend, results)?;
+        run::SweepRuns::of(&plan, &backend.platform(), seed).all(backend, results);
     for failure in &failures {
         complain!("error: {failure}");
     }
@@ -198,27 +221,25 @@ fn finish(
         complain!("error: {failure}");
         failures.push(failure);
     }
-    Ok(FinishedPlan { plan, points, failures, is_interrupted: backend.is_interrupted() })
+    FinishedPlan { plan, points, failures, is_interrupted: backend.is_interrupted() }
 }
 
-/// Writes the reports of all plans.
-fn report(args: &SweepArgs, finished: &[FinishedPlan]) -> Result<ExitCode> {
+/// Writes the reports of all plans that have run; `has_stopped`: another one could not.
+fn report(args: &SweepArgs, finished: &[FinishedPlan], has_stopped: bool) -> Result<ExitCode> {
     let of = |one: &FinishedPlan| one.points.clone();
     let points: Vec<Point> = finished.iter().flat_map(of).collect();
     let results = finished.iter();
     let results = results.map(|one| PlanResults { points: &one.points, about: &one.plan.about });
     let results: Vec<_> = results.collect();
     show(sweep::markdown_contents(&results));
-    let put = |file: &PathBuf, text: String| {
-        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-    };
     if let Some(file) = &args.csv {
-        put(file, csv::document(&points))?;
+        output::write(file, &csv::document(&points))?;
     }
     if let Some(file) = &args.html {
-        put(file, sweep::overview(&results)?)?;
+        output::write(file, &sweep::overview(&results)?)?;
     }
-    if finished.iter().any(|plan| plan.is_interrupted) {
+    let is_interrupted = finished.iter().any(|plan| plan.is_interrupted);
+    if is_interrupted || has_stopped && interrupt::is_noted() {
         let (file, more) = match &args.json {
             Some(file) => (file.display().to_string(), "; continue with --resume"),
             None => ("nowhere, for want of --json".to_owned(), ""),
@@ -226,7 +247,7 @@ fn report(args: &SweepArgs, finished: &[FinishedPlan]) -> Result<ExitCode> {
         complain!("interrupted after {} points; they are kept in {file}{more}", points.len());
         return Ok(ExitCode::from(interrupt::STATUS));
     }
-    let is_sound = finished.iter().all(|plan| plan.failures.is_empty());
+    let is_sound = !has_stopped && finished.iter().all(|plan| plan.failures.is_empty());
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -243,7 +264,7 @@ pub(crate) fn simulate(
     plan.points.retain(|point| point.runs_on(&name, "sim") && wanted(&point.varied));
     run::check(&plan, &simulator)?;
     let runs = run::SweepRuns::of(&plan, &name, 1);
-    let (points, failures) = runs.all(&simulator, &mut ResultsFile::default())?;
+    let (points, failures) = runs.all(&simulator, &mut ResultsFile::default());
     let broken = points.iter().flat_map(|point| &point.problems);
     let problems: Vec<_> = failures.iter().chain(broken).map(String::as_str).collect();
     anyhow::ensure!(problems.is_empty(), "{}: {}", plan.name, problems.join("; "));
@@ -314,12 +335,6 @@ fn platform(workspace: &Workspace, wanted: &str) -> Result<(String, PathBuf)> {
     }
     let name = stem(&file).context("--platform: a file without a name")?;
     Ok((name, file))
-}
-
-/// Checks that a file can be written, without changing its content.
-fn writable(file: &Path) -> Result<()> {
-    let opened = fs::File::options().create(true).append(true).open(file);
-    opened.map(|_| ()).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn stem(file: &Path) -> Option<String> {

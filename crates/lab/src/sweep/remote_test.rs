@@ -20,6 +20,7 @@ use nvmeof_workspace::running_program;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::points;
+use crate::rows::{self, ResultRow};
 
 /// Two points with a short runtime.
 const PLAN: &str = r#"
@@ -192,9 +193,10 @@ impl RemoteTest {
         for point in &points {
             check(point)?;
         }
-        let rows = fs::read_to_string(csv)?;
-        ensure!(rows.lines().count() == POINTS + 1, "the CSV has not every point:\n{rows}");
-        ensure!(rows.lines().skip(1).all(|row| row.ends_with(",remote")), "{rows}");
+        let rows = rows::read(&csv)?;
+        ensure!(rows.len() == POINTS, "the CSV has not every point: {rows:?}");
+        let is_remote = |row: &ResultRow| row.place.as_deref() == Some("remote");
+        ensure!(rows.iter().all(is_remote), "the CSV does not say where: {rows:?}");
         ensure!(
             fs::read_to_string(page)?.contains("measured remotely"),
             "the page does not say where"

@@ -13,16 +13,19 @@ use nvmeof_report::{Point, json};
 pub(super) struct ResultsFile {
     file: Option<(File, PathBuf)>,
     earlier: Vec<Point>,
+    /// Bytes of the file that are kept, until [`Self::begin`] has removed the rest.
+    kept: Option<u64>,
+    /// A result could not be written, so that the last line can be incomplete.
+    has_failed: bool,
 }
 
 impl ResultsFile {
-    /// Opens the file and locks it.
+    /// Opens the file and locks it; its content stays until [`Self::begin`].
     ///
-    /// Without `resume` the file starts empty. With it, existing results are kept, except for a
-    /// truncated last line.
+    /// With `resume`, existing results are kept.
     pub(super) fn open(path: &Path, resume: bool) -> Result<Self> {
         let shown = path.display();
-        let mut file = File::options()
+        let file = File::options()
             .read(true)
             .write(true)
             .create(true)
@@ -41,15 +44,30 @@ impl ResultsFile {
             (earlier, end) =
                 json::read(BufReader::new(&file)).with_context(|| shown.to_string())?;
         }
-        file.set_len(end).with_context(|| format!("cannot write {shown}"))?;
-        file.seek(SeekFrom::Start(end))?;
-        Ok(Self { file: Some((file, path.to_owned())), earlier })
+        Ok(Self {
+            file: Some((file, path.to_owned())),
+            earlier,
+            kept: Some(end),
+            has_failed: false,
+        })
+    }
+
+    /// Removes what is not kept: without `resume` everything, with it a truncated last line. A
+    /// second call changes nothing.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        if let Some((file, path)) = &mut self.file
+            && let Some(kept) = self.kept.take()
+        {
+            let begun = file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept)));
+            begun.with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Writes results into a file that is open already.
     #[cfg(test)]
     pub(super) fn over(file: File, path: &Path) -> Self {
-        Self { file: Some((file, path.to_owned())), earlier: Vec::new() }
+        Self { file: Some((file, path.to_owned())), ..Self::default() }
     }
 
     /// Returns the result of this same run, if an earlier sweep has it.
@@ -59,9 +77,14 @@ impl ResultsFile {
 
     /// Appends a result.
     pub(super) fn keep(&mut self, point: &Point) -> Result<()> {
-        if let Some((file, path)) = &mut self.file {
-            json::write(file, point).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
+        let Some((file, path)) = &mut self.file else { return Ok(()) };
+        let written = json::write(file, point);
+        self.has_failed |= written.is_err();
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Returns whether a result could not be written.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 }

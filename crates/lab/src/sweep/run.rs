@@ -87,22 +87,17 @@ impl<'a> SweepRuns<'a> {
     }
 
     /// Runs the points that `results` does not have yet. Returns all results in order, and the
-    /// failures.
+    /// failures; one of the results file ends the run.
     pub(super) fn all(
         &self,
         backend: &dyn SweepBackend,
         results: &mut ResultsFile,
-    ) -> Result<(Vec<Point>, Vec<String>)> {
+    ) -> (Vec<Point>, Vec<String>) {
         let earlier: Vec<Option<Point>> =
             self.runs.iter().map(|run| self.earlier(backend, run, results)).collect();
         let wanted: Vec<usize> = (0..self.runs.len()).filter(|at| earlier[*at].is_none()).collect();
         let bar = progress(wanted.len());
-        let shared = Mutex::new(WorkerResults {
-            points: earlier,
-            failures: Vec::new(),
-            results,
-            stop: None,
-        });
+        let shared = Mutex::new(WorkerResults { points: earlier, failures: Vec::new(), results });
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let worker = || {
             while let Some(at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -125,10 +120,7 @@ impl<'a> SweepRuns<'a> {
         });
         bar.finish_and_clear();
         let shared = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match shared.stop {
-            Some(error) => Err(error),
-            None => Ok((shared.points.into_iter().flatten().collect(), shared.failures)),
-        }
+        (shared.points.into_iter().flatten().collect(), shared.failures)
     }
 
     /// Returns the progress text of a run.
@@ -161,7 +153,6 @@ struct WorkerResults<'a> {
     points: Vec<Option<Point>>,
     failures: Vec<String>,
     results: &'a mut ResultsFile,
-    stop: Option<anyhow::Error>,
 }
 
 impl WorkerResults<'_> {
@@ -169,11 +160,13 @@ impl WorkerResults<'_> {
     fn take(&mut self, at: usize, run: &PointRun<'_>, outcome: Result<Point>) -> bool {
         match outcome {
             Ok(point) => {
-                if let Err(error) = self.results.keep(&point) {
-                    self.stop.get_or_insert(error);
-                    return false;
-                }
+                let kept =
+                    if self.results.has_failed() { Ok(()) } else { self.results.keep(&point) };
                 self.points[at] = Some(point);
+                if let Err(error) = kept {
+                    self.failures.push(format!("{error:#}"));
+                }
+                return !self.results.has_failed();
             }
             Err(error) => {
                 let label = label(&run.plan.name, &run.point.varied, run.repetition);

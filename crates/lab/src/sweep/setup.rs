@@ -232,6 +232,14 @@ pub(crate) struct HostJob {
 }
 
 impl HostJob {
+    /// Returns what messages call it; a job without a name is `job 1`.
+    pub(crate) fn title(&self) -> String {
+        match self.name.starts_with("job ") {
+            true => self.name.clone(),
+            false => format!("job {}", self.name),
+        }
+    }
+
     /// Returns the queue depth of the plan and the number of loads with this depth on a host.
     pub(crate) fn planned_depth(&self) -> (u32, u32) {
         match self.shares_depth {

@@ -252,7 +252,7 @@ fn a_small_plan_goes_through_the_simulator_to_every_output() {
     let file = folder.path().join("results.jsonl");
     let mut results = ResultsFile::open(&file, false).unwrap();
     let runs = SweepRuns::of(&plan, "A", 7);
-    let (points, failures) = runs.all(&simulator, &mut results).unwrap();
+    let (points, failures) = runs.all(&simulator, &mut results);
     assert!(failures.is_empty(), "{failures:?}");
     assert_eq!(points.len(), 4);
     for point in &points {
@@ -281,7 +281,7 @@ fn the_same_seed_gives_the_same_figures() {
     let simulator = simulator("A");
     let all = |seed| {
         let runs = SweepRuns::of(&plan, "A", seed);
-        runs.all(&simulator, &mut ResultsFile::default()).unwrap().0
+        runs.all(&simulator, &mut ResultsFile::default()).0
     };
     assert!(all(1) == all(1));
     let (one, two) = (all(1), all(2));
@@ -296,8 +296,9 @@ fn resuming_leaves_out_what_is_there_and_runs_what_was_cut_off() {
     let sweep = |resume, seed| {
         let backend = counter();
         let mut results = ResultsFile::open(&file, resume).unwrap();
+        results.begin().unwrap();
         let runs = SweepRuns::of(&plan, "A", seed);
-        let (points, failures) = runs.all(&backend, &mut results).unwrap();
+        let (points, failures) = runs.all(&backend, &mut results);
         assert!(failures.is_empty());
         (backend.runs.into_inner(), points)
     };
@@ -326,7 +327,7 @@ fn a_run_that_fails_or_panics_is_named_and_the_others_are_kept() {
     let plan = tiny();
     let backend = CountingBackend { fails: Some(0), panics: Some(2), ..counter() };
     let runs = SweepRuns::of(&plan, "A", 1);
-    let (points, failures) = runs.all(&backend, &mut ResultsFile::default()).unwrap();
+    let (points, failures) = runs.all(&backend, &mut ResultsFile::default());
     assert_eq!(points.len(), 2);
     assert_eq!(
         failures,
@@ -360,14 +361,32 @@ fn results_that_are_none_are_refused_and_left_alone() {
 }
 
 #[test]
-fn a_full_disk_stops_the_sweep_and_names_the_file() {
+fn earlier_results_are_kept_until_there_can_be_new_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.jsonl");
+    fs::write(&file, "of yesterday").unwrap();
+    // No machine answers.
+    drop(ResultsFile::open(&file, false).unwrap());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "of yesterday");
+    let mut results = ResultsFile::open(&file, false).unwrap();
+    results.begin().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+    // The next plan of the same sweep.
+    fs::write(&file, "of the first plan").unwrap();
+    results.begin().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "of the first plan");
+}
+
+#[test]
+fn a_full_disk_stops_the_sweep_and_names_the_file_and_the_result_is_reported() {
     let plan = tiny();
     let backend = counter();
     let full = Path::new("/dev/full");
     let Ok(file) = fs::File::options().write(true).read(true).open(full) else { return };
     let mut results = ResultsFile::over(file, full);
-    let error = SweepRuns::of(&plan, "A", 1).all(&backend, &mut results).unwrap_err();
-    assert!(format!("{error:#}").starts_with("cannot write /dev/full: "), "{error:#}");
+    let (points, failures) = SweepRuns::of(&plan, "A", 1).all(&backend, &mut results);
+    assert_eq!((points.len(), failures.len()), (1, 1));
+    assert!(failures[0].starts_with("cannot write /dev/full: "), "{failures:?}");
     assert_eq!(backend.runs.into_inner(), 1, "there is no use in going on");
 }
 
@@ -392,9 +411,9 @@ fn a_file_that_cannot_be_written_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let good = folder.path().join("kept.csv");
     fs::write(&good, "earlier").unwrap();
-    writable(&good).unwrap();
+    output::check_writable(&good).unwrap();
     assert_eq!(fs::read_to_string(&good).unwrap(), "earlier");
-    let error = writable(&folder.path().join("no/such.csv")).unwrap_err().to_string();
+    let error = output::check_writable(&folder.path().join("no/such.csv")).unwrap_err().to_string();
     assert!(error.starts_with("cannot write ") && error.ends_with("no/such.csv"), "{error}");
 }
 

@@ -1,12 +1,13 @@
 //! A load that continues while the daemon changes its policy, counted in turns.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::bench::server::KilledChild;
 use crate::interrupt;
 
 /// Maximum number of checks for outstanding I/Os, and the duration of a check.
@@ -16,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The load generator; killed when dropped.
 #[derive(Debug)]
 pub(super) struct LoadGenerator {
-    child: Child,
+    child: KilledChild,
     /// `None` after the last turn.
     lines: Option<ChildStdin>,
     results: Lines<BufReader<ChildStdout>>,
@@ -34,9 +35,10 @@ impl LoadGenerator {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().context("cannot start the load generator")?;
-        let lines = child.stdin.take();
-        let results = child.stdout.take().context("the load generator has no standard output")?;
+        let child = command.spawn().context("cannot start the load generator")?;
+        let mut child = KilledChild(child);
+        let lines = child.0.stdin.take();
+        let results = child.0.stdout.take().context("the load generator has no standard output")?;
         let results = BufReader::new(results).lines();
         Ok(Self { child, lines, results, nsids: nsids.to_vec() })
     }
@@ -90,7 +92,7 @@ impl LoadGenerator {
     /// Returns its standard error; only after its end.
     fn complaints(&mut self) -> String {
         let mut text = String::new();
-        if let Some(mut errors) = self.child.stderr.take() {
+        if let Some(mut errors) = self.child.0.stderr.take() {
             // Keep the readable part.
             let _ = errors.read_to_string(&mut text);
         }
@@ -101,7 +103,7 @@ impl LoadGenerator {
     pub(super) fn stop(mut self) -> Result<()> {
         // It ends when its input closes.
         drop(self.lines.take());
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         ensure!(
             status.success(),
             "the load generator ended badly: {status}; {}",
@@ -114,12 +116,4 @@ impl LoadGenerator {
 /// Returns the same depth for all namespaces, in the form of the load generator's intervals.
 pub(super) fn depths(nsids: &[u32], depth: u32) -> String {
     nsids.iter().map(|nsid| format!("{nsid}={depth}")).collect::<Vec<_>>().join(" ")
-}
-
-impl Drop for LoadGenerator {
-    fn drop(&mut self) {
-        // After `stop` the process no longer exists; both calls detect that.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -44,7 +44,7 @@ use nvmeof_workspace::checkout::{Workspace, run_checked};
 use super::server;
 use super::{machine, require_programs};
 use crate::listen::ListenAddress;
-use crate::{interrupt, points};
+use crate::{interrupt, output, points};
 use activity::PacerActivity;
 use link::{LinkRate, LoadLink};
 use mix_plan::Mix;
@@ -479,7 +479,7 @@ fn write_activity(folder: &Path, activity: &PacerActivity) -> Result<()> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    output::write(path, text)
 }
 
 /// Plots a daemon's pacer activity, from the file that the daemon wrote.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::activity::StatsSample;
 use super::link::LinkRate;
 use super::plan::{BenchPolicy, MeasuredStep, NSIDS, SEED};
+use crate::averages::mean;
 
 /// Keys of [`Point::varied`].
 pub(super) const DEVICE: &str = "device";
@@ -188,11 +189,6 @@ fn number(of: &Value, pointer: &str) -> Result<f64> {
     of.pointer(pointer)
         .and_then(Value::as_f64)
         .with_context(|| format!("nvmeof-perf reports no {pointer}"))
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::activity::{self, StatsSample};
 use super::load_generator::LoadGenerator;
 use super::plan::BenchPolicy;
 use crate::bench::server::DaemonServer;
+use crate::output;
 
 /// A running daemon, stopped by [`stop`](Self::stop) or when dropped.
 #[derive(Debug)]
@@ -112,8 +113,7 @@ impl SwitchingDaemon {
 
 fn write(config: &Path, served: &str, policy: BenchPolicy, socket: &TempDir) -> Result<()> {
     let api = format!("[api]\nsocket = \"{}\"\n", socket_in(socket).display());
-    fs::write(config, format!("{served}{}{api}", policy.config()))
-        .with_context(|| format!("cannot write {}", config.display()))
+    output::write(config, &format!("{served}{}{api}", policy.config()))
 }
 
 fn socket_in(folder: &TempDir) -> PathBuf {

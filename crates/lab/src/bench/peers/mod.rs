@@ -11,7 +11,6 @@ mod lines;
 mod show;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use nvmeof_workspace::checkout::{Workspace, run_checked};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::load::LineSample;
+use super::output_files::OutputFiles;
 use super::server::{self, TargetProcess};
 use super::{machine, require_programs};
 use crate::interrupt;
@@ -68,15 +68,8 @@ pub(super) struct PeersArgs {
     /// Use the existing release binary of nvmeof-perf
     #[arg(long)]
     no_build: bool,
-    /// Write the table to this file as Markdown
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Write the table to this file as a page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write every sample to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    files: OutputFiles,
 }
 
 /// One round of one line: the samples of A and B.
@@ -102,7 +95,7 @@ pub(super) fn run(args: &PeersArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     require_programs()?;
     let peers = peers(args)?;
-    server::time_of([args.initiator_cpu; 2])?; // Fails early if the CPU does not exist.
+    server::time_of([args.initiator_cpu])?; // Fails early if the CPU does not exist.
     let folder = workspace.target().join("bench-peers");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let host = Host::find(args.host, workspace.release_binary("nvmeof-perf"), &folder)?;
@@ -110,17 +103,18 @@ pub(super) fn run(args: &PeersArgs) -> Result<ExitCode> {
         run_checked(&mut workspace.cargo(["build", "--release", "--locked", "-p", "nvmeof-perf"]))?;
     }
     let lines = chosen(args, &host)?;
+    args.files.check()?;
     interrupt::handle_signals()?;
     let mut results: Vec<LinePairs> = lines
         .into_iter()
         .map(|line| LinePairs { line, pairs: Vec::new(), failure: None })
         .collect();
-    for round in 0..args.repeat {
+    'rounds: for round in 0..args.repeat {
         for result in results.iter_mut().filter(|result| result.failure.is_none()) {
             let pair = pair(args, &host, &peers, result.line, round);
             if interrupt::is_noted() {
-                // The same signal has ended the host.
-                return Ok(interrupt::STATUS.into());
+                // The same signal has ended the host. The finished rounds are reported.
+                break 'rounds;
             }
             match pair {
                 Ok(pair) => result.pairs.push(pair),
@@ -144,17 +138,16 @@ pub(super) fn run(args: &PeersArgs) -> Result<ExitCode> {
     );
     say!("{}", show::note(&about));
     show(format_args!("\n{}", show::table(&results).text()));
-    let json = || Ok(serde_json::to_string_pretty(&show::json(&results))? + "\n");
-    write(args.markdown.as_ref(), || Ok(show::markdown(&results, &about)))?;
-    write(args.html.as_ref(), || show::page(&results, &about))?;
-    write(args.json.as_ref(), json)?;
+    args.files.write(
+        || show::markdown(&results, &about),
+        || show::page(&results, &about),
+        || show::json(&results),
+    )?;
+    if interrupt::is_noted() {
+        return Ok(interrupt::STATUS.into());
+    }
     let has_failed = results.iter().any(|result| result.failure.is_some());
     Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn write(path: Option<&PathBuf>, text: impl FnOnce() -> Result<String>) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    fs::write(path, text()?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn peers(args: &PeersArgs) -> Result<[Peer<'_>; 2]> {

@@ -1,17 +1,18 @@
 //! Idle I/O queues, held by a process that sleeps.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
 use super::points::QUEUES_PER_CONTROLLER;
 use crate::bench::load::Endpoint;
+use crate::bench::server::KilledChild;
 
 /// A running `nvmeof-perf hold`; killed when dropped.
 #[derive(Debug)]
 pub(super) struct HeldQueues {
-    child: Child,
+    child: KilledChild,
     /// Kept open, so that the process can always write.
     output: BufReader<ChildStdout>,
 }
@@ -22,12 +23,13 @@ impl HeldQueues {
         command.args(["hold", "--connect", &endpoint.address]);
         command.args(["--queues", &queues.to_string()]);
         command.args(["--queues-per-controller", &QUEUES_PER_CONTROLLER.to_string()]);
-        let mut child = command
+        let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start nvmeof-perf")?;
-        let stdout = child.stdout.take().context("nvmeof-perf has no standard output")?;
+        let mut child = KilledChild(child);
+        let stdout = child.0.stdout.take().context("nvmeof-perf has no standard output")?;
         let mut held = Self { child, output: BufReader::new(stdout) };
         let mut line = String::new();
         held.output.read_line(&mut line)?;
@@ -37,17 +39,9 @@ impl HeldQueues {
 
     /// Disconnects the queues. Fails if one was lost.
     pub(super) fn release(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        let status = self.child.wait()?;
+        drop(self.child.0.stdin.take());
+        let status = self.child.0.wait()?;
         ensure!(status.success(), "the host of the idle queues failed: {status}");
         Ok(())
-    }
-}
-
-impl Drop for HeldQueues {
-    fn drop(&mut self) {
-        // After `release` the process no longer exists; both calls detect that.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -1,12 +1,10 @@
 //! One round of one point.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nvmeof_workspace::checkout::Workspace;
 use serde_json::{Value, json};
 
@@ -16,6 +14,7 @@ use super::points::{ScalingPoint, list};
 use crate::bench::lines::BenchLine;
 use crate::bench::load::{self, Endpoint, LineSample};
 use crate::bench::server::{DaemonServer, TargetProcess};
+use crate::{interrupt, output};
 
 /// Time for the daemon to become idle.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -67,8 +66,7 @@ pub(super) struct ScalingBench<'a> {
 impl ScalingBench<'_> {
     pub(super) fn round(&self, point: &ScalingPoint) -> Result<Round> {
         let config = self.folder.join("target.toml");
-        fs::write(&config, point.config(&self.folder)?)
-            .with_context(|| format!("cannot write {}", config.display()))?;
+        output::write(&config, &point.config(&self.folder)?)?;
         let mut command = self.on(&point.target_cpus, "nvmeof-tgt");
         command.arg("--config").arg(&config);
         let server = DaemonServer::start(command)?;
@@ -81,7 +79,7 @@ impl ScalingBench<'_> {
             0 => None,
             queues => Some(HeldQueues::connect(host(), &endpoint, queues)?),
         };
-        thread::sleep(SETTLE);
+        interrupt::sleep(SETTLE);
         let more_kib = (process.rss_mib()? - rss_mib) * 1024.0;
         let connection_kib = held.is_some().then(|| more_kib / f64::from(point.idle_connections()));
         let idle_percent = self.idle(process)?;
@@ -97,7 +95,7 @@ impl ScalingBench<'_> {
     fn idle(&self, process: TargetProcess) -> Result<f64> {
         let window = Duration::from_secs(self.args.idle);
         let before = process.cpu()?;
-        thread::sleep(window);
+        interrupt::sleep(window);
         let spent = process.cpu()?.saturating_sub(before);
         Ok(spent.as_secs_f64() / window.as_secs_f64() * 100.0)
     }

@@ -17,14 +17,14 @@ mod points;
 mod show;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nvmeof_console::{complain, say, show as print};
 use nvmeof_workspace::checkout::{Workspace, run_checked};
 
-use super::server::{self, CpuTime};
+use super::output_files::OutputFiles;
+use super::server;
 use super::{machine, require_programs};
 use crate::interrupt;
 use measure::{Round, ScalingBench};
@@ -66,15 +66,8 @@ pub(crate) struct ScalingArgs {
     /// Use the existing release binaries
     #[arg(long)]
     no_build: bool,
-    /// Write the tables to this file as Markdown
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Write tables and plots to this file as a page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write every round to this file as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    files: OutputFiles,
 }
 
 /// A point and what was measured there.
@@ -82,12 +75,17 @@ pub(crate) struct ScalingArgs {
 struct PointRounds {
     point: ScalingPoint,
     rounds: Vec<Round>,
+    /// Reason why there are no more.
+    failure: Option<String>,
 }
 
 pub(super) fn run(args: &ScalingArgs) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     require_programs()?;
     let points = points::chosen(args)?;
+    let cpus = points::cpus(&points);
+    server::time_of(cpus.iter().copied())?; // Fails before the build if a CPU does not exist.
+    args.files.check()?;
     if !args.no_build {
         let build = ["build", "--release", "--locked", "-p", "nvmeof-tgt", "-p", "nvmeof-perf"];
         run_checked(&mut workspace.cargo(build))?;
@@ -96,45 +94,56 @@ pub(super) fn run(args: &ScalingArgs) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let bench = ScalingBench { args, workspace: &workspace, folder };
     interrupt::handle_signals()?;
-    let mut results: Vec<PointRounds> =
-        points.into_iter().map(|point| PointRounds { point, rounds: Vec::new() }).collect();
-    let cpus = [args.target_cpu, args.initiator_cpu];
-    let before = server::time_of(cpus)?;
-    for round in 0..args.repeat {
-        for result in &mut results {
-            let measured = bench.round(&result.point);
-            if interrupt::is_noted() {
-                return Ok(interrupt::STATUS.into());
-            }
-            let measured = measured.with_context(|| format!("cannot measure {}", result.point))?;
-            result.rounds.push(measured);
-        }
-        complain!("round {} of {} done", round + 1, args.repeat);
+    let before = server::time_of(cpus.iter().copied())?;
+    let results = measure(&bench, points, args.repeat);
+    let stolen = server::time_of(cpus.iter().copied())?.stolen_since(before);
+    report(args, &results, &points::list(&cpus), stolen)?;
+    if interrupt::is_noted() {
+        return Ok(interrupt::STATUS.into());
     }
-    report(args, &results, before)?;
-    Ok(ExitCode::SUCCESS)
+    let has_failed = results.iter().any(|result| result.failure.is_some());
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn report(args: &ScalingArgs, results: &[PointRounds], before: CpuTime) -> Result<()> {
-    let stolen = server::time_of([args.target_cpu, args.initiator_cpu])?.stolen_since(before);
+/// Measures all rounds, until an interrupt. A point that fails has no further ones.
+fn measure(bench: &ScalingBench<'_>, points: Vec<ScalingPoint>, repeat: u32) -> Vec<PointRounds> {
+    let begin = |point| PointRounds { point, rounds: Vec::new(), failure: None };
+    let mut results: Vec<PointRounds> = points.into_iter().map(begin).collect();
+    for round in 0..repeat {
+        for result in results.iter_mut().filter(|result| result.failure.is_none()) {
+            let measured = bench.round(&result.point);
+            if interrupt::is_noted() {
+                // The same signal has ended the daemon and the hosts.
+                return results;
+            }
+            match measured {
+                Ok(measured) => result.rounds.push(measured),
+                Err(error) => {
+                    complain!("left out from now on: {}: {error:#}", result.point);
+                    result.failure = Some(format!("{error:#}"));
+                }
+            }
+        }
+        complain!("round {} of {repeat} done", round + 1);
+    }
+    results
+}
+
+fn report(args: &ScalingArgs, results: &[PointRounds], cpus: &str, stolen: f64) -> Result<()> {
     let about = format!(
-        "{}; {} round(s), {} a load, {} s idle; {stolen:.1} % of both CPUs' time taken by other \
-         machines. Medians of the rounds.",
+        "{}; {}; {} round(s), {} a load, {} s idle; {stolen:.1} % of the time of CPUs {cpus} taken \
+         by other machines. Medians of the rounds.",
         machine(),
+        show::placement(results),
         args.repeat,
         args.time,
         args.idle,
     );
     say!("{about}\n");
     print(show::text(results));
-    write(args.markdown.as_ref(), || Ok(show::markdown(results, &about)))?;
-    write(args.html.as_ref(), || show::page(results, &about))?;
-    write(args.json.as_ref(), || {
-        Ok(serde_json::to_string_pretty(&show::json(results, &about))? + "\n")
-    })
-}
-
-fn write(path: Option<&PathBuf>, text: impl FnOnce() -> Result<String>) -> Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    fs::write(path, text()?).with_context(|| format!("cannot write {}", path.display()))
+    args.files.write(
+        || show::markdown(results, &about),
+        || show::page(results, &about),
+        || show::json(results, &about),
+    )
 }

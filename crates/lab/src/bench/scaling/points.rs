@@ -1,15 +1,15 @@
 //! The points of the curves.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use std::thread;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use super::ScalingArgs;
-use crate::bench::server::NQN;
+use crate::bench::server;
 use crate::listen::ListenAddress;
 
 /// I/O queues of a controller that holds idle ones: the default of `limits.io-queues`.
@@ -59,7 +59,9 @@ pub(super) struct ScalingPoint {
 
 impl fmt::Display for ScalingPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, self.curve.names().1)
+        let many = self.curve.names().1;
+        let name = if self.count == 1 { many.trim_end_matches('s') } else { many };
+        write!(f, "{} {name}", self.count)
     }
 }
 
@@ -147,28 +149,21 @@ impl ScalingPoint {
             "reactors = \"{reactors}\"\nlog = \"warn\"\n[limits]\nconnections = {connections}\n{}",
             ListenAddress::default().config()
         );
-        let mut tail = format!("[[subsystem]]\nnqn = \"{NQN}\"\nallow-any-host = true\n");
-        for nsid in 1..=self.nsid() {
+        text.push_str(&server::namespaces(self.nsid(), |nsid| {
             let device = match self.curve {
-                Curve::FileNamespaces => file(folder, nsid)?,
-                _ => "type = \"null\"\nsize = \"1TiB\"\nblock-size = 4096\n".to_owned(),
+                Curve::FileNamespaces => server::file_device(folder, nsid, FILE_BYTES)?,
+                _ => "type = \"null\"\nsize = \"1TiB\"\n".to_owned(),
             };
-            text.push_str(&format!("[[device]]\nname = \"d{nsid}\"\n{device}"));
-            tail.push_str(&format!(
-                "[[subsystem.namespace]]\nnsid = {nsid}\ndevice = \"d{nsid}\"\n"
-            ));
-        }
-        Ok(text + &tail)
+            Ok(device + "block-size = 4096\n")
+        })?);
+        Ok(text)
     }
 }
 
-/// Makes a file without data, and returns the config of a device on it.
-fn file(folder: &Path, nsid: u32) -> Result<String> {
-    let path = folder.join(format!("{nsid}.raw"));
-    fs::File::create(&path)
-        .and_then(|file| file.set_len(FILE_BYTES))
-        .with_context(|| format!("cannot make {}", path.display()))?;
-    Ok(format!("type = \"file\"\npath = \"{}\"\nblock-size = 4096\n", path.display()))
+/// Returns the CPUs of all points, each once.
+pub(super) fn cpus(points: &[ScalingPoint]) -> Vec<usize> {
+    let all = points.iter().flat_map(|point| point.target_cpus.iter().chain(&point.host_cpus));
+    all.copied().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns numbers as a list for the daemon, `taskset` and `--cpus`.
@@ -211,7 +206,7 @@ mod tests {
             let config = point.config(folder.path()).expect("a config");
             assert_eq!((config.matches("nsid = ").count(), point.nsid()), (3, 3), "{config}");
         }
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 3);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 3);
     }
 
     #[test]
@@ -220,5 +215,11 @@ mod tests {
         assert_eq!(default_reactors(16), [1, 2, 4, 8]);
         let points = of("--curve reactors --reactors 1");
         assert_eq!((&points[0].target_cpus, points[0].jobs), (&vec![0], 2));
+        let point = |target_cpus: &[usize], host_cpus: &[usize]| ScalingPoint {
+            target_cpus: target_cpus.to_vec(),
+            host_cpus: host_cpus.to_vec(),
+            ..points[0].clone()
+        };
+        assert_eq!(cpus(&[point(&[0, 1], &[2, 3]), point(&[0], &[7])]), [0, 1, 2, 3, 7]);
     }
 }

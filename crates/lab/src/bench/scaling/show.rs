@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::PointRounds;
 use super::measure::Round;
-use super::points::Curve;
+use super::points::{Curve, list};
 use crate::bench::load::Spread;
 
 /// A figure of a round, with its name and its unit.
@@ -52,10 +52,34 @@ impl Figure {
     }
 }
 
-/// Returns the curves that have points, each with its results.
+/// Returns a sentence on each point that failed. Its rounds before that count.
+fn failed(results: &[PointRounds]) -> impl Iterator<Item = String> {
+    results.iter().filter_map(|PointRounds { point, rounds, failure }| {
+        let first = failure.as_ref()?.lines().next()?;
+        Some(format!("{point}: failed after {} round(s): {first}", rounds.len()))
+    })
+}
+
+/// Returns the CPUs of daemon and hosts.
+pub(super) fn placement(results: &[PointRounds]) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for PointRounds { point, .. } in results {
+        let (target, hosts) = (list(&point.target_cpus), list(&point.host_cpus));
+        let part = match point.curve {
+            Curve::Reactors => format!("reactors on CPUs {target}, their hosts on {hosts}"),
+            _ => format!("one reactor on CPU {target}, its hosts on {hosts}"),
+        };
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    parts.join("; ")
+}
+
+/// Returns the curves that have results, each with its points.
 fn curves(results: &[PointRounds]) -> Vec<(Curve, Vec<&PointRounds>)> {
     let mut curves: Vec<(Curve, Vec<&PointRounds>)> = Vec::new();
-    for result in results {
+    for result in results.iter().filter(|result| !result.rounds.is_empty()) {
         let curve = result.point.curve;
         match curves.iter_mut().find(|(of, _)| *of == curve) {
             Some((_, points)) => points.push(result),
@@ -78,10 +102,10 @@ fn table(curve: Curve, points: &[&PointRounds]) -> Table {
 
 /// Returns the tables for a terminal.
 pub(super) fn text(results: &[PointRounds]) -> String {
-    let tables = curves(results).into_iter();
-    tables
-        .map(|(curve, points)| format!("{}\n{}\n", curve.names().0, table(curve, &points).text()))
-        .collect()
+    let tables = curves(results)
+        .into_iter()
+        .map(|(curve, points)| format!("{}\n{}\n", curve.names().0, table(curve, &points).text()));
+    tables.chain(failed(results).map(|failed| format!("{failed}\n"))).collect()
 }
 
 /// Returns the tables as Markdown.
@@ -89,6 +113,9 @@ pub(super) fn markdown(results: &[PointRounds], about: &str) -> String {
     let mut text = format!("{about}\n");
     for (curve, points) in curves(results) {
         text.push_str(&format!("\n{}:\n\n{}", curve.names().0, table(curve, &points).markdown()));
+    }
+    for failed in failed(results) {
+        text.push_str(&format!("\n* {failed}\n"));
     }
     text
 }
@@ -103,6 +130,7 @@ pub(super) fn page(results: &[PointRounds], about: &str) -> Result<String> {
         let plots: Vec<_> = FIGURES.iter().filter_map(|one| plot(curve, &points, one)).collect();
         page.plots(&plots);
     }
+    failed(results).for_each(|failed| page.paragraph(&failed));
     page.data("results", &serde_json::to_string(&json(results, about))?);
     Ok(page.document())
 }
@@ -124,10 +152,13 @@ fn plot(curve: Curve, points: &[&PointRounds], figure: &Figure) -> Option<Plot> 
 
 /// Returns every round.
 pub(super) fn json(results: &[PointRounds], about: &str) -> Value {
-    let point = |PointRounds { point, rounds }: &PointRounds| {
+    let point = |PointRounds { point, rounds, failure }: &PointRounds| {
         json!({
             "curve": point.curve.names().0,
             "count": point.count,
+            "target_cpus": point.target_cpus,
+            "host_cpus": point.host_cpus,
+            "failure": failure,
             "rounds": rounds.iter().map(Round::json).collect::<Vec<_>>(),
         })
     };
@@ -156,7 +187,28 @@ mod tests {
         };
         let (target_cpus, host_cpus) = (vec![0], vec![1]);
         let point = ScalingPoint { curve, count, target_cpus, host_cpus, jobs: 1 };
-        PointRounds { point, rounds: p50.map(round).to_vec() }
+        PointRounds { point, rounds: p50.map(round).to_vec(), failure: None }
+    }
+
+    #[test]
+    fn a_point_that_fails_keeps_its_rounds_and_is_named() {
+        let mut results = [
+            result(Curve::Connections, 1, [10.0, 30.0, 11.0]),
+            result(Curve::Connections, 4096, [12.0; 3]),
+        ];
+        results[0].failure = Some("the daemon ended\nat once".to_owned());
+        results[1].rounds.clear();
+        results[1].failure = Some("too many files".to_owned());
+        let text = text(&results);
+        assert!(
+            text.contains("1 I/O queue: failed after 3 round(s): the daemon ended\n"),
+            "{text}"
+        );
+        assert!(text.contains("4096 I/O queues: failed after 0 round(s)"), "{text}");
+        assert!(text.contains("11.0"), "{text}");
+        assert!(markdown(&results, "").contains("\n* 4096 I/O queues: failed after"));
+        assert!(page(&results, "").expect("a page").contains("too many files"));
+        assert_eq!(placement(&results), "one reactor on CPU 0, its hosts on 1");
     }
 
     #[test]

@@ -22,15 +22,15 @@ use nvmeof_report::plot::{COLORS, SeriesShape};
 use nvmeof_report::{Axis, Plot, Series, csv};
 use nvmeof_workspace::checkout::Workspace;
 
+use super::distinct;
 use crate::rows::{self, ResultRow};
-use crate::sweep;
+use crate::{output, sweep};
 
 /// Folder below the root, for pictures and the data behind them.
 pub(super) const FOLDER: &str = "docs/measuring";
 const SIMULATED: &str = "simulated.csv";
 /// File written by `cargo xtask sweep --where local --csv`.
 const LOCAL: &str = "local.csv";
-const PROTOTYPE: &str = "crates/sim/data/pacing_prototype.csv";
 
 /// Content of a test's picture.
 struct TestPicture {
@@ -40,8 +40,10 @@ struct TestPicture {
     /// Columns that distinguish lines.
     by: &'static [RowColumn],
     y: YValue,
-    /// Sentence below the heading of the test.
-    lesson: &'static str,
+    /// Sentence on the load, below the heading of the test.
+    ///
+    /// It names no result: the pages show several machines, and their verdicts are computed.
+    detail: &'static str,
 }
 
 /// Sort key that distinguishes lines: numbers, words.
@@ -68,9 +70,9 @@ const fn picture(
     about: &'static str,
     x: RowColumn,
     by: &'static [RowColumn],
-    lesson: &'static str,
+    detail: &'static str,
 ) -> TestPicture {
-    TestPicture { test, about, x, by, y: YValue::Bandwidth, lesson }
+    TestPicture { test, about, x, by, y: YValue::Bandwidth, detail }
 }
 
 const PICTURES: &[TestPicture] = &[
@@ -79,42 +81,42 @@ const PICTURES: &[TestPicture] = &[
         "no pacing, one null device",
         Depth,
         &[],
-        "Bandwidth holds: hosts' queue pairs limit what a null device has in flight.",
+        "The queue pairs of the hosts bound what one device has in flight.",
     ),
     picture(
         "2",
         "no pacing, 16 null devices",
         Depth,
         &[Initiator],
-        "Only the network card writes to memory, so misses cost little.",
+        "Null devices write no data to memory: only the network card uses the cache.",
     ),
     picture(
         "3",
         "no pacing, 16 drives",
         Depth,
         &[Initiator],
-        "The problem: as hosts queue deeper, data exceeds the cache, and bandwidth falls.",
+        "Drives write to memory, and nothing bounds the data in flight.",
     ),
     picture(
         "4",
         "96 buffers, 16 null devices",
         Depth,
         &[Initiator],
-        "A bound on the data in flight.",
+        "The pool bounds the data in flight.",
     ),
     picture(
         "5",
         "96 buffers, 16 drives",
         Depth,
         &[Initiator],
-        "The same bound with drives that write to memory: once found, it holds the line rate.",
+        "The same pool, with drives that write to memory.",
     ),
     picture(
         "6",
         "96 buffers, 16 drives, the same run ten times",
         Run,
         &[Depth],
-        "Stability: ten repetitions of one run at four depths.",
+        "Ten repetitions of one run at four depths.",
     ),
     picture(
         "7",
@@ -128,35 +130,35 @@ const PICTURES: &[TestPicture] = &[
         "96 buffers, 16 cores that keep fewer of them each",
         Cache,
         &[Depth],
-        "With few or none, cores starve: the effect of a shared pool without fair rotation.",
+        "A core that keeps none takes every buffer from the shared pool.",
     ),
     picture(
         "9",
         "fewer and fewer buffers, 16 cores",
         Buffers,
         &[],
-        "The number has to be found manually.",
+        "Sixteen cores share each pool.",
     ),
     picture(
         "10",
         "fewer and fewer buffers, 4 cores",
         Buffers,
         &[Depth],
-        "Another depth needs another number.",
+        "Four cores share each pool, at several depths.",
     ),
     picture(
         "11",
         "slow devices among fast ones",
         Slow,
         &[Buffers, Depth],
-        "One third or two thirds of the namespaces answer 1 ms later and occupy the buffers.",
+        "One third or two thirds of the namespaces answer 1 ms later.",
     ),
     picture(
         "12",
         "a few commands to slow devices, many to fast ones",
         Depth,
         &[Slow, FastDepth, Period],
-        "Few commands to slow devices are enough to occupy the buffers.",
+        "The job on fast devices keeps more commands outstanding than those on slow ones.",
     ),
     TestPicture {
         test: "13",
@@ -164,14 +166,14 @@ const PICTURES: &[TestPicture] = &[
         x: Devices,
         by: &[],
         y: YValue::Latency,
-        lesson: "The latency that each layer adds when nothing waits.",
+        detail: "One command is outstanding, so that nothing waits.",
     },
     picture(
         "14",
         "a fixed rate",
         Period,
         &[Cores, Depth],
-        "A rate that holds at one depth and number of cores does not hold at another.",
+        "The pacer starts commands at a fixed rate, at several depths and numbers of cores.",
     ),
 ];
 
@@ -232,7 +234,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    output::write(file, text)
 }
 
 /// All rows: measured with io_pacing, simulated, and measured here.
@@ -246,7 +248,7 @@ struct TestRows {
 impl TestRows {
     /// Reads the committed rows below the root.
     fn read(root: &Path) -> Result<Self> {
-        let mut published = rows::read(&root.join(PROTOTYPE))?;
+        let mut published = rows::read(&root.join(rows::PUBLISHED))?;
         number_runs(&mut published);
         let simulated = rows::read(&root.join(FOLDER).join(SIMULATED))?;
         let here = rows::read(&root.join(FOLDER).join(LOCAL))?;
@@ -314,8 +316,8 @@ impl TestPicture {
 
     /// Returns the pictures of these rows, each with a few lines.
     fn plots(&self, rows: &[&ResultRow], machine: &str) -> Vec<Plot> {
-        let names =
-            if self.x == Devices { distinct(rows, |row| row.devices.clone()) } else { Vec::new() };
+        let devices = rows.iter().map(|row| row.devices.clone());
+        let names = if self.x == Devices { distinct(devices) } else { Vec::new() };
         let mut lines: BTreeMap<LineKey, LineSources> = BTreeMap::new();
         for row in rows {
             let y = match self.y {
@@ -370,12 +372,6 @@ impl TestPicture {
             series,
         }
     }
-}
-
-/// Returns each value once, in the order of the rows.
-fn distinct(rows: &[&ResultRow], of: impl Fn(&ResultRow) -> String) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    rows.iter().map(|row| of(row)).filter(|value| seen.insert(value.clone())).collect()
 }
 
 #[cfg(test)]

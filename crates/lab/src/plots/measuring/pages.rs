@@ -6,6 +6,7 @@ use nvmeof_report::sweep::{ComparedRow, Verdict, comparison_table};
 use nvmeof_report::{Column, Plot, Table};
 
 use super::{PICTURES, PLATFORMS, TestPicture, TestRows};
+use crate::averages::mean;
 use crate::rows::{IO_PACING, ResultRow};
 
 /// Page of the real runs.
@@ -94,15 +95,14 @@ fn platform_page(rows: &TestRows, pictures: &BTreeMap<String, Plot>, platform: &
 fn here(rows: &TestRows, pictures: &BTreeMap<String, Plot>) -> String {
     let machines: BTreeSet<_> = rows.here.iter().map(|row| row.platform.as_str()).collect();
     let machines: Vec<_> = machines.into_iter().collect();
-    let mut text = format!(
-        "# The tests measured here\n\n{}",
-        wrapped(&format!(
-            "Measured on {}, with the daemon and `nvmeof-perf` on a CPU each over the loopback \
+    let about = wrapped(&format!(
+        "Measured on {}, with the daemon and `nvmeof-perf` on a CPU each over the loopback \
              interface: compare these figures with one another only. `cargo xtask plots` writes \
              this page.",
-            machines.join(" and ")
-        ))
-    );
+        machines.join(" and ")
+    ));
+    // Every section begins with the empty line.
+    let mut text = format!("# The tests measured here\n\n{}\n", about.trim_end());
     for picture in PICTURES.iter().filter(|one| rows.here.iter().any(|row| row.test == one.test)) {
         text += &section(picture);
         text += &shown(picture, pictures, "here", "measured here");
@@ -111,7 +111,7 @@ fn here(rows: &TestRows, pictures: &BTreeMap<String, Plot>) -> String {
 }
 
 fn section(picture: &TestPicture) -> String {
-    let about = wrapped(&format!("{}. {}", capital(picture.about), picture.lesson));
+    let about = wrapped(&format!("{}. {}", capital(picture.about), picture.detail));
     format!("\n## Test {}\n\n{about}", picture.test)
 }
 
@@ -178,9 +178,4 @@ fn compared(rows: &TestRows, picture: &TestPicture, platform: &str) -> Vec<Compa
         })
     };
     groups.iter().filter_map(compare).collect()
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }

@@ -18,6 +18,7 @@ use super::super::setup::{
     PointSetup, TargetDevices,
 };
 use super::{PointRun, SweepBackend, digest};
+use crate::averages::mean;
 
 const MIB: f64 = 1_048_576.0;
 const NS_A_SECOND: f64 = 1e9;
@@ -392,11 +393,6 @@ fn sample(of: &run_result::Sample) -> Sample {
         budget_bytes: of.budget,
         period_us: of.period.map(|period| precise(period) / 1e3),
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }
 
 /// Converts to a float, exact below 2^53, which is 100 days of nanoseconds.

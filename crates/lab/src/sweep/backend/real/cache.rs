@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use super::machine::{RemoteMachine, quoted};
 use super::process::{FinishedProcess, RunningProcess};
@@ -183,45 +183,38 @@ impl CacheCounters {
         let (Self::Counted { pair, .. }, Some(counted)) = (self, counted) else {
             return (CacheHits::default(), self.about());
         };
-        let read = counted.and_then(|finished| {
-            let hits = pair.hits(&finished.stderr);
-            let why = || anyhow!(reason(&finished.stderr).unwrap_or("perf counted nothing"));
-            hits.pct.ok_or_else(why)?;
-            Ok(hits)
-        });
+        let read = match counted {
+            // The rest of the message quotes what the program wrote.
+            Err(error) => Err(error.to_string().split(": ").next().unwrap_or_default().to_owned()),
+            Ok(finished) => {
+                let hits = pair.hits(&finished.stderr);
+                let why = reason(&finished.stderr).unwrap_or("perf counted nothing");
+                if hits.pct.is_some() { Ok(hits) } else { Err(why.to_owned()) }
+            }
+        };
         match read {
             Ok(hits) => (hits, self.about()),
-            Err(error) => {
-                // The rest of a message quotes what the program wrote.
-                let error = error.to_string();
-                let why = error.split(": ").next().unwrap_or_default();
-                (CacheHits::default(), format!("not counted in this run: {why}"))
-            }
+            Err(why) => (CacheHits::default(), format!("not counted in this run: {why}")),
         }
     }
 }
 
+/// Reasons why perf counts nothing, each with marks of it in perf's output in lower case.
+const REASONS: [(&[&str], &str); 4] = [
+    (
+        &["perf_event_paranoid", "access to performance", "permission"],
+        "perf may not count there: use a root login, or lower kernel.perf_event_paranoid",
+    ),
+    (&["event syntax error"], "the processor or its kernel does not have the events"),
+    (&["<not supported>"], "the processor does not count, or not in a virtual machine"),
+    (&["<not counted>"], "other programs use the counters"),
+];
+
 /// Returns the reason why perf counts nothing, from its output, which no report shows.
 fn reason(output: &str) -> Option<&'static str> {
-    const REASONS: [(&str, &str); 6] = [
-        (
-            "perf_event_paranoid",
-            "it may not count there, except as root or with a lower perf_event_paranoid",
-        ),
-        (
-            "access to performance",
-            "it may not count there, except as root or with a lower perf_event_paranoid",
-        ),
-        (
-            "permission",
-            "it may not count there, except as root or with a lower perf_event_paranoid",
-        ),
-        ("event syntax error", "the processor or its kernel does not have the events"),
-        ("<not supported>", "the processor does not count, or not in a virtual machine"),
-        ("<not counted>", "other programs use the counters"),
-    ];
     let output = output.to_lowercase();
-    REASONS.iter().find(|(mark, _)| output.contains(mark)).map(|(_, reason)| *reason)
+    let is_it = |marks: &[&str]| marks.iter().any(|mark| output.contains(mark));
+    REASONS.iter().find(|(marks, _)| is_it(marks)).map(|(_, reason)| *reason)
 }
 
 impl EventPair {
@@ -358,7 +351,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = CacheCounters::probe(&RemoteMachine::Local, &perf(folder.path(), "LLC-loads"));
         for (output, why) in [
-            ("Error:\nAccess to performance monitoring is limited.\n", "it may not count there"),
+            ("Error:\nAccess to performance monitoring is limited.\n", "perf may not count there"),
             ("<not counted>,,LLC-loads,0,100.00,,\n", "other programs use the counters"),
             ("99,,cycles,1,100.00,,\n", "perf counted nothing"),
         ] {

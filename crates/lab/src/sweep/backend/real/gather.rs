@@ -9,6 +9,7 @@ use super::cache::CacheHits;
 use super::counters::CounterChange;
 use super::load::measured::real;
 use super::load::{LoadResult, LoadTask};
+use crate::averages::mean;
 use crate::daemon_stats::{self, StatsSample};
 
 const MIB: f64 = 1_048_576.0;
@@ -165,9 +166,4 @@ fn deviation(measured: &[LoadResult]) -> Option<f64> {
     let whole: Vec<f64> = whole.copied().collect();
     let middle = mean(whole.iter().copied())?;
     mean(whole.iter().map(|gbps| (gbps - middle).powi(2))).map(f64::sqrt)
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }

@@ -274,9 +274,7 @@ impl RealMachines {
                 .finish(limit)
                 .and_then(|finished| generators[task.host].read(machine, task, &finished));
             measured.push(
-                read.with_context(|| {
-                    format!("{}, job {}", self.name_of(task.host), task.job.name)
-                })?,
+                read.with_context(|| format!("{}, {}", self.name_of(task.host), task.job.title()))?,
             );
         }
         for mut connection in connections {
@@ -419,8 +417,8 @@ impl SweepBackend for RealMachines {
         for job in &setup.jobs {
             ensure!(
                 job.from == 0 && job.until.is_none(),
-                "job {}: `from` and `until` are for the simulator",
-                job.name
+                "{}: `from` and `until` are for the simulator",
+                job.title()
             );
         }
         for host in &setup.hosts {

@@ -90,7 +90,7 @@ impl LoadProgram for FioKernel {
         );
         // If a device disappeared, fio would create a file of its name.
         let more = "allow_file_create=0\n";
-        run(machine, &self.fio, None, task, "io_uring", &names, more)
+        run(machine, &self.fio, task, &job_file(task, "io_uring", &names, more))
     }
 
     fn read(
@@ -132,8 +132,10 @@ impl LoadProgram for FioSpdk {
     }
 
     fn start(&self, machine: &RemoteMachine, task: &LoadTask<'_>) -> Result<RunningProcess> {
-        let names = spdk_names(task)?;
-        run(machine, &self.fio, self.plugin.as_deref(), task, "spdk", &names, &spdk_options(task))
+        let plugin = self.plugin.as_deref().context("SPDK's plugin is not named")?;
+        let plugin = machine.query(&format!("readlink -f {}", quoted(plugin)))?;
+        let text = job_file(task, &spdk_engine(&plugin), &spdk_names(task)?, &spdk_options(task));
+        run(machine, &self.fio, task, &text)
     }
 
     fn read(
@@ -144,6 +146,14 @@ impl LoadProgram for FioSpdk {
     ) -> Result<LoadResult> {
         read(machine, task, finished)
     }
+}
+
+/// Returns the plugin as fio's engine, by its absolute path: fio runs in another folder.
+///
+/// Preloaded, as SPDK documents it, the plugin would be part of the shell of [`BEGUN`], too. That
+/// shell lacks fio's functions and cannot start.
+fn spdk_engine(plugin: &str) -> String {
+    format!("external:{}", plugin.trim())
 }
 
 /// Returns the plugin's options in the job file, in addition to fio's own.
@@ -236,17 +246,14 @@ fn job_file(task: &LoadTask<'_>, engine: &str, names: &[String], more: &str) -> 
 fn run(
     machine: &RemoteMachine,
     fio: &str,
-    preload: Option<&str>,
     task: &LoadTask<'_>,
-    engine: &str,
-    names: &[String],
-    more: &str,
+    jobs: &str,
 ) -> Result<RunningProcess> {
     let folder = quoted(&task.folder);
     let file = format!("{}/job.fio", task.folder);
     machine.query(&format!("mkdir -p {folder} && rm -f {folder}/bw_*.log {folder}/{BEGUN}"))?;
-    machine.write(&file, &job_file(task, engine, names, more))?;
-    machine.start("sh", &["-c".to_owned(), announced(fio, preload, &folder, &file)])
+    machine.write(&file, jobs)?;
+    machine.start("sh", &["-c".to_owned(), announced(fio, &folder, &file)])
 }
 
 /// Returns shell code that runs fio and tells when its load begins, which fio tells only by a
@@ -254,13 +261,11 @@ fn run(
 ///
 /// fio replaces the shell, so that it ends with the shell's guard. It runs in the task's folder, as
 /// it writes the output of that command to its working directory.
-fn announced(fio: &str, preload: Option<&str>, folder: &str, file: &str) -> String {
-    let preload = preload.map_or_else(String::new, |plugin| {
-        format!("LD_PRELOAD=\"$(readlink -f {})\"; export LD_PRELOAD; ", quoted(plugin))
-    });
+fn announced(fio: &str, folder: &str, file: &str) -> String {
     format!(
-        "fio=$$; (until [ -e {folder}/{BEGUN} ]; do sleep 0.005; kill -0 $fio 2>/dev/null || exit; \
-         done; echo '{BEGINS}' >&2) & program=$(readlink -f \"$(command -v {})\"); {preload}\
+        "fio=$$; (there=1; until [ -e {folder}/{BEGUN} ]; do [ \"$there\" ] || exit; sleep 0.005; \
+         kill -0 $fio 2>/dev/null || there=; done; \
+         echo '{BEGINS}' >&2) & program=$(readlink -f \"$(command -v {})\"); \
          cd {folder} && exec \"$program\" --output-format=json+ {}",
         quoted(fio),
         quoted(file)
@@ -417,7 +422,9 @@ mod tests {
             assert!(text.lines().any(|own| own == line), "{line} in {text}");
         }
         let mixed = self::job(&[(4096, 80.0), (131_072, 20.0)]);
-        assert!(job_file(&task(&mixed), "spdk", &[], "").contains("bssplit=4096/80:131072/20\n"));
+        assert!(
+            job_file(&task(&mixed), "io_uring", &[], "").contains("bssplit=4096/80:131072/20\n")
+        );
     }
 
     #[test]
@@ -427,9 +434,13 @@ mod tests {
             spdk_names(&task(&job)).unwrap()[1],
             "trtype=RDMA adrfam=IPv6 traddr=fe80\\:\\:1 trsvcid=4420 subnqn=nqn.2026-11.io.x\\:a ns=7"
         );
-        let text = job_file(&task(&job), "spdk", &[], &spdk_options(&task(&job)));
-        for line in ["ioengine=spdk", "thread=1", "hostnqn=nqn.2026-11.io.nvmeof-tgt:sweep-host-2"]
-        {
+        let engine = spdk_engine("/opt/spdk/build/fio/spdk_nvme\n");
+        let text = job_file(&task(&job), &engine, &[], &spdk_options(&task(&job)));
+        for line in [
+            "ioengine=external:/opt/spdk/build/fio/spdk_nvme",
+            "thread=1",
+            "hostnqn=nqn.2026-11.io.nvmeof-tgt:sweep-host-2",
+        ] {
             assert!(text.lines().any(|own| own == line), "{line} in {text}");
         }
     }
@@ -471,6 +482,28 @@ mod tests {
         let error =
             format!("{:#}", read(&RemoteMachine::Local, &task(&job), &finished).unwrap_err());
         assert_eq!(error, "fio failed: spdk_nvme_probe() failed");
+    }
+
+    /// A script in place of fio runs the command of its job file in a shell, as fio does.
+    #[test]
+    fn the_begin_of_the_load_is_told_and_the_output_of_fio_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let fio = folder.path().join("fio");
+        let script = "#!/bin/sh\n\
+                      sh -c \"$(sed -n 's/^exec_prerun=//p' \"$2\")\"\ncat \"$2\"\n";
+        std::fs::write(&fio, script).unwrap();
+        std::fs::set_permissions(&fio, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let own = folder.path().join("0-0").display().to_string();
+        let job = job(&[(4096, 1.0)]);
+        let task = LoadTask { folder: own, ..task(&job) };
+        let jobs = job_file(&task, "null", &[], "");
+        let mut running =
+            run(&RemoteMachine::Local, &fio.display().to_string(), &task, &jobs).unwrap();
+        let until = Instant::now() + CONNECT;
+        assert!(running.has_told(BEGINS, until), "the load has begun");
+        let finished = running.finish(until).unwrap();
+        assert_eq!((finished.status.success(), finished.stdout), (true, jobs));
     }
 
     #[test]

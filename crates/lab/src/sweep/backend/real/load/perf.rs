@@ -32,8 +32,8 @@ impl LoadProgram for PerfProgram {
     fn check(&self, job: &HostJob) -> Result<()> {
         ensure!(
             job.blocks.len() == 1,
-            "job {}: nvmeof-perf has one block size a run; use fio, or a job for each size",
-            job.name
+            "{}: nvmeof-perf has one block size a run; use fio, or a job for each size",
+            job.title()
         );
         Ok(())
     }
