@@ -296,6 +296,7 @@ impl BudgetController {
         (self.is_settling, self.drains) = (true, 0);
         let turnover = match self.phase {
             Phase::Verify(_) => self.open_turnover,
+            Phase::Held(_) if self.charging == Charging::Open => self.open_turnover,
             Phase::OtherVerify(..) => GATHER * self.open_turnover,
             _ => self.turnover_of(&sample),
         };
@@ -400,7 +401,11 @@ impl BudgetController {
     fn on_held(&mut self, mut held: Held, rate: Rate, sample: &RateSample) {
         match held.step(rate, sample, self.is_keen) {
             HeldStep::Measure(budget) => {
-                self.budget = budget;
+                (self.charging, self.budget) = (held.charging, budget);
+                self.phase = Phase::Held(held);
+            }
+            HeldStep::MeasureOpen => {
+                self.charging = Charging::Open;
                 self.phase = Phase::Held(held);
             }
             HeldStep::Open => {

@@ -9,8 +9,10 @@
 //!
 //! A probe is a larger or a smaller budget. The budget moves there if it was surely faster than the
 //! mean of the measurements before and after, whose error is at least half of what the two differ
-//! by. Probes rest ever longer while none gains. A probe far above, a *leap*, finds a bound that
-//! costs throughput.
+//! by. Probes rest ever longer while none gains.
+//!
+//! A probe without a bound, a *check*, ends a bound that is not surely faster: the load has changed
+//! since it was found, or the machine's speed had changed in the trial that found it.
 //!
 //! If the rate falls, a standing queue is assumed. It drains before the next measurement. If no
 //! probe caused it, the budget shrinks, too.
@@ -36,11 +38,11 @@ pub(super) struct Held {
     quiet: u32,
     /// The last rate with this budget.
     last: Rate,
-    /// Measurements until a leap, and that number when it gains nothing.
-    leap: u32,
-    leaps: u32,
-    /// The probe is a leap.
-    is_leap: bool,
+    /// Measurements until a check, and that number when the bound is still faster.
+    check: u32,
+    checks: u32,
+    /// The probe is a check.
+    is_check: bool,
     /// Measurements until the other charging is tried, and that number when it loses.
     other: u32,
     others: u32,
@@ -70,7 +72,9 @@ enum Stage {
 pub(super) enum HeldStep {
     /// Measure this budget next.
     Measure(f64),
-    /// The budget has bounded nothing for long.
+    /// Measure without a bound next.
+    MeasureOpen,
+    /// The budget has bounded nothing for long, or is not faster than no bound.
     Open,
     /// Try the other charging.
     TryOther,
@@ -81,9 +85,8 @@ const STEP: f64 = 0.2;
 const LEAST_STEP: f64 = 0.05;
 const MOST_STEP: f64 = 0.4;
 const GROWTH: f64 = 1.5;
-/// Ratio of a leap, and measurements until the first one.
-const LEAP: f64 = 4.0;
-const FIRST_LEAP: u32 = 1024;
+/// Measurements until the first check.
+const FIRST_CHECK: u32 = 1024;
 /// Least ratio of the budget to that with which memory drains.
 const DRAIN: f64 = 2.0;
 /// Smallest gain for which a budget moves, as a fraction of the rate.
@@ -113,9 +116,9 @@ impl Held {
             rests: 1,
             quiet: 0,
             last: rung.rate,
-            leap: FIRST_LEAP,
-            leaps: FIRST_LEAP,
-            is_leap: false,
+            check: FIRST_CHECK,
+            checks: FIRST_CHECK,
+            is_check: false,
             other: 1,
             others: FIRST_OTHER,
         }
@@ -123,17 +126,17 @@ impl Held {
 
     /// Returns a budget found by a trial of the other charging than this one's.
     pub(super) fn replaced(&self, rung: Rung, drain: f64) -> Self {
-        let Self { charging, leap, leaps, others, .. } = *self;
-        Self { leap, leaps, other: others, others, ..Self::new(rung, charging.other(), drain) }
+        let Self { charging, check, checks, others, .. } = *self;
+        Self { check, checks, other: others, others, ..Self::new(rung, charging.other(), drain) }
     }
 
     /// Processes a measurement.
     pub(super) fn step(&mut self, rate: Rate, sample: &RateSample, is_keen: bool) -> HeldStep {
         // Small commands and weights need a small budget; the other charging was compared already.
-        let may_leap = !is_keen && self.charging == Charging::Usual;
-        self.leap = self.leap.saturating_sub(u32::from(may_leap)).max(1);
+        let may_check = !is_keen && self.charging == Charging::Usual;
+        self.check = self.check.saturating_sub(u32::from(may_check)).max(1);
         match self.stage {
-            Stage::Base => return self.on_base(rate, sample, may_leap),
+            Stage::Base => return self.on_base(rate, sample, may_check),
             Stage::Drain => {
                 self.stage = Stage::Base;
                 self.last = Rate::default();
@@ -147,13 +150,13 @@ impl Held {
             Stage::Recover { before, probe } => self.stage = Stage::After { before, probe },
             Stage::After { before, probe } => {
                 self.stage = Stage::Base;
-                self.judge(before, probe, rate, is_keen);
+                return self.judge(before, probe, rate, is_keen);
             }
         }
         HeldStep::Measure(self.budget)
     }
 
-    fn on_base(&mut self, rate: Rate, sample: &RateSample, may_leap: bool) -> HeldStep {
+    fn on_base(&mut self, rate: Rate, sample: &RateSample, may_check: bool) -> HeldStep {
         self.quiet = if sample.is_bounded() { 0 } else { self.quiet + 1 };
         if self.quiet == QUIET {
             return HeldStep::Open;
@@ -175,34 +178,35 @@ impl Held {
             }
         }
         self.rest -= 1;
-        self.is_leap = self.leap == 1 && may_leap;
-        if !self.is_leap && self.rest > 0 {
+        self.is_check = self.check == 1 && may_check;
+        if !self.is_check && self.rest > 0 {
             return HeldStep::Measure(self.budget);
         }
         self.stage = Stage::Probe { before: rate };
-        let ratio = if self.is_leap { LEAP } else { self.ratio() };
-        HeldStep::Measure((self.budget * ratio).max(1.0))
+        match self.is_check {
+            true => HeldStep::MeasureOpen,
+            false => HeldStep::Measure((self.budget * self.ratio()).max(1.0)),
+        }
     }
 
-    /// Moves the budget to that of the probe, or turns round.
-    fn judge(&mut self, before: Rate, probe: Rate, after: Rate, is_keen: bool) {
+    /// Moves the budget to that of the probe, or turns round. After a check, the bound stays or
+    /// ends.
+    fn judge(&mut self, before: Rate, probe: Rate, after: Rate, is_keen: bool) -> HeldStep {
         let base = before.around(after);
+        if self.is_check {
+            if base.sure_gain(probe) <= LEAST_GAIN {
+                return HeldStep::Open;
+            }
+            self.checks = back_off(self.checks);
+            self.check = self.checks;
+            self.rest = 1;
+            return HeldStep::Measure(self.budget);
+        }
         let gains = match (is_keen, self.upwards) {
             (false, _) => probe.sure_gain(base) > LEAST_GAIN,
             (true, true) => probe.sure_gain(base) > KEEN_GAIN,
             (true, false) => probe.mean > base.mean * (1.0 - KEEN_LOSS),
         };
-        if self.is_leap {
-            if gains {
-                self.budget *= LEAP;
-                self.leap = 1;
-            } else {
-                self.leaps = back_off(self.leaps);
-                self.leap = self.leaps;
-            }
-            self.rest = 1;
-            return;
-        }
         if gains {
             self.budget = (self.budget * self.ratio()).max(1.0);
             self.step = (GROWTH * self.step).min(MOST_STEP);
@@ -213,6 +217,7 @@ impl Held {
             self.rests = (2 * self.rests).min(MOST_REST);
         }
         self.rest = self.rests;
+        HeldStep::Measure(self.budget)
     }
 
     /// Lets memory drain; returns the budget for that.

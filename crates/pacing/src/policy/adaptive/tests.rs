@@ -2,6 +2,7 @@
 
 mod flood;
 mod parts;
+mod shifts;
 
 use nvmeof_random::SplitMix64;
 
