@@ -1,4 +1,4 @@
-//! Tests of a machine whose speed changes by itself.
+//! Tests of a machine whose speed changes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,8 +32,8 @@ impl Shifting {
         Self { plant, speed, until: 0, random: SplitMix64::new(seed) }
     }
 
-    /// Runs until this time in ns. Returns the rate as a part of that without a bound, and whether a
-    /// bound was ever held.
+    /// Runs until this time in ns. Returns the rate as a part of that without a bound, and whether
+    /// a bound was ever held.
     fn run(&mut self, end: u64) -> (f64, bool) {
         let (mut done, mut ideal, mut was_held) = (0.0, 0.0, false);
         while self.plant.now < end {
