@@ -7,7 +7,7 @@
 //!    │◀─nothing waits──┘                  │ └───── keen ────│─────────────────┘ │       charging
 //!    │◀─no budget beats no bound──────────┘                 │                   │
 //!    │◀─nor when no bound is measured again─────────────────┘                   │
-//!    │◀─the budget has bounded nothing for long─────────────────────────────────┘
+//!    │◀─the budget has bounded nothing for long, or is not faster in a check────┘
 //! ```
 //!
 //! There is no bound until a [trial](super::ladder) shows overshoot: a smaller budget must be
