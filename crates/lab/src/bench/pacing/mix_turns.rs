@@ -140,7 +140,7 @@ impl PacingBench<'_> {
         };
         let of_host = |result| result::point(&run, result, &moments);
         let points = counted.iter().map(of_host).collect::<Result<_>>()?;
-        together(points).context("there is no host")
+        together(points).context("there is no host").and_then(result::with_work)
     }
 }
 

@@ -147,9 +147,14 @@ pub(super) fn point(
 }
 
 fn figures(of: &Value) -> Result<Figures> {
-    let latency = |key: &str| number(of, &format!("/latency_us/{key}"));
+    let kiops = number(of, "/iops")? / 1e3;
+    // Without a completed command there is no latency: one of several hosts may have none.
+    let latency = |key: &str| match kiops {
+        0.0 => Ok(0.0),
+        _ => number(of, &format!("/latency_us/{key}")),
+    };
     Ok(Figures {
-        kiops: number(of, "/iops")? / 1e3,
+        kiops,
         gbps: number(of, "/bandwidth_gbps")?,
         latency_us: Latency {
             mean: latency("mean")?,
@@ -160,6 +165,12 @@ fn figures(of: &Value) -> Result<Figures> {
         },
         at_target_us: None,
     })
+}
+
+/// Refuses a point without a completed command.
+pub(super) fn with_work(point: Point) -> Result<Point> {
+    ensure!(point.total.kiops > 0.0, "no I/O was done: the time is too short; raise --time");
+    Ok(point)
 }
 
 /// Returns the flows by namespace.
@@ -271,6 +282,22 @@ pub(super) mod tests {
         let both = [run(LinkRate::Gbit(5.0), 0), run(LinkRate::Unbound, 1)];
         let both = both.each_ref().map(|run| circumstances(run).expect("something is said"));
         assert_eq!(both, ["over a link of 5gbit", "adaptive settled 1s more than others"]);
+    }
+
+    #[test]
+    fn a_host_may_complete_nothing_but_not_all_of_them() {
+        let step = MeasuredStep { policy: BenchPolicy::None, device: BenchDevice::Ram, depth: 32 };
+        let mut idle = result();
+        idle["iops"] = json!(0.0);
+        idle["bandwidth_gbps"] = json!(0.0);
+        idle["latency_us"] = idle["flows"][0]["latency_us"].clone();
+        let idle = point(&run(step, 1), &idle, &[]).expect("no latency");
+        assert_eq!((idle.total.kiops, idle.total.latency_us), (0.0, Latency::default()));
+        let error = with_work(idle).expect_err("nothing was measured");
+        assert!(error.to_string().contains("raise --time"), "{error}");
+        let mut lost = result();
+        lost["latency_us"]["mean"] = json!(null);
+        assert!(point(&run(step, 1), &lost, &[]).is_err(), "commands, but no latency");
     }
 
     #[test]

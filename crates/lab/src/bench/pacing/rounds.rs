@@ -180,7 +180,7 @@ impl PacingBench<'_> {
             adaptive_settle: self.plan.adaptive_settle,
             fingerprint: &format!("{:016x}", hasher.finish()),
         };
-        result::point(&run, &counted, &moments)
+        result::point(&run, &counted, &moments).and_then(result::with_work)
     }
 
     /// Runs adaptive once, from its first command on, for the plots over time.
