@@ -148,7 +148,7 @@ pub(super) fn point(
 
 fn figures(of: &Value) -> Result<Figures> {
     let kiops = number(of, "/iops")? / 1e3;
-    // Without a completed command there is no latency: one of several hosts may have none.
+    // Without a completed command there is no latency: so it can be at one of several hosts.
     let latency = |key: &str| match kiops {
         0.0 => Ok(0.0),
         _ => number(of, &format!("/latency_us/{key}")),
