@@ -11,9 +11,9 @@ LIMIT_mixes=500
 DEPTHS=128
 DEVICES=ram,delay
 POINTS=10 # five policies on each
-MIXES='128 KiB'
+MIXES='ram + 1ms, 128 KiB reads, depth 16'
 MIX_POINTS=24 # 6 pairs of turns of 2 mixes: emulated, a mix takes up to 100 s
-if [ "$MEASURE" = shortly ]; then DEVICES=delay POINTS=5 MIXES='a host each' MIX_POINTS=12; fi
+if [ "$MEASURE" = shortly ]; then DEVICES=delay POINTS=5 MIXES='128 KiB reads, depth 16, a host each' MIX_POINTS=12; fi
 
 # Runs the bench with these arguments, which have to give at least COUNT points: bench COUNT ARG...
 bench() {
@@ -38,7 +38,7 @@ part_pacing() {
 
 part_mixes() {
     # A second a turn: emulated, a host completes a handful of commands in it.
-    bench "$MIX_POINTS" --mixes --quick --time 1s --only "$MIXES"
+    bench "$MIX_POINTS" --mixes --repeat 6 --ramp 200ms --time 1s --only "$MIXES"
 }
 
 run_parts "$@"
