@@ -12,7 +12,7 @@ DEPTHS=128
 DEVICES=ram,delay
 POINTS=10 # five policies on each
 MIXES='ram + 1ms, 128 KiB reads, depth 16'
-MIX_POINTS=24 # 6 pairs of turns of 2 mixes: emulated, a mix takes up to 100 s
+MIX_POINTS=24 # 6 pairs of turns of 2 mixes: emulated, a mix takes about 2 minutes
 if [ "$MEASURE" = shortly ]; then DEVICES=delay POINTS=5 MIXES='128 KiB reads, depth 16, a host each' MIX_POINTS=12; fi
 
 # Runs the bench with these arguments, which have to give at least COUNT points: bench COUNT ARG...
